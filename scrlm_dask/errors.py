@@ -1,0 +1,23 @@
+"""What the package raises on purpose.
+
+Each error inherits the project's base and the builtin a caller would expect, and carries one
+message only: exceptions travel from workers to the client by pickle, which replays `args`.
+"""
+
+from __future__ import annotations
+
+
+class ScrlmError(Exception):
+    """Base of every error that the package raises on purpose."""
+
+
+class InputError(ScrlmError, ValueError):
+    """A value, an array or a parameter that cannot be used as it is."""
+
+
+class StoreError(ScrlmError, OSError):
+    """A file, store or run directory that is missing, broken, unfinished or in the way."""
+
+
+class ClusterError(ScrlmError, RuntimeError):
+    """The scheduler or its workers cannot be reached, or were lost."""

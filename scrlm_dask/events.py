@@ -1,0 +1,47 @@
+"""What a run tells those who watch it: small events that bars, logs and reports listen to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PhaseStarted:
+    name: str
+    blocks: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class BlockDone:
+    name: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PhaseFinished:
+    name: str
+    seconds: float
+    rows: int
+    bytes: int
+    blocks: int
+    peak_worker_bytes: int  # largest resident memory of any worker so far
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something a person should read: a choice that was made, or a doubt."""
+
+    text: str
+    warning: bool = False
+
+
+Event = PhaseStarted | BlockDone | PhaseFinished | Note
+Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """The listener of those who do not watch."""

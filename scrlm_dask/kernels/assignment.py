@@ -1,0 +1,175 @@
+"""Nearest center of each row, or outlier: steps 14 to 21 of Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.mixture import ClusterSums
+from scrlm_dask.kernels.points import Points, Tile, exact_sq_distance, tiles
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Where each row of a block belongs; distances in the model's space."""
+
+    labels: NDArray[np.int32]  # (rows,) OUTLIER if no center is closer than the radius
+    sq_distances: NDArray[np.float64]  # (rows,) to the nearest center; inf if there is none
+    second_sq_distances: NDArray[np.float64]  # (rows,) to the second-nearest; inf if there is none
+
+    @property
+    def distances(self) -> NDArray[np.float32]:
+        return np.sqrt(self.sq_distances).astype(np.float32)
+
+    @property
+    def margins(self) -> NDArray[np.float32]:
+        """How much farther the second-nearest center is: small where the label is a close call."""
+        second = np.sqrt(self.second_sq_distances)
+        nearest = np.where(np.isfinite(self.sq_distances), np.sqrt(self.sq_distances), 0.0)
+        return (second - nearest).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class SummedAssignment:
+    """An assignment and what the mixture's parameters need of its rows."""
+
+    assignment: Assignment
+    sums: ClusterSums
+
+
+def assign_rows(block: NDArray[Any], centers: Points, sq_radius: float) -> Assignment:
+    """Label each row of a block (rows, p) with its nearest center (k, p), ties to the first."""
+    return _join([part for _, part in _assign_tiles(block, centers, sq_radius)])
+
+
+def assign_and_sum(block: NDArray[Any], centers: Points, sq_radius: float) -> SummedAssignment:
+    """`assign_rows`, and each cluster's sums while its rows are still in cache."""
+    k, p = centers.raw.shape
+    counts, offsets = np.zeros(k, np.int64), np.zeros((k, p))
+    sq_distances, input_sq_distances = np.zeros(k), np.zeros(k)
+    parts = []
+    for tile, part in _assign_tiles(block, centers, sq_radius):
+        _add_rows(
+            tile.raw,
+            tile.inv_norms,
+            part.labels,
+            part.sq_distances,
+            centers.raw,
+            centers.inv_norms,
+            counts,
+            offsets,
+            sq_distances,
+            input_sq_distances,
+        )
+        parts.append(part)
+    sums = ClusterSums(counts, offsets, sq_distances, input_sq_distances, len(block))
+    return SummedAssignment(_join(parts), sums)
+
+
+def _assign_tiles(
+    block: NDArray[Any], centers: Points, sq_radius: float
+) -> Iterator[tuple[Tile, Assignment]]:
+    for tile in tiles(block, centers):
+        rows = len(tile.raw)
+        labels = np.full(rows, OUTLIER, np.int32)
+        nearest, second = np.full(rows, np.inf), np.full(rows, np.inf)
+        if len(centers.raw):
+            _nearest_two(
+                tile.products,
+                tile.raw,
+                tile.inv_norms,
+                tile.sq_norms,
+                centers.raw,
+                centers.inv_norms,
+                centers.sq_norms,
+                centers.scale,
+                centers.error_factor,
+                labels,
+                nearest,
+                second,
+            )
+        labels[~(nearest < sq_radius)] = OUTLIER
+        yield tile, Assignment(labels, nearest, second)
+
+
+def _join(parts: list[Assignment]) -> Assignment:
+    if not parts:
+        return Assignment(np.empty(0, np.int32), np.empty(0), np.empty(0))
+    return Assignment(
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([part.sq_distances for part in parts]),
+        np.concatenate([part.second_sq_distances for part in parts]),
+    )
+
+
+@njit(nogil=True, cache=True)
+def _nearest_two(  # type: ignore[no-untyped-def]
+    products,
+    raw,
+    inv_norms,
+    sq_norms,
+    c_raw,
+    c_inv_norms,
+    c_sq_norms,
+    scale,
+    error_factor,
+    labels,
+    nearest,
+    second,
+):
+    rows, k = products.shape
+    largest = c_sq_norms.max()
+    for i in range(rows):
+        # least and second least of |c|^2 - 2 y.c, which ranks centers like the distance
+        best = runner_up = np.inf
+        for j in range(k):
+            score = c_sq_norms[j] - 2.0 * products[i, j]
+            if score < runner_up:
+                if score < best:
+                    best, runner_up = score, best
+                else:
+                    runner_up = score
+        # whatever rounding could put among the first two is measured exactly
+        reach = 2.0 * error_factor * (sq_norms[i] + largest)
+        limit = runner_up + reach if runner_up < np.inf else best
+        for j in range(k):
+            if c_sq_norms[j] - 2.0 * products[i, j] > limit:
+                continue
+            sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
+            if sq_dist < nearest[i]:
+                second[i], nearest[i], labels[i] = nearest[i], sq_dist, j
+            elif sq_dist < second[i]:
+                second[i] = sq_dist
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def _add_rows(  # type: ignore[no-untyped-def]
+    raw,
+    inv_norms,
+    labels,
+    row_sq_distances,
+    c_raw,
+    c_inv_norms,
+    counts,
+    offsets,
+    sq_distances,
+    input_sq_distances,
+):
+    for i in range(len(labels)):
+        k = labels[i]
+        if k < 0:
+            continue
+        counts[k] += 1
+        sq_distances[k] += row_sq_distances[i]
+        total = 0.0
+        for j in range(raw.shape[1]):
+            d = raw[i, j] * inv_norms[i] - c_raw[k, j] * c_inv_norms[k]
+            offsets[k, j] += d
+            total += d * d
+        input_sq_distances[k] += total

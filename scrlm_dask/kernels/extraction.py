@@ -1,0 +1,129 @@
+"""Greedy extraction of centers from candidates: steps 5 to 13 of Algorithm 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels.loss import LossPart
+from scrlm_dask.kernels.points import Points, exact_sq_distance, squared_radius
+
+# Losses closer than this share of themselves are one loss: duplicated rows and mirrored pairs tie
+# in truth but not in float32, and which of them wins must not hang on rounding.
+TIE_TOLERANCE = 1e-5
+_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """The picked candidates in the order in which they were picked."""
+
+    picks: NDArray[np.int64]  # (m,) positions among the candidates
+    losses: NDArray[np.float64]  # (m,)
+    neighbors: NDArray[np.int64]  # (m,)
+
+
+def extract_centers(
+    candidates: Points,
+    candidate_rows: NDArray[np.int64],
+    part: LossPart,
+    rho: float,
+    F: float,
+    max_clusters: int | None,
+    min_neighbors: int,
+) -> Extraction:
+    """Pick the candidate of lowest loss, drop those closer than the radius to it, repeat.
+
+    It stops after `max_clusters` picks or when no candidate left has `min_neighbors` other rows
+    inside its radius, which for 1 is the paper's L < -F with the self term left out. Candidates
+    are visited in batches: their mutual products cost one matrix product a batch.
+    """
+    sq_radius = squared_radius(rho, F, candidates.raw.shape[1])
+    limit = len(candidate_rows) if max_clusters is None else max_clusters
+    alive = part.neighbors >= min_neighbors
+    order = _loss_order(part.losses, candidate_rows, F)
+    order = order[alive[order]]
+    picks: list[int] = []
+    while len(order) and len(picks) < limit:
+        batch = order[:_BATCH]
+        suppressed = np.zeros(len(batch), np.bool_)
+        near = _near(candidates, batch, batch, sq_radius)
+        new = []
+        for k in range(len(batch)):
+            if not suppressed[k] and len(picks) + len(new) < limit:
+                new.append(int(batch[k]))
+                suppressed |= near[k]
+        picks += new
+        order = _survivors(candidates, np.array(new), order[len(batch) :], sq_radius)
+    chosen = np.array(picks, np.int64)
+    return Extraction(chosen, part.losses[chosen], part.neighbors[chosen])
+
+
+def _loss_order(
+    losses: NDArray[np.float64], rows: NDArray[np.int64], F: float
+) -> NDArray[np.int64]:
+    """Positions by rising loss; those that tie stand by row number."""
+    order = np.argsort(losses, kind="stable")
+    return order[np.lexsort((rows[order], _tie_groups(losses[order], F)))]
+
+
+@njit(cache=True)
+def _tie_groups(rising, F):  # type: ignore[no-untyped-def]
+    groups = np.zeros(len(rising), np.int64)
+    first = 0
+    for k in range(1, len(rising)):
+        groups[k] = groups[k - 1]
+        if rising[k] - rising[first] > TIE_TOLERANCE * (F + abs(rising[first])):
+            groups[k] += 1
+            first = k
+    return groups
+
+
+def _survivors(
+    candidates: Points, picks: NDArray[np.int64], rest: NDArray[np.int64], sq_radius: float
+) -> NDArray[np.int64]:
+    """Those of `rest` that lie outside the radius of every pick."""
+    keep = np.ones(len(rest), np.bool_)
+    for start in range(0, len(rest), 16 * _BATCH):
+        some = slice(start, start + 16 * _BATCH)
+        keep[some] = ~_near(candidates, picks, rest[some], sq_radius).any(axis=0)
+    return rest[keep]
+
+
+def _near(
+    points: Points, a: NDArray[np.int64], b: NDArray[np.int64], sq_radius: float
+) -> NDArray[np.bool_]:
+    """Which of the points b lie inside the radius of which of the points a: (len(a), len(b))."""
+    products = points.mapped[a] @ points.mapped[b].T
+    near = np.empty(products.shape, np.bool_)
+    _decide(
+        products,
+        a,
+        b,
+        points.raw,
+        points.inv_norms,
+        points.sq_norms,
+        points.scale,
+        points.error_factor,
+        sq_radius,
+        near,
+    )
+    return near
+
+
+@njit(nogil=True, cache=True)
+def _decide(  # type: ignore[no-untyped-def]
+    products, a, b, raw, inv_norms, sq_norms, scale, error_factor, sq_radius, near
+):
+    for i in range(len(a)):
+        for j in range(len(b)):
+            sq_sum = sq_norms[a[i]] + sq_norms[b[j]]
+            sq_dist = sq_sum - 2.0 * products[i, j]
+            if abs(sq_dist - sq_radius) <= error_factor * sq_sum:
+                sq_dist = exact_sq_distance(
+                    raw[a[i]], inv_norms[a[i]], raw[b[j]], inv_norms[b[j]], scale
+                )
+            near[i, j] = sq_dist < sq_radius

@@ -1,0 +1,114 @@
+"""The robust loss of candidates: step 4 of Algorithm 1, the one heavy computation.
+
+L(c) = sum over rows x of min(|x - c|^2 / (p rho^2) - F, 0), the candidate's own row left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels.points import Points, exact_sq_distance, squared_radius, tiles
+
+# A pair whose rounding bound is more than this share of R^2 is computed anew in float64: clusters
+# tiny against their distance from each other would otherwise be lost in float32.
+_MAX_RELATIVE_ERROR = 5e-4
+
+
+@dataclass(frozen=True)
+class LossPart:
+    """Losses and neighbour counts of n candidates over some rows: a mergeable part."""
+
+    losses: NDArray[np.float64]  # (n,)
+    neighbors: NDArray[np.int64]  # (n,) other rows closer than the radius
+
+
+def loss_part(
+    block: NDArray[Any],
+    row_numbers: NDArray[np.int64],
+    candidates: Points,
+    candidate_rows: NDArray[np.int64],
+    rho: float,
+    F: float,
+) -> LossPart:
+    """Loss of every candidate over a block (rows, p) whose rows are numbered `row_numbers`.
+
+    A row never counts for the candidate that it is itself: it is left out by its number, since in
+    float32 its distance to itself need not be 0.
+    """
+    n, p = candidates.raw.shape
+    losses, neighbors = np.zeros(n), np.zeros(n, np.int64)
+    for tile in tiles(block, candidates):
+        _accumulate(
+            tile.products,
+            tile.raw,
+            tile.inv_norms,
+            tile.sq_norms,
+            row_numbers[tile.start : tile.stop],
+            candidates.raw,
+            candidates.inv_norms,
+            candidates.sq_norms,
+            candidate_rows,
+            candidates.scale,
+            candidates.error_factor,
+            squared_radius(rho, F, p),
+            F,
+            losses,
+            neighbors,
+        )
+    return LossPart(losses, neighbors)
+
+
+def merge_losses(a: LossPart, b: LossPart) -> LossPart:
+    return LossPart(a.losses + b.losses, a.neighbors + b.neighbors)
+
+
+@njit(nogil=True, cache=True)
+def _accumulate(  # type: ignore[no-untyped-def]
+    products,
+    raw,
+    inv_norms,
+    sq_norms,
+    row_numbers,
+    c_raw,
+    c_inv_norms,
+    c_sq_norms,
+    c_rows,
+    scale,
+    error_factor,
+    sq_radius,
+    F,
+    losses,
+    neighbors,
+):
+    rows, n = products.shape
+    # |y|^2 + |c|^2 - 2 y.c - error < R^2, solved for y.c: one comparison settles most pairs
+    half = (0.5 * (1.0 - error_factor) * c_sq_norms).astype(np.float32)
+    width = 16
+    for i in range(rows):
+        bound = np.float32(0.5 * ((1.0 - error_factor) * sq_norms[i] - sq_radius))
+        for first in range(0, n, width):
+            last = min(first + width, n)
+            hits = 0
+            for j in range(first, last):
+                hits += products[i, j] > bound + half[j]
+            if hits == 0:
+                continue
+            for j in range(first, last):
+                if not products[i, j] > bound + half[j] or c_rows[j] == row_numbers[i]:
+                    continue
+                sq_sum = sq_norms[i] + c_sq_norms[j]
+                sq_dist = max(0.0, sq_sum - 2.0 * products[i, j])
+                error = error_factor * sq_sum
+                if error > _MAX_RELATIVE_ERROR * sq_radius or abs(sq_dist - sq_radius) <= error:
+                    sq_dist = exact_sq_distance(
+                        raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale
+                    )
+                if sq_dist < sq_radius:
+                    # float64: a sum of 1e9 float32 terms loses the gap between clusters
+                    losses[j] += F * (sq_dist / sq_radius - 1.0)
+                    neighbors[j] += 1

@@ -1,0 +1,1 @@
+"""What maps over blocks of features and how it is reduced: the only place that builds Dask work."""

@@ -1,0 +1,98 @@
+"""The assignment pass: a label for every row, written by the workers, and the clusters' sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels.assignment import assign_and_sum, assign_rows
+from scrlm_dask.kernels.mixture import ClusterSums, merge_sums
+from scrlm_dask.kernels.points import NonFiniteRow, Points, prepare_points
+from scrlm_dask.kernels.preprocessing import AffineMap
+from scrlm_dask.errors import InputError
+from scrlm_dask.passes.execution import Execution, persist, task
+from scrlm_dask.passes.features import Features
+from scrlm_dask.passes.survey import Candidates
+from scrlm_dask.resources import pinned_threads
+from scrlm_dask.storage.labels import write_labels_block
+
+
+@dataclass(frozen=True)
+class AssignedPart:
+    """What a block adds: its clusters' sums, and its labels if they are collected."""
+
+    sums: ClusterSums
+    labels: tuple[NDArray[np.int32], ...]  # one array a block, joined by the client
+
+
+def centers_among(candidates: Delayed, picks: NDArray[np.int64], affine: AffineMap) -> Delayed:
+    """A task that makes the picked candidates into centers, where the candidates are."""
+    return persist(task("centers", _pick, candidates, picks, affine))
+
+
+def assign_pass(
+    execution: Execution,
+    features: Features,
+    centers: Delayed,
+    sq_radius: float,
+    *,
+    labels_url: str | None,
+    collect: bool,
+) -> AssignedPart:
+    """Label every row. Labels go to the store at `labels_url`, to the client, both or nowhere."""
+    assigned: AssignedPart = execution.map_reduce(
+        "assign",
+        features,
+        _assign_part,
+        _merge,
+        centers=centers,
+        sq_radius=sq_radius,
+        labels_url=labels_url,
+        collect=collect,
+    )
+    return assigned
+
+
+def lazy_labels(features: da.Array, centers: Delayed, sq_radius: float) -> da.Array:
+    """Labels of a Dask array of features as a Dask array, computed when asked for."""
+    return features.rechunk({1: -1}).map_blocks(
+        _label_block, centers=centers, sq_radius=sq_radius, dtype=np.int32, drop_axis=1
+    )
+
+
+def _pick(candidates: Candidates, picks: NDArray[np.int64], affine: AffineMap) -> Points:
+    return prepare_points(candidates.points.raw[picks], affine)
+
+
+def _assign_part(
+    block: NDArray[Any],
+    start: int,
+    centers: Points,
+    sq_radius: float,
+    labels_url: str | None,
+    collect: bool,
+) -> AssignedPart:
+    found = assign_and_sum(block, centers, sq_radius)
+    if labels_url is not None:
+        write_labels_block(labels_url, start, found.assignment)
+    return AssignedPart(found.sums, (found.assignment.labels,) if collect else ())
+
+
+def _merge(a: AssignedPart, b: AssignedPart) -> AssignedPart:
+    return AssignedPart(merge_sums(a.sums, b.sums), a.labels + b.labels)
+
+
+def _label_block(block: NDArray[Any], centers: Points, sq_radius: float) -> NDArray[np.int32]:
+    try:
+        with pinned_threads():
+            return assign_rows(block, centers, sq_radius).labels
+    except NonFiniteRow as error:
+        raise InputError(
+            f"row {error.row} of a block of the Dask array holds NaN, infinity or a value too "
+            "large for float32; clean or drop the row"
+        ) from error

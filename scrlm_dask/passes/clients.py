@@ -1,0 +1,28 @@
+"""Which scheduler the work goes to: the current Dask client's, or the threads of this process."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from scrlm_dask.resources import process_report
+
+
+def current_client() -> Any | None:
+    """The distributed client that Dask would use, if there is one."""
+    if "distributed" not in sys.modules:
+        return None
+    from distributed import default_client
+
+    try:
+        return default_client()
+    except ValueError:
+        return None
+
+
+def process_reports() -> dict[str, dict[str, Any]]:
+    """Peak memory and effective threads of every process that works, by its name."""
+    client = current_client()
+    if client is None:
+        return {"threads": process_report()}
+    return dict(client.run(process_report))

@@ -1,0 +1,152 @@
+"""Features in whatever form they come, as one Dask array of regular row blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import dask
+import dask.array as da
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.passes.clients import current_client
+from scrlm_dask.storage.arrays import StoredArray, read_rows
+from scrlm_dask.storage.features import (
+    block_rows_for,
+    check_features_like,
+    checked_features,
+    open_features_store,
+)
+
+FeaturesLike = str | Path | zarr.Array[Any] | da.Array | NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Features:
+    """Rows in blocks of `block_rows` (the last may be smaller), each with all its features.
+
+    Nothing is read before a pass asks for it, and nothing of it ever reaches the client.
+    """
+
+    array: da.Array
+    block_rows: int
+    what: str  # how messages call it
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.array.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.array.shape[1])
+
+    @property
+    def n_blocks(self) -> int:
+        return int(self.array.numblocks[0])
+
+    @property
+    def row_bytes(self) -> int:
+        return self.n_features * int(self.array.dtype.itemsize)
+
+
+def as_features(source: FeaturesLike, block_rows: int | None = None) -> Features:
+    """Features from a path or URL, a Zarr array, a Dask array or a NumPy array.
+
+    Without `block_rows` a block is a chunk, or several small chunks.
+    """
+    if block_rows is not None and block_rows < 1:
+        raise InputError(f"block_rows is {block_rows}; a block needs at least 1 row")
+    if isinstance(source, str | Path):
+        return _from_store(open_features_store(source).features, block_rows)
+    if isinstance(source, zarr.Array):
+        if isinstance(source.store, zarr.storage.LocalStore):
+            return _from_store(checked_features(source), block_rows)
+        return _from_zarr_object(source, block_rows)
+    if isinstance(source, da.Array):
+        return _from_dask(source, block_rows)
+    if isinstance(source, np.ndarray):
+        return _from_numpy(source, block_rows)
+    raise InputError(
+        f"features of type {type(source).__name__} are not understood; give a path, a Zarr array, "
+        "a Dask array or a NumPy array"
+    )
+
+
+def _from_store(stored: StoredArray, block_rows: int | None) -> Features:
+    block_rows = block_rows or block_rows_for(stored.shape, stored.dtype, stored.chunks[0])
+    array = _lazy_rows(_read_stored, stored, stored.shape, stored.dtype, block_rows)
+    return Features(array, block_rows, f"the features store {stored.url}")
+
+
+def _from_zarr_object(source: zarr.Array[Any], block_rows: int | None) -> Features:
+    """An array that no path leads to (in memory, or behind a store of the caller's own)."""
+    dtype = np.dtype(source.dtype)
+    check_features_like(tuple(source.shape), dtype, "the Zarr array")
+    chunk_rows = (source.shards or source.chunks)[0]
+    block_rows = block_rows or block_rows_for(tuple(source.shape), dtype, chunk_rows)
+    array = _lazy_rows(_read_object, source, tuple(source.shape), dtype, block_rows)
+    return Features(array, block_rows, "the Zarr array")
+
+
+def _from_dask(source: da.Array, block_rows: int | None) -> Features:
+    if any(np.isnan(size) for axis in source.chunks for size in axis):
+        raise InputError(
+            "the Dask array has chunks of unknown size; call .compute_chunk_sizes() on it first"
+        )
+    check_features_like(source.shape, source.dtype, "the Dask array")
+    sizes = source.chunks[0]
+    regular = all(size == sizes[0] for size in sizes[:-1]) and sizes[-1] <= sizes[0]
+    chunk_rows = sizes[0] if regular else None
+    block_rows = block_rows or block_rows_for(source.shape, source.dtype, chunk_rows)
+    return Features(source.rechunk({0: block_rows, 1: -1}), block_rows, "the Dask array")
+
+
+def _from_numpy(source: NDArray[Any], block_rows: int | None) -> Features:
+    check_features_like(source.shape, source.dtype, "the array")
+    block_rows = block_rows or block_rows_for(source.shape, source.dtype, None)
+    client = current_client()
+    if client is None:
+        array = da.from_array(source, chunks=(block_rows, -1), name=f"rows-{uuid4().hex}")
+        return Features(array, block_rows, "the array")
+    # scattered, each block once: inside the graph the scheduler would carry all of the data
+    blocks = [source[i : i + block_rows] for i in range(0, len(source), block_rows)]
+    futures = client.scatter(blocks, hash=False)
+    parts = [
+        da.from_delayed(dask.delayed(future), block.shape, source.dtype)
+        for future, block in zip(futures, blocks, strict=True)
+    ]
+    return Features(da.concatenate(parts), block_rows, "the array")
+
+
+def _lazy_rows(
+    read: Any, source: Any, shape: tuple[int, ...], dtype: np.dtype[Any], block_rows: int
+) -> da.Array:
+    """A Dask array whose blocks are read by the workers, in the task that uses them.
+
+    The name is new each time: what lies at a path may have changed since.
+    """
+    n_rows, n_features = shape
+    sizes = [min(block_rows, n_rows - start) for start in range(0, n_rows, block_rows)]
+    return da.map_blocks(
+        read,
+        source=source,
+        chunks=(tuple(sizes), (n_features,)),
+        dtype=dtype,
+        meta=np.empty((0, 0), dtype),
+        name=f"read-{uuid4().hex}",
+    )
+
+
+def _read_stored(source: StoredArray, block_info: Any = None) -> NDArray[Any]:
+    (start, stop), _ = block_info[None]["array-location"]
+    return read_rows(source, start, stop, "the features store")
+
+
+def _read_object(source: zarr.Array[Any], block_info: Any = None) -> NDArray[Any]:
+    (start, stop), _ = block_info[None]["array-location"]
+    return np.asarray(source[start:stop])

@@ -1,0 +1,94 @@
+"""The loss pass and the extraction of centers from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from scrlm_dask.config import ResolvedConfig
+from scrlm_dask.kernels.extraction import Extraction, extract_centers
+from scrlm_dask.kernels.loss import LossPart, loss_part, merge_losses
+from scrlm_dask.kernels.sampling import Purpose, rows_within, sample_rows
+from scrlm_dask.passes.execution import Execution, blocks_holding, task
+from scrlm_dask.passes.features import Features
+from scrlm_dask.passes.survey import Candidates
+
+
+@dataclass(frozen=True)
+class ExtractedCenters:
+    """The centers as they come to the client: O(m p)."""
+
+    centers: NDArray[Any]  # (m, p) in input units
+    rows: NDArray[np.int64]  # (m,) their row numbers
+    extraction: Extraction
+
+
+def loss_pass(
+    execution: Execution, features: Features, candidates: Delayed, config: ResolvedConfig
+) -> LossPart:
+    """Losses and neighbour counts of the candidates over all rows, or over a random subset."""
+    blocks = subset = None
+    if not config.loss_on_all_rows:
+        seed = config.asked.seed
+        rows = sample_rows(seed, Purpose.LOSS_ROWS, config.n_rows, config.loss_rows)
+        blocks = blocks_holding(rows, features.block_rows)
+        subset = task(
+            "loss-rows", sample_rows, seed, Purpose.LOSS_ROWS, config.n_rows, config.loss_rows
+        )
+    losses: LossPart = execution.map_reduce(
+        "loss",
+        features,
+        _loss_part,
+        merge_losses,
+        blocks=blocks,
+        candidates=candidates,
+        rho=config.asked.rho,
+        F=config.asked.F,
+        subset=subset,
+    )
+    return losses
+
+
+def extract(
+    execution: Execution, candidates: Delayed, losses: LossPart, config: ResolvedConfig
+) -> ExtractedCenters:
+    """Greedy extraction as one task beside the candidates."""
+    with execution.phase("extract", 1, config.n_candidates, 0):
+        found: ExtractedCenters = task("extract", _extract, candidates, losses, config).compute()
+    return found
+
+
+def _loss_part(
+    block: NDArray[Any],
+    start: int,
+    candidates: Candidates,
+    rho: float,
+    F: float,
+    subset: NDArray[np.int64] | None,
+) -> LossPart:
+    if subset is None:
+        numbers = np.arange(start, start + len(block), dtype=np.int64)
+    else:
+        numbers = rows_within(subset, start, start + len(block))
+        block = block[numbers - start]
+    return loss_part(block, numbers, candidates.points, candidates.rows, rho, F)
+
+
+def _extract(candidates: Candidates, losses: LossPart, config: ResolvedConfig) -> ExtractedCenters:
+    asked = config.asked
+    found = extract_centers(
+        candidates.points,
+        candidates.rows,
+        losses,
+        asked.rho,
+        asked.F,
+        asked.n_clusters,
+        asked.min_neighbors,
+    )
+    return ExtractedCenters(
+        candidates.points.raw[found.picks], candidates.rows[found.picks], found
+    )

@@ -1,0 +1,95 @@
+"""The survey: the first read. Moments of the features and the candidates' rows, in one pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels.points import NonFiniteRow, Points, native_float, prepare_points
+from scrlm_dask.kernels.preprocessing import AffineMap, Moments, block_moments, merge_moments
+from scrlm_dask.kernels.sampling import rows_within
+from scrlm_dask.passes.execution import Execution, blocks_holding, persist, task
+from scrlm_dask.passes.features import Features
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the first read found: a mergeable part."""
+
+    moments: Moments | None
+    gathered: NDArray[Any]  # (n, p) the rows asked for, in row order
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Candidate rows, ready for the loss. They live with the workers."""
+
+    points: Points
+    rows: NDArray[np.int64]  # (n,) their row numbers, rising
+
+
+def survey_pass(
+    execution: Execution, features: Features, rows: NDArray[np.int64], with_moments: bool
+) -> Delayed:
+    """Gather the given rows, and the moments if asked; without them only touched blocks are read.
+
+    The result, a `Survey`, stays with the workers.
+    """
+    return execution.map_reduce(
+        "survey",
+        features,
+        _survey_part,
+        _merge,
+        blocks=None if with_moments else blocks_holding(rows, features.block_rows),
+        keep=True,
+        rows=task("candidate-rows", np.array, rows),
+        with_moments=with_moments,
+    )
+
+
+def candidates_from(survey: Delayed, rows: NDArray[np.int64], affine: AffineMap) -> Delayed:
+    """A task that makes `Candidates` of the gathered rows; recomputed if a worker is lost."""
+    return persist(task("candidates", _candidates, survey, rows, affine))
+
+
+def moments_of(survey: Delayed) -> Moments | None:
+    moments: Moments | None = task("moments", _moments, survey).compute()
+    return moments
+
+
+def _survey_part(
+    block: NDArray[Any], start: int, rows: NDArray[np.int64], with_moments: bool
+) -> Survey:
+    moments = block_moments(block) if with_moments else None
+    if moments is not None and not np.isfinite(moments.m2).all():
+        _raise_for_bad_row(block)
+    gathered = native_float(block[rows_within(rows, start, start + len(block)) - start])
+    if not np.isfinite(gathered).all():
+        _raise_for_bad_row(block)
+    return Survey(moments, gathered)
+
+
+def _raise_for_bad_row(block: NDArray[Any]) -> None:
+    good = np.isfinite(block).all(axis=1)
+    # finite numbers whose squares overflow are as useless: the largest stands for them
+    row = np.argmin(good) if not good.all() else np.argmax(np.abs(block).max(axis=1))
+    raise NonFiniteRow(int(row))
+
+
+def _merge(a: Survey, b: Survey) -> Survey:
+    moments = None
+    if a.moments is not None and b.moments is not None:
+        moments = merge_moments(a.moments, b.moments)
+    return Survey(moments, np.concatenate([a.gathered, b.gathered]))
+
+
+def _candidates(survey: Survey, rows: NDArray[np.int64], affine: AffineMap) -> Candidates:
+    return Candidates(prepare_points(survey.gathered, affine), rows)
+
+
+def _moments(survey: Survey) -> Moments | None:
+    return survey.moments

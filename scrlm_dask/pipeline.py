@@ -1,0 +1,319 @@
+"""SCRLM from features to labels, in the paper's order."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from scrlm_dask.config import ASSUMED_CLUSTERS, FitConfig, ResolvedConfig
+from scrlm_dask.errors import InputError
+from scrlm_dask.events import Listener, Note, ignore
+from scrlm_dask.kernels.metrics import Scores, scores
+from scrlm_dask.kernels.mixture import mixture_parameters
+from scrlm_dask.kernels.points import Points, squared_radius
+from scrlm_dask.kernels.preprocessing import fit_map, needs_moments
+from scrlm_dask.kernels.sampling import Purpose, sample_rows
+from scrlm_dask.kernels.synthesis import STRATUM_ROWS, MixtureSpec, true_mixture
+from scrlm_dask.model import Model
+from scrlm_dask.passes.assign import AssignedPart, assign_pass, centers_among
+from scrlm_dask.passes.evaluate import contingency_pass
+from scrlm_dask.passes.execution import Execution, persist, task
+from scrlm_dask.passes.features import Features, FeaturesLike, as_features
+from scrlm_dask.passes.loss import ExtractedCenters, extract, loss_pass
+from scrlm_dask.passes.survey import candidates_from, moments_of, survey_pass
+from scrlm_dask.passes.synth import synth_pass
+from scrlm_dask.storage.arrays import absolute
+from scrlm_dask.storage.features import (
+    TARGET_BLOCK_BYTES,
+    add_array,
+    block_rows_for,
+    create_features_store,
+    mark_complete,
+)
+from scrlm_dask.storage.labels import create_labels_store
+from scrlm_dask.storage.models import load_model, package_versions, save_model
+from scrlm_dask.storage.runs import RunDirectory, make_way
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted model and the record of its run (what `run.json` holds)."""
+
+    model: Model
+    labels: NDArray[np.int32] | None  # (N,) if they were collected
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Labels of new rows."""
+
+    labels: NDArray[np.int32] | None  # (N,) if they were collected
+    n_rows: int
+    n_outliers: int
+    counts: NDArray[np.int64]  # (k,)
+
+
+def fit(
+    source: FeaturesLike,
+    config: FitConfig,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    collect_labels: bool = False,
+    block_rows: int | None = None,
+    listener: Listener = ignore,
+) -> Fit:
+    """Fit SCRLM to features. With `out`, model, labels and record go to that run directory."""
+    features = as_features(source, block_rows)
+    resolved = config.resolve(features.n_rows)
+    record = _opening_record(features, resolved)
+    with ExitStack() as undo, Execution(listener) as execution:
+        run = _begin_run(out, overwrite, record, undo)
+        _announce(execution, resolved)
+        begin = time.perf_counter()
+        labels_url = None
+        if run is not None:
+            labels_url = create_labels_store(run.labels, features.n_rows, features.block_rows)
+        found = _algorithm(execution, features, resolved, labels_url, collect_labels)
+        record |= _closing_record(found.model, execution, time.perf_counter() - begin)
+        if run is not None:
+            mark_complete(run.labels)
+            save_model(found.model, run.model)
+            run.finish(record)
+        undo.pop_all()
+        _comment(execution, found.model)
+    return Fit(found.model, _joined(found.assigned, collect_labels), record)
+
+
+@dataclass(frozen=True)
+class _Found:
+    model: Model
+    assigned: AssignedPart
+
+
+def _algorithm(
+    execution: Execution,
+    features: Features,
+    config: ResolvedConfig,
+    labels_url: str | None,
+    collect: bool,
+) -> _Found:
+    """Algorithm 1, and the mixture's parameters from the rows as they are labelled."""
+    asked = config.asked
+    rows = sample_rows(asked.seed, Purpose.CANDIDATES, config.n_rows, config.n_candidates)
+    survey = survey_pass(execution, features, rows, needs_moments(asked.preprocess))
+    affine = fit_map(asked.preprocess, features.n_features, moments_of(survey))
+    candidates = candidates_from(survey, rows, affine)
+    losses = loss_pass(execution, features, candidates, config)
+    extracted = extract(execution, candidates, losses, config)
+    centers = centers_among(candidates, extracted.extraction.picks, affine)
+    sq_radius = squared_radius(asked.rho, asked.F, features.n_features)
+    assigned = assign_pass(
+        execution, features, centers, sq_radius, labels_url=labels_url, collect=collect
+    )
+    return _Found(_model(extracted, assigned, affine, config), assigned)
+
+
+def _model(
+    extracted: ExtractedCenters, assigned: AssignedPart, affine: Any, config: ResolvedConfig
+) -> Model:
+    sums = assigned.sums
+    asked = config.asked
+    radius = float(np.sqrt(squared_radius(asked.rho, asked.F, affine.n_features)))
+    centers = extracted.centers.astype(np.float64)
+    if affine.unit_length:
+        centers /= np.maximum(np.linalg.norm(centers, axis=1, keepdims=True), np.finfo(float).tiny)
+    mixture = mixture_parameters(sums, centers, affine.scale, radius)
+    return Model(
+        centers=extracted.centers,
+        center_rows=extracted.rows,
+        losses=extracted.extraction.losses,
+        neighbors=extracted.extraction.neighbors,
+        means=mixture.means,
+        counts=sums.counts,
+        weights=mixture.weights,
+        sigmas=mixture.sigmas,
+        outlier_weight=mixture.outlier_weight,
+        n_outliers=sums.n_rows - int(sums.counts.sum()),
+        n_rows=sums.n_rows,
+        n_candidates=config.n_candidates,
+        affine=affine,
+        config=asked,
+    )
+
+
+def predict(
+    model: Model | str | Path,
+    source: FeaturesLike,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    collect_labels: bool = False,
+    block_rows: int | None = None,
+    listener: Listener = ignore,
+) -> Prediction:
+    """Label rows with a model, or with the one in a run directory, which the workers then load."""
+    fitted = load_model(model) if isinstance(model, str | Path) else model
+    features = as_features(source, block_rows)
+    check_width(fitted, features.n_features, features.what)
+    with ExitStack() as undo, Execution(listener) as execution:
+        labels_url = None
+        if out is not None:
+            labels_url = absolute(out)
+            make_way(labels_url, overwrite, "zarr.json")
+            undo.callback(RunDirectory(labels_url).discard)
+            create_labels_store(labels_url, features.n_rows, features.block_rows)
+        assigned = assign_pass(
+            execution,
+            features,
+            persist(center_points(model)),
+            fitted.sq_radius,
+            labels_url=labels_url,
+            collect=collect_labels,
+        )
+        if labels_url is not None:
+            mark_complete(labels_url)
+        undo.pop_all()
+    counts = assigned.sums.counts
+    n_rows = assigned.sums.n_rows
+    return Prediction(
+        _joined(assigned, collect_labels), n_rows, n_rows - int(counts.sum()), counts
+    )
+
+
+def center_points(model: Model | str | Path) -> Delayed:
+    """A task that gives the model's centers, read by the worker where the model has a path."""
+    if isinstance(model, str | Path):
+        return task("centers", _load_points, absolute(model))
+    return task("centers", Model.center_points, model)
+
+
+def check_width(model: Model, n_features: int, what: str) -> None:
+    if n_features != model.n_features:
+        raise InputError(
+            f"{what} has {n_features} features, but the model was fitted on {model.n_features}; "
+            "give features of the same encoder"
+        )
+
+
+def evaluate(truth: Any, labels: Any, listener: Listener = ignore) -> Scores:
+    """Scores of labels against the truth, each a stored array or a NumPy array (N,)."""
+    with Execution(listener) as execution:
+        return scores(contingency_pass(execution, truth, labels))
+
+
+def synth(
+    path: str | Path,
+    n_rows: int,
+    spec: MixtureSpec,
+    *,
+    chunk_bytes: int = TARGET_BLOCK_BYTES,
+    overwrite: bool = False,
+    listener: Listener = ignore,
+) -> str:
+    """Write a sample of the paper's mixture, with its truth, as a features store."""
+    if n_rows < 1:
+        raise InputError(f"{n_rows} rows cannot be drawn; ask for at least 1")
+    url = absolute(path)
+    make_way(url, overwrite, "zarr.json")
+    # whole strata: none is drawn twice
+    shape = (n_rows, spec.n_features)
+    fitting = block_rows_for(shape, np.dtype(np.float32), None, chunk_bytes)
+    block_rows = min(n_rows, -(-fitting // STRATUM_ROWS) * STRATUM_ROWS)
+    with ExitStack() as undo, Execution(listener) as execution:
+        undo.callback(RunDirectory(url).discard)
+        create_features_store(url, n_rows, spec.n_features, block_rows, {"mixture": asdict(spec)})
+        synth_pass(execution, spec, url, n_rows, block_rows)
+        truth = true_mixture(spec)
+        for name in ("weights", "means", "sigmas"):
+            add_array(url, f"true_{name}", getattr(truth, name))
+        mark_complete(url)
+        undo.pop_all()
+    return url
+
+
+def _begin_run(
+    out: str | Path | None, overwrite: bool, record: dict[str, Any], undo: ExitStack
+) -> RunDirectory | None:
+    if out is None:
+        return None
+    run = RunDirectory(absolute(out))
+    run.begin(overwrite, record)
+    undo.callback(run.discard)
+    return run
+
+
+def _opening_record(features: Features, config: ResolvedConfig) -> dict[str, Any]:
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "features": {
+            "source": features.what,
+            "rows": features.n_rows,
+            "features": features.n_features,
+            "dtype": str(features.array.dtype),
+            "blocks": features.n_blocks,
+            "block_rows": features.block_rows,
+        },
+        "config": {
+            **asdict(config.asked),
+            "n_candidates": config.n_candidates,
+            "loss_rows": config.loss_rows,
+        },
+        "versions": package_versions(),
+    }
+
+
+def _closing_record(model: Model, execution: Execution, seconds: float) -> dict[str, Any]:
+    return {
+        "seconds": seconds,
+        "phases": [asdict(phase) for phase in execution.phases],
+        "workers": execution.reports,
+        "radius": model.radius,
+        "clusters": model.n_clusters,
+        "outliers": model.n_outliers,
+        "outlier_share": model.n_outliers / model.n_rows,
+        "outlier_weight": model.outlier_weight,
+        "counts": model.counts.tolist(),
+    }
+
+
+def _announce(execution: Execution, config: ResolvedConfig) -> None:
+    asked = config.asked
+    if asked.n_candidates == "auto" and asked.n_clusters is None:
+        execution.tell(
+            Note(
+                f"number of clusters not given: {config.n_candidates} candidates, enough to find "
+                f"{ASSUMED_CLUSTERS} clusters"
+                if config.n_candidates < config.n_rows
+                else f"number of clusters not given: all {config.n_rows} rows are candidates"
+            )
+        )
+
+
+def _comment(execution: Execution, model: Model) -> None:
+    if model.n_clusters == 0:
+        execution.tell(
+            Note(
+                f"no cluster found: no candidate has {model.config.min_neighbors} other row(s) "
+                f"closer than the radius {model.radius:.4g}; try a larger rho than "
+                f"{model.config.rho:g}, or more candidates",
+                warning=True,
+            )
+        )
+
+
+def _joined(assigned: AssignedPart, collect: bool) -> NDArray[np.int32] | None:
+    return np.concatenate(assigned.labels) if collect else None
+
+
+def _load_points(path: str) -> Points:
+    return load_model(path).center_points()

@@ -1,0 +1,84 @@
+"""Threads and memory of this process.
+
+Dask runs one task a thread, so the libraries inside a task get one thread each. Two libraries that
+each take all cores for every task have been seen to run ten times slower.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+# Imported so that their thread pools are loaded, and seen, before the first pin.
+import numba
+import numpy as np  # noqa: F401
+import scipy.linalg  # noqa: F401
+from threadpoolctl import ThreadpoolController
+
+_lock = threading.Lock()
+_depth = 0
+_limits = ExitStack()
+
+
+@contextmanager
+def pinned_threads() -> Iterator[None]:
+    """Hold BLAS, OpenMP and Numba to one thread while any thread of this process is inside.
+
+    The limits of BLAS and OpenMP belong to the whole process: the first one in sets them, the last
+    one out restores them. Numba's belongs to the calling thread.
+    """
+    global _depth
+    with _lock:
+        if _depth == 0:
+            _limits.enter_context(_controller().limit(limits=1))
+        _depth += 1
+    before = numba.get_num_threads()
+    numba.set_num_threads(1)
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
+        with _lock:
+            _depth -= 1
+            if _depth == 0:
+                _limits.close()
+
+
+@cache
+def _controller() -> Any:
+    return ThreadpoolController()
+
+
+def effective_threads() -> dict[str, int]:
+    """How many threads each library has inside a task, as the libraries themselves say."""
+    with pinned_threads():
+        threads = {"numba": int(numba.get_num_threads())}
+        for pool in _controller().info():
+            name = f"{pool['user_api']}:{pool['internal_api']}"
+            threads[name] = max(threads.get(name, 0), int(pool["num_threads"]))
+    return threads
+
+
+def peak_memory() -> int:
+    """Largest resident memory of this process so far, in bytes.
+
+    On Linux from /proc: `ru_maxrss` of a spawned process starts at its parent's memory.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def process_report() -> dict[str, Any]:
+    """What `run.json` keeps of each worker."""
+    return {"peak_memory_bytes": peak_memory(), "threads": effective_threads()}

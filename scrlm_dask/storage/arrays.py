@@ -1,0 +1,154 @@
+"""Zarr arrays as this project writes and reads them: nothing missing, nothing silently broken.
+
+Zarr gives the fill value for a chunk that is not there, and most codecs do not notice a flipped
+byte. So arrays are written with a checksum and with every chunk stored, and reading asks whether
+the chunks exist before it believes them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import fsspec
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import Crc32cCodec
+
+from scrlm_dask.errors import StoreError
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """Where an array lies and how it is cut; small enough to send to every worker."""
+
+    url: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunks: tuple[int, ...]  # the unit of storage: the shard where there are shards
+
+    @property
+    def n_rows(self) -> int:
+        return self.shape[0]
+
+
+def absolute(path: str | Path) -> str:
+    """A local path made absolute, since workers may run elsewhere; a URL as it is."""
+    text = str(path)
+    if is_remote(text):
+        return text
+    return str(Path(text.removeprefix("file://")).absolute())
+
+
+def is_remote(path: str) -> bool:
+    return urlsplit(path).scheme not in ("", "file") and "://" in path
+
+
+def create_array(
+    where: zarr.Group | str,
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    dtype: Any,
+    fill_value: Any,
+    name: str | None = None,
+) -> None:
+    """Create an array with checksums in which every chunk will be stored, also one of fill."""
+    options: dict[str, Any] = {
+        "shape": shape,
+        "chunks": tuple(max(1, c) for c in chunks),
+        "dtype": dtype,
+        "fill_value": fill_value,
+        # noise does not compress; the checksum is what notices a flipped byte
+        "compressors": [Crc32cCodec()],
+        "config": {"write_empty_chunks": True},
+    }
+    if isinstance(where, zarr.Group):
+        where.create_array(name or "", **options)
+    else:
+        zarr.create_array(where, **options)
+
+
+def open_node(path: str | Path, what: str) -> zarr.Array[Any] | zarr.Group:
+    """Open a Zarr array or group for reading; `what` names it in messages."""
+    url = absolute(path)
+    if not is_remote(url) and not Path(url).exists():
+        raise StoreError(f"{what} {url} does not exist; check the path")
+    try:
+        return zarr.open(url, mode="r")
+    except Exception as error:  # zarr and fsspec raise what they please
+        raise StoreError(
+            f"{what} {url} cannot be opened as a Zarr store ({_in_short(error)}); "
+            "give the path of a Zarr array, or of a group that holds one"
+        ) from error
+
+
+def describe(array: zarr.Array[Any]) -> StoredArray:
+    return StoredArray(
+        url=_url_of(array),
+        shape=tuple(array.shape),
+        dtype=np.dtype(array.dtype),
+        chunks=tuple(array.shards or array.chunks),
+    )
+
+
+def check_complete(stored: StoredArray, array: zarr.Array[Any], what: str) -> None:
+    """Refuse an array that lacks chunks, before a run instead of in the middle of it."""
+    filesystem, root = fsspec.core.url_to_fs(stored.url)
+    present = {str(name).removeprefix(f"{root}/") for name in filesystem.find(root)}
+    keys = _chunk_keys(array, stored, 0, stored.n_rows)
+    missing = [(row, key) for row, key in keys if key not in present]
+    if missing:
+        row, key = missing[0]
+        raise StoreError(
+            f"{len(missing)} chunk(s) of {what} {stored.url} are missing, the first is {key} "
+            f"(from row {row} on); they would read as {array.fill_value}. Restore the files; if "
+            "chunks of fill were left out on purpose, write them (write_empty_chunks=True)"
+        )
+
+
+def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[Any]:
+    """Rows start..stop-1, opened here by path: a worker without the mount must not read zeros."""
+    array = open_node(stored.url, what)
+    assert isinstance(array, zarr.Array)
+    if tuple(array.shape) != stored.shape:
+        raise StoreError(
+            f"{what} {stored.url} has the shape {tuple(array.shape)} now and had {stored.shape} "
+            "when the run began; do not write to it during a run"
+        )
+    filesystem, root = fsspec.core.url_to_fs(stored.url)
+    for _, key in _chunk_keys(array, stored, start, stop):
+        if not filesystem.exists(f"{root}/{key}"):
+            raise StoreError(
+                f"chunk {key} of {what} {stored.url} is missing (rows {start} to {stop - 1}); "
+                "restore the file"
+            )
+    try:
+        return np.asarray(array[start:stop])
+    except Exception as error:  # each codec has errors of its own
+        raise StoreError(
+            f"rows {start} to {stop - 1} of {what} {stored.url} cannot be read "
+            f"({_in_short(error)}); the chunk is damaged: restore or rewrite it"
+        ) from error
+
+
+def _chunk_keys(
+    array: zarr.Array[Any], stored: StoredArray, start: int, stop: int
+) -> list[tuple[int, str]]:
+    """(first row, key) of every stored chunk that rows start..stop-1 touch."""
+    rows = stored.chunks[0]
+    grid = [range(start // rows, -(-stop // rows))]
+    grid += [range(-(-s // c)) for s, c in zip(stored.shape[1:], stored.chunks[1:], strict=True)]
+    return [(i[0] * rows, array.metadata.encode_chunk_key(i)) for i in itertools.product(*grid)]
+
+
+def _url_of(array: zarr.Array[Any]) -> str:
+    return str(array.store_path).removeprefix("file://")
+
+
+def _in_short(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,126 @@
+"""The features store: an array (rows, p) of floats, or a group that holds `features`.
+
+A group may also hold `labels`, the truth, for those who have it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.storage.arrays import (
+    StoredArray,
+    absolute,
+    check_complete,
+    create_array,
+    describe,
+    open_node,
+)
+
+FEATURES, LABELS = "features", "labels"
+MISSING_LABEL = -2  # fill of label arrays: neither a cluster nor an outlier
+TARGET_BLOCK_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class FeaturesStore:
+    features: StoredArray
+    truth: StoredArray | None
+
+
+def open_features_store(path: str | Path) -> FeaturesStore:
+    """Find the features (and the truth, if it is there) and check that they can be used."""
+    node = open_node(path, "the features store")
+    if isinstance(node, zarr.Array):
+        return FeaturesStore(checked_features(node), None)
+    members = dict(node.members(max_depth=0))
+    array = members.get(FEATURES)
+    if not isinstance(array, zarr.Array):
+        found = ", ".join(sorted(members)) or "nothing"
+        raise StoreError(
+            f"the group {absolute(path)} holds no array called {FEATURES!r} (it holds {found}); "
+            "give the path of the array itself"
+        )
+    if node.attrs.get("complete", True) is not True:
+        raise StoreError(
+            f"the features store {absolute(path)} is unfinished: whoever wrote it was stopped; "
+            "write it again"
+        )
+    truth = members.get(LABELS)
+    return FeaturesStore(
+        checked_features(array), describe(truth) if isinstance(truth, zarr.Array) else None
+    )
+
+
+def checked_features(array: zarr.Array[Any]) -> StoredArray:
+    stored = describe(array)
+    check_features_like(stored.shape, stored.dtype, f"the features store {stored.url}")
+    check_complete(stored, array, "the features store")
+    return stored
+
+
+def check_features_like(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> None:
+    """Refuse what is not a non-empty table of floats."""
+    if len(shape) != 2:
+        raise InputError(f"{what} has {len(shape)} dimension(s); features are rows x features")
+    if shape[0] < 1 or shape[1] < 1:
+        raise InputError(f"{what} has the shape {shape}; it needs at least one row and one feature")
+    if dtype.kind != "f":
+        raise InputError(
+            f"{what} holds {dtype}; features are float16, float32 or float64: "
+            "convert it with .astype('float32')"
+        )
+
+
+def block_rows_for(
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    chunk_rows: int | None,
+    target_bytes: int = TARGET_BLOCK_BYTES,
+) -> int:
+    """Rows of a block: near the target size, in whole chunks where there are chunks."""
+    n_rows, n_features = shape
+    fitting = max(1, target_bytes // (n_features * dtype.itemsize))
+    if chunk_rows is not None:
+        fitting = chunk_rows * max(1, fitting // chunk_rows)
+    return min(fitting, n_rows)
+
+
+def create_features_store(
+    path: str | Path, n_rows: int, n_features: int, block_rows: int, attributes: dict[str, Any]
+) -> str:
+    """Lay out an empty group with features and labels, marked unfinished; returns its URL."""
+    url = absolute(path)
+    group = zarr.create_group(url, attributes={**attributes, "complete": False})
+    create_array(
+        group, (n_rows, n_features), (block_rows, n_features), "float32", np.nan, FEATURES
+    )
+    create_array(group, (n_rows,), (block_rows,), "int32", MISSING_LABEL, LABELS)
+    return url
+
+
+def write_features_block(
+    url: str, start: int, features: NDArray[Any], labels: NDArray[np.int32]
+) -> None:
+    group = zarr.open_group(url, mode="r+")
+    stop = start + len(features)
+    group[FEATURES][start:stop] = features  # type: ignore[index]
+    group[LABELS][start:stop] = labels  # type: ignore[index]
+
+
+def add_array(url: str, name: str, values: NDArray[Any]) -> None:
+    """Put a small array into the group at `url`, in one chunk."""
+    group = zarr.open_group(url, mode="r+")
+    create_array(group, values.shape, values.shape, values.dtype, None, name)
+    group[name][...] = values  # type: ignore[index]
+
+
+def mark_complete(url: str) -> None:
+    """The last write: readers refuse a store without it."""
+    zarr.open_group(url, mode="r+").attrs["complete"] = True

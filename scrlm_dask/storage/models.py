@@ -1,0 +1,83 @@
+"""A model on disk: a Zarr group of small arrays, everything else in its attributes. No pickle."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+
+from scrlm_dask.config import FitConfig
+from scrlm_dask.errors import StoreError
+from scrlm_dask.kernels.preprocessing import AffineMap
+from scrlm_dask.model import Model
+from scrlm_dask.storage.arrays import absolute, open_node
+from scrlm_dask.storage.features import add_array, mark_complete
+from scrlm_dask.storage.runs import MODEL, RunDirectory
+
+FORMAT = 1
+_ARRAYS = (
+    "centers",
+    "center_rows",
+    "losses",
+    "neighbors",
+    "means",
+    "counts",
+    "weights",
+    "sigmas",
+)
+_NUMBERS = ("outlier_weight", "n_outliers", "n_rows", "n_candidates")
+_PACKAGES = ("scrlm-dask", "dask", "distributed", "zarr", "numpy", "numba", "scipy")
+
+
+def save_model(model: Model, path: str | Path) -> None:
+    """Write the model to a new Zarr group at `path`."""
+    url = absolute(path)
+    attributes = {
+        "format": FORMAT,
+        "complete": False,
+        "rho": model.config.rho,
+        "F": model.config.F,
+        "radius": model.radius,
+        "seed": model.config.seed,
+        "preprocess": model.affine.kind,
+        "config": asdict(model.config),
+        "versions": package_versions(),
+        **{name: getattr(model, name) for name in _NUMBERS},
+    }
+    zarr.create_group(url, attributes=attributes)
+    for name in _ARRAYS:
+        add_array(url, name, getattr(model, name))
+    add_array(url, "shift", model.affine.shift)
+    add_array(url, "scale", model.affine.scale)
+    mark_complete(url)
+
+
+def load_model(path: str | Path) -> Model:
+    """Load a model from a run directory or from its `model.zarr`."""
+    url = absolute(path)
+    run = RunDirectory(url)
+    if run.looks_like_one():
+        run.check_complete()
+        url = run.model
+    group = open_node(url, "the model")
+    if not isinstance(group, zarr.Group) or "format" not in group.attrs:
+        raise StoreError(f"{url} is not a model; give a run directory or its {MODEL}")
+    attributes: dict[str, Any] = dict(group.attrs)
+    if attributes["format"] != FORMAT or attributes.get("complete") is not True:
+        state = "unfinished" if attributes["format"] == FORMAT else "of another format"
+        raise StoreError(
+            f"the model {url} is {state} (format {attributes['format']}, read here: {FORMAT}); "
+            "fit it again with this version"
+        )
+    arrays = {name: np.asarray(group[name][...]) for name in (*_ARRAYS, "shift", "scale")}  # type: ignore[index]
+    affine = AffineMap(attributes["preprocess"], arrays.pop("shift"), arrays.pop("scale"))
+    numbers = {name: attributes[name] for name in _NUMBERS}
+    return Model(**arrays, **numbers, affine=affine, config=FitConfig(**attributes["config"]))
+
+
+def package_versions() -> dict[str, str]:
+    return {name: version(name) for name in _PACKAGES}
