@@ -1,0 +1,1 @@
+"""The `scrlm` command: parse, call the pipeline, print. No formula lives here."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scrlm_dask.errors import ClusterError, InputError, ScrlmError, StoreError
     from scrlm_dask.estimator import SCRLM
     from scrlm_dask.model import Model
-    from scrlm_dask.pipeline import evaluate, fit, predict, synth
+    from scrlm_dask.pipeline import evaluate_run, fit, predict, synth
     from scrlm_dask.storage.models import load_model
 
 _HOMES = {
@@ -22,7 +22,7 @@ _HOMES = {
     "Model": "model",
     "fit": "pipeline",
     "predict": "pipeline",
-    "evaluate": "pipeline",
+    "evaluate_run": "pipeline",
     "synth": "pipeline",
     "load_model": "storage.models",
     "ScrlmError": "errors",
@@ -39,7 +39,7 @@ __all__ = [
     "Model",
     "ScrlmError",
     "StoreError",
-    "evaluate",
+    "evaluate_run",
     "fit",
     "load_model",
     "predict",

@@ -42,9 +42,8 @@ class FitConfig:
             if word is ... or value != word:
                 object.__setattr__(self, name, _integer(name, value, least, word))
         if self.preprocess not in PREPROCESS_KINDS:
-            raise InputError(
-                f"preprocess is {self.preprocess!r}; it must be one of {', '.join(PREPROCESS_KINDS)}"
-            )
+            kinds = ", ".join(PREPROCESS_KINDS)
+            raise InputError(f"preprocess is {self.preprocess!r}; it must be one of {kinds}")
 
     def resolve(self, n_rows: int) -> ResolvedConfig:
         """The same parameters with the numbers that hold for `n_rows` rows."""
@@ -52,8 +51,7 @@ class FitConfig:
             value = getattr(self, name)
             if isinstance(value, int) and value > n_rows:
                 raise InputError(
-                    f"{name} is {value}, but the features have {n_rows} rows; "
-                    f"use {n_rows} or fewer"
+                    f"{name} is {value}, but the features have {n_rows} rows; use {n_rows} or fewer"
                 )
         n_candidates = self.n_candidates
         if n_candidates == "auto":

@@ -20,11 +20,12 @@ from scrlm_dask.kernels.metrics import Scores, scores
 from scrlm_dask.kernels.mixture import mixture_parameters
 from scrlm_dask.kernels.points import Points, squared_radius
 from scrlm_dask.kernels.preprocessing import fit_map, needs_moments
+from scrlm_dask.kernels.recovery import Recovery, recovery
 from scrlm_dask.kernels.sampling import Purpose, sample_rows
 from scrlm_dask.kernels.synthesis import STRATUM_ROWS, MixtureSpec, true_mixture
 from scrlm_dask.model import Model
 from scrlm_dask.passes.assign import AssignedPart, assign_pass, centers_among
-from scrlm_dask.passes.evaluate import contingency_pass
+from scrlm_dask.passes.evaluate import Labels, contingency_pass
 from scrlm_dask.passes.execution import Execution, persist, task
 from scrlm_dask.passes.features import Features, FeaturesLike, as_features
 from scrlm_dask.passes.loss import ExtractedCenters, extract, loss_pass
@@ -33,12 +34,15 @@ from scrlm_dask.passes.synth import synth_pass
 from scrlm_dask.storage.arrays import absolute
 from scrlm_dask.storage.features import (
     TARGET_BLOCK_BYTES,
+    TRUE,
     add_array,
     block_rows_for,
     create_features_store,
     mark_complete,
+    open_features_store,
+    read_true_sigmas,
 )
-from scrlm_dask.storage.labels import create_labels_store
+from scrlm_dask.storage.labels import create_labels_store, open_labels, open_truth
 from scrlm_dask.storage.models import load_model, package_versions, save_model
 from scrlm_dask.storage.runs import RunDirectory, make_way
 
@@ -185,9 +189,7 @@ def predict(
         undo.pop_all()
     counts = assigned.sums.counts
     n_rows = assigned.sums.n_rows
-    return Prediction(
-        _joined(assigned, collect_labels), n_rows, n_rows - int(counts.sum()), counts
-    )
+    return Prediction(_joined(assigned, collect_labels), n_rows, n_rows - int(counts.sum()), counts)
 
 
 def center_points(model: Model | str | Path) -> Delayed:
@@ -205,10 +207,42 @@ def check_width(model: Model, n_features: int, what: str) -> None:
         )
 
 
-def evaluate(truth: Any, labels: Any, listener: Listener = ignore) -> Scores:
-    """Scores of labels against the truth, each a stored array or a NumPy array (N,)."""
+@dataclass(frozen=True)
+class Evaluation:
+    """Labels against the truth, and the mixture against the one that rows were drawn from."""
+
+    scores: Scores
+    recovery: Recovery | None  # where the features store knows its mixture
+
+
+def evaluate_run(
+    path: str | Path, truth: str | Path | None = None, *, listener: Listener = ignore
+) -> Evaluation:
+    """Score a run's labels against the truth: labels at a path, or those of its features store."""
+    run = RunDirectory(absolute(path))
+    source = run.check_complete()["features"]["path"]
+    labels = open_labels(run.labels, "the labels")
     with Execution(listener) as execution:
-        return scores(contingency_pass(execution, truth, labels))
+        table = contingency_pass(execution, _truth(truth, source), labels)
+    found = scores(table)
+    true_sigmas = read_true_sigmas(source) if truth is None else None
+    if true_sigmas is None:
+        return Evaluation(found, None)
+    model = load_model(run.path)
+    errors = recovery(table, found, model.weights, model.sigmas, true_sigmas)
+    return Evaluation(found, errors)
+
+
+def _truth(truth: str | Path | None, source: str | None) -> Labels:
+    if truth is not None:
+        return open_truth(truth)
+    stored = open_features_store(source).truth if source is not None else None
+    if stored is None:
+        raise InputError(
+            f"the features {source or 'of this run'} hold no labels; "
+            "give the truth with --truth FILE (.npy or Zarr)"
+        )
+    return stored
 
 
 def synth(
@@ -235,7 +269,7 @@ def synth(
         synth_pass(execution, spec, url, n_rows, block_rows)
         truth = true_mixture(spec)
         for name in ("weights", "means", "sigmas"):
-            add_array(url, f"true_{name}", getattr(truth, name))
+            add_array(url, f"{TRUE}{name}", getattr(truth, name))
         mark_complete(url)
         undo.pop_all()
     return url
@@ -257,6 +291,7 @@ def _opening_record(features: Features, config: ResolvedConfig) -> dict[str, Any
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "features": {
             "source": features.what,
+            "path": features.path,
             "rows": features.n_rows,
             "features": features.n_features,
             "dtype": str(features.array.dtype),

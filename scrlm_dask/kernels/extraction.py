@@ -51,7 +51,7 @@ def extract_centers(
         batch = order[:_BATCH]
         suppressed = np.zeros(len(batch), np.bool_)
         near = _near(candidates, batch, batch, sq_radius)
-        new = []
+        new: list[int] = []
         for k in range(len(batch)):
             if not suppressed[k] and len(picks) + len(new) < limit:
                 new.append(int(batch[k]))

@@ -17,7 +17,6 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.kernels import OUTLIER
 
 
-
 @dataclass(frozen=True)
 class Contingency:
     """Rows counted by pair: three arrays (pairs,), pairs unique, sorted by truth, then label."""

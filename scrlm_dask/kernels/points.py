@@ -50,7 +50,7 @@ class Points:
 
         p roundings in the product, a few more in the map and the norms.
         """
-        return (self.mapped.shape[1] + 24) * _UNIT_ROUNDOFF
+        return (len(self.scale) + 24) * _UNIT_ROUNDOFF
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def tiles(block: NDArray[Any], points: Points) -> Iterator[Tile]:
     """Cut a block (rows, p) into tiles small enough to stay in cache.
 
     Products share one buffer: a tile is good until the next one is asked for. Raises
-    `NonFiniteRow` at the first row that holds NaN or infinity.
+    `NonFiniteRowError` at the first row that holds NaN or infinity.
     """
     k, p = points.mapped.shape
     rows = tile_rows(k)
@@ -97,7 +97,7 @@ def tiles(block: NDArray[Any], points: Points) -> Iterator[Tile]:
         here = mapped[: len(raw)]
         _map_rows(raw, inv_norms, points.shift, points.scale, here, sq_norms)
         if not np.isfinite(sq_norms).all():
-            raise NonFiniteRow(start + int(np.argmin(np.isfinite(sq_norms))))
+            raise NonFiniteRowError(start + int(np.argmin(np.isfinite(sq_norms))))
         np.matmul(here, points.mapped.T, out=products[: len(raw)])
         yield Tile(start, raw, inv_norms, sq_norms, products[: len(raw)])
 
@@ -108,7 +108,7 @@ def tile_rows(n_points: int) -> int:
     return max(_MIN_TILE_ROWS, min(_MAX_TILE_ROWS, fitting))
 
 
-class NonFiniteRow(InputError):
+class NonFiniteRowError(InputError):
     """A row of the block in hand holds NaN or infinity; `args[0]` is its position there."""
 
     @property
@@ -118,8 +118,9 @@ class NonFiniteRow(InputError):
 
 def native_float(x: NDArray[Any]) -> FloatArray:
     """x as C-ordered native float32, or float64 if it has more than float32 can hold."""
-    wide = x.dtype.kind == "f" and x.dtype.itemsize > 4
-    return np.ascontiguousarray(x, dtype=np.float64 if wide else np.float32)
+    if x.dtype.itemsize > 4:
+        return np.ascontiguousarray(x, dtype=np.float64)
+    return np.ascontiguousarray(x, dtype=np.float32)
 
 
 def inverse_norms(raw: FloatArray, unit_length: bool) -> NDArray[np.float64]:

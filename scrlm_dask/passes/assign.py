@@ -10,11 +10,11 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
+from scrlm_dask.errors import InputError
 from scrlm_dask.kernels.assignment import assign_and_sum, assign_rows
 from scrlm_dask.kernels.mixture import ClusterSums, merge_sums
-from scrlm_dask.kernels.points import NonFiniteRow, Points, prepare_points
+from scrlm_dask.kernels.points import NonFiniteRowError, Points, prepare_points
 from scrlm_dask.kernels.preprocessing import AffineMap
-from scrlm_dask.errors import InputError
 from scrlm_dask.passes.execution import Execution, persist, task
 from scrlm_dask.passes.features import Features
 from scrlm_dask.passes.survey import Candidates
@@ -91,7 +91,7 @@ def _label_block(block: NDArray[Any], centers: Points, sq_radius: float) -> NDAr
     try:
         with pinned_threads():
             return assign_rows(block, centers, sq_radius).labels
-    except NonFiniteRow as error:
+    except NonFiniteRowError as error:
         raise InputError(
             f"row {error.row} of a block of the Dask array holds NaN, infinity or a value too "
             "large for float32; clean or drop the row"

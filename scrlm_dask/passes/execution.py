@@ -21,7 +21,7 @@ from dask.delayed import Delayed
 
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import BlockDone, Listener, PhaseFinished, PhaseStarted
-from scrlm_dask.kernels.points import NonFiniteRow
+from scrlm_dask.kernels.points import NonFiniteRowError
 from scrlm_dask.passes.clients import current_client, process_reports
 from scrlm_dask.passes.features import Features
 from scrlm_dask.resources import pinned_threads
@@ -123,7 +123,7 @@ class Execution:
         return list(parts.to_delayed().ravel())
 
     def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
-        self._listener(BlockDone(**event[1]))
+        self._listener(BlockDone(**event[1]["block"]))
 
 
 def tree_reduce(parts: Sequence[Delayed], combine: Callable[[Any, Any], Any], name: str) -> Delayed:
@@ -133,7 +133,9 @@ def tree_reduce(parts: Sequence[Delayed], combine: Callable[[Any, Any], Any], na
     while len(parts) > 1:
         parts = [
             dask.delayed(_combine_all, pure=False)(
-                combine, list(parts[i : i + FAN_IN]), dask_key_name=(f"{name}-merge-{token}", level, i)
+                combine,
+                list(parts[i : i + FAN_IN]),
+                dask_key_name=(f"{name}-merge-{token}", level, i),
             )
             for i in range(0, len(parts), FAN_IN)
         ]
@@ -198,7 +200,7 @@ def _block_task(
     try:
         with pinned_threads():
             result = part(block, start, **shared)
-    except NonFiniteRow as error:
+    except NonFiniteRowError as error:
         raise InputError(
             f"row {start + error.row} (block {number}) of {what} holds NaN, infinity or a value "
             "too large for float32; clean or drop the row"
@@ -217,7 +219,7 @@ def _report(topic: str, event: BlockDone) -> None:
         except ValueError:
             pass
         else:
-            worker.log_event(topic, vars(event))
+            worker.log_event(topic, {"block": vars(event)})  # Dask adds keys of its own
             return
     listener = _listeners.get(topic)
     if listener is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import dask
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
 from scrlm_dask.passes.clients import current_client
-from scrlm_dask.storage.arrays import StoredArray, read_rows
+from scrlm_dask.storage.arrays import StoredArray, absolute, read_rows
 from scrlm_dask.storage.features import (
     block_rows_for,
     check_features_like,
@@ -23,7 +23,7 @@ from scrlm_dask.storage.features import (
     open_features_store,
 )
 
-FeaturesLike = str | Path | zarr.Array[Any] | da.Array | NDArray[Any]
+FeaturesLike: TypeAlias = str | Path | zarr.Array[Any] | da.Array | NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Features:
     array: da.Array
     block_rows: int
     what: str  # how messages call it
+    path: str | None = None  # where it was opened, for the record
 
     @property
     def n_rows(self) -> int:
@@ -62,7 +63,8 @@ def as_features(source: FeaturesLike, block_rows: int | None = None) -> Features
     if block_rows is not None and block_rows < 1:
         raise InputError(f"block_rows is {block_rows}; a block needs at least 1 row")
     if isinstance(source, str | Path):
-        return _from_store(open_features_store(source).features, block_rows)
+        stored = open_features_store(source).features
+        return replace(_from_store(stored, block_rows), path=absolute(source))
     if isinstance(source, zarr.Array):
         if isinstance(source.store, zarr.storage.LocalStore):
             return _from_store(checked_features(source), block_rows)
@@ -80,7 +82,7 @@ def as_features(source: FeaturesLike, block_rows: int | None = None) -> Features
 def _from_store(stored: StoredArray, block_rows: int | None) -> Features:
     block_rows = block_rows or block_rows_for(stored.shape, stored.dtype, stored.chunks[0])
     array = _lazy_rows(_read_stored, stored, stored.shape, stored.dtype, block_rows)
-    return Features(array, block_rows, f"the features store {stored.url}")
+    return Features(array, block_rows, f"the features store {stored.url}", stored.url)
 
 
 def _from_zarr_object(source: zarr.Array[Any], block_rows: int | None) -> Features:

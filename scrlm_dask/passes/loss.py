@@ -89,6 +89,4 @@ def _extract(candidates: Candidates, losses: LossPart, config: ResolvedConfig) -
         asked.n_clusters,
         asked.min_neighbors,
     )
-    return ExtractedCenters(
-        candidates.points.raw[found.picks], candidates.rows[found.picks], found
-    )
+    return ExtractedCenters(candidates.points.raw[found.picks], candidates.rows[found.picks], found)

@@ -9,7 +9,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.kernels.points import NonFiniteRow, Points, native_float, prepare_points
+from scrlm_dask.kernels.points import NonFiniteRowError, Points, native_float, prepare_points
 from scrlm_dask.kernels.preprocessing import AffineMap, Moments, block_moments, merge_moments
 from scrlm_dask.kernels.sampling import rows_within
 from scrlm_dask.passes.execution import Execution, blocks_holding, persist, task
@@ -77,7 +77,7 @@ def _raise_for_bad_row(block: NDArray[Any]) -> None:
     good = np.isfinite(block).all(axis=1)
     # finite numbers whose squares overflow are as useless: the largest stands for them
     row = np.argmin(good) if not good.all() else np.argmax(np.abs(block).max(axis=1))
-    raise NonFiniteRow(int(row))
+    raise NonFiniteRowError(int(row))
 
 
 def _merge(a: Survey, b: Survey) -> Survey:

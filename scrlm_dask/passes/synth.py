@@ -14,7 +14,9 @@ from scrlm_dask.passes.features import Features
 from scrlm_dask.storage.features import write_features_block
 
 
-def synth_pass(execution: Execution, spec: MixtureSpec, url: str, n_rows: int, block_rows: int) -> int:
+def synth_pass(
+    execution: Execution, spec: MixtureSpec, url: str, n_rows: int, block_rows: int
+) -> int:
     """Write all rows of the sample to the store at `url`; returns how many were written."""
     # a plan of blocks with nothing in them: drawing is the part, so that it is one task a block
     sizes = [min(block_rows, n_rows - i) for i in range(0, n_rows, block_rows)]

@@ -95,6 +95,20 @@ def describe(array: zarr.Array[Any]) -> StoredArray:
     )
 
 
+def member(group: zarr.Group, name: str) -> zarr.Array[Any]:
+    """The array called `name` in a group."""
+    node = group.get(name)
+    if not isinstance(node, zarr.Array):
+        raise StoreError(f"{group.store_path} holds no array called {name!r}; write it again")
+    return node
+
+
+def read_member(group: zarr.Group, name: str, what: str) -> NDArray[Any]:
+    """All of a small array of a group."""
+    array = member(group, name)
+    return read_rows(describe(array), 0, array.shape[0], what)
+
+
 def check_complete(stored: StoredArray, array: zarr.Array[Any], what: str) -> None:
     """Refuse an array that lacks chunks, before a run instead of in the middle of it."""
     filesystem, root = fsspec.core.url_to_fs(stored.url)

@@ -20,10 +20,13 @@ from scrlm_dask.storage.arrays import (
     check_complete,
     create_array,
     describe,
+    member,
     open_node,
+    read_member,
 )
 
 FEATURES, LABELS = "features", "labels"
+TRUE = "true_"  # prefix of the parameters of the mixture that rows were drawn from
 MISSING_LABEL = -2  # fill of label arrays: neither a cluster nor an outlier
 TARGET_BLOCK_BYTES = 64 * 2**20
 
@@ -98,9 +101,7 @@ def create_features_store(
     """Lay out an empty group with features and labels, marked unfinished; returns its URL."""
     url = absolute(path)
     group = zarr.create_group(url, attributes={**attributes, "complete": False})
-    create_array(
-        group, (n_rows, n_features), (block_rows, n_features), "float32", np.nan, FEATURES
-    )
+    create_array(group, (n_rows, n_features), (block_rows, n_features), "float32", np.nan, FEATURES)
     create_array(group, (n_rows,), (block_rows,), "int32", MISSING_LABEL, LABELS)
     return url
 
@@ -110,17 +111,25 @@ def write_features_block(
 ) -> None:
     group = zarr.open_group(url, mode="r+")
     stop = start + len(features)
-    group[FEATURES][start:stop] = features  # type: ignore[index]
-    group[LABELS][start:stop] = labels  # type: ignore[index]
+    member(group, FEATURES)[start:stop] = features
+    member(group, LABELS)[start:stop] = labels
 
 
 def add_array(url: str, name: str, values: NDArray[Any]) -> None:
     """Put a small array into the group at `url`, in one chunk."""
     group = zarr.open_group(url, mode="r+")
     create_array(group, values.shape, values.shape, values.dtype, None, name)
-    group[name][...] = values  # type: ignore[index]
+    member(group, name)[...] = values
 
 
 def mark_complete(url: str) -> None:
     """The last write: readers refuse a store without it."""
     zarr.open_group(url, mode="r+").attrs["complete"] = True
+
+
+def read_true_sigmas(path: str | Path) -> NDArray[np.float64] | None:
+    """Sigmas of the mixture that the store's rows were drawn from, if it says so."""
+    node = open_node(path, "the features store")
+    if not isinstance(node, zarr.Group) or f"{TRUE}sigmas" not in node:
+        return None
+    return read_member(node, f"{TRUE}sigmas", "the features store")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.assignment import Assignment
@@ -15,6 +17,7 @@ from scrlm_dask.storage.arrays import (
     check_complete,
     create_array,
     describe,
+    member,
     open_node,
 )
 from scrlm_dask.storage.features import LABELS, MISSING_LABEL
@@ -35,9 +38,9 @@ def create_labels_store(path: str | Path, n_rows: int, block_rows: int) -> str:
 def write_labels_block(url: str, start: int, assigned: Assignment) -> None:
     group = zarr.open_group(url, mode="r+")
     stop = start + len(assigned.labels)
-    group[LABELS][start:stop] = assigned.labels  # type: ignore[index]
-    group[DISTANCES][start:stop] = assigned.distances  # type: ignore[index]
-    group[MARGINS][start:stop] = assigned.margins  # type: ignore[index]
+    member(group, LABELS)[start:stop] = assigned.labels
+    member(group, DISTANCES)[start:stop] = assigned.distances
+    member(group, MARGINS)[start:stop] = assigned.margins
 
 
 def open_labels(path: str | Path, what: str) -> StoredArray:
@@ -46,17 +49,27 @@ def open_labels(path: str | Path, what: str) -> StoredArray:
     if isinstance(node, zarr.Group):
         if node.attrs.get("complete", True) is not True:
             raise StoreError(f"{what} {absolute(path)} is unfinished; run the command again")
-        member = dict(node.members(max_depth=0)).get(LABELS)
-        if not isinstance(member, zarr.Array):
-            raise StoreError(f"{what} {absolute(path)} holds no array called {LABELS!r}")
-        node = member
+        node = member(node, LABELS)
     stored = describe(node)
     check_labels_like(stored.shape, stored.dtype, f"{what} {stored.url}")
     check_complete(stored, node, what)
     return stored
 
 
-def check_labels_like(shape: tuple[int, ...], dtype: np.dtype[np.generic], what: str) -> None:
+def open_truth(path: str | Path) -> StoredArray | NDArray[Any]:
+    """True labels: a .npy file (mapped, not read) or a Zarr store."""
+    url = absolute(path)
+    if not url.endswith(".npy"):
+        return open_labels(url, "the truth")
+    try:
+        labels: NDArray[Any] = np.load(url, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise StoreError(f"the truth {url} cannot be read as .npy ({error})") from error
+    check_labels_like(labels.shape, labels.dtype, f"the truth {url}")
+    return labels
+
+
+def check_labels_like(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> None:
     if len(shape) != 1 or dtype.kind not in "iu":
         raise InputError(
             f"{what} has the shape {shape} and holds {dtype}; labels are one integer a row"

@@ -7,14 +7,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import zarr
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.errors import StoreError
 from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.model import Model
-from scrlm_dask.storage.arrays import absolute, open_node
+from scrlm_dask.storage.arrays import absolute, open_node, read_member
 from scrlm_dask.storage.features import add_array, mark_complete
 from scrlm_dask.storage.runs import MODEL, RunDirectory
 
@@ -73,10 +72,13 @@ def load_model(path: str | Path) -> Model:
             f"the model {url} is {state} (format {attributes['format']}, read here: {FORMAT}); "
             "fit it again with this version"
         )
-    arrays = {name: np.asarray(group[name][...]) for name in (*_ARRAYS, "shift", "scale")}  # type: ignore[index]
+    arrays: dict[str, Any] = {
+        name: read_member(group, name, "the model") for name in (*_ARRAYS, "shift", "scale")
+    }
     affine = AffineMap(attributes["preprocess"], arrays.pop("shift"), arrays.pop("scale"))
     numbers = {name: attributes[name] for name in _NUMBERS}
-    return Model(**arrays, **numbers, affine=affine, config=FitConfig(**attributes["config"]))
+    config = FitConfig(**attributes["config"])
+    return Model(**arrays, **numbers, affine=affine, config=config)
 
 
 def package_versions() -> dict[str, str]:

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..console import Console
+from ..options import cluster_options, output_options, session
+from ..tables import facts, fit_summary
+from .evaluate import numbers
+from .fit import summary
+
+_ROWS, _FEATURES, _CLUSTERS, _AT_MOST, _OUTLIERS = 40_000, 640, 50, 100, 0.3
+
+
+@click.command()
+@click.option("--out", type=click.Path(), help="Keep features and run here; default: nowhere.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
+@cluster_options
+@output_options
+def demo(console: Console, cluster: Any, out: str | None, seed: int) -> None:
+    """Draw a mixture with outliers, cluster it, and compare with the truth. Under a minute."""
+    if out is not None:
+        _demo(console, cluster, Path(out), seed)
+        console.say(f"features and run are kept in {out}")
+        return
+    with tempfile.TemporaryDirectory(prefix="scrlm-demo-") as folder:
+        _demo(console, cluster, Path(folder), seed)
+
+
+def _demo(console: Console, cluster: Any, folder: Path, seed: int) -> None:
+    from rich.console import Group
+
+    from scrlm_dask.config import FitConfig
+    from scrlm_dask.kernels.synthesis import MixtureSpec
+    from scrlm_dask.pipeline import evaluate_run, fit, synth
+
+    features, run = folder / "features.zarr", folder / "run"
+    spec = MixtureSpec(_FEATURES, _CLUSTERS, _OUTLIERS, seed=seed)
+    console.say(
+        f"{_ROWS:,} rows of {_FEATURES} features: {_CLUSTERS} clusters and "
+        f"{_OUTLIERS:.0%} outliers, told to look for at most {_AT_MOST} clusters"
+    )
+    with session(console, cluster):
+        synth(features, _ROWS, spec, chunk_bytes=16_000_000, listener=console)
+        result = fit(features, FitConfig(n_clusters=_AT_MOST, seed=seed), out=run, listener=console)
+        found = numbers(evaluate_run(run, listener=console))
+    content = summary(result, str(run))
+    tables = Group(fit_summary(content, result.model), facts("Against the truth", found))
+    console.result({**content, "evaluation": found}, tables)

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..console import Console
+from ..options import cluster_options, output_options, session
+from ..tables import fit_summary
+
+if TYPE_CHECKING:
+    from scrlm_dask.pipeline import Fit
+
+_KINDS = ("standardize", "center", "scale", "none", "l2")
+
+
+@click.command()
+@click.argument("features", type=click.Path())
+@click.option("--out", type=click.Path(), required=True, help="Run directory to write.")
+@click.option("--rho", type=float, default=0.5, show_default=True, help="Bandwidth.")
+@click.option("--clusters", type=int, help="At most so many; without it, as many as are there.")
+@click.option("--candidates", type=int, help="Rows tried as centers; default: what theory asks.")
+@click.option("--loss-rows", type=int, help="Judge candidates on a random subset of rows.")
+@click.option(
+    "--min-neighbors", type=int, default=1, show_default=True, help="Rows a center needs."
+)
+@click.option("--F", "loss_depth", type=float, default=2.5, show_default=True, help="Paper's F.")
+@click.option("--preprocess", type=click.Choice(_KINDS), default=_KINDS[0], show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
+@click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
+@click.option("--overwrite", is_flag=True, help="Replace a run that exists.")
+@cluster_options
+@output_options
+def fit(
+    console: Console,
+    cluster: Any,
+    features: str,
+    out: str,
+    rho: float,
+    clusters: int | None,
+    candidates: int | None,
+    loss_rows: int | None,
+    min_neighbors: int,
+    loss_depth: float,
+    preprocess: Any,
+    seed: int,
+    block_rows: int | None,
+    overwrite: bool,
+) -> None:
+    """Find clusters and outliers in the Zarr store FEATURES.
+
+    RUN gets model.zarr (centers, weights, sigmas), labels.zarr (a label, distance and margin for
+    every row; -1 is an outlier) and run.json (what was done and how long it took).
+    """
+    from scrlm_dask.config import FitConfig
+    from scrlm_dask.pipeline import fit as run_fit
+
+    config = FitConfig(
+        rho=rho,
+        F=loss_depth,
+        n_clusters=clusters,
+        n_candidates="auto" if candidates is None else candidates,
+        loss_rows="all" if loss_rows is None else loss_rows,
+        min_neighbors=min_neighbors,
+        preprocess=preprocess,
+        seed=seed,
+    )
+    with session(console, cluster):
+        result = run_fit(
+            features,
+            config,
+            out=out,
+            overwrite=overwrite,
+            block_rows=block_rows,
+            listener=console,
+        )
+    content = summary(result, out)
+    console.result(content, fit_summary(content, result.model))
+    console.say(f"written to {out}: model.zarr, labels.zarr, run.json")
+
+
+def summary(result: Fit, out: str) -> dict[str, Any]:
+    """The fit in numbers, for --json and for the tables."""
+    model = result.model
+    return {
+        "run": out,
+        "rows": model.n_rows,
+        "features": model.n_features,
+        "clusters": model.n_clusters,
+        "outliers": model.n_outliers,
+        "outlier_share": result.record["outlier_share"],
+        "outlier_weight": model.outlier_weight,
+        "rho": model.config.rho,
+        "radius": model.radius,
+        "candidates": model.n_candidates,
+        "seconds": result.record["seconds"],
+        "phases": result.record["phases"],
+    }

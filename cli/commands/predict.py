@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..console import Console
+from ..options import cluster_options, output_options, session
+from ..tables import facts
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.argument("features", type=click.Path())
+@click.option("--out", type=click.Path(), required=True, help="Labels store to write.")
+@click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
+@click.option("--overwrite", is_flag=True, help="Replace labels that exist.")
+@cluster_options
+@output_options
+def predict(
+    console: Console,
+    cluster: Any,
+    run: str,
+    features: str,
+    out: str,
+    block_rows: int | None,
+    overwrite: bool,
+) -> None:
+    """Label the rows of FEATURES with the model of RUN.
+
+    OUT gets a label (-1 is an outlier), a distance and a margin for every row.
+    """
+    from scrlm_dask.pipeline import predict as run_predict
+
+    with session(console, cluster):
+        found = run_predict(
+            run, features, out=out, overwrite=overwrite, block_rows=block_rows, listener=console
+        )
+    content = {
+        "labels": out,
+        "rows": found.n_rows,
+        "clusters": len(found.counts),
+        "outliers": found.n_outliers,
+        "outlier_share": found.n_outliers / found.n_rows,
+    }
+    console.result(content, facts("Labels", content))

@@ -1,0 +1,88 @@
+"""Options that subcommands share, and how a command is run with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import click
+
+from .console import Console, failures
+
+_Command = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a command that works on data gets: the console, its listener running, a cluster."""
+
+    console: Console
+    dashboard: str | None
+
+
+def output_options(command: _Command) -> _Command:
+    """--json and -v; the command gets a `console`, and errors end as messages."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+    @click.option("-v", "--verbose", is_flag=True, help="Say more on stderr, with tracebacks.")
+    @wraps(command)
+    def wrapped(as_json: bool, verbose: bool, **kwargs: Any) -> Any:
+        console = Console(as_json=as_json, verbose=verbose)
+        with failures(console):
+            return command(console=console, **kwargs)
+
+    return wrapped
+
+
+def cluster_options(command: _Command) -> _Command:
+    """Where to run; the command gets `cluster`, the options as the package takes them."""
+
+    @click.option("--scheduler", metavar="ADDRESS", help="Dask scheduler, e.g. tcp://host:8786.")
+    @click.option("--scheduler-file", metavar="FILE", help="File that a scheduler wrote.")
+    @click.option(
+        "--nworkers",
+        type=click.IntRange(min=0),
+        help="Worker processes of a local cluster; 0 works in threads of this process.",
+    )
+    @click.option("--nthreads", type=click.IntRange(min=1), help="Threads of each worker.")
+    @click.option("--memory-limit", metavar="SIZE", help="Memory of each worker, e.g. 4GB.")
+    @wraps(command)
+    def wrapped(
+        scheduler: str | None,
+        scheduler_file: str | None,
+        nworkers: int | None,
+        nthreads: int | None,
+        memory_limit: str | None,
+        **kwargs: Any,
+    ) -> Any:
+        local_only = nworkers is not None or nthreads is not None or memory_limit is not None
+        if (scheduler or scheduler_file) and local_only:
+            raise click.UsageError(
+                "--nworkers, --nthreads and --memory-limit start a local cluster; "
+                "they do not go with --scheduler or --scheduler-file"
+            )
+        if scheduler and scheduler_file:
+            raise click.UsageError("give --scheduler or --scheduler-file, not both")
+        if nworkers == 0 and memory_limit is not None:
+            raise click.UsageError("--memory-limit needs workers; it does not go with --nworkers 0")
+        from scrlm_dask.cluster import ClusterOptions
+
+        options = ClusterOptions(scheduler, scheduler_file, nworkers, nthreads, memory_limit)
+        return command(cluster=options, **kwargs)
+
+    return wrapped
+
+
+@contextmanager
+def session(console: Console, cluster: Any) -> Iterator[Session]:
+    """Connect, say to what, and show progress while the command works."""
+    from scrlm_dask.cluster import connect
+
+    with connect(cluster) as connection:
+        where = f"; dashboard {connection.dashboard}" if connection.dashboard else ""
+        console.say(f"using {connection.description}{where}")
+        with console.progress():
+            yield Session(console, connection.dashboard)

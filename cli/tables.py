@@ -1,0 +1,92 @@
+"""Tables for people, from what the commands return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .console import size
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+_MOST_CLUSTERS = 10
+
+
+def facts(title: str, content: dict[str, Any]) -> Table:
+    """Names and values, one a row."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right", overflow="fold")
+    for name, value in content.items():
+        table.add_row(name.replace("_", " "), _text(name, value))
+    return table
+
+
+def fit_summary(content: dict[str, Any], model: Any) -> Group:
+    """What a fit found, its largest clusters, and where the time went."""
+    from rich.console import Group
+
+    found = {
+        key: content[key]
+        for key in ("rows", "features", "clusters", "outliers", "outlier_share", "rho", "radius")
+    }
+    parts: list[Any] = [facts("Found", found)]
+    if model.n_clusters:
+        parts.append(clusters_table(model))
+    parts.append(phases_table(content["phases"]))
+    return Group(*parts)
+
+
+def clusters_table(model: Any) -> Table:
+    from rich.table import Table
+
+    shown = min(model.n_clusters, _MOST_CLUSTERS)
+    title = f"The first {shown} of {model.n_clusters} clusters" if shown < model.n_clusters else ""
+    table = Table(title=title or "Clusters", title_justify="left")
+    for name in ("cluster", "rows", "weight", "sigma", "loss", "center is row"):
+        table.add_column(name, justify="right")
+    for k in range(shown):
+        table.add_row(
+            str(k),
+            f"{model.counts[k]:,}",
+            f"{model.weights[k]:.4f}",
+            f"{model.sigmas[k]:.4g}",
+            f"{model.losses[k]:,.1f}",
+            f"{model.center_rows[k]:,}",
+        )
+    return table
+
+
+def phases_table(phases: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table(title="Phases", title_justify="left")
+    for name in ("phase", "seconds", "rows/s", "read", "peak memory of a worker"):
+        table.add_column(name, justify="left" if name == "phase" else "right")
+    for phase in phases:
+        rate = phase["rows"] / max(phase["seconds"], 1e-9)
+        table.add_row(
+            phase["name"],
+            f"{phase['seconds']:.2f}",
+            f"{rate:,.0f}",
+            size(phase["bytes"]),
+            size(phase["peak_worker_bytes"]),
+        )
+    return table
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if name == "bytes":
+        return size(value)
+    if isinstance(value, bool | str):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    if name.endswith(("share", "accuracy", "purity", "precision", "recall", "error", "outliers")):
+        return f"{100 * value:.2f} %"
+    return f"{value:.6g}"
