@@ -15,6 +15,14 @@ class InputError(ScrlmError, ValueError):
     """A value, an array or a parameter that cannot be used as it is."""
 
 
+class NonFiniteRowError(InputError):
+    """A row of the block in hand is not finite; what runs the block knows its true number."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(row)
+        self.row = row  # its position in the block
+
+
 class StoreError(ScrlmError, OSError):
     """A file, store or run directory that is missing, broken, unfinished or in the way."""
 

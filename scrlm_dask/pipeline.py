@@ -31,11 +31,10 @@ from scrlm_dask.passes.features import Features, FeaturesLike, as_features
 from scrlm_dask.passes.loss import ExtractedCenters, extract, loss_pass
 from scrlm_dask.passes.survey import candidates_from, moments_of, survey_pass
 from scrlm_dask.passes.synth import synth_pass
-from scrlm_dask.storage.arrays import absolute
+from scrlm_dask.storage.arrays import absolute, add_array
 from scrlm_dask.storage.features import (
     TARGET_BLOCK_BYTES,
     TRUE,
-    add_array,
     block_rows_for,
     create_features_store,
     mark_complete,
@@ -269,7 +268,7 @@ def synth(
         synth_pass(execution, spec, url, n_rows, block_rows)
         truth = true_mixture(spec)
         for name in ("weights", "means", "sigmas"):
-            add_array(url, f"{TRUE}{name}", getattr(truth, name))
+            add_array(f"{url}/{TRUE}{name}", getattr(truth, name))
         mark_complete(url)
         undo.pop_all()
     return url

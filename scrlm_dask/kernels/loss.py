@@ -12,11 +12,17 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from scrlm_dask.kernels.points import Points, exact_sq_distance, squared_radius, tiles
+from scrlm_dask.kernels.points import (
+    UNIT_ROUNDOFF,
+    Points,
+    exact_sq_distance,
+    squared_radius,
+    tiles,
+)
 
-# A pair whose rounding bound is more than this share of R^2 is computed anew in float64: clusters
-# tiny against their distance from each other would otherwise be lost in float32.
-_MAX_RELATIVE_ERROR = 5e-4
+# One float32 rounding of a pair's norms may be this share of R^2; beyond it the pair is computed
+# anew in float64: clusters tiny against their distance from each other would be lost in float32.
+_MAX_RELATIVE_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -103,8 +109,8 @@ def _accumulate(  # type: ignore[no-untyped-def]
                     continue
                 sq_sum = sq_norms[i] + c_sq_norms[j]
                 sq_dist = max(0.0, sq_sum - 2.0 * products[i, j])
-                error = error_factor * sq_sum
-                if error > _MAX_RELATIVE_ERROR * sq_radius or abs(sq_dist - sq_radius) <= error:
+                on_edge = abs(sq_dist - sq_radius) <= error_factor * sq_sum
+                if on_edge or UNIT_ROUNDOFF * sq_sum > _MAX_RELATIVE_ROUNDING * sq_radius:
                     sq_dist = exact_sq_distance(
                         raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale
                     )

@@ -18,12 +18,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from scrlm_dask.errors import InputError
-from scrlm_dask.kernels.preprocessing import AffineMap
+from scrlm_dask.errors import NonFiniteRowError
+from scrlm_dask.kernels.preprocessing import AffineMap, FloatArray, native_float
 
-FloatArray = NDArray[np.float32] | NDArray[np.float64]
-
-_UNIT_ROUNDOFF = 2.0**-24  # of float32
+UNIT_ROUNDOFF = 2.0**-24  # of float32
 _TILE_BYTES = 16 * 2**20
 _MIN_TILE_ROWS, _MAX_TILE_ROWS = 128, 1024
 
@@ -50,7 +48,7 @@ class Points:
 
         p roundings in the product, a few more in the map and the norms.
         """
-        return (len(self.scale) + 24) * _UNIT_ROUNDOFF
+        return (len(self.scale) + 24) * UNIT_ROUNDOFF
 
 
 @dataclass(frozen=True)
@@ -106,21 +104,6 @@ def tile_rows(n_points: int) -> int:
     """Rows of a tile: its products stay near the cache, and the product call stays efficient."""
     fitting = _TILE_BYTES // (4 * max(n_points, 1))
     return max(_MIN_TILE_ROWS, min(_MAX_TILE_ROWS, fitting))
-
-
-class NonFiniteRowError(InputError):
-    """A row of the block in hand holds NaN or infinity; `args[0]` is its position there."""
-
-    @property
-    def row(self) -> int:
-        return int(self.args[0])
-
-
-def native_float(x: NDArray[Any]) -> FloatArray:
-    """x as C-ordered native float32, or float64 if it has more than float32 can hold."""
-    if x.dtype.itemsize > 4:
-        return np.ascontiguousarray(x, dtype=np.float64)
-    return np.ascontiguousarray(x, dtype=np.float32)
 
 
 def inverse_norms(raw: FloatArray, unit_length: bool) -> NDArray[np.float64]:

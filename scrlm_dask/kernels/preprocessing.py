@@ -12,6 +12,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from scrlm_dask.errors import NonFiniteRowError
+
+FloatArray = NDArray[np.float32] | NDArray[np.float64]
 Preprocess = Literal["none", "center", "standardize", "scale", "l2"]
 PREPROCESS_KINDS: tuple[str, ...] = get_args(Preprocess)
 
@@ -49,15 +52,34 @@ def needs_moments(kind: Preprocess) -> bool:
 
 
 def block_moments(block: NDArray[Any]) -> Moments:
-    """Moments of a block (rows, p), tile by tile so that no float64 copy of it is made."""
+    """Moments of a block (rows, p), tile by tile so that no float64 copy of it is made.
+
+    Raises `NonFiniteRowError` where there is NaN, infinity or a number whose square overflows.
+    """
     total = Moments(0, np.zeros(block.shape[1]), np.zeros(block.shape[1]))
     for start in range(0, len(block), _TILE_ROWS):
-        tile = block[start : start + _TILE_ROWS]
-        # Numba knows neither float16 nor foreign byte orders
-        dtype = np.float64 if tile.dtype.itemsize > 4 else np.float32
-        mean, m2 = _two_pass(np.ascontiguousarray(tile, dtype=dtype))
+        tile = native_float(block[start : start + _TILE_ROWS])
+        mean, m2 = _two_pass(tile)
+        if not np.isfinite(m2).all():
+            raise NonFiniteRowError(start + int(np.argmax(_badness(tile))))
         total = merge_moments(total, Moments(len(tile), mean, m2))
     return total
+
+
+def native_float(x: NDArray[Any]) -> FloatArray:
+    """x as C-ordered native float32, or float64 if it has more than float32 can hold.
+
+    Numba knows neither float16 nor foreign byte orders.
+    """
+    if x.dtype.itemsize > 4:
+        return np.ascontiguousarray(x, dtype=np.float64)
+    return np.ascontiguousarray(x, dtype=np.float32)
+
+
+def _badness(tile: FloatArray) -> NDArray[np.float64]:
+    """(rows,) infinite for rows that are not finite, else their largest number."""
+    largest = np.abs(tile).max(axis=1).astype(np.float64)
+    return np.where(np.isfinite(largest), largest, np.inf)
 
 
 def merge_moments(a: Moments, b: Moments) -> Moments:

@@ -10,10 +10,10 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.errors import InputError
+from scrlm_dask.errors import InputError, NonFiniteRowError
 from scrlm_dask.kernels.assignment import assign_and_sum, assign_rows
 from scrlm_dask.kernels.mixture import ClusterSums, merge_sums
-from scrlm_dask.kernels.points import NonFiniteRowError, Points, prepare_points
+from scrlm_dask.kernels.points import Points, prepare_points
 from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.passes.execution import Execution, persist, task
 from scrlm_dask.passes.features import Features

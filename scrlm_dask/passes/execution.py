@@ -19,9 +19,8 @@ import dask
 import numpy as np
 from dask.delayed import Delayed
 
-from scrlm_dask.errors import InputError
+from scrlm_dask.errors import InputError, NonFiniteRowError
 from scrlm_dask.events import BlockDone, Listener, PhaseFinished, PhaseStarted
-from scrlm_dask.kernels.points import NonFiniteRowError
 from scrlm_dask.passes.clients import current_client, process_reports
 from scrlm_dask.passes.features import Features
 from scrlm_dask.resources import pinned_threads

@@ -9,8 +9,15 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.kernels.points import NonFiniteRowError, Points, native_float, prepare_points
-from scrlm_dask.kernels.preprocessing import AffineMap, Moments, block_moments, merge_moments
+from scrlm_dask.errors import NonFiniteRowError
+from scrlm_dask.kernels.points import Points, prepare_points
+from scrlm_dask.kernels.preprocessing import (
+    AffineMap,
+    Moments,
+    block_moments,
+    merge_moments,
+    native_float,
+)
 from scrlm_dask.kernels.sampling import rows_within
 from scrlm_dask.passes.execution import Execution, blocks_holding, persist, task
 from scrlm_dask.passes.features import Features
@@ -65,19 +72,12 @@ def _survey_part(
     block: NDArray[Any], start: int, rows: NDArray[np.int64], with_moments: bool
 ) -> Survey:
     moments = block_moments(block) if with_moments else None
-    if moments is not None and not np.isfinite(moments.m2).all():
-        _raise_for_bad_row(block)
-    gathered = native_float(block[rows_within(rows, start, start + len(block)) - start])
-    if not np.isfinite(gathered).all():
-        _raise_for_bad_row(block)
+    here = rows_within(rows, start, start + len(block)) - start
+    gathered = native_float(block[here])
+    finite = np.isfinite(gathered).all(axis=1)
+    if not finite.all():
+        raise NonFiniteRowError(int(here[np.argmin(finite)]))
     return Survey(moments, gathered)
-
-
-def _raise_for_bad_row(block: NDArray[Any]) -> None:
-    good = np.isfinite(block).all(axis=1)
-    # finite numbers whose squares overflow are as useless: the largest stands for them
-    row = np.argmin(good) if not good.all() else np.argmax(np.abs(block).max(axis=1))
-    raise NonFiniteRowError(int(row))
 
 
 def _merge(a: Survey, b: Survey) -> Survey:

@@ -21,6 +21,10 @@ from zarr.codecs import Crc32cCodec
 
 from scrlm_dask.errors import StoreError
 
+# Zarr leaves out chunks that hold only the fill value, which is how missing ones look. The setting
+# belongs to the open array, not to the stored one: whoever writes must give it.
+_STORE_ALL: Any = {"write_empty_chunks": True}
+
 
 @dataclass(frozen=True)
 class StoredArray:
@@ -49,27 +53,31 @@ def is_remote(path: str) -> bool:
 
 
 def create_array(
-    where: zarr.Group | str,
-    shape: tuple[int, ...],
-    chunks: tuple[int, ...],
-    dtype: Any,
-    fill_value: Any,
-    name: str | None = None,
-) -> None:
-    """Create an array with checksums in which every chunk will be stored, also one of fill."""
-    options: dict[str, Any] = {
-        "shape": shape,
-        "chunks": tuple(max(1, c) for c in chunks),
-        "dtype": dtype,
-        "fill_value": fill_value,
+    url: str, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: Any, fill_value: Any
+) -> zarr.Array[Any]:
+    """Create an array with checksums, to be written by `write_rows`."""
+    return zarr.create_array(
+        url,
+        shape=shape,
+        chunks=tuple(max(1, c) for c in chunks),
+        dtype=dtype,
+        fill_value=fill_value,
         # noise does not compress; the checksum is what notices a flipped byte
-        "compressors": [Crc32cCodec()],
-        "config": {"write_empty_chunks": True},
-    }
-    if isinstance(where, zarr.Group):
-        where.create_array(name or "", **options)
-    else:
-        zarr.create_array(where, **options)
+        compressors=[Crc32cCodec()],
+        config=_STORE_ALL,
+    )
+
+
+def write_rows(url: str, start: int, values: NDArray[Any]) -> None:
+    """Write rows from `start` on. Only whole chunks: two writers in one would lose rows."""
+    array = zarr.open_array(url, mode="r+", config=_STORE_ALL)
+    array[start : start + len(values)] = values
+
+
+def add_array(url: str, values: NDArray[Any]) -> None:
+    """Write a small array in one chunk."""
+    create_array(url, values.shape, values.shape, values.dtype, None)
+    write_rows(url, 0, values)
 
 
 def open_node(path: str | Path, what: str) -> zarr.Array[Any] | zarr.Group:

@@ -20,9 +20,9 @@ from scrlm_dask.storage.arrays import (
     check_complete,
     create_array,
     describe,
-    member,
     open_node,
     read_member,
+    write_rows,
 )
 
 FEATURES, LABELS = "features", "labels"
@@ -100,26 +100,19 @@ def create_features_store(
 ) -> str:
     """Lay out an empty group with features and labels, marked unfinished; returns its URL."""
     url = absolute(path)
-    group = zarr.create_group(url, attributes={**attributes, "complete": False})
-    create_array(group, (n_rows, n_features), (block_rows, n_features), "float32", np.nan, FEATURES)
-    create_array(group, (n_rows,), (block_rows,), "int32", MISSING_LABEL, LABELS)
+    zarr.create_group(url, attributes={**attributes, "complete": False})
+    create_array(
+        f"{url}/{FEATURES}", (n_rows, n_features), (block_rows, n_features), "float32", np.nan
+    )
+    create_array(f"{url}/{LABELS}", (n_rows,), (block_rows,), "int32", MISSING_LABEL)
     return url
 
 
 def write_features_block(
     url: str, start: int, features: NDArray[Any], labels: NDArray[np.int32]
 ) -> None:
-    group = zarr.open_group(url, mode="r+")
-    stop = start + len(features)
-    member(group, FEATURES)[start:stop] = features
-    member(group, LABELS)[start:stop] = labels
-
-
-def add_array(url: str, name: str, values: NDArray[Any]) -> None:
-    """Put a small array into the group at `url`, in one chunk."""
-    group = zarr.open_group(url, mode="r+")
-    create_array(group, values.shape, values.shape, values.dtype, None, name)
-    member(group, name)[...] = values
+    write_rows(f"{url}/{FEATURES}", start, features)
+    write_rows(f"{url}/{LABELS}", start, labels)
 
 
 def mark_complete(url: str) -> None:

@@ -19,6 +19,7 @@ from scrlm_dask.storage.arrays import (
     describe,
     member,
     open_node,
+    write_rows,
 )
 from scrlm_dask.storage.features import LABELS, MISSING_LABEL
 
@@ -28,19 +29,17 @@ DISTANCES, MARGINS = "distances", "margins"
 def create_labels_store(path: str | Path, n_rows: int, block_rows: int) -> str:
     """Lay out an empty labels store, marked unfinished; returns its URL."""
     url = absolute(path)
-    group = zarr.create_group(url, attributes={"complete": False})
-    create_array(group, (n_rows,), (block_rows,), "int32", MISSING_LABEL, LABELS)
-    create_array(group, (n_rows,), (block_rows,), "float32", np.nan, DISTANCES)
-    create_array(group, (n_rows,), (block_rows,), "float32", np.nan, MARGINS)
+    zarr.create_group(url, attributes={"complete": False})
+    create_array(f"{url}/{LABELS}", (n_rows,), (block_rows,), "int32", MISSING_LABEL)
+    create_array(f"{url}/{DISTANCES}", (n_rows,), (block_rows,), "float32", np.nan)
+    create_array(f"{url}/{MARGINS}", (n_rows,), (block_rows,), "float32", np.nan)
     return url
 
 
 def write_labels_block(url: str, start: int, assigned: Assignment) -> None:
-    group = zarr.open_group(url, mode="r+")
-    stop = start + len(assigned.labels)
-    member(group, LABELS)[start:stop] = assigned.labels
-    member(group, DISTANCES)[start:stop] = assigned.distances
-    member(group, MARGINS)[start:stop] = assigned.margins
+    write_rows(f"{url}/{LABELS}", start, assigned.labels)
+    write_rows(f"{url}/{DISTANCES}", start, assigned.distances)
+    write_rows(f"{url}/{MARGINS}", start, assigned.margins)
 
 
 def open_labels(path: str | Path, what: str) -> StoredArray:

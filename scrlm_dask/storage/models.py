@@ -13,8 +13,8 @@ from scrlm_dask.config import FitConfig
 from scrlm_dask.errors import StoreError
 from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.model import Model
-from scrlm_dask.storage.arrays import absolute, open_node, read_member
-from scrlm_dask.storage.features import add_array, mark_complete
+from scrlm_dask.storage.arrays import absolute, add_array, open_node, read_member
+from scrlm_dask.storage.features import mark_complete
 from scrlm_dask.storage.runs import MODEL, RunDirectory
 
 FORMAT = 1
@@ -49,9 +49,9 @@ def save_model(model: Model, path: str | Path) -> None:
     }
     zarr.create_group(url, attributes=attributes)
     for name in _ARRAYS:
-        add_array(url, name, getattr(model, name))
-    add_array(url, "shift", model.affine.shift)
-    add_array(url, "scale", model.affine.scale)
+        add_array(f"{url}/{name}", getattr(model, name))
+    add_array(f"{url}/shift", model.affine.shift)
+    add_array(f"{url}/scale", model.affine.scale)
     mark_complete(url)
 
 
