@@ -70,7 +70,8 @@ def create_array(
 
 def write_rows(url: str, start: int, values: NDArray[Any]) -> None:
     """Write rows from `start` on. Only whole chunks: two writers in one would lose rows."""
-    array = zarr.open_array(url, mode="r+", config=_STORE_ALL)
+    # open_array takes the setting and ignores it
+    array = zarr.open_array(url, mode="r+").with_config(_STORE_ALL)
     array[start : start + len(values)] = values
 
 
