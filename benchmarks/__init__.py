@@ -1,0 +1,1 @@
+"""Measurements that any reader can run: `python -m benchmarks.NAME --help`."""

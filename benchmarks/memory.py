@@ -1,0 +1,83 @@
+"""Peak memory of workers and client for features larger than both.
+
+    python -m benchmarks.memory --gigabytes 4 --memory-limit 1GB
+
+Exits with 1 if a worker passed its limit, spilled, or the client took more than 500 MB.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+from distributed import Client
+
+from scrlm_dask.config import FitConfig
+from scrlm_dask.kernels.synthesis import MixtureSpec
+from scrlm_dask.pipeline import fit
+from scrlm_dask.resources import peak_memory
+
+from .common import features_store, scratch, workers
+
+CLIENT_LIMIT = 500e6
+
+
+@click.command()
+@click.option("--gigabytes", default=4.0, show_default=True)
+@click.option("--features", default=640, show_default=True)
+@click.option("--clusters", default=100, show_default=True)
+@click.option("--nworkers", default=2, show_default=True)
+@click.option("--memory-limit", default="1GB", show_default=True)
+@click.option("--scratch", "folder", help="Keep the data here.")
+def main(
+    gigabytes: float,
+    features: int,
+    clusters: int,
+    nworkers: int,
+    memory_limit: str,
+    folder: str | None,
+) -> None:
+    """Fit out of core and print what was needed."""
+    rows = int(gigabytes * 1e9 / (4 * features))
+    with scratch(folder) as place, workers(nworkers, memory_limit) as client:
+        store = features_store(place, rows, MixtureSpec(features, clusters))
+        result = fit(store, FitConfig(n_clusters=clusters), out=place / "run", overwrite=True)
+        report = measure(client, result.record)
+    print(json.dumps(report, indent=2))
+    sys.exit(0 if report["ok"] else 1)
+
+
+def measure(client: Client, record: dict[str, Any]) -> dict[str, Any]:
+    limits = {a: w["memory_limit"] for a, w in client.scheduler_info(-1)["workers"].items()}
+    peaks = {a: w["peak_memory_bytes"] for a, w in record["workers"].items()}
+    spilled = sum(client.run(_spilled).values())
+    ok = (
+        peaks.keys() == limits.keys()  # a worker that was restarted would be another one
+        and all(peaks[a] < limits[a] for a in peaks)
+        and spilled == 0
+        and peak_memory() < CLIENT_LIMIT
+    )
+    return {
+        "rows": record["features"]["rows"],
+        "bytes": record["features"]["rows"] * record["features"]["features"] * 4,
+        "seconds": record["seconds"],
+        "clusters": record["clusters"],
+        "worker_limits": limits,
+        "worker_peaks": peaks,
+        "spilled_bytes": spilled,
+        "client_peak": peak_memory(),
+        "ok": ok,
+    }
+
+
+def _spilled(dask_worker: Any) -> int:
+    """Bytes that this worker has on disk, or ever wrote there."""
+    metrics = dask_worker.digests_total if hasattr(dask_worker, "digests_total") else {}
+    written = sum(v for k, v in metrics.items() if "disk-write" in str(k) and "bytes" in str(k))
+    return int(written)
+
+
+if __name__ == "__main__":
+    main()

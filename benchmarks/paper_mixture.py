@@ -1,0 +1,69 @@
+"""The paper's mixture with half of the rows outliers, over several seeds.
+
+    python -m benchmarks.paper_mixture --seeds 10
+
+T = N: the number of clusters is found. Exits with 1 if a seed misses: accuracy and outlier recall
+of 1, weights within 10 % and sigmas within 5 %.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from scrlm_dask.config import FitConfig
+from scrlm_dask.kernels.synthesis import MixtureSpec
+from scrlm_dask.pipeline import Evaluation, evaluate_run, fit, synth
+
+from .common import scratch, workers
+
+
+@click.command()
+@click.option("--seeds", default=10, show_default=True)
+@click.option("--rows", default=20_000, show_default=True)
+@click.option("--features", default=640, show_default=True)
+@click.option("--clusters", default=100, show_default=True)
+@click.option("--rho", default=0.5, show_default=True)
+@click.option("--nworkers", default=2, show_default=True)
+def main(seeds: int, rows: int, features: int, clusters: int, rho: float, nworkers: int) -> None:
+    """Print a line a seed."""
+    misses = 0
+    print("seed  clusters  accuracy  outlier recall  weight error  sigma error")
+    with scratch(None) as folder, workers(nworkers, "2GB"):
+        for seed in range(seeds):
+            spec = MixtureSpec(features, clusters, 0.5, seed=seed)
+            found = run(folder, rows, spec, FitConfig(rho=rho, n_clusters=rows, seed=seed))
+            errors = found.recovery
+            assert errors is not None
+            print(
+                f"{seed:4}  {found.scores.n_clusters:8}  {found.scores.accuracy:8.6f}  "
+                f"{found.scores.outlier_recall:14.6f}  {errors.weights:12.2%}  {errors.sigmas:11.2%}",
+                flush=True,
+            )
+            misses += not is_hit(found)
+    print(f"{seeds - misses} of {seeds} seeds hold")
+    sys.exit(misses > 0)
+
+
+def run(folder: Path, rows: int, spec: MixtureSpec, config: FitConfig) -> Evaluation:
+    store, out = folder / "features.zarr", folder / "run"
+    synth(store, rows, spec, chunk_bytes=8_000_000, overwrite=True)
+    fit(store, config, out=out, overwrite=True, block_rows=2048)
+    return evaluate_run(out)
+
+
+def is_hit(found: Evaluation) -> bool:
+    errors = found.recovery
+    return (
+        found.scores.accuracy == 1.0
+        and found.scores.outlier_recall == 1.0
+        and errors is not None
+        and errors.weights <= 0.10
+        and errors.sigmas <= 0.05
+    )
+
+
+if __name__ == "__main__":
+    main()
