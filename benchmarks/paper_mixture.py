@@ -39,7 +39,8 @@ def main(seeds: int, rows: int, features: int, clusters: int, rho: float, nworke
             assert errors is not None
             print(
                 f"{seed:4}  {found.scores.n_clusters:8}  {found.scores.accuracy:8.6f}  "
-                f"{found.scores.outlier_recall:14.6f}  {errors.weights:12.2%}  {errors.sigmas:11.2%}",
+                f"{found.scores.outlier_recall:14.6f}  "
+                f"{errors.weights:12.2%}  {errors.sigmas:11.2%}",
                 flush=True,
             )
             misses += not is_hit(found)

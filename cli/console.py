@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from scrlm_dask.events import Event
 
+EXIT_FAILED = 1
 EXIT_INPUT_REFUSED = 3
 EXIT_CLUSTER_LOST = 4
 EXIT_INTERRUPTED = 130
@@ -69,13 +70,15 @@ class Console:
         handler(event)
 
     def _on_PhaseStarted(self, event: Any) -> None:  # noqa: N802 - named after the event
-        self._phase = _PhaseProgress(event.rows)
+        self._phase = _PhaseProgress(event.name, event.rows)
         if self._bars is not None:
             self._bar = self._bars.add_task(event.name, total=event.rows)
         elif self.verbose:
             self.say(f"{event.name}: {event.rows:,} rows in {event.blocks:,} block(s)")
 
     def _on_BlockDone(self, event: Any) -> None:  # noqa: N802
+        if event.name != self._phase.name:
+            return  # a late word from a phase that is over
         self._phase.advance(event.rows)
         if self._bars is not None and self._bar is not None:
             self._bars.update(self._bar, completed=self._phase.done)
@@ -99,7 +102,8 @@ class Console:
 class _PhaseProgress:
     """Rows done of a phase, at what rate, and when a log wants to hear of it."""
 
-    def __init__(self, rows: int = 0) -> None:
+    def __init__(self, name: str = "", rows: int = 0) -> None:
+        self.name = name
         self._rows = rows
         self._begin = self._last_line = time.monotonic()
         self.done = 0
@@ -173,9 +177,11 @@ def failures(console: Console) -> Iterator[None]:
     except (KeyboardInterrupt, click.Abort):
         end("interrupted; nothing was kept", EXIT_INTERRUPTED)
     except Exception as error:
-        if not _is_cluster_loss(error):
-            raise
-        end(f"the Dask cluster was lost ({error}); run the command again", EXIT_CLUSTER_LOST)
+        if _is_cluster_loss(error):  # first: some of these are OSErrors, too
+            end(f"the Dask cluster was lost ({error}); run the command again", EXIT_CLUSTER_LOST)
+        if isinstance(error, OSError):  # no space, no permission, no such device
+            end(f"{error}; see that the output can be written", EXIT_FAILED)
+        raise
 
 
 def _is_cluster_loss(error: Exception) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.config import FitConfig
-from scrlm_dask.kernels.points import Points, prepare_points, radius, squared_radius
+from scrlm_dask.kernels.points import radius, squared_radius
 from scrlm_dask.kernels.preprocessing import AffineMap
 
 
@@ -50,6 +50,3 @@ class Model:
     @property
     def sq_radius(self) -> float:
         return squared_radius(self.config.rho, self.config.F, self.n_features)
-
-    def center_points(self) -> Points:
-        return prepare_points(self.centers, self.affine)

@@ -18,8 +18,8 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, Note, ignore
 from scrlm_dask.kernels.metrics import Scores, scores
 from scrlm_dask.kernels.mixture import mixture_parameters
-from scrlm_dask.kernels.points import Points, squared_radius
-from scrlm_dask.kernels.preprocessing import fit_map, needs_moments
+from scrlm_dask.kernels.points import Points, prepare_points, radius, squared_radius
+from scrlm_dask.kernels.preprocessing import AffineMap, fit_map, needs_moments
 from scrlm_dask.kernels.recovery import Recovery, recovery
 from scrlm_dask.kernels.sampling import Purpose, sample_rows
 from scrlm_dask.kernels.synthesis import STRATUM_ROWS, MixtureSpec, true_mixture
@@ -43,7 +43,8 @@ from scrlm_dask.storage.features import (
 )
 from scrlm_dask.storage.labels import create_labels_store, open_labels, open_truth
 from scrlm_dask.storage.models import load_model, package_versions, save_model
-from scrlm_dask.storage.runs import RunDirectory, make_way
+from scrlm_dask.storage.outputs import FEATURES_KIND, LABELS_KIND, discard, make_way
+from scrlm_dask.storage.runs import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,7 @@ def _algorithm(
 ) -> _Found:
     """Algorithm 1, and the mixture's parameters from the rows as they are labelled."""
     asked = config.asked
-    rows = sample_rows(asked.seed, Purpose.CANDIDATES, config.n_rows, config.n_candidates)
-    survey = survey_pass(execution, features, rows, needs_moments(asked.preprocess))
-    affine = fit_map(asked.preprocess, features.n_features, moments_of(survey))
-    candidates = candidates_from(survey, rows, affine)
+    affine, candidates = _candidates(execution, features, config)
     losses = loss_pass(execution, features, candidates, config)
     extracted = extract(execution, candidates, losses, config)
     centers = centers_among(candidates, extracted.extraction.picks, affine)
@@ -126,16 +124,29 @@ def _algorithm(
     return _Found(_model(extracted, assigned, affine, config), assigned)
 
 
+def _candidates(
+    execution: Execution, features: Features, config: ResolvedConfig
+) -> tuple[AffineMap, Delayed]:
+    """The preprocessing map and the candidates; the survey's memory is free when this returns."""
+    asked = config.asked
+    rows = sample_rows(asked.seed, Purpose.CANDIDATES, config.n_rows, config.n_candidates)
+    survey = survey_pass(execution, features, rows, needs_moments(asked.preprocess))
+    affine = fit_map(asked.preprocess, features.n_features, moments_of(survey))
+    return affine, candidates_from(survey, rows, affine)
+
+
 def _model(
-    extracted: ExtractedCenters, assigned: AssignedPart, affine: Any, config: ResolvedConfig
+    extracted: ExtractedCenters,
+    assigned: AssignedPart,
+    affine: AffineMap,
+    config: ResolvedConfig,
 ) -> Model:
     sums = assigned.sums
     asked = config.asked
-    radius = float(np.sqrt(squared_radius(asked.rho, asked.F, affine.n_features)))
-    centers = extracted.centers.astype(np.float64)
-    if affine.unit_length:
-        centers /= np.maximum(np.linalg.norm(centers, axis=1, keepdims=True), np.finfo(float).tiny)
-    mixture = mixture_parameters(sums, centers, affine.scale, radius)
+    points = prepare_points(extracted.centers, affine)
+    centers = points.raw * points.inv_norms[:, None]
+    reach = radius(asked.rho, asked.F, affine.n_features)
+    mixture = mixture_parameters(sums, centers, affine.scale, reach)
     return Model(
         centers=extracted.centers,
         center_rows=extracted.rows,
@@ -172,8 +183,8 @@ def predict(
         labels_url = None
         if out is not None:
             labels_url = absolute(out)
-            make_way(labels_url, overwrite, "zarr.json")
-            undo.callback(RunDirectory(labels_url).discard)
+            make_way(labels_url, overwrite, LABELS_KIND)
+            undo.callback(discard, labels_url)
             create_labels_store(labels_url, features.n_rows, features.block_rows)
         assigned = assign_pass(
             execution,
@@ -195,7 +206,7 @@ def center_points(model: Model | str | Path) -> Delayed:
     """A task that gives the model's centers, read by the worker where the model has a path."""
     if isinstance(model, str | Path):
         return task("centers", _load_points, absolute(model))
-    return task("centers", Model.center_points, model)
+    return task("centers", prepare_points, model.centers, model.affine)
 
 
 def check_width(model: Model, n_features: int, what: str) -> None:
@@ -257,13 +268,13 @@ def synth(
     if n_rows < 1:
         raise InputError(f"{n_rows} rows cannot be drawn; ask for at least 1")
     url = absolute(path)
-    make_way(url, overwrite, "zarr.json")
+    make_way(url, overwrite, FEATURES_KIND)
     # whole strata: none is drawn twice
     shape = (n_rows, spec.n_features)
     fitting = block_rows_for(shape, np.dtype(np.float32), None, chunk_bytes)
     block_rows = min(n_rows, -(-fitting // STRATUM_ROWS) * STRATUM_ROWS)
     with ExitStack() as undo, Execution(listener) as execution:
-        undo.callback(RunDirectory(url).discard)
+        undo.callback(discard, url)
         create_features_store(url, n_rows, spec.n_features, block_rows, {"mixture": asdict(spec)})
         synth_pass(execution, spec, url, n_rows, block_rows)
         truth = true_mixture(spec)
@@ -281,7 +292,7 @@ def _begin_run(
         return None
     run = RunDirectory(absolute(out))
     run.begin(overwrite, record)
-    undo.callback(run.discard)
+    undo.callback(discard, run.path)
     return run
 
 
@@ -350,4 +361,5 @@ def _joined(assigned: AssignedPart, collect: bool) -> NDArray[np.int32] | None:
 
 
 def _load_points(path: str) -> Points:
-    return load_model(path).center_points()
+    model = load_model(path)
+    return prepare_points(model.centers, model.affine)

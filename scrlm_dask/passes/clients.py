@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import dask
+
 from scrlm_dask.resources import process_report
 
 
 def current_client() -> Any | None:
     """The distributed client that Dask would use, if there is one."""
-    if "distributed" not in sys.modules:
-        return None
+    scheduler = dask.config.get("scheduler", None)
+    if "distributed" not in sys.modules or scheduler not in (None, "dask.distributed"):
+        return None  # a scheduler set by hand goes before a client
     from distributed import default_client
 
     try:

@@ -24,6 +24,7 @@ from scrlm_dask.storage.arrays import (
     read_member,
     write_rows,
 )
+from scrlm_dask.storage.outputs import FEATURES_KIND, KIND
 
 FEATURES, LABELS = "features", "labels"
 TRUE = "true_"  # prefix of the parameters of the mixture that rows were drawn from
@@ -100,7 +101,7 @@ def create_features_store(
 ) -> str:
     """Lay out an empty group with features and labels, marked unfinished; returns its URL."""
     url = absolute(path)
-    zarr.create_group(url, attributes={**attributes, "complete": False})
+    zarr.create_group(url, attributes={**attributes, KIND: FEATURES_KIND, "complete": False})
     create_array(
         f"{url}/{FEATURES}", (n_rows, n_features), (block_rows, n_features), "float32", np.nan
     )

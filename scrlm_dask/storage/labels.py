@@ -22,6 +22,7 @@ from scrlm_dask.storage.arrays import (
     write_rows,
 )
 from scrlm_dask.storage.features import LABELS, MISSING_LABEL
+from scrlm_dask.storage.outputs import KIND, LABELS_KIND
 
 DISTANCES, MARGINS = "distances", "margins"
 
@@ -29,7 +30,7 @@ DISTANCES, MARGINS = "distances", "margins"
 def create_labels_store(path: str | Path, n_rows: int, block_rows: int) -> str:
     """Lay out an empty labels store, marked unfinished; returns its URL."""
     url = absolute(path)
-    zarr.create_group(url, attributes={"complete": False})
+    zarr.create_group(url, attributes={KIND: LABELS_KIND, "complete": False})
     create_array(f"{url}/{LABELS}", (n_rows,), (block_rows,), "int32", MISSING_LABEL)
     create_array(f"{url}/{DISTANCES}", (n_rows,), (block_rows,), "float32", np.nan)
     create_array(f"{url}/{MARGINS}", (n_rows,), (block_rows,), "float32", np.nan)

@@ -15,6 +15,7 @@ from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.model import Model
 from scrlm_dask.storage.arrays import absolute, add_array, open_node, read_member
 from scrlm_dask.storage.features import mark_complete
+from scrlm_dask.storage.outputs import KIND, MODEL_KIND
 from scrlm_dask.storage.runs import MODEL, RunDirectory
 
 FORMAT = 1
@@ -36,6 +37,7 @@ def save_model(model: Model, path: str | Path) -> None:
     """Write the model to a new Zarr group at `path`."""
     url = absolute(path)
     attributes = {
+        KIND: MODEL_KIND,
         "format": FORMAT,
         "complete": False,
         "rho": model.config.rho,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scrlm_dask.errors import StoreError
+from scrlm_dask.storage.outputs import RUN_KIND, make_way
 
 MODEL, LABELS_STORE, RECORD = "model.zarr", "labels.zarr", "run.json"
 
@@ -36,16 +36,12 @@ class RunDirectory:
 
     def begin(self, overwrite: bool, record: dict[str, Any]) -> None:
         """Make an empty run directory that says it is not finished."""
-        make_way(self.path, overwrite, RECORD)
+        make_way(self.path, overwrite, RUN_KIND)
         Path(self.path).mkdir(parents=True, exist_ok=True)
         write_json(self.record, {**record, "status": "running"})
 
     def finish(self, record: dict[str, Any]) -> None:
         write_json(self.record, {**record, "status": "complete"})
-
-    def discard(self) -> None:
-        """Take back a run that failed: nothing is left that could be mistaken for a result."""
-        shutil.rmtree(self.path, ignore_errors=True)
 
     def read_record(self) -> dict[str, Any]:
         try:
@@ -71,23 +67,6 @@ class RunDirectory:
                 "run the fit again with --overwrite"
             )
         return record
-
-
-def make_way(path: str, overwrite: bool, marker: str) -> None:
-    """See that nothing lies at `path`. Only what carries the marker of our own is ever removed."""
-    target = Path(path)
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    ours = target.is_dir() and (target / marker).is_file()
-    if not overwrite:
-        way_out = "choose another path, or --overwrite to replace it" if ours else "choose another"
-        raise StoreError(f"the output {path} exists already; {way_out}")
-    if not ours:
-        raise StoreError(
-            f"the output {path} exists and is not what this command writes (no {marker} in it); "
-            "it is left alone: choose another path or remove it yourself"
-        )
-    shutil.rmtree(target)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

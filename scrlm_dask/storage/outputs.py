@@ -1,0 +1,45 @@
+"""Places that commands write to: never on top of something that another hand put there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from scrlm_dask.errors import StoreError
+
+KIND = "scrlm"  # attribute of the groups written here; its value is one of the kinds
+FEATURES_KIND, LABELS_KIND, MODEL_KIND, RUN_KIND = "features", "labels", "model", "run"
+
+
+def make_way(path: str, overwrite: bool, kind: str) -> None:
+    """See that nothing lies at `path`. Only what this package wrote, of that kind, is removed."""
+    target = Path(path)
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    ours = _kind_of(target) == kind
+    if not overwrite:
+        way_out = "choose another path, or --overwrite to replace it" if ours else "choose another"
+        raise StoreError(f"the output {path} exists already; {way_out}")
+    if not ours:
+        raise StoreError(
+            f"the output {path} exists and was not written as {kind} by this package, so it is "
+            "left alone: choose another path or remove it yourself"
+        )
+    shutil.rmtree(target)
+
+
+def discard(path: str) -> None:
+    """Take back an output that failed: nothing is left that could be mistaken for a result."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _kind_of(target: Path) -> str | None:
+    """What this package wrote there, if it did: runs have a record, stores an attribute."""
+    if (target / "run.json").is_file():
+        return RUN_KIND
+    try:
+        attributes = json.loads((target / "zarr.json").read_text())["attributes"]
+        return str(attributes[KIND])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
