@@ -123,7 +123,7 @@ def radius(rho: float, F: float, n_features: int) -> float:
     return math.sqrt(squared_radius(rho, F, n_features))
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def _map_rows(raw, inv_norms, shift, scale, mapped, sq_norms):  # type: ignore[no-untyped-def]
     # float64 until the last step: a large offset of the data is gone before anything is rounded
     for i in range(raw.shape[0]):
