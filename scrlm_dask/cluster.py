@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from scrlm_dask.errors import ClusterError, InputError
@@ -24,6 +26,7 @@ _LOOPBACK = "127.0.0.1"
 _DASHBOARD_PORT = 8787
 _MANY_CORES = 8
 _CONNECT_TIMEOUT = 20
+_WORKERS_TIMEOUT = 60
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,15 @@ class Connection:
 
 @contextmanager
 def connect(options: ClusterOptions) -> Iterator[Connection]:
-    """Make a cluster current for the block: --scheduler, --scheduler-file,
-    DASK_SCHEDULER_ADDRESS, else a local one on the loopback interface.
+    """Make a cluster current for the block: the scheduler's file or address that was given, else
+    DASK_SCHEDULER_ADDRESS unless workers were asked for, else a local one on loopback.
     """
-    address = options.scheduler or os.environ.get("DASK_SCHEDULER_ADDRESS")
+    address = options.scheduler
+    if options.nworkers is None:  # who asks for workers of his own gets them
+        address = address or os.environ.get("DASK_SCHEDULER_ADDRESS") or None
     if options.scheduler_file is not None:
         with _remote(
-            f"the file {options.scheduler_file}", scheduler_file=options.scheduler_file
+            f"the file {options.scheduler_file}", address=_address_in(options.scheduler_file)
         ) as c:
             yield c
     elif address is not None:
@@ -72,13 +77,21 @@ def _remote(where: str, **how: Any) -> Iterator[Connection]:
     from distributed import Client
 
     try:
-        client = Client(timeout=_CONNECT_TIMEOUT, **how)
-    except (OSError, ValueError) as error:
+        # not the default yet: one that fails to start would stay it
+        client = Client(timeout=_CONNECT_TIMEOUT, set_as_default=False, **how)
+    except (OSError, ValueError, TypeError) as error:
         raise ClusterError(
             f"no Dask scheduler answers at {where} ({error}); check the address, or leave it out "
             "for a local cluster"
         ) from error
-    with client:
+    with client, client.as_current():
+        try:
+            client.wait_for_workers(1, timeout=_WORKERS_TIMEOUT)
+        except TimeoutError as error:
+            raise ClusterError(
+                f"the scheduler at {where} has had no workers for {_WORKERS_TIMEOUT} s; "
+                "start some with `dask worker`"
+            ) from error
         n_workers = len(client.scheduler_info(n_workers=-1)["workers"])
         yield Connection(f"{n_workers} workers of the scheduler at {where}", client.dashboard_link)
 
@@ -132,3 +145,14 @@ def _free_dashboard_port() -> int:
         except OSError:
             return 0
     return _DASHBOARD_PORT
+
+
+def _address_in(scheduler_file: str) -> str:
+    """The address in a scheduler's file; Dask itself would wait for the file for ever."""
+    try:
+        return str(json.loads(Path(scheduler_file).read_text())["address"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ClusterError(
+            f"no scheduler's address in the file {scheduler_file} ({error!r}); start one with "
+            "`dask scheduler --scheduler-file`"
+        ) from error

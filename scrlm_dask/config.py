@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Literal
@@ -39,7 +40,8 @@ class FitConfig:
             ("seed", ..., 0),
         ):
             value = getattr(self, name)
-            if word is ... or value != word:
+            # identity first: an array would answer == for each of its items
+            if not (value is word or (isinstance(value, str) and value == word)):
                 object.__setattr__(self, name, _integer(name, value, least, word))
         if self.preprocess not in PREPROCESS_KINDS:
             kinds = ", ".join(PREPROCESS_KINDS)
@@ -76,9 +78,10 @@ class ResolvedConfig:
 
 def _positive(name: str, value: object) -> float:
     if isinstance(value, Real) and not isinstance(value, bool):
-        number = float(value)
-        if math.isfinite(number) and number > 0:
-            return number
+        with suppress(OverflowError):  # an integer that no float holds
+            number = float(value)
+            if math.isfinite(number) and number > 0:
+                return number
     raise InputError(f"{name} is {value!r}; it must be a finite number above 0")
 
 

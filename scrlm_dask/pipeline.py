@@ -37,13 +37,19 @@ from scrlm_dask.storage.features import (
     TRUE,
     block_rows_for,
     create_features_store,
+    has_truth,
     mark_complete,
-    open_features_store,
     read_true_sigmas,
 )
 from scrlm_dask.storage.labels import create_labels_store, open_labels, open_truth
 from scrlm_dask.storage.models import load_model, package_versions, save_model
-from scrlm_dask.storage.outputs import FEATURES_KIND, LABELS_KIND, discard, make_way
+from scrlm_dask.storage.outputs import (
+    FEATURES_KIND,
+    LABELS_KIND,
+    check_apart,
+    discard,
+    make_way,
+)
 from scrlm_dask.storage.runs import RunDirectory
 
 
@@ -81,7 +87,7 @@ def fit(
     resolved = config.resolve(features.n_rows)
     record = _opening_record(features, resolved)
     with ExitStack() as undo, Execution(listener) as execution:
-        run = _begin_run(out, overwrite, record, undo)
+        run = _begin_run(features, out, overwrite, record, undo)
         _announce(execution, resolved)
         begin = time.perf_counter()
         labels_url = None
@@ -183,6 +189,7 @@ def predict(
         labels_url = None
         if out is not None:
             labels_url = absolute(out)
+            check_apart(labels_url, features.path)
             make_way(labels_url, overwrite, LABELS_KIND)
             undo.callback(discard, labels_url)
             create_labels_store(labels_url, features.n_rows, features.block_rows)
@@ -246,13 +253,12 @@ def evaluate_run(
 def _truth(truth: str | Path | None, source: str | None) -> Labels:
     if truth is not None:
         return open_truth(truth)
-    stored = open_features_store(source).truth if source is not None else None
-    if stored is None:
+    if source is None or not has_truth(source):
         raise InputError(
             f"the features {source or 'of this run'} hold no labels; "
             "give the truth with --truth FILE (.npy or Zarr)"
         )
-    return stored
+    return open_labels(source, "the truth")
 
 
 def synth(
@@ -286,11 +292,16 @@ def synth(
 
 
 def _begin_run(
-    out: str | Path | None, overwrite: bool, record: dict[str, Any], undo: ExitStack
+    features: Features,
+    out: str | Path | None,
+    overwrite: bool,
+    record: dict[str, Any],
+    undo: ExitStack,
 ) -> RunDirectory | None:
     if out is None:
         return None
     run = RunDirectory(absolute(out))
+    check_apart(run.path, features.path)
     run.begin(overwrite, record)
     undo.callback(discard, run.path)
     return run

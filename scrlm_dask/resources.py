@@ -19,11 +19,12 @@ from typing import Any
 import numba
 import numpy as np  # noqa: F401
 import scipy.linalg  # noqa: F401
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 _lock = threading.Lock()
 _depth = 0
 _limits = ExitStack()
+_PER_THREAD = ["openmp", "mkl", "blis", "flexiblas"]
 
 
 @contextmanager
@@ -34,20 +35,30 @@ def pinned_threads() -> Iterator[None]:
     one out restores them. Numba's belongs to the calling thread.
     """
     global _depth
-    with _lock:
-        if _depth == 0:
-            _limits.enter_context(_controller().limit(limits=1))
-        _depth += 1
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    try:
-        yield
-    finally:
-        numba.set_num_threads(before)
+    before = numba.get_num_threads()  # first: it loads Numba's own pool
+    with _controller().select(internal_api=_PER_THREAD).limit(limits=1):
         with _lock:
-            _depth -= 1
             if _depth == 0:
-                _limits.close()
+                _take_openblas()
+                _limits.enter_context(_controller().select(internal_api="openblas").limit(limits=1))
+            _depth += 1
+        numba.set_num_threads(1)
+        try:
+            yield
+        finally:
+            numba.set_num_threads(before)
+            with _lock:
+                _depth -= 1
+                if _depth == 0:
+                    _take_openblas()
+                    _limits.close()
+
+
+def _take_openblas() -> None:
+    """threadpoolctl (from 3.7 on) silently obeys one thread only: make it the calling one."""
+    clear = getattr(OpenBLASController, "clear_controlling_thread", None)
+    if clear is not None:
+        clear(force=True)
 
 
 @cache

@@ -23,6 +23,7 @@ from scrlm_dask.errors import InputError, NonFiniteRowError
 from scrlm_dask.events import BlockDone, Listener, PhaseFinished, PhaseStarted
 from scrlm_dask.passes.clients import current_client, process_reports
 from scrlm_dask.passes.features import Features
+from scrlm_dask.passes.stragglers import in_hand, wait_for_stragglers
 from scrlm_dask.resources import pinned_threads
 
 FAN_IN = 8
@@ -46,7 +47,9 @@ class Execution:
             client.subscribe_topic(self._topic, self._hear)
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+        if exc_type is not None:
+            wait_for_stragglers(self._topic)
         client = current_client()
         if client is not None and client.status == "running":
             client.unsubscribe_topic(self._topic)
@@ -197,7 +200,7 @@ def _block_task(
     number = int(block_id[0] if numbers is None else numbers[block_id[0]])
     start = number * block_rows
     try:
-        with pinned_threads():
+        with in_hand(topic), pinned_threads():
             result = part(block, start, **shared)
     except NonFiniteRowError as error:
         raise InputError(

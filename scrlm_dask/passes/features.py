@@ -63,7 +63,7 @@ def as_features(source: FeaturesLike, block_rows: int | None = None) -> Features
     if block_rows is not None and block_rows < 1:
         raise InputError(f"block_rows is {block_rows}; a block needs at least 1 row")
     if isinstance(source, str | Path):
-        stored = open_features_store(source).features
+        stored = open_features_store(source)
         return replace(_from_store(stored, block_rows), path=absolute(source))
     if isinstance(source, zarr.Array):
         if isinstance(source.store, zarr.storage.LocalStore):

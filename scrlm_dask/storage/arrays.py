@@ -7,19 +7,18 @@ the chunks exist before it believes them.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import fsspec
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec
 
 from scrlm_dask.errors import StoreError
+from scrlm_dask.storage.chunks import chunks_of, damage_of, missing_chunks
 
 # Zarr leaves out chunks that hold only the fill value, which is how missing ones look. The setting
 # belongs to the open array, not to the stored one: whoever writes must give it.
@@ -95,9 +94,10 @@ def open_node(path: str | Path, what: str) -> zarr.Array[Any] | zarr.Group:
         ) from error
 
 
-def describe(array: zarr.Array[Any]) -> StoredArray:
+def describe(array: zarr.Array[Any], url: str | None = None) -> StoredArray:
+    """`url` is needed where the array is not on a local disk: zarr does not tell it."""
     return StoredArray(
-        url=_url_of(array),
+        url=url or _url_of(array),
         shape=tuple(array.shape),
         dtype=np.dtype(array.dtype),
         chunks=tuple(array.shards or array.chunks),
@@ -120,33 +120,30 @@ def read_member(group: zarr.Group, name: str, what: str) -> NDArray[Any]:
 
 def check_complete(stored: StoredArray, array: zarr.Array[Any], what: str) -> None:
     """Refuse an array that lacks chunks, before a run instead of in the middle of it."""
-    filesystem, root = fsspec.core.url_to_fs(stored.url)
-    present = {str(name).removeprefix(f"{root}/") for name in filesystem.find(root)}
-    keys = _chunk_keys(array, stored, 0, stored.n_rows)
-    missing = [(row, key) for row, key in keys if key not in present]
+    missing = missing_chunks(stored.url, array)
     if missing:
-        row, key = missing[0]
+        first = missing[0]
         raise StoreError(
-            f"{len(missing)} chunk(s) of {what} {stored.url} are missing, the first is {key} "
-            f"(from row {row} on); they would read as {array.fill_value}. Restore the files; if "
-            "chunks of fill were left out on purpose, write them (write_empty_chunks=True)"
+            f"{len(missing)} chunk(s) of {what} {stored.url} are missing, the first is {first.key} "
+            f"(from row {first.row} on); they would read as {array.fill_value}. Restore the files; "
+            "if chunks of fill were left out on purpose, write them (write_empty_chunks=True)"
         )
 
 
 def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[Any]:
     """Rows start..stop-1, opened here by path: a worker without the mount must not read zeros."""
     array = open_node(stored.url, what)
-    assert isinstance(array, zarr.Array)
-    if tuple(array.shape) != stored.shape:
+    shape = tuple(array.shape) if isinstance(array, zarr.Array) else None
+    if not isinstance(array, zarr.Array) or shape != stored.shape:
         raise StoreError(
-            f"{what} {stored.url} has the shape {tuple(array.shape)} now and had {stored.shape} "
-            "when the run began; do not write to it during a run"
+            f"{what} {stored.url} has the shape {shape} now and had {stored.shape} when the run "
+            "began; do not write to it during a run"
         )
-    filesystem, root = fsspec.core.url_to_fs(stored.url)
-    for _, key in _chunk_keys(array, stored, start, stop):
-        if not filesystem.exists(f"{root}/{key}"):
+    for chunk in chunks_of(array, start, stop):
+        damage = damage_of(stored.url, array, chunk)
+        if damage is not None:
             raise StoreError(
-                f"chunk {key} of {what} {stored.url} is missing (rows {start} to {stop - 1}); "
+                f"chunk {chunk.key} of {what} {stored.url} {damage} (rows {start} to {stop - 1}); "
                 "restore the file"
             )
     try:
@@ -156,16 +153,6 @@ def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[
             f"rows {start} to {stop - 1} of {what} {stored.url} cannot be read "
             f"({_in_short(error)}); the chunk is damaged: restore or rewrite it"
         ) from error
-
-
-def _chunk_keys(
-    array: zarr.Array[Any], stored: StoredArray, start: int, stop: int
-) -> list[tuple[int, str]]:
-    """(first row, key) of every stored chunk that rows start..stop-1 touch."""
-    rows = stored.chunks[0]
-    grid = [range(start // rows, -(-stop // rows))]
-    grid += [range(-(-s // c)) for s, c in zip(stored.shape[1:], stored.chunks[1:], strict=True)]
-    return [(i[0] * rows, array.metadata.encode_chunk_key(i)) for i in itertools.product(*grid)]
 
 
 def _url_of(array: zarr.Array[Any]) -> str:

@@ -5,7 +5,6 @@ A group may also hold `labels`, the truth, for those who have it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,38 +31,34 @@ MISSING_LABEL = -2  # fill of label arrays: neither a cluster nor an outlier
 TARGET_BLOCK_BYTES = 64 * 2**20
 
 
-@dataclass(frozen=True)
-class FeaturesStore:
-    features: StoredArray
-    truth: StoredArray | None
-
-
-def open_features_store(path: str | Path) -> FeaturesStore:
-    """Find the features (and the truth, if it is there) and check that they can be used."""
-    node = open_node(path, "the features store")
+def open_features_store(path: str | Path) -> StoredArray:
+    """Find the features and check that they can be used."""
+    url = absolute(path)
+    node = open_node(url, "the features store")
     if isinstance(node, zarr.Array):
-        return FeaturesStore(checked_features(node), None)
-    members = dict(node.members(max_depth=0))
-    array = members.get(FEATURES)
+        return checked_features(node, url)
+    array = node.get(FEATURES)
     if not isinstance(array, zarr.Array):
-        found = ", ".join(sorted(members)) or "nothing"
+        found = ", ".join(sorted(node)) or "nothing"
         raise StoreError(
-            f"the group {absolute(path)} holds no array called {FEATURES!r} (it holds {found}); "
+            f"the group {url} holds no array called {FEATURES!r} (it holds {found}); "
             "give the path of the array itself"
         )
     if node.attrs.get("complete", True) is not True:
         raise StoreError(
-            f"the features store {absolute(path)} is unfinished: whoever wrote it was stopped; "
-            "write it again"
+            f"the features store {url} is unfinished: whoever wrote it was stopped; write it again"
         )
-    truth = members.get(LABELS)
-    return FeaturesStore(
-        checked_features(array), describe(truth) if isinstance(truth, zarr.Array) else None
-    )
+    return checked_features(array, f"{url}/{FEATURES}")
 
 
-def checked_features(array: zarr.Array[Any]) -> StoredArray:
-    stored = describe(array)
+def has_truth(path: str | Path) -> bool:
+    """Whether the store knows the true labels of its rows."""
+    node = open_node(path, "the features store")
+    return isinstance(node, zarr.Group) and LABELS in node
+
+
+def checked_features(array: zarr.Array[Any], url: str | None = None) -> StoredArray:
+    stored = describe(array, url)
     check_features_like(stored.shape, stored.dtype, f"the features store {stored.url}")
     check_complete(stored, array, "the features store")
     return stored

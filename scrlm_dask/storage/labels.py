@@ -45,12 +45,13 @@ def write_labels_block(url: str, start: int, assigned: Assignment) -> None:
 
 def open_labels(path: str | Path, what: str) -> StoredArray:
     """The 1-D integer array at `path`, or the one called `labels` in the group there."""
-    node = open_node(path, what)
+    url = absolute(path)
+    node = open_node(url, what)
     if isinstance(node, zarr.Group):
         if node.attrs.get("complete", True) is not True:
-            raise StoreError(f"{what} {absolute(path)} is unfinished; run the command again")
-        node = member(node, LABELS)
-    stored = describe(node)
+            raise StoreError(f"{what} {url} is unfinished; run the command again")
+        node, url = member(node, LABELS), f"{url}/{LABELS}"
+    stored = describe(node, url)
     check_labels_like(stored.shape, stored.dtype, f"{what} {stored.url}")
     check_complete(stored, node, what)
     return stored
@@ -62,7 +63,7 @@ def open_truth(path: str | Path) -> StoredArray | NDArray[Any]:
     if not url.endswith(".npy"):
         return open_labels(url, "the truth")
     try:
-        labels: NDArray[Any] = np.load(url, mmap_mode="r", allow_pickle=False)
+        labels: NDArray[Any] = np.lib.format.open_memmap(url, mode="r")
     except (OSError, ValueError) as error:
         raise StoreError(f"the truth {url} cannot be read as .npy ({error})") from error
     check_labels_like(labels.shape, labels.dtype, f"the truth {url}")

@@ -10,7 +10,7 @@ from typing import Any
 import zarr
 
 from scrlm_dask.config import FitConfig
-from scrlm_dask.errors import StoreError
+from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.model import Model
 from scrlm_dask.storage.arrays import absolute, add_array, open_node, read_member
@@ -67,6 +67,16 @@ def load_model(path: str | Path) -> Model:
     group = open_node(url, "the model")
     if not isinstance(group, zarr.Group) or "format" not in group.attrs:
         raise StoreError(f"{url} is not a model; give a run directory or its {MODEL}")
+    try:
+        return _model_in(group, url)
+    except (KeyError, TypeError, InputError) as error:
+        raise StoreError(
+            f"the model {url} was written by another version or changed by hand ({error!r}); "
+            "fit it again with this one"
+        ) from error
+
+
+def _model_in(group: zarr.Group, url: str) -> Model:
     attributes: dict[str, Any] = dict(group.attrs)
     if attributes["format"] != FORMAT or attributes.get("complete") is not True:
         state = "unfinished" if attributes["format"] == FORMAT else "of another format"

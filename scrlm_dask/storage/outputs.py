@@ -15,6 +15,10 @@ FEATURES_KIND, LABELS_KIND, MODEL_KIND, RUN_KIND = "features", "labels", "model"
 def make_way(path: str, overwrite: bool, kind: str) -> None:
     """See that nothing lies at `path`. Only what this package wrote, of that kind, is removed."""
     target = Path(path)
+    if "://" in path:
+        raise StoreError(f"the output {path} is a URL; results are written to a local path")
+    if target.is_symlink():
+        raise StoreError(f"the output {path} is a link, which is left alone; give where it leads")
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     ours = _kind_of(target) == kind
@@ -29,6 +33,14 @@ def make_way(path: str, overwrite: bool, kind: str) -> None:
     shutil.rmtree(target)
 
 
+def check_apart(path: str, source: str | None) -> None:
+    """Refuse an output that would swallow what is read."""
+    if source is not None and Path(source).resolve().is_relative_to(Path(path).resolve()):
+        raise StoreError(
+            f"the features {source} lie at or inside the output {path}; choose another output"
+        )
+
+
 def discard(path: str) -> None:
     """Take back an output that failed: nothing is left that could be mistaken for a result."""
     shutil.rmtree(path, ignore_errors=True)
@@ -36,9 +48,9 @@ def discard(path: str) -> None:
 
 def _kind_of(target: Path) -> str | None:
     """What this package wrote there, if it did: runs have a record, stores an attribute."""
-    if (target / "run.json").is_file():
-        return RUN_KIND
     try:
+        if (target / "run.json").is_file():
+            return str(json.loads((target / "run.json").read_text())[KIND])
         attributes = json.loads((target / "zarr.json").read_text())["attributes"]
         return str(attributes[KIND])
     except (OSError, ValueError, KeyError, TypeError):

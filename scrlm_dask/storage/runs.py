@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scrlm_dask.errors import StoreError
-from scrlm_dask.storage.outputs import RUN_KIND, make_way
+from scrlm_dask.storage.outputs import KIND, RUN_KIND, make_way
 
 MODEL, LABELS_STORE, RECORD = "model.zarr", "labels.zarr", "run.json"
 
@@ -38,10 +38,10 @@ class RunDirectory:
         """Make an empty run directory that says it is not finished."""
         make_way(self.path, overwrite, RUN_KIND)
         Path(self.path).mkdir(parents=True, exist_ok=True)
-        write_json(self.record, {**record, "status": "running"})
+        write_json(self.record, {KIND: RUN_KIND, **record, "status": "running"})
 
     def finish(self, record: dict[str, Any]) -> None:
-        write_json(self.record, {**record, "status": "complete"})
+        write_json(self.record, {KIND: RUN_KIND, **record, "status": "complete"})
 
     def read_record(self) -> dict[str, Any]:
         try:

@@ -1,0 +1,159 @@
+"""The config: what is refused, with which words, and what the data fills in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError, fields
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scrlm_dask.config import ASSUMED_CLUSTERS, FitConfig
+from scrlm_dask.errors import InputError
+
+
+@pytest.mark.parametrize("name", ["rho", "F"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(0, 0.0, -0.0, -1, -1e-300, math.nan, math.inf, -math.inf),
+        *("x", "0.5", True, None, 1j, [0.5], Decimal("0.5")),
+        *(np.True_, np.float32(0), np.float64(np.nan), np.array(0.5)),
+    ],
+    ids=repr,
+)
+def test_what_must_be_a_finite_number_above_0(name: str, value: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        FitConfig(**{name: value})
+    message = str(caught.value)
+    assert message.startswith(f"{name} is {value!r}; ")
+    assert message.endswith("it must be a finite number above 0")
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "or_else"),
+    [
+        ("n_clusters", 1, ", or None"),
+        ("n_candidates", 1, ", or 'auto'"),
+        ("loss_rows", 1, ", or 'all'"),
+        ("min_neighbors", 1, ""),
+        ("seed", 0, ""),
+    ],
+)
+def test_what_must_be_a_count(name: str, least: int, or_else: str) -> None:
+    bad = [least - 1, -(10**9), 3.0, 2.5, math.nan, "3", "x", True, 1j, (3,), np.float64(3)]
+    # the word of one parameter is nothing to another
+    words = {"n_clusters": None, "n_candidates": "auto", "loss_rows": "all"}
+    bad += [word for word in (None, "auto", "all") if word != words.get(name, ...)]
+    for value in bad:
+        with pytest.raises(InputError) as caught:
+            FitConfig(**{name: value})
+        expected = f"{name} is {value!r}; it must be an integer of at least {least}{or_else}"
+        assert str(caught.value) == expected
+    assert getattr(FitConfig(**{name: least}), name) == least
+
+
+def test_an_array_is_no_count() -> None:
+    for name in ("n_clusters", "n_candidates", "loss_rows", "min_neighbors", "seed"):
+        with pytest.raises(InputError, match=f"{name} is array"):
+            FitConfig(**{name: np.array([3, 4])})
+
+
+def test_an_integer_that_no_float_holds_is_refused() -> None:
+    with pytest.raises(InputError, match="it must be a finite number above 0"):
+        FitConfig(rho=10**400)
+
+
+@pytest.mark.parametrize("kind", ["bogus", "", "Standardize", None, True, 1, ["none"]])
+def test_an_unknown_preprocessing_is_refused_with_those_that_exist(kind: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        FitConfig(preprocess=kind)
+    expected = "it must be one of none, center, standardize, scale, l2"
+    assert str(caught.value) == f"preprocess is {kind!r}; {expected}"
+
+
+def test_input_errors_are_also_what_a_caller_would_catch() -> None:
+    with pytest.raises(ValueError, match="rho is -1"):
+        FitConfig(rho=-1)
+
+
+def test_numpy_scalars_become_plain_numbers() -> None:
+    # JSON, where the config is kept, knows no others
+    config = FitConfig(
+        rho=np.float32(0.25),  # type: ignore[arg-type]
+        F=np.int64(2),  # type: ignore[arg-type]
+        n_clusters=np.int32(3),  # type: ignore[arg-type]
+        n_candidates=np.uint8(4),  # type: ignore[arg-type]
+        loss_rows=np.int64(5),  # type: ignore[arg-type]
+        min_neighbors=np.int16(6),  # type: ignore[arg-type]
+        seed=np.uint64(7),  # type: ignore[arg-type]
+    )
+    values = [getattr(config, field.name) for field in fields(config)]
+    assert values == [0.25, 2.0, 3, 4, 5, 6, "standardize", 7]
+    assert [type(value) for value in values] == [float, float, int, int, int, int, str, int]
+
+
+def test_the_defaults_are_the_papers() -> None:
+    config = FitConfig()
+    assert (config.rho, config.F, config.preprocess) == (0.5, 2.5, "standardize")
+    assert (config.n_clusters, config.n_candidates, config.loss_rows) == (None, "auto", "all")
+    assert (config.min_neighbors, config.seed) == (1, 0)
+
+
+def test_a_config_does_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        FitConfig().rho = 1.0  # type: ignore[misc]
+
+
+# --- what the data fills in ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n_clusters", "expected"),
+    [
+        # Corollary 7, n > (m / 0.8)(log m + log 400), the smallest integer above
+        (1, 8),  # 1.25 x 5.991465 = 7.489
+        (3, 27),  # 3.75 x 7.090077 = 26.588
+        (10, 104),  # 12.5 x 8.294050 = 103.676
+        (1000, 16125),  # 1250 x 12.899220 = 16124.025
+    ],
+)
+def test_as_many_candidates_as_the_theory_asks_for(n_clusters: int, expected: int) -> None:
+    resolved = FitConfig(n_clusters=n_clusters).resolve(10**6)
+    assert resolved.n_candidates == expected
+
+
+def test_no_more_candidates_than_rows() -> None:
+    assert FitConfig(n_clusters=10).resolve(104).n_candidates == 104
+    assert FitConfig(n_clusters=10).resolve(103).n_candidates == 103
+    assert FitConfig(n_clusters=10).resolve(1).n_candidates == 1
+
+
+def test_without_a_number_of_clusters_candidates_are_drawn_for_1000() -> None:
+    assert ASSUMED_CLUSTERS == 1000
+    assert FitConfig().resolve(10**6).n_candidates == 16125
+    assert FitConfig().resolve(500).n_candidates == 500
+
+
+def test_what_was_asked_for_is_what_is_taken() -> None:
+    asked = FitConfig(n_clusters=10, n_candidates=7, loss_rows=20)
+    resolved = asked.resolve(30)
+    assert resolved.asked is asked
+    assert (resolved.n_rows, resolved.n_candidates, resolved.loss_rows) == (30, 7, 20)
+    assert not resolved.loss_on_all_rows
+
+
+def test_all_rows_judge_unless_told() -> None:
+    assert FitConfig().resolve(30).loss_rows == 30
+    assert FitConfig().resolve(30).loss_on_all_rows
+    assert FitConfig(loss_rows=30).resolve(30).loss_on_all_rows
+
+
+@pytest.mark.parametrize("name", ["n_candidates", "loss_rows"])
+def test_more_than_there_are_rows_is_refused(name: str) -> None:
+    assert getattr(FitConfig(**{name: 30}).resolve(30), name) == 30
+    with pytest.raises(InputError) as caught:
+        FitConfig(**{name: 31}).resolve(30)
+    assert str(caught.value) == f"{name} is 31, but the features have 30 rows; use 30 or fewer"
