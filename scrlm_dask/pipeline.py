@@ -23,6 +23,7 @@ from scrlm_dask.kernels.preprocessing import AffineMap, fit_map, needs_moments
 from scrlm_dask.kernels.recovery import Recovery, recovery
 from scrlm_dask.kernels.sampling import Purpose, sample_rows
 from scrlm_dask.kernels.synthesis import STRATUM_ROWS, MixtureSpec, true_mixture
+from scrlm_dask.kernels.theory import MIN_WEIGHT, required
 from scrlm_dask.model import Model
 from scrlm_dask.passes.assign import AssignedPart, assign_pass, centers_among
 from scrlm_dask.passes.evaluate import Labels, contingency_pass
@@ -356,12 +357,26 @@ def _announce(execution: Execution, config: ResolvedConfig) -> None:
 
 
 def _comment(execution: Execution, model: Model) -> None:
+    """Say what a person should know about the result."""
     if model.n_clusters == 0:
         execution.tell(
             Note(
                 f"no cluster found: no candidate has {model.config.min_neighbors} other row(s) "
                 f"closer than the radius {model.radius:.4g}; try a larger rho than "
                 f"{model.config.rho:g}, or more candidates",
+                warning=True,
+            )
+        )
+        return
+    # outliers among the candidates leave fewer for the clusters
+    inliers = 1.0 - model.n_outliers / model.n_rows
+    enough = required(model.n_clusters, min_weight=MIN_WEIGHT * inliers).n_candidates
+    if model.n_candidates < min(enough, model.n_rows):
+        execution.tell(
+            Note(
+                f"{model.n_candidates} candidates are few for {model.n_clusters} clusters beside "
+                f"{1.0 - inliers:.0%} outliers, and some clusters may have been missed; "
+                f"the theory asks for {enough} (n_candidates, --candidates)",
                 warning=True,
             )
         )

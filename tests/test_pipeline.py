@@ -17,6 +17,7 @@ from oracle import is_clear, naive_scrlm
 
 import scrlm_dask
 from scrlm_dask.config import FitConfig
+from scrlm_dask.events import Note
 from scrlm_dask.kernels.points import squared_radius
 from scrlm_dask.kernels.preprocessing import PREPROCESS_KINDS
 from scrlm_dask.kernels.sampling import Purpose, sample_rows
@@ -173,6 +174,18 @@ def test_no_cluster_at_all_is_an_answer(tmp_path: Any) -> None:
     assert found.model.outlier_weight == 1.0
     assert any("no cluster found" in getattr(event, "text", "") for event in heard)
     assert predict(out, x, collect_labels=True).n_outliers == 10
+
+
+def test_too_few_candidates_are_spoken_of(tmp_path: Any) -> None:
+    # 10 clusters beside half outliers: the theory asks for 10/0.4 (log 10 + log 400) = 207.3
+    spec = MixtureSpec(n_features=64, n_clusters=10, outliers=0.5, seed=0)
+    x = synth_block(spec, true_mixture(spec), 0, 2000).features
+    for candidates, warned in ((150, True), (250, False)):
+        heard: list[Any] = []
+        found = fit(x, FitConfig(n_candidates=candidates), listener=heard.append)
+        assert found.model.n_clusters == 10
+        notes = [event.text for event in heard if isinstance(event, Note)]
+        assert any("candidates are few for 10 clusters" in text for text in notes) == warned
 
 
 @pytest.fixture(scope="module")
