@@ -18,10 +18,10 @@ pytestmark = pytest.mark.cluster
 
 
 def test_memory_stays_bounded_while_features_do_not() -> None:
+    options = ["--gigabytes", "0.7", "--memory-limit", "600MB", "--clusters", "10"]
     # in a process of its own: the memory of the client is part of the verdict
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.memory"]
-        + ["--gigabytes", "0.7", "--memory-limit", "600MB", "--clusters", "10"],
+        [sys.executable, "-m", "benchmarks.memory", *options],
         cwd=Path(benchmarks.__file__).parents[1],
         capture_output=True,
         text=True,
