@@ -48,5 +48,10 @@ def _demo(console: Console, cluster: Any, folder: Path, seed: int) -> None:
         result = fit(features, FitConfig(n_clusters=_AT_MOST, seed=seed), out=run, listener=console)
         found = numbers(evaluate_run(run, listener=console))
     content = summary(result, str(run))
-    tables = Group(fit_summary(content, result.model), facts("Against the truth", found))
+    headline = (
+        f"{found['n_clusters']} of {found['n_classes']} clusters found; "
+        f"{found['accuracy']:.2%} of the rows are labelled as they were drawn."
+    )
+    truth = facts("Against the truth", found)
+    tables = Group(fit_summary(content, result.model), truth, headline)
     console.result({**content, "evaluation": found}, tables)
