@@ -177,8 +177,15 @@ def failures(console: Console) -> Iterator[None]:
     except (KeyboardInterrupt, click.Abort):
         end("interrupted; nothing was kept", EXIT_INTERRUPTED)
     except Exception as error:
+        if isinstance(error, click.ClickException):
+            raise
         if _is_cluster_loss(error):  # first: some of these are OSErrors, too
-            end(f"the Dask cluster was lost ({error}); run the command again", EXIT_CLUSTER_LOST)
+            what = type(error).__name__
+            end(
+                f"the Dask cluster, or too many of its workers, were lost ({what}); see that it "
+                "runs and has memory enough, and run the command again",
+                EXIT_CLUSTER_LOST,
+            )
         if isinstance(error, OSError):  # no space, no permission, no such device
             end(f"{error}; see that the output can be written", EXIT_FAILED)
         raise
@@ -186,8 +193,9 @@ def failures(console: Console) -> Iterator[None]:
 
 def _is_cluster_loss(error: Exception) -> bool:
     """Dask's own errors for lost workers and schedulers; imported only when something failed."""
-    from distributed import CommClosedError, KilledWorker, TimeoutError
+    from distributed import KilledWorker, TimeoutError
     from distributed.client import FutureCancelledError
+    from distributed.comm import CommClosedError
 
     return isinstance(error, CommClosedError | KilledWorker | TimeoutError | FutureCancelledError)
 

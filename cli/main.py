@@ -14,7 +14,9 @@ from .commands.synth import synth
 from .commands.theory import theory
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    "scrlm", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(version("scrlm-dask"), prog_name="scrlm")
 def main() -> None:
     """Cluster large feature stores, with outliers, by robust loss minimization.

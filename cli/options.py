@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,6 +82,9 @@ def session(console: Console, cluster: Any) -> Iterator[Session]:
     """Connect, say to what, and show progress while the command works."""
     from scrlm_dask.cluster import connect
 
+    if not console.verbose:
+        # when a run is cut short, asyncio logs each of Dask's pending tasks with a traceback
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     with connect(cluster) as connection:
         where = f"; dashboard {connection.dashboard}" if connection.dashboard else ""
         console.say(f"using {connection.description}{where}")

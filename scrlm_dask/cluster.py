@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from scrlm_dask.errors import ClusterError, InputError
 
@@ -22,11 +21,19 @@ _ONE_THREAD = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
+# One arena that keeps its memory: the buffers of a block are as large as those of the block before
+# it. Given back and asked for again, their page faults cost more than reading the file.
+_KEEP_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(2**30),
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+}
 _LOOPBACK = "127.0.0.1"
 _DASHBOARD_PORT = 8787
 _MANY_CORES = 8
 _CONNECT_TIMEOUT = 20
 _WORKERS_TIMEOUT = 60
+_LEAST_MEMORY = 300 * 10**6
 
 
 @dataclass(frozen=True)
@@ -57,12 +64,11 @@ def connect(options: ClusterOptions) -> Iterator[Connection]:
     if options.nworkers is None:  # who asks for workers of his own gets them
         address = address or os.environ.get("DASK_SCHEDULER_ADDRESS") or None
     if options.scheduler_file is not None:
-        with _remote(
-            f"the file {options.scheduler_file}", address=_address_in(options.scheduler_file)
-        ) as c:
+        address = _address_in(options.scheduler_file)
+        with _remote(f"{address} (from {options.scheduler_file})", address) as c:
             yield c
     elif address is not None:
-        with _remote(address, address=address) as c:
+        with _remote(address, address) as c:
             yield c
     elif options.nworkers == 0:
         with _threads(options.nthreads) as c:
@@ -73,12 +79,16 @@ def connect(options: ClusterOptions) -> Iterator[Connection]:
 
 
 @contextmanager
-def _remote(where: str, **how: Any) -> Iterator[Connection]:
+def _remote(where: str, address: str) -> Iterator[Connection]:
     from distributed import Client
+    from distributed.comm import resolve_address
 
+    # what Dask logs of a scheduler that is gone, the error says in one sentence
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     try:
+        resolve_address(address)  # a malformed one fails here at once, and quietly
         # not the default yet: one that fails to start would stay it
-        client = Client(timeout=_CONNECT_TIMEOUT, set_as_default=False, **how)
+        client = Client(address, timeout=_CONNECT_TIMEOUT, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise ClusterError(
             f"no Dask scheduler answers at {where} ({error}); check the address, or leave it out "
@@ -92,8 +102,8 @@ def _remote(where: str, **how: Any) -> Iterator[Connection]:
                 f"the scheduler at {where} has had no workers for {_WORKERS_TIMEOUT} s; "
                 "start some with `dask worker`"
             ) from error
-        n_workers = len(client.scheduler_info(n_workers=-1)["workers"])
-        yield Connection(f"{n_workers} workers of the scheduler at {where}", client.dashboard_link)
+        workers = count(len(client.nthreads()), "worker")
+        yield Connection(f"{workers} of the scheduler at {where}", client.dashboard_link)
 
 
 @contextmanager
@@ -102,35 +112,61 @@ def _threads(nthreads: int | None) -> Iterator[Connection]:
 
     number = nthreads or available_cores()
     with dask.config.set(scheduler="threads", num_workers=number):
-        yield Connection(f"{number} threads of this process", None)
+        yield Connection(f"{count(number, 'thread')} of this process", None)
 
 
 @contextmanager
 def _local(options: ClusterOptions) -> Iterator[Connection]:
+    import dask
     from distributed import Client, LocalCluster
 
     cores = available_cores()
     nthreads = options.nthreads or (1 if cores <= _MANY_CORES else 4)
     nworkers = options.nworkers or max(1, cores // nthreads)
-    try:
+    memory_limit = _checked_limit(options.memory_limit)
+    one_thread = dict.fromkeys(_ONE_THREAD, "1")
+    # before the spawn, since malloc and BLAS look only once; and after it, since there what the
+    # user's shell says would win
+    before_spawn = {"distributed.nanny.pre-spawn-environ": {**one_thread, **_KEEP_MEMORY}}
+    with dask.config.set(before_spawn):
         cluster = LocalCluster(
             n_workers=nworkers,
             threads_per_worker=nthreads,
-            memory_limit=options.memory_limit or "auto",
+            memory_limit=memory_limit,
             # whoever reaches a worker's port can run code as this user
             host=_LOOPBACK,
             dashboard_address=f"{_LOOPBACK}:{_free_dashboard_port()}",
-            env=dict.fromkeys(_ONE_THREAD, "1"),
+            env=one_thread,
+            preload=["scrlm_dask.preload"],
             silence_logs=logging.ERROR,
         )
+    with cluster, Client(cluster) as client:
+        text = f"{count(nworkers, 'worker')} with {count(nthreads, 'thread')} each"
+        yield Connection(f"a local cluster of {text}", client.dashboard_link)
+
+
+def _checked_limit(memory_limit: str | None) -> int | str:
+    """Bytes of a worker's limit; one that a worker cannot even start in would hang the run."""
+    from dask.utils import parse_bytes
+
+    if memory_limit is None:
+        return "auto"
+    try:
+        n_bytes = int(parse_bytes(memory_limit))
     except ValueError as error:
         raise InputError(
-            f"a local cluster of {nworkers} workers with memory limit {options.memory_limit!r} "
-            f"cannot be started ({error}); sizes are written like 4GB"
+            f"the memory limit {memory_limit!r} is not a size; write it like 4GB"
         ) from error
-    with cluster, Client(cluster) as client:
-        text = f"a local cluster of {nworkers} workers with {nthreads} thread(s) each"
-        yield Connection(text, client.dashboard_link)
+    if n_bytes < _LEAST_MEMORY:
+        raise InputError(
+            f"the memory limit {memory_limit} is less than a worker needs before it has read "
+            f"anything; give at least {_LEAST_MEMORY // 10**6}MB"
+        )
+    return n_bytes
+
+
+def count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def available_cores() -> int:

@@ -14,7 +14,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.config import ASSUMED_CLUSTERS, FitConfig, ResolvedConfig
-from scrlm_dask.errors import InputError
+from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Listener, Note, ignore
 from scrlm_dask.kernels.metrics import Scores, scores
 from scrlm_dask.kernels.mixture import mixture_parameters
@@ -47,7 +47,9 @@ from scrlm_dask.storage.models import load_model, package_versions, save_model
 from scrlm_dask.storage.outputs import (
     FEATURES_KIND,
     LABELS_KIND,
+    RUN_KIND,
     check_apart,
+    check_way,
     discard,
     make_way,
 )
@@ -103,6 +105,27 @@ def fit(
         undo.pop_all()
         _comment(execution, found.model)
     return Fit(found.model, _joined(found.assigned, collect_labels), record)
+
+
+def check_fit(
+    source: FeaturesLike, config: FitConfig, out: str | Path, overwrite: bool = False
+) -> None:
+    """Raise what `fit` would raise before it reads a row: for those who pay to start a cluster."""
+    features = as_features(source)
+    config.resolve(features.n_rows)
+    check_apart(absolute(out), features.path)
+    check_way(absolute(out), overwrite, RUN_KIND)
+
+
+def check_predict(
+    model: Model | str | Path, source: FeaturesLike, out: str | Path, overwrite: bool = False
+) -> None:
+    """Raise what `predict` would raise before it reads a row."""
+    features = as_features(source)
+    fitted = load_model(model) if isinstance(model, str | Path) else model
+    check_width(fitted, features.n_features, features.what)
+    check_apart(absolute(out), features.path)
+    check_way(absolute(out), overwrite, LABELS_KIND)
 
 
 @dataclass(frozen=True)
@@ -254,12 +277,23 @@ def evaluate_run(
 def _truth(truth: str | Path | None, source: str | None) -> Labels:
     if truth is not None:
         return open_truth(truth)
-    if source is None or not has_truth(source):
-        raise InputError(
-            f"the features {source or 'of this run'} hold no labels; "
-            "give the truth with --truth FILE (.npy or Zarr)"
-        )
+    way_out = "give the truth with --truth FILE (.npy or Zarr)"
+    if source is None:
+        raise InputError(f"the features of this run have no path; {way_out}")
+    try:
+        known = has_truth(source)
+    except StoreError as error:
+        raise StoreError(f"{error}, or {way_out}") from error
+    if not known:
+        raise InputError(f"the features {source} hold no labels; {way_out}")
     return open_labels(source, "the truth")
+
+
+def check_synth(path: str | Path, n_rows: int, overwrite: bool = False) -> None:
+    """Raise what `synth` would raise before it draws a row."""
+    if n_rows < 1:
+        raise InputError(f"{n_rows} rows cannot be drawn; ask for at least 1")
+    check_way(absolute(path), overwrite, FEATURES_KIND)
 
 
 def synth(
@@ -272,8 +306,7 @@ def synth(
     listener: Listener = ignore,
 ) -> str:
     """Write a sample of the paper's mixture, with its truth, as a features store."""
-    if n_rows < 1:
-        raise InputError(f"{n_rows} rows cannot be drawn; ask for at least 1")
+    check_synth(path, n_rows, overwrite)
     url = absolute(path)
     make_way(url, overwrite, FEATURES_KIND)
     # whole strata: none is drawn twice

@@ -138,7 +138,7 @@ def _pools() -> list[int]:
 class TestLocalCluster:
     def test_a_local_cluster_has_what_was_asked_for(self, local: Local) -> None:
         connection, client, _ = local
-        assert connection.description == "a local cluster of 1 workers with 2 thread(s) each"
+        assert connection.description == "a local cluster of 1 worker with 2 threads each"
         assert current_client() is client
         (worker,) = client.scheduler_info(n_workers=-1)["workers"].values()
         assert worker["nthreads"] == 2
@@ -181,7 +181,9 @@ class TestLocalCluster:
 @pytest.mark.parametrize("limit", ["lots", "4 apples"])
 def test_a_memory_limit_that_is_no_size(limit: str) -> None:
     with (
-        pytest.raises(InputError, match=rf"memory limit '{limit}' .*sizes are written like 4GB"),
+        pytest.raises(
+            InputError, match=rf"memory limit .{limit}. is not a size; write it like 4GB"
+        ),
         connect(ClusterOptions(nworkers=1, memory_limit=limit)),
     ):
         pass
@@ -255,7 +257,7 @@ class TestClusterOfOthers:
     def test_an_address_is_honoured(self, cluster_of_others: tuple[str, Path]) -> None:
         address, _ = cluster_of_others
         with connect(ClusterOptions(scheduler=address)) as connection:
-            assert connection.description == f"1 workers of the scheduler at {address}"
+            assert connection.description == f"1 worker of the scheduler at {address}"
             check_connected_to(address)
         assert current_client() is None
         # it is not ours to stop
@@ -298,7 +300,7 @@ def test_threads_that_are_asked_for_win_over_the_environment(
 ) -> None:
     monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", f"tcp://127.0.0.1:{free_port()}")
     with connect(ClusterOptions(nworkers=0, nthreads=1)) as connection:
-        assert connection.description == "1 threads of this process"
+        assert connection.description == "1 thread of this process"
 
 
 # --- nobody there ------------------------------------------------------------------------------
@@ -415,7 +417,7 @@ class TestWhatIsNoScheduler:
         assert [name for name, found in seen.items() if found["left behind"]] == []
 
     def test_an_empty_variable_is_no_address(self, seen: Any) -> None:
-        assert seen["empty_variable"]["text"] == "1 threads of this process"
+        assert seen["empty_variable"]["text"] == "1 thread of this process"
 
     def test_a_file_that_does_not_exist_is_not_waited_for(self, tmp_path: Path) -> None:
         file = str(tmp_path / "scheduler.json")

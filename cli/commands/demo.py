@@ -17,20 +17,21 @@ _ROWS, _FEATURES, _CLUSTERS, _AT_MOST, _OUTLIERS = 40_000, 640, 50, 100, 0.3
 
 @click.command()
 @click.option("--out", type=click.Path(), help="Keep features and run here; default: nowhere.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier demo in --out.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
 @cluster_options
 @output_options
-def demo(console: Console, cluster: Any, out: str | None, seed: int) -> None:
+def demo(console: Console, cluster: Any, out: str | None, overwrite: bool, seed: int) -> None:
     """Draw a mixture with outliers, cluster it, and compare with the truth. Under a minute."""
     if out is not None:
-        _demo(console, cluster, Path(out), seed)
+        _demo(console, cluster, Path(out), overwrite, seed)
         console.say(f"features and run are kept in {out}")
         return
     with tempfile.TemporaryDirectory(prefix="scrlm-demo-") as folder:
-        _demo(console, cluster, Path(folder), seed)
+        _demo(console, cluster, Path(folder), overwrite, seed)
 
 
-def _demo(console: Console, cluster: Any, folder: Path, seed: int) -> None:
+def _demo(console: Console, cluster: Any, folder: Path, overwrite: bool, seed: int) -> None:
     from rich.console import Group
 
     from scrlm_dask.config import FitConfig
@@ -44,8 +45,9 @@ def _demo(console: Console, cluster: Any, folder: Path, seed: int) -> None:
         f"{_OUTLIERS:.0%} outliers, told to look for at most {_AT_MOST} clusters"
     )
     with session(console, cluster):
-        synth(features, _ROWS, spec, chunk_bytes=16_000_000, listener=console)
-        result = fit(features, FitConfig(n_clusters=_AT_MOST, seed=seed), out=run, listener=console)
+        outputs: Any = {"overwrite": overwrite, "listener": console}
+        synth(features, _ROWS, spec, chunk_bytes=16_000_000, **outputs)
+        result = fit(features, FitConfig(n_clusters=_AT_MOST, seed=seed), out=run, **outputs)
         found = numbers(evaluate_run(run, listener=console))
     content = summary(result, str(run))
     headline = (

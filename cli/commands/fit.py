@@ -25,7 +25,13 @@ _KINDS = ("standardize", "center", "scale", "none", "l2")
     "--min-neighbors", type=int, default=1, show_default=True, help="Rows a center needs."
 )
 @click.option("--F", "loss_depth", type=float, default=2.5, show_default=True, help="Paper's F.")
-@click.option("--preprocess", type=click.Choice(_KINDS), default=_KINDS[0], show_default=True)
+@click.option(
+    "--preprocess",
+    type=click.Choice(_KINDS),
+    default=_KINDS[0],
+    show_default=True,
+    help="Map applied to rows first; l2 is for cosine distance.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
 @click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
 @click.option("--overwrite", is_flag=True, help="Replace a run that exists.")
@@ -53,6 +59,7 @@ def fit(
     every row; -1 is an outlier) and run.json (what was done and how long it took).
     """
     from scrlm_dask.config import FitConfig
+    from scrlm_dask.pipeline import check_fit
     from scrlm_dask.pipeline import fit as run_fit
 
     config = FitConfig(
@@ -65,6 +72,7 @@ def fit(
         preprocess=preprocess,
         seed=seed,
     )
+    check_fit(features, config, out, overwrite)
     with session(console, cluster):
         result = run_fit(
             features,

@@ -30,8 +30,10 @@ def predict(
 
     OUT gets a label (-1 is an outlier), a distance and a margin for every row.
     """
+    from scrlm_dask.pipeline import check_predict
     from scrlm_dask.pipeline import predict as run_predict
 
+    check_predict(run, features, out, overwrite)
     with session(console, cluster):
         found = run_predict(
             run, features, out=out, overwrite=overwrite, block_rows=block_rows, listener=console

@@ -41,12 +41,14 @@ def synth(
     Blocks are drawn by the workers; the bits depend on the seed alone, not on the chunks.
     """
     from scrlm_dask.kernels.synthesis import MixtureSpec
+    from scrlm_dask.pipeline import check_synth
     from scrlm_dask.pipeline import synth as draw
 
     from ..sizes import parse_size
 
     spec = MixtureSpec(features, clusters, outliers, sigma_min, sigma_max, seed)
     chunk_bytes = parse_size("--chunk-size", chunk_size)
+    check_synth(out, rows, overwrite)
     with session(console, cluster):
         path = draw(out, rows, spec, chunk_bytes=chunk_bytes, overwrite=overwrite, listener=console)
     content = {

@@ -110,8 +110,11 @@ def inverse_norms(raw: FloatArray, unit_length: bool) -> NDArray[np.float64]:
     """1 / |x| of each row (rows, p); 1 for rows of zeros and where unit length is not asked."""
     if not unit_length:
         return np.ones(len(raw))
-    norms = np.sqrt(np.einsum("ij,ij->i", raw, raw, dtype=np.float64))
-    return np.asarray(1.0 / np.where(norms > 0.0, norms, 1.0))
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.sqrt(np.einsum("ij,ij->i", raw, raw, dtype=np.float64))
+    # a row whose square overflows has no direction left: NaN, which the tile will refuse
+    norms = np.where(np.isfinite(norms), norms, np.nan)
+    return np.asarray(1.0 / np.where(norms == 0.0, 1.0, norms))
 
 
 def squared_radius(rho: float, F: float, n_features: int) -> float:

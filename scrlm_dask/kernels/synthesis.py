@@ -6,6 +6,7 @@ only the strata that it touches.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,10 +39,10 @@ class MixtureSpec:
             )
         if not 0 <= self.outliers <= 1:
             raise InputError(f"the share of outliers is {self.outliers}; it must be in [0, 1]")
-        if not 0 < self.sigma_min <= self.sigma_max:
+        if not 0 < self.sigma_min <= self.sigma_max < math.inf:
             raise InputError(
                 f"sigma runs from {self.sigma_min} to {self.sigma_max}; "
-                "it must start above 0 and not fall"
+                "it must start above 0, not fall, and end"
             )
         if self.seed < 0:
             raise InputError(f"the seed is {self.seed}; it must not be negative")

@@ -49,8 +49,9 @@ def wait_for_stragglers(topic: str) -> None:
     if client is None:
         asyncio.run(_settle(topic))
         return
-    with suppress(Exception):  # a cluster that is gone writes nothing any more
-        client.run(_settle, topic, on_error="ignore")
+    if client.status == "running":  # a cluster that is gone writes nothing any more
+        with suppress(Exception):
+            client.run(_settle, topic, on_error="ignore")
 
 
 async def _settle(topic: str) -> None:

@@ -22,6 +22,8 @@ from scrlm_dask.kernels.sampling import rows_within
 from scrlm_dask.passes.execution import Execution, blocks_holding, persist, task
 from scrlm_dask.passes.features import Features
 
+_TOO_LARGE = 1e37  # a candidate near float32's end would take all rows with it
+
 
 @dataclass(frozen=True)
 class Survey:
@@ -74,9 +76,9 @@ def _survey_part(
     moments = block_moments(block) if with_moments else None
     here = rows_within(rows, start, start + len(block)) - start
     gathered = native_float(block[here])
-    finite = np.isfinite(gathered).all(axis=1)
-    if not finite.all():
-        raise NonFiniteRowError(int(here[np.argmin(finite)]))
+    usable = (np.abs(gathered) < _TOO_LARGE).all(axis=1)  # NaN is not less, either
+    if not usable.all():
+        raise NonFiniteRowError(int(here[np.argmin(usable)]))
     return Survey(moments, gathered)
 
 

@@ -13,12 +13,22 @@ FEATURES_KIND, LABELS_KIND, MODEL_KIND, RUN_KIND = "features", "labels", "model"
 
 
 def make_way(path: str, overwrite: bool, kind: str) -> None:
-    """See that nothing lies at `path`. Only what this package wrote, of that kind, is removed."""
+    """See that nothing lies at `path`, and remove what may be removed."""
+    check_way(path, overwrite, kind)
+    if Path(path).exists():
+        shutil.rmtree(path)
+
+
+def check_way(path: str, overwrite: bool, kind: str) -> None:
+    """Refuse an output that is in the way. Only what this package wrote may be replaced."""
     target = Path(path)
     if "://" in path:
         raise StoreError(f"the output {path} is a URL; results are written to a local path")
     if target.is_symlink():
         raise StoreError(f"the output {path} is a link, which is left alone; give where it leads")
+    for parent in target.parents:
+        if _kind_of(parent) == RUN_KIND:
+            raise StoreError(f"the output {path} lies inside the run {parent}; choose another path")
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     ours = _kind_of(target) == kind
@@ -30,7 +40,6 @@ def make_way(path: str, overwrite: bool, kind: str) -> None:
             f"the output {path} exists and was not written as {kind} by this package, so it is "
             "left alone: choose another path or remove it yourself"
         )
-    shutil.rmtree(target)
 
 
 def check_apart(path: str, source: str | None) -> None:

@@ -55,8 +55,10 @@ class RunDirectory:
             raise StoreError(
                 f"{self.record} cannot be read ({error}); run the fit again with --overwrite"
             ) from error
-        if not isinstance(record, dict):
-            raise StoreError(f"{self.record} is not a run's record; run the fit again")
+        if not isinstance(record, dict) or record.get(KIND) != RUN_KIND:
+            raise StoreError(
+                f"{self.record} is not the record of a run; give what `scrlm fit --out` wrote"
+            )
         return record
 
     def check_complete(self) -> dict[str, Any]:

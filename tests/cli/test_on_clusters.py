@@ -1,0 +1,327 @@
+"""The same commands on real clusters: the same bits, and a clean end when something is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import zarr
+
+pytestmark = pytest.mark.cluster
+
+DASK = (str(Path(sys.executable).parent / "dask"),)
+FIT = ("--clusters", 10, "--block-rows", 500)
+# the loss of every row as a candidate takes seconds: long enough for something to happen
+LONG_ROWS = 16_000
+LONG_FIT = ("--candidates", LONG_ROWS, "--block-rows", 500)
+CLUSTER_LOST, INTERRUPTED = 4, 130
+
+
+@pytest.fixture(scope="module", autouse=True)
+def waiting(start, features, tmp_path_factory) -> dict[str, Any]:
+    """Commands that have to give up by themselves: they wait while other tests run."""
+    folder = tmp_path_factory.mktemp("waiting")
+    out = folder / "out"
+    common = ("fit", features, "--out", out)
+    (folder / "other.json").write_text('{"colour": "red"}')
+    lonely = folder / "lonely.json"
+    scheduler = ("scheduler", "--host", "127.0.0.1", "--port", 0, "--scheduler-file", lonely)
+    start(*scheduler, "--dashboard-address", "127.0.0.1:0", program=DASK)
+    return {
+        "out": out,
+        "file": folder / "missing.json",
+        "other file": folder / "other.json",
+        "wrong file": start(*common, "--scheduler-file", folder / "other.json"),
+        "nobody there": start(*common, "--scheduler", "tcp://127.0.0.1:9"),
+        "no file": start(*common, "--scheduler-file", folder / "missing.json"),
+        "no workers": start(*common[:-1], folder / "never", "--scheduler-file", lonely),
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(invoke, features, results_of, tmp_path_factory) -> dict[str, bytes]:
+    """What a fit finds without any cluster."""
+    out = tmp_path_factory.mktemp("alone") / "run"
+    invoke("fit", features, "--out", out, *FIT).ok()
+    return results_of(out)
+
+
+@pytest.fixture(scope="module")
+def long_features(invoke, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("long") / "features.zarr"
+    size = ("--rows", LONG_ROWS, "--features", 32, "--clusters", 5, "--chunk-size", "64kB")
+    invoke("synth", out, *size).ok()
+    return out
+
+
+@pytest.fixture(scope="module")
+def long_alone(invoke, long_features, results_of, tmp_path_factory) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("long-alone") / "run"
+    invoke("fit", long_features, "--out", out, *LONG_FIT).ok()
+    return results_of(out)
+
+
+class RemoteCluster:
+    """A scheduler and two workers, each a process that someone else might have started."""
+
+    def __init__(self, start: Callable[..., Any], folder: Path) -> None:
+        self.file = folder / "scheduler.json"
+        self._start, self._folder = start, folder
+        self.scheduler: Any = None
+        self.workers: list[Any] = []
+
+    @property
+    def address(self) -> str:
+        return re.search(r"Scheduler at: +(tcp://127\.0\.0\.1:\d+)", self.scheduler.stderr)[1]
+
+    def heal(self) -> None:
+        """Replace what other tests have killed."""
+        if self.scheduler is None or self.scheduler.process.poll() is not None:
+            self.stop()
+            self.file.unlink(missing_ok=True)
+            self.scheduler = self._dask("scheduler", "--host", "127.0.0.1", "--port", 0)
+        self.workers = [worker for worker in self.workers if worker.process.poll() is None]
+        while len(self.workers) < 2:
+            options = ("--nthreads", 1, "--no-nanny", "--local-directory", self._folder)
+            self.workers.append(self._dask("worker", "--host", "127.0.0.1", *options))
+        for worker in self.workers:
+            worker.wait_for("Registered to")
+
+    def stop(self) -> None:
+        for running in (*self.workers, self.scheduler):
+            if running is not None:
+                running.stop()
+
+    def _dask(self, *args: Any) -> Any:
+        common = ("--scheduler-file", self.file, "--dashboard-address", "127.0.0.1:0")
+        return self._start(*args, *common, program=DASK)
+
+
+@pytest.fixture(scope="module")
+def breakable(start, tmp_path_factory) -> Iterator[RemoteCluster]:
+    cluster = RemoteCluster(start, tmp_path_factory.mktemp("remote"))
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def remote(breakable: RemoteCluster) -> RemoteCluster:
+    breakable.heal()
+    return breakable
+
+
+def test_local_clusters_find_the_same_bits(start, features, tmp_path, alone, results_of, record_of):
+    fits = {}
+    for workers, threads in ((1, 2), (2, 1)):
+        size = ("--nworkers", workers, "--nthreads", threads, "--memory-limit", "2GB")
+        fits[workers] = start("fit", features, "--out", tmp_path / str(workers), *FIT, *size)
+    for workers, fit in fits.items():
+        said = fit.outcome().ok().stderr
+        size = rf"^using .*\b{workers} workers? with {3 - workers} thread"
+        assert re.search(size, said, re.MULTILINE)
+        assert re.search(r"dashboard http://127\.0\.0\.1:\d+/status", said)
+        assert results_of(tmp_path / str(workers)) == alone
+        reports = record_of(tmp_path / str(workers))["workers"]
+        assert len(reports) == workers
+        for report in reports.values():
+            assert set(report["threads"].values()) == {1}
+
+
+@pytest.mark.parametrize("way", ["--scheduler", "--scheduler-file", "DASK_SCHEDULER_ADDRESS"])
+def test_a_remote_cluster_finds_the_same_bits(
+    start, features, tmp_path, alone, results_of, record_of, remote, way
+):
+    out, env, options = tmp_path / "run", {}, (way, remote.file)
+    if way == "--scheduler":
+        options = (way, remote.address)
+    elif way == "DASK_SCHEDULER_ADDRESS":
+        options, env = (), {way: remote.address}
+    done = start("fit", features, "--out", out, *FIT, *options, **env).outcome().ok()
+    assert re.search(r"^using 2 workers of the scheduler at ", done.stderr)
+    assert results_of(out) == alone
+    reports = record_of(out)["workers"]
+    assert len(reports) == 2
+    # nobody set OMP_NUM_THREADS for these workers
+    for report in reports.values():
+        assert set(report["threads"].values()) == {1}
+
+
+def test_the_other_commands_on_a_remote_cluster(
+    start, features, round_trip, tmp_path, remote, files_of
+):
+    where = ("--scheduler", remote.address, "--json")
+    drawn, labels = tmp_path / "drawn.zarr", tmp_path / "labels.zarr"
+    size = ("--rows", 4000, "--features", 64, "--clusters", 5, "--outliers", 0.3)
+    commands = [
+        start("synth", drawn, *size, "--chunk-size", "64kB", *where),
+        start("predict", round_trip.run, features, "--out", labels, "--block-rows", 1024, *where),
+        start("evaluate", round_trip.run, *where),
+    ]
+    answers = [command.outcome().json() for command in commands]
+    assert files_of(drawn) == files_of(features)
+    assert files_of(labels) == files_of(round_trip.run / "labels.zarr")
+    assert answers[2]["accuracy"] == 1.0
+
+
+def test_bad_rows_are_named_by_workers_too(start, store, remote, rows, tmp_path):
+    """The error crosses from a worker to the client, and the other worker writes on meanwhile."""
+    values = rows.copy()
+    values[1999, 3] = np.nan
+    path, out = store(tmp_path / "bad.zarr", values), tmp_path / "out"
+    options = ("--preprocess", "none", "--candidates", 5, "--loss-rows", 5, "--block-rows", 100)
+    done = start("fit", path, "--out", out, *options, "--scheduler", remote.address).outcome()
+    done.refused("row 1999", "block 19", str(path))
+    assert not out.exists()
+
+
+def test_demo(scrlm):
+    """As a newcomer types it: a cluster starts, a dashboard is named, everything is found."""
+    done = scrlm("demo").ok()
+    assert re.search(r"^using a local cluster of \d+ workers", done.stderr, re.MULTILINE)
+    assert re.search(r"dashboard http://127\.0\.0\.1:\d+/status", done.stderr)
+    assert re.search(r"accuracy +│ +100\.00 %", done.stdout)
+    assert re.search(r"outlier recall +│ +100\.00 %", done.stdout)
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_demo_keeps_what_it_made(invoke, tmp_path, record_of):
+    out = tmp_path / "demo"
+    done = invoke("demo", "--out", out, "--seed", 3, "--json")
+    assert done.json()["evaluation"]["accuracy"] == 1.0
+    assert str(out) in done.stderr
+    assert zarr.open_group(out / "features.zarr", mode="r").attrs["mixture"]["seed"] == 3
+    assert record_of(out / "run")["status"] == "complete"
+    assert invoke("evaluate", out / "run", "--json").json()["accuracy"] == 1.0
+
+
+def workers_of(process: psutil.Process) -> list[psutil.Process]:
+    """The worker processes of a local cluster in `process`."""
+    found = []
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if any("spawn_main" in word for word in child.cmdline()):
+                found.append(child)
+    return found
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    """Within a while."""
+    _, alive = psutil.wait_procs(processes, timeout=15)
+    return not alive
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_interrupt(start, long_features, tmp_path, workers):
+    """Ctrl-C goes to the whole process group."""
+    out = tmp_path / "run"
+    fit = start("fit", long_features, "--out", out, *LONG_FIT, "--nworkers", workers)
+    fit.wait_for("survey: ")
+    assert (out / "run.json").exists()
+    family = psutil.Process(fit.process.pid).children(recursive=True)
+    fit.interrupt()
+    done = fit.outcome(timeout=30)
+    assert done.code == INTERRUPTED
+    assert "assign: " not in done.stderr
+    assert not out.exists()
+    assert gone(family)
+    done.refused("interrupted", code=INTERRUPTED)
+
+
+def test_a_killed_worker_of_a_local_cluster_changes_no_bit(
+    start, long_features, tmp_path, long_alone, results_of
+):
+    out = tmp_path / "run"
+    fit = start("fit", long_features, "--out", out, *LONG_FIT, "--nworkers", 2, "--nthreads", 1)
+    fit.wait_for("survey: ")
+    victim = workers_of(psutil.Process(fit.process.pid))[0]
+    victim.kill()
+    done = fit.outcome(timeout=90).ok()
+    assert gone([victim])
+    assert "Traceback" not in done.stderr
+    assert results_of(out) == long_alone
+
+
+def test_a_killed_worker_of_a_remote_cluster_changes_no_bit(
+    start, remote, long_features, tmp_path, long_alone, results_of
+):
+    out = tmp_path / "run"
+    where = ("--scheduler-file", remote.file)
+    fit = start("fit", long_features, "--out", out, *LONG_FIT, *where)
+    fit.wait_for("survey: ")
+    os.kill(remote.workers[0].process.pid, signal.SIGKILL)
+    done = fit.outcome(timeout=90).ok()
+    assert remote.workers[0].process.wait(5) == -signal.SIGKILL
+    assert "Traceback" not in done.stderr
+    assert results_of(out) == long_alone
+
+
+def test_a_lost_scheduler_ends_the_command(start, remote, long_features, tmp_path):
+    out = tmp_path / "run"
+    where = ("--scheduler-file", remote.file)
+    fit = start("fit", long_features, "--out", out, *LONG_FIT, *where)
+    fit.wait_for("survey: ")
+    os.kill(remote.scheduler.process.pid, signal.SIGKILL)
+    done = fit.outcome(timeout=60)
+    done.refused("lost", "again", code=CLUSTER_LOST)
+    assert not out.exists()
+
+
+def test_workers_too_small_to_live_are_told_so(start, features, tmp_path):
+    """A worker that is above its memory limit from the start never takes a task."""
+    out = tmp_path / "run"
+    options = ("--nworkers", 1, "--memory-limit", "50MB")
+    done = start("fit", features, "--out", out, *options).outcome(timeout=20)
+    assert done.code in (2, 3, 4)
+    done.refused("memory", code=done.code)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("address", ["nonsense", "foo://bar:1"])
+def test_an_address_that_is_none(start, features, tmp_path, address):
+    out = tmp_path / "run"
+    done = start("fit", features, "--out", out, "--scheduler", address).outcome(timeout=20)
+    done.refused(address, "check the address", code=CLUSTER_LOST)
+    assert not out.exists()
+
+
+def test_workers_that_are_asked_for_win_over_the_environment(start, features, tmp_path):
+    """DASK_SCHEDULER_ADDRESS is a default; who says --nworkers means it."""
+    env = {"DASK_SCHEDULER_ADDRESS": "nonsense"}
+    out = tmp_path / "run"
+    done = start("fit", features, "--out", out, *FIT, "--nworkers", 0, **env).outcome().ok()
+    assert "threads of this process" in done.stderr
+
+
+def test_nobody_answers(waiting):
+    done = waiting["nobody there"].outcome(timeout=40)
+    done.refused("tcp://127.0.0.1:9", "check the address", code=CLUSTER_LOST)
+    assert not waiting["out"].exists()
+
+
+def test_a_scheduler_file_of_something_else(waiting):
+    done = waiting["wrong file"].outcome(timeout=20)
+    done.refused(str(waiting["other file"]), code=CLUSTER_LOST)
+    assert not waiting["out"].exists()
+
+
+def test_no_scheduler_file(waiting):
+    """It may be about to be written, but not for ever."""
+    done = waiting["no file"].outcome(timeout=40)
+    done.refused(str(waiting["file"]), code=CLUSTER_LOST)
+    assert not waiting["out"].exists()
+
+
+def test_no_workers(waiting):
+    """Workers may be about to come, but not for ever, unless the user is told of the wait."""
+    command = waiting["no workers"]
+    if "waiting for" not in command.stderr:
+        command.outcome(timeout=75).refused("workers", "dask worker", code=CLUSTER_LOST)
