@@ -19,7 +19,6 @@ _ONE_THREAD = (
     "MKL_NUM_THREADS",
     "BLIS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
-    "NUMBA_NUM_THREADS",
 )
 # One arena that keeps its memory: the buffers of a block are as large as those of the block before
 # it. Given back and asked for again, their page faults cost more than reading the file.
@@ -117,32 +116,51 @@ def _threads(nthreads: int | None) -> Iterator[Connection]:
 
 @contextmanager
 def _local(options: ClusterOptions) -> Iterator[Connection]:
-    import dask
     from distributed import Client, LocalCluster
 
     cores = available_cores()
     nthreads = options.nthreads or (1 if cores <= _MANY_CORES else 4)
     nworkers = options.nworkers or max(1, cores // nthreads)
     memory_limit = _checked_limit(options.memory_limit)
-    one_thread = dict.fromkeys(_ONE_THREAD, "1")
-    # before the spawn, since malloc and BLAS look only once; and after it, since there what the
-    # user's shell says would win
-    before_spawn = {"distributed.nanny.pre-spawn-environ": {**one_thread, **_KEEP_MEMORY}}
-    with dask.config.set(before_spawn):
-        cluster = LocalCluster(
+    with (
+        _environment_before_spawn(),
+        LocalCluster(
             n_workers=nworkers,
             threads_per_worker=nthreads,
             memory_limit=memory_limit,
             # whoever reaches a worker's port can run code as this user
             host=_LOOPBACK,
             dashboard_address=f"{_LOOPBACK}:{_free_dashboard_port()}",
-            env=one_thread,
+            env=dict.fromkeys((*_ONE_THREAD, "NUMBA_NUM_THREADS"), "1"),
             preload=["scrlm_dask.preload"],
             silence_logs=logging.ERROR,
-        )
-    with cluster, Client(cluster) as client:
+        ) as cluster,
+        Client(cluster) as client,
+    ):
         text = f"{count(nworkers, 'worker')} with {count(nthreads, 'thread')} each"
         yield Connection(f"a local cluster of {text}", client.dashboard_link)
+
+
+@contextmanager
+def _environment_before_spawn() -> Iterator[None]:
+    """What workers need in their environment before they start: malloc and BLAS look only once.
+
+    Dask puts it into the environment of this process, which therefore is put back at the end.
+    Numba would not stand the change, and looks later: it is not among these.
+    """
+    import dask
+
+    wanted = dict.fromkeys(_ONE_THREAD, "1") | _KEEP_MEMORY
+    before = {name: os.environ.get(name) for name in wanted}
+    try:
+        with dask.config.set({"distributed.nanny.pre-spawn-environ": wanted}):
+            yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _checked_limit(memory_limit: str | None) -> int | str:

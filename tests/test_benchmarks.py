@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cluster
 
 
 def test_memory_stays_bounded_while_features_do_not() -> None:
-    options = ["--gigabytes", "0.7", "--memory-limit", "600MB", "--clusters", "10"]
+    options = ["--gigabytes", "0.7", "--memory-limit", "700MB", "--clusters", "10"]
     # in a process of its own: the memory of the client is part of the verdict
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.memory", *options],
@@ -31,7 +31,7 @@ def test_memory_stays_bounded_while_features_do_not() -> None:
     assert report["ok"], report
     assert report["clusters"] == 10
     assert report["spilled_bytes"] == 0
-    assert all(peak < 600e6 for peak in report["worker_peaks"].values())
+    assert all(peak < 700e6 for peak in report["worker_peaks"].values())
     assert done.returncode == 0
 
 

@@ -424,3 +424,14 @@ class TestWhatIsNoScheduler:
         seen = attempts(timeout=5, missing=({}, {"scheduler_file": file}))
         assert seen["missing"]["error"] == "ClusterError"
         assert file in seen["missing"]["text"]
+
+
+@pytest.mark.cluster
+def test_the_environment_of_the_client_is_as_before() -> None:
+    # NUMBA_NUM_THREADS left behind breaks the next compilation in this process
+    before = dict(os.environ)
+    with connect(ClusterOptions(nworkers=1, nthreads=1, memory_limit="1GB")):
+        assert "NUMBA_NUM_THREADS" not in os.environ.keys() - before.keys()
+    assert {k: v for k, v in os.environ.items() if "THREADS" in k or "MALLOC" in k} == {
+        k: v for k, v in before.items() if "THREADS" in k or "MALLOC" in k
+    }
