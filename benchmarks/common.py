@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from distributed import Client, get_client
 
@@ -57,11 +54,3 @@ def features_store(folder: Path, rows: int, spec: MixtureSpec) -> Path:
     if not path.exists():
         synth(path, rows, spec)
     return path
-
-
-def machine() -> dict[str, Any]:
-    return {
-        "machine": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-    }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -14,14 +13,6 @@ import click
 from .console import Console, failures
 
 _Command = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Session:
-    """What a command that works on data gets: the console, its listener running, a cluster."""
-
-    console: Console
-    dashboard: str | None
 
 
 def output_options(command: _Command) -> _Command:
@@ -78,7 +69,7 @@ def cluster_options(command: _Command) -> _Command:
 
 
 @contextmanager
-def session(console: Console, cluster: Any) -> Iterator[Session]:
+def session(console: Console, cluster: Any) -> Iterator[None]:
     """Connect, say to what, and show progress while the command works."""
     from scrlm_dask.cluster import connect
 
@@ -89,4 +80,4 @@ def session(console: Console, cluster: Any) -> Iterator[Session]:
         where = f"; dashboard {connection.dashboard}" if connection.dashboard else ""
         console.say(f"using {connection.description}{where}")
         with console.progress():
-            yield Session(console, connection.dashboard)
+            yield

@@ -79,7 +79,7 @@ def phases_table(phases: list[dict[str, Any]]) -> Table:
 
 
 def _text(name: str, value: Any) -> str:
-    if value is None:
+    if value is None or value != value:  # NaN: undefined, such as recall of outliers without any
         return "-"
     if name == "bytes":
         return size(value)

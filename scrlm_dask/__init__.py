@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scrlm_dask.config import FitConfig
-    from scrlm_dask.errors import ClusterError, InputError, ScrlmError, StoreError
+    from scrlm_dask.errors import ClusterError, InputError, ScrlmError, ScrlmWarning, StoreError
     from scrlm_dask.estimator import SCRLM
     from scrlm_dask.model import Model
     from scrlm_dask.pipeline import evaluate_run, fit, predict, synth
@@ -28,6 +28,7 @@ _HOMES = {
     "ScrlmError": "errors",
     "InputError": "errors",
     "StoreError": "errors",
+    "ScrlmWarning": "errors",
     "ClusterError": "errors",
 }
 
@@ -38,6 +39,7 @@ __all__ = [
     "InputError",
     "Model",
     "ScrlmError",
+    "ScrlmWarning",
     "StoreError",
     "evaluate_run",
     "fit",

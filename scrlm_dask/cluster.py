@@ -60,7 +60,8 @@ def connect(options: ClusterOptions) -> Iterator[Connection]:
     DASK_SCHEDULER_ADDRESS unless workers were asked for, else a local one on loopback.
     """
     address = options.scheduler
-    if options.nworkers is None:  # who asks for workers of his own gets them
+    local = (options.nworkers, options.nthreads, options.memory_limit)
+    if local == (None, None, None):  # who asks for workers of his own gets them
         address = address or os.environ.get("DASK_SCHEDULER_ADDRESS") or None
     if options.scheduler_file is not None:
         address = _address_in(options.scheduler_file)

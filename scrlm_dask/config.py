@@ -14,6 +14,7 @@ from scrlm_dask.kernels.theory import default_candidates
 
 # Without a number of clusters to go by, candidates are drawn for this many.
 ASSUMED_CLUSTERS = 1000
+_LEAST_SQ_REACH = 1e-30
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class FitConfig:
     def __post_init__(self) -> None:
         for name in ("rho", "F"):
             object.__setattr__(self, name, _positive(name, getattr(self, name)))
+        if self.rho * self.rho * self.F < _LEAST_SQ_REACH:
+            raise InputError(
+                f"rho is {self.rho!r}, whose square float32 cannot work with; "
+                "multiply the features (or preprocess='scale') and rho by a large number"
+            )
         for name, word, least in (
             ("n_clusters", None, 1),
             ("n_candidates", "auto", 1),

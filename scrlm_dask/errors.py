@@ -29,3 +29,7 @@ class StoreError(ScrlmError, OSError):
 
 class ClusterError(ScrlmError, RuntimeError):
     """The scheduler or its workers cannot be reached, or were lost."""
+
+
+class ScrlmWarning(UserWarning):
+    """A result that is an answer but perhaps not the one that was hoped for."""

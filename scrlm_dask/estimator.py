@@ -19,6 +19,7 @@ from scrlm_dask.model import Model
 from scrlm_dask.passes.assign import lazy_labels
 from scrlm_dask.passes.features import FeaturesLike, as_features
 from scrlm_dask.pipeline import center_points, check_width, fit, predict
+from scrlm_dask.storage.features import check_features_like
 
 
 class SCRLM(ClusterMixin, BaseEstimator):
@@ -54,7 +55,8 @@ class SCRLM(ClusterMixin, BaseEstimator):
     Attributes
     ----------
     cluster_centers_ : (k, p) the rows picked as centers, in the units of the input.
-    means_ : (k, p) mean of each cluster's rows.
+    means_ : (k, p) mean of each cluster's rows; with "l2", of their unit-length versions, and
+        sigmas likewise.
     weights_, sigmas_ : (k,) share of rows and standard deviation of each mixture component.
     outlier_weight_ : share of rows that belong to no component.
     labels_ : (N,) cluster of each row, -1 for outliers; a lazy Dask array unless the input was
@@ -139,6 +141,7 @@ class SCRLM(ClusterMixin, BaseEstimator):
     def _lazy(self, X: FeaturesLike) -> da.Array:
         # a Dask array keeps its own chunks, so that labels align with it
         array = X if isinstance(X, da.Array) else as_features(X, self.block_rows).array
+        check_features_like(array.shape, array.dtype, "the input")
         check_width(self.model_, array.shape[1], "the input")
         return lazy_labels(array, center_points(self.model_), self.model_.sq_radius)
 

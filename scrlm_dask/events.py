@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from scrlm_dask.errors import ScrlmWarning
 
 
 @dataclass(frozen=True)
@@ -43,5 +46,7 @@ Event = PhaseStarted | BlockDone | PhaseFinished | Note
 Listener = Callable[[Event], None]
 
 
-def ignore(event: Event) -> None:
-    """The listener of those who do not watch."""
+def warn(event: Event) -> None:
+    """The listener of those who do not watch: they still hear warnings."""
+    if isinstance(event, Note) and event.warning:
+        warnings.warn(event.text, ScrlmWarning, stacklevel=2)

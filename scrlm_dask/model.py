@@ -13,7 +13,7 @@ from scrlm_dask.kernels.points import radius, squared_radius
 from scrlm_dask.kernels.preprocessing import AffineMap
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Model:
     """k clusters. Centers, means and sigmas are in the units of the input features.
 
@@ -34,6 +34,12 @@ class Model:
     n_candidates: int
     affine: AffineMap
     config: FitConfig
+
+    def __repr__(self) -> str:
+        return (
+            f"Model({self.n_clusters} clusters, {self.n_features} features, "
+            f"rho={self.config.rho:g}, {self.n_outliers} of {self.n_rows} rows outliers)"
+        )
 
     @property
     def n_clusters(self) -> int:

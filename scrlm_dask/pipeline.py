@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from dask.delayed import Delayed
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.config import ASSUMED_CLUSTERS, FitConfig, ResolvedConfig
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.events import Listener, Note, ignore
+from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.metrics import Scores, scores
 from scrlm_dask.kernels.mixture import mixture_parameters
 from scrlm_dask.kernels.points import Points, prepare_points, radius, squared_radius
@@ -23,9 +23,9 @@ from scrlm_dask.kernels.preprocessing import AffineMap, fit_map, needs_moments
 from scrlm_dask.kernels.recovery import Recovery, recovery
 from scrlm_dask.kernels.sampling import Purpose, sample_rows
 from scrlm_dask.kernels.synthesis import STRATUM_ROWS, MixtureSpec, true_mixture
-from scrlm_dask.kernels.theory import MIN_WEIGHT, required
+from scrlm_dask.kernels.theory import MIN_WEIGHT, missed_cluster_risk, required
 from scrlm_dask.model import Model
-from scrlm_dask.passes.assign import AssignedPart, assign_pass, centers_among
+from scrlm_dask.passes.assign import AssignedPart, assign_pass, centers_among, label_pass
 from scrlm_dask.passes.evaluate import Labels, contingency_pass
 from scrlm_dask.passes.execution import Execution, persist, task
 from scrlm_dask.passes.features import Features, FeaturesLike, as_features
@@ -42,7 +42,12 @@ from scrlm_dask.storage.features import (
     mark_complete,
     read_true_sigmas,
 )
-from scrlm_dask.storage.labels import create_labels_store, open_labels, open_truth
+from scrlm_dask.storage.labels import (
+    check_labels_like,
+    create_labels_store,
+    open_labels,
+    open_truth,
+)
 from scrlm_dask.storage.models import load_model, package_versions, save_model
 from scrlm_dask.storage.outputs import (
     FEATURES_KIND,
@@ -54,6 +59,8 @@ from scrlm_dask.storage.outputs import (
     make_way,
 )
 from scrlm_dask.storage.runs import RunDirectory
+
+_NOTABLE_RISK = 0.05
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ def fit(
     overwrite: bool = False,
     collect_labels: bool = False,
     block_rows: int | None = None,
-    listener: Listener = ignore,
+    listener: Listener = warn,
 ) -> Fit:
     """Fit SCRLM to features. With `out`, model, labels and record go to that run directory."""
     features = as_features(source, block_rows)
@@ -108,20 +115,28 @@ def fit(
 
 
 def check_fit(
-    source: FeaturesLike, config: FitConfig, out: str | Path, overwrite: bool = False
+    source: FeaturesLike,
+    config: FitConfig,
+    out: str | Path,
+    overwrite: bool = False,
+    block_rows: int | None = None,
 ) -> None:
     """Raise what `fit` would raise before it reads a row: for those who pay to start a cluster."""
-    features = as_features(source)
+    features = as_features(source, block_rows)
     config.resolve(features.n_rows)
     check_apart(absolute(out), features.path)
     check_way(absolute(out), overwrite, RUN_KIND)
 
 
 def check_predict(
-    model: Model | str | Path, source: FeaturesLike, out: str | Path, overwrite: bool = False
+    model: Model | str | Path,
+    source: FeaturesLike,
+    out: str | Path,
+    overwrite: bool = False,
+    block_rows: int | None = None,
 ) -> None:
     """Raise what `predict` would raise before it reads a row."""
-    features = as_features(source)
+    features = as_features(source, block_rows)
     fitted = load_model(model) if isinstance(model, str | Path) else model
     check_width(fitted, features.n_features, features.what)
     check_apart(absolute(out), features.path)
@@ -148,8 +163,15 @@ def _algorithm(
     extracted = extract(execution, candidates, losses, config)
     centers = centers_among(candidates, extracted.extraction.picks, affine)
     sq_radius = squared_radius(asked.rho, asked.F, features.n_features)
+    del candidates  # only their centers are needed from here on
     assigned = assign_pass(
-        execution, features, centers, sq_radius, labels_url=labels_url, collect=collect
+        execution,
+        features,
+        centers,
+        sq_radius,
+        n_clusters=len(extracted.rows),
+        labels_url=labels_url,
+        collect=collect,
     )
     return _Found(_model(extracted, assigned, affine, config), assigned)
 
@@ -203,7 +225,7 @@ def predict(
     overwrite: bool = False,
     collect_labels: bool = False,
     block_rows: int | None = None,
-    listener: Listener = ignore,
+    listener: Listener = warn,
 ) -> Prediction:
     """Label rows with a model, or with the one in a run directory, which the workers then load."""
     fitted = load_model(model) if isinstance(model, str | Path) else model
@@ -217,7 +239,7 @@ def predict(
             make_way(labels_url, overwrite, LABELS_KIND)
             undo.callback(discard, labels_url)
             create_labels_store(labels_url, features.n_rows, features.block_rows)
-        assigned = assign_pass(
+        found = label_pass(
             execution,
             features,
             persist(center_points(model)),
@@ -228,9 +250,8 @@ def predict(
         if labels_url is not None:
             mark_complete(labels_url)
         undo.pop_all()
-    counts = assigned.sums.counts
-    n_rows = assigned.sums.n_rows
-    return Prediction(_joined(assigned, collect_labels), n_rows, n_rows - int(counts.sum()), counts)
+    labels = np.concatenate(found.labels) if collect_labels else None
+    return Prediction(labels, found.n_rows, found.n_rows - int(found.counts.sum()), found.counts)
 
 
 def center_points(model: Model | str | Path) -> Delayed:
@@ -248,6 +269,9 @@ def check_width(model: Model, n_features: int, what: str) -> None:
         )
 
 
+TruthLike: TypeAlias = str | Path | NDArray[Any] | None
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Labels against the truth, and the mixture against the one that rows were drawn from."""
@@ -257,9 +281,10 @@ class Evaluation:
 
 
 def evaluate_run(
-    path: str | Path, truth: str | Path | None = None, *, listener: Listener = ignore
+    path: str | Path, truth: TruthLike = None, *, listener: Listener = warn
 ) -> Evaluation:
-    """Score a run's labels against the truth: labels at a path, or those of its features store."""
+    """Score a run's labels against the truth: an array, labels at a path (.npy or Zarr), or by
+    default those of the run's features store."""
     run = RunDirectory(absolute(path))
     source = run.check_complete()["features"]["path"]
     labels = open_labels(run.labels, "the labels")
@@ -274,7 +299,10 @@ def evaluate_run(
     return Evaluation(found, errors)
 
 
-def _truth(truth: str | Path | None, source: str | None) -> Labels:
+def _truth(truth: TruthLike, source: str | None) -> Labels:
+    if isinstance(truth, np.ndarray):
+        check_labels_like(truth.shape, truth.dtype, "the truth")
+        return truth
     if truth is not None:
         return open_truth(truth)
     way_out = "give the truth with --truth FILE (.npy or Zarr)"
@@ -303,7 +331,7 @@ def synth(
     *,
     chunk_bytes: int = TARGET_BLOCK_BYTES,
     overwrite: bool = False,
-    listener: Listener = ignore,
+    listener: Listener = warn,
 ) -> str:
     """Write a sample of the paper's mixture, with its truth, as a features store."""
     check_synth(path, n_rows, overwrite)
@@ -396,20 +424,31 @@ def _comment(execution: Execution, model: Model) -> None:
             Note(
                 f"no cluster found: no candidate has {model.config.min_neighbors} other row(s) "
                 f"closer than the radius {model.radius:.4g}; try a larger rho than "
-                f"{model.config.rho:g}, or more candidates",
+                f"{model.config.rho:g}, more candidates or fewer min_neighbors",
+                warning=True,
+            )
+        )
+        return
+    if model.n_clusters == 1 and model.n_outliers == 0 and model.n_rows > 1:
+        hint = " (rows of unit length are at most 2 apart)" if model.affine.unit_length else ""
+        execution.tell(
+            Note(
+                f"one cluster holds all rows: the radius {model.radius:.4g} reaches everything"
+                f"{hint}; try a smaller rho than {model.config.rho:g}",
                 warning=True,
             )
         )
         return
     # outliers among the candidates leave fewer for the clusters
     inliers = 1.0 - model.n_outliers / model.n_rows
-    enough = required(model.n_clusters, min_weight=MIN_WEIGHT * inliers).n_candidates
-    if model.n_candidates < min(enough, model.n_rows):
+    risk = missed_cluster_risk(model.n_clusters, model.n_candidates, MIN_WEIGHT * inliers)
+    if risk > _NOTABLE_RISK and model.n_candidates < model.n_rows:
+        enough = required(model.n_clusters, min_weight=MIN_WEIGHT * inliers).n_candidates
         execution.tell(
             Note(
                 f"{model.n_candidates} candidates are few for {model.n_clusters} clusters beside "
-                f"{1.0 - inliers:.0%} outliers, and some clusters may have been missed; "
-                f"the theory asks for {enough} (n_candidates, --candidates)",
+                f"{1.0 - inliers:.0%} outliers: the risk of having missed a cluster is up to "
+                f"{risk:.0%}; with n_candidates (--candidates) {enough} it is negligible",
                 warning=True,
             )
         )

@@ -24,6 +24,7 @@ from scrlm_dask.kernels.synthesis import MixtureSpec, synth_block, true_mixture
 EXPECTED_FAILURES: dict[str, str] = {}  # none: a check that must fail goes here, with its reason
 
 
+@pytest.mark.filterwarnings("ignore::scrlm_dask.ScrlmWarning")
 @parametrize_with_checks(
     [SCRLM(), SCRLM(n_clusters=3, preprocess="l2"), SCRLM(rho=1.0, preprocess="none")],
     expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
@@ -157,6 +158,11 @@ def test_misuse(x: NDArray[np.float32]) -> None:
         SCRLM(rho=-1).fit(x)
     with pytest.raises(scrlm_dask.InputError, match="block_rows is 0"):
         SCRLM(block_rows=0).fit(x)
+    for shape in ((5,), (5, 4, 3)):
+        with pytest.raises(scrlm_dask.InputError, match="dimension"):
+            fitted.predict(da.ones(shape))
+    with pytest.raises(scrlm_dask.InputError, match="complex"):
+        fitted.predict(da.ones((5, 64), dtype=complex))
     unknown = da.from_array(x)[da.from_array(x[:, 0]) > 0]
     with pytest.raises(scrlm_dask.InputError, match="compute_chunk_sizes"):
         SCRLM().fit(unknown)

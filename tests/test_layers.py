@@ -173,5 +173,9 @@ def test_no_kernel_starts_threads_of_its_own() -> None:
     kernels = sources(PACKAGE)
     assert [path.name for path in kernels for _ in keywords(path, "parallel")] == []
     assert offences(kernels, "numba.prange", "threading.Thread", "concurrent", "joblib") == []
-    # njit is used, and with keywords, so that a `parallel` would be seen
-    assert [path.name for path in kernels for _ in keywords(path, "nogil")]
+    # one place compiles all kernels: nothing else can bring threads in
+    users = [path.name for path in kernels if "numba" in path.read_text().split()]
+    assert sorted(set(users) - {"resources.py"}) == ["compiled.py"]
+    compiled = PACKAGE / "kernels" / "compiled.py"
+    assert '"nogil": True' in compiled.read_text()
+    assert "parallel" not in compiled.read_text()

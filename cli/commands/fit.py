@@ -16,15 +16,27 @@ _KINDS = ("standardize", "center", "scale", "none", "l2")
 
 @click.command()
 @click.argument("features", type=click.Path())
-@click.option("--out", type=click.Path(), required=True, help="Run directory to write.")
-@click.option("--rho", type=float, default=0.5, show_default=True, help="Bandwidth.")
+@click.option("--out", metavar="RUN", required=True, help="Run directory to write.")
+@click.option(
+    "--rho",
+    type=float,
+    default=0.5,
+    show_default=True,
+    help="Bandwidth, in units of the preprocessed features; see the README.",
+)
 @click.option("--clusters", type=int, help="At most so many; without it, as many as are there.")
 @click.option("--candidates", type=int, help="Rows tried as centers; default: what theory asks.")
 @click.option("--loss-rows", type=int, help="Judge candidates on a random subset of rows.")
 @click.option(
-    "--min-neighbors", type=int, default=1, show_default=True, help="Rows a center needs."
+    "--min-neighbors",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Other rows a center needs inside its radius.",
 )
-@click.option("--F", "loss_depth", type=float, default=2.5, show_default=True, help="Paper's F.")
+@click.option(
+    "--F", "loss_depth", type=float, default=2.5, show_default=True, help="Depth of the loss."
+)
 @click.option(
     "--preprocess",
     type=click.Choice(_KINDS),
@@ -72,7 +84,7 @@ def fit(
         preprocess=preprocess,
         seed=seed,
     )
-    check_fit(features, config, out, overwrite)
+    check_fit(features, config, out, overwrite, block_rows)
     with session(console, cluster):
         result = run_fit(
             features,

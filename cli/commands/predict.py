@@ -12,7 +12,7 @@ from ..tables import facts
 @click.command()
 @click.argument("run", type=click.Path())
 @click.argument("features", type=click.Path())
-@click.option("--out", type=click.Path(), required=True, help="Labels store to write.")
+@click.option("--out", metavar="OUT", required=True, help="Labels store to write.")
 @click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
 @click.option("--overwrite", is_flag=True, help="Replace labels that exist.")
 @cluster_options
@@ -33,7 +33,7 @@ def predict(
     from scrlm_dask.pipeline import check_predict
     from scrlm_dask.pipeline import predict as run_predict
 
-    check_predict(run, features, out, overwrite)
+    check_predict(run, features, out, overwrite, block_rows)
     with session(console, cluster):
         found = run_predict(
             run, features, out=out, overwrite=overwrite, block_rows=block_rows, listener=console

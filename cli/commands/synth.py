@@ -15,8 +15,12 @@ from ..tables import facts
 @click.option("--features", type=int, default=640, show_default=True, help="Features of a row.")
 @click.option("--clusters", type=int, default=100, show_default=True, help="Clusters.")
 @click.option("--outliers", type=float, default=0.5, show_default=True, help="Share of outliers.")
-@click.option("--sigma-min", type=float, default=1 / 16, show_default=True, help="First cluster's.")
-@click.option("--sigma-max", type=float, default=1 / 4, show_default=True, help="Last cluster's.")
+@click.option(
+    "--sigma-min", type=float, default=1 / 16, show_default=True, help="Sigma of the first."
+)
+@click.option(
+    "--sigma-max", type=float, default=1 / 4, show_default=True, help="Sigma of the last."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
 @click.option("--chunk-size", default="64MB", show_default=True, help="Size of a chunk.")
 @click.option("--overwrite", is_flag=True, help="Replace a store that exists.")

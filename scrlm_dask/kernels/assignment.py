@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.compiled import compiled
 from scrlm_dask.kernels.mixture import ClusterSums
 from scrlm_dask.kernels.points import Points, Tile, exact_sq_distance, tiles
 
@@ -108,7 +108,7 @@ def _join(parts: list[Assignment]) -> Assignment:
     )
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _nearest_two(  # type: ignore[no-untyped-def]
     products,
     raw,
@@ -124,22 +124,21 @@ def _nearest_two(  # type: ignore[no-untyped-def]
     second,
 ):
     rows, k = products.shape
-    largest = c_sq_norms.max()
     for i in range(rows):
-        # least and second least of |c|^2 - 2 y.c, which ranks centers like the distance
+        # |c|^2 - 2 y.c ranks centers like the distance: its second least upper bound
         best = runner_up = np.inf
         for j in range(k):
-            score = c_sq_norms[j] - 2.0 * products[i, j]
-            if score < runner_up:
-                if score < best:
-                    best, runner_up = score, best
+            error = error_factor * (sq_norms[i] + c_sq_norms[j])
+            upper = c_sq_norms[j] - 2.0 * products[i, j] + error
+            if upper < runner_up:
+                if upper < best:
+                    best, runner_up = upper, best
                 else:
-                    runner_up = score
+                    runner_up = upper
         # whatever rounding could put among the first two is measured exactly
-        reach = 2.0 * error_factor * (sq_norms[i] + largest)
-        limit = runner_up + reach if runner_up < np.inf else best
         for j in range(k):
-            if c_sq_norms[j] - 2.0 * products[i, j] > limit:
+            error = error_factor * (sq_norms[i] + c_sq_norms[j])
+            if c_sq_norms[j] - 2.0 * products[i, j] - error > runner_up:
                 continue
             sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
             if sq_dist < nearest[i]:
@@ -148,7 +147,7 @@ def _nearest_two(  # type: ignore[no-untyped-def]
                 second[i] = sq_dist
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@compiled("reassoc", "contract")
 def _add_rows(  # type: ignore[no-untyped-def]
     raw,
     inv_norms,

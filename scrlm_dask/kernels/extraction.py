@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from scrlm_dask.kernels.compiled import compiled
 from scrlm_dask.kernels.loss import LossPart
 from scrlm_dask.kernels.points import Points, exact_sq_distance, squared_radius
 
@@ -43,9 +43,8 @@ def extract_centers(
     """
     sq_radius = squared_radius(rho, F, candidates.raw.shape[1])
     limit = len(candidate_rows) if max_clusters is None else max_clusters
-    alive = part.neighbors >= min_neighbors
-    order = _loss_order(part.losses, candidate_rows, F)
-    order = order[alive[order]]
+    alive = np.flatnonzero(part.neighbors >= min_neighbors)
+    order = alive[_loss_order(part.losses[alive], candidate_rows[alive], F)]
     picks: list[int] = []
     while len(order) and len(picks) < limit:
         batch = order[:_BATCH]
@@ -70,7 +69,7 @@ def _loss_order(
     return order[np.lexsort((rows[order], _tie_groups(losses[order], F)))]
 
 
-@njit(cache=True)
+@compiled()
 def _tie_groups(rising, F):  # type: ignore[no-untyped-def]
     groups = np.zeros(len(rising), np.int64)
     first = 0
@@ -114,7 +113,7 @@ def _near(
     return near
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _decide(  # type: ignore[no-untyped-def]
     products, a, b, raw, inv_norms, sq_norms, scale, error_factor, sq_radius, near
 ):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from scrlm_dask.kernels.compiled import compiled
 from scrlm_dask.kernels.points import (
     UNIT_ROUNDOFF,
     Points,
@@ -22,7 +22,7 @@ from scrlm_dask.kernels.points import (
 
 # One float32 rounding of a pair's norms may be this share of R^2; beyond it the pair is computed
 # anew in float64: clusters tiny against their distance from each other would be lost in float32.
-_MAX_RELATIVE_ROUNDING = 1e-6
+_MAX_RELATIVE_ROUNDING = 3e-6
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def merge_losses(a: LossPart, b: LossPart) -> LossPart:
     return LossPart(a.losses + b.losses, a.neighbors + b.neighbors)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _accumulate(  # type: ignore[no-untyped-def]
     products,
     raw,

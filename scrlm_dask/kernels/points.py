@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import NonFiniteRowError
+from scrlm_dask.kernels.compiled import compiled
 from scrlm_dask.kernels.preprocessing import AffineMap, FloatArray, native_float
 
 UNIT_ROUNDOFF = 2.0**-24  # of float32
+_LARGEST_SQ_NORM = 2.0**120  # two such rows have a product that float32 can hold
 _TILE_BYTES = 16 * 2**20
 _MIN_TILE_ROWS, _MAX_TILE_ROWS = 128, 1024
 
@@ -94,8 +95,9 @@ def tiles(block: NDArray[Any], points: Points) -> Iterator[Tile]:
         sq_norms = np.empty(len(raw))
         here = mapped[: len(raw)]
         _map_rows(raw, inv_norms, points.shift, points.scale, here, sq_norms)
-        if not np.isfinite(sq_norms).all():
-            raise NonFiniteRowError(start + int(np.argmin(np.isfinite(sq_norms))))
+        usable = sq_norms < _LARGEST_SQ_NORM  # NaN is not less, either
+        if not usable.all():
+            raise NonFiniteRowError(start + int(np.argmin(usable)))
         np.matmul(here, points.mapped.T, out=products[: len(raw)])
         yield Tile(start, raw, inv_norms, sq_norms, products[: len(raw)])
 
@@ -126,7 +128,7 @@ def radius(rho: float, F: float, n_features: int) -> float:
     return math.sqrt(squared_radius(rho, F, n_features))
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@compiled("reassoc", "contract")
 def _map_rows(raw, inv_norms, shift, scale, mapped, sq_norms):  # type: ignore[no-untyped-def]
     # float64 until the last step: a large offset of the data is gone before anything is rounded
     for i in range(raw.shape[0]):
@@ -138,7 +140,7 @@ def _map_rows(raw, inv_norms, shift, scale, mapped, sq_norms):  # type: ignore[n
         sq_norms[i] = total
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@compiled("reassoc", "contract")
 def exact_sq_distance(x, x_inv_norm, c, c_inv_norm, scale):  # type: ignore[no-untyped-def]
     """Squared distance of a raw row and a raw point in the model's space, in float64."""
     total = 0.0

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import NonFiniteRowError
+from scrlm_dask.kernels.compiled import compiled
 
 FloatArray = NDArray[np.float32] | NDArray[np.float64]
 Preprocess = Literal["none", "center", "standardize", "scale", "l2"]
@@ -115,12 +115,11 @@ def _inverse_deviation(variance: Any) -> NDArray[np.float64]:
 def _is_constant(moments: Moments) -> NDArray[np.bool_]:
     """Features whose variance is no more than what rounding leaves of a constant."""
     eps = float(np.finfo(np.float64).eps)
-    variance = moments.m2 / moments.count
-    bound = moments.count * eps * variance + (moments.count * moments.mean * eps) ** 2
-    return np.asarray(variance <= bound)
+    # sums are no longer than a tile before they are merged, so that is how far errors grow
+    return np.asarray(moments.m2 / moments.count <= (_TILE_ROWS * eps * moments.mean) ** 2)
 
 
-@njit(nogil=True, cache=True)
+@compiled()
 def _two_pass(tile):  # type: ignore[no-untyped-def]
     rows, p = tile.shape
     mean, m2 = np.zeros(p), np.zeros(p)

@@ -23,8 +23,26 @@ def stream(seed: int, purpose: Purpose, *index: int) -> np.random.Generator:
 
 def sample_rows(seed: int, purpose: Purpose, n_rows: int, size: int) -> NDArray[np.int64]:
     """`size` of the row numbers 0..n_rows-1, uniform without replacement, rising."""
-    rows = stream(seed, purpose).choice(n_rows, size=size, replace=False, shuffle=False)
-    return np.sort(rows.astype(np.int64))
+    rng = stream(seed, purpose)
+    if 2 * size <= n_rows:
+        return _distinct(rng, n_rows, size)
+    left_out = np.zeros(n_rows, np.bool_)
+    left_out[_distinct(rng, n_rows, n_rows - size)] = True
+    return np.flatnonzero(~left_out)
+
+
+def _distinct(rng: np.random.Generator, n_rows: int, size: int) -> NDArray[np.int64]:
+    """At most half of all rows, drawn until enough are distinct.
+
+    Memory is O(size); `Generator.choice` would shuffle all row numbers.
+    """
+    rows = np.empty(0, np.int64)
+    while len(rows) < size:
+        more = rng.integers(n_rows, size=size - len(rows) + size // 8 + 8)
+        rows = np.unique(np.concatenate([rows, more]))
+    if len(rows) > size:
+        rows = np.sort(rng.permutation(rows)[:size])
+    return rows
 
 
 def rows_within(rows: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:

@@ -85,6 +85,13 @@ def required(
     )
 
 
+def missed_cluster_risk(
+    n_clusters: int, n_candidates: int, min_weight: float = MIN_WEIGHT
+) -> float:
+    """Bound on the probability that some cluster holds no candidate: a term of Theorem 1."""
+    return min(1.0, n_clusters * math.exp(-n_candidates * min_weight / n_clusters))
+
+
 def default_candidates(n_rows: int, n_clusters: int) -> int:
     """How many candidates to draw: the Corollary 7 number, or every row when there are fewer."""
     _check_count("n_rows", n_rows)

@@ -11,15 +11,18 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, NonFiniteRowError
+from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.assignment import assign_and_sum, assign_rows
 from scrlm_dask.kernels.mixture import ClusterSums, merge_sums
 from scrlm_dask.kernels.points import Points, prepare_points
 from scrlm_dask.kernels.preprocessing import AffineMap
-from scrlm_dask.passes.execution import Execution, persist, task
+from scrlm_dask.passes.execution import FAN_IN, Execution, persist, task
 from scrlm_dask.passes.features import Features
 from scrlm_dask.passes.survey import Candidates
 from scrlm_dask.resources import pinned_threads
 from scrlm_dask.storage.labels import write_labels_block
+
+_LARGE_PART_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,15 @@ class AssignedPart:
 
     sums: ClusterSums
     labels: tuple[NDArray[np.int32], ...]  # one array a block, joined by the client
+
+
+@dataclass(frozen=True)
+class LabelledPart:
+    """What a block adds when its clusters' sums are not wanted."""
+
+    counts: NDArray[np.int64]  # (k,)
+    n_rows: int
+    labels: tuple[NDArray[np.int32], ...]
 
 
 def centers_among(candidates: Delayed, picks: NDArray[np.int64], affine: AffineMap) -> Delayed:
@@ -41,21 +53,51 @@ def assign_pass(
     centers: Delayed,
     sq_radius: float,
     *,
+    n_clusters: int,
     labels_url: str | None,
     collect: bool,
 ) -> AssignedPart:
-    """Label every row. Labels go to the store at `labels_url`, to the client, both or nowhere."""
+    """Label every row. Labels go to the store at `labels_url`, to the client, both or nowhere.
+
+    The parts hold k x p sums. Where those are large they are merged in pairs, so that few of them
+    wait; which it is depends on k and p alone, as the bits do.
+    """
+    large = 8 * n_clusters * features.n_features > _LARGE_PART_BYTES
     assigned: AssignedPart = execution.map_reduce(
         "assign",
         features,
         _assign_part,
         _merge,
+        fan_in=2 if large else FAN_IN,
         centers=centers,
         sq_radius=sq_radius,
         labels_url=labels_url,
         collect=collect,
     )
     return assigned
+
+
+def label_pass(
+    execution: Execution,
+    features: Features,
+    centers: Delayed,
+    sq_radius: float,
+    *,
+    labels_url: str | None,
+    collect: bool,
+) -> LabelledPart:
+    """`assign_pass` for those who have their model already and need no sums."""
+    labelled: LabelledPart = execution.map_reduce(
+        "assign",
+        features,
+        _label_part,
+        _merge_labelled,
+        centers=centers,
+        sq_radius=sq_radius,
+        labels_url=labels_url,
+        collect=collect,
+    )
+    return labelled
 
 
 def lazy_labels(features: da.Array, centers: Delayed, sq_radius: float) -> da.Array:
@@ -81,6 +123,26 @@ def _assign_part(
     if labels_url is not None:
         write_labels_block(labels_url, start, found.assignment)
     return AssignedPart(found.sums, (found.assignment.labels,) if collect else ())
+
+
+def _label_part(
+    block: NDArray[Any],
+    start: int,
+    centers: Points,
+    sq_radius: float,
+    labels_url: str | None,
+    collect: bool,
+) -> LabelledPart:
+    found = assign_rows(block, centers, sq_radius)
+    if labels_url is not None:
+        write_labels_block(labels_url, start, found)
+    inside = found.labels[found.labels != OUTLIER]
+    counts = np.bincount(inside, minlength=len(centers.raw)).astype(np.int64)
+    return LabelledPart(counts, len(block), (found.labels,) if collect else ())
+
+
+def _merge_labelled(a: LabelledPart, b: LabelledPart) -> LabelledPart:
+    return LabelledPart(a.counts + b.counts, a.n_rows + b.n_rows, a.labels + b.labels)
 
 
 def _merge(a: AssignedPart, b: AssignedPart) -> AssignedPart:

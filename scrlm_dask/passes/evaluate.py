@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import dask
@@ -13,10 +13,11 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.kernels.metrics import Contingency, contingency, merge_contingency
 from scrlm_dask.passes.execution import Execution, tree_reduce
 from scrlm_dask.storage.arrays import StoredArray, read_rows
+from scrlm_dask.storage.labels import NpyLabels
 
 _BLOCK_ROWS = 2**20
 
-Labels = StoredArray | NDArray[Any]
+Labels: TypeAlias = StoredArray | NpyLabels | NDArray[Any]
 
 
 def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> Contingency:
@@ -46,7 +47,7 @@ def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> Con
 
 def _slice(labels: Labels, start: int, stop: int) -> Labels:
     """Arrays travel in pieces; stored ones are read where they are compared."""
-    return labels if isinstance(labels, StoredArray) else labels[start:stop]
+    return labels[start:stop] if isinstance(labels, np.ndarray) else labels
 
 
 def _part(truth: Labels, labels: Labels, start: int, stop: int) -> Contingency:
@@ -56,4 +57,6 @@ def _part(truth: Labels, labels: Labels, start: int, stop: int) -> Contingency:
 def _read(labels: Labels, start: int, stop: int) -> NDArray[np.int64]:
     if isinstance(labels, StoredArray):
         labels = read_rows(labels, start, stop, "the labels")
+    elif isinstance(labels, NpyLabels):
+        labels = labels.read(start, stop)
     return labels.astype(np.int64)

@@ -79,6 +79,7 @@ class Execution:
         combine: Callable[[Any, Any], Any],
         *,
         blocks: Sequence[int] | None = None,
+        fan_in: int = FAN_IN,
         keep: bool = False,
         **shared: Any,
     ) -> Any:
@@ -88,7 +89,7 @@ class Execution:
         `keep` the result stays with the workers and a Delayed comes back.
         """
         parts = self._parts(name, features, part, blocks, shared)
-        total = tree_reduce(parts, combine, name)
+        total = tree_reduce(parts, combine, name, fan_in)
         rows = features.n_rows if blocks is None else _rows_of(features, blocks)
         with self.phase(name, len(parts), rows, rows * features.row_bytes):
             if keep:
@@ -128,18 +129,23 @@ class Execution:
         self._listener(BlockDone(**event[1]["block"]))
 
 
-def tree_reduce(parts: Sequence[Delayed], combine: Callable[[Any, Any], Any], name: str) -> Delayed:
-    """Combine the parts in their order, FAN_IN at a time, level by level."""
+def tree_reduce(
+    parts: Sequence[Delayed],
+    combine: Callable[[Any, Any], Any],
+    name: str,
+    fan_in: int = FAN_IN,
+) -> Delayed:
+    """Combine the parts in their order, `fan_in` at a time, level by level."""
     token = uuid4().hex
     level = 0
     while len(parts) > 1:
         parts = [
             dask.delayed(_combine_all, pure=False)(
                 combine,
-                list(parts[i : i + FAN_IN]),
+                list(parts[i : i + fan_in]),
                 dask_key_name=(f"{name}-merge-{token}", level, i),
             )
-            for i in range(0, len(parts), FAN_IN)
+            for i in range(0, len(parts), fan_in)
         ]
         level += 1
     return parts[0]
@@ -200,7 +206,9 @@ def _block_task(
     number = int(block_id[0] if numbers is None else numbers[block_id[0]])
     start = number * block_rows
     try:
-        with in_hand(topic), pinned_threads():
+        with in_hand(topic) as wanted, pinned_threads():
+            if not wanted:
+                return None
             result = part(block, start, **shared)
     except NonFiniteRowError as error:
         raise InputError(

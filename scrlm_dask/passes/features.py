@@ -13,7 +13,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from scrlm_dask.errors import InputError
+from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.passes.clients import current_client
 from scrlm_dask.storage.arrays import StoredArray, absolute, read_rows
 from scrlm_dask.storage.features import (
@@ -89,6 +89,11 @@ def _from_zarr_object(source: zarr.Array[Any], block_rows: int | None) -> Featur
     """An array that no path leads to (in memory, or behind a store of the caller's own)."""
     dtype = np.dtype(source.dtype)
     check_features_like(tuple(source.shape), dtype, "the Zarr array")
+    if source.nchunks_initialized != source.nchunks:
+        raise StoreError(
+            f"{source.nchunks - source.nchunks_initialized} chunk(s) of the Zarr array are missing "
+            f"and would read as {source.fill_value}; write them (write_empty_chunks=True)"
+        )
     chunk_rows = (source.shards or source.chunks)[0]
     block_rows = block_rows or block_rows_for(tuple(source.shape), dtype, chunk_rows)
     array = _lazy_rows(_read_object, source, tuple(source.shape), dtype, block_rows)

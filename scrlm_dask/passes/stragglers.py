@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,26 +17,21 @@ from contextlib import contextmanager, suppress
 from scrlm_dask.passes.clients import current_client
 
 _POLL_SECONDS = 0.02
-_MOST_SECONDS = 60.0
+_MOST_POLLS = 3000  # a minute
 
 _lock = threading.Lock()
 _in_hand: Counter[str] = Counter()  # block tasks that this process works on, by topic
 _closed: set[str] = set()
 
 
-class RunEndedError(RuntimeError):
-    """Raised in tasks that begin when their run is over; nobody is there to see it."""
-
-
 @contextmanager
-def in_hand(topic: str) -> Iterator[None]:
-    """Count a block task of the run while it works."""
+def in_hand(topic: str) -> Iterator[bool]:
+    """Count a block task of the run while it works; says whether the run still wants it."""
     with _lock:
-        if topic in _closed:
-            raise RunEndedError(f"the run {topic} is over")
+        wanted = topic not in _closed
         _in_hand[topic] += 1
     try:
-        yield
+        yield wanted
     finally:
         with _lock:
             _in_hand[topic] -= 1
@@ -47,18 +43,31 @@ def wait_for_stragglers(topic: str) -> None:
     """Let no more tasks of the run begin, wherever they are, and wait for those in hand."""
     client = current_client()
     if client is None:
-        asyncio.run(_settle(topic))
-        return
-    if client.status == "running":  # a cluster that is gone writes nothing any more
+        _close(topic)
+        # not asyncio.run: a notebook's cell has an event loop already
+        for _ in range(_MOST_POLLS):
+            if not _is_busy(topic):
+                return
+            time.sleep(_POLL_SECONDS)
+    elif client.status == "running":  # a cluster that is gone writes nothing any more
         with suppress(Exception):
             client.run(_settle, topic, on_error="ignore")
 
 
 async def _settle(topic: str) -> None:
+    """On a worker, whose event loop must go on meanwhile."""
+    _close(topic)
+    for _ in range(_MOST_POLLS):
+        if not _is_busy(topic):
+            return
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _close(topic: str) -> None:
     with _lock:
         _closed.add(topic)
-    for _ in range(round(_MOST_SECONDS / _POLL_SECONDS)):
-        with _lock:
-            if topic not in _in_hand:
-                return
-        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _is_busy(topic: str) -> bool:
+    with _lock:
+        return topic in _in_hand

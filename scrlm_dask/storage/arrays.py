@@ -34,10 +34,6 @@ class StoredArray:
     dtype: np.dtype[Any]
     chunks: tuple[int, ...]  # the unit of storage: the shard where there are shards
 
-    @property
-    def n_rows(self) -> int:
-        return self.shape[0]
-
 
 def absolute(path: str | Path) -> str:
     """A local path made absolute, since workers may run elsewhere; a URL as it is."""

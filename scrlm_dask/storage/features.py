@@ -29,6 +29,7 @@ FEATURES, LABELS = "features", "labels"
 TRUE = "true_"  # prefix of the parameters of the mixture that rows were drawn from
 MISSING_LABEL = -2  # fill of label arrays: neither a cluster nor an outlier
 TARGET_BLOCK_BYTES = 64 * 2**20
+_SMALL_BLOCK_BYTES, _FEW_BLOCKS = 4 * 2**20, 16
 
 
 def open_features_store(path: str | Path) -> StoredArray:
@@ -81,10 +82,17 @@ def block_rows_for(
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     chunk_rows: int | None,
-    target_bytes: int = TARGET_BLOCK_BYTES,
+    target_bytes: int | None = None,
 ) -> int:
-    """Rows of a block: near the target size, in whole chunks where there are chunks."""
+    """Rows of a block: near the target size, in whole chunks where there are chunks.
+
+    A small store is cut into a few blocks all the same, so that there is work to share. The
+    number of workers has no say: the bits must not depend on it.
+    """
     n_rows, n_features = shape
+    if target_bytes is None:
+        share = n_rows * n_features * dtype.itemsize // _FEW_BLOCKS
+        target_bytes = min(TARGET_BLOCK_BYTES, max(share, _SMALL_BLOCK_BYTES))
     fitting = max(1, target_bytes // (n_features * dtype.itemsize))
     if chunk_rows is not None:
         fitting = chunk_rows * max(1, fitting // chunk_rows)

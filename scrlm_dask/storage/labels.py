@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +58,28 @@ def open_labels(path: str | Path, what: str) -> StoredArray:
     return stored
 
 
-def open_truth(path: str | Path) -> StoredArray | NDArray[Any]:
+@dataclass(frozen=True)
+class NpyLabels:
+    """Labels in a .npy file: whoever compares a piece of them maps the file there."""
+
+    path: str
+    shape: tuple[int, ...]
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        return np.asarray(np.lib.format.open_memmap(self.path, mode="r")[start:stop])
+
+
+def open_truth(path: str | Path) -> StoredArray | NpyLabels:
     """True labels: a .npy file (mapped, not read) or a Zarr store."""
     url = absolute(path)
     if not url.endswith(".npy"):
         return open_labels(url, "the truth")
     try:
-        labels: NDArray[Any] = np.lib.format.open_memmap(url, mode="r")
+        labels = np.lib.format.open_memmap(url, mode="r")
     except (OSError, ValueError) as error:
         raise StoreError(f"the truth {url} cannot be read as .npy ({error})") from error
     check_labels_like(labels.shape, labels.dtype, f"the truth {url}")
-    return labels
+    return NpyLabels(url, labels.shape)
 
 
 def check_labels_like(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> None:

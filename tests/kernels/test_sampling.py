@@ -19,7 +19,7 @@ def test_rows_are_distinct_rising_and_repeatable() -> None:
 
 def test_these_rows_and_no_others() -> None:
     # written down: a change here changes every result that users have stored
-    assert sample_rows(0, Purpose.CANDIDATES, 100, 5).tolist() == [30, 50, 55, 86, 97]
+    assert sample_rows(0, Purpose.CANDIDATES, 100, 5).tolist() == [6, 30, 52, 80, 99]
 
 
 def test_seed_and_purpose_matter() -> None:

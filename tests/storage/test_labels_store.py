@@ -18,6 +18,7 @@ from scrlm_dask.pipeline import evaluate_run, fit
 from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.features import mark_complete
 from scrlm_dask.storage.labels import (
+    NpyLabels,
     create_labels_store,
     open_labels,
     open_truth,
@@ -128,8 +129,9 @@ def test_a_group_without_labels_is_refused(tmp_path: Path) -> None:
 def test_truth_as_npy(tmp_path: Path, dtype: str) -> None:
     np.save(tmp_path / "y.npy", np.array([3, 1, 2], dtype))
     truth = open_truth(tmp_path / "y.npy")
-    assert isinstance(truth, np.memmap)  # mapped, not read
-    assert truth.tolist() == [3, 1, 2]
+    assert isinstance(truth, NpyLabels)  # a path: nothing is read before it is compared
+    assert truth.shape == (3,)
+    assert truth.read(1, 3).tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64"])

@@ -121,7 +121,7 @@ def test_every_kind_of_map_comes_back(tmp_path: Path, kind: Any) -> None:
     "config",
     [
         FitConfig(),
-        FitConfig(seed=2**100, rho=1e-30),
+        FitConfig(seed=2**100, rho=1e-10),
         FitConfig(n_clusters=np.int32(3), rho=np.float32(0.1), n_candidates=np.int64(5)),  # type: ignore[arg-type]
     ],
     ids=["defaults", "extremes", "numpy scalars"],

@@ -239,7 +239,7 @@ def test_what_synth_and_predict_wrote_is_replaced_when_asked(tmp_path: Path) -> 
     for n_rows in (30, 20):
         synth(x, n_rows, MixtureSpec(8, 2, 0.1), overwrite=True)
         predict(model, x, out=labels, overwrite=True)
-        assert open_labels(labels, "the labels").n_rows == n_rows
+        assert open_labels(labels, "the labels").shape[0] == n_rows
 
 
 # --- what `overwrite` must never cost: features ------------------------------------------------
