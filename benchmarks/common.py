@@ -29,7 +29,7 @@ def warm_up() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.zarr"
         synth(path, 8192, MixtureSpec(8, 3), chunk_bytes=1024 * 32)
-        fit(path, FitConfig(n_clusters=5), block_rows=128)
+        fit(path, FitConfig(n_clusters=5, n_candidates=500), block_rows=128)
 
 
 def cpu_seconds(client: Client) -> float:

@@ -1,0 +1,29 @@
+"""The algorithm and what surrounds it, each verb in a file: fit, predict, evaluate, synth."""
+
+from __future__ import annotations
+
+from scrlm_dask.pipeline.drawing import check_synth, synth
+from scrlm_dask.pipeline.evaluation import Evaluation, evaluate_run
+from scrlm_dask.pipeline.fitting import Fit, check_fit, fit
+from scrlm_dask.pipeline.prediction import (
+    Prediction,
+    center_points,
+    check_predict,
+    check_width,
+    predict,
+)
+
+__all__ = [
+    "Evaluation",
+    "Fit",
+    "Prediction",
+    "center_points",
+    "check_fit",
+    "check_predict",
+    "check_synth",
+    "check_width",
+    "evaluate_run",
+    "fit",
+    "predict",
+    "synth",
+]

@@ -1,0 +1,61 @@
+"""What a person should read about a fit, before it and after it."""
+
+from __future__ import annotations
+
+from scrlm_dask.config import ASSUMED_CLUSTERS, ResolvedConfig
+from scrlm_dask.events import Note
+from scrlm_dask.kernels.theory import MIN_WEIGHT, missed_cluster_risk, required
+from scrlm_dask.model import Model
+from scrlm_dask.passes.execution import Execution
+
+_NOTABLE_RISK = 0.05
+
+
+def announce(execution: Execution, config: ResolvedConfig) -> None:
+    asked = config.asked
+    if asked.n_candidates == "auto" and asked.n_clusters is None:
+        execution.tell(
+            Note(
+                f"number of clusters not given: {config.n_candidates} candidates, enough to find "
+                f"{ASSUMED_CLUSTERS} clusters"
+                if config.n_candidates < config.n_rows
+                else f"number of clusters not given: all {config.n_rows} rows are candidates"
+            )
+        )
+
+
+def comment(execution: Execution, model: Model) -> None:
+    """Say what a person should know about the result."""
+    if model.n_clusters == 0:
+        execution.tell(
+            Note(
+                f"no cluster found: no candidate has {model.config.min_neighbors} other row(s) "
+                f"closer than the radius {model.radius:.4g}; try a larger rho than "
+                f"{model.config.rho:g}, more candidates or fewer min_neighbors",
+                warning=True,
+            )
+        )
+        return
+    if model.n_clusters == 1 and model.n_outliers == 0 and model.n_rows > 1:
+        hint = " (rows of unit length are at most 2 apart)" if model.affine.unit_length else ""
+        execution.tell(
+            Note(
+                f"one cluster holds all rows: the radius {model.radius:.4g} reaches everything"
+                f"{hint}; try a smaller rho than {model.config.rho:g}",
+                warning=True,
+            )
+        )
+        return
+    # outliers among the candidates leave fewer for the clusters
+    inliers = 1.0 - model.n_outliers / model.n_rows
+    risk = missed_cluster_risk(model.n_clusters, model.n_candidates, MIN_WEIGHT * inliers)
+    if risk > _NOTABLE_RISK and model.n_candidates < model.n_rows:
+        enough = required(model.n_clusters, min_weight=MIN_WEIGHT * inliers).n_candidates
+        execution.tell(
+            Note(
+                f"{model.n_candidates} candidates are few for {model.n_clusters} clusters beside "
+                f"{1.0 - inliers:.0%} outliers: the risk of having missed a cluster is up to "
+                f"{risk:.0%}; with n_candidates (--candidates) {enough} it is negligible",
+                warning=True,
+            )
+        )

@@ -1,0 +1,106 @@
+"""Labels for rows, from a model."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.events import Listener, warn
+from scrlm_dask.kernels.points import Points, prepare_points
+from scrlm_dask.model import Model
+from scrlm_dask.passes.assign import label_pass
+from scrlm_dask.passes.execution import Execution, persist, task
+from scrlm_dask.passes.features import FeaturesLike, as_features
+from scrlm_dask.storage.arrays import absolute
+from scrlm_dask.storage.features import mark_complete
+from scrlm_dask.storage.labels import create_labels_store
+from scrlm_dask.storage.models import load_model
+from scrlm_dask.storage.outputs import LABELS_KIND, check_apart, check_way, discard, make_way
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Labels of new rows."""
+
+    labels: NDArray[np.int32] | None  # (N,) if they were collected
+    n_rows: int
+    n_outliers: int
+    counts: NDArray[np.int64]  # (k,)
+
+
+def check_predict(
+    model: Model | str | Path,
+    source: FeaturesLike,
+    out: str | Path,
+    overwrite: bool = False,
+    block_rows: int | None = None,
+) -> None:
+    """Raise what `predict` would raise before it reads a row."""
+    features = as_features(source, block_rows)
+    fitted = load_model(model) if isinstance(model, str | Path) else model
+    check_width(fitted, features.n_features, features.what)
+    check_apart(absolute(out), features.path)
+    check_way(absolute(out), overwrite, LABELS_KIND)
+
+
+def predict(
+    model: Model | str | Path,
+    source: FeaturesLike,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    collect_labels: bool = False,
+    block_rows: int | None = None,
+    listener: Listener = warn,
+) -> Prediction:
+    """Label rows with a model, or with the one in a run directory, which the workers then load."""
+    fitted = load_model(model) if isinstance(model, str | Path) else model
+    features = as_features(source, block_rows)
+    check_width(fitted, features.n_features, features.what)
+    with ExitStack() as undo, Execution(listener) as execution:
+        labels_url = None
+        if out is not None:
+            labels_url = absolute(out)
+            check_apart(labels_url, features.path)
+            make_way(labels_url, overwrite, LABELS_KIND)
+            undo.callback(discard, labels_url)
+            create_labels_store(labels_url, features.n_rows, features.block_rows)
+        found = label_pass(
+            execution,
+            features,
+            persist(center_points(model)),
+            fitted.sq_radius,
+            labels_url=labels_url,
+            collect=collect_labels,
+        )
+        if labels_url is not None:
+            mark_complete(labels_url)
+        undo.pop_all()
+    labels = np.concatenate(found.labels) if collect_labels else None
+    return Prediction(labels, found.n_rows, found.n_rows - int(found.counts.sum()), found.counts)
+
+
+def center_points(model: Model | str | Path) -> Delayed:
+    """A task that gives the model's centers, read by the worker where the model has a path."""
+    if isinstance(model, str | Path):
+        return task("centers", _load_points, absolute(model))
+    return task("centers", prepare_points, model.centers, model.affine)
+
+
+def check_width(model: Model, n_features: int, what: str) -> None:
+    if n_features != model.n_features:
+        raise InputError(
+            f"{what} has {n_features} features, but the model was fitted on {model.n_features}; "
+            "give features of the same encoder"
+        )
+
+
+def _load_points(path: str) -> Points:
+    model = load_model(path)
+    return prepare_points(model.centers, model.affine)
