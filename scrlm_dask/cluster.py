@@ -13,6 +13,8 @@ from pathlib import Path
 
 from scrlm_dask.errors import ClusterError, InputError
 
+# Not Numba's: it refuses to compile when its variable changes after its threads have started, and
+# may be imported before a worker's environment is set. `pinned_threads` holds it to one.
 _ONE_THREAD = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -132,7 +134,7 @@ def _local(options: ClusterOptions) -> Iterator[Connection]:
             # whoever reaches a worker's port can run code as this user
             host=_LOOPBACK,
             dashboard_address=f"{_LOOPBACK}:{_free_dashboard_port()}",
-            env=dict.fromkeys((*_ONE_THREAD, "NUMBA_NUM_THREADS"), "1"),
+            env=dict.fromkeys(_ONE_THREAD, "1"),
             preload=["scrlm_dask.preload"],
             silence_logs=logging.ERROR,
         ) as cluster,
@@ -147,7 +149,6 @@ def _environment_before_spawn() -> Iterator[None]:
     """What workers need in their environment before they start: malloc and BLAS look only once.
 
     Dask puts it into the environment of this process, which therefore is put back at the end.
-    Numba would not stand the change, and looks later: it is not among these.
     """
     import dask
 
