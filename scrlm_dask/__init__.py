@@ -9,18 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scrlm_dask.config import FitConfig
+    from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
     from scrlm_dask.errors import ClusterError, InputError, ScrlmError, ScrlmWarning, StoreError
-    from scrlm_dask.estimator import SCRLM
+    from scrlm_dask.estimators.kmeans import KMeans
+    from scrlm_dask.estimators.scrlm import SCRLM
     from scrlm_dask.model import Model
-    from scrlm_dask.pipeline import evaluate_run, fit, predict, synth
+    from scrlm_dask.pipeline import evaluate_run, fit, kmeans, predict, synth
     from scrlm_dask.storage.models import load_model
 
 _HOMES = {
-    "SCRLM": "estimator",
+    "SCRLM": "estimators.scrlm",
+    "KMeans": "estimators.kmeans",
     "FitConfig": "config",
+    "KMeansConfig": "config",
+    "LloydConfig": "config",
     "Model": "model",
     "fit": "pipeline",
+    "kmeans": "pipeline",
     "predict": "pipeline",
     "evaluate_run": "pipeline",
     "synth": "pipeline",
@@ -37,12 +42,16 @@ __all__ = [
     "ClusterError",
     "FitConfig",
     "InputError",
+    "KMeans",
+    "KMeansConfig",
+    "LloydConfig",
     "Model",
     "ScrlmError",
     "ScrlmWarning",
     "StoreError",
     "evaluate_run",
     "fit",
+    "kmeans",
     "load_model",
     "predict",
     "synth",

@@ -4,17 +4,71 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from scrlm_dask.errors import InputError
+from scrlm_dask.kernels.points import squared_radius
 from scrlm_dask.kernels.preprocessing import PREPROCESS_KINDS, Preprocess
 from scrlm_dask.kernels.theory import default_candidates
 
 # Without a number of clusters to go by, candidates are drawn for this many.
 ASSUMED_CLUSTERS = 1000
 _LEAST_SQ_REACH = 1e-30
+
+
+Persist = Literal["auto", "yes", "no"]
+Init = Literal["scrlm", "k-means++", "k-means||", "random", "given"]
+PERSIST_KINDS: tuple[str, ...] = get_args(Persist)
+INIT_KINDS: tuple[str, ...] = get_args(Init)
+
+
+@dataclass(frozen=True)
+class LloydConfig:
+    """How k-means iterates and when it stops: whichever rule holds first."""
+
+    max_iter: int = 0  # full passes; 0: no k-means at all
+    tol: float = 1e-4  # stop when centers move less than this share of rows' distance to them
+    inertia_tol: float = 1e-5  # stop when the inertia falls by less than this share
+    max_seconds: float | None = None  # no new iteration after so long
+    sample: float | None = None  # iterate first on this share of the blocks, doubled up to all
+    persist: Persist = "auto"  # keep features in the workers' memory between passes
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "max_iter", _integer("max_iter", self.max_iter, 0, ...))
+        for name in ("tol", "inertia_tol"):
+            object.__setattr__(self, name, _share(name, getattr(self, name)))
+        if self.max_seconds is not None:
+            seconds = _positive("max_seconds", self.max_seconds)
+            object.__setattr__(self, "max_seconds", seconds)
+        if self.sample is not None:
+            object.__setattr__(self, "sample", _share("sample", self.sample))
+            if self.sample == 0.0:
+                raise InputError("sample is 0; give the share of blocks to begin with, or None")
+        _one_of("persist", self.persist, PERSIST_KINDS)
+
+
+@dataclass(frozen=True)
+class KMeansConfig:
+    """Parameters of k-means."""
+
+    n_clusters: int = 8
+    init: Init = "scrlm"  # "given": centers that the caller brings
+    lloyd: LloydConfig = field(default_factory=lambda: LloydConfig(max_iter=100))
+    preprocess: Preprocess = "none"  # "l2": spherical k-means, rows and centers at unit length
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_clusters", _integer("n_clusters", self.n_clusters, 1, ...))
+        object.__setattr__(self, "seed", _integer("seed", self.seed, 0, ...))
+        object.__setattr__(self, "lloyd", lloyd_config(self.lloyd))
+        _one_of("init", self.init, INIT_KINDS)
+        _one_of("preprocess", self.preprocess, PREPROCESS_KINDS)
+
+    def sq_radius(self, n_features: int) -> float:
+        """Every row belongs to its nearest center, however far."""
+        return math.inf
 
 
 @dataclass(frozen=True)
@@ -29,6 +83,9 @@ class FitConfig:
     min_neighbors: int = 1
     preprocess: Preprocess = "standardize"
     seed: int = 0
+    polish: bool = False  # move each center to the mean of the rows inside its radius
+    refine: LloydConfig = field(default_factory=LloydConfig)  # k-means from the centers found
+    robust: bool = True  # rows outside the radius take no part in k-means, and stay outliers
 
     def __post_init__(self) -> None:
         for name in ("rho", "F"):
@@ -49,9 +106,19 @@ class FitConfig:
             # identity first: an array would answer == for each of its items
             if not (value is word or (isinstance(value, str) and value == word)):
                 object.__setattr__(self, name, _integer(name, value, least, word))
-        if self.preprocess not in PREPROCESS_KINDS:
-            kinds = ", ".join(PREPROCESS_KINDS)
-            raise InputError(f"preprocess is {self.preprocess!r}; it must be one of {kinds}")
+        _one_of("preprocess", self.preprocess, PREPROCESS_KINDS)
+        object.__setattr__(self, "refine", lloyd_config(self.refine))
+        for name in ("polish", "robust"):
+            _one_of(name, getattr(self, name), (True, False))
+        if not self.robust and self.refine.max_iter == 0:
+            raise InputError(
+                "robust is False, which says how k-means refines the centers, but no iterations "
+                "are asked for; give some (refine, --kmeans-iter), or leave it out"
+            )
+
+    def sq_radius(self, n_features: int) -> float:
+        """Rows farther than this from every center are outliers; without `robust` none is."""
+        return squared_radius(self.rho, self.F, n_features) if self.robust else math.inf
 
     def resolve(self, n_rows: int) -> ResolvedConfig:
         """The same parameters with the numbers that hold for `n_rows` rows."""
@@ -89,6 +156,27 @@ def _positive(name: str, value: object) -> float:
             if math.isfinite(number) and number > 0:
                 return number
     raise InputError(f"{name} is {value!r}; it must be a finite number above 0")
+
+
+def _share(name: str, value: object) -> float:
+    if isinstance(value, Real) and not isinstance(value, bool) and 0.0 <= float(value) <= 1.0:
+        return float(value)
+    raise InputError(f"{name} is {value!r}; it must be a number from 0 to 1")
+
+
+def _one_of(name: str, value: object, kinds: tuple[object, ...]) -> None:
+    # compared one by one: an array would answer == for each of its items
+    if not any(type(value) is type(kind) and value == kind for kind in kinds):
+        raise InputError(f"{name} is {value!r}; it must be one of {', '.join(map(str, kinds))}")
+
+
+def lloyd_config(value: Any) -> LloydConfig:
+    """The iterations as they are, by their number, or as they were saved."""
+    if isinstance(value, LloydConfig):
+        return value
+    if isinstance(value, dict):
+        return LloydConfig(**value)
+    return LloydConfig(max_iter=value)
 
 
 def _integer(name: str, value: object, least: int, word: object) -> int:

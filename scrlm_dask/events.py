@@ -35,6 +35,21 @@ class PhaseFinished:
 
 
 @dataclass(frozen=True)
+class IterationDone:
+    """An iteration of k-means. What it says of rows holds for the centers that it began with."""
+
+    number: int
+    rows: int
+    sampled: bool  # on a sample of blocks
+    inertia: float  # sum of squared distances; a row left out counts as if on the radius
+    shift: float  # how far the centers moved, relative to the rows' distance to them
+    moved: int | None  # rows whose label changed; None where there was none before
+    empty: int
+    reseeded: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Note:
     """Something a person should read: a choice that was made, or a doubt."""
 
@@ -42,7 +57,7 @@ class Note:
     warning: bool = False
 
 
-Event = PhaseStarted | BlockDone | PhaseFinished | Note
+Event = PhaseStarted | BlockDone | PhaseFinished | IterationDone | Note
 Listener = Callable[[Event], None]
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.config import FitConfig
-from scrlm_dask.kernels.points import radius, squared_radius
+from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.kernels.preprocessing import AffineMap
 
 
@@ -17,11 +17,13 @@ from scrlm_dask.kernels.preprocessing import AffineMap
 class Model:
     """k clusters. Centers, means and sigmas are in the units of the input features.
 
-    `rho` and `radius` belong to the space after preprocessing, where distances are taken.
+    `rho`, `radius` and `inertia` belong to the space after preprocessing, where distances are
+    taken. Of SCRLM's own arrays (`center_rows`, `losses`, `neighbors`) a k-means model has none:
+    they are empty.
     """
 
-    centers: NDArray[Any]  # (k, p) the candidate rows picked, in extraction order
-    center_rows: NDArray[np.int64]  # (k,) their row numbers in the features fitted
+    centers: NDArray[Any]  # (k, p) the candidate rows picked, in extraction order, or refined
+    center_rows: NDArray[np.int64]  # (k,) rows of the features fitted where the centers began
     losses: NDArray[np.float64]  # (k,)
     neighbors: NDArray[np.int64]  # (k,) other rows inside the radius when the loss was taken
     means: NDArray[np.float64]  # (k, p) of the rows labelled with each cluster
@@ -32,13 +34,15 @@ class Model:
     n_outliers: int
     n_rows: int
     n_candidates: int
+    inertia: float  # sum of squared distances; a row outside the radius counts as if on it
     affine: AffineMap
-    config: FitConfig
+    config: FitConfig | KMeansConfig
 
     def __repr__(self) -> str:
+        rho = f"rho={self.config.rho:g}, " if isinstance(self.config, FitConfig) else ""
         return (
             f"Model({self.n_clusters} clusters, {self.n_features} features, "
-            f"rho={self.config.rho:g}, {self.n_outliers} of {self.n_rows} rows outliers)"
+            f"{rho}{self.n_outliers} of {self.n_rows} rows outliers)"
         )
 
     @property
@@ -51,8 +55,9 @@ class Model:
 
     @property
     def radius(self) -> float:
-        return radius(self.config.rho, self.config.F, self.n_features)
+        """Rows farther than this from every center are outliers; infinite if none is."""
+        return math.sqrt(self.sq_radius)
 
     @property
     def sq_radius(self) -> float:
-        return squared_radius(self.config.rho, self.config.F, self.n_features)
+        return self.config.sq_radius(self.n_features)

@@ -74,7 +74,7 @@ def test_offences_are_found() -> None:
     assert offences(sources(PACKAGE / "pipeline"), "scrlm_dask.passes")
 
 
-UPPER = ("pipeline", "estimator")
+UPPER = ("pipeline", "estimators")
 FORBIDDEN = {
     "kernels": (
         *BACKENDS,
@@ -109,7 +109,7 @@ def test_kernels_import_numbers_only() -> None:
 def test_the_pipeline_does_not_import_the_estimator_or_a_cluster() -> None:
     assert (
         offences(
-            sources(PACKAGE / "pipeline"), "scrlm_dask.estimator", "scrlm_dask.cluster", "click"
+            sources(PACKAGE / "pipeline"), "scrlm_dask.estimators", "scrlm_dask.cluster", "click"
         )
         == []
     )

@@ -48,28 +48,63 @@ def assign_rows(block: NDArray[Any], centers: Points, sq_radius: float) -> Assig
     return _join([part for _, part in _assign_tiles(block, centers, sq_radius)])
 
 
-def assign_and_sum(block: NDArray[Any], centers: Points, sq_radius: float) -> SummedAssignment:
-    """`assign_rows`, and each cluster's sums while its rows are still in cache."""
-    k, p = centers.raw.shape
-    counts, offsets = np.zeros(k, np.int64), np.zeros((k, p))
-    sq_distances, input_sq_distances = np.zeros(k), np.zeros(k)
+def assign_and_sum(
+    block: NDArray[Any],
+    centers: Points,
+    sq_radius: float,
+    weights: NDArray[np.float64] | None = None,
+) -> SummedAssignment:
+    """`assign_rows`, and each cluster's sums while its rows are still in cache.
+
+    `weights` (rows,) says how much each row counts in the sums.
+    """
+    sums = RunningSums(centers, len(block), weights)
     parts = []
     for tile, part in _assign_tiles(block, centers, sq_radius):
+        sums.add(tile, part.labels, part.sq_distances)
+        parts.append(part)
+    return SummedAssignment(_join(parts), sums.finish())
+
+
+class RunningSums:
+    """The clusters' sums of a block as its tiles go by."""
+
+    def __init__(
+        self, centers: Points, n_rows: int, weights: NDArray[np.float64] | None = None
+    ) -> None:
+        k, p = centers.raw.shape
+        self._centers = centers
+        self._weights = np.ones(n_rows) if weights is None else weights
+        self._counts, self._masses = np.zeros(k, np.int64), np.zeros(k)
+        self._offsets = np.zeros((k, p))
+        self._sq_distances, self._input_sq_distances = np.zeros(k), np.zeros(k)
+
+    def add(self, tile: Tile, labels: NDArray[np.int32], sq_distances: NDArray[np.float64]) -> None:
         _add_rows(
             tile.raw,
             tile.inv_norms,
-            part.labels,
-            part.sq_distances,
-            centers.raw,
-            centers.inv_norms,
-            counts,
-            offsets,
+            self._weights[tile.start : tile.stop],
+            labels,
             sq_distances,
-            input_sq_distances,
+            self._centers.raw,
+            self._centers.inv_norms,
+            self._counts,
+            self._masses,
+            self._offsets,
+            self._sq_distances,
+            self._input_sq_distances,
         )
-        parts.append(part)
-    sums = ClusterSums(counts, offsets, sq_distances, input_sq_distances, len(block))
-    return SummedAssignment(_join(parts), sums)
+
+    def finish(self) -> ClusterSums:
+        return ClusterSums(
+            self._counts,
+            self._masses,
+            self._offsets,
+            self._sq_distances,
+            self._input_sq_distances,
+            len(self._weights),
+            float(self._weights.sum()),
+        )
 
 
 def _assign_tiles(
@@ -151,11 +186,13 @@ def _nearest_two(  # type: ignore[no-untyped-def]
 def _add_rows(  # type: ignore[no-untyped-def]
     raw,
     inv_norms,
+    weights,
     labels,
     row_sq_distances,
     c_raw,
     c_inv_norms,
     counts,
+    masses,
     offsets,
     sq_distances,
     input_sq_distances,
@@ -165,10 +202,11 @@ def _add_rows(  # type: ignore[no-untyped-def]
         if k < 0:
             continue
         counts[k] += 1
-        sq_distances[k] += row_sq_distances[i]
+        masses[k] += weights[i]
+        sq_distances[k] += weights[i] * row_sq_distances[i]
         total = 0.0
         for j in range(raw.shape[1]):
             d = raw[i, j] * inv_norms[i] - c_raw[k, j] * c_inv_norms[k]
-            offsets[k, j] += d
+            offsets[k, j] += weights[i] * d
             total += d * d
-        input_sq_distances[k] += total
+        input_sq_distances[k] += weights[i] * total

@@ -24,18 +24,23 @@ from scipy.special import gammainc
 class ClusterSums:
     """What one pass over some rows says about k clusters; parts over disjoint rows add up.
 
+    A row of weight w counts like w rows; without sample weights every row weighs 1.
+
     counts: (k,) rows of each cluster.
-    offsets: (k, p) sum of x - center over them, in input units.
-    sq_distances: (k,) sum of their squared distances to the center, in model units.
+    masses: (k,) sum of their weights.
+    offsets: (k, p) weighted sum of x - center over them, in input units.
+    sq_distances: (k,) weighted sum of their squared distances to the center, in model units.
     input_sq_distances: (k,) the same in input units.
-    n_rows: all rows seen, outliers included.
+    n_rows: all rows seen, outliers included; total_mass: the sum of their weights.
     """
 
     counts: NDArray[np.int64]
+    masses: NDArray[np.float64]
     offsets: NDArray[np.float64]
     sq_distances: NDArray[np.float64]
     input_sq_distances: NDArray[np.float64]
     n_rows: int
+    total_mass: float
 
 
 @dataclass(frozen=True)
@@ -52,11 +57,18 @@ def merge_sums(a: ClusterSums, b: ClusterSums) -> ClusterSums:
     """The sums over the rows of both parts."""
     return ClusterSums(
         counts=a.counts + b.counts,
+        masses=a.masses + b.masses,
         offsets=a.offsets + b.offsets,
         sq_distances=a.sq_distances + b.sq_distances,
         input_sq_distances=a.input_sq_distances + b.input_sq_distances,
         n_rows=a.n_rows + b.n_rows,
+        total_mass=a.total_mass + b.total_mass,
     )
+
+
+def cluster_drifts(sums: ClusterSums) -> NDArray[np.float64]:
+    """How far each cluster's mean (k, p) lies from its center, in input units; 0 if it is empty."""
+    return sums.offsets / np.where(sums.masses > 0.0, sums.masses, 1.0)[:, None]
 
 
 def mixture_parameters(
@@ -71,11 +83,11 @@ def mixture_parameters(
     infinity says that nothing was cut off.
     """
     n_features = scale.size
-    drifts = sums.offsets / np.maximum(sums.counts, 1)[:, None]
-    mean_sq = _mean_sq(sums.counts, sums.sq_distances, drifts * scale)
+    drifts = cluster_drifts(sums)
+    mean_sq = _mean_sq(sums, sums.sq_distances, drifts * scale)
     sigmas = [truncated_sigma(value, n_features, radius) for value in mean_sq.tolist()]
     inside = np.array([_share_inside(sigma, n_features, radius) for sigma in sigmas])
-    weights = sums.counts / max(sums.n_rows, 1) / inside
+    weights = sums.masses / (sums.total_mass or 1.0) / inside
     total = float(weights.sum())
     return Mixture(
         # clusters that overlap share the rows that each correction adds: together at most all
@@ -87,17 +99,18 @@ def mixture_parameters(
 
 
 def _mean_sq(
-    counts: NDArray[np.int64], sq_distances: NDArray[np.float64], drifts: NDArray[np.float64]
+    sums: ClusterSums, sq_distances: NDArray[np.float64], drifts: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Unbiased mean squared distance to the mean (k,), from sums around a center.
 
     The drift is used as it is: mean - center would lose its digits far from the origin.
     """
-    scatter = sq_distances - counts * np.square(drifts).sum(axis=1)
+    scatter = sq_distances - sums.masses * np.square(drifts).sum(axis=1)
+    freedom = sums.masses * (1.0 - 1.0 / np.maximum(sums.counts, 2))
     # rounding can turn the scatter of identical rows negative
-    mean_sq = np.maximum(scatter, 0.0) / np.maximum(counts - 1, 1)
+    mean_sq = np.maximum(scatter, 0.0) / np.where(freedom > 0.0, freedom, 1.0)
     # one row has no scatter: what the subtraction leaves of it is rounding
-    mean_sq[counts <= 1] = 0.0
+    mean_sq[sums.counts <= 1] = 0.0
     return np.asarray(mean_sq)
 
 
@@ -112,7 +125,7 @@ def _in_input_units(
     Measured, not divided by the scale: features need not all deviate alike, and a constant one
     has a scale that means nothing.
     """
-    measured = _mean_sq(sums.counts, sums.input_sq_distances, drifts)
+    measured = _mean_sq(sums, sums.input_sq_distances, drifts)
     widening = sigmas / np.sqrt(np.where(mean_sq > 0.0, mean_sq, 1.0))
     return np.asarray(widening * np.sqrt(measured))
 

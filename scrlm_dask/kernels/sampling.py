@@ -7,6 +7,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+_STRATUM_ROWS = 1024
+
 
 class Purpose(IntEnum):
     """Keys of independent random streams. Part of every result: never renumber."""
@@ -15,6 +17,10 @@ class Purpose(IntEnum):
     LOSS_ROWS = 2
     SYNTH_MIXTURE = 3
     SYNTH_ROWS = 4
+    BLOCK_SAMPLE = 5
+    INIT_ROWS = 6
+    INIT_CHOICES = 7
+    INIT_ROUNDS = 8
 
 
 def stream(seed: int, purpose: Purpose, *index: int) -> np.random.Generator:
@@ -43,6 +49,25 @@ def _distinct(rng: np.random.Generator, n_rows: int, size: int) -> NDArray[np.in
     if len(rows) > size:
         rows = np.sort(rng.permutation(rows)[:size])
     return rows
+
+
+def row_uniforms(
+    seed: int, purpose: Purpose, start: int, stop: int, *index: int
+) -> NDArray[np.float64]:
+    """A uniform number in [0, 1) for each of the rows start..stop-1, however they are cut."""
+    strata = range(start // _STRATUM_ROWS, -(-stop // _STRATUM_ROWS))
+    drawn = [stream(seed, purpose, *index, s).random(_STRATUM_ROWS) for s in strata]
+    first = strata.start * _STRATUM_ROWS
+    return np.concatenate([np.empty(0), *drawn])[start - first : stop - first]
+
+
+def weighted_keys(
+    weights: NDArray[np.float64], uniforms: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Keys whose largest belong to a sample without replacement (Efraimidis & Spirakis)."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        keys = np.log(uniforms) / weights
+    return np.where(weights > 0.0, keys, -np.inf)
 
 
 def rows_within(rows: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:

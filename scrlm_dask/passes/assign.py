@@ -14,15 +14,11 @@ from scrlm_dask.errors import InputError, NonFiniteRowError
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.assignment import assign_and_sum, assign_rows
 from scrlm_dask.kernels.mixture import ClusterSums, merge_sums
-from scrlm_dask.kernels.points import Points, prepare_points
-from scrlm_dask.kernels.preprocessing import AffineMap
-from scrlm_dask.passes.execution import FAN_IN, Execution, persist, task
+from scrlm_dask.kernels.points import Points
+from scrlm_dask.passes.execution import Execution, sums_fan_in
 from scrlm_dask.passes.features import Features
-from scrlm_dask.passes.survey import Candidates
 from scrlm_dask.resources import pinned_threads
 from scrlm_dask.storage.labels import write_labels_block
-
-_LARGE_PART_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -42,11 +38,6 @@ class LabelledPart:
     labels: tuple[NDArray[np.int32], ...]
 
 
-def centers_among(candidates: Delayed, picks: NDArray[np.int64], affine: AffineMap) -> Delayed:
-    """A task that makes the picked candidates into centers, where the candidates are."""
-    return persist(task("centers", _pick, candidates, picks, affine))
-
-
 def assign_pass(
     execution: Execution,
     features: Features,
@@ -56,19 +47,16 @@ def assign_pass(
     n_clusters: int,
     labels_url: str | None,
     collect: bool,
+    weights: da.Array | None = None,
 ) -> AssignedPart:
-    """Label every row. Labels go to the store at `labels_url`, to the client, both or nowhere.
-
-    The parts hold k x p sums. Where those are large they are merged in pairs, so that few of them
-    wait; which it is depends on k and p alone, as the bits do.
-    """
-    large = 8 * n_clusters * features.n_features > _LARGE_PART_BYTES
+    """Label every row. Labels go to the store at `labels_url`, to the client, both or nowhere."""
     assigned: AssignedPart = execution.map_reduce(
         "assign",
-        features,
+        features.in_blocks_for(n_clusters),
         _assign_part,
         _merge,
-        fan_in=2 if large else FAN_IN,
+        fan_in=sums_fan_in(n_clusters, features.n_features),
+        columns={} if weights is None else {"weights": weights},
         centers=centers,
         sq_radius=sq_radius,
         labels_url=labels_url,
@@ -107,10 +95,6 @@ def lazy_labels(features: da.Array, centers: Delayed, sq_radius: float) -> da.Ar
     )
 
 
-def _pick(candidates: Candidates, picks: NDArray[np.int64], affine: AffineMap) -> Points:
-    return prepare_points(candidates.points.raw[picks], affine)
-
-
 def _assign_part(
     block: NDArray[Any],
     start: int,
@@ -118,8 +102,9 @@ def _assign_part(
     sq_radius: float,
     labels_url: str | None,
     collect: bool,
+    weights: NDArray[np.float64] | None = None,
 ) -> AssignedPart:
-    found = assign_and_sum(block, centers, sq_radius)
+    found = assign_and_sum(block, centers, sq_radius, weights)
     if labels_url is not None:
         write_labels_block(labels_url, start, found.assignment)
     return AssignedPart(found.sums, (found.assignment.labels,) if collect else ())

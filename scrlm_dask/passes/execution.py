@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import dask
+import dask.array as da
 import numpy as np
 from dask.delayed import Delayed
 
@@ -27,6 +28,9 @@ from scrlm_dask.passes.stragglers import in_hand, wait_for_stragglers
 from scrlm_dask.resources import pinned_threads
 
 FAN_IN = 8
+_LARGE_PART_BYTES = 2**20
+
+Columns: TypeAlias = Mapping[str, da.Array]  # (rows, 1) each, cut like the blocks that are read
 
 _listeners: dict[str, Listener] = {}  # by topic, of the runs that this process watches
 
@@ -81,29 +85,40 @@ class Execution:
         blocks: Sequence[int] | None = None,
         fan_in: int = FAN_IN,
         keep: bool = False,
+        columns: Columns | None = None,
         **shared: Any,
     ) -> Any:
-        """`part(block, start, **shared)` of every block (or of `blocks`), combined.
+        """`part(block, start, **columns, **shared)` of every block (or of `blocks`), combined.
 
-        Values of `shared` may be Delayed: they are computed once and sent to every worker. With
-        `keep` the result stays with the workers and a Delayed comes back.
+        Values of `columns` hold one number a row, and a part gets those of its rows. Values of
+        `shared` may be Delayed: they are computed once and sent to every worker. With `keep` the
+        result stays with the workers and a Delayed comes back.
         """
-        parts = self._parts(name, features, part, blocks, shared)
+        parts = self.parts(name, features, part, blocks, columns or {}, shared)
         total = tree_reduce(parts, combine, name, fan_in)
-        rows = features.n_rows if blocks is None else _rows_of(features, blocks)
-        with self.phase(name, len(parts), rows, rows * features.row_bytes):
+        with self.reading(name, features, blocks):
             if keep:
                 return wait(persist(total))
             return dask.compute(total)[0]
 
-    def _parts(
+    def reading(
+        self, name: str, features: Features, blocks: Sequence[int] | None
+    ) -> AbstractContextManager[None]:
+        """The phase of a pass that reads these blocks."""
+        rows = features.n_rows if blocks is None else _rows_of(features, blocks)
+        n_blocks = features.n_blocks if blocks is None else len(blocks)
+        return self.phase(name, n_blocks, rows, rows * features.row_bytes)
+
+    def parts(
         self,
         name: str,
         features: Features,
         part: Callable[..., Any],
         blocks: Sequence[int] | None,
+        columns: Columns,
         shared: dict[str, Any],
     ) -> list[Delayed]:
+        """A task a block, to be combined or kept by the caller."""
         array, numbers = features.array, None
         if blocks is not None:
             array = array.blocks[list(blocks)]
@@ -111,7 +126,9 @@ class Execution:
             numbers = task("blocks", np.array, list(blocks))
         parts = array.map_blocks(
             _block_task,
+            *columns.values(),
             phase=name,
+            columns=tuple(columns),
             topic=self._topic,
             part=part,
             numbers=numbers,
@@ -149,6 +166,14 @@ def tree_reduce(
         ]
         level += 1
     return parts[0]
+
+
+def sums_fan_in(n_clusters: int, n_features: int) -> int:
+    """Large sums (k x p) are merged in pairs, so that few of them wait.
+
+    Which it is depends on k and p alone, as the bits do.
+    """
+    return 2 if 8 * n_clusters * n_features > _LARGE_PART_BYTES else FAN_IN
 
 
 def task(name: str, function: Callable[..., Any], *args: Any) -> Delayed:
@@ -193,8 +218,9 @@ def _pinned(function: Callable[..., Any], *args: Any) -> Any:
 
 def _block_task(
     block: Any,
-    *,
+    *column_blocks: Any,
     phase: str,
+    columns: tuple[str, ...],
     topic: str,
     part: Callable[..., Any],
     numbers: Any,
@@ -209,7 +235,10 @@ def _block_task(
         with in_hand(topic) as wanted, pinned_threads():
             if not wanted:
                 return None
-            result = part(block, start, **shared)
+            beside = {
+                name: column[:, 0] for name, column in zip(columns, column_blocks, strict=True)
+            }
+            result = part(block, start, **beside, **shared)
     except NonFiniteRowError as error:
         raise InputError(
             f"row {start + error.row} (block {number}) of {what} holds NaN, infinity or a value "

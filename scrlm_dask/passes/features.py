@@ -37,6 +37,7 @@ class Features:
     block_rows: int
     what: str  # how messages call it
     path: str | None = None  # where it was opened, for the record
+    in_memory: bool = False  # held by the workers: reading it again costs nothing
 
     @property
     def n_rows(self) -> int:
@@ -53,6 +54,17 @@ class Features:
     @property
     def row_bytes(self) -> int:
         return self.n_features * int(self.array.dtype.itemsize)
+
+    def in_blocks_for(self, n_clusters: int) -> Features:
+        """The same rows in blocks that are no smaller than the float64 sums of so many clusters.
+
+        A pass holds such sums for every block in flight: large ones are shared by more rows.
+        """
+        least = -(-8 * n_clusters * self.n_features // self.row_bytes)
+        if self.block_rows >= min(least, self.n_rows):
+            return self
+        block_rows = self.block_rows * -(-least // self.block_rows)
+        return replace(self, array=self.array.rechunk({0: block_rows}), block_rows=block_rows)
 
 
 def as_features(source: FeaturesLike, block_rows: int | None = None) -> Features:
@@ -77,6 +89,18 @@ def as_features(source: FeaturesLike, block_rows: int | None = None) -> Features
         f"features of type {type(source).__name__} are not understood; give a path, a Zarr array, "
         "a Dask array or a NumPy array"
     )
+
+
+def hold_features(features: Features) -> Features:
+    """The same features, read once and held in the workers' memory."""
+    held = dask.persist(features.array)[0]
+    if current_client() is not None:
+        from distributed import futures_of, wait
+
+        for future in wait(futures_of(held)).done:
+            if future.status == "error":
+                future.result()
+    return replace(features, array=held)
 
 
 def _from_store(stored: StoredArray, block_rows: int | None) -> Features:
@@ -119,7 +143,7 @@ def _from_numpy(source: NDArray[Any], block_rows: int | None) -> Features:
     client = current_client()
     if client is None:
         array = da.from_array(source, chunks=(block_rows, -1), name=f"rows-{uuid4().hex}")
-        return Features(array, block_rows, "the array")
+        return Features(array, block_rows, "the array", in_memory=True)
     # scattered, each block once: inside the graph the scheduler would carry all of the data
     blocks = [source[i : i + block_rows] for i in range(0, len(source), block_rows)]
     futures = client.scatter(blocks, hash=False)
@@ -127,7 +151,7 @@ def _from_numpy(source: NDArray[Any], block_rows: int | None) -> Features:
         da.from_delayed(dask.delayed(future), block.shape, source.dtype)
         for future, block in zip(futures, blocks, strict=True)
     ]
-    return Features(da.concatenate(parts), block_rows, "the array")
+    return Features(da.concatenate(parts), block_rows, "the array", in_memory=True)
 
 
 def _lazy_rows(

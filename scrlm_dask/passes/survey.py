@@ -13,6 +13,7 @@ from scrlm_dask.errors import NonFiniteRowError
 from scrlm_dask.kernels.points import Points, prepare_points
 from scrlm_dask.kernels.preprocessing import (
     AffineMap,
+    FloatArray,
     Moments,
     block_moments,
     merge_moments,
@@ -30,7 +31,7 @@ class Survey:
     """What the first read found: a mergeable part."""
 
     moments: Moments | None
-    gathered: NDArray[Any]  # (n, p) the rows asked for, in row order
+    gathered: FloatArray  # (n, p) the rows asked for, in row order
 
 
 @dataclass(frozen=True)

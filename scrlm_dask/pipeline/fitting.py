@@ -14,33 +14,26 @@ from numpy.typing import NDArray
 
 from scrlm_dask.config import FitConfig, ResolvedConfig
 from scrlm_dask.events import Listener, warn
-from scrlm_dask.kernels.mixture import mixture_parameters
-from scrlm_dask.kernels.points import prepare_points, radius, squared_radius
+from scrlm_dask.kernels.points import squared_radius
+from scrlm_dask.kernels.polish import polished
 from scrlm_dask.kernels.preprocessing import AffineMap, fit_map, needs_moments
 from scrlm_dask.kernels.sampling import Purpose, sample_rows
 from scrlm_dask.model import Model
-from scrlm_dask.passes.assign import AssignedPart, assign_pass, centers_among
+from scrlm_dask.passes.assign import AssignedPart, assign_pass
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.features import Features, FeaturesLike, as_features
+from scrlm_dask.passes.lloyd import polish_pass, send_centers
 from scrlm_dask.passes.loss import ExtractedCenters, extract, loss_pass
 from scrlm_dask.passes.survey import candidates_from, moments_of, survey_pass
+from scrlm_dask.pipeline.memory import check_memory, place_features, plan_memory
+from scrlm_dask.pipeline.models import model_from
 from scrlm_dask.pipeline.notes import announce, comment
-from scrlm_dask.pipeline.records import closing_record, opening_record
+from scrlm_dask.pipeline.records import closing_record, config_record, opening_record
+from scrlm_dask.pipeline.refinement import Refinement, refine
+from scrlm_dask.pipeline.results import Fit, begin_run, finish_run, joined_labels
 from scrlm_dask.storage.arrays import absolute
-from scrlm_dask.storage.features import mark_complete
 from scrlm_dask.storage.labels import create_labels_store
-from scrlm_dask.storage.models import save_model
-from scrlm_dask.storage.outputs import RUN_KIND, check_apart, check_way, discard
-from scrlm_dask.storage.runs import RunDirectory
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A fitted model and the record of its run (what `run.json` holds)."""
-
-    model: Model
-    labels: NDArray[np.int32] | None  # (N,) if they were collected
-    record: dict[str, Any]
+from scrlm_dask.storage.outputs import RUN_KIND, check_apart, check_way
 
 
 def fit(
@@ -56,9 +49,9 @@ def fit(
     """Fit SCRLM to features. With `out`, model, labels and record go to that run directory."""
     features = as_features(source, block_rows)
     resolved = config.resolve(features.n_rows)
-    record = opening_record(features, resolved)
+    record = opening_record(features, config_record(resolved))
     with ExitStack() as undo, Execution(listener) as execution:
-        run = _begin_run(features, out, overwrite, record, undo)
+        run = begin_run(features, out, overwrite, record, undo)
         announce(execution, resolved)
         begin = time.perf_counter()
         labels_url = None
@@ -66,13 +59,12 @@ def fit(
             labels_url = create_labels_store(run.labels, features.n_rows, features.block_rows)
         found = _algorithm(execution, features, resolved, labels_url, collect_labels)
         record |= closing_record(found.model, execution, time.perf_counter() - begin)
+        record |= found.record
         if run is not None:
-            mark_complete(run.labels)
-            save_model(found.model, run.model)
-            run.finish(record)
+            finish_run(run, found.model, record)
         undo.pop_all()
-        comment(execution, found.model)
-    return Fit(found.model, _joined(found.assigned, collect_labels), record)
+        comment(execution, found.model, config)
+    return Fit(found.model, joined_labels(found.assigned, collect_labels), record)
 
 
 def check_fit(
@@ -93,6 +85,7 @@ def check_fit(
 class _Found:
     model: Model
     assigned: AssignedPart
+    record: dict[str, Any]
 
 
 def _algorithm(
@@ -104,22 +97,64 @@ def _algorithm(
 ) -> _Found:
     """Algorithm 1, and the mixture's parameters from the rows as they are labelled."""
     asked = config.asked
+    features = _placed(execution, features, config)
     affine, candidates = _candidates(execution, features, config)
     losses = loss_pass(execution, features, candidates, config)
     extracted = extract(execution, candidates, losses, config)
-    centers = centers_among(candidates, extracted.extraction.picks, affine)
-    sq_radius = squared_radius(asked.rho, asked.F, features.n_features)
     del candidates  # only their centers are needed from here on
+    moved = _moved(execution, features, extracted.centers, affine, asked)
     assigned = assign_pass(
         execution,
         features,
-        centers,
-        sq_radius,
-        n_clusters=len(extracted.rows),
+        send_centers(moved.centers, affine),
+        asked.sq_radius(features.n_features),
+        n_clusters=len(moved.centers),
         labels_url=labels_url,
         collect=collect,
     )
-    return _Found(_model(extracted, assigned, affine, config), assigned)
+    model = _model(extracted, moved.centers, assigned, affine, config)
+    return _Found(model, assigned, {"kmeans": moved.record()} if asked.refine.max_iter else {})
+
+
+def _placed(execution: Execution, features: Features, config: ResolvedConfig) -> Features:
+    """Features in the workers' memory, where k-means reads them often and they fit."""
+    refine = config.asked.refine
+    if refine.max_iter == 0:
+        return features
+    # before the fit nobody knows how many clusters there are; candidates are an upper bound
+    most = min(config.asked.n_clusters or config.n_candidates, config.n_candidates)
+    plan = plan_memory(features, most)
+    return place_features(execution, features, plan, refine.persist, 3 + refine.max_iter)
+
+
+def _moved(
+    execution: Execution,
+    features: Features,
+    centers: NDArray[Any],
+    affine: AffineMap,
+    config: FitConfig,
+) -> Refinement:
+    """The centers picked, polished and refined as far as that is asked for."""
+    if len(centers) == 0 or not (config.polish or config.refine.max_iter):
+        return Refinement(centers)
+    features = features.in_blocks_for(len(centers))
+    if config.polish:
+        reach = squared_radius(config.rho, config.F, features.n_features)
+        here = send_centers(centers, affine)
+        inside = polish_pass(execution, features, here, reach, len(centers))
+        centers = polished(centers, inside, affine.unit_length)
+    if not config.refine.max_iter:
+        return Refinement(centers)
+    check_memory(plan_memory(features, len(centers)), len(centers))
+    return refine(
+        execution,
+        features,
+        centers.astype(np.float64),
+        affine,
+        config.refine,
+        sq_radius=config.sq_radius(features.n_features),
+        seed=config.seed,
+    )
 
 
 def _candidates(
@@ -134,47 +169,19 @@ def _candidates(
 
 
 def _model(
-    extracted: ExtractedCenters, assigned: AssignedPart, affine: AffineMap, config: ResolvedConfig
+    extracted: ExtractedCenters,
+    centers: NDArray[Any],
+    assigned: AssignedPart,
+    affine: AffineMap,
+    config: ResolvedConfig,
 ) -> Model:
-    sums = assigned.sums
-    asked = config.asked
-    points = prepare_points(extracted.centers, affine)
-    centers = points.raw * points.inv_norms[:, None]
-    reach = radius(asked.rho, asked.F, affine.n_features)
-    mixture = mixture_parameters(sums, centers, affine.scale, reach)
-    return Model(
-        centers=extracted.centers,
+    return model_from(
+        centers,
+        assigned.sums,
+        affine,
+        config.asked,
         center_rows=extracted.rows,
         losses=extracted.extraction.losses,
         neighbors=extracted.extraction.neighbors,
-        means=mixture.means,
-        counts=sums.counts,
-        weights=mixture.weights,
-        sigmas=mixture.sigmas,
-        outlier_weight=mixture.outlier_weight,
-        n_outliers=sums.n_rows - int(sums.counts.sum()),
-        n_rows=sums.n_rows,
         n_candidates=config.n_candidates,
-        affine=affine,
-        config=asked,
     )
-
-
-def _begin_run(
-    features: Features,
-    out: str | Path | None,
-    overwrite: bool,
-    record: dict[str, Any],
-    undo: ExitStack,
-) -> RunDirectory | None:
-    if out is None:
-        return None
-    run = RunDirectory(absolute(out))
-    check_apart(run.path, features.path)
-    run.begin(overwrite, record)
-    undo.callback(discard, run.path)
-    return run
-
-
-def _joined(assigned: AssignedPart, collect: bool) -> NDArray[np.int32] | None:
-    return np.concatenate(assigned.labels) if collect else None

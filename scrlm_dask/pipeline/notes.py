@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from scrlm_dask.config import ASSUMED_CLUSTERS, ResolvedConfig
+from scrlm_dask.config import ASSUMED_CLUSTERS, FitConfig, ResolvedConfig
 from scrlm_dask.events import Note
+from scrlm_dask.kernels.points import radius
 from scrlm_dask.kernels.theory import MIN_WEIGHT, missed_cluster_risk, required
 from scrlm_dask.model import Model
 from scrlm_dask.passes.execution import Execution
@@ -24,24 +25,26 @@ def announce(execution: Execution, config: ResolvedConfig) -> None:
         )
 
 
-def comment(execution: Execution, model: Model) -> None:
+def comment(execution: Execution, model: Model, config: FitConfig) -> None:
     """Say what a person should know about the result."""
+    reach = radius(config.rho, config.F, model.n_features)
     if model.n_clusters == 0:
         execution.tell(
             Note(
-                f"no cluster found: no candidate has {model.config.min_neighbors} other row(s) "
-                f"closer than the radius {model.radius:.4g}; try a larger rho than "
-                f"{model.config.rho:g}, more candidates or fewer min_neighbors",
+                f"no cluster found: no candidate has {config.min_neighbors} other row(s) "
+                f"closer than the radius {reach:.4g}; try a larger rho than "
+                f"{config.rho:g}, more candidates or fewer min_neighbors",
                 warning=True,
             )
         )
         return
-    if model.n_clusters == 1 and model.n_outliers == 0 and model.n_rows > 1:
+    alone = model.n_clusters == 1 and model.n_outliers == 0 and model.n_rows > 1
+    if alone and config.robust:
         hint = " (rows of unit length are at most 2 apart)" if model.affine.unit_length else ""
         execution.tell(
             Note(
-                f"one cluster holds all rows: the radius {model.radius:.4g} reaches everything"
-                f"{hint}; try a smaller rho than {model.config.rho:g}",
+                f"one cluster holds all rows: the radius {reach:.4g} reaches everything"
+                f"{hint}; try a smaller rho than {config.rho:g}",
                 warning=True,
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -10,10 +11,19 @@ from scrlm_dask.config import ResolvedConfig
 from scrlm_dask.model import Model
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.features import Features
-from scrlm_dask.storage.models import package_versions
+from scrlm_dask.storage.models import method_of, package_versions
 
 
-def opening_record(features: Features, config: ResolvedConfig) -> dict[str, Any]:
+def config_record(config: ResolvedConfig) -> dict[str, Any]:
+    """What was asked, with the numbers that it stands for."""
+    return {
+        **asdict(config.asked),
+        "n_candidates": config.n_candidates,
+        "loss_rows": config.loss_rows,
+    }
+
+
+def opening_record(features: Features, config: dict[str, Any]) -> dict[str, Any]:
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "features": {
@@ -25,11 +35,7 @@ def opening_record(features: Features, config: ResolvedConfig) -> dict[str, Any]
             "blocks": features.n_blocks,
             "block_rows": features.block_rows,
         },
-        "config": {
-            **asdict(config.asked),
-            "n_candidates": config.n_candidates,
-            "loss_rows": config.loss_rows,
-        },
+        "config": config,
         "versions": package_versions(),
     }
 
@@ -39,10 +45,13 @@ def closing_record(model: Model, execution: Execution, seconds: float) -> dict[s
         "seconds": seconds,
         "phases": [asdict(phase) for phase in execution.phases],
         "workers": execution.reports,
-        "radius": model.radius,
+        "method": method_of(model),
+        # JSON has no infinity: null stands for it
+        "radius": model.radius if math.isfinite(model.radius) else None,
         "clusters": model.n_clusters,
         "outliers": model.n_outliers,
         "outlier_share": model.n_outliers / model.n_rows,
         "outlier_weight": model.outlier_weight,
+        "inertia": model.inertia,
         "counts": model.counts.tolist(),
     }

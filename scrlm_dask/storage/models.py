@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import zarr
 
-from scrlm_dask.config import FitConfig
+from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.model import Model
@@ -29,26 +30,32 @@ _ARRAYS = (
     "weights",
     "sigmas",
 )
-_NUMBERS = ("outlier_weight", "n_outliers", "n_rows", "n_candidates")
+_NUMBERS = ("outlier_weight", "n_outliers", "n_rows", "n_candidates", "inertia")
+_CONFIGS: dict[str, type[FitConfig] | type[KMeansConfig]] = {
+    "scrlm": FitConfig,
+    "k-means": KMeansConfig,
+}
 _PACKAGES = ("scrlm-dask", "dask", "distributed", "zarr", "numpy", "numba", "scipy")
 
 
 def save_model(model: Model, path: str | Path) -> None:
     """Write the model to a new Zarr group at `path`."""
     url = absolute(path)
-    attributes = {
+    attributes: dict[str, Any] = {
         KIND: MODEL_KIND,
         "format": FORMAT,
         "complete": False,
-        "rho": model.config.rho,
-        "F": model.config.F,
-        "radius": model.radius,
+        "method": method_of(model),
+        # JSON has no infinity: null stands for it
+        "radius": model.radius if math.isfinite(model.radius) else None,
         "seed": model.config.seed,
         "preprocess": model.affine.kind,
         "config": asdict(model.config),
         "versions": package_versions(),
         **{name: getattr(model, name) for name in _NUMBERS},
     }
+    if isinstance(model.config, FitConfig):
+        attributes |= {"rho": model.config.rho, "F": model.config.F}
     zarr.create_group(url, attributes=attributes)
     for name in _ARRAYS:
         add_array(f"{url}/{name}", getattr(model, name))
@@ -89,8 +96,13 @@ def _model_in(group: zarr.Group, url: str) -> Model:
     }
     affine = AffineMap(attributes["preprocess"], arrays.pop("shift"), arrays.pop("scale"))
     numbers = {name: attributes[name] for name in _NUMBERS}
-    config = FitConfig(**attributes["config"])
+    config = _CONFIGS[attributes["method"]](**attributes["config"])
     return Model(**arrays, **numbers, affine=affine, config=config)
+
+
+def method_of(model: Model) -> str:
+    """Whose model it is; refined by k-means or not, SCRLM's stays SCRLM's."""
+    return "scrlm" if isinstance(model.config, FitConfig) else "k-means"
 
 
 def package_versions() -> dict[str, str]:

@@ -38,10 +38,12 @@ def sums_of(
     own = [x[labels == j] - center for j, center in enumerate(centers)]
     return ClusterSums(
         counts=np.array([d.shape[0] for d in own], dtype=np.int64),
+        masses=np.array([d.shape[0] for d in own], dtype=np.float64),
         offsets=np.array([d.sum(axis=0) for d in own]).reshape(centers.shape),
         sq_distances=np.array([np.square(d * scale).sum() for d in own]),
         input_sq_distances=np.array([np.square(d).sum() for d in own]),
         n_rows=x.shape[0],
+        total_mass=float(x.shape[0]),
     )
 
 
@@ -50,7 +52,8 @@ def unscaled(
 ) -> ClusterSums:
     """Sums where model units are input units."""
     sq = np.array(sq_distances)
-    return ClusterSums(np.array(counts, np.int64), offsets, sq, sq, n_rows)
+    masses = np.array(counts, np.float64)
+    return ClusterSums(np.array(counts, np.int64), masses, offsets, sq, sq, n_rows, float(n_rows))
 
 
 # ---------------------------------------------------------------- truncated_sigma
@@ -134,7 +137,9 @@ def test_mixture_by_hand() -> None:
     # offsets 0+2+4 = 6, mean 10 + 6/3 = 12; scale 1/2: squared distances 0 + 1 + 4 = 5,
     # scatter 5 - 3 (2/2)^2 = 2, sigma^2 = 2/(3-1) = 1 in model units; in input units the squared
     # distances are 0 + 4 + 16 = 20, the scatter 20 - 3 2^2 = 8, sigma^2 = 8/2 = 4
-    sums = ClusterSums(np.array([3]), np.array([[6.0]]), np.array([5.0]), np.array([20.0]), 4)
+    sums = ClusterSums(
+        np.array([3]), np.array([3.0]), np.array([[6.0]]), np.array([5.0]), np.array([20.0]), 4, 4.0
+    )
     fit = mixture_parameters(sums, np.array([[10.0]]), np.array([0.5]), math.inf)
     np.testing.assert_allclose(fit.means, [[12.0]])
     np.testing.assert_allclose(fit.sigmas, [2.0])
@@ -145,7 +150,9 @@ def test_mixture_by_hand() -> None:
 def test_sigma_is_measured_in_input_units() -> None:
     # p = 2, the second feature constant and scaled by 1: rows (0, 9), (3, 9), (6, 9) around the
     # center (3, 9): squared distances 9 + 0 + 9 = 18, sigma^2 = 18 / 2 / p = 4.5 in input units
-    sums = ClusterSums(np.array([3]), np.zeros((1, 2)), np.array([2.0]), np.array([18.0]), 3)
+    sums = ClusterSums(
+        np.array([3]), np.array([3.0]), np.zeros((1, 2)), np.array([2.0]), np.array([18.0]), 3, 3.0
+    )
     fit = mixture_parameters(sums, np.array([[3.0, 9.0]]), np.array([1 / 3, 1.0]), math.inf)
     np.testing.assert_allclose(fit.sigmas, [math.sqrt(4.5)])
 

@@ -1,28 +1,21 @@
-"""SCRLM in scikit-learn's conventions: validate, delegate, store."""
+"""SCRLM in scikit-learn's conventions."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import dask.array as da
 import numpy as np
-import zarr
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from scrlm_dask.config import FitConfig
+from scrlm_dask.config import FitConfig, LloydConfig, lloyd_config
+from scrlm_dask.estimators.base import Clusterer, is_lazy, seed_of
 from scrlm_dask.kernels.preprocessing import Preprocess
-from scrlm_dask.model import Model
-from scrlm_dask.passes.assign import lazy_labels
-from scrlm_dask.passes.features import FeaturesLike, as_features
-from scrlm_dask.pipeline import center_points, check_width, fit, predict
-from scrlm_dask.storage.features import check_features_like
+from scrlm_dask.passes.features import FeaturesLike
+from scrlm_dask.pipeline import fit
 
 
-class SCRLM(ClusterMixin, BaseEstimator):
+class SCRLM(Clusterer):
     """Scalable Clustering by Robust Loss Minimization: finds clusters and marks outliers -1.
 
     Fit it on a path or URL of a Zarr store, a `zarr.Array`, a Dask array or a NumPy array. The work
@@ -49,12 +42,20 @@ class SCRLM(ClusterMixin, BaseEstimator):
         The map applied to rows first; it belongs to the model. "l2" is for cosine distance.
     random_state : int, RandomState or None
         Seed of the choice of candidates; the same int gives the same bits.
+    polish : bool
+        Move each center to the mean of the rows inside its radius, in one more pass.
+    refine : int or LloydConfig
+        k-means iterations from the centers found; a `LloydConfig` also sets when to stop.
+    robust : bool
+        Rows outside the radius take no part in k-means and stay outliers. False is the paper's
+        SCRLM + k-means: all rows take part, and every row gets the label of its nearest center.
     block_rows : int or None
         Rows handled at a time; None follows the input's chunks.
 
     Attributes
     ----------
-    cluster_centers_ : (k, p) the rows picked as centers, in the units of the input.
+    cluster_centers_ : (k, p) the rows picked as centers, or the refined centers, in the units of
+        the input.
     means_ : (k, p) mean of each cluster's rows; with "l2", of their unit-length versions, and
         sigmas likewise.
     weights_, sigmas_ : (k,) share of rows and standard deviation of each mixture component.
@@ -62,6 +63,7 @@ class SCRLM(ClusterMixin, BaseEstimator):
     labels_ : (N,) cluster of each row, -1 for outliers; a lazy Dask array unless the input was
         a NumPy array.
     n_clusters_, n_features_in_, rho_, radius_ : what was found and used.
+    inertia_, n_iter_ : sum of squared distances, and the k-means iterations done.
     model_ : the `Model`; record_ : what the run did, phase by phase.
     """
 
@@ -76,6 +78,9 @@ class SCRLM(ClusterMixin, BaseEstimator):
         preprocess: Preprocess = "standardize",
         random_state: Any = 0,
         block_rows: int | None = None,
+        polish: bool = False,
+        refine: int | LloydConfig = 0,
+        robust: bool = True,
     ) -> None:
         self.n_clusters = n_clusters
         self.rho = rho
@@ -86,28 +91,26 @@ class SCRLM(ClusterMixin, BaseEstimator):
         self.preprocess = preprocess
         self.random_state = random_state
         self.block_rows = block_rows
+        self.polish = polish
+        self.refine = refine
+        self.robust = robust
 
     def fit(self, X: FeaturesLike, y: object = None) -> Self:
         """Find the clusters of X (rows, p)."""
         config = self._config()
-        in_memory = not _is_lazy(X)
+        in_memory = not is_lazy(X)
         if in_memory:
-            X = _validated(self, X, reset=True)
+            X = self._validated(X, reset=True)
         result = fit(X, config, collect_labels=in_memory, block_rows=self.block_rows)
-        self._store(result.model)
-        self.record_ = result.record
-        self.labels_ = result.labels if in_memory else self._lazy(X)
+        self._store(result, X)
+        self.means_ = result.model.means
+        self.weights_ = result.model.weights
+        self.sigmas_ = result.model.sigmas
+        self.outlier_weight_ = result.model.outlier_weight
+        self.n_clusters_ = result.model.n_clusters
+        self.rho_ = config.rho
+        self.radius_ = result.model.radius
         return self
-
-    def predict(self, X: FeaturesLike) -> NDArray[np.int32] | da.Array:
-        """Label rows with the fitted clusters; lazy for lazy input."""
-        check_is_fitted(self)
-        if _is_lazy(X):
-            return self._lazy(X)
-        X = _validated(self, X, reset=False)
-        found = predict(self.model_, X, collect_labels=True, block_rows=self.block_rows)
-        assert found.labels is not None
-        return found.labels
 
     def fit_predict(self, X: FeaturesLike, y: object = None) -> NDArray[np.int32] | da.Array:
         """Fit to X and return its labels."""
@@ -123,42 +126,8 @@ class SCRLM(ClusterMixin, BaseEstimator):
             loss_rows=self.loss_rows,
             min_neighbors=self.min_neighbors,
             preprocess=self.preprocess,
-            seed=_seed(self.random_state),
+            seed=seed_of(self.random_state),
+            polish=self.polish,
+            refine=lloyd_config(self.refine),
+            robust=self.robust,
         )
-
-    def _store(self, model: Model) -> None:
-        self.model_ = model
-        self.cluster_centers_ = model.centers
-        self.means_ = model.means
-        self.weights_ = model.weights
-        self.sigmas_ = model.sigmas
-        self.outlier_weight_ = model.outlier_weight
-        self.n_clusters_ = model.n_clusters
-        self.n_features_in_ = model.n_features
-        self.rho_ = model.config.rho
-        self.radius_ = model.radius
-
-    def _lazy(self, X: FeaturesLike) -> da.Array:
-        # a Dask array keeps its own chunks, so that labels align with it
-        array = X if isinstance(X, da.Array) else as_features(X, self.block_rows).array
-        check_features_like(array.shape, array.dtype, "the input")
-        check_width(self.model_, array.shape[1], "the input")
-        return lazy_labels(array, center_points(self.model_), self.model_.sq_radius)
-
-
-def _is_lazy(X: object) -> bool:
-    return isinstance(X, str | Path | zarr.Array | da.Array)
-
-
-def _validated(estimator: SCRLM, X: object, *, reset: bool) -> NDArray[Any]:
-    """scikit-learn's checks; only for arrays in memory: they would pull lazy input into it."""
-    floats = [np.float64, np.float32, np.float16]
-    checked: NDArray[Any] = validate_data(estimator, X, reset=reset, dtype=floats)
-    return checked
-
-
-def _seed(random_state: Any) -> int:
-    """The seed itself where there is one, so that it can be read in the record."""
-    if isinstance(random_state, int | np.integer):
-        return int(random_state)
-    return int(check_random_state(random_state).randint(2**31))

@@ -1,0 +1,1 @@
+"""SCRLM and k-means in scikit-learn's conventions: validate, delegate, store."""

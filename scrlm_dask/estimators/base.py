@@ -1,0 +1,70 @@
+"""What both estimators share: input that is lazy or in memory, and labels of either kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from scrlm_dask.model import Model
+from scrlm_dask.passes.assign import lazy_labels
+from scrlm_dask.passes.features import FeaturesLike, as_features
+from scrlm_dask.pipeline import Fit, center_points, check_width, predict
+from scrlm_dask.storage.features import check_features_like
+
+
+class Clusterer(ClusterMixin, BaseEstimator):
+    """Fits a `Model` and labels rows with it. NumPy in, NumPy out; everything else is lazy."""
+
+    block_rows: int | None
+    model_: Model
+
+    def predict(self, X: FeaturesLike) -> NDArray[np.int32] | da.Array:
+        """Label rows with the fitted clusters; lazy for lazy input."""
+        check_is_fitted(self)
+        if is_lazy(X):
+            return self._lazy(X)
+        X = self._validated(X, reset=False)
+        found = predict(self.model_, X, collect_labels=True, block_rows=self.block_rows)
+        assert found.labels is not None
+        return found.labels
+
+    def _store(self, result: Fit, X: FeaturesLike) -> None:
+        self.model_ = result.model
+        self.record_ = result.record
+        self.cluster_centers_ = result.model.centers
+        self.inertia_ = result.model.inertia
+        self.n_features_in_ = result.model.n_features
+        self.n_iter_ = len(result.record.get("kmeans", {}).get("iterations", ()))
+        self.labels_ = self._lazy(X) if result.labels is None else result.labels
+
+    def _lazy(self, X: FeaturesLike) -> da.Array:
+        # a Dask array keeps its own chunks, so that labels align with it
+        array = X if isinstance(X, da.Array) else as_features(X, self.block_rows).array
+        check_features_like(array.shape, array.dtype, "the input")
+        check_width(self.model_, array.shape[1], "the input")
+        return lazy_labels(array, center_points(self.model_), self.model_.sq_radius)
+
+    def _validated(self, X: object, *, reset: bool) -> NDArray[Any]:
+        """scikit-learn's checks; only for arrays in memory: they would pull lazy input into it."""
+        floats = [np.float64, np.float32, np.float16]
+        checked: NDArray[Any] = validate_data(self, X, reset=reset, dtype=floats)
+        return checked
+
+
+def is_lazy(X: object) -> bool:
+    return isinstance(X, str | Path | zarr.Array | da.Array)
+
+
+def seed_of(random_state: Any) -> int:
+    """The seed itself where there is one, so that it can be read in the record."""
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31))

@@ -1,0 +1,244 @@
+"""One Lloyd iteration of k-means: rows to their nearest center, centers to the mean of their rows.
+
+With a radius, rows farther than it from every center take no part. Both steps then lower the sum
+over rows of min(|x - c|^2, R^2), which is what is called inertia here; without one it is the usual.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.assignment import RunningSums
+from scrlm_dask.kernels.compiled import compiled
+from scrlm_dask.kernels.mixture import ClusterSums, cluster_drifts, merge_sums
+from scrlm_dask.kernels.points import Points, Tile, exact_sq_distance, inverse_norms, tiles
+from scrlm_dask.kernels.preprocessing import FloatArray, native_float
+
+MOST_WORST = 16  # worst-served rows that a pass brings home; more empty clusters wait for the next
+
+
+@dataclass(frozen=True)
+class WorstRows:
+    """Rows that lie farthest from their centers, the farthest first, ties by row number."""
+
+    sq_distances: NDArray[np.float64]  # (w,) in model units
+    numbers: NDArray[np.int64]  # (w,) row numbers
+    raw: FloatArray  # (w, p)
+
+
+@dataclass(frozen=True)
+class LloydPart:
+    """What some rows say about the centers: a mergeable part."""
+
+    sums: ClusterSums
+    moved: int  # rows whose label is another than before
+    worst: WorstRows
+
+
+@dataclass(frozen=True)
+class LloydBlock:
+    """A block's part, and its labels for the next iteration to compare with."""
+
+    part: LloydPart
+    labels: NDArray[np.int32]  # (rows,)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Centers after an iteration, in input units, and what became of the empty ones."""
+
+    centers: NDArray[np.float64]  # (k, p)
+    empty: int  # clusters that had no row
+    reseeded: int  # of them, moved to a badly served row
+
+
+def lloyd_part(
+    block: NDArray[Any],
+    start: int,
+    centers: Points,
+    sq_radius: float,
+    weights: NDArray[np.float64] | None = None,
+    previous: NDArray[np.int32] | None = None,
+) -> LloydBlock:
+    """Label the rows of a block (rows, p) that begins at row `start`, and sum them by label.
+
+    `weights` (rows,) says how much each row counts; `previous` (rows,) are the labels before.
+    """
+    labels, sq_distances = np.empty(len(block), np.int32), np.empty(len(block))
+    sums = RunningSums(centers, len(block), weights)
+    for tile in tiles(block, centers):
+        here = slice(tile.start, tile.stop)
+        _label_tile(tile, centers, sq_radius, labels[here], sq_distances[here])
+        sums.add(tile, labels[here], sq_distances[here])
+    moved = len(block) if previous is None else int(np.count_nonzero(labels != previous))
+    served = sq_distances if weights is None else np.where(weights > 0.0, sq_distances, 0.0)
+    worst = _worst_rows(block, start, np.where(labels != OUTLIER, served, 0.0))
+    return LloydBlock(LloydPart(sums.finish(), moved, worst), labels)
+
+
+def nearest_labels(
+    block: NDArray[Any], centers: Points
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Nearest center of each row (rows,), ties to the first, and the squared distance to it."""
+    labels, sq_distances = np.empty(len(block), np.int32), np.empty(len(block))
+    for tile in tiles(block, centers):
+        here = slice(tile.start, tile.stop)
+        _label_tile(tile, centers, math.inf, labels[here], sq_distances[here])
+    return labels, sq_distances
+
+
+def merge_lloyd(a: LloydPart, b: LloydPart) -> LloydPart:
+    worst = WorstRows(
+        np.concatenate([a.worst.sq_distances, b.worst.sq_distances]),
+        np.concatenate([a.worst.numbers, b.worst.numbers]),
+        np.concatenate([a.worst.raw, b.worst.raw]),
+    )
+    order = np.lexsort((worst.numbers, -worst.sq_distances))[:MOST_WORST]
+    worst = WorstRows(worst.sq_distances[order], worst.numbers[order], worst.raw[order])
+    return LloydPart(merge_sums(a.sums, b.sums), a.moved + b.moved, worst)
+
+
+def inertia(sums: ClusterSums, sq_radius: float = math.inf) -> float:
+    """Sum of squared distances, a row outside the radius counting as if it lay on it."""
+    outside = sums.total_mass - float(sums.masses.sum())
+    inside = float(sums.sq_distances.sum())
+    return inside if math.isinf(sq_radius) else inside + max(outside, 0.0) * sq_radius
+
+
+def move_centers(centers: NDArray[np.float64], part: LloydPart, unit_length: bool) -> Moved:
+    """Centers (k, p) go to the mean of their rows, empty ones to the worst-served rows.
+
+    With `unit_length` rows count at unit length, and so do the centers: spherical k-means.
+    """
+    moved = centers * inverse_norms(centers, unit_length)[:, None] + cluster_drifts(part.sums)
+    if unit_length:
+        moved = _unit_or(moved, centers)
+    empty = np.flatnonzero(part.sums.masses == 0.0)
+    seeds = _distinct_rows(part.worst, unit_length)[: len(empty)] if len(empty) else ()
+    for k, seed in zip(empty, seeds, strict=False):
+        moved[k] = seed
+    return Moved(moved, len(empty), len(seeds))
+
+
+def relative_shift(
+    before: NDArray[np.float64],
+    after: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    mean_sq_distance: float,
+) -> float:
+    """How far centers (k, p) moved against how far rows lie from them, both root mean squares."""
+    mean_sq_shift = float(np.square((after - before) * scale).sum()) / max(len(after), 1)
+    if mean_sq_shift == 0.0:
+        return 0.0
+    return math.sqrt(mean_sq_shift / mean_sq_distance) if mean_sq_distance > 0.0 else math.inf
+
+
+def _label_tile(
+    tile: Tile,
+    centers: Points,
+    sq_radius: float,
+    labels: NDArray[np.int32],
+    sq_distances: NDArray[np.float64],
+) -> None:
+    _nearest(
+        tile.products,
+        tile.raw,
+        tile.inv_norms,
+        tile.sq_norms,
+        centers.raw,
+        centers.inv_norms,
+        (0.5 * centers.sq_norms).astype(np.float32),
+        float(centers.sq_norms.max()),
+        centers.scale,
+        centers.error_factor,
+        labels,
+        sq_distances,
+    )
+    labels[~(sq_distances < sq_radius)] = OUTLIER
+
+
+def _worst_rows(block: NDArray[Any], start: int, sq_distances: NDArray[np.float64]) -> WorstRows:
+    """The worst-served rows of a block; rows that lie on their center are served well enough."""
+    rows = np.arange(len(block), dtype=np.int64)
+    if len(block) > MOST_WORST:
+        # all that tie with the last one: which of them stay is decided by row number
+        least = np.partition(sq_distances, -MOST_WORST)[-MOST_WORST]
+        rows = np.flatnonzero(sq_distances >= least)
+    rows = rows[sq_distances[rows] > 0.0]
+    rows = rows[np.lexsort((rows, -sq_distances[rows]))][:MOST_WORST]
+    return WorstRows(sq_distances[rows], start + rows, native_float(block[rows]))
+
+
+def _distinct_rows(worst: WorstRows, unit_length: bool) -> list[NDArray[np.float64]]:
+    """The worst-served rows as centers: of rows that are alike only the first."""
+    raw = worst.raw.astype(np.float64)
+    points = raw * inverse_norms(raw, unit_length)[:, None]
+    distinct: list[NDArray[np.float64]] = []
+    for point in points:
+        if not any(np.array_equal(point, other) for other in distinct):
+            distinct.append(point)
+    return distinct
+
+
+def _unit_or(points: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Points (k, p) at unit length; where one has no direction, the other in its place."""
+    norms = np.sqrt(np.square(points).sum(axis=1, keepdims=True))
+    return np.asarray(np.where(norms > 0.0, points / np.where(norms > 0.0, norms, 1.0), others))
+
+
+@compiled()
+def _nearest(  # type: ignore[no-untyped-def]
+    products,
+    raw,
+    inv_norms,
+    sq_norms,
+    c_raw,
+    c_inv_norms,
+    c_half_sq_norms,
+    c_largest_sq_norm,
+    scale,
+    error_factor,
+    labels,
+    sq_distances,
+):
+    rows, k = products.shape
+    values = np.empty(k, np.float32)
+    # floats above 0 rank like their bits, and the least integer is found many at a time
+    bits = values.view(np.int32)
+    # a byte a center, looked through eight at a time: nearly all of them are 0
+    maybe = np.zeros(-(-k // 8) * 8, np.uint8)
+    eights = maybe.view(np.uint64)
+    least = np.empty(1, np.int32)
+    least_value = least.view(np.float32)
+    for i in range(rows):
+        # half of the squared distance; rounding can take it below 0, where bits rank the other way
+        # round: all those are within the error of each other
+        offset = np.float32(0.5 * sq_norms[i])
+        for j in range(k):
+            values[j] = (c_half_sq_norms[j] - products[i, j]) + offset
+        low = bits[0]
+        for j in range(k):
+            low = min(low, bits[j])
+        least[0] = low
+        error = error_factor * (sq_norms[i] + c_largest_sq_norm)
+        limit = np.float32(max(np.float64(least_value[0]), 0.0) + error)
+        for j in range(k):
+            maybe[j] = values[j] <= limit
+        # whatever rounding could put first is measured exactly
+        label, nearest = -1, np.inf
+        for eight in range(len(eights)):
+            if eights[eight] == 0:
+                continue
+            for j in range(8 * eight, 8 * eight + 8):
+                if maybe[j] == 0:
+                    continue
+                sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
+                if sq_dist < nearest:
+                    label, nearest = j, sq_dist
+        labels[i], sq_distances[i] = label, nearest

@@ -1,0 +1,146 @@
+"""Where k-means begins: k-means++ on points in memory, and SCRLM's centers of a sample."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels.extraction import extract_centers
+from scrlm_dask.kernels.lloyd import lloyd_part, move_centers, nearest_labels
+from scrlm_dask.kernels.loss import loss_part
+from scrlm_dask.kernels.points import Points, prepare_points
+from scrlm_dask.kernels.preprocessing import AffineMap, FloatArray
+from scrlm_dask.kernels.theory import required
+
+_F = 2.5
+# Expected rows of a sample inside a radius, against those of a cluster of average size.
+RADIUS_LADDER = (0.125, 0.25, 0.5, 1.0, 2.0)
+_PROBES = 512
+_SAMPLE_BYTES = 128 * 2**20
+_LEAST_CANDIDATES = 4096
+
+
+@dataclass(frozen=True)
+class SampleSizes:
+    """Rows that an SCRLM start looks at."""
+
+    judged: int  # rows over which the loss is taken
+    candidates: int  # of them, tried as centers
+    held_out: int  # other rows, on which the choice of the radius is made
+
+
+@dataclass(frozen=True)
+class Start:
+    """Centers to begin from, and how good they are on rows they have not seen."""
+
+    centers: NDArray[np.float64]  # (k, p) in input units
+    rho: float
+    extracted: int  # centers that SCRLM found; the rest came by k-means++
+    mean_sq_distance: float
+
+
+def plus_plus(
+    points: Points,
+    n_clusters: int,
+    rng: np.random.Generator,
+    weights: NDArray[np.float64] | None = None,
+    begin: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64]:
+    """k-means++ (Arthur & Vassilvitskii), the best of a few draws each time as scikit-learn does.
+
+    Positions of `n_clusters` points; `begin` are positions that are chosen already. Where fewer
+    points differ than are asked for, the first ones not chosen yet fill up.
+    """
+    n = len(points.raw)
+    masses = np.ones(n) if weights is None else weights
+    picks = [] if begin is None else [int(i) for i in begin]
+    if not picks:
+        picks.append(int(rng.choice(n, p=masses / masses.sum())))
+    closest = np.full(n, np.inf)
+    for some in range(0, len(picks), _PROBES):
+        near = _sq_distances(points, np.array(picks[some : some + _PROBES])).min(axis=0)
+        closest = np.minimum(closest, near)
+    draws = 2 + int(math.log(n_clusters))
+    while len(picks) < n_clusters:
+        reach = np.cumsum(masses * closest)
+        if not reach[-1] > 0.0:
+            break  # every point lies on a chosen one
+        drawn = np.searchsorted(reach, rng.random(draws) * reach[-1], side="right")
+        drawn = np.minimum(drawn, n - 1)
+        rivals = np.minimum(closest, _sq_distances(points, drawn))
+        best = int(np.argmin(rivals @ masses))
+        closest = rivals[best]
+        closest[drawn[best]] = 0.0
+        picks.append(int(drawn[best]))
+    missing = n_clusters - len(picks)
+    return np.array(picks + _others(n, picks)[:missing], np.int64)
+
+
+def scrlm_sample_sizes(n_rows: int, n_features: int, n_clusters: int) -> SampleSizes:
+    """As many rows as the theory asks to find so many clusters, within bounds on memory and time.
+
+    Held-out rows are as many as the candidates, as far as there are rows.
+    """
+    fitting = max(2 * n_clusters, _SAMPLE_BYTES // (4 * n_features))
+    judged = min(n_rows, fitting, required(n_clusters).n_rows)
+    candidates = min(judged, max(_LEAST_CANDIDATES, 4 * n_clusters))
+    return SampleSizes(judged, candidates, min(n_rows - judged, candidates))
+
+
+def radius_ladder(sample: Points, n_clusters: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Squared radii to try (rising): a row has so and so many of the sample's rows inside them.
+
+    In k clusters of equal size a row has one k-th of the rows around it, whatever their scale.
+    """
+    probes = rng.permutation(len(sample.raw))[:_PROBES]
+    sq = np.sort(_sq_distances(sample, probes), axis=None)[len(probes) :]  # not to themselves
+    shares = np.minimum(np.array(RADIUS_LADDER) / n_clusters, 0.5)
+    ladder = np.quantile(sq, shares) if len(sq) else np.zeros(0)
+    return np.unique(ladder[ladder > 0.0])
+
+
+def scrlm_start(
+    judged: FloatArray,
+    held_out: FloatArray,
+    n_candidates: int,
+    affine: AffineMap,
+    n_clusters: int,
+    sq_radius: float,
+    seed: int,
+) -> Start:
+    """SCRLM on rows (judged, p) with one radius, moved to the means of the rows around them.
+
+    The first `n_candidates` rows are the candidates. Where fewer centers are found than asked for,
+    k-means++ adds to them.
+    """
+    rows = np.arange(len(judged), dtype=np.int64)
+    candidates = prepare_points(judged[:n_candidates], affine)
+    rho = math.sqrt(sq_radius / (_F * affine.n_features))
+    losses = loss_part(judged, rows, candidates, rows[:n_candidates], rho, _F)
+    found = extract_centers(candidates, rows[:n_candidates], losses, rho, _F, n_clusters, 1)
+    rng = np.random.default_rng(seed)
+    picks = plus_plus(candidates, n_clusters, rng, begin=found.picks)
+    centers = judged[picks].astype(np.float64)
+    step = lloyd_part(judged, 0, prepare_points(centers, affine), math.inf)
+    moved = move_centers(centers, step.part, affine.unit_length).centers
+    test = held_out if len(held_out) else judged
+    _, sq_distances = nearest_labels(test, prepare_points(moved, affine))
+    return Start(moved, rho, len(found.picks), float(sq_distances.mean()))
+
+
+def _sq_distances(points: Points, picks: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Squared distances (picks, points), good to float32."""
+    products = points.mapped[picks] @ points.mapped.T
+    sq = points.sq_norms[picks, None] + points.sq_norms - 2.0 * products
+    sq = np.maximum(sq, 0.0)
+    # rounding must not leave a point at a distance from itself
+    sq[np.arange(len(picks)), picks] = 0.0
+    return np.asarray(sq)
+
+
+def _others(n: int, picks: list[int]) -> list[int]:
+    chosen = set(picks)
+    return [i for i in range(n) if i not in chosen]

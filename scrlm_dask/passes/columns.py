@@ -1,0 +1,102 @@
+"""One number a row, cut like the features: sample weights, and labels of an earlier pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.passes.clients import current_client
+from scrlm_dask.passes.features import Features
+from scrlm_dask.storage.arrays import StoredArray, read_rows
+from scrlm_dask.storage.labels import NpyLabels
+from scrlm_dask.storage.weights import WHAT, check_weights_like, open_weights
+
+WeightsLike: TypeAlias = str | Path | da.Array | NDArray[Any] | None
+
+
+def as_weights(source: WeightsLike, features: Features) -> da.Array | None:
+    """Sample weights (rows, 1) from an array or from a file (.npy or Zarr); checked."""
+    if source is None:
+        return None
+    weights = _as_column(source, features)
+    finite, least, total = dask.compute(
+        da.isfinite(weights).all(), weights.min(), weights.sum(dtype=np.float64)
+    )
+    if not (finite and least >= 0.0):
+        bad = int(dask.compute((~(da.isfinite(weights) & (weights >= 0.0))).argmax(axis=0))[0][0])
+        value = float(weights[bad].compute()[0])
+        raise InputError(f"the sample weight of row {bad} is {value}; weights are finite and >= 0")
+    if not total > 0.0:
+        raise InputError("all sample weights are 0; at least one row must count")
+    return weights
+
+
+def column_of(
+    parts: list[Delayed], features: Features, blocks: list[int] | None, dtype: Any
+) -> da.Array:
+    """A column whose blocks (rows, 1) are results of tasks, one a block of features."""
+    sizes = features.array.chunks[0]
+    chosen = sizes if blocks is None else [sizes[i] for i in blocks]
+    pieces = [
+        da.from_delayed(part, (size, 1), dtype) for part, size in zip(parts, chosen, strict=True)
+    ]
+    return da.concatenate(pieces)
+
+
+def _as_column(source: Any, features: Features) -> da.Array:
+    if isinstance(source, str | Path):
+        stored = open_weights(source)
+        _check_length(stored.shape[0], features)
+        return da.map_blocks(
+            _read_block,
+            source=stored,
+            chunks=(features.array.chunks[0], (1,)),
+            dtype=np.float64,
+            meta=np.empty((0, 0)),
+            name=f"weights-{uuid4().hex}",
+        )
+    values = source if isinstance(source, da.Array) else np.asarray(source)
+    check_weights_like(values.shape, values.dtype, WHAT)
+    _check_length(values.shape[0], features)
+    if isinstance(values, np.ndarray):
+        values = _from_memory(values, features.block_rows)
+    return values.astype(np.float64)[:, None].rechunk((features.array.chunks[0], (1,)))
+
+
+def _from_memory(values: NDArray[Any], block_rows: int) -> da.Array:
+    client = current_client()
+    if client is None:
+        return da.from_array(values, chunks=block_rows)
+    # sent block by block: inside the graph the scheduler would carry all of it
+    blocks = [values[i : i + block_rows] for i in range(0, len(values), block_rows)]
+    futures = client.scatter(blocks, hash=False)
+    return da.concatenate(
+        [
+            da.from_delayed(dask.delayed(future), block.shape, values.dtype)
+            for future, block in zip(futures, blocks, strict=True)
+        ]
+    )
+
+
+def _check_length(n_rows: int, features: Features) -> None:
+    if n_rows != features.n_rows:
+        raise InputError(
+            f"there are {n_rows} sample weights and {features.n_rows} rows; give one a row"
+        )
+
+
+def _read_block(source: StoredArray | NpyLabels, block_info: Any = None) -> NDArray[np.float64]:
+    (start, stop), _ = block_info[None]["array-location"]
+    if isinstance(source, NpyLabels):
+        values = source.read(start, stop)
+    else:
+        values = read_rows(source, start, stop, WHAT)
+    return values.astype(np.float64)[:, None]
