@@ -51,11 +51,9 @@ def synth(
     block_rows = min(n_rows, -(-fitting // STRATUM_ROWS) * STRATUM_ROWS)
     with ExitStack() as undo, Execution(listener) as execution:
         undo.callback(discard, url)
-        mixture = asdict(spec)
-        manifest = Manifest(
-            n_rows, spec.n_features, "float32", block_rows, (), {"mixture": mixture}
-        )
-        create_features_store(url, manifest, labels=True, attributes={"mixture": mixture})
+        request = {"mixture": asdict(spec)}
+        manifest = Manifest(n_rows, spec.n_features, "float32", block_rows, (), request)
+        create_features_store(url, manifest, labels=True, attributes=request)
         synth_pass(execution, spec, url, n_rows, block_rows)
         truth = true_mixture(spec)
         for name in ("weights", "means", "sigmas"):

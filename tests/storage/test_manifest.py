@@ -1,4 +1,4 @@
-"""The manifest: what a features store must hold, which blocks it has, and whether they are whole."""
+"""The manifest: what a store must hold, which of its blocks are there, whether they are whole."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_changed_block_is_named_with_its_rows(tmp_path: Path) -> None:
 def test_a_digest_that_is_gone_is_an_error_not_zeros(tmp_path: Path) -> None:
     url = store_in(tmp_path, 0, 1, 2)
     Path(url, "digests/c/1/0").unlink()
-    with pytest.raises(StoreError, match="c/1/0 of the digests .* is missing"):
+    with pytest.raises(StoreError, match=r"c/1/0 of the digests .* is missing"):
         check_digest(url, 1, ROWS[4:8])
 
 
