@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from scrlm_dask.errors import ClusterError, InputError, ScrlmError, ScrlmWarning, StoreError
     from scrlm_dask.estimator import SCRLM
     from scrlm_dask.model import Model
-    from scrlm_dask.pipeline import evaluate_run, fit, predict, synth
+    from scrlm_dask.pipeline import (
+        evaluate_run,
+        fit,
+        open_features,
+        predict,
+        synth,
+        write_features,
+    )
     from scrlm_dask.storage.models import load_model
 
 _HOMES = {
@@ -24,6 +31,8 @@ _HOMES = {
     "predict": "pipeline",
     "evaluate_run": "pipeline",
     "synth": "pipeline",
+    "open_features": "pipeline",
+    "write_features": "pipeline",
     "load_model": "storage.models",
     "ScrlmError": "errors",
     "InputError": "errors",
@@ -44,8 +53,10 @@ __all__ = [
     "evaluate_run",
     "fit",
     "load_model",
+    "open_features",
     "predict",
     "synth",
+    "write_features",
 ]
 
 

@@ -1,9 +1,10 @@
-"""The algorithm and what surrounds it, each verb in a file: fit, predict, evaluate, synth."""
+"""The algorithm and what surrounds it, each verb in a file: fit, predict, evaluate, synth, ..."""
 
 from __future__ import annotations
 
 from scrlm_dask.pipeline.drawing import check_synth, synth
 from scrlm_dask.pipeline.evaluation import Evaluation, evaluate_run
+from scrlm_dask.pipeline.exchange import open_features, write_features
 from scrlm_dask.pipeline.fitting import Fit, check_fit, fit
 from scrlm_dask.pipeline.prediction import (
     Prediction,
@@ -24,6 +25,8 @@ __all__ = [
     "check_width",
     "evaluate_run",
     "fit",
+    "open_features",
     "predict",
     "synth",
+    "write_features",
 ]

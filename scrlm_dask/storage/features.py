@@ -169,13 +169,14 @@ def write_features_block(
     """Write the block that begins with row `start`, then its digest, which says that it is done."""
     given = {FEATURES: features, LABELS: labels, IDS: ids}
     arrays = {name: values for name, values in given.items() if values is not None}
+    group = open_node(url, "the features store")
+    assert isinstance(group, zarr.Group)
     for name, values in arrays.items():
-        stored = zarr.open_array(f"{url}/{name}", mode="r")
-        if values.dtype != stored.dtype:
+        if values.dtype != member(group, name).dtype:
             # Zarr would convert in silence, and the digest is of what is stored
             raise InputError(f"{name} of {values.dtype} do not go into {url}: convert them first")
         write_rows(f"{url}/{name}", start, values)
-    block_rows = zarr.open_array(f"{url}/{FEATURES}", mode="r").chunks[0]
+    block_rows = member(group, FEATURES).chunks[0]
     write_digest(url, start // block_rows, *arrays.values())
 
 
