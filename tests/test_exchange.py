@@ -201,7 +201,9 @@ def die_late(block, block_id):
     calls.append(block_id)
     return block if len(calls) < 4 else os._exit(9)
 
-x = da.zeros((1000, 16), dtype=np.float32, chunks=(200, 16)).map_blocks(die_late, dtype="f4")
+x = da.zeros((1000, 16), dtype=np.float32, chunks=(200, 16)).map_blocks(
+    die_late, dtype="f4", meta=np.empty((0, 0), "f4")
+)
 with dask.config.set(scheduler="synchronous"):
     scrlm_dask.write_features(x, {str(tmp_path / "x.zarr")!r}, chunk_bytes={200 * 64})
 """

@@ -16,13 +16,11 @@ from scrlm_dask.kernels.assignment import assign_and_sum, assign_rows
 from scrlm_dask.kernels.mixture import ClusterSums, merge_sums
 from scrlm_dask.kernels.points import Points, prepare_points
 from scrlm_dask.kernels.preprocessing import AffineMap
-from scrlm_dask.passes.execution import FAN_IN, Execution, persist, task
+from scrlm_dask.passes.execution import Execution, fan_in_for, persist, task
 from scrlm_dask.passes.features import Features
 from scrlm_dask.passes.survey import Candidates
 from scrlm_dask.resources import pinned_threads
 from scrlm_dask.storage.labels import write_labels_block
-
-_LARGE_PART_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -57,18 +55,13 @@ def assign_pass(
     labels_url: str | None,
     collect: bool,
 ) -> AssignedPart:
-    """Label every row. Labels go to the store at `labels_url`, to the client, both or nowhere.
-
-    The parts hold k x p sums. Where those are large they are merged in pairs, so that few of them
-    wait; which it is depends on k and p alone, as the bits do.
-    """
-    large = 8 * n_clusters * features.n_features > _LARGE_PART_BYTES
+    """Label every row. Labels go to the store at `labels_url`, to the client, both or nowhere."""
     assigned: AssignedPart = execution.map_reduce(
         "assign",
         features,
         _assign_part,
         _merge,
-        fan_in=2 if large else FAN_IN,
+        fan_in=fan_in_for(8 * n_clusters * features.n_features),
         centers=centers,
         sq_radius=sq_radius,
         labels_url=labels_url,

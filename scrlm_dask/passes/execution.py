@@ -27,6 +27,7 @@ from scrlm_dask.passes.stragglers import in_hand, wait_for_stragglers
 from scrlm_dask.resources import pinned_threads
 
 FAN_IN = 8
+_LARGE_PART_BYTES = 2**20
 
 _listeners: dict[str, Listener] = {}  # by topic, of the runs that this process watches
 
@@ -149,6 +150,14 @@ def tree_reduce(
         ]
         level += 1
     return parts[0]
+
+
+def fan_in_for(part_bytes: int) -> int:
+    """Large parts are merged in pairs, so that few of them wait.
+
+    Whoever asks must count from the shape of the data alone: the bits depend on the answer.
+    """
+    return 2 if part_bytes > _LARGE_PART_BYTES else FAN_IN
 
 
 def task(name: str, function: Callable[..., Any], *args: Any) -> Delayed:

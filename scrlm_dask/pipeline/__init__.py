@@ -6,6 +6,7 @@ from scrlm_dask.pipeline.drawing import check_synth, synth
 from scrlm_dask.pipeline.evaluation import Evaluation, evaluate_run
 from scrlm_dask.pipeline.exchange import open_features, write_features
 from scrlm_dask.pipeline.fitting import Fit, check_fit, fit
+from scrlm_dask.pipeline.inspection import inspect_rows, inspect_store, verify_store
 from scrlm_dask.pipeline.prediction import (
     Prediction,
     center_points,
@@ -25,8 +26,11 @@ __all__ = [
     "check_width",
     "evaluate_run",
     "fit",
+    "inspect_rows",
+    "inspect_store",
     "open_features",
     "predict",
     "synth",
+    "verify_store",
     "write_features",
 ]

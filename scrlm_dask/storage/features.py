@@ -49,8 +49,17 @@ def open_features_store(path: str | Path) -> StoredArray:
     """Find the features and check that they can be used."""
     url = absolute(path)
     node = open_node(url, "the features store")
+    array = features_in(node, url)
     if isinstance(node, zarr.Array):
-        return checked_features(node, url)
+        return checked_features(array, url)
+    _check_finished(node, url)
+    return checked_features(array, f"{url}/{FEATURES}")
+
+
+def features_in(node: zarr.Array[Any] | zarr.Group, url: str) -> zarr.Array[Any]:
+    """The array itself, or the one called `features` in a group."""
+    if isinstance(node, zarr.Array):
+        return node
     array = node.get(FEATURES)
     if not isinstance(array, zarr.Array):
         found = ", ".join(sorted(node)) or "nothing"
@@ -58,8 +67,7 @@ def open_features_store(path: str | Path) -> StoredArray:
             f"the group {url} holds no array called {FEATURES!r} (it holds {found}); "
             "give the path of the array itself"
         )
-    _check_finished(node, url)
-    return checked_features(array, f"{url}/{FEATURES}")
+    return array
 
 
 def _check_finished(group: zarr.Group, url: str) -> None:
