@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from scrlm_dask.estimators.kmeans import KMeans
     from scrlm_dask.estimators.scrlm import SCRLM
     from scrlm_dask.model import Model
-    from scrlm_dask.pipeline import evaluate_run, fit, kmeans, predict, synth
+    from scrlm_dask.pipeline import (
+        evaluate_run,
+        fit,
+        kmeans,
+        open_features,
+        predict,
+        synth,
+        write_features,
+    )
     from scrlm_dask.storage.models import load_model
 
 _HOMES = {
@@ -29,6 +37,8 @@ _HOMES = {
     "predict": "pipeline",
     "evaluate_run": "pipeline",
     "synth": "pipeline",
+    "open_features": "pipeline",
+    "write_features": "pipeline",
     "load_model": "storage.models",
     "ScrlmError": "errors",
     "InputError": "errors",
@@ -53,8 +63,10 @@ __all__ = [
     "fit",
     "kmeans",
     "load_model",
+    "open_features",
     "predict",
     "synth",
+    "write_features",
 ]
 
 

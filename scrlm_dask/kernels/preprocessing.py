@@ -100,7 +100,7 @@ def fit_map(kind: Preprocess, n_features: int, moments: Moments | None) -> Affin
         return AffineMap(kind, zero, one)
     if kind == "center":
         return AffineMap(kind, moments.mean, one)
-    variance = np.where(_is_constant(moments), 0.0, moments.m2 / moments.count)
+    variance = np.where(is_constant(moments), 0.0, moments.m2 / moments.count)
     if kind == "standardize":
         return AffineMap(kind, moments.mean, _inverse_deviation(variance))
     # one factor for all features, so that their proportions stay as they are
@@ -112,7 +112,7 @@ def _inverse_deviation(variance: Any) -> NDArray[np.float64]:
     return np.asarray(1.0 / np.sqrt(np.where(variance > 0.0, variance, 1.0)))
 
 
-def _is_constant(moments: Moments) -> NDArray[np.bool_]:
+def is_constant(moments: Moments) -> NDArray[np.bool_]:
     """Features whose variance is no more than what rounding leaves of a constant."""
     eps = float(np.finfo(np.float64).eps)
     # sums are no longer than a tile before they are merged, so that is how far errors grow

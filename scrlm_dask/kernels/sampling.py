@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     INIT_ROWS = 6
     INIT_CHOICES = 7
     INIT_ROUNDS = 8
+    INSPECTED_ROWS = 10
 
 
 def stream(seed: int, purpose: Purpose, *index: int) -> np.random.Generator:

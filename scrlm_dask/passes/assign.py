@@ -15,7 +15,7 @@ from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.assignment import assign_and_sum, assign_rows
 from scrlm_dask.kernels.mixture import ClusterSums, merge_sums
 from scrlm_dask.kernels.points import Points
-from scrlm_dask.passes.execution import Execution, sums_fan_in
+from scrlm_dask.passes.execution import Execution, fan_in_for
 from scrlm_dask.passes.features import Features
 from scrlm_dask.resources import pinned_threads
 from scrlm_dask.storage.labels import write_labels_block
@@ -55,7 +55,7 @@ def assign_pass(
         features.in_blocks_for(n_clusters),
         _assign_part,
         _merge,
-        fan_in=sums_fan_in(n_clusters, features.n_features),
+        fan_in=fan_in_for(8 * n_clusters * features.n_features),
         columns={} if weights is None else {"weights": weights},
         centers=centers,
         sq_radius=sq_radius,

@@ -168,12 +168,12 @@ def tree_reduce(
     return parts[0]
 
 
-def sums_fan_in(n_clusters: int, n_features: int) -> int:
-    """Large sums (k x p) are merged in pairs, so that few of them wait.
+def fan_in_for(part_bytes: int) -> int:
+    """Large parts are merged in pairs, so that few of them wait.
 
-    Which it is depends on k and p alone, as the bits do.
+    Whoever asks must count from the shape of the data alone: the bits depend on the answer.
     """
-    return 2 if 8 * n_clusters * n_features > _LARGE_PART_BYTES else FAN_IN
+    return 2 if part_bytes > _LARGE_PART_BYTES else FAN_IN
 
 
 def task(name: str, function: Callable[..., Any], *args: Any) -> Delayed:

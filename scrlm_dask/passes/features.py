@@ -103,6 +103,14 @@ def hold_features(features: Features) -> Features:
     return replace(features, array=held)
 
 
+def planned_blocks(
+    shape: tuple[int, int], dtype: np.dtype[Any], block_rows: int, what: str = "the plan"
+) -> Features:
+    """Blocks with nothing in them, for parts that draw or read their rows themselves."""
+    array = _lazy_rows(_nothing, dtype, shape, dtype, block_rows)
+    return Features(array, block_rows, what)
+
+
 def _from_store(stored: StoredArray, block_rows: int | None) -> Features:
     block_rows = block_rows or block_rows_for(stored.shape, stored.dtype, stored.chunks[0])
     array = _lazy_rows(_read_stored, stored, stored.shape, stored.dtype, block_rows)
@@ -171,6 +179,11 @@ def _lazy_rows(
         meta=np.empty((0, 0), dtype),
         name=f"read-{uuid4().hex}",
     )
+
+
+def _nothing(source: np.dtype[Any], block_info: Any = None) -> NDArray[Any]:
+    # strides of 0: the shape of the block without its memory
+    return np.broadcast_to(source.type(0), block_info[None]["chunk-shape"])
 
 
 def _read_stored(source: StoredArray, block_info: Any = None) -> NDArray[Any]:

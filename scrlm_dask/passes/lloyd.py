@@ -17,7 +17,7 @@ from scrlm_dask.kernels.points import Points, prepare_points
 from scrlm_dask.kernels.polish import PolishPart, merge_polish, polish_part
 from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.passes.columns import column_of
-from scrlm_dask.passes.execution import Columns, Execution, persist, sums_fan_in, task, tree_reduce
+from scrlm_dask.passes.execution import Columns, Execution, fan_in_for, persist, task, tree_reduce
 from scrlm_dask.passes.features import Features
 
 
@@ -63,7 +63,7 @@ def lloyd_pass(
         dask.delayed(_labels_of, pure=False)(part, dask_key_name=(f"kmeans-labels-{token}", i))
         for i, part in enumerate(parts)
     ]
-    fan_in = sums_fan_in(n_clusters, features.n_features)
+    fan_in = fan_in_for(8 * n_clusters * features.n_features)
     sums = [
         dask.delayed(_part_of, pure=False)(part, dask_key_name=(f"kmeans-sums-{token}", i))
         for i, part in enumerate(parts)
@@ -85,7 +85,7 @@ def polish_pass(
         features,
         _polish_part,
         merge_polish,
-        fan_in=sums_fan_in(n_clusters, features.n_features),
+        fan_in=fan_in_for(8 * n_clusters * features.n_features),
         centers=centers,
         sq_radius=sq_radius,
     )

@@ -1,11 +1,13 @@
-"""The algorithm and what surrounds it, each verb in a file: fit, predict, evaluate, synth."""
+"""The algorithm and what surrounds it, each verb in a file: fit, predict, evaluate, synth, ..."""
 
 from __future__ import annotations
 
 from scrlm_dask.pipeline.clustering import check_kmeans, kmeans
 from scrlm_dask.pipeline.drawing import check_synth, synth
 from scrlm_dask.pipeline.evaluation import Evaluation, evaluate_run
+from scrlm_dask.pipeline.exchange import open_features, write_features
 from scrlm_dask.pipeline.fitting import check_fit, fit
+from scrlm_dask.pipeline.inspection import inspect_rows, inspect_store, verify_store
 from scrlm_dask.pipeline.prediction import (
     Prediction,
     center_points,
@@ -27,7 +29,12 @@ __all__ = [
     "check_width",
     "evaluate_run",
     "fit",
+    "inspect_rows",
+    "inspect_store",
     "kmeans",
+    "open_features",
     "predict",
     "synth",
+    "verify_store",
+    "write_features",
 ]

@@ -21,6 +21,7 @@ from scrlm_dask.storage.features import (
     create_features_store,
     mark_complete,
 )
+from scrlm_dask.storage.manifest import Manifest
 from scrlm_dask.storage.outputs import FEATURES_KIND, check_way, discard, make_way
 
 
@@ -50,7 +51,9 @@ def synth(
     block_rows = min(n_rows, -(-fitting // STRATUM_ROWS) * STRATUM_ROWS)
     with ExitStack() as undo, Execution(listener) as execution:
         undo.callback(discard, url)
-        create_features_store(url, n_rows, spec.n_features, block_rows, {"mixture": asdict(spec)})
+        request = {"mixture": asdict(spec)}
+        manifest = Manifest(n_rows, spec.n_features, "float32", block_rows, (), request)
+        create_features_store(url, manifest, labels=True, attributes=request)
         synth_pass(execution, spec, url, n_rows, block_rows)
         truth = true_mixture(spec)
         for name in ("weights", "means", "sigmas"):

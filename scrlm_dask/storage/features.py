@@ -1,6 +1,7 @@
 """The features store: an array (rows, p) of floats, or a group that holds `features`.
 
-A group may also hold `labels`, the truth, for those who have it.
+A group may also hold `labels`, the truth, and `ids`, what the rows are called, for those who have
+them. What is written here carries a manifest, too.
 """
 
 from __future__ import annotations
@@ -19,25 +20,46 @@ from scrlm_dask.storage.arrays import (
     check_complete,
     create_array,
     describe,
+    member,
     open_node,
     read_member,
+    read_rows,
     write_rows,
+)
+from scrlm_dask.storage.manifest import (
+    Manifest,
+    create_manifest,
+    manifest_in,
+    missing_blocks,
+    write_digest,
 )
 from scrlm_dask.storage.outputs import FEATURES_KIND, KIND
 
-FEATURES, LABELS = "features", "labels"
+FEATURES, LABELS, IDS = "features", "labels", "ids"
 TRUE = "true_"  # prefix of the parameters of the mixture that rows were drawn from
 MISSING_LABEL = -2  # fill of label arrays: neither a cluster nor an outlier
 TARGET_BLOCK_BYTES = 64 * 2**20
+STORED_DTYPES = ("float16", "float32")  # of features written here
+IDS_DTYPES = ("int64", "str")
 _SMALL_BLOCK_BYTES, _FEW_BLOCKS = 4 * 2**20, 16
+_FEW_NAMED = 5
 
 
 def open_features_store(path: str | Path) -> StoredArray:
     """Find the features and check that they can be used."""
     url = absolute(path)
     node = open_node(url, "the features store")
+    array = features_in(node, url)
     if isinstance(node, zarr.Array):
-        return checked_features(node, url)
+        return checked_features(array, url)
+    _check_finished(node, url)
+    return checked_features(array, f"{url}/{FEATURES}")
+
+
+def features_in(node: zarr.Array[Any] | zarr.Group, url: str) -> zarr.Array[Any]:
+    """The array itself, or the one called `features` in a group."""
+    if isinstance(node, zarr.Array):
+        return node
     array = node.get(FEATURES)
     if not isinstance(array, zarr.Array):
         found = ", ".join(sorted(node)) or "nothing"
@@ -45,11 +67,25 @@ def open_features_store(path: str | Path) -> StoredArray:
             f"the group {url} holds no array called {FEATURES!r} (it holds {found}); "
             "give the path of the array itself"
         )
-    if node.attrs.get("complete", True) is not True:
+    return array
+
+
+def _check_finished(group: zarr.Group, url: str) -> None:
+    """Refuse a store whose writer did not come to its end, and say what is missing of it."""
+    manifest = manifest_in(group)
+    missing = missing_blocks(url) if manifest is not None else []
+    if group.attrs.get("complete", True) is True and not missing:
+        return
+    if manifest is None or not missing:
         raise StoreError(
             f"the features store {url} is unfinished: whoever wrote it was stopped; write it again"
         )
-    return checked_features(array, f"{url}/{FEATURES}")
+    named = ", ".join(str(block) for block in missing[:_FEW_NAMED])
+    more = ", ..." if len(missing) > _FEW_NAMED else ""
+    raise StoreError(
+        f"the features store {url} is unfinished: {len(missing)} of {manifest.n_blocks} blocks are "
+        f"missing ({named}{more}); write it again"
+    )
 
 
 def has_truth(path: str | Path) -> bool:
@@ -100,23 +136,65 @@ def block_rows_for(
 
 
 def create_features_store(
-    path: str | Path, n_rows: int, n_features: int, block_rows: int, attributes: dict[str, Any]
+    path: str | Path,
+    manifest: Manifest,
+    *,
+    labels: bool = False,
+    ids: str | None = None,
+    attributes: dict[str, Any] | None = None,
 ) -> str:
-    """Lay out an empty group with features and labels, marked unfinished; returns its URL."""
+    """Lay out an empty group as the manifest says, marked unfinished; returns its URL.
+
+    With `labels` it has room for the truth, with `ids` (int64 or str) for the names of its rows.
+    """
+    if manifest.dtype not in STORED_DTYPES or ids not in (None, *IDS_DTYPES):
+        raise InputError(
+            f"features of {manifest.dtype} with ids of {ids} cannot be written; features are "
+            f"{' or '.join(STORED_DTYPES)}, ids {' or '.join(IDS_DTYPES)}"
+        )
     url = absolute(path)
-    zarr.create_group(url, attributes={**attributes, KIND: FEATURES_KIND, "complete": False})
-    create_array(
-        f"{url}/{FEATURES}", (n_rows, n_features), (block_rows, n_features), "float32", np.nan
-    )
-    create_array(f"{url}/{LABELS}", (n_rows,), (block_rows,), "int32", MISSING_LABEL)
+    given = attributes or {}
+    zarr.create_group(url, attributes={**given, KIND: FEATURES_KIND, "complete": False})
+    n_rows, n_features, rows = manifest.n_rows, manifest.n_features, manifest.block_rows
+    shape, chunks = (n_rows, n_features), (rows, n_features)
+    create_array(f"{url}/{FEATURES}", shape, chunks, manifest.dtype, np.nan)
+    if labels:
+        create_array(f"{url}/{LABELS}", (n_rows,), (rows,), "int32", MISSING_LABEL)
+    if ids is not None:
+        create_array(f"{url}/{IDS}", (n_rows,), (rows,), ids, "" if ids == "str" else 0)
+    # last: a group with a manifest has all its arrays
+    create_manifest(url, manifest)
     return url
 
 
 def write_features_block(
-    url: str, start: int, features: NDArray[Any], labels: NDArray[np.int32]
+    url: str,
+    start: int,
+    features: NDArray[Any],
+    labels: NDArray[np.int32] | None = None,
+    ids: NDArray[Any] | None = None,
 ) -> None:
-    write_rows(f"{url}/{FEATURES}", start, features)
-    write_rows(f"{url}/{LABELS}", start, labels)
+    """Write the block that begins with row `start`, then its digest, which says that it is done."""
+    given = {FEATURES: features, LABELS: labels, IDS: ids}
+    arrays = {name: values for name, values in given.items() if values is not None}
+    group = open_node(url, "the features store")
+    assert isinstance(group, zarr.Group)
+    for name, values in arrays.items():
+        if values.dtype != member(group, name).dtype:
+            # Zarr would convert in silence, and the digest is of what is stored
+            raise InputError(f"{name} of {values.dtype} do not go into {url}: convert them first")
+        write_rows(f"{url}/{name}", start, values)
+    block_rows = member(group, FEATURES).chunks[0]
+    write_digest(url, start // block_rows, *arrays.values())
+
+
+def block_arrays(url: str, start: int, stop: int) -> tuple[NDArray[Any], ...]:
+    """Rows start..stop-1 of all that a digest covers: features, and labels and ids if present."""
+    group = open_node(url, "the features store")
+    assert isinstance(group, zarr.Group)
+    names = [name for name in (FEATURES, LABELS, IDS) if name in group]
+    arrays = [describe(member(group, name), f"{url}/{name}") for name in names]
+    return tuple(read_rows(array, start, stop, "the features store") for array in arrays)
 
 
 def mark_complete(url: str) -> None:

@@ -50,6 +50,18 @@ def check_apart(path: str, source: str | None) -> None:
         )
 
 
+def staging(path: str) -> str:
+    """Where to write what comes to `path`: beside what it replaces, which may still be read."""
+    return f"{path}.partial" if Path(path).exists() else path
+
+
+def move_into_place(staged: str, path: str) -> None:
+    """Put what was written at `staging(path)`, now that it is finished, where it belongs."""
+    if staged != path:
+        shutil.rmtree(path)
+        Path(staged).rename(path)
+
+
 def discard(path: str) -> None:
     """Take back an output that failed: nothing is left that could be mistaken for a result."""
     shutil.rmtree(path, ignore_errors=True)

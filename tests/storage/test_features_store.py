@@ -26,15 +26,21 @@ from scrlm_dask.storage.features import (
     write_features_block,
 )
 from scrlm_dask.storage.labels import open_labels
+from scrlm_dask.storage.manifest import Manifest
 
 ROWS: NDArray[np.float32] = np.arange(40, dtype=np.float32).reshape(10, 4)
 TRUTH: NDArray[np.int32] = np.array([0, 0, 0, 1, 1, 1, 2, 2, -1, -1], np.int32)
 FLOAT32 = np.dtype(np.float32)
 
 
+def empty_store(path: Path, n_rows: int, **options: Any) -> str:
+    manifest = Manifest(n_rows, 4, "float32", 4, (), {"by": "a test"})
+    return create_features_store(path, manifest, labels=True, **options)
+
+
 def finished_store(path: Path) -> str:
     """10 rows in blocks of 4, written as `synth` writes them."""
-    url = create_features_store(path, 10, 4, 4, {"mixture": {"seed": 3}})
+    url = empty_store(path, 10, attributes={"mixture": {"seed": 3}})
     for start in (0, 4, 8):
         write_features_block(url, start, ROWS[start : start + 4], TRUTH[start : start + 4])
     mark_complete(url)
@@ -56,7 +62,10 @@ def test_a_store_as_we_write_it(tmp_path: Path) -> None:
     assert url == f"{tmp_path}/s"
     group = zarr.open_group(url, mode="r")
     assert group.metadata.zarr_format == 3
-    assert dict(group.attrs) == {"mixture": {"seed": 3}, "scrlm": "features", "complete": True}
+    attributes = dict(group.attrs)
+    assert attributes.pop("manifest")["request"] == {"by": "a test"}
+    assert attributes == {"mixture": {"seed": 3}, "scrlm": "features", "complete": True}
+    assert sorted(group.array_keys()) == ["digests", "features", "labels"]
     features, labels = group["features"], group["labels"]
     assert isinstance(features, zarr.Array)
     assert isinstance(labels, zarr.Array)
@@ -88,7 +97,7 @@ def test_an_unfinished_store_is_refused_although_all_rows_are_there(tmp_path: Pa
 
 
 def test_a_new_store_is_unfinished(tmp_path: Path) -> None:
-    url = create_features_store(tmp_path / "s", 10, 4, 4, {})
+    url = empty_store(tmp_path / "s", 10)
     with pytest.raises(StoreError, match="unfinished"):
         open_features_store(url)
 
@@ -101,7 +110,7 @@ def test_a_finished_store_that_lost_a_chunk_is_refused(tmp_path: Path) -> None:
 
 
 def test_blocks_of_zeros_are_stored_and_not_missing(tmp_path: Path) -> None:
-    url = create_features_store(tmp_path / "s", 8, 4, 4, {})
+    url = empty_store(tmp_path / "s", 8)
     for start in (0, 4):
         write_features_block(url, start, np.zeros((4, 4), np.float32), np.zeros(4, np.int32))
     mark_complete(url)
@@ -110,7 +119,7 @@ def test_blocks_of_zeros_are_stored_and_not_missing(tmp_path: Path) -> None:
 
 
 def test_blocks_of_nothing_but_the_fill_values_are_stored(tmp_path: Path) -> None:
-    url = create_features_store(tmp_path / "s", 4, 4, 4, {})
+    url = empty_store(tmp_path / "s", 4)
     write_features_block(url, 0, np.full((4, 4), np.nan, np.float32), np.full(4, -2, np.int32))
     mark_complete(url)
     store = open_features_store(url)

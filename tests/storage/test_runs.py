@@ -19,6 +19,7 @@ from scrlm_dask.kernels.synthesis import MixtureSpec
 from scrlm_dask.pipeline import fit, predict, synth
 from scrlm_dask.storage.features import create_features_store
 from scrlm_dask.storage.labels import create_labels_store, open_labels
+from scrlm_dask.storage.manifest import Manifest
 from scrlm_dask.storage.outputs import (
     FEATURES_KIND,
     LABELS_KIND,
@@ -198,7 +199,7 @@ def test_a_broken_link_in_the_way_is_refused_in_words(tmp_path: Path) -> None:
 
 
 def write_features(path: Path) -> None:
-    create_features_store(path, 4, 2, 2, {})
+    create_features_store(path, Manifest(4, 2, "float32", 2, (), {}))
 
 
 def write_labels(path: Path) -> None:

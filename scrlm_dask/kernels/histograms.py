@@ -1,0 +1,81 @@
+"""Counts of positive numbers whose range nobody knows before the last one is seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BINS_PER_OCTAVE = 1024  # a bin is 0.07 % wide
+_NARROWEST = 0.98  # least over largest edge of a histogram that people look at
+_ZERO = -(2**62)  # bin of zeros, below that of any float
+
+
+@dataclass(frozen=True)
+class LogHistogram:
+    """Counts in bins of equal ratio, those that are not empty, and the extremes: mergeable."""
+
+    bins: NDArray[np.int64]  # (n,) rising; bin b holds 2^(b/1024) up to 2^((b+1)/1024)
+    counts: NDArray[np.int64]  # (n,)
+    least: float
+    largest: float
+
+    @property
+    def count(self) -> int:
+        return int(self.counts.sum())
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts between rising edges."""
+
+    edges: NDArray[np.float64]  # (n + 1,)
+    counts: NDArray[np.int64]  # (n,)
+
+
+def log_histogram(values: NDArray[np.float64]) -> LogHistogram:
+    """Count values, none of them negative."""
+    with np.errstate(divide="ignore"):
+        logs = np.floor(_BINS_PER_OCTAVE * np.log2(values))
+    numbers = np.where(values > 0, logs, _ZERO).astype(np.int64)
+    bins, counts = np.unique(numbers, return_counts=True)
+    if not len(values):
+        return LogHistogram(bins, counts, np.inf, -np.inf)
+    return LogHistogram(bins, counts, float(values.min()), float(values.max()))
+
+
+def merge_histograms(a: LogHistogram, b: LogHistogram) -> LogHistogram:
+    bins, places = np.unique(np.concatenate([a.bins, b.bins]), return_inverse=True)
+    counts = np.zeros(len(bins), np.int64)
+    np.add.at(counts, places, np.concatenate([a.counts, b.counts]))
+    return LogHistogram(bins, counts, min(a.least, b.least), max(a.largest, b.largest))
+
+
+def quantile(histogram: LogHistogram, share: float) -> float:
+    """The number below which `share` of the counted ones lie, to half a bin."""
+    rank = share * (histogram.count - 1)
+    place = int(np.searchsorted(np.cumsum(histogram.counts), rank, side="right"))
+    middle = _edge(histogram.bins[place] + 0.5)
+    return float(min(max(middle, histogram.least), histogram.largest))
+
+
+def coarse(histogram: LogHistogram, n_bins: int) -> Histogram:
+    """The same counts in `n_bins` bins of equal width, each fine bin counted by its middle."""
+    # rows of one length would give bins of no width
+    low = min(histogram.least, _NARROWEST * histogram.largest)
+    edges = np.linspace(low, histogram.largest or 1.0, n_bins + 1)
+    middles = np.clip(_edge(histogram.bins + 0.5), edges[0], edges[-1])
+    counts, _ = np.histogram(middles, edges, weights=histogram.counts)
+    return Histogram(edges, counts.astype(np.int64))
+
+
+def histogram_of(values: NDArray[np.float64], n_bins: int) -> Histogram:
+    """Counts in bins of equal width from 0 on."""
+    counts, edges = np.histogram(values, n_bins, range=(0.0, max(float(values.max()), 1e-300)))
+    return Histogram(edges, counts)
+
+
+def _edge(number: Any) -> Any:
+    return np.where(number < _ZERO / 2, 0.0, np.exp2(np.maximum(number, -2e6) / _BINS_PER_OCTAVE))

@@ -1,0 +1,88 @@
+"""Features written as a store of ours, each block by the worker that has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.passes.execution import Execution
+from scrlm_dask.passes.features import Features
+from scrlm_dask.storage.features import write_features_block
+
+_INT32 = np.iinfo(np.int32)
+
+
+@dataclass(frozen=True)
+class LabelledBlock:
+    """A block of features and the labels of its rows, on their way through one task."""
+
+    features: NDArray[Any]  # (rows, p)
+    labels: NDArray[Any]  # (rows,)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def nbytes(self) -> int:
+        return self.features.nbytes + self.labels.nbytes
+
+
+def write_pass(
+    execution: Execution, features: Features, labels: da.Array | None, url: str, dtype: str
+) -> int:
+    """Write all rows, and their labels if given, to the store at `url`; returns how many."""
+    if labels is not None:
+        beside = labels.rechunk((features.array.chunks[0],))
+        pairs = features.array.map_blocks(
+            _pair, beside[:, None], dtype=features.array.dtype, meta=np.empty((0, 0))
+        )
+        features = Features(pairs, features.block_rows, features.what, features.path)
+    written: int = execution.map_reduce(
+        "write", features, _write_part, int.__add__, url=url, dtype=dtype, what=features.what
+    )
+    return written
+
+
+def _pair(features: NDArray[Any], labels: NDArray[Any]) -> LabelledBlock:
+    return LabelledBlock(features, labels[:, 0])
+
+
+def _write_part(
+    block: NDArray[Any] | LabelledBlock, start: int, url: str, dtype: str, what: str
+) -> int:
+    labels = None
+    if isinstance(block, LabelledBlock):
+        labels = _as_int32(block.labels, start)
+        block = block.features
+    write_features_block(url, start, _narrowed(block, np.dtype(dtype), start, what), labels)
+    return len(block)
+
+
+def _narrowed(block: NDArray[Any], dtype: np.dtype[Any], start: int, what: str) -> NDArray[Any]:
+    """The block in the type of its store; a number that would become infinite is refused."""
+    with np.errstate(over="ignore"):
+        narrow = block.astype(dtype, copy=False)
+    lost = np.isinf(narrow) & ~np.isinf(block)
+    if lost.any():
+        row, column = np.argwhere(lost)[0]
+        raise InputError(
+            f"row {start + row} of {what} holds {block[row, column]:g} (feature {column}), which "
+            f"is too large for {dtype}; scale the features or write a wider type"
+        )
+    return narrow
+
+
+def _as_int32(labels: NDArray[Any], start: int) -> NDArray[np.int32]:
+    beyond = (labels < _INT32.min) | (labels > _INT32.max)
+    if beyond.any():
+        row = int(np.argmax(beyond))
+        raise InputError(
+            f"the label of row {start + row} is {labels[row]}; labels are 32-bit integers: number "
+            "the classes from 0 on"
+        )
+    return labels.astype(np.int32)

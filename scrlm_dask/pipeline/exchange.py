@@ -1,0 +1,93 @@
+"""Features stores as Dask arrays, and Dask arrays as features stores."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.events import Listener, warn
+from scrlm_dask.passes.execution import Execution
+from scrlm_dask.passes.features import FeaturesLike, as_features
+from scrlm_dask.passes.write import write_pass
+from scrlm_dask.storage.arrays import absolute
+from scrlm_dask.storage.features import (
+    STORED_DTYPES,
+    TARGET_BLOCK_BYTES,
+    block_rows_for,
+    create_features_store,
+    mark_complete,
+)
+from scrlm_dask.storage.labels import check_labels_like
+from scrlm_dask.storage.manifest import Manifest
+from scrlm_dask.storage.outputs import (
+    FEATURES_KIND,
+    check_way,
+    discard,
+    make_way,
+    move_into_place,
+    staging,
+)
+
+
+def open_features(path: str | Path, *, block_rows: int | None = None) -> da.Array:
+    """The features store at a path or URL as a lazy Dask array (rows, p).
+
+    Whoever computes a block opens the path there. A worker that does not have it raises
+    `StoreError`; with `da.from_zarr` it would read zeros.
+    """
+    return as_features(path, block_rows).array
+
+
+def write_features(
+    source: FeaturesLike,
+    path: str | Path,
+    *,
+    labels: da.Array | NDArray[Any] | None = None,
+    dtype: str | None = None,
+    chunk_bytes: int = TARGET_BLOCK_BYTES,
+    overwrite: bool = False,
+    listener: Listener = warn,
+) -> str:
+    """Write a Dask array of floats (or whatever else holds features) as a features store.
+
+    The workers write whole chunks of `chunk_bytes`, in float16 if the source is or `dtype` says so
+    and in float32 otherwise. `labels`, one integer a row with -1 for outliers, are the truth.
+    Nothing is left if it fails, and what is replaced stays until the new store is finished.
+    """
+    whole = as_features(source)
+    shape = (whole.n_rows, whole.n_features)
+    dtype = dtype or ("float16" if whole.array.dtype == np.float16 else "float32")
+    if dtype not in STORED_DTYPES:
+        raise InputError(f"dtype is {dtype}; features are written as {' or '.join(STORED_DTYPES)}")
+    truth = _checked_labels(labels, whole.n_rows)
+    block_rows = block_rows_for(shape, np.dtype(dtype), None, chunk_bytes)
+    url = absolute(path)
+    check_way(url, overwrite, FEATURES_KIND)
+    staged = staging(url)
+    make_way(staged, True, FEATURES_KIND)
+    manifest = Manifest(*shape, dtype, block_rows, (), {"source": whole.what})
+    with ExitStack() as undo, Execution(listener) as execution:
+        undo.callback(discard, staged)
+        create_features_store(staged, manifest, labels=truth is not None)
+        write_pass(execution, as_features(source, block_rows), truth, staged, dtype)
+        mark_complete(staged)
+        undo.pop_all()
+    move_into_place(staged, url)
+    return url
+
+
+def _checked_labels(labels: da.Array | NDArray[Any] | None, n_rows: int) -> da.Array | None:
+    if labels is None:
+        return None
+    check_labels_like(labels.shape, labels.dtype, "the array of labels")
+    if labels.shape[0] != n_rows:
+        raise InputError(
+            f"there are {labels.shape[0]} labels and {n_rows} rows; give one label a row"
+        )
+    return labels if isinstance(labels, da.Array) else da.from_array(labels)

@@ -1,0 +1,61 @@
+"""Looking at a features store: what it is, what its rows are like, whether they are whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.events import Listener, warn
+from scrlm_dask.kernels.points import radius
+from scrlm_dask.kernels.preprocessing import PREPROCESS_KINDS, Preprocess
+from scrlm_dask.passes.execution import Execution
+from scrlm_dask.passes.features import as_features
+from scrlm_dask.passes.inspect import Damage, Seen, statistics_pass, verify_pass
+from scrlm_dask.storage.description import Description, describe_store
+from scrlm_dask.storage.features import block_rows_for, has_truth
+from scrlm_dask.storage.labels import open_labels
+
+
+def inspect_store(path: str | Path) -> Description:
+    """What can be said without reading rows; unfinished stores are described as well."""
+    return describe_store(path)
+
+
+def inspect_rows(
+    path: str | Path,
+    *,
+    rho: float | None = None,
+    F: float = 2.5,
+    preprocess: Preprocess = "standardize",
+    block_rows: int | None = None,
+    listener: Listener = warn,
+) -> Seen:
+    """Statistics of all rows, in one read. Rows that are not finite are counted and left out.
+
+    Spectrum and distances are those of the model's space, into which `preprocess` leads; with a
+    `rho` they are compared with the radius of its clusters.
+    """
+    if preprocess not in PREPROCESS_KINDS:
+        kinds = ", ".join(PREPROCESS_KINDS)
+        raise InputError(f"preprocess is {preprocess!r}; it must be one of {kinds}")
+    if rho is not None and not (rho > 0 and F > 0):
+        raise InputError(f"rho is {rho} and F is {F}; both must be positive")
+    features = as_features(path, block_rows)
+    labels = open_labels(path, "the labels") if has_truth(path) else None
+    reach = None if rho is None else radius(rho, F, features.n_features)
+    with Execution(listener) as execution:
+        return statistics_pass(execution, features, labels, preprocess, reach)
+
+
+def verify_store(path: str | Path, *, listener: Listener = warn) -> tuple[Damage, ...]:
+    """Read everything again and compare it with checksums and digests: all damaged blocks."""
+    store = describe_store(path)
+    if store.manifest is not None:
+        block_rows = store.manifest.block_rows
+    else:
+        stored = store.features
+        block_rows = block_rows_for(stored.shape, stored.dtype, stored.chunks[0])
+    with Execution(listener) as execution:
+        return verify_pass(
+            execution, store.url, store.features, block_rows, store.manifest is not None
+        )

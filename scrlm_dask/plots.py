@@ -1,0 +1,136 @@
+"""Pictures of what an inspection found. Matplotlib is an extra: nothing else needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.kernels.histograms import Histogram
+from scrlm_dask.kernels.statistics import Distances, Norms, Spectrum, Statistics
+
+_BLUE, _ORANGE, _GREY = "#2f6690", "#d1495b", "#6b7280"
+_STYLE: Any = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.titlepad": 10,
+    "axes.edgecolor": _GREY,
+    "axes.labelcolor": _GREY,
+    "xtick.color": _GREY,
+    "ytick.color": _GREY,
+}
+
+
+def check_plot(path: str | Path) -> None:
+    """Raise what `plot_statistics` would raise before anything is computed for it."""
+    target = Path(path)
+    if target.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise InputError(f"the plot {path} has no known ending; give one like out.png")
+    if not target.absolute().parent.is_dir():
+        raise StoreError(f"the folder of the plot {path} does not exist; make it first")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "plots need Matplotlib, which is not installed; install the extra with "
+            "pip install 'scrlm-dask[plot]'"
+        ) from error
+
+
+def plot_statistics(found: Statistics, title: str, space: str, path: str | Path) -> None:
+    """Spectrum, lengths of rows and distances between rows, side by side, as a file."""
+    check_plot(path)
+    # no pyplot: it would look for a screen and keep the figure
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(13, 4.2), dpi=150, layout="constrained")
+        spectrum, norms, distances = figure.subplots(1, 3)
+        _draw_spectrum(spectrum, found.spectrum, space)
+        _draw_norms(norms, found.norms)
+        _draw_distances(distances, found.distances, space)
+        # a picture is looked at long after the command: it says what it shows
+        figure.suptitle(title, x=0.01, ha="left", color=_GREY)
+        figure.savefig(path)
+
+
+def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
+    axes.set_title("Spectrum")
+    if spectrum is None or not spectrum.axes:
+        _say_nothing(axes)
+        return
+    shares = np.cumsum(spectrum.variances) / spectrum.variances.sum()
+    numbers = np.arange(1, len(shares) + 1)
+    axes.plot(numbers, shares, color=_BLUE, linewidth=2)
+    axes.fill_between(numbers, shares, color=_BLUE, alpha=0.12)
+    axes.axvline(spectrum.axes, color=_ORANGE, linewidth=1.2, linestyle="--")
+    left = spectrum.axes > 0.5 * len(shares)
+    axes.annotate(
+        f"{spectrum.axes:,} of {len(shares):,} axes\nhold 90 %",
+        (spectrum.axes, 0.08),
+        xytext=(-6 if left else 6, 0),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        color=_ORANGE,
+    )
+    axes.set_xlim(0, len(shares))
+    axes.set_ylim(0, 1.03)
+    sampled = f", sample of {spectrum.sampled_rows:,} rows" if spectrum.sampled_rows else ""
+    axes.set_xlabel(f"principal axes ({space}{sampled})")
+    axes.set_ylabel("share of the variance held")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+
+
+def _draw_norms(axes: Any, norms: Norms | None) -> None:
+    axes.set_title("Lengths of rows")
+    if norms is None:
+        _say_nothing(axes)
+        return
+    _draw_histogram(axes, norms.histogram)
+    axes.set_xlabel("norm, as stored")
+    axes.set_ylabel("rows")
+
+
+def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
+    axes.set_title("Distances between rows")
+    if distances is None:
+        _say_nothing(axes)
+        return
+    _draw_histogram(axes, distances.histogram)
+    if distances.radius is not None:
+        axes.axvline(distances.radius, color=_ORANGE, linewidth=1.5)
+        left = distances.radius > 0.5 * axes.get_xlim()[1]
+        axes.annotate(
+            f"radius {distances.radius:.4g}\n{_share(distances.share_inside)} of the pairs inside",
+            (distances.radius, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(-6 if left else 6, -2),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            va="top",
+            color=_ORANGE,
+        )
+        axes.set_ylim(top=axes.get_ylim()[1] * 1.25)  # room for the words
+    axes.set_xlabel(f"distance ({space}), {distances.n_rows:,} sampled rows")
+    axes.set_ylabel("pairs")
+
+
+def _draw_histogram(axes: Any, histogram: Histogram) -> None:
+    axes.stairs(histogram.counts, histogram.edges, fill=True, color=_BLUE, alpha=0.85)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.locator_params(axis="y", integer=True)
+
+
+def _share(value: float | None) -> str:
+    return "none" if not value else f"{100 * value:.2g} %"
+
+
+def _say_nothing(axes: Any) -> None:
+    axes.text(0.5, 0.5, "too few usable rows", ha="center", va="center", color=_GREY)
+    axes.set_axis_off()
