@@ -20,6 +20,7 @@ from scrlm_dask.passes.assign import lazy_labels
 from scrlm_dask.passes.features import FeaturesLike, as_features
 from scrlm_dask.pipeline import center_points, check_width, fit, predict
 from scrlm_dask.storage.features import check_features_like
+from scrlm_dask.storage.locations import Location, Options
 
 
 class SCRLM(ClusterMixin, BaseEstimator):
@@ -87,31 +88,47 @@ class SCRLM(ClusterMixin, BaseEstimator):
         self.random_state = random_state
         self.block_rows = block_rows
 
-    def fit(self, X: FeaturesLike, y: object = None) -> Self:
-        """Find the clusters of X (rows, p)."""
+    def fit(
+        self, X: FeaturesLike, y: object = None, *, storage_options: Options | None = None
+    ) -> Self:
+        """Find the clusters of X (rows, p). A URL is opened with `storage_options`.
+
+        They are no parameter of the estimator, whose repr would show them.
+        """
         config = self._config()
         in_memory = not _is_lazy(X)
         if in_memory:
             X = _validated(self, X, reset=True)
-        result = fit(X, config, collect_labels=in_memory, block_rows=self.block_rows)
+        result = fit(
+            X,
+            config,
+            collect_labels=in_memory,
+            block_rows=self.block_rows,
+            storage_options=storage_options,
+        )
         self._store(result.model)
         self.record_ = result.record
-        self.labels_ = result.labels if in_memory else self._lazy(X)
+        self.labels_ = result.labels if in_memory else self._lazy(X, storage_options)
         return self
 
-    def predict(self, X: FeaturesLike) -> NDArray[np.int32] | da.Array:
+    def predict(
+        self, X: FeaturesLike, *, storage_options: Options | None = None
+    ) -> NDArray[np.int32] | da.Array:
         """Label rows with the fitted clusters; lazy for lazy input."""
         check_is_fitted(self)
         if _is_lazy(X):
-            return self._lazy(X)
+            return self._lazy(X, storage_options)
         X = _validated(self, X, reset=False)
         found = predict(self.model_, X, collect_labels=True, block_rows=self.block_rows)
         assert found.labels is not None
         return found.labels
 
-    def fit_predict(self, X: FeaturesLike, y: object = None) -> NDArray[np.int32] | da.Array:
+    def fit_predict(
+        self, X: FeaturesLike, y: object = None, *, storage_options: Options | None = None
+    ) -> NDArray[np.int32] | da.Array:
         """Fit to X and return its labels."""
-        labels: NDArray[np.int32] | da.Array = self.fit(X).labels_
+        fitted = self.fit(X, storage_options=storage_options)
+        labels: NDArray[np.int32] | da.Array = fitted.labels_
         return labels
 
     def _config(self) -> FitConfig:
@@ -138,16 +155,19 @@ class SCRLM(ClusterMixin, BaseEstimator):
         self.rho_ = model.config.rho
         self.radius_ = model.radius
 
-    def _lazy(self, X: FeaturesLike) -> da.Array:
+    def _lazy(self, X: FeaturesLike, storage_options: Options | None) -> da.Array:
         # a Dask array keeps its own chunks, so that labels align with it
-        array = X if isinstance(X, da.Array) else as_features(X, self.block_rows).array
+        if isinstance(X, da.Array):
+            array = X
+        else:
+            array = as_features(X, self.block_rows, storage_options).array
         check_features_like(array.shape, array.dtype, "the input")
         check_width(self.model_, array.shape[1], "the input")
         return lazy_labels(array, center_points(self.model_), self.model_.sq_radius)
 
 
 def _is_lazy(X: object) -> bool:
-    return isinstance(X, str | Path | zarr.Array | da.Array)
+    return isinstance(X, str | Path | Location | zarr.Array | da.Array)
 
 
 def _validated(estimator: SCRLM, X: object, *, reset: bool) -> NDArray[Any]:

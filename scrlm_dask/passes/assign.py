@@ -21,6 +21,7 @@ from scrlm_dask.passes.features import Features
 from scrlm_dask.passes.survey import Candidates
 from scrlm_dask.resources import pinned_threads
 from scrlm_dask.storage.labels import write_labels_block
+from scrlm_dask.storage.locations import Location
 
 _LARGE_PART_BYTES = 2**20
 
@@ -54,7 +55,7 @@ def assign_pass(
     sq_radius: float,
     *,
     n_clusters: int,
-    labels_url: str | None,
+    labels_url: Location | None,
     collect: bool,
 ) -> AssignedPart:
     """Label every row. Labels go to the store at `labels_url`, to the client, both or nowhere.
@@ -83,7 +84,7 @@ def label_pass(
     centers: Delayed,
     sq_radius: float,
     *,
-    labels_url: str | None,
+    labels_url: Location | None,
     collect: bool,
 ) -> LabelledPart:
     """`assign_pass` for those who have their model already and need no sums."""
@@ -116,7 +117,7 @@ def _assign_part(
     start: int,
     centers: Points,
     sq_radius: float,
-    labels_url: str | None,
+    labels_url: Location | None,
     collect: bool,
 ) -> AssignedPart:
     found = assign_and_sum(block, centers, sq_radius)
@@ -130,7 +131,7 @@ def _label_part(
     start: int,
     centers: Points,
     sq_radius: float,
-    labels_url: str | None,
+    labels_url: Location | None,
     collect: bool,
 ) -> LabelledPart:
     found = assign_rows(block, centers, sq_radius)

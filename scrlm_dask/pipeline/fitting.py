@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,9 @@ from scrlm_dask.passes.loss import ExtractedCenters, extract, loss_pass
 from scrlm_dask.passes.survey import candidates_from, moments_of, survey_pass
 from scrlm_dask.pipeline.notes import announce, comment
 from scrlm_dask.pipeline.records import closing_record, opening_record
-from scrlm_dask.storage.arrays import absolute
 from scrlm_dask.storage.features import mark_complete
 from scrlm_dask.storage.labels import create_labels_store
+from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.models import save_model
 from scrlm_dask.storage.outputs import RUN_KIND, check_apart, check_way, discard
 from scrlm_dask.storage.runs import RunDirectory
@@ -47,18 +46,23 @@ def fit(
     source: FeaturesLike,
     config: FitConfig,
     *,
-    out: str | Path | None = None,
+    out: Place | None = None,
     overwrite: bool = False,
     collect_labels: bool = False,
     block_rows: int | None = None,
+    storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> Fit:
-    """Fit SCRLM to features. With `out`, model, labels and record go to that run directory."""
-    features = as_features(source, block_rows)
+    """Fit SCRLM to features. With `out`, model, labels and record go to that run directory.
+
+    `storage_options` open URLs, of features and of `out`; they are neither printed nor saved.
+    """
+    features = as_features(source, block_rows, storage_options)
+    target = None if out is None else locate(out, storage_options)
     resolved = config.resolve(features.n_rows)
     record = opening_record(features, resolved)
     with ExitStack() as undo, Execution(listener) as execution:
-        run = _begin_run(features, out, overwrite, record, undo)
+        run = _begin_run(features, target, overwrite, record, undo)
         announce(execution, resolved)
         begin = time.perf_counter()
         labels_url = None
@@ -78,15 +82,17 @@ def fit(
 def check_fit(
     source: FeaturesLike,
     config: FitConfig,
-    out: str | Path,
+    out: Place,
     overwrite: bool = False,
     block_rows: int | None = None,
+    storage_options: Options | None = None,
 ) -> None:
     """Raise what `fit` would raise before it reads a row: for those who pay to start a cluster."""
-    features = as_features(source, block_rows)
+    features = as_features(source, block_rows, storage_options)
     config.resolve(features.n_rows)
-    check_apart(absolute(out), features.path)
-    check_way(absolute(out), overwrite, RUN_KIND)
+    target = locate(out, storage_options)
+    check_apart(target, features.path)
+    check_way(target, overwrite, RUN_KIND)
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def _algorithm(
     execution: Execution,
     features: Features,
     config: ResolvedConfig,
-    labels_url: str | None,
+    labels_url: Location | None,
     collect: bool,
 ) -> _Found:
     """Algorithm 1, and the mixture's parameters from the rows as they are labelled."""
@@ -162,17 +168,17 @@ def _model(
 
 def _begin_run(
     features: Features,
-    out: str | Path | None,
+    out: Location | None,
     overwrite: bool,
     record: dict[str, Any],
     undo: ExitStack,
 ) -> RunDirectory | None:
     if out is None:
         return None
-    run = RunDirectory(absolute(out))
-    check_apart(run.path, features.path)
+    run = RunDirectory(out)
+    check_apart(out, features.path)
     run.begin(overwrite, record)
-    undo.callback(discard, run.path)
+    undo.callback(discard, out)
     return run
 
 

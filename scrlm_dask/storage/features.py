@@ -5,7 +5,6 @@ A group may also hold `labels`, the truth, for those who have it.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,17 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.storage.arrays import (
+    OUR_FORMAT,
     StoredArray,
-    absolute,
     check_complete,
     create_array,
+    create_group,
     describe,
     open_node,
     read_member,
     write_rows,
 )
+from scrlm_dask.storage.locations import Location, Place, locate, reaching
 from scrlm_dask.storage.outputs import FEATURES_KIND, KIND
 
 FEATURES, LABELS = "features", "labels"
@@ -32,9 +33,9 @@ TARGET_BLOCK_BYTES = 64 * 2**20
 _SMALL_BLOCK_BYTES, _FEW_BLOCKS = 4 * 2**20, 16
 
 
-def open_features_store(path: str | Path) -> StoredArray:
+def open_features_store(path: Place) -> StoredArray:
     """Find the features and check that they can be used."""
-    url = absolute(path)
+    url = locate(path)
     node = open_node(url, "the features store")
     if isinstance(node, zarr.Array):
         return checked_features(node, url)
@@ -49,16 +50,16 @@ def open_features_store(path: str | Path) -> StoredArray:
         raise StoreError(
             f"the features store {url} is unfinished: whoever wrote it was stopped; write it again"
         )
-    return checked_features(array, f"{url}/{FEATURES}")
+    return checked_features(array, url / FEATURES)
 
 
-def has_truth(path: str | Path) -> bool:
+def has_truth(path: Place) -> bool:
     """Whether the store knows the true labels of its rows."""
     node = open_node(path, "the features store")
     return isinstance(node, zarr.Group) and LABELS in node
 
 
-def checked_features(array: zarr.Array[Any], url: str | None = None) -> StoredArray:
+def checked_features(array: zarr.Array[Any], url: Place | None = None) -> StoredArray:
     stored = describe(array, url)
     check_features_like(stored.shape, stored.dtype, f"the features store {stored.url}")
     check_complete(stored, array, "the features store")
@@ -100,33 +101,35 @@ def block_rows_for(
 
 
 def create_features_store(
-    path: str | Path, n_rows: int, n_features: int, block_rows: int, attributes: dict[str, Any]
-) -> str:
-    """Lay out an empty group with features and labels, marked unfinished; returns its URL."""
-    url = absolute(path)
-    zarr.create_group(url, attributes={**attributes, KIND: FEATURES_KIND, "complete": False})
-    create_array(
-        f"{url}/{FEATURES}", (n_rows, n_features), (block_rows, n_features), "float32", np.nan
-    )
-    create_array(f"{url}/{LABELS}", (n_rows,), (block_rows,), "int32", MISSING_LABEL)
+    path: Place, n_rows: int, n_features: int, block_rows: int, attributes: dict[str, Any]
+) -> Location:
+    """Lay out an empty group with features and labels, marked unfinished."""
+    url = locate(path)
+    create_group(url, {**attributes, KIND: FEATURES_KIND, "complete": False})
+    create_array(url / FEATURES, (n_rows, n_features), (block_rows, n_features), "float32", np.nan)
+    create_array(url / LABELS, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
     return url
 
 
 def write_features_block(
-    url: str, start: int, features: NDArray[Any], labels: NDArray[np.int32]
+    path: Place, start: int, features: NDArray[Any], labels: NDArray[np.int32]
 ) -> None:
-    write_rows(f"{url}/{FEATURES}", start, features)
-    write_rows(f"{url}/{LABELS}", start, labels)
+    url = locate(path)
+    write_rows(url / FEATURES, start, features)
+    write_rows(url / LABELS, start, labels)
 
 
-def mark_complete(url: str) -> None:
+def mark_complete(path: Place) -> None:
     """The last write: readers refuse a store without it."""
-    zarr.open_group(url, mode="r+").attrs["complete"] = True
+    url = locate(path)
+    with reaching(url):
+        group = zarr.open_group(**url.zarr, mode="r+", zarr_format=OUR_FORMAT)
+        group.attrs["complete"] = True
 
 
-def read_true_sigmas(path: str | Path) -> NDArray[np.float64] | None:
+def read_true_sigmas(path: Place) -> NDArray[np.float64] | None:
     """Sigmas of the mixture that the store's rows were drawn from, if it says so."""
     node = open_node(path, "the features store")
     if not isinstance(node, zarr.Group) or f"{TRUE}sigmas" not in node:
         return None
-    return read_member(node, f"{TRUE}sigmas", "the features store")
+    return read_member(node, path, f"{TRUE}sigmas", "the features store")

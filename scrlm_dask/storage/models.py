@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import zarr
@@ -13,8 +12,9 @@ from scrlm_dask.config import FitConfig
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.model import Model
-from scrlm_dask.storage.arrays import absolute, add_array, open_node, read_member
+from scrlm_dask.storage.arrays import add_array, create_group, open_node, read_member
 from scrlm_dask.storage.features import mark_complete
+from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.outputs import KIND, MODEL_KIND
 from scrlm_dask.storage.runs import MODEL, RunDirectory
 
@@ -33,9 +33,9 @@ _NUMBERS = ("outlier_weight", "n_outliers", "n_rows", "n_candidates")
 _PACKAGES = ("scrlm-dask", "dask", "distributed", "zarr", "numpy", "numba", "scipy")
 
 
-def save_model(model: Model, path: str | Path) -> None:
+def save_model(model: Model, path: Place) -> None:
     """Write the model to a new Zarr group at `path`."""
-    url = absolute(path)
+    url = locate(path)
     attributes = {
         KIND: MODEL_KIND,
         "format": FORMAT,
@@ -49,17 +49,17 @@ def save_model(model: Model, path: str | Path) -> None:
         "versions": package_versions(),
         **{name: getattr(model, name) for name in _NUMBERS},
     }
-    zarr.create_group(url, attributes=attributes)
+    create_group(url, attributes)
     for name in _ARRAYS:
-        add_array(f"{url}/{name}", getattr(model, name))
-    add_array(f"{url}/shift", model.affine.shift)
-    add_array(f"{url}/scale", model.affine.scale)
+        add_array(url / name, getattr(model, name))
+    add_array(url / "shift", model.affine.shift)
+    add_array(url / "scale", model.affine.scale)
     mark_complete(url)
 
 
-def load_model(path: str | Path) -> Model:
-    """Load a model from a run directory or from its `model.zarr`."""
-    url = absolute(path)
+def load_model(path: Place, storage_options: Options | None = None) -> Model:
+    """Load a model from a run directory or from its `model.zarr`; `storage_options` open URLs."""
+    url = locate(path, storage_options)
     run = RunDirectory(url)
     if run.looks_like_one():
         run.check_complete()
@@ -76,7 +76,7 @@ def load_model(path: str | Path) -> Model:
         ) from error
 
 
-def _model_in(group: zarr.Group, url: str) -> Model:
+def _model_in(group: zarr.Group, url: Location) -> Model:
     attributes: dict[str, Any] = dict(group.attrs)
     if attributes["format"] != FORMAT or attributes.get("complete") is not True:
         state = "unfinished" if attributes["format"] == FORMAT else "of another format"
@@ -85,7 +85,7 @@ def _model_in(group: zarr.Group, url: str) -> Model:
             "fit it again with this version"
         )
     arrays: dict[str, Any] = {
-        name: read_member(group, name, "the model") for name in (*_ARRAYS, "shift", "scale")
+        name: read_member(group, url, name, "the model") for name in (*_ARRAYS, "shift", "scale")
     }
     affine = AffineMap(attributes["preprocess"], arrays.pop("shift"), arrays.pop("scale"))
     numbers = {name: attributes[name] for name in _NUMBERS}

@@ -34,7 +34,7 @@ FLOAT32 = np.dtype(np.float32)
 
 def finished_store(path: Path) -> str:
     """10 rows in blocks of 4, written as `synth` writes them."""
-    url = create_features_store(path, 10, 4, 4, {"mixture": {"seed": 3}})
+    url = create_features_store(path, 10, 4, 4, {"mixture": {"seed": 3}}).url
     for start in (0, 4, 8):
         write_features_block(url, start, ROWS[start : start + 4], TRUTH[start : start + 4])
     mark_complete(url)
@@ -88,7 +88,7 @@ def test_an_unfinished_store_is_refused_although_all_rows_are_there(tmp_path: Pa
 
 
 def test_a_new_store_is_unfinished(tmp_path: Path) -> None:
-    url = create_features_store(tmp_path / "s", 10, 4, 4, {})
+    url = create_features_store(tmp_path / "s", 10, 4, 4, {}).url
     with pytest.raises(StoreError, match="unfinished"):
         open_features_store(url)
 
@@ -101,7 +101,7 @@ def test_a_finished_store_that_lost_a_chunk_is_refused(tmp_path: Path) -> None:
 
 
 def test_blocks_of_zeros_are_stored_and_not_missing(tmp_path: Path) -> None:
-    url = create_features_store(tmp_path / "s", 8, 4, 4, {})
+    url = create_features_store(tmp_path / "s", 8, 4, 4, {}).url
     for start in (0, 4):
         write_features_block(url, start, np.zeros((4, 4), np.float32), np.zeros(4, np.int32))
     mark_complete(url)
@@ -110,7 +110,7 @@ def test_blocks_of_zeros_are_stored_and_not_missing(tmp_path: Path) -> None:
 
 
 def test_blocks_of_nothing_but_the_fill_values_are_stored(tmp_path: Path) -> None:
-    url = create_features_store(tmp_path / "s", 4, 4, 4, {})
+    url = create_features_store(tmp_path / "s", 4, 4, 4, {}).url
     write_features_block(url, 0, np.full((4, 4), np.nan, np.float32), np.full(4, -2, np.int32))
     mark_complete(url)
     store = open_features_store(url)

@@ -43,7 +43,7 @@ def rows_of(assigned: Assignment, start: int, stop: int) -> Assignment:
 
 
 def finished_store(path: Path) -> str:
-    url = create_labels_store(path, 5, 2)
+    url = create_labels_store(path, 5, 2).url
     for start in (4, 0, 2):  # blocks finish in any order
         write_labels_block(url, start, rows_of(ASSIGNED, start, start + 2))
     mark_complete(url)
@@ -59,7 +59,7 @@ def array_in(path: Path, values: NDArray[Any], **options: Any) -> None:
 
 
 def test_layout(tmp_path: Path) -> None:
-    url = create_labels_store(tmp_path / "labels.zarr", 5, 2)
+    url = create_labels_store(tmp_path / "labels.zarr", 5, 2).url
     assert url == f"{tmp_path}/labels.zarr"
     group = zarr.open_group(url, mode="r")
     assert sorted(group.array_keys()) == ["distances", "labels", "margins"]
@@ -84,7 +84,7 @@ def test_what_is_written_is_what_was_assigned(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_model_without_clusters_are_infinitely_far(tmp_path: Path) -> None:
-    url = create_labels_store(tmp_path / "l", 2, 2)
+    url = create_labels_store(tmp_path / "l", 2, 2).url
     nothing = np.full(2, np.inf)
     write_labels_block(url, 0, Assignment(np.full(2, -1, np.int32), nothing, nothing))
     mark_complete(url)
@@ -108,7 +108,7 @@ def test_an_unfinished_store_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_block_that_was_never_written_is_missing(tmp_path: Path) -> None:
-    url = create_labels_store(tmp_path / "l", 5, 2)
+    url = create_labels_store(tmp_path / "l", 5, 2).url
     write_labels_block(url, 0, rows_of(ASSIGNED, 0, 2))
     write_labels_block(url, 4, rows_of(ASSIGNED, 4, 5))
     mark_complete(url)
