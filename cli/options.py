@@ -68,6 +68,33 @@ def cluster_options(command: _Command) -> _Command:
     return wrapped
 
 
+def storage_options(command: _Command) -> _Command:
+    """--storage-option; the command gets `storage`, the options as one mapping."""
+
+    @click.option(
+        "--storage-option",
+        "storage",
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=_parsed_storage,
+        help="For URLs: an option of fsspec's file system, such as key=..., anon=true or "
+        "client_kwargs.endpoint_url=http://...; or a JSON object. May be repeated.",
+    )
+    @wraps(command)
+    def wrapped(**kwargs: Any) -> Any:
+        return command(**kwargs)
+
+    return wrapped
+
+
+def _parsed_storage(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, Any] | None:
+    from .storage import parse_storage_options
+
+    return parse_storage_options(texts)
+
+
 @contextmanager
 def session(console: Console, cluster: Any) -> Iterator[None]:
     """Connect, say to what, and show progress while the command works."""

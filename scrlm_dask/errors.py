@@ -27,6 +27,10 @@ class StoreError(ScrlmError, OSError):
     """A file, store or run directory that is missing, broken, unfinished or in the way."""
 
 
+class MissingError(StoreError, FileNotFoundError):
+    """Nothing lies at the place that was named."""
+
+
 class ClusterError(ScrlmError, RuntimeError):
     """The scheduler or its workers cannot be reached, or were lost."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..console import Console
-from ..options import cluster_options, output_options, session
+from ..options import cluster_options, output_options, session, storage_options
 from ..tables import facts
 
 if TYPE_CHECKING:
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     type=click.Path(),
     help="True labels, .npy or Zarr, -1 for outliers; default: those in the features store.",
 )
+@storage_options
 @cluster_options
 @output_options
-def evaluate(console: Console, cluster: Any, run: str, truth: str | None) -> None:
+def evaluate(console: Console, cluster: Any, storage: Any, run: str, truth: str | None) -> None:
     """Score the labels of RUN against the truth."""
     from scrlm_dask.pipeline import evaluate_run
 
     with session(console, cluster):
-        found = evaluate_run(run, truth, listener=console)
+        found = evaluate_run(run, truth, storage_options=storage, listener=console)
     content = numbers(found)
     console.result(content, facts("Against the truth", content))
 

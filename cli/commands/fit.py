@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..console import Console
-from ..options import cluster_options, output_options, session
+from ..options import cluster_options, output_options, session, storage_options
 from ..tables import fit_summary
 
 if TYPE_CHECKING:
@@ -47,11 +47,13 @@ _KINDS = ("standardize", "center", "scale", "none", "l2")
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
 @click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
 @click.option("--overwrite", is_flag=True, help="Replace a run that exists.")
+@storage_options
 @cluster_options
 @output_options
 def fit(
     console: Console,
     cluster: Any,
+    storage: Any,
     features: str,
     out: str,
     rho: float,
@@ -84,7 +86,7 @@ def fit(
         preprocess=preprocess,
         seed=seed,
     )
-    check_fit(features, config, out, overwrite, block_rows)
+    check_fit(features, config, out, overwrite, block_rows, storage)
     with session(console, cluster):
         result = run_fit(
             features,
@@ -92,6 +94,7 @@ def fit(
             out=out,
             overwrite=overwrite,
             block_rows=block_rows,
+            storage_options=storage,
             listener=console,
         )
     content = summary(result, out)

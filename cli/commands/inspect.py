@@ -6,7 +6,7 @@ import click
 
 from ..console import Console
 from ..inspection import damage_content, rows_content, store_content, tables
-from ..options import cluster_options, output_options, session
+from ..options import cluster_options, output_options, session, storage_options
 
 if TYPE_CHECKING:
     from scrlm_dask.passes.inspect import Damage
@@ -31,11 +31,13 @@ _KINDS = ("standardize", "center", "scale", "none", "l2")
     help="Take spectrum and distances after this map, as a fit would.",
 )
 @click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
+@storage_options
 @cluster_options
 @output_options
 def inspect(
     console: Console,
     cluster: Any,
+    storage: Any,
     store: str,
     stats: bool,
     verify: bool,
@@ -57,13 +59,13 @@ def inspect(
         raise click.UsageError("--rho is for statistics; give --stats or --plot with it")
     if plot:
         check_plot(plot)
-    found = inspect_store(store)
+    found = inspect_store(store, storage_options=storage)
     content = store_content(found)
     damaged: tuple[Damage, ...] = ()
     if stats or plot or verify:
         with session(console, cluster):
             if verify:
-                damaged = verify_store(store, listener=console)
+                damaged = verify_store(store, storage_options=storage, listener=console)
                 content["verification"] = damage_content(damaged, found)
             if (stats or plot) and not damaged:
                 seen = inspect_rows(
@@ -72,6 +74,7 @@ def inspect(
                     F=loss_depth,
                     preprocess=preprocess,
                     block_rows=block_rows,
+                    storage_options=storage,
                     listener=console,
                 )
                 content["statistics"] = rows_content(seen)

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from ..console import Console
-from ..options import cluster_options, output_options, session
+from ..options import cluster_options, output_options, session, storage_options
 from ..tables import facts
 
 
@@ -15,11 +15,13 @@ from ..tables import facts
 @click.option("--out", metavar="OUT", required=True, help="Labels store to write.")
 @click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
 @click.option("--overwrite", is_flag=True, help="Replace labels that exist.")
+@storage_options
 @cluster_options
 @output_options
 def predict(
     console: Console,
     cluster: Any,
+    storage: Any,
     run: str,
     features: str,
     out: str,
@@ -33,10 +35,16 @@ def predict(
     from scrlm_dask.pipeline import check_predict
     from scrlm_dask.pipeline import predict as run_predict
 
-    check_predict(run, features, out, overwrite, block_rows)
+    check_predict(run, features, out, overwrite, block_rows, storage)
     with session(console, cluster):
         found = run_predict(
-            run, features, out=out, overwrite=overwrite, block_rows=block_rows, listener=console
+            run,
+            features,
+            out=out,
+            overwrite=overwrite,
+            block_rows=block_rows,
+            storage_options=storage,
+            listener=console,
         )
     content = {
         "labels": out,

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from ..console import Console
-from ..options import cluster_options, output_options, session
+from ..options import cluster_options, output_options, session, storage_options
 from ..tables import facts
 
 
@@ -24,11 +24,13 @@ from ..tables import facts
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
 @click.option("--chunk-size", default="64MB", show_default=True, help="Size of a chunk.")
 @click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
+@storage_options
 @cluster_options
 @output_options
 def synth(
     console: Console,
     cluster: Any,
+    storage: Any,
     out: str,
     rows: int,
     features: int,
@@ -52,9 +54,17 @@ def synth(
 
     spec = MixtureSpec(features, clusters, outliers, sigma_min, sigma_max, seed)
     chunk_bytes = parse_size("--chunk-size", chunk_size)
-    check_synth(out, rows, overwrite)
+    check_synth(out, rows, overwrite, storage)
     with session(console, cluster):
-        path = draw(out, rows, spec, chunk_bytes=chunk_bytes, overwrite=overwrite, listener=console)
+        path = draw(
+            out,
+            rows,
+            spec,
+            chunk_bytes=chunk_bytes,
+            overwrite=overwrite,
+            storage_options=storage,
+            listener=console,
+        )
     content = {
         "path": path,
         "rows": rows,

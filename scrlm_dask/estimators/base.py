@@ -18,6 +18,7 @@ from scrlm_dask.passes.assign import lazy_labels
 from scrlm_dask.passes.features import FeaturesLike, as_features
 from scrlm_dask.pipeline import Fit, center_points, check_width, predict
 from scrlm_dask.storage.features import check_features_like
+from scrlm_dask.storage.locations import Location, Options
 
 
 class Clusterer(ClusterMixin, BaseEstimator):
@@ -26,28 +27,34 @@ class Clusterer(ClusterMixin, BaseEstimator):
     block_rows: int | None
     model_: Model
 
-    def predict(self, X: FeaturesLike) -> NDArray[np.int32] | da.Array:
+    def predict(
+        self, X: FeaturesLike, *, storage_options: Options | None = None
+    ) -> NDArray[np.int32] | da.Array:
         """Label rows with the fitted clusters; lazy for lazy input."""
         check_is_fitted(self)
         if is_lazy(X):
-            return self._lazy(X)
+            return self._lazy(X, storage_options)
         X = self._validated(X, reset=False)
         found = predict(self.model_, X, collect_labels=True, block_rows=self.block_rows)
         assert found.labels is not None
         return found.labels
 
-    def _store(self, result: Fit, X: FeaturesLike) -> None:
+    def _store(self, result: Fit, X: FeaturesLike, storage_options: Options | None) -> None:
         self.model_ = result.model
         self.record_ = result.record
         self.cluster_centers_ = result.model.centers
         self.inertia_ = result.model.inertia
         self.n_features_in_ = result.model.n_features
         self.n_iter_ = len(result.record.get("kmeans", {}).get("iterations", ()))
-        self.labels_ = self._lazy(X) if result.labels is None else result.labels
+        labels = result.labels
+        self.labels_ = self._lazy(X, storage_options) if labels is None else labels
 
-    def _lazy(self, X: FeaturesLike) -> da.Array:
+    def _lazy(self, X: FeaturesLike, storage_options: Options | None) -> da.Array:
         # a Dask array keeps its own chunks, so that labels align with it
-        array = X if isinstance(X, da.Array) else as_features(X, self.block_rows).array
+        if isinstance(X, da.Array):
+            array = X
+        else:
+            array = as_features(X, self.block_rows, storage_options).array
         check_features_like(array.shape, array.dtype, "the input")
         check_width(self.model_, array.shape[1], "the input")
         return lazy_labels(array, center_points(self.model_), self.model_.sq_radius)
@@ -60,7 +67,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
 
 def is_lazy(X: object) -> bool:
-    return isinstance(X, str | Path | zarr.Array | da.Array)
+    return isinstance(X, str | Path | Location | zarr.Array | da.Array)
 
 
 def seed_of(random_state: Any) -> int:

@@ -17,6 +17,7 @@ from scrlm_dask.model import Model
 from scrlm_dask.passes.columns import WeightsLike
 from scrlm_dask.passes.features import FeaturesLike
 from scrlm_dask.pipeline import kmeans
+from scrlm_dask.storage.locations import Options
 from scrlm_dask.storage.models import load_model
 
 
@@ -90,8 +91,18 @@ class KMeans(Clusterer):
         self.random_state = random_state
         self.block_rows = block_rows
 
-    def fit(self, X: FeaturesLike, y: object = None, sample_weight: WeightsLike = None) -> Self:
-        """Cluster X (rows, p); `sample_weight` (rows,) is an array or a file (.npy or Zarr)."""
+    def fit(
+        self,
+        X: FeaturesLike,
+        y: object = None,
+        sample_weight: WeightsLike = None,
+        *,
+        storage_options: Options | None = None,
+    ) -> Self:
+        """Cluster X (rows, p); `sample_weight` (rows,) is an array or a file (.npy or Zarr).
+
+        URLs are opened with `storage_options`.
+        """
         config, centers = self._config()
         in_memory = not is_lazy(X)
         if in_memory:
@@ -103,15 +114,22 @@ class KMeans(Clusterer):
             sample_weight=sample_weight,
             collect_labels=in_memory,
             block_rows=self.block_rows,
+            storage_options=storage_options,
         )
-        self._store(result, X)
+        self._store(result, X, storage_options)
         return self
 
     def fit_predict(
-        self, X: FeaturesLike, y: object = None, sample_weight: WeightsLike = None
+        self,
+        X: FeaturesLike,
+        y: object = None,
+        sample_weight: WeightsLike = None,
+        *,
+        storage_options: Options | None = None,
     ) -> NDArray[np.int32] | da.Array:
         """Cluster X and return its labels."""
-        labels: NDArray[np.int32] | da.Array = self.fit(X, sample_weight=sample_weight).labels_
+        fitted = self.fit(X, sample_weight=sample_weight, storage_options=storage_options)
+        labels: NDArray[np.int32] | da.Array = fitted.labels_
         return labels
 
     def _config(self) -> tuple[KMeansConfig, NDArray[Any] | Model | None]:

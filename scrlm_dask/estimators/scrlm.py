@@ -13,6 +13,7 @@ from scrlm_dask.estimators.base import Clusterer, is_lazy, seed_of
 from scrlm_dask.kernels.preprocessing import Preprocess
 from scrlm_dask.passes.features import FeaturesLike
 from scrlm_dask.pipeline import fit
+from scrlm_dask.storage.locations import Options
 
 
 class SCRLM(Clusterer):
@@ -95,14 +96,25 @@ class SCRLM(Clusterer):
         self.refine = refine
         self.robust = robust
 
-    def fit(self, X: FeaturesLike, y: object = None) -> Self:
-        """Find the clusters of X (rows, p)."""
+    def fit(
+        self, X: FeaturesLike, y: object = None, *, storage_options: Options | None = None
+    ) -> Self:
+        """Find the clusters of X (rows, p). A URL is opened with `storage_options`.
+
+        They are no parameter of the estimator, whose repr would show them.
+        """
         config = self._config()
         in_memory = not is_lazy(X)
         if in_memory:
             X = self._validated(X, reset=True)
-        result = fit(X, config, collect_labels=in_memory, block_rows=self.block_rows)
-        self._store(result, X)
+        result = fit(
+            X,
+            config,
+            collect_labels=in_memory,
+            block_rows=self.block_rows,
+            storage_options=storage_options,
+        )
+        self._store(result, X, storage_options)
         self.means_ = result.model.means
         self.weights_ = result.model.weights
         self.sigmas_ = result.model.sigmas
@@ -112,9 +124,12 @@ class SCRLM(Clusterer):
         self.radius_ = result.model.radius
         return self
 
-    def fit_predict(self, X: FeaturesLike, y: object = None) -> NDArray[np.int32] | da.Array:
+    def fit_predict(
+        self, X: FeaturesLike, y: object = None, *, storage_options: Options | None = None
+    ) -> NDArray[np.int32] | da.Array:
         """Fit to X and return its labels."""
-        labels: NDArray[np.int32] | da.Array = self.fit(X).labels_
+        fitted = self.fit(X, storage_options=storage_options)
+        labels: NDArray[np.int32] | da.Array = fitted.labels_
         return labels
 
     def _config(self) -> FitConfig:

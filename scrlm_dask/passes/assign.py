@@ -19,6 +19,7 @@ from scrlm_dask.passes.execution import Execution, fan_in_for
 from scrlm_dask.passes.features import Features
 from scrlm_dask.resources import pinned_threads
 from scrlm_dask.storage.labels import write_labels_block
+from scrlm_dask.storage.locations import Location
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def assign_pass(
     sq_radius: float,
     *,
     n_clusters: int,
-    labels_url: str | None,
+    labels_url: Location | None,
     collect: bool,
     weights: da.Array | None = None,
 ) -> AssignedPart:
@@ -71,7 +72,7 @@ def label_pass(
     centers: Delayed,
     sq_radius: float,
     *,
-    labels_url: str | None,
+    labels_url: Location | None,
     collect: bool,
 ) -> LabelledPart:
     """`assign_pass` for those who have their model already and need no sums."""
@@ -100,7 +101,7 @@ def _assign_part(
     start: int,
     centers: Points,
     sq_radius: float,
-    labels_url: str | None,
+    labels_url: Location | None,
     collect: bool,
     weights: NDArray[np.float64] | None = None,
 ) -> AssignedPart:
@@ -115,7 +116,7 @@ def _label_part(
     start: int,
     centers: Points,
     sq_radius: float,
-    labels_url: str | None,
+    labels_url: Location | None,
     collect: bool,
 ) -> LabelledPart:
     found = assign_rows(block, centers, sq_radius)

@@ -16,16 +16,21 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.passes.clients import current_client
 from scrlm_dask.passes.features import Features
 from scrlm_dask.storage.arrays import StoredArray, read_rows
-from scrlm_dask.storage.labels import NpyLabels
+from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.npy import NpyColumn
 from scrlm_dask.storage.weights import WHAT, check_weights_like, open_weights
 
-WeightsLike: TypeAlias = str | Path | da.Array | NDArray[Any] | None
+WeightsLike: TypeAlias = Place | da.Array | NDArray[Any] | None
 
 
-def as_weights(source: WeightsLike, features: Features) -> da.Array | None:
+def as_weights(
+    source: WeightsLike, features: Features, storage_options: Options | None = None
+) -> da.Array | None:
     """Sample weights (rows, 1) from an array or from a file (.npy or Zarr); checked."""
     if source is None:
         return None
+    if isinstance(source, str | Path | Location):
+        source = locate(source, storage_options)
     weights = _as_column(source, features)
     finite, least, total = dask.compute(
         da.isfinite(weights).all(), weights.min(), weights.sum(dtype=np.float64)
@@ -52,7 +57,7 @@ def column_of(
 
 
 def _as_column(source: Any, features: Features) -> da.Array:
-    if isinstance(source, str | Path):
+    if isinstance(source, Location):
         stored = open_weights(source)
         _check_length(stored.shape[0], features)
         return da.map_blocks(
@@ -93,9 +98,9 @@ def _check_length(n_rows: int, features: Features) -> None:
         )
 
 
-def _read_block(source: StoredArray | NpyLabels, block_info: Any = None) -> NDArray[np.float64]:
+def _read_block(source: StoredArray | NpyColumn, block_info: Any = None) -> NDArray[np.float64]:
     (start, stop), _ = block_info[None]["array-location"]
-    if isinstance(source, NpyLabels):
+    if isinstance(source, NpyColumn):
         values = source.read(start, stop)
     else:
         values = read_rows(source, start, stop, WHAT)

@@ -13,11 +13,11 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.kernels.metrics import Contingency, contingency, merge_contingency
 from scrlm_dask.passes.execution import Execution, tree_reduce
 from scrlm_dask.storage.arrays import StoredArray, read_rows
-from scrlm_dask.storage.labels import NpyLabels
+from scrlm_dask.storage.npy import NpyColumn
 
 _BLOCK_ROWS = 2**20
 
-Labels: TypeAlias = StoredArray | NpyLabels | NDArray[Any]
+Labels: TypeAlias = StoredArray | NpyColumn | NDArray[Any]
 
 
 def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> Contingency:
@@ -57,6 +57,6 @@ def _part(truth: Labels, labels: Labels, start: int, stop: int) -> Contingency:
 def _read(labels: Labels, start: int, stop: int) -> NDArray[np.int64]:
     if isinstance(labels, StoredArray):
         labels = read_rows(labels, start, stop, "the labels")
-    elif isinstance(labels, NpyLabels):
+    elif isinstance(labels, NpyColumn):
         labels = labels.read(start, stop)
     return labels.astype(np.int64)

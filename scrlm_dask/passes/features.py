@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.passes.clients import current_client
-from scrlm_dask.storage.arrays import StoredArray, absolute, read_rows
+from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.features import (
     block_rows_for,
     check_features_like,
     checked_features,
     open_features_store,
 )
+from scrlm_dask.storage.locations import Location, Options, locate
 
-FeaturesLike: TypeAlias = str | Path | zarr.Array[Any] | da.Array | NDArray[Any]
+FeaturesLike: TypeAlias = str | Path | Location | zarr.Array[Any] | da.Array | NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,20 @@ class Features:
         return replace(self, array=self.array.rechunk({0: block_rows}), block_rows=block_rows)
 
 
-def as_features(source: FeaturesLike, block_rows: int | None = None) -> Features:
+def as_features(
+    source: FeaturesLike, block_rows: int | None = None, storage_options: Options | None = None
+) -> Features:
     """Features from a path or URL, a Zarr array, a Dask array or a NumPy array.
 
-    Without `block_rows` a block is a chunk, or several small chunks.
+    Without `block_rows` a block is a chunk, or several small chunks. A URL is opened with
+    `storage_options`, which travel with the tasks that read it.
     """
     if block_rows is not None and block_rows < 1:
         raise InputError(f"block_rows is {block_rows}; a block needs at least 1 row")
-    if isinstance(source, str | Path):
-        stored = open_features_store(source)
-        return replace(_from_store(stored, block_rows), path=absolute(source))
+    if isinstance(source, str | Path | Location):
+        location = locate(source, storage_options)
+        stored = open_features_store(location)
+        return replace(_from_store(stored, block_rows), path=location.url)
     if isinstance(source, zarr.Array):
         if isinstance(source.store, zarr.storage.LocalStore):
             return _from_store(checked_features(source), block_rows)

@@ -25,6 +25,7 @@ from scrlm_dask.passes.execution import Execution, fan_in_for, task
 from scrlm_dask.passes.features import Features, planned_blocks
 from scrlm_dask.storage.arrays import StoredArray, open_node, read_rows
 from scrlm_dask.storage.features import block_arrays
+from scrlm_dask.storage.locations import Location
 from scrlm_dask.storage.manifest import check_digest
 
 _SAMPLE_ROWS = 1024
@@ -99,7 +100,7 @@ def statistics_pass(
 
 
 def verify_pass(
-    execution: Execution, url: str, stored: StoredArray, block_rows: int, has_digests: bool
+    execution: Execution, url: Location, stored: StoredArray, block_rows: int, has_digests: bool
 ) -> tuple[Damage, ...]:
     """Read every block again, and compare it with its digest; all that are damaged, in order."""
     n_rows, n_features = stored.shape
@@ -152,7 +153,7 @@ def _finish(part: _Part, preprocess: Preprocess, radius: float | None) -> Seen:
 def _verify_part(
     plan: NDArray[Any],
     start: int,
-    url: str,
+    url: Location,
     stored: StoredArray,
     block_rows: int,
     has_digests: bool,

@@ -11,10 +11,11 @@ from scrlm_dask.kernels.synthesis import MixtureSpec, TrueMixture, synth_block, 
 from scrlm_dask.passes.execution import Execution, task
 from scrlm_dask.passes.features import planned_blocks
 from scrlm_dask.storage.features import write_features_block
+from scrlm_dask.storage.locations import Location
 
 
 def synth_pass(
-    execution: Execution, spec: MixtureSpec, url: str, n_rows: int, block_rows: int
+    execution: Execution, spec: MixtureSpec, url: Location, n_rows: int, block_rows: int
 ) -> int:
     """Write all rows of the sample to the store at `url`; returns how many were written."""
     written: int = execution.map_reduce(
@@ -30,7 +31,7 @@ def synth_pass(
 
 
 def _synth_part(
-    block: NDArray[Any], start: int, spec: MixtureSpec, mixture: TrueMixture, url: str
+    block: NDArray[Any], start: int, spec: MixtureSpec, mixture: TrueMixture, url: Location
 ) -> int:
     drawn = synth_block(spec, mixture, start, start + len(block))
     write_features_block(url, start, drawn.features, drawn.labels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import dask.array as da
@@ -10,56 +9,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
-from scrlm_dask.passes.execution import Execution
+from scrlm_dask.passes.execution import Columns, Execution
 from scrlm_dask.passes.features import Features
 from scrlm_dask.storage.features import write_features_block
+from scrlm_dask.storage.locations import Location
 
 _INT32 = np.iinfo(np.int32)
 
 
-@dataclass(frozen=True)
-class LabelledBlock:
-    """A block of features and the labels of its rows, on their way through one task."""
-
-    features: NDArray[Any]  # (rows, p)
-    labels: NDArray[Any]  # (rows,)
-
-    def __len__(self) -> int:
-        return len(self.features)
-
-    @property
-    def nbytes(self) -> int:
-        return self.features.nbytes + self.labels.nbytes
-
-
 def write_pass(
-    execution: Execution, features: Features, labels: da.Array | None, url: str, dtype: str
+    execution: Execution, features: Features, labels: da.Array | None, url: Location, dtype: str
 ) -> int:
     """Write all rows, and their labels if given, to the store at `url`; returns how many."""
+    columns: Columns = {}
     if labels is not None:
-        beside = labels.rechunk((features.array.chunks[0],))
-        pairs = features.array.map_blocks(
-            _pair, beside[:, None], dtype=features.array.dtype, meta=np.empty((0, 0))
-        )
-        features = Features(pairs, features.block_rows, features.what, features.path)
+        columns = {"labels": labels[:, None].rechunk((features.array.chunks[0], (1,)))}
     written: int = execution.map_reduce(
-        "write", features, _write_part, int.__add__, url=url, dtype=dtype, what=features.what
+        "write",
+        features,
+        _write_part,
+        int.__add__,
+        columns=columns,
+        url=url,
+        dtype=dtype,
+        what=features.what,
     )
     return written
 
 
-def _pair(features: NDArray[Any], labels: NDArray[Any]) -> LabelledBlock:
-    return LabelledBlock(features, labels[:, 0])
-
-
 def _write_part(
-    block: NDArray[Any] | LabelledBlock, start: int, url: str, dtype: str, what: str
+    block: NDArray[Any],
+    start: int,
+    url: Location,
+    dtype: str,
+    what: str,
+    labels: NDArray[Any] | None = None,
 ) -> int:
-    labels = None
-    if isinstance(block, LabelledBlock):
-        labels = _as_int32(block.labels, start)
-        block = block.features
-    write_features_block(url, start, _narrowed(block, np.dtype(dtype), start, what), labels)
+    truth = None if labels is None else _as_int32(labels, start)
+    write_features_block(url, start, _narrowed(block, np.dtype(dtype), start, what), truth)
     return len(block)
 
 

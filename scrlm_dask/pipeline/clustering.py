@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,12 +27,12 @@ from scrlm_dask.pipeline.records import closing_record, opening_record
 from scrlm_dask.pipeline.refinement import refine
 from scrlm_dask.pipeline.results import Fit, begin_run, finish_run, joined_labels
 from scrlm_dask.pipeline.seeding import seed_centers
-from scrlm_dask.storage.arrays import absolute
 from scrlm_dask.storage.labels import create_labels_store
+from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.models import load_model
 from scrlm_dask.storage.outputs import RUN_KIND, check_apart, check_way
 
-CentersLike: TypeAlias = NDArray[Any] | Model | str | Path | None
+CentersLike: TypeAlias = NDArray[Any] | Model | Place | None
 
 
 def kmeans(
@@ -40,28 +41,33 @@ def kmeans(
     *,
     centers: CentersLike = None,
     sample_weight: WeightsLike = None,
-    out: str | Path | None = None,
+    out: Place | None = None,
     overwrite: bool = False,
     collect_labels: bool = False,
     block_rows: int | None = None,
+    storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> Fit:
     """k-means on features. With `out`, model, labels and record go to that run directory.
 
     `centers` (k, p), a model or the path of one are where it begins when `config.init` is "given".
     `sample_weight` (rows,), an array or a file, says how much each row counts.
+    `storage_options` open URLs; they are neither printed nor saved.
     """
-    features = as_features(source, block_rows).in_blocks_for(config.n_clusters)
-    given = given_centers(centers, config, features)
+    features = as_features(source, block_rows, storage_options)
+    features = features.in_blocks_for(config.n_clusters)
+    target = None if out is None else locate(out, storage_options)
+    given = given_centers(centers, config, features, storage_options)
+    weights = as_weights(sample_weight, features, storage_options)
     record = opening_record(features, asdict(config))
     with ExitStack() as undo, Execution(listener) as execution:
-        run = begin_run(features, out, overwrite, record, undo)
+        run = begin_run(features, target, overwrite, record, undo)
         begin = time.perf_counter()
         labels_url = None
         if run is not None:
             labels_url = create_labels_store(run.labels, features.n_rows, features.block_rows)
         model, assigned, details = _algorithm(
-            execution, features, config, given, sample_weight, labels_url, collect_labels
+            execution, features, config, given, weights, labels_url, collect_labels
         )
         record |= closing_record(model, execution, time.perf_counter() - begin) | details
         if run is not None:
@@ -74,21 +80,26 @@ def kmeans(
 def check_kmeans(
     source: FeaturesLike,
     config: KMeansConfig,
-    out: str | Path,
+    out: Place,
     *,
     centers: CentersLike = None,
     overwrite: bool = False,
     block_rows: int | None = None,
+    storage_options: Options | None = None,
 ) -> None:
     """Raise what `kmeans` would raise before it reads a row."""
-    features = as_features(source, block_rows)
-    given_centers(centers, config, features)
-    check_apart(absolute(out), features.path)
-    check_way(absolute(out), overwrite, RUN_KIND)
+    features = as_features(source, block_rows, storage_options)
+    target = locate(out, storage_options)
+    given_centers(centers, config, features, storage_options)
+    check_apart(target, features.path)
+    check_way(target, overwrite, RUN_KIND)
 
 
 def given_centers(
-    centers: CentersLike, config: KMeansConfig, features: Features
+    centers: CentersLike,
+    config: KMeansConfig,
+    features: Features,
+    storage_options: Options | None,
 ) -> NDArray[np.float64] | None:
     """The centers that the caller brings, checked against the config and the features."""
     if config.n_clusters > features.n_rows:
@@ -103,8 +114,8 @@ def given_centers(
         )
     if centers is None:
         return None
-    if isinstance(centers, str | Path):
-        centers = load_model(centers)
+    if isinstance(centers, str | Path | Location):
+        centers = load_model(centers, storage_options=storage_options)
     values = np.asarray(centers.centers if isinstance(centers, Model) else centers)
     wanted = (config.n_clusters, features.n_features)
     if values.shape != wanted or values.dtype.kind not in "fiu":
@@ -122,14 +133,13 @@ def _algorithm(
     features: Features,
     config: KMeansConfig,
     given: NDArray[np.float64] | None,
-    sample_weight: WeightsLike,
-    labels_url: str | None,
+    weights: da.Array | None,
+    labels_url: Location | None,
     collect: bool,
 ) -> tuple[Model, AssignedPart, dict[str, Any]]:
     """Seed, iterate, and read once more, so that labels and centers agree."""
     plan = plan_memory(features, config.n_clusters)
     check_memory(plan, config.n_clusters)
-    weights = as_weights(sample_weight, features)
     reads = 2 + config.lloyd.max_iter
     features = place_features(execution, features, plan, config.lloyd.persist, reads)
     seeding = seed_centers(execution, features, config, given, weights)

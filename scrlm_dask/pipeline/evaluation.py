@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,13 +14,13 @@ from scrlm_dask.kernels.metrics import Scores, scores
 from scrlm_dask.kernels.recovery import Recovery, recovery
 from scrlm_dask.passes.evaluate import Labels, contingency_pass
 from scrlm_dask.passes.execution import Execution
-from scrlm_dask.storage.arrays import absolute
 from scrlm_dask.storage.features import has_truth, read_true_sigmas
 from scrlm_dask.storage.labels import check_labels_like, open_labels, open_truth
+from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.models import load_model
 from scrlm_dask.storage.runs import RunDirectory
 
-TruthLike: TypeAlias = str | Path | NDArray[Any] | None
+TruthLike: TypeAlias = Place | NDArray[Any] | None
 
 
 @dataclass(frozen=True)
@@ -33,17 +32,24 @@ class Evaluation:
 
 
 def evaluate_run(
-    path: str | Path, truth: TruthLike = None, *, listener: Listener = warn
+    path: Place,
+    truth: TruthLike = None,
+    *,
+    storage_options: Options | None = None,
+    listener: Listener = warn,
 ) -> Evaluation:
-    """Score a run's labels against the truth: an array, labels at a path (.npy or Zarr), or by
-    default those of the run's features store."""
-    run = RunDirectory(absolute(path))
-    source = run.check_complete()["features"]["path"]
+    """Score a run's labels against the truth: an array, labels at a path or URL (.npy or Zarr), or
+    by default those of the run's features store. `storage_options` open URLs."""
+    run = RunDirectory(locate(path, storage_options))
+    recorded = run.check_complete()["features"]["path"]
+    source = None if recorded is None else locate(recorded, storage_options)
+    if truth is not None and not isinstance(truth, np.ndarray):
+        truth = locate(truth, storage_options)
     labels = open_labels(run.labels, "the labels")
     with Execution(listener) as execution:
         table = contingency_pass(execution, _truth(truth, source), labels)
     found = scores(table)
-    true_sigmas = read_true_sigmas(source) if truth is None else None
+    true_sigmas = read_true_sigmas(source) if truth is None and source is not None else None
     if true_sigmas is None:
         return Evaluation(found, None)
     model = load_model(run.path)
@@ -51,7 +57,7 @@ def evaluate_run(
     return Evaluation(found, errors)
 
 
-def _truth(truth: TruthLike, source: str | None) -> Labels:
+def _truth(truth: TruthLike, source: Location | None) -> Labels:
     if isinstance(truth, np.ndarray):
         check_labels_like(truth.shape, truth.dtype, "the truth")
         return truth

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -15,7 +14,6 @@ from scrlm_dask.events import Listener, warn
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.features import FeaturesLike, as_features
 from scrlm_dask.passes.write import write_pass
-from scrlm_dask.storage.arrays import absolute
 from scrlm_dask.storage.features import (
     STORED_DTYPES,
     TARGET_BLOCK_BYTES,
@@ -24,6 +22,7 @@ from scrlm_dask.storage.features import (
     mark_complete,
 )
 from scrlm_dask.storage.labels import check_labels_like
+from scrlm_dask.storage.locations import Options, Place, locate
 from scrlm_dask.storage.manifest import Manifest
 from scrlm_dask.storage.outputs import (
     FEATURES_KIND,
@@ -35,23 +34,26 @@ from scrlm_dask.storage.outputs import (
 )
 
 
-def open_features(path: str | Path, *, block_rows: int | None = None) -> da.Array:
+def open_features(
+    path: Place, *, block_rows: int | None = None, storage_options: Options | None = None
+) -> da.Array:
     """The features store at a path or URL as a lazy Dask array (rows, p).
 
     Whoever computes a block opens the path there. A worker that does not have it raises
     `StoreError`; with `da.from_zarr` it would read zeros.
     """
-    return as_features(path, block_rows).array
+    return as_features(path, block_rows, storage_options).array
 
 
 def write_features(
     source: FeaturesLike,
-    path: str | Path,
+    path: Place,
     *,
     labels: da.Array | NDArray[Any] | None = None,
     dtype: str | None = None,
     chunk_bytes: int = TARGET_BLOCK_BYTES,
     overwrite: bool = False,
+    storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> str:
     """Write a Dask array of floats (or whatever else holds features) as a features store.
@@ -60,14 +62,14 @@ def write_features(
     and in float32 otherwise. `labels`, one integer a row with -1 for outliers, are the truth.
     Nothing is left if it fails, and what is replaced stays until the new store is finished.
     """
-    whole = as_features(source)
+    whole = as_features(source, None, storage_options)
     shape = (whole.n_rows, whole.n_features)
     dtype = dtype or ("float16" if whole.array.dtype == np.float16 else "float32")
     if dtype not in STORED_DTYPES:
         raise InputError(f"dtype is {dtype}; features are written as {' or '.join(STORED_DTYPES)}")
     truth = _checked_labels(labels, whole.n_rows)
     block_rows = block_rows_for(shape, np.dtype(dtype), None, chunk_bytes)
-    url = absolute(path)
+    url = locate(path, storage_options)
     check_way(url, overwrite, FEATURES_KIND)
     staged = staging(url)
     make_way(staged, True, FEATURES_KIND)
@@ -75,11 +77,13 @@ def write_features(
     with ExitStack() as undo, Execution(listener) as execution:
         undo.callback(discard, staged)
         create_features_store(staged, manifest, labels=truth is not None)
-        write_pass(execution, as_features(source, block_rows), truth, staged, dtype)
+        write_pass(
+            execution, as_features(source, block_rows, storage_options), truth, staged, dtype
+        )
         mark_complete(staged)
         undo.pop_all()
     move_into_place(staged, url)
-    return url
+    return url.url
 
 
 def _checked_labels(labels: da.Array | NDArray[Any] | None, n_rows: int) -> da.Array | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,8 +30,8 @@ from scrlm_dask.pipeline.notes import announce, comment
 from scrlm_dask.pipeline.records import closing_record, config_record, opening_record
 from scrlm_dask.pipeline.refinement import Refinement, refine
 from scrlm_dask.pipeline.results import Fit, begin_run, finish_run, joined_labels
-from scrlm_dask.storage.arrays import absolute
 from scrlm_dask.storage.labels import create_labels_store
+from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.outputs import RUN_KIND, check_apart, check_way
 
 
@@ -40,18 +39,23 @@ def fit(
     source: FeaturesLike,
     config: FitConfig,
     *,
-    out: str | Path | None = None,
+    out: Place | None = None,
     overwrite: bool = False,
     collect_labels: bool = False,
     block_rows: int | None = None,
+    storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> Fit:
-    """Fit SCRLM to features. With `out`, model, labels and record go to that run directory."""
-    features = as_features(source, block_rows)
+    """Fit SCRLM to features. With `out`, model, labels and record go to that run directory.
+
+    `storage_options` open URLs, of features and of `out`; they are neither printed nor saved.
+    """
+    features = as_features(source, block_rows, storage_options)
+    target = None if out is None else locate(out, storage_options)
     resolved = config.resolve(features.n_rows)
     record = opening_record(features, config_record(resolved))
     with ExitStack() as undo, Execution(listener) as execution:
-        run = begin_run(features, out, overwrite, record, undo)
+        run = begin_run(features, target, overwrite, record, undo)
         announce(execution, resolved)
         begin = time.perf_counter()
         labels_url = None
@@ -70,15 +74,17 @@ def fit(
 def check_fit(
     source: FeaturesLike,
     config: FitConfig,
-    out: str | Path,
+    out: Place,
     overwrite: bool = False,
     block_rows: int | None = None,
+    storage_options: Options | None = None,
 ) -> None:
     """Raise what `fit` would raise before it reads a row: for those who pay to start a cluster."""
-    features = as_features(source, block_rows)
+    features = as_features(source, block_rows, storage_options)
     config.resolve(features.n_rows)
-    check_apart(absolute(out), features.path)
-    check_way(absolute(out), overwrite, RUN_KIND)
+    target = locate(out, storage_options)
+    check_apart(target, features.path)
+    check_way(target, overwrite, RUN_KIND)
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ def _algorithm(
     execution: Execution,
     features: Features,
     config: ResolvedConfig,
-    labels_url: str | None,
+    labels_url: Location | None,
     collect: bool,
 ) -> _Found:
     """Algorithm 1, and the mixture's parameters from the rows as they are labelled."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, warn
 from scrlm_dask.kernels.points import radius
@@ -14,20 +12,22 @@ from scrlm_dask.passes.inspect import Damage, Seen, statistics_pass, verify_pass
 from scrlm_dask.storage.description import Description, describe_store
 from scrlm_dask.storage.features import block_rows_for, has_truth
 from scrlm_dask.storage.labels import open_labels
+from scrlm_dask.storage.locations import Options, Place, locate
 
 
-def inspect_store(path: str | Path) -> Description:
+def inspect_store(path: Place, *, storage_options: Options | None = None) -> Description:
     """What can be said without reading rows; unfinished stores are described as well."""
-    return describe_store(path)
+    return describe_store(locate(path, storage_options))
 
 
 def inspect_rows(
-    path: str | Path,
+    path: Place,
     *,
     rho: float | None = None,
     F: float = 2.5,
     preprocess: Preprocess = "standardize",
     block_rows: int | None = None,
+    storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> Seen:
     """Statistics of all rows, in one read. Rows that are not finite are counted and left out.
@@ -40,6 +40,7 @@ def inspect_rows(
         raise InputError(f"preprocess is {preprocess!r}; it must be one of {kinds}")
     if rho is not None and not (rho > 0 and F > 0):
         raise InputError(f"rho is {rho} and F is {F}; both must be positive")
+    path = locate(path, storage_options)
     features = as_features(path, block_rows)
     labels = open_labels(path, "the labels") if has_truth(path) else None
     reach = None if rho is None else radius(rho, F, features.n_features)
@@ -47,9 +48,11 @@ def inspect_rows(
         return statistics_pass(execution, features, labels, preprocess, reach)
 
 
-def verify_store(path: str | Path, *, listener: Listener = warn) -> tuple[Damage, ...]:
+def verify_store(
+    path: Place, *, storage_options: Options | None = None, listener: Listener = warn
+) -> tuple[Damage, ...]:
     """Read everything again and compare it with checksums and digests: all damaged blocks."""
-    store = describe_store(path)
+    store = describe_store(locate(path, storage_options))
     if store.manifest is not None:
         block_rows = store.manifest.block_rows
     else:
@@ -57,5 +60,5 @@ def verify_store(path: str | Path, *, listener: Listener = warn) -> tuple[Damage
         block_rows = block_rows_for(stored.shape, stored.dtype, stored.chunks[0])
     with Execution(listener) as execution:
         return verify_pass(
-            execution, store.url, store.features, block_rows, store.manifest is not None
+            execution, store.location, store.features, block_rows, store.manifest is not None
         )

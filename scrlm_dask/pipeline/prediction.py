@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from dask.delayed import Delayed
@@ -17,9 +16,9 @@ from scrlm_dask.model import Model
 from scrlm_dask.passes.assign import label_pass
 from scrlm_dask.passes.execution import Execution, persist, task
 from scrlm_dask.passes.features import FeaturesLike, as_features
-from scrlm_dask.storage.arrays import absolute
 from scrlm_dask.storage.features import mark_complete
 from scrlm_dask.storage.labels import create_labels_store
+from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.models import load_model
 from scrlm_dask.storage.outputs import LABELS_KIND, check_apart, check_way, discard, make_way
 
@@ -35,38 +34,46 @@ class Prediction:
 
 
 def check_predict(
-    model: Model | str | Path,
+    model: Model | Place,
     source: FeaturesLike,
-    out: str | Path,
+    out: Place,
     overwrite: bool = False,
     block_rows: int | None = None,
+    storage_options: Options | None = None,
 ) -> None:
     """Raise what `predict` would raise before it reads a row."""
-    features = as_features(source, block_rows)
-    fitted = load_model(model) if isinstance(model, str | Path) else model
+    features = as_features(source, block_rows, storage_options)
+    fitted = model if isinstance(model, Model) else load_model(model, storage_options)
     check_width(fitted, features.n_features, features.what)
-    check_apart(absolute(out), features.path)
-    check_way(absolute(out), overwrite, LABELS_KIND)
+    target = locate(out, storage_options)
+    check_apart(target, features.path)
+    check_way(target, overwrite, LABELS_KIND)
 
 
 def predict(
-    model: Model | str | Path,
+    model: Model | Place,
     source: FeaturesLike,
     *,
-    out: str | Path | None = None,
+    out: Place | None = None,
     overwrite: bool = False,
     collect_labels: bool = False,
     block_rows: int | None = None,
+    storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> Prediction:
-    """Label rows with a model, or with the one in a run directory, which the workers then load."""
-    fitted = load_model(model) if isinstance(model, str | Path) else model
-    features = as_features(source, block_rows)
+    """Label rows with a model, or with the one in a run directory, which the workers then load.
+
+    `storage_options` open URLs, of the run, of features and of `out`.
+    """
+    if not isinstance(model, Model):
+        model = locate(model, storage_options)
+    fitted = model if isinstance(model, Model) else load_model(model)
+    features = as_features(source, block_rows, storage_options)
     check_width(fitted, features.n_features, features.what)
     with ExitStack() as undo, Execution(listener) as execution:
         labels_url = None
         if out is not None:
-            labels_url = absolute(out)
+            labels_url = locate(out, storage_options)
             check_apart(labels_url, features.path)
             make_way(labels_url, overwrite, LABELS_KIND)
             undo.callback(discard, labels_url)
@@ -86,10 +93,10 @@ def predict(
     return Prediction(labels, found.n_rows, found.n_rows - int(found.counts.sum()), found.counts)
 
 
-def center_points(model: Model | str | Path) -> Delayed:
+def center_points(model: Model | Place) -> Delayed:
     """A task that gives the model's centers, read by the worker where the model has a path."""
-    if isinstance(model, str | Path):
-        return task("centers", _load_points, absolute(model))
+    if not isinstance(model, Model):
+        return task("centers", _load_points, locate(model))
     return task("centers", prepare_points, model.centers, model.affine)
 
 
@@ -101,6 +108,6 @@ def check_width(model: Model, n_features: int, what: str) -> None:
         )
 
 
-def _load_points(path: str) -> Points:
-    model = load_model(path)
+def _load_points(location: Location) -> Points:
+    model = load_model(location)
     return prepare_points(model.centers, model.affine)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 from scrlm_dask.model import Model
 from scrlm_dask.passes.assign import AssignedPart
 from scrlm_dask.passes.features import Features
-from scrlm_dask.storage.arrays import absolute
 from scrlm_dask.storage.features import mark_complete
+from scrlm_dask.storage.locations import Location
 from scrlm_dask.storage.models import save_model
 from scrlm_dask.storage.outputs import check_apart, discard
 from scrlm_dask.storage.runs import RunDirectory
@@ -31,7 +30,7 @@ class Fit:
 
 def begin_run(
     features: Features,
-    out: str | Path | None,
+    out: Location | None,
     overwrite: bool,
     record: dict[str, Any],
     undo: ExitStack,
@@ -39,10 +38,10 @@ def begin_run(
     """An empty run directory, if one is asked for; `undo` takes it back."""
     if out is None:
         return None
-    run = RunDirectory(absolute(out))
-    check_apart(run.path, features.path)
+    run = RunDirectory(out)
+    check_apart(out, features.path)
     run.begin(overwrite, record)
-    undo.callback(discard, run.path)
+    undo.callback(discard, out)
     return run
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, Literal
 
 import numpy as np
 import zarr
@@ -19,104 +18,114 @@ from zarr.codecs import Crc32cCodec
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.storage.chunks import chunks_of, damage_of, missing_chunks
+from scrlm_dask.storage.locations import Location, Place, locate, reaching
 
 # Zarr leaves out chunks that hold only the fill value, which is how missing ones look. The setting
 # belongs to the open array, not to the stored one: whoever writes must give it.
 _STORE_ALL: Any = {"write_empty_chunks": True}
+OUR_FORMAT: Literal[3] = 3  # Zarr's format of what is written here
 
 
 @dataclass(frozen=True)
 class StoredArray:
     """Where an array lies and how it is cut; small enough to send to every worker."""
 
-    url: str
+    location: Location
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     chunks: tuple[int, ...]  # the unit of storage: the shard where there are shards
 
-
-def absolute(path: str | Path) -> str:
-    """A local path made absolute, since workers may run elsewhere; a URL as it is."""
-    text = str(path)
-    if is_remote(text):
-        return text
-    return str(Path(text.removeprefix("file://")).absolute())
+    @property
+    def url(self) -> str:
+        return self.location.url
 
 
-def is_remote(path: str) -> bool:
-    return urlsplit(path).scheme not in ("", "file") and "://" in path
+def create_group(place: Place, attributes: dict[str, Any]) -> None:
+    location = locate(place)
+    with reaching(location):
+        zarr.create_group(**location.zarr, attributes=attributes)
 
 
 def create_array(
-    url: str, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: Any, fill_value: Any
+    place: Place, shape: tuple[int, ...], chunks: tuple[int, ...], dtype: Any, fill_value: Any
 ) -> zarr.Array[Any]:
     """Create an array with checksums, to be written by `write_rows`."""
-    return zarr.create_array(
-        url,
-        shape=shape,
-        chunks=tuple(max(1, c) for c in chunks),
-        dtype=dtype,
-        fill_value=fill_value,
-        # noise does not compress; the checksum is what notices a flipped byte
-        compressors=[Crc32cCodec()],
-        config=_STORE_ALL,
-    )
+    location = locate(place)
+    with reaching(location):
+        return zarr.create_array(
+            **location.zarr,
+            shape=shape,
+            chunks=tuple(max(1, c) for c in chunks),
+            dtype=dtype,
+            fill_value=fill_value,
+            # noise does not compress; the checksum is what notices a flipped byte
+            compressors=[Crc32cCodec()],
+            config=_STORE_ALL,
+        )
 
 
-def write_rows(url: str, start: int, values: NDArray[Any]) -> None:
+def write_rows(place: Place, start: int, values: NDArray[Any]) -> None:
     """Write rows from `start` on. Only whole chunks: two writers in one would lose rows."""
-    # open_array takes the setting and ignores it
-    array = zarr.open_array(url, mode="r+").with_config(_STORE_ALL)
-    array[start : start + len(values)] = values
+    location = locate(place)
+    with reaching(location):
+        # open_array takes the setting and ignores it
+        array = zarr.open_array(**location.zarr, mode="r+", zarr_format=OUR_FORMAT)
+        array.with_config(_STORE_ALL)[start : start + len(values)] = values
 
 
-def add_array(url: str, values: NDArray[Any]) -> None:
+def add_array(place: Place, values: NDArray[Any]) -> None:
     """Write a small array in one chunk."""
-    create_array(url, values.shape, values.shape, values.dtype, None)
-    write_rows(url, 0, values)
+    create_array(place, values.shape, values.shape, values.dtype, None)
+    write_rows(place, 0, values)
 
 
-def open_node(path: str | Path, what: str) -> zarr.Array[Any] | zarr.Group:
+def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
     """Open a Zarr array or group for reading; `what` names it in messages."""
-    url = absolute(path)
-    if not is_remote(url) and not Path(url).exists():
-        raise StoreError(f"{what} {url} does not exist; check the path")
+    location = locate(place)
+    zarr_format = None
+    if location.is_remote:
+        zarr_format = _format_at(location, what)
+    elif not Path(location.url).exists():
+        raise StoreError(f"{what} {location} does not exist; check the path")
     try:
-        return zarr.open(url, mode="r")
+        return zarr.open(**location.zarr, mode="r", zarr_format=zarr_format)
     except Exception as error:  # zarr and fsspec raise what they please
+        said = location.without_options(error)
         raise StoreError(
-            f"{what} {url} cannot be opened as a Zarr store ({_in_short(error)}); "
+            f"{what} {location} cannot be opened as a Zarr store ({said}); "
             "give the path of a Zarr array, or of a group that holds one"
-        ) from error
+        ) from (None if location.is_remote else error)
 
 
-def describe(array: zarr.Array[Any], url: str | None = None) -> StoredArray:
-    """`url` is needed where the array is not on a local disk: zarr does not tell it."""
+def describe(array: zarr.Array[Any], place: Place | None = None) -> StoredArray:
+    """`place` is needed where the array is not on a local disk: zarr does not tell it."""
     return StoredArray(
-        url=url or _url_of(array),
+        location=locate(place or _url_of(array)),
         shape=tuple(array.shape),
         dtype=np.dtype(array.dtype),
         chunks=tuple(array.shards or array.chunks),
     )
 
 
-def member(group: zarr.Group, name: str) -> zarr.Array[Any]:
-    """The array called `name` in a group."""
-    node = group.get(name)
+def member(group: zarr.Group, place: Place, name: str) -> zarr.Array[Any]:
+    """The array called `name` in the group at `place`."""
+    location = locate(place)
+    with reaching(location):
+        node = group.get(name)
     if not isinstance(node, zarr.Array):
-        raise StoreError(f"{group.store_path} holds no array called {name!r}; write it again")
+        raise StoreError(f"{location} holds no array called {name!r}; write it again")
     return node
 
 
-def read_member(group: zarr.Group, name: str, what: str) -> NDArray[Any]:
-    """All of a small array of a group."""
-    array = member(group, name)
-    return read_rows(describe(array), 0, array.shape[0], what)
+def read_member(group: zarr.Group, place: Place, name: str, what: str) -> NDArray[Any]:
+    """All of a small array of the group at `place`."""
+    array = member(group, place, name)
+    return read_rows(describe(array, locate(place) / name), 0, array.shape[0], what)
 
 
 def check_complete(stored: StoredArray, array: zarr.Array[Any], what: str) -> None:
     """Refuse an array that lacks chunks, before a run instead of in the middle of it."""
-    missing = missing_chunks(stored.url, array)
+    missing = missing_chunks(stored.location, array)
     if missing:
         first = missing[0]
         raise StoreError(
@@ -128,7 +137,8 @@ def check_complete(stored: StoredArray, array: zarr.Array[Any], what: str) -> No
 
 def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[Any]:
     """Rows start..stop-1, opened here by path: a worker without the mount must not read zeros."""
-    array = open_node(stored.url, what)
+    location = stored.location
+    array = open_node(location, what)
     shape = tuple(array.shape) if isinstance(array, zarr.Array) else None
     if not isinstance(array, zarr.Array) or shape != stored.shape:
         raise StoreError(
@@ -136,7 +146,7 @@ def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[
             "began; do not write to it during a run"
         )
     for chunk in chunks_of(array, start, stop):
-        damage = damage_of(stored.url, array, chunk)
+        damage = damage_of(location, array, chunk)
         if damage is not None:
             raise StoreError(
                 f"chunk {chunk.key} of {what} {stored.url} {damage} (rows {start} to {stop - 1}); "
@@ -145,16 +155,29 @@ def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[
     try:
         return np.asarray(array[start:stop])
     except Exception as error:  # each codec has errors of its own
+        location.exists()  # a store that went away meanwhile says so here
         raise StoreError(
-            f"rows {start} to {stop - 1} of {what} {stored.url} cannot be read "
-            f"({_in_short(error)}); the chunk is damaged: restore or rewrite it"
-        ) from error
+            f"rows {start} to {stop - 1} of {what} {location} cannot be read "
+            f"({location.without_options(error)}); the chunk is damaged: restore or rewrite it"
+        ) from (None if location.is_remote else error)
 
 
 def _url_of(array: zarr.Array[Any]) -> str:
     return str(array.store_path).removeprefix("file://")
 
 
-def _in_short(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+def _format_at(location: Location, what: str) -> Literal[2, 3]:
+    """Zarr's format of a remote node, asked for first and by one request at a time.
+
+    Zarr would ask for both at once, and leave requests behind when the first one fails.
+    """
+    marks: dict[str, Literal[2, 3]] = {"zarr.json": 3, ".zarray": 2, ".zgroup": 2}
+    with reaching(location, what):
+        filesystem, root = location.filesystem()
+        for name, zarr_format in marks.items():
+            if filesystem.exists(f"{root}/{name}"):
+                return zarr_format
+    raise StoreError(
+        f"{what} {location} does not exist, or is no Zarr store; give the URL of a Zarr array, or "
+        "of a group that holds one"
+    )

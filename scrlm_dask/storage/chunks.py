@@ -6,9 +6,10 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
-import fsspec
 import numpy as np
 import zarr
+
+from scrlm_dask.storage.locations import Location, reaching
 
 _UNWRITTEN = 2**64 - 1  # offset, in a shard's index, of a chunk that is not there
 _CHECKSUM_BYTES = 4
@@ -35,9 +36,20 @@ def chunks_of(array: zarr.Array[Any], start: int, stop: int) -> list[Chunk]:
     ]
 
 
-def missing_chunks(url: str, array: zarr.Array[Any]) -> list[Chunk]:
+def missing_chunks(location: Location, array: zarr.Array[Any]) -> list[Chunk]:
     """Chunks that were never written, or are gone; those inside shards, too."""
-    filesystem, root = fsspec.core.url_to_fs(url)
+    with reaching(location):
+        return _missing(location, array)
+
+
+def damage_of(location: Location, array: zarr.Array[Any], chunk: Chunk) -> str | None:
+    """What is wrong with a chunk's file that decoding it would not notice, in words."""
+    with reaching(location):
+        return _damage(location, array, chunk)
+
+
+def _missing(location: Location, array: zarr.Array[Any]) -> list[Chunk]:
+    filesystem, root = location.filesystem()
     present = {str(name).removeprefix(f"{root}/") for name in filesystem.find(root)}
     missing = []
     for chunk in chunks_of(array, 0, array.shape[0]):
@@ -49,9 +61,8 @@ def missing_chunks(url: str, array: zarr.Array[Any]) -> list[Chunk]:
     return missing
 
 
-def damage_of(url: str, array: zarr.Array[Any], chunk: Chunk) -> str | None:
-    """What is wrong with a chunk's file that decoding it would not notice, in words."""
-    filesystem, root = fsspec.core.url_to_fs(url)
+def _damage(location: Location, array: zarr.Array[Any], chunk: Chunk) -> str | None:
+    filesystem, root = location.filesystem()
     path = f"{root}/{chunk.key}"
     if not filesystem.exists(path):
         return "is missing"

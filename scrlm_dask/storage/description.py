@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import fsspec
 import zarr
 
-from scrlm_dask.storage.arrays import StoredArray, absolute, describe, open_node
+from scrlm_dask.storage.arrays import StoredArray, describe, open_node
 from scrlm_dask.storage.chunks import chunks_of, missing_chunks
 from scrlm_dask.storage.features import FEATURES, IDS, LABELS, check_features_like, features_in
+from scrlm_dask.storage.locations import Location, Place, locate, reaching
 from scrlm_dask.storage.manifest import Manifest, manifest_in, missing_blocks
 
 
@@ -19,7 +18,7 @@ from scrlm_dask.storage.manifest import Manifest, manifest_in, missing_blocks
 class Description:
     """A features store as it lies there, finished or not."""
 
-    url: str
+    location: Location
     features: StoredArray
     inner_chunks: tuple[int, ...] | None  # of the chunks inside shards, where there are shards
     zarr_format: int
@@ -32,6 +31,10 @@ class Description:
     manifest: Manifest | None
     labels: str | None  # their type, if it has some
     ids: str | None
+
+    @property
+    def url(self) -> str:
+        return self.location.url
 
     @property
     def is_complete(self) -> bool:
@@ -49,26 +52,28 @@ class Description:
         return "crc32c" in self.codecs
 
 
-def describe_store(path: str | Path) -> Description:
+def describe_store(path: Place) -> Description:
     """Look at the store without reading a row; unfinished ones are described, not refused."""
-    url = absolute(path)
+    url = locate(path)
     node = open_node(url, "the features store")
     array = features_in(node, url)
-    stored = describe(array, url if array is node else f"{url}/{FEATURES}")
+    stored = describe(array, url if array is node else url / FEATURES)
     check_features_like(stored.shape, stored.dtype, f"the features store {stored.url}")
     group = node if isinstance(node, zarr.Group) else None
     manifest = manifest_in(group) if group is not None else None
-    filesystem, root = fsspec.core.url_to_fs(stored.url)
+    with reaching(url):
+        filesystem, root = stored.location.filesystem()
+        stored_bytes = int(filesystem.du(root))
     complete: Any = group.attrs.get("complete") if group is not None else None
     return Description(
-        url=url,
+        location=url,
         features=stored,
         inner_chunks=tuple(array.chunks) if array.shards else None,
         zarr_format=array.metadata.zarr_format,
         codecs=_codecs(array),
         n_chunks=len(chunks_of(array, 0, array.shape[0])),
-        n_missing_chunks=len(missing_chunks(stored.url, array)),
-        stored_bytes=int(filesystem.du(root)),
+        n_missing_chunks=len(missing_chunks(stored.location, array)),
+        stored_bytes=stored_bytes,
         marked_complete=None if complete is None else complete is True,
         missing_blocks=() if manifest is None else tuple(missing_blocks(url)),
         manifest=manifest,

@@ -6,7 +6,6 @@ them. What is written here carries a manifest, too.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,11 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.storage.arrays import (
+    OUR_FORMAT,
     StoredArray,
-    absolute,
     check_complete,
     create_array,
+    create_group,
     describe,
     member,
     open_node,
@@ -26,6 +26,7 @@ from scrlm_dask.storage.arrays import (
     read_rows,
     write_rows,
 )
+from scrlm_dask.storage.locations import Location, Place, locate, reaching
 from scrlm_dask.storage.manifest import (
     Manifest,
     create_manifest,
@@ -45,18 +46,18 @@ _SMALL_BLOCK_BYTES, _FEW_BLOCKS = 4 * 2**20, 16
 _FEW_NAMED = 5
 
 
-def open_features_store(path: str | Path) -> StoredArray:
+def open_features_store(path: Place) -> StoredArray:
     """Find the features and check that they can be used."""
-    url = absolute(path)
+    url = locate(path)
     node = open_node(url, "the features store")
     array = features_in(node, url)
     if isinstance(node, zarr.Array):
         return checked_features(array, url)
     _check_finished(node, url)
-    return checked_features(array, f"{url}/{FEATURES}")
+    return checked_features(array, url / FEATURES)
 
 
-def features_in(node: zarr.Array[Any] | zarr.Group, url: str) -> zarr.Array[Any]:
+def features_in(node: zarr.Array[Any] | zarr.Group, url: Location) -> zarr.Array[Any]:
     """The array itself, or the one called `features` in a group."""
     if isinstance(node, zarr.Array):
         return node
@@ -70,7 +71,7 @@ def features_in(node: zarr.Array[Any] | zarr.Group, url: str) -> zarr.Array[Any]
     return array
 
 
-def _check_finished(group: zarr.Group, url: str) -> None:
+def _check_finished(group: zarr.Group, url: Location) -> None:
     """Refuse a store whose writer did not come to its end, and say what is missing of it."""
     manifest = manifest_in(group)
     missing = missing_blocks(url) if manifest is not None else []
@@ -88,13 +89,13 @@ def _check_finished(group: zarr.Group, url: str) -> None:
     )
 
 
-def has_truth(path: str | Path) -> bool:
+def has_truth(path: Place) -> bool:
     """Whether the store knows the true labels of its rows."""
     node = open_node(path, "the features store")
     return isinstance(node, zarr.Group) and LABELS in node
 
 
-def checked_features(array: zarr.Array[Any], url: str | None = None) -> StoredArray:
+def checked_features(array: zarr.Array[Any], url: Place | None = None) -> StoredArray:
     stored = describe(array, url)
     check_features_like(stored.shape, stored.dtype, f"the features store {stored.url}")
     check_complete(stored, array, "the features store")
@@ -136,14 +137,14 @@ def block_rows_for(
 
 
 def create_features_store(
-    path: str | Path,
+    path: Place,
     manifest: Manifest,
     *,
     labels: bool = False,
     ids: str | None = None,
     attributes: dict[str, Any] | None = None,
-) -> str:
-    """Lay out an empty group as the manifest says, marked unfinished; returns its URL.
+) -> Location:
+    """Lay out an empty group as the manifest says, marked unfinished.
 
     With `labels` it has room for the truth, with `ids` (int64 or str) for the names of its rows.
     """
@@ -152,59 +153,64 @@ def create_features_store(
             f"features of {manifest.dtype} with ids of {ids} cannot be written; features are "
             f"{' or '.join(STORED_DTYPES)}, ids {' or '.join(IDS_DTYPES)}"
         )
-    url = absolute(path)
+    url = locate(path)
     given = attributes or {}
-    zarr.create_group(url, attributes={**given, KIND: FEATURES_KIND, "complete": False})
+    create_group(url, {**given, KIND: FEATURES_KIND, "complete": False})
     n_rows, n_features, rows = manifest.n_rows, manifest.n_features, manifest.block_rows
     shape, chunks = (n_rows, n_features), (rows, n_features)
-    create_array(f"{url}/{FEATURES}", shape, chunks, manifest.dtype, np.nan)
+    create_array(url / FEATURES, shape, chunks, manifest.dtype, np.nan)
     if labels:
-        create_array(f"{url}/{LABELS}", (n_rows,), (rows,), "int32", MISSING_LABEL)
+        create_array(url / LABELS, (n_rows,), (rows,), "int32", MISSING_LABEL)
     if ids is not None:
-        create_array(f"{url}/{IDS}", (n_rows,), (rows,), ids, "" if ids == "str" else 0)
+        create_array(url / IDS, (n_rows,), (rows,), ids, "" if ids == "str" else 0)
     # last: a group with a manifest has all its arrays
     create_manifest(url, manifest)
     return url
 
 
 def write_features_block(
-    url: str,
+    path: Place,
     start: int,
     features: NDArray[Any],
     labels: NDArray[np.int32] | None = None,
     ids: NDArray[Any] | None = None,
 ) -> None:
     """Write the block that begins with row `start`, then its digest, which says that it is done."""
+    url = locate(path)
     given = {FEATURES: features, LABELS: labels, IDS: ids}
     arrays = {name: values for name, values in given.items() if values is not None}
     group = open_node(url, "the features store")
     assert isinstance(group, zarr.Group)
     for name, values in arrays.items():
-        if values.dtype != member(group, name).dtype:
+        if values.dtype != member(group, url, name).dtype:
             # Zarr would convert in silence, and the digest is of what is stored
             raise InputError(f"{name} of {values.dtype} do not go into {url}: convert them first")
-        write_rows(f"{url}/{name}", start, values)
-    block_rows = member(group, FEATURES).chunks[0]
+        write_rows(url / name, start, values)
+    block_rows = member(group, url, FEATURES).chunks[0]
     write_digest(url, start // block_rows, *arrays.values())
 
 
-def block_arrays(url: str, start: int, stop: int) -> tuple[NDArray[Any], ...]:
+def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]:
     """Rows start..stop-1 of all that a digest covers: features, and labels and ids if present."""
+    url = locate(path)
     group = open_node(url, "the features store")
     assert isinstance(group, zarr.Group)
     names = [name for name in (FEATURES, LABELS, IDS) if name in group]
-    arrays = [describe(member(group, name), f"{url}/{name}") for name in names]
+    arrays = [describe(member(group, url, name), url / name) for name in names]
     return tuple(read_rows(array, start, stop, "the features store") for array in arrays)
 
 
-def mark_complete(url: str) -> None:
+def mark_complete(path: Place) -> None:
     """The last write: readers refuse a store without it."""
-    zarr.open_group(url, mode="r+").attrs["complete"] = True
+    url = locate(path)
+    with reaching(url):
+        group = zarr.open_group(**url.zarr, mode="r+", zarr_format=OUR_FORMAT)
+        group.attrs["complete"] = True
 
 
-def read_true_sigmas(path: str | Path) -> NDArray[np.float64] | None:
+def read_true_sigmas(path: Place) -> NDArray[np.float64] | None:
     """Sigmas of the mixture that the store's rows were drawn from, if it says so."""
     node = open_node(path, "the features store")
     if not isinstance(node, zarr.Group) or f"{TRUE}sigmas" not in node:
         return None
-    return read_member(node, f"{TRUE}sigmas", "the features store")
+    return read_member(node, path, f"{TRUE}sigmas", "the features store")

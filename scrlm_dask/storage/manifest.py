@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.storage.arrays import (
+    OUR_FORMAT,
     create_array,
     describe,
     member,
@@ -26,6 +27,7 @@ from scrlm_dask.storage.arrays import (
     write_rows,
 )
 from scrlm_dask.storage.chunks import missing_chunks
+from scrlm_dask.storage.locations import Location, Place, locate, reaching
 
 MANIFEST, DIGESTS = "manifest", "digests"
 FORMAT = 1
@@ -60,16 +62,19 @@ class Manifest:
         return range(start, min(start + self.block_rows, self.n_rows))
 
 
-def create_manifest(url: str, manifest: Manifest) -> None:
-    """Write the manifest into the group at `url`, with no block done yet."""
-    zarr.open_group(url, mode="r+").attrs[MANIFEST] = {"format": FORMAT, **asdict(manifest)}
+def create_manifest(place: Place, manifest: Manifest) -> None:
+    """Write the manifest into the group at `place`, with no block done yet."""
+    url = locate(place)
+    with reaching(url):
+        group = zarr.open_group(**url.zarr, mode="r+", zarr_format=OUR_FORMAT)
+        group.attrs[MANIFEST] = {"format": FORMAT, **asdict(manifest)}
     shape = (manifest.n_blocks, _DIGEST_BYTES)
-    create_array(f"{url}/{DIGESTS}", shape, (1, _DIGEST_BYTES), "uint8", 0)
+    create_array(url / DIGESTS, shape, (1, _DIGEST_BYTES), "uint8", 0)
 
 
-def read_manifest(url: str) -> Manifest | None:
+def read_manifest(place: Place) -> Manifest | None:
     """The manifest of a features store; None for stores that others wrote."""
-    node = open_node(url, "the features store")
+    node = open_node(place, "the features store")
     return None if isinstance(node, zarr.Array) else manifest_in(node)
 
 
@@ -107,24 +112,25 @@ def digest_of(*arrays: NDArray[Any]) -> bytes:
     return digest.digest()
 
 
-def write_digest(url: str, block: int, *arrays: NDArray[Any]) -> None:
+def write_digest(place: Place, block: int, *arrays: NDArray[Any]) -> None:
     """Say that a block is done: called after its arrays were written, and by nobody else."""
     digest = np.frombuffer(digest_of(*arrays), np.uint8)
-    write_rows(f"{url}/{DIGESTS}", block, digest[None, :])
+    write_rows(locate(place) / DIGESTS, block, digest[None, :])
 
 
-def missing_blocks(url: str) -> list[int]:
+def missing_blocks(place: Place) -> list[int]:
     """Numbers of the blocks that have no digest, rising: they are still to be written."""
-    array = _digests(url)
-    return [chunk.row for chunk in missing_chunks(f"{url}/{DIGESTS}", array)]
+    url = locate(place)
+    return [chunk.row for chunk in missing_chunks(url / DIGESTS, _digests(url))]
 
 
-def check_digest(url: str, block: int, *arrays: NDArray[Any]) -> None:
+def check_digest(place: Place, block: int, *arrays: NDArray[Any]) -> None:
     """Refuse a block whose arrays, as they were read, are not those that were written."""
+    url = locate(place)
     manifest = read_manifest(url)
     if manifest is None:
         raise StoreError(f"the features store {url} has no manifest to check its blocks against")
-    stored = describe(_digests(url), f"{url}/{DIGESTS}")
+    stored = describe(_digests(url), url / DIGESTS)
     expected = read_rows(stored, block, block + 1, "the digests").tobytes()
     if digest_of(*arrays) != expected:
         rows = manifest.rows_of(block)
@@ -134,11 +140,11 @@ def check_digest(url: str, block: int, *arrays: NDArray[Any]) -> None:
         )
 
 
-def _digests(url: str) -> zarr.Array[Any]:
+def _digests(url: Location) -> zarr.Array[Any]:
     node = open_node(url, "the features store")
     if isinstance(node, zarr.Array):
         raise StoreError(f"{url} is an array and has no manifest; give the group that holds it")
-    return member(node, DIGESTS)
+    return member(node, url, DIGESTS)
 
 
 def _text_bytes(array: NDArray[Any]) -> bytes:

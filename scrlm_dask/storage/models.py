@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import zarr
@@ -14,8 +13,9 @@ from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.model import Model
-from scrlm_dask.storage.arrays import absolute, add_array, open_node, read_member
+from scrlm_dask.storage.arrays import add_array, create_group, open_node, read_member
 from scrlm_dask.storage.features import mark_complete
+from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.outputs import KIND, MODEL_KIND
 from scrlm_dask.storage.runs import MODEL, RunDirectory
 
@@ -38,9 +38,9 @@ _CONFIGS: dict[str, type[FitConfig] | type[KMeansConfig]] = {
 _PACKAGES = ("scrlm-dask", "dask", "distributed", "zarr", "numpy", "numba", "scipy")
 
 
-def save_model(model: Model, path: str | Path) -> None:
+def save_model(model: Model, path: Place) -> None:
     """Write the model to a new Zarr group at `path`."""
-    url = absolute(path)
+    url = locate(path)
     attributes: dict[str, Any] = {
         KIND: MODEL_KIND,
         "format": FORMAT,
@@ -56,17 +56,17 @@ def save_model(model: Model, path: str | Path) -> None:
     }
     if isinstance(model.config, FitConfig):
         attributes |= {"rho": model.config.rho, "F": model.config.F}
-    zarr.create_group(url, attributes=attributes)
+    create_group(url, attributes)
     for name in _ARRAYS:
-        add_array(f"{url}/{name}", getattr(model, name))
-    add_array(f"{url}/shift", model.affine.shift)
-    add_array(f"{url}/scale", model.affine.scale)
+        add_array(url / name, getattr(model, name))
+    add_array(url / "shift", model.affine.shift)
+    add_array(url / "scale", model.affine.scale)
     mark_complete(url)
 
 
-def load_model(path: str | Path) -> Model:
-    """Load a model from a run directory or from its `model.zarr`."""
-    url = absolute(path)
+def load_model(path: Place, storage_options: Options | None = None) -> Model:
+    """Load a model from a run directory or from its `model.zarr`; `storage_options` open URLs."""
+    url = locate(path, storage_options)
     run = RunDirectory(url)
     if run.looks_like_one():
         run.check_complete()
@@ -83,7 +83,7 @@ def load_model(path: str | Path) -> Model:
         ) from error
 
 
-def _model_in(group: zarr.Group, url: str) -> Model:
+def _model_in(group: zarr.Group, url: Location) -> Model:
     attributes: dict[str, Any] = dict(group.attrs)
     if attributes["format"] != FORMAT or attributes.get("complete") is not True:
         state = "unfinished" if attributes["format"] == FORMAT else "of another format"
@@ -92,7 +92,7 @@ def _model_in(group: zarr.Group, url: str) -> Model:
             "fit it again with this version"
         )
     arrays: dict[str, Any] = {
-        name: read_member(group, name, "the model") for name in (*_ARRAYS, "shift", "scale")
+        name: read_member(group, url, name, "the model") for name in (*_ARRAYS, "shift", "scale")
     }
     affine = AffineMap(attributes["preprocess"], arrays.pop("shift"), arrays.pop("scale"))
     numbers = {name: attributes[name] for name in _NUMBERS}

@@ -4,32 +4,42 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from scrlm_dask.errors import StoreError
+from scrlm_dask.storage.locations import Location, Place, is_within, locate
 
 KIND = "scrlm"  # attribute of the groups written here; its value is one of the kinds
 FEATURES_KIND, LABELS_KIND, MODEL_KIND, RUN_KIND = "features", "labels", "model", "run"
 
 
-def make_way(path: str, overwrite: bool, kind: str) -> None:
+_MARKS = ("run.json", "zarr.json")  # what says who wrote: runs have a record, stores an attribute
+
+
+def make_way(path: Place, overwrite: bool, kind: str) -> None:
     """See that nothing lies at `path`, and remove what may be removed."""
-    check_way(path, overwrite, kind)
-    if Path(path).exists():
-        shutil.rmtree(path)
+    target = locate(path)
+    check_way(target, overwrite, kind)
+    if target.exists():
+        if target.is_remote:
+            _unmark(target)
+        target.remove(last=_MARKS)
 
 
-def check_way(path: str, overwrite: bool, kind: str) -> None:
+def check_way(path: Place, overwrite: bool, kind: str) -> None:
     """Refuse an output that is in the way. Only what this package wrote may be replaced."""
-    target = Path(path)
-    if "://" in path:
-        raise StoreError(f"the output {path} is a URL; results are written to a local path")
-    if target.is_symlink():
+    target = locate(path)
+    if target.is_remote and not target.parents():
+        raise StoreError(f"the output {target} is a whole bucket; give a name inside it")
+    if not target.is_remote and Path(target.url).is_symlink():
         raise StoreError(f"the output {path} is a link, which is left alone; give where it leads")
-    for parent in target.parents:
+    occupied = target.is_occupied()
+    for parent in target.parents():
         if _kind_of(parent) == RUN_KIND:
             raise StoreError(f"the output {path} lies inside the run {parent}; choose another path")
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+    if not occupied:
         return
     ours = _kind_of(target) == kind
     if not overwrite:
@@ -42,37 +52,62 @@ def check_way(path: str, overwrite: bool, kind: str) -> None:
         )
 
 
-def check_apart(path: str, source: str | None) -> None:
+def check_apart(path: Place, source: Place | None) -> None:
     """Refuse an output that would swallow what is read."""
-    if source is not None and Path(source).resolve().is_relative_to(Path(path).resolve()):
+    if source is not None and is_within(locate(source), locate(path)):
         raise StoreError(
             f"the features {source} lie at or inside the output {path}; choose another output"
         )
 
 
-def staging(path: str) -> str:
+def staging(path: Place) -> Location:
     """Where to write what comes to `path`: beside what it replaces, which may still be read."""
-    return f"{path}.partial" if Path(path).exists() else path
+    target = locate(path)
+    return Location(f"{target.url}.partial", target.options) if target.exists() else target
 
 
-def move_into_place(staged: str, path: str) -> None:
+def move_into_place(staged: Location, path: Place) -> None:
     """Put what was written at `staging(path)`, now that it is finished, where it belongs."""
-    if staged != path:
-        shutil.rmtree(path)
-        Path(staged).rename(path)
+    target = locate(path)
+    if staged != target:
+        target.remove(last=_MARKS)
+        staged.rename(target)
 
 
-def discard(path: str) -> None:
-    """Take back an output that failed: nothing is left that could be mistaken for a result."""
-    shutil.rmtree(path, ignore_errors=True)
+def discard(path: Place) -> None:
+    """Take back an output that failed: nothing is left that could be mistaken for a result.
+
+    Where even that fails, what is left still says that it is unfinished.
+    """
+    target = locate(path)
+    if not target.is_remote:
+        shutil.rmtree(target.url, ignore_errors=True)
+        return
+    with suppress(StoreError):
+        target.remove(last=_MARKS)
 
 
-def _kind_of(target: Path) -> str | None:
-    """What this package wrote there, if it did: runs have a record, stores an attribute."""
+def _kind_of(target: Location) -> str | None:
+    """What this package wrote there, if it did."""
     try:
-        if (target / "run.json").is_file():
-            return str(json.loads((target / "run.json").read_text())[KIND])
-        attributes = json.loads((target / "zarr.json").read_text())["attributes"]
-        return str(attributes[KIND])
+        mark, content = _mark_of(target)
+        return str(content[KIND] if mark.url.endswith(_MARKS[0]) else content["attributes"][KIND])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _unmark(target: Location) -> None:
+    """Say that it is unfinished before the first file goes: a removal may stop halfway."""
+    mark, content = _mark_of(target)
+    if mark.url.endswith(_MARKS[0]):
+        content["status"] = "removed"
+    else:
+        content["attributes"]["complete"] = False
+    mark.write_text(json.dumps(content))
+
+
+def _mark_of(target: Location) -> tuple[Location, Any]:
+    """The file that says who wrote there, and what it says."""
+    record = target / _MARKS[0]
+    mark = record if record.is_file() else target / _MARKS[1]
+    return mark, json.loads(mark.read_text())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scrlm_dask.errors import StoreError
+from scrlm_dask.storage.locations import Location, Place, locate
 from scrlm_dask.storage.outputs import KIND, RUN_KIND, make_way
 
 MODEL, LABELS_STORE, RECORD = "model.zarr", "labels.zarr", "run.json"
@@ -15,21 +16,25 @@ MODEL, LABELS_STORE, RECORD = "model.zarr", "labels.zarr", "run.json"
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Paths of a run. Only a record that says "complete" makes it a result."""
+    """Places of a run. Only a record that says "complete" makes it a result."""
 
-    path: str
-
-    @property
-    def model(self) -> str:
-        return f"{self.path}/{MODEL}"
+    path: Place
 
     @property
-    def labels(self) -> str:
-        return f"{self.path}/{LABELS_STORE}"
+    def location(self) -> Location:
+        return locate(self.path)
 
     @property
-    def record(self) -> Path:
-        return Path(self.path) / RECORD
+    def model(self) -> Location:
+        return self.location / MODEL
+
+    @property
+    def labels(self) -> Location:
+        return self.location / LABELS_STORE
+
+    @property
+    def record(self) -> Location:
+        return self.location / RECORD
 
     def looks_like_one(self) -> bool:
         return self.record.is_file()
@@ -37,7 +42,8 @@ class RunDirectory:
     def begin(self, overwrite: bool, record: dict[str, Any]) -> None:
         """Make an empty run directory that says it is not finished."""
         make_way(self.path, overwrite, RUN_KIND)
-        Path(self.path).mkdir(parents=True, exist_ok=True)
+        if not self.location.is_remote:  # object stores have no folders
+            Path(self.location.url).mkdir(parents=True, exist_ok=True)
         write_json(self.record, {KIND: RUN_KIND, **record, "status": "running"})
 
     def finish(self, record: dict[str, Any]) -> None:
@@ -51,6 +57,8 @@ class RunDirectory:
                 f"{self.path} is not a run directory: it holds no {RECORD}; "
                 "give what `scrlm fit --out` wrote"
             ) from error
+        except StoreError:  # a remote store that cannot be reached
+            raise
         except (OSError, ValueError) as error:
             raise StoreError(
                 f"{self.record} cannot be read ({error}); run the fit again with --overwrite"
@@ -71,8 +79,5 @@ class RunDirectory:
         return record
 
 
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write in one step: a reader sees the old file or the new one, never a half."""
-    temporary = path.with_suffix(".partial")
-    temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
-    temporary.replace(path)
+def write_json(path: Place, content: dict[str, Any]) -> None:
+    locate(path).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")

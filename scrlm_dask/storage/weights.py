@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.storage.arrays import StoredArray, absolute, check_complete, describe, open_node
-from scrlm_dask.storage.labels import NpyLabels
+from scrlm_dask.storage.arrays import StoredArray, check_complete, describe, open_node
+from scrlm_dask.storage.locations import Location
+from scrlm_dask.storage.npy import NpyColumn, open_npy
 
 WHAT = "the sample weights"
 
 
-def open_weights(path: str | Path) -> StoredArray | NpyLabels:
-    """Weights in a .npy file (mapped, not read) or a Zarr array; neither is read here."""
-    url = absolute(path)
-    if url.endswith(".npy"):
-        try:
-            mapped = np.lib.format.open_memmap(url, mode="r")
-        except (OSError, ValueError) as error:
-            raise StoreError(f"{WHAT} {url} cannot be read as .npy ({error})") from error
-        check_weights_like(mapped.shape, mapped.dtype, f"{WHAT} {url}")
-        return NpyLabels(url, mapped.shape)
-    node = open_node(url, WHAT)
+def open_weights(location: Location) -> StoredArray | NpyColumn:
+    """Weights in a .npy file or a Zarr array, of which nothing is read yet."""
+    if location.url.endswith(".npy"):
+        column = open_npy(location, WHAT)
+        check_weights_like(column.shape, column.dtype, f"{WHAT} {location}")
+        return column
+    node = open_node(location, WHAT)
     if not isinstance(node, zarr.Array):
-        raise StoreError(f"{WHAT} {url} are a Zarr group; give the path of the array itself")
-    stored = describe(node, url)
-    check_weights_like(stored.shape, stored.dtype, f"{WHAT} {url}")
+        raise StoreError(f"{WHAT} {location} are a Zarr group; give the path of the array itself")
+    stored = describe(node, location)
+    check_weights_like(stored.shape, stored.dtype, f"{WHAT} {location}")
     check_complete(stored, node, WHAT)
     return stored
 
 
-def check_weights_like(shape: tuple[int, ...], dtype: np.dtype[np.generic], what: str) -> None:
+def check_weights_like(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> None:
     if len(shape) != 1 or dtype.kind not in "fiub":
         raise InputError(
             f"{what} have the shape {shape} and hold {dtype}; weights are one number a row"

@@ -19,18 +19,17 @@ from scrlm_dask.errors import StoreError
 from scrlm_dask.passes.features import as_features
 from scrlm_dask.storage.arrays import (
     StoredArray,
-    absolute,
     add_array,
     check_complete,
     create_array,
     describe,
-    is_remote,
     member,
     open_node,
     read_member,
     read_rows,
     write_rows,
 )
+from scrlm_dask.storage.locations import absolute, is_remote
 
 WHAT = "the features store"
 # 10 rows of 4 features; row i is 4i, 4i+1, 4i+2, 4i+3. In chunks of 3: rows 0-2, 3-5, 6-8 and 9.
@@ -118,12 +117,12 @@ def test_an_array_without_rows_can_be_written_and_read(tmp_path: Path) -> None:
 def test_a_member_that_is_not_there_is_named(tmp_path: Path) -> None:
     group = zarr.create_group(str(tmp_path / "g"))
     add_array(f"{tmp_path}/g/there", np.array([7, 8], np.int32))
-    assert read_member(group, "there", "the model").tolist() == [7, 8]
+    assert read_member(group, tmp_path / "g", "there", "the model").tolist() == [7, 8]
     with pytest.raises(StoreError, match=rf"{tmp_path}/g holds no array called 'elsewhere'"):
-        member(group, "elsewhere")
+        member(group, tmp_path / "g", "elsewhere")
     group.create_group("folder")
     with pytest.raises(StoreError, match="no array called 'folder'"):
-        member(group, "folder")
+        member(group, tmp_path / "g", "folder")
 
 
 # --- what others wrote -------------------------------------------------------------------------

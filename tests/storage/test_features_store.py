@@ -35,7 +35,7 @@ FLOAT32 = np.dtype(np.float32)
 
 def empty_store(path: Path, n_rows: int, **options: Any) -> str:
     manifest = Manifest(n_rows, 4, "float32", 4, (), {"by": "a test"})
-    return create_features_store(path, manifest, labels=True, **options)
+    return create_features_store(path, manifest, labels=True, **options).url
 
 
 def finished_store(path: Path) -> str:

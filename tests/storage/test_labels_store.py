@@ -18,12 +18,12 @@ from scrlm_dask.pipeline import evaluate_run, fit
 from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.features import mark_complete
 from scrlm_dask.storage.labels import (
-    NpyLabels,
     create_labels_store,
     open_labels,
     open_truth,
     write_labels_block,
 )
+from scrlm_dask.storage.npy import NpyColumn
 
 # 5 rows: three at a cluster, one far from both, one at the border of the two. Distances 0, 3, 4, 12
 # and 5, second ones 5, 5, 5, 13 and 5.
@@ -43,7 +43,7 @@ def rows_of(assigned: Assignment, start: int, stop: int) -> Assignment:
 
 
 def finished_store(path: Path) -> str:
-    url = create_labels_store(path, 5, 2)
+    url = create_labels_store(path, 5, 2).url
     for start in (4, 0, 2):  # blocks finish in any order
         write_labels_block(url, start, rows_of(ASSIGNED, start, start + 2))
     mark_complete(url)
@@ -59,7 +59,7 @@ def array_in(path: Path, values: NDArray[Any], **options: Any) -> None:
 
 
 def test_layout(tmp_path: Path) -> None:
-    url = create_labels_store(tmp_path / "labels.zarr", 5, 2)
+    url = create_labels_store(tmp_path / "labels.zarr", 5, 2).url
     assert url == f"{tmp_path}/labels.zarr"
     group = zarr.open_group(url, mode="r")
     assert sorted(group.array_keys()) == ["distances", "labels", "margins"]
@@ -84,7 +84,7 @@ def test_what_is_written_is_what_was_assigned(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_model_without_clusters_are_infinitely_far(tmp_path: Path) -> None:
-    url = create_labels_store(tmp_path / "l", 2, 2)
+    url = create_labels_store(tmp_path / "l", 2, 2).url
     nothing = np.full(2, np.inf)
     write_labels_block(url, 0, Assignment(np.full(2, -1, np.int32), nothing, nothing))
     mark_complete(url)
@@ -108,7 +108,7 @@ def test_an_unfinished_store_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_block_that_was_never_written_is_missing(tmp_path: Path) -> None:
-    url = create_labels_store(tmp_path / "l", 5, 2)
+    url = create_labels_store(tmp_path / "l", 5, 2).url
     write_labels_block(url, 0, rows_of(ASSIGNED, 0, 2))
     write_labels_block(url, 4, rows_of(ASSIGNED, 4, 5))
     mark_complete(url)
@@ -129,7 +129,7 @@ def test_a_group_without_labels_is_refused(tmp_path: Path) -> None:
 def test_truth_as_npy(tmp_path: Path, dtype: str) -> None:
     np.save(tmp_path / "y.npy", np.array([3, 1, 2], dtype))
     truth = open_truth(tmp_path / "y.npy")
-    assert isinstance(truth, NpyLabels)  # a path: nothing is read before it is compared
+    assert isinstance(truth, NpyColumn)  # a path: nothing is read before it is compared
     assert truth.shape == (3,)
     assert truth.read(1, 3).tolist() == [1, 2]
 

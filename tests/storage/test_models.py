@@ -94,7 +94,7 @@ def test_the_same_bits_come_back(tmp_path: Path, k: int, dtype: str) -> None:
 def test_a_model_comes_from_its_run_and_from_its_own_path(tmp_path: Path) -> None:
     model = a_model()
     run = finished_run(tmp_path / "run", model)
-    for path in (run.path, Path(run.path), run.model, Path(run.model)):
+    for path in (run.path, Path(run.path), run.model, Path(run.model.url)):
         assert_same_bits(load_model(path), model)
 
 

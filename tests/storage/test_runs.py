@@ -65,9 +65,9 @@ def test_a_run_from_begin_to_finish(tmp_path: Path) -> None:
 
 def test_where_things_are() -> None:
     run = RunDirectory("/data/run")
-    assert run.model == "/data/run/model.zarr"
-    assert run.labels == "/data/run/labels.zarr"
-    assert run.record == Path("/data/run/run.json")
+    assert run.model.url == "/data/run/model.zarr"
+    assert run.labels.url == "/data/run/labels.zarr"
+    assert run.record.url == "/data/run/run.json"
 
 
 def test_the_status_is_ours_to_set(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_the_status_is_ours_to_set(tmp_path: Path) -> None:
 def test_a_discarded_run_leaves_nothing(tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
     run.begin(False, {})
-    zarr.create_group(run.labels)
+    zarr.create_group(run.labels.url)
     discard(run.path)
     assert tree(tmp_path) == {}
     discard(run.path)  # twice does no harm
@@ -120,7 +120,7 @@ def test_a_run_at_a_url_does_not_end_in_a_local_folder_of_that_name(
 def test_a_run_is_replaced_only_when_asked(tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
     run.begin(False, {"number": 1})
-    zarr.create_group(run.model)
+    zarr.create_group(run.model.url)
     run.finish({"number": 1})
     before = tree(tmp_path / "run")
     with pytest.raises(StoreError, match=rf"{tmp_path}/run exists already; .*--overwrite"):

@@ -1,0 +1,59 @@
+"""Storage options as people write them. They may be credentials: no message shows a value."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+_HINT = "--storage-option"
+_JSON_WORDS = ("true", "false", "null")
+
+
+def parse_storage_options(texts: tuple[str, ...]) -> dict[str, Any] | None:
+    """One mapping of NAME=VALUE texts; dots in NAME nest, later ones win.
+
+    VALUE is text, digits included (keys and passwords may be all digits), unless it is true, false
+    or null, or begins like a JSON object, list or text. A text that is a JSON object as a whole
+    brings anything else, such as numbers.
+    """
+    options: dict[str, Any] = {}
+    for text in texts:
+        if text.startswith("{"):
+            _merge(options, _json(text, "the JSON object"))
+            continue
+        name, equals, value = text.partition("=")
+        names = name.split(".")
+        if not equals or not all(names):
+            raise click.BadParameter(
+                "an option is written NAME=VALUE, such as anon=true, or as a JSON object; "
+                "what was given is not shown, since it may be a secret",
+                param_hint=_HINT,
+            )
+        nested: Any = _value(name, value)
+        for part in reversed(names):
+            nested = {part: nested}
+        _merge(options, nested)
+    return options or None
+
+
+def _value(name: str, text: str) -> Any:
+    if text in _JSON_WORDS or text.startswith(("{", "[", '"')):
+        return _json(text, f"the value of {name}")
+    return text
+
+
+def _json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise click.BadParameter(f"{what} is not valid JSON", param_hint=_HINT) from None
+
+
+def _merge(into: dict[str, Any], more: dict[str, Any]) -> None:
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = value

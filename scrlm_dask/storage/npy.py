@@ -1,0 +1,67 @@
+"""One number a row in a .npy file, local or remote, of which whoever needs a piece reads it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import StoreError
+from scrlm_dask.storage.locations import Location, reaching
+
+_HEADER_BYTES = 2**16
+_HEADER_READERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+@dataclass(frozen=True)
+class NpyColumn:
+    """Where the numbers lie; small enough to send to every worker."""
+
+    location: Location
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int  # of the first number in the file
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        size = self.dtype.itemsize
+        with reaching(self.location):
+            filesystem, path = self.location.filesystem()
+            piece = filesystem.cat_file(
+                path, start=self.offset + start * size, end=self.offset + stop * size
+            )
+        return np.frombuffer(piece, self.dtype)
+
+
+def open_npy(location: Location, what: str) -> NpyColumn:
+    """What the header says, if the file is as long as it should be; `what` names it in messages."""
+    try:
+        return _open(location, what)
+    except StoreError:
+        raise
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{what} {location} cannot be read as .npy ({error})") from error
+
+
+def _open(location: Location, what: str) -> NpyColumn:
+    with reaching(location, what):
+        filesystem, path = location.filesystem()
+        size = filesystem.info(path)["size"]
+        file = BytesIO(filesystem.cat_file(path, start=0, end=min(size, _HEADER_BYTES)))
+    version = np.lib.format.read_magic(file)
+    if version not in _HEADER_READERS:
+        raise ValueError(f"version {version} of the format holds no plain numbers")
+    shape, _, dtype = _HEADER_READERS[version](file)
+    if dtype.hasobject:
+        raise ValueError("it holds pickled objects, which are never loaded")
+    column = NpyColumn(location, shape, dtype, file.tell())
+    needed = column.offset + math.prod(shape) * dtype.itemsize
+    if size < needed:
+        raise ValueError(f"{size} of {needed} bytes are there")
+    return column
