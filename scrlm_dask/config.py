@@ -109,7 +109,7 @@ class FitConfig:
         _one_of("preprocess", self.preprocess, PREPROCESS_KINDS)
         object.__setattr__(self, "refine", lloyd_config(self.refine))
         for name in ("polish", "robust"):
-            _one_of(name, getattr(self, name), (True, False))
+            object.__setattr__(self, name, _flag(name, getattr(self, name)))
         if not self.robust and self.refine.max_iter == 0:
             raise InputError(
                 "robust is False, which says how k-means refines the centers, but no iterations "
@@ -162,6 +162,13 @@ def _share(name: str, value: object) -> float:
     if isinstance(value, Real) and not isinstance(value, bool) and 0.0 <= float(value) <= 1.0:
         return float(value)
     raise InputError(f"{name} is {value!r}; it must be a number from 0 to 1")
+
+
+def _flag(name: str, value: object) -> bool:
+    # by its word: NumPy's truth values belong to no type of Python's
+    if str(value) in ("True", "False"):
+        return str(value) == "True"
+    raise InputError(f"{name} is {value!r}; it must be True or False")
 
 
 def _one_of(name: str, value: object, kinds: tuple[object, ...]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scrlm_dask.config import ASSUMED_CLUSTERS, FitConfig
+from scrlm_dask.config import ASSUMED_CLUSTERS, FitConfig, LloydConfig
 from scrlm_dask.errors import InputError
 
 
@@ -89,10 +89,13 @@ def test_numpy_scalars_become_plain_numbers() -> None:
         loss_rows=np.int64(5),  # type: ignore[arg-type]
         min_neighbors=np.int16(6),  # type: ignore[arg-type]
         seed=np.uint64(7),  # type: ignore[arg-type]
+        refine=np.int64(8),  # type: ignore[arg-type]
+        robust=np.False_,  # type: ignore[arg-type]
     )
     values = [getattr(config, field.name) for field in fields(config)]
-    assert values == [0.25, 2.0, 3, 4, 5, 6, "standardize", 7]
-    assert [type(value) for value in values] == [float, float, int, int, int, int, str, int]
+    assert values == [0.25, 2.0, 3, 4, 5, 6, "standardize", 7, False, LloydConfig(8), False]
+    kinds = [float, float, int, int, int, int, str, int, bool, LloydConfig, bool]
+    assert [type(value) for value in values] == kinds
 
 
 def test_the_defaults_are_the_papers() -> None:

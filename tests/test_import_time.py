@@ -73,5 +73,5 @@ def test_the_version_is_the_installed_one() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'scrlm_dask' has no attribute 'kmeans'"):
-        scrlm_dask.kmeans  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'scrlm_dask' has no attribute 'dbscan'"):
+        scrlm_dask.dbscan  # noqa: B018

@@ -47,7 +47,7 @@ NAMES = np.array([f"row {i}" for i in range(10)], np.dtypes.StringDType())
 
 def store_in(path: Path, *blocks: int, **options: Any) -> str:
     """A store of the manifest above in which the given blocks are written."""
-    url = create_features_store(path / "s", MANIFEST, **options)
+    url = create_features_store(path / "s", MANIFEST, **options).url
     for block in blocks:
         rows = MANIFEST.rows_of(block)
         here = slice(rows.start, rows.stop)

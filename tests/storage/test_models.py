@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import zarr
 
-from scrlm_dask.config import FitConfig
+from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
 from scrlm_dask.errors import StoreError
 from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.model import Model
@@ -46,6 +46,7 @@ def a_model(k: int = 2, p: int = 8, dtype: str = "float32") -> Model:
         n_outliers=17,
         n_rows=2**40,
         n_candidates=12,
+        inertia=1e10 / 3,
         affine=AffineMap("center", rng.normal(size=p), np.ones(p)),
         config=CONFIG,
     )
@@ -123,8 +124,10 @@ def test_every_kind_of_map_comes_back(tmp_path: Path, kind: Any) -> None:
         FitConfig(),
         FitConfig(seed=2**100, rho=1e-10),
         FitConfig(n_clusters=np.int32(3), rho=np.float32(0.1), n_candidates=np.int64(5)),  # type: ignore[arg-type]
+        FitConfig(refine=LloydConfig(max_iter=7, sample=0.25), polish=True, robust=False),
+        KMeansConfig(n_clusters=3, init="k-means||", lloyd=LloydConfig(max_seconds=1.5)),
     ],
-    ids=["defaults", "extremes", "numpy scalars"],
+    ids=["defaults", "extremes", "numpy scalars", "refined", "k-means"],
 )
 def test_every_config_comes_back(tmp_path: Path, config: FitConfig) -> None:
     save_model(replace(a_model(), config=config), tmp_path / "m")
