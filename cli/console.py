@@ -70,8 +70,11 @@ class Console:
         handler(event)
 
     def _on_PhaseStarted(self, event: Any) -> None:  # noqa: N802 - named after the event
+        again = event.name == self._phase.name  # the next iteration: the same bar from the start
         self._phase = _PhaseProgress(event.name, event.rows)
-        if self._bars is not None:
+        if self._bars is not None and self._bar is not None and again:
+            self._bars.reset(self._bar, total=event.rows)
+        elif self._bars is not None:
             self._bar = self._bars.add_task(event.name, total=event.rows)
         elif self.verbose:
             self.say(f"{event.name}: {event.rows:,} rows in {event.blocks:,} block(s)")
@@ -93,6 +96,15 @@ class Console:
         self.say(
             f"{event.name}: {event.rows:,} rows in {event.seconds:.2f} s ({rate:,.0f} rows/s), "
             f"peak memory of a worker {size(event.peak_worker_bytes)}"
+        )
+
+    def _on_IterationDone(self, event: Any) -> None:  # noqa: N802
+        moved = "" if event.moved is None else f", {event.moved:,} rows moved"
+        empty = f", {event.empty} empty ({event.reseeded} reseeded)" if event.empty else ""
+        sampled = f" on a sample of {event.rows:,} rows" if event.sampled else ""
+        self.say(
+            f"k-means iteration {event.number}{sampled}: inertia {event.inertia:.6g}, centers "
+            f"shifted by {event.shift:.2g}{moved}{empty}"
         )
 
     def _on_Note(self, event: Any) -> None:  # noqa: N802

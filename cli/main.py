@@ -10,6 +10,7 @@ from .commands.demo import demo
 from .commands.evaluate import evaluate
 from .commands.fit import fit
 from .commands.inspect import inspect
+from .commands.kmeans import kmeans
 from .commands.predict import predict
 from .commands.synth import synth
 from .commands.theory import theory
@@ -26,5 +27,5 @@ def main() -> None:
     """
 
 
-for command in (demo, synth, inspect, fit, predict, evaluate, theory):
+for command in (demo, synth, inspect, fit, kmeans, predict, evaluate, theory):
     main.add_command(command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .console import size
+from .lloyd import iterations_table
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -29,13 +30,13 @@ def fit_summary(content: dict[str, Any], model: Any) -> Group:
     """What a fit found, its largest clusters, and where the time went."""
     from rich.console import Group
 
-    found = {
-        key: content[key]
-        for key in ("rows", "features", "clusters", "outliers", "outlier_share", "rho", "radius")
-    }
+    names = ("rows", "features", "clusters", "outliers", "outlier_share", "rho", "radius")
+    found = {key: content[key] for key in (*names, "inertia") if content[key] is not None}
     parts: list[Any] = [facts("Found", found)]
     if model.n_clusters:
         parts.append(clusters_table(model))
+    if "kmeans" in content:
+        parts.append(iterations_table(content["kmeans"]))
     parts.append(phases_table(content["phases"]))
     return Group(*parts)
 
@@ -46,17 +47,20 @@ def clusters_table(model: Any) -> Table:
     shown = min(model.n_clusters, _MOST_CLUSTERS)
     title = f"The first {shown} of {model.n_clusters} clusters" if shown < model.n_clusters else ""
     table = Table(title=title or "Clusters", title_justify="left")
-    for name in ("cluster", "rows", "weight", "sigma", "loss", "center is row"):
+    extracted = len(model.losses) > 0
+    names = ["cluster", "rows", "weight", "sigma"]
+    for name in [*names, "loss", "center is row"] if extracted else names:
         table.add_column(name, justify="right")
     for k in range(shown):
-        table.add_row(
+        cells = [
             str(k),
             f"{model.counts[k]:,}",
             f"{model.weights[k]:.4f}",
             f"{model.sigmas[k]:.4g}",
-            f"{model.losses[k]:,.1f}",
-            f"{model.center_rows[k]:,}",
-        )
+        ]
+        if extracted:
+            cells += [f"{model.losses[k]:,.1f}", f"{model.center_rows[k]:,}"]
+        table.add_row(*cells)
     return table
 
 
@@ -66,14 +70,17 @@ def phases_table(phases: list[dict[str, Any]]) -> Table:
     table = Table(title="Phases", title_justify="left")
     for name in ("phase", "seconds", "rows/s", "read", "peak memory of a worker"):
         table.add_column(name, justify="left" if name == "phase" else "right")
-    for phase in phases:
-        rate = phase["rows"] / max(phase["seconds"], 1e-9)
+    for name in dict.fromkeys(phase["name"] for phase in phases):
+        # iterations are one phase to a person
+        same = [phase for phase in phases if phase["name"] == name]
+        seconds = sum(phase["seconds"] for phase in same)
+        rate = sum(phase["rows"] for phase in same) / max(seconds, 1e-9)
         table.add_row(
-            phase["name"],
-            f"{phase['seconds']:.2f}",
+            name if len(same) == 1 else f"{name} x {len(same)}",
+            f"{seconds:.2f}",
             f"{rate:,.0f}",
-            size(phase["bytes"]),
-            size(phase["peak_worker_bytes"]),
+            size(sum(phase["bytes"] for phase in same)),
+            size(max(phase["peak_worker_bytes"] for phase in same)),
         )
     return table
 

@@ -13,6 +13,7 @@ from .evaluate import numbers
 from .fit import summary
 
 _ROWS, _FEATURES, _CLUSTERS, _AT_MOST, _OUTLIERS = 40_000, 640, 50, 100, 0.3
+_ITERATIONS = 10
 
 
 @click.command()
@@ -34,7 +35,7 @@ def demo(console: Console, cluster: Any, out: str | None, overwrite: bool, seed:
 def _demo(console: Console, cluster: Any, folder: Path, overwrite: bool, seed: int) -> None:
     from rich.console import Group
 
-    from scrlm_dask.config import FitConfig
+    from scrlm_dask.config import FitConfig, LloydConfig
     from scrlm_dask.kernels.synthesis import MixtureSpec
     from scrlm_dask.pipeline import evaluate_run, fit, synth
 
@@ -47,7 +48,8 @@ def _demo(console: Console, cluster: Any, folder: Path, overwrite: bool, seed: i
     with session(console, cluster):
         outputs: Any = {"overwrite": overwrite, "listener": console}
         synth(features, _ROWS, spec, chunk_bytes=16_000_000, **outputs)
-        result = fit(features, FitConfig(n_clusters=_AT_MOST, seed=seed), out=run, **outputs)
+        config = FitConfig(n_clusters=_AT_MOST, seed=seed, refine=LloydConfig(_ITERATIONS))
+        result = fit(features, config, out=run, **outputs)
         found = numbers(evaluate_run(run, listener=console))
     content = summary(result, str(run))
     headline = (

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..console import Console
+from ..lloyd import lloyd_options
 from ..options import cluster_options, output_options, session, storage_options
 from ..tables import fit_summary
 
 if TYPE_CHECKING:
     from scrlm_dask.pipeline import Fit
 
-_KINDS = ("standardize", "center", "scale", "none", "l2")
+KINDS = ("standardize", "center", "scale", "none", "l2")
 
 
 @click.command()
@@ -39,11 +40,26 @@ _KINDS = ("standardize", "center", "scale", "none", "l2")
 )
 @click.option(
     "--preprocess",
-    type=click.Choice(_KINDS),
-    default=_KINDS[0],
+    type=click.Choice(KINDS),
+    default=KINDS[0],
     show_default=True,
     help="Map applied to rows first; l2 is for cosine distance.",
 )
+@click.option("--polish", is_flag=True, help="Move centers to the mean of the rows inside R.")
+@click.option(
+    "--kmeans-iter",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Refine the centers by so many iterations of k-means.",
+)
+@click.option(
+    "--robust/--no-robust",
+    default=True,
+    show_default=True,
+    help="Outliers take no part in k-means; or, as in the paper, all rows do and all are labelled.",
+)
+@lloyd_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
 @click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
 @click.option("--overwrite", is_flag=True, help="Replace a run that exists.")
@@ -54,6 +70,7 @@ def fit(
     console: Console,
     cluster: Any,
     storage: Any,
+    lloyd: dict[str, Any],
     features: str,
     out: str,
     rho: float,
@@ -63,6 +80,9 @@ def fit(
     min_neighbors: int,
     loss_depth: float,
     preprocess: Any,
+    polish: bool,
+    kmeans_iter: int,
+    robust: bool,
     seed: int,
     block_rows: int | None,
     overwrite: bool,
@@ -72,7 +92,7 @@ def fit(
     RUN gets model.zarr (centers, weights, sigmas), labels.zarr (a label, distance and margin for
     every row; -1 is an outlier) and run.json (what was done and how long it took).
     """
-    from scrlm_dask.config import FitConfig
+    from scrlm_dask.config import FitConfig, LloydConfig
     from scrlm_dask.pipeline import check_fit
     from scrlm_dask.pipeline import fit as run_fit
 
@@ -85,6 +105,9 @@ def fit(
         min_neighbors=min_neighbors,
         preprocess=preprocess,
         seed=seed,
+        polish=polish,
+        refine=LloydConfig(max_iter=kmeans_iter, **lloyd),
+        robust=robust,
     )
     check_fit(features, config, out, overwrite, block_rows, storage)
     with session(console, cluster):
@@ -104,18 +127,21 @@ def fit(
 
 def summary(result: Fit, out: str) -> dict[str, Any]:
     """The fit in numbers, for --json and for the tables."""
-    model = result.model
+    model, record = result.model, result.record
     return {
         "run": out,
+        "method": record["method"],
         "rows": model.n_rows,
         "features": model.n_features,
         "clusters": model.n_clusters,
         "outliers": model.n_outliers,
-        "outlier_share": result.record["outlier_share"],
+        "outlier_share": record["outlier_share"],
         "outlier_weight": model.outlier_weight,
-        "rho": model.config.rho,
-        "radius": model.radius,
+        "rho": record["config"].get("rho"),
+        "radius": record["radius"],
         "candidates": model.n_candidates,
-        "seconds": result.record["seconds"],
-        "phases": result.record["phases"],
+        "inertia": model.inertia,
+        "seconds": record["seconds"],
+        "phases": record["phases"],
+        **{name: record[name] for name in ("init", "kmeans", "plan") if name in record},
     }

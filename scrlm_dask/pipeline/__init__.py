@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scrlm_dask.pipeline.clustering import check_kmeans, kmeans
+from scrlm_dask.pipeline.clustering import check_kmeans, kmeans, read_centers
 from scrlm_dask.pipeline.drawing import check_synth, synth
 from scrlm_dask.pipeline.evaluation import Evaluation, evaluate_run
 from scrlm_dask.pipeline.exchange import open_features, write_features
@@ -34,6 +34,7 @@ __all__ = [
     "kmeans",
     "open_features",
     "predict",
+    "read_centers",
     "synth",
     "verify_store",
     "write_features",

@@ -30,6 +30,7 @@ from scrlm_dask.pipeline.seeding import seed_centers
 from scrlm_dask.storage.labels import create_labels_store
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.models import load_model
+from scrlm_dask.storage.npy import read_npy
 from scrlm_dask.storage.outputs import RUN_KIND, check_apart, check_way
 
 CentersLike: TypeAlias = NDArray[Any] | Model | Place | None
@@ -95,6 +96,14 @@ def check_kmeans(
     check_way(target, overwrite, RUN_KIND)
 
 
+def read_centers(path: Place, *, storage_options: Options | None = None) -> NDArray[Any]:
+    """Centers (k, p) to begin with: those of a run or a model, or an array in a .npy file."""
+    location = locate(path, storage_options)
+    if location.url.endswith(".npy"):
+        return read_npy(location, "the centers")
+    return load_model(location).centers
+
+
 def given_centers(
     centers: CentersLike,
     config: KMeansConfig,
@@ -115,7 +124,7 @@ def given_centers(
     if centers is None:
         return None
     if isinstance(centers, str | Path | Location):
-        centers = load_model(centers, storage_options=storage_options)
+        centers = read_centers(centers, storage_options=storage_options)
     values = np.asarray(centers.centers if isinstance(centers, Model) else centers)
     wanted = (config.n_clusters, features.n_features)
     if values.shape != wanted or values.dtype.kind not in "fiu":

@@ -39,6 +39,16 @@ class NpyColumn:
         return np.frombuffer(piece, self.dtype)
 
 
+def read_npy(location: Location, what: str) -> NDArray[Any]:
+    """All of a small array of any shape."""
+    open_npy(location, what)  # says what is wrong with it
+    with reaching(location, what):
+        filesystem, path = location.filesystem()
+        file = BytesIO(filesystem.cat_file(path))
+    values: NDArray[Any] = np.load(file, allow_pickle=False)
+    return values
+
+
 def open_npy(location: Location, what: str) -> NpyColumn:
     """What the header says, if the file is as long as it should be; `what` names it in messages."""
     try:
