@@ -54,3 +54,11 @@ def features_store(folder: Path, rows: int, spec: MixtureSpec) -> Path:
     if not path.exists():
         synth(path, rows, spec)
     return path
+
+
+def print_ratio(name: str, measured: list[float], product: list[float]) -> None:
+    """The best of each, all of them, and how they compare."""
+    for what, seconds in ((name, measured), ("bare product", product)):
+        all_of_them = ", ".join(f"{s:.2f}" for s in seconds)
+        print(f"{what:15} {min(seconds):8.2f} CPU s   (all: {all_of_them})")
+    print(f"ratio           {min(measured) / min(product):8.3f}")

@@ -8,20 +8,18 @@ result in memory and is called in the cheaper of two ways: as one call a block, 
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
-import numpy as np
 from distributed import Client
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.events import PhaseFinished, PhaseStarted
 from scrlm_dask.kernels.synthesis import MixtureSpec
 from scrlm_dask.pipeline import fit
-from scrlm_dask.resources import pinned_threads
 
-from .common import cpu_seconds, features_store, scratch, workers
+from .common import cpu_seconds, features_store, print_ratio, scratch, workers
+from .product import best_product_cpu
 
 
 @click.command()
@@ -48,18 +46,8 @@ def main(
         store = features_store(place, rows, MixtureSpec(features, clusters))
         config = FitConfig(rho=rho, n_candidates=candidates)
         loss = [loss_cpu(client, store, config) for _ in range(repeats)]
-        block_rows = 64 * 2**20 // (4 * features)
-        product = [
-            product_cpu(client, rows, features, candidates, height)
-            for height in (block_rows, 1024)
-            for _ in range(repeats)
-        ]
-    print(f"loss pass       {min(loss):8.2f} CPU s   (all: {', '.join(f'{s:.2f}' for s in loss)})")
-    print(
-        f"bare product    {min(product):8.2f} CPU s   "
-        f"(all: {', '.join(f'{s:.2f}' for s in product)})"
-    )
-    print(f"ratio           {min(loss) / min(product):8.3f}")
+        product = best_product_cpu(client, rows, features, candidates, repeats)
+    print_ratio("loss pass", loss, product)
 
 
 def loss_cpu(client: Client, store: Any, config: FitConfig) -> float:
@@ -72,35 +60,6 @@ def loss_cpu(client: Client, store: Any, config: FitConfig) -> float:
 
     fit(store, config, listener=listener)
     return marks["PhaseFinished"] - marks["PhaseStarted"]
-
-
-def product_cpu(client: Client, rows: int, features: int, candidates: int, height: int) -> float:
-    """CPU seconds of the product alone, the rows shared among the workers as in the pass.
-
-    All at once: cores that share caches and memory are slower together than one alone.
-    """
-    addresses = list(client.nthreads())
-    share = -(-rows // len(addresses))
-    futures = [
-        client.submit(_product, share, features, candidates, height, workers=[a], pure=False)
-        for a in addresses
-    ]
-    return float(sum(client.gather(futures)))
-
-
-def _product(rows: int, features: int, candidates: int, height: int) -> float:
-    rng = np.random.default_rng(0)
-    height = min(height, rows)
-    x = rng.standard_normal((height, features), dtype=np.float32)
-    c = rng.standard_normal((candidates, features), dtype=np.float32)
-    out = np.empty((height, candidates), np.float32)
-    with pinned_threads():
-        np.matmul(x, c.T, out=out)
-        begin = time.process_time()
-        for start in range(0, rows, height):
-            here = min(height, rows - start)
-            np.matmul(x[:here], c.T, out=out[:here])
-        return time.process_time() - begin
 
 
 if __name__ == "__main__":

@@ -83,17 +83,27 @@ class RunningSums:
         _add_rows(
             tile.raw,
             tile.inv_norms,
-            self._weights[tile.start : tile.stop],
+            self.weights_of(tile),
             labels,
             sq_distances,
             self._centers.raw,
             self._centers.inv_norms,
+            *self.arrays,
+        )
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """What a kernel adds rows to: counts, masses, offsets and both sums of squares."""
+        return (
             self._counts,
             self._masses,
             self._offsets,
             self._sq_distances,
             self._input_sq_distances,
         )
+
+    def weights_of(self, tile: Tile) -> NDArray[np.float64]:
+        return self._weights[tile.start : tile.stop]
 
     def finish(self) -> ClusterSums:
         return ClusterSums(
@@ -182,7 +192,7 @@ def _nearest_two(  # type: ignore[no-untyped-def]
                 second[i] = sq_dist
 
 
-@compiled("reassoc", "contract")
+@compiled()
 def _add_rows(  # type: ignore[no-untyped-def]
     raw,
     inv_norms,
@@ -204,9 +214,17 @@ def _add_rows(  # type: ignore[no-untyped-def]
         counts[k] += 1
         masses[k] += weights[i]
         sq_distances[k] += weights[i] * row_sq_distances[i]
-        total = 0.0
-        for j in range(raw.shape[1]):
-            d = raw[i, j] * inv_norms[i] - c_raw[k, j] * c_inv_norms[k]
-            offsets[k, j] += weights[i] * d
-            total += d * d
-        input_sq_distances[k] += weights[i] * total
+        input_sq_distances[k] += weights[i] * add_offset(
+            raw[i], inv_norms[i], c_raw[k], c_inv_norms[k], weights[i], offsets[k]
+        )
+
+
+@compiled("reassoc", "contract")
+def add_offset(x, x_inv_norm, c, c_inv_norm, weight, offset):  # type: ignore[no-untyped-def]
+    """Add a row's weighted difference from its center; returns its square, in input units."""
+    total = 0.0
+    for j in range(x.shape[0]):
+        d = x[j] * x_inv_norm - c[j] * c_inv_norm
+        offset[j] += weight * d
+        total += d * d
+    return total

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels import OUTLIER
-from scrlm_dask.kernels.assignment import RunningSums
+from scrlm_dask.kernels.assignment import RunningSums, add_offset
 from scrlm_dask.kernels.compiled import compiled
 from scrlm_dask.kernels.mixture import ClusterSums, cluster_drifts, merge_sums
 from scrlm_dask.kernels.points import Points, Tile, exact_sq_distance, inverse_norms, tiles
@@ -74,8 +74,14 @@ def lloyd_part(
     sums = RunningSums(centers, len(block), weights)
     for tile in tiles(block, centers):
         here = slice(tile.start, tile.stop)
-        _label_tile(tile, centers, sq_radius, labels[here], sq_distances[here])
-        sums.add(tile, labels[here], sq_distances[here])
+        _step_rows(
+            *_search(tile, centers),
+            sums.weights_of(tile),
+            sq_radius,
+            labels[here],
+            sq_distances[here],
+            *sums.arrays,
+        )
     moved = len(block) if previous is None else int(np.count_nonzero(labels != previous))
     served = sq_distances if weights is None else np.where(weights > 0.0, sq_distances, 0.0)
     worst = _worst_rows(block, start, np.where(labels != OUTLIER, served, 0.0))
@@ -89,7 +95,7 @@ def nearest_labels(
     labels, sq_distances = np.empty(len(block), np.int32), np.empty(len(block))
     for tile in tiles(block, centers):
         here = slice(tile.start, tile.stop)
-        _label_tile(tile, centers, math.inf, labels[here], sq_distances[here])
+        _label_rows(*_search(tile, centers), labels[here], sq_distances[here])
     return labels, sq_distances
 
 
@@ -139,14 +145,9 @@ def relative_shift(
     return math.sqrt(mean_sq_shift / mean_sq_distance) if mean_sq_distance > 0.0 else math.inf
 
 
-def _label_tile(
-    tile: Tile,
-    centers: Points,
-    sq_radius: float,
-    labels: NDArray[np.int32],
-    sq_distances: NDArray[np.float64],
-) -> None:
-    _nearest(
+def _search(tile: Tile, centers: Points) -> tuple[Any, ...]:
+    """What the search for the nearest centers of a tile needs, in the order of the kernels."""
+    return (
         tile.products,
         tile.raw,
         tile.inv_norms,
@@ -154,13 +155,9 @@ def _label_tile(
         centers.raw,
         centers.inv_norms,
         (0.5 * centers.sq_norms).astype(np.float32),
-        float(centers.sq_norms.max()),
+        centers.error_factor * (tile.sq_norms + centers.sq_norms.max()),
         centers.scale,
-        centers.error_factor,
-        labels,
-        sq_distances,
     )
-    labels[~(sq_distances < sq_radius)] = OUTLIER
 
 
 def _worst_rows(block: NDArray[Any], start: int, sq_distances: NDArray[np.float64]) -> WorstRows:
@@ -193,7 +190,7 @@ def _unit_or(points: NDArray[np.float64], others: NDArray[np.float64]) -> NDArra
 
 
 @compiled()
-def _nearest(  # type: ignore[no-untyped-def]
+def _label_rows(  # type: ignore[no-untyped-def]
     products,
     raw,
     inv_norms,
@@ -201,44 +198,122 @@ def _nearest(  # type: ignore[no-untyped-def]
     c_raw,
     c_inv_norms,
     c_half_sq_norms,
-    c_largest_sq_norm,
+    errors,
     scale,
-    error_factor,
     labels,
     sq_distances,
 ):
-    rows, k = products.shape
-    values = np.empty(k, np.float32)
-    # floats above 0 rank like their bits, and the least integer is found many at a time
+    values = np.empty(products.shape[1], np.float32)
+    maybe = np.zeros(-(-products.shape[1] // 8) * 8, np.uint8)
+    for i in range(len(labels)):
+        labels[i], sq_distances[i] = _nearest(
+            products[i],
+            raw[i],
+            inv_norms[i],
+            sq_norms[i],
+            c_raw,
+            c_inv_norms,
+            c_half_sq_norms,
+            errors[i],
+            scale,
+            values,
+            maybe,
+        )
+
+
+@compiled()
+def _step_rows(  # type: ignore[no-untyped-def]
+    products,
+    raw,
+    inv_norms,
+    sq_norms,
+    c_raw,
+    c_inv_norms,
+    c_half_sq_norms,
+    errors,
+    scale,
+    weights,
+    sq_radius,
+    labels,
+    sq_distances,
+    counts,
+    masses,
+    offsets,
+    sq_sums,
+    input_sq_sums,
+):
+    values = np.empty(products.shape[1], np.float32)
+    maybe = np.zeros(-(-products.shape[1] // 8) * 8, np.uint8)
+    for i in range(len(labels)):
+        k, sq_dist = _nearest(
+            products[i],
+            raw[i],
+            inv_norms[i],
+            sq_norms[i],
+            c_raw,
+            c_inv_norms,
+            c_half_sq_norms,
+            errors[i],
+            scale,
+            values,
+            maybe,
+        )
+        sq_distances[i] = sq_dist
+        if not sq_dist < sq_radius:
+            labels[i] = OUTLIER
+            continue
+        labels[i] = k
+        # at once, while the row and its center are in cache
+        counts[k] += 1
+        masses[k] += weights[i]
+        sq_sums[k] += weights[i] * sq_dist
+        input_sq_sums[k] += weights[i] * add_offset(
+            raw[i], inv_norms[i], c_raw[k], c_inv_norms[k], weights[i], offsets[k]
+        )
+
+
+@compiled()
+def _nearest(  # type: ignore[no-untyped-def]
+    products,
+    row,
+    inv_norm,
+    sq_norm,
+    c_raw,
+    c_inv_norms,
+    c_half_sq_norms,
+    error,
+    scale,
+    values,
+    maybe,
+):
+    """The nearest center of one row, ties to the first, and its squared distance, exactly."""
+    k = len(products)
+    # half of the squared distance, nearly
+    half_sq_norm = np.float32(0.5 * sq_norm)
+    for j in range(k):
+        values[j] = (c_half_sq_norms[j] - products[j]) + half_sq_norm
+    # Floats above 0 rank like their bits, and the least integer is found many at a time. Rounding
+    # can take them below 0, where bits rank the other way round: then 0 is no worse a limit.
     bits = values.view(np.int32)
-    # a byte a center, looked through eight at a time: nearly all of them are 0
-    maybe = np.zeros(-(-k // 8) * 8, np.uint8)
-    eights = maybe.view(np.uint64)
+    low = bits[0]
+    for j in range(k):
+        low = min(low, bits[j])
     least = np.empty(1, np.int32)
-    least_value = least.view(np.float32)
-    for i in range(rows):
-        # half of the squared distance; rounding can take it below 0, where bits rank the other way
-        # round: all those are within the error of each other
-        offset = np.float32(0.5 * sq_norms[i])
-        for j in range(k):
-            values[j] = (c_half_sq_norms[j] - products[i, j]) + offset
-        low = bits[0]
-        for j in range(k):
-            low = min(low, bits[j])
-        least[0] = low
-        error = error_factor * (sq_norms[i] + c_largest_sq_norm)
-        limit = np.float32(max(np.float64(least_value[0]), 0.0) + error)
-        for j in range(k):
-            maybe[j] = values[j] <= limit
-        # whatever rounding could put first is measured exactly
-        label, nearest = -1, np.inf
-        for eight in range(len(eights)):
-            if eights[eight] == 0:
+    least[0] = low
+    limit = np.float32(max(np.float64(least.view(np.float32)[0]), 0.0) + error)
+    # a byte a center, looked through eight at a time: nearly all of them are 0
+    for j in range(k):
+        maybe[j] = values[j] <= limit
+    eights = maybe.view(np.uint64)
+    # whatever rounding could put first is measured exactly
+    label, nearest = -1, np.inf
+    for eight in range(len(eights)):
+        if eights[eight] == 0:
+            continue
+        for j in range(8 * eight, 8 * eight + 8):
+            if maybe[j] == 0:
                 continue
-            for j in range(8 * eight, 8 * eight + 8):
-                if maybe[j] == 0:
-                    continue
-                sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
-                if sq_dist < nearest:
-                    label, nearest = j, sq_dist
-        labels[i], sq_distances[i] = label, nearest
+            sq_dist = exact_sq_distance(row, inv_norm, c_raw[j], c_inv_norms[j], scale)
+            if sq_dist < nearest:
+                label, nearest = j, sq_dist
+    return label, nearest

@@ -1,0 +1,59 @@
+"""CPU seconds of a k-means iteration, through Dask and from Zarr, against the bare matrix product.
+
+    python -m benchmarks.kmeans_cpu --rows 131072 --clusters 1000
+
+Both are measured in the same worker processes of one run; features are read from disk each time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import numpy as np
+from distributed import Client
+
+from scrlm_dask.config import KMeansConfig, LloydConfig
+from scrlm_dask.events import PhaseFinished, PhaseStarted
+from scrlm_dask.kernels.synthesis import MixtureSpec
+from scrlm_dask.pipeline import kmeans, open_features
+
+from .common import cpu_seconds, features_store, print_ratio, scratch, workers
+from .product import best_product_cpu
+
+
+@click.command()
+@click.option("--rows", default=131_072, show_default=True)
+@click.option("--features", default=640, show_default=True)
+@click.option("--clusters", default=1000, show_default=True)
+@click.option("--iterations", default=5, show_default=True)
+@click.option("--nworkers", default=2, show_default=True)
+@click.option("--scratch", "folder", help="Keep the data here.")
+def main(
+    rows: int, features: int, clusters: int, iterations: int, nworkers: int, folder: str | None
+) -> None:
+    """Print CPU seconds of each iteration and the ratio of the best ones."""
+    with scratch(folder) as place, workers(nworkers, "4GB") as client:
+        store = features_store(place, rows, MixtureSpec(features, clusters))
+        steps = iteration_cpu(client, store, clusters, iterations)
+        product = best_product_cpu(client, rows, features, clusters, 3)
+    print_ratio("iteration", steps, product)
+
+
+def iteration_cpu(client: Client, store: Any, clusters: int, iterations: int) -> list[float]:
+    """CPU seconds of all workers in each iteration, reads included, from the first rows on."""
+    marks: list[float] = []
+
+    def listener(event: Any) -> None:
+        if isinstance(event, PhaseStarted | PhaseFinished) and event.name == "kmeans-step":
+            marks.append(cpu_seconds(client))
+
+    init = np.asarray(open_features(store)[:clusters].compute())
+    lloyd = LloydConfig(max_iter=iterations, tol=0.0, inertia_tol=0.0, persist="no")
+    config = KMeansConfig(n_clusters=clusters, init="given", lloyd=lloyd)
+    kmeans(store, config, centers=init, listener=listener)
+    return [after - before for before, after in zip(marks[::2], marks[1::2], strict=True)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The bare matrix product that passes are measured against, in the same worker processes."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from distributed import Client
+
+from scrlm_dask.resources import pinned_threads
+
+
+def product_cpu(client: Client, rows: int, features: int, points: int, height: int) -> float:
+    """CPU seconds of the product alone, the rows shared among the workers as in a pass.
+
+    All at once: cores that share caches and memory are slower together than one alone.
+    """
+    addresses = list(client.nthreads())
+    share = -(-rows // len(addresses))
+    futures = [
+        client.submit(_product, share, features, points, height, workers=[a], pure=False)
+        for a in addresses
+    ]
+    return float(sum(client.gather(futures)))
+
+
+def best_product_cpu(
+    client: Client, rows: int, features: int, points: int, repeats: int
+) -> list[float]:
+    """All measurements: as one call a block of 64 MB, and tile by tile."""
+    block_rows = 64 * 2**20 // (4 * features)
+    return [
+        product_cpu(client, rows, features, points, height)
+        for height in (block_rows, 1024)
+        for _ in range(repeats)
+    ]
+
+
+def _product(rows: int, features: int, points: int, height: int) -> float:
+    rng = np.random.default_rng(0)
+    height = min(height, rows)
+    x = rng.standard_normal((height, features), dtype=np.float32)
+    c = rng.standard_normal((points, features), dtype=np.float32)
+    out = np.empty((height, points), np.float32)
+    with pinned_threads():
+        np.matmul(x, c.T, out=out)
+        begin = time.process_time()
+        for start in range(0, rows, height):
+            here = min(height, rows - start)
+            np.matmul(x[:here], c.T, out=out[:here])
+        return time.process_time() - begin
