@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from distributed import Client, get_client
 
@@ -37,6 +38,17 @@ def cpu_seconds(client: Client) -> float:
     return sum(client.run(time.process_time).values())
 
 
+def spilled_bytes(client: Client) -> int:
+    """Bytes that the workers have on disk, or ever wrote there."""
+    return sum(client.run(_spilled).values())
+
+
+def _spilled(dask_worker: Any) -> int:
+    metrics = dask_worker.digests_total if hasattr(dask_worker, "digests_total") else {}
+    written = sum(v for k, v in metrics.items() if "disk-write" in str(k) and "bytes" in str(k))
+    return int(written)
+
+
 @contextmanager
 def scratch(path: str | None) -> Iterator[Path]:
     """A given folder, kept, or a temporary one."""
@@ -50,7 +62,8 @@ def scratch(path: str | None) -> Iterator[Path]:
 
 def features_store(folder: Path, rows: int, spec: MixtureSpec) -> Path:
     """The mixture as a store in the folder; drawn only if it is not there."""
-    path = folder / f"mixture-{rows}x{spec.n_features}-m{spec.n_clusters}-s{spec.seed}.zarr"
+    name = f"{rows}x{spec.n_features}-m{spec.n_clusters}-o{spec.outliers}-s{spec.seed}"
+    path = folder / f"mixture-{name}.zarr"
     if not path.exists():
         synth(path, rows, spec)
     return path

@@ -1,0 +1,99 @@
+"""Peak memory of workers and client in k-means, for features of growing size.
+
+    python -m benchmarks.kmeans_memory --gigabytes 0.4 --times 10
+
+Exits with 1 if ten times the rows took more memory, a worker passed its plan, or something spilled.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import click
+
+from scrlm_dask.config import KMeansConfig, LloydConfig
+from scrlm_dask.kernels.synthesis import MixtureSpec
+from scrlm_dask.pipeline import kmeans
+from scrlm_dask.pipeline.memory import MemoryPlan
+from scrlm_dask.resources import peak_memory
+
+from .common import features_store, scratch, spilled_bytes, workers
+
+_GROWTH = 1.15  # what counts as flat: allocators and the order of tasks make some difference
+
+
+@click.command()
+@click.option("--gigabytes", default=0.4, show_default=True, help="Size of the small one.")
+@click.option("--times", default=10, show_default=True, help="Rows of the large one, against it.")
+@click.option("--features", default=640, show_default=True)
+@click.option("--clusters", default=1000, show_default=True)
+@click.option("--nworkers", default=2, show_default=True)
+@click.option("--memory-limit", default="1GB", show_default=True)
+@click.option("--scratch", "folder", help="Keep the data here.")
+@click.option("--one", is_flag=True, hidden=True, help="Measure this size, in this process.")
+def main(
+    gigabytes: float,
+    times: int,
+    features: int,
+    clusters: int,
+    nworkers: int,
+    memory_limit: str,
+    folder: str | None,
+    one: bool,
+) -> None:
+    """Run k-means out of core on two sizes and print what was needed."""
+    if one:
+        rows = int(gigabytes * 1e9 / (4 * features))
+        print(json.dumps(measure(rows, features, clusters, nworkers, memory_limit, folder)))
+        return
+    with scratch(folder) as place:
+        # each size in a process of its own: a process never forgets its peak
+        reports = [_in_a_process(size, str(place)) for size in (gigabytes, gigabytes * times)]
+    small, large = reports
+    ok = all(report["spilled_bytes"] == 0 for report in reports)
+    ok &= max(large["worker_peaks"]) <= _GROWTH * max(small["worker_peaks"])
+    ok &= large["client_peak"] <= _GROWTH * small["client_peak"]
+    ok &= all(max(report["worker_peaks"]) <= report["planned"] for report in reports)
+    print(json.dumps({"small": small, "large": large, "ok": ok}, indent=2))
+    sys.exit(0 if ok else 1)
+
+
+def measure(
+    rows: int, features: int, clusters: int, nworkers: int, memory_limit: str, folder: str | None
+) -> dict[str, Any]:
+    lloyd = LloydConfig(max_iter=3, tol=0.0, inertia_tol=0.0, persist="no")
+    config = KMeansConfig(n_clusters=clusters, init="random", lloyd=lloyd)
+    with scratch(folder) as place, workers(nworkers, memory_limit) as client:
+        store = features_store(place, rows, MixtureSpec(features, clusters))
+        result = kmeans(store, config, out=place / f"run-{rows}", overwrite=True)
+        return {
+            "rows": rows,
+            "bytes": 4 * rows * features,
+            "seconds": result.record["seconds"],
+            "planned": MemoryPlan(**result.record["plan"]).worker_bytes(1),
+            "worker_peaks": [w["peak_memory_bytes"] for w in result.record["workers"].values()],
+            "spilled_bytes": spilled_bytes(client),
+            "client_peak": peak_memory(),
+        }
+
+
+def _in_a_process(gigabytes: float, place: str) -> dict[str, Any]:
+    context = click.get_current_context()
+    options = {**context.params, "gigabytes": gigabytes, "scratch": place}
+    names = ("gigabytes", "features", "clusters", "nworkers", "memory_limit", "scratch")
+    words = [w for n in names for w in (f"--{n.replace('_', '-')}", str(options[n]))]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.kmeans_memory", "--one", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+if __name__ == "__main__":
+    main()
