@@ -16,18 +16,21 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import fsspec
+from zarr.storage import FsspecStore
 
 from scrlm_dask.errors import InputError, MissingError, ScrlmError, StoreError
 
 Options: TypeAlias = Mapping[str, Any]
 
 _S3 = ("s3", "s3a")
-# A server that is gone must end a run, not hang it; one that stumbles must not. Listings are asked
-# for anew: what is missing may have been written, or lost, by another process since.
+# A server that is gone must end a run, not hang it; one that stumbles must not. These multiply: a
+# request that nobody answers is given up after 2 x 3 x 5 s. Listings are asked for anew: what is
+# missing may have been written, or lost, by another process since.
 _S3_DEFAULTS: dict[str, Any] = {
-    "config_kwargs": {"connect_timeout": 5, "read_timeout": 10, "retries": {"max_attempts": 3}},
+    "config_kwargs": {"connect_timeout": 5, "read_timeout": 5, "retries": {"max_attempts": 2}},
     "use_listings_cache": False,
 }
+_S3_TRIES = 2  # of s3fs, each with those retries of botocore inside
 _ACCESS_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
 
 
@@ -64,10 +67,13 @@ class Location:
     def is_remote(self) -> bool:
         return is_remote(self.url)
 
-    @property
-    def zarr(self) -> dict[str, Any]:
-        """`store` and `storage_options` as Zarr's functions take them."""
-        return {"store": self.url, "storage_options": self._settings() or None}
+    def store(self) -> str | FsspecStore:
+        """What Zarr's functions take."""
+        if not self.is_remote:
+            return self.url
+        store = FsspecStore.from_url(self.url, self._settings())
+        _limit_tries(store.fs)
+        return store
 
     def parents(self) -> list[Location]:
         """The folders above, nearest first."""
@@ -82,6 +88,7 @@ class Location:
         """fsspec's file system, with no listing that it remembers, and the path in it."""
         filesystem, path = fsspec.core.url_to_fs(self.url, **self._settings())
         filesystem.invalidate_cache()
+        _limit_tries(filesystem)
         return filesystem, path
 
     def exists(self) -> bool:
@@ -220,6 +227,12 @@ def reaching(location: Location, what: str = "") -> Iterator[None]:
         name = f"{what} {location}".strip()
         kind = MissingError if isinstance(error, FileNotFoundError) else StoreError
         raise kind(f"{name} {_problem(location, error)}") from None
+
+
+def _limit_tries(filesystem: Any) -> None:
+    """s3fs has no option for it."""
+    if "s3" in filesystem.protocol:
+        filesystem.retries = _S3_TRIES
 
 
 def _problem(location: Location, error: Exception) -> str:
