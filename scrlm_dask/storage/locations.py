@@ -108,11 +108,17 @@ class Location:
 
     def is_occupied(self) -> bool:
         """Whether something lies here that is not an empty folder."""
+        if not self.is_remote:
+            path = Path(self.url)
+            return path.exists() and not (path.is_dir() and not any(path.iterdir()))
         with reaching(self):
-            filesystem, path = self.filesystem()
-            if not filesystem.exists(path):
+            filesystem, name = self.filesystem()
+            try:
+                if filesystem.info(name)["type"] != "directory":
+                    return True
+                return any(n.rstrip("/") != name for n in filesystem.ls(name, detail=False))
+            except FileNotFoundError:  # some object stores remember folders that are gone
                 return False
-            return not filesystem.isdir(path) or bool(filesystem.ls(path, detail=False))
 
     def read_text(self) -> str:
         if not self.is_remote:
