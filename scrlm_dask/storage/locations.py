@@ -116,9 +116,12 @@ class Location:
             try:
                 if filesystem.info(name)["type"] != "directory":
                     return True
-                return any(n.rstrip("/") != name for n in filesystem.ls(name, detail=False))
-            except FileNotFoundError:  # some object stores remember folders that are gone
+            except FileNotFoundError:
                 return False
+            # down to the first file: some object stores keep folders that are empty now, and mark
+            # them by an object whose name ends where the folder's does
+            below = filesystem.walk(name, on_error=_unless_gone)
+            return any(any(files) for _, _, files in below)
 
     def read_text(self) -> str:
         if not self.is_remote:
@@ -233,6 +236,11 @@ def reaching(location: Location, what: str = "") -> Iterator[None]:
         name = f"{what} {location}".strip()
         kind = MissingError if isinstance(error, FileNotFoundError) else StoreError
         raise kind(f"{name} {_problem(location, error)}") from None
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _limit_tries(filesystem: Any) -> None:
