@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +51,7 @@ def workers(start, tmp_path_factory) -> Iterator[list[Any]]:
     common = ("--scheduler-file", folder / "scheduler.json", "--host", "127.0.0.1")
     common += ("--dashboard-address", "127.0.0.1:0")
     processes = [start("scheduler", "--port", 0, *common, program=DASK)]
-    options = ("--nthreads", 1, "--local-directory", folder)
+    options = ("--nthreads", 1, "--no-nanny", "--local-directory", folder)
     processes += [start("worker", *options, *common, program=DASK) for _ in range(2)]
     yield processes
     for process in reversed(processes):
@@ -68,7 +69,7 @@ class OnS3:
 @pytest.fixture(scope="module")
 def on_s3(invoke, workers, server) -> OnS3:
     for worker in workers[1:]:  # which came up beside the server
-        worker.wait_for("Registered to")
+        worker.wait_for("Registered to", timeout=120)
     address = re.search(r"Scheduler at: +(tcp://\S+)", workers[0].stderr)[1]
     common = (*server.arguments, "--scheduler", address, "--json", "-v")
     features, run, predicted = f"{ROOT}/x.zarr", f"{ROOT}/run", f"{ROOT}/labels.zarr"
@@ -283,10 +284,12 @@ def test_what_others_wrote_is_left_alone(on_s3, server, refused) -> None:
 def test_a_server_killed_in_the_middle_of_a_fit(on_s3, server, invoke, start, refused) -> None:
     invoke("synth", f"{ROOT}/long.zarr", *LONG, *server.arguments).ok()
     out = f"{ROOT}/killed"
-    fit = start("fit", f"{ROOT}/long.zarr", "--out", out, *LONG_FIT, *server.arguments)
-    fit.wait_for("survey: ")
+    args = ("fit", f"{ROOT}/long.zarr", "--out", out, *LONG_FIT, *server.arguments)
+    fit = start(*args, "--nworkers", 1)
+    fit.wait_for("survey: ", timeout=120)
     server.kill()
-    outcome = fit.outcome(timeout=100)
+    killed = time.monotonic()
+    outcome = fit.outcome(timeout=killed - fit.began + 60)
     message = outcome.refused(ROOT, "cannot be reached", "run the command again")
     without_secrets(outcome.stderr)
     assert server.endpoint not in message
