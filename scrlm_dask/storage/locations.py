@@ -7,7 +7,6 @@ which it is. The options may hold credentials, so nothing here shows them.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,7 +36,7 @@ _ACCESS_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetriev
 class HiddenOptions:
     """Storage options that no repr shows.
 
-    Neither a mapping nor a dataclass: Dask looks into those, and into its logs with what it finds.
+    Neither a mapping nor a dataclass: Dask takes those apart, and may log what it finds.
     """
 
     def __init__(self, values: Options | None = None) -> None:
@@ -142,13 +141,10 @@ class Location:
             filesystem.pipe_file(path, text.encode())  # an object store puts whole objects
 
     def remove(self, last: tuple[str, ...]) -> None:
-        """Remove all that lies here; on a remote store the files named `last` after the others.
+        """Remove all that lies at a remote place, the files named `last` after the others.
 
-        There is no telling how far a removal comes there, and what says whose it is must stay.
+        There is no telling how far a removal comes, and what says whose it is must stay.
         """
-        if not self.is_remote:
-            shutil.rmtree(self.url)
-            return
         with reaching(self):
             filesystem, path = self.filesystem()
             kept = {f"{path}/{name}" for name in last}

@@ -22,6 +22,7 @@ from scrlm_dask.errors import StoreError
 from scrlm_dask.pipeline import check_fit
 from scrlm_dask.storage.features import open_features_store
 from scrlm_dask.storage.locations import locate
+from scrlm_dask.storage.runs import RunDirectory
 
 pytestmark = pytest.mark.cluster
 
@@ -150,7 +151,7 @@ def test_no_credentials_in_outputs_stores_and_logs(on_s3, server, workers, refus
     refused(*args, words=(f"{ROOT}/x.zarr/features", "damaged", "restore"), **on_workers)
     filesystem.pipe_file(path, whole)
     assert server.objects("damaged") == {}  # taken back, and nothing is in the way
-    check_fit(f"{ROOT}/x.zarr", FitConfig(), f"{ROOT}/damaged", storage_options=server.options)
+    RunDirectory(locate(f"{ROOT}/damaged", server.options)).begin(False, {})
     logs = [without_secrets(process.stderr) for process in workers]
     assert any("Compute Failed" in log for log in logs)
 

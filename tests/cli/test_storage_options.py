@@ -62,7 +62,7 @@ def test_what_is_not_is_refused_unseen(text: str, invoke: Any) -> None:
     assert SECRET not in outcome.stdout + outcome.stderr
 
 
-@pytest.mark.parametrize("command", ["synth", "fit", "predict", "evaluate"])
+@pytest.mark.parametrize("command", ["synth", "fit", "predict", "evaluate", "demo"])
 def test_every_command_that_reads_or_writes_stores_has_it(command: str, invoke: Any) -> None:
     assert "--storage-option NAME=VALUE" in invoke(command, "--help", threads=False).ok().stdout
 
