@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from .console import Console, failures
+from .storage import parse_storage_options
 
 _Command = Callable[..., Any]
 
@@ -90,9 +91,7 @@ def storage_options(command: _Command) -> _Command:
 def _parsed_storage(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, Any] | None:
-    from .storage import parse_storage_options
-
-    return parse_storage_options(texts)
+    return parse_storage_options(texts) if texts else None
 
 
 @contextmanager

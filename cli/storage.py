@@ -11,17 +11,19 @@ _HINT = "--storage-option"
 _JSON_WORDS = ("true", "false", "null")
 
 
-def parse_storage_options(texts: tuple[str, ...]) -> dict[str, Any] | None:
+def parse_storage_options(texts: tuple[str, ...]) -> dict[str, Any]:
     """One mapping of NAME=VALUE texts; dots in NAME nest, later ones win.
 
     VALUE is text, digits included (keys and passwords may be all digits), unless it is true, false
     or null, or begins like a JSON object, list or text. A text that is a JSON object as a whole
     brings anything else, such as numbers.
     """
+    from scrlm_dask.storage.locations import merged
+
     options: dict[str, Any] = {}
     for text in texts:
         if text.startswith("{"):
-            _merge(options, _json(text, "the JSON object"))
+            options = merged(options, _json(text, "the JSON object"))
             continue
         name, equals, value = text.partition("=")
         names = name.split(".")
@@ -34,8 +36,8 @@ def parse_storage_options(texts: tuple[str, ...]) -> dict[str, Any] | None:
         nested: Any = _value(name, value)
         for part in reversed(names):
             nested = {part: nested}
-        _merge(options, nested)
-    return options or None
+        options = merged(options, nested)
+    return options
 
 
 def _value(name: str, text: str) -> Any:
@@ -49,11 +51,3 @@ def _json(text: str, what: str) -> Any:
         return json.loads(text)
     except ValueError:
         raise click.BadParameter(f"{what} is not valid JSON", param_hint=_HINT) from None
-
-
-def _merge(into: dict[str, Any], more: dict[str, Any]) -> None:
-    for name, value in more.items():
-        if isinstance(value, dict) and isinstance(into.get(name), dict):
-            _merge(into[name], value)
-        else:
-            into[name] = value

@@ -136,7 +136,8 @@ def _local(options: ClusterOptions) -> Iterator[Connection]:
             dashboard_address=f"{_LOOPBACK}:{_free_dashboard_port()}",
             env=dict.fromkeys(_ONE_THREAD, "1"),
             preload=["scrlm_dask.preload"],
-            silence_logs=logging.ERROR,
+            # a task that fails is logged as an error with its traceback; the client raises it, too
+            silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster) as client,
     ):

@@ -125,6 +125,12 @@ def test_the_package_knows_nothing_of_its_command_line() -> None:
     assert offences(sources(PACKAGE), "scrlm_cli", "cli", "click", "rich") == []
 
 
+def test_only_storage_knows_file_systems() -> None:
+    others = [path for path in sources(PACKAGE, CLI) if path.parent != PACKAGE / "storage"]
+    assert offences(others, "fsspec", "s3fs", "botocore") == []
+    assert offences(sources(PACKAGE / "storage"), "fsspec")
+
+
 def test_inside_the_command_line_imports_are_relative() -> None:
     # the folder cli/ is installed as scrlm_cli: neither name holds in both places
     assert offences(sources(CLI), "cli", "scrlm_cli") == []

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import click
 
 from ..console import Console
-from ..options import cluster_options, output_options, session
+from ..options import cluster_options, output_options, session, storage_options
 from ..tables import facts, fit_summary
 from .evaluate import numbers
 from .fit import summary
@@ -20,38 +19,44 @@ _ITERATIONS = 10
 @click.option("--out", type=click.Path(), help="Keep features and run here; default: nowhere.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier demo in --out.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
+@storage_options
 @cluster_options
 @output_options
-def demo(console: Console, cluster: Any, out: str | None, overwrite: bool, seed: int) -> None:
+def demo(
+    console: Console, cluster: Any, storage: Any, out: str | None, overwrite: bool, seed: int
+) -> None:
     """Draw a mixture with outliers, cluster it, and compare with the truth. Under a minute."""
     if out is not None:
-        _demo(console, cluster, Path(out), overwrite, seed)
+        _demo(console, cluster, storage, out.rstrip("/"), overwrite, seed)
         console.say(f"features and run are kept in {out}")
         return
     with tempfile.TemporaryDirectory(prefix="scrlm-demo-") as folder:
-        _demo(console, cluster, Path(folder), overwrite, seed)
+        _demo(console, cluster, storage, folder, overwrite, seed)
 
 
-def _demo(console: Console, cluster: Any, folder: Path, overwrite: bool, seed: int) -> None:
+def _demo(
+    console: Console, cluster: Any, storage: Any, folder: str, overwrite: bool, seed: int
+) -> None:
     from rich.console import Group
 
     from scrlm_dask.config import FitConfig, LloydConfig
     from scrlm_dask.kernels.synthesis import MixtureSpec
     from scrlm_dask.pipeline import evaluate_run, fit, synth
 
-    features, run = folder / "features.zarr", folder / "run"
+    features, run = f"{folder}/features.zarr", f"{folder}/run"
     spec = MixtureSpec(_FEATURES, _CLUSTERS, _OUTLIERS, seed=seed)
     console.say(
         f"{_ROWS:,} rows of {_FEATURES} features: {_CLUSTERS} clusters and "
         f"{_OUTLIERS:.0%} outliers, told to look for at most {_AT_MOST} clusters"
     )
     with session(console, cluster):
-        outputs: Any = {"overwrite": overwrite, "listener": console}
+        stores: Any = {"storage_options": storage, "listener": console}
+        outputs = {"overwrite": overwrite, **stores}
         synth(features, _ROWS, spec, chunk_bytes=16_000_000, **outputs)
         config = FitConfig(n_clusters=_AT_MOST, seed=seed, refine=LloydConfig(_ITERATIONS))
         result = fit(features, config, out=run, **outputs)
-        found = numbers(evaluate_run(run, listener=console))
-    content = summary(result, str(run))
+        found = numbers(evaluate_run(run, **stores))
+    content = summary(result, run)
     headline = (
         f"{found['n_clusters']} of {found['n_classes']} clusters found; "
         f"{found['accuracy']:.2%} of the rows are labelled as they were drawn."

@@ -43,7 +43,7 @@ class StoredArray:
 def create_group(place: Place, attributes: dict[str, Any]) -> None:
     location = locate(place)
     with reaching(location):
-        zarr.create_group(**location.zarr, attributes=attributes)
+        zarr.create_group(location.store(), attributes=attributes)
 
 
 def create_array(
@@ -53,7 +53,7 @@ def create_array(
     location = locate(place)
     with reaching(location):
         return zarr.create_array(
-            **location.zarr,
+            location.store(),
             shape=shape,
             chunks=tuple(max(1, c) for c in chunks),
             dtype=dtype,
@@ -69,7 +69,7 @@ def write_rows(place: Place, start: int, values: NDArray[Any]) -> None:
     location = locate(place)
     with reaching(location):
         # open_array takes the setting and ignores it
-        array = zarr.open_array(**location.zarr, mode="r+", zarr_format=OUR_FORMAT)
+        array = zarr.open_array(location.store(), mode="r+", zarr_format=OUR_FORMAT)
         array.with_config(_STORE_ALL)[start : start + len(values)] = values
 
 
@@ -88,7 +88,7 @@ def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
     elif not Path(location.url).exists():
         raise StoreError(f"{what} {location} does not exist; check the path")
     try:
-        return zarr.open(**location.zarr, mode="r", zarr_format=zarr_format)
+        return zarr.open(location.store(), mode="r", zarr_format=zarr_format)
     except Exception as error:  # zarr and fsspec raise what they please
         said = location.without_options(error)
         raise StoreError(

@@ -204,7 +204,7 @@ def mark_complete(path: Place) -> None:
     """The last write: readers refuse a store without it."""
     url = locate(path)
     with reaching(url):
-        group = zarr.open_group(**url.zarr, mode="r+", zarr_format=OUR_FORMAT)
+        group = zarr.open_group(url.store(), mode="r+", zarr_format=OUR_FORMAT)
         group.attrs["complete"] = True
 
 

@@ -7,7 +7,6 @@ which it is. The options may hold credentials, so nothing here shows them.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,25 +15,28 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import fsspec
+from zarr.storage import FsspecStore
 
 from scrlm_dask.errors import InputError, MissingError, ScrlmError, StoreError
 
 Options: TypeAlias = Mapping[str, Any]
 
 _S3 = ("s3", "s3a")
-# A server that is gone must end a run, not hang it; one that stumbles must not. Listings are asked
-# for anew: what is missing may have been written, or lost, by another process since.
+# A server that is gone must end a run, not hang it; one that stumbles must not. These multiply: a
+# request that nobody answers is given up after 2 x 3 x 5 s. Listings are asked for anew: what is
+# missing may have been written, or lost, by another process since.
 _S3_DEFAULTS: dict[str, Any] = {
-    "config_kwargs": {"connect_timeout": 5, "read_timeout": 10, "retries": {"max_attempts": 3}},
+    "config_kwargs": {"connect_timeout": 5, "read_timeout": 5, "retries": {"max_attempts": 2}},
     "use_listings_cache": False,
 }
+_S3_TRIES = 2  # of s3fs, each with those retries of botocore inside
 _ACCESS_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
 
 
 class HiddenOptions:
     """Storage options that no repr shows.
 
-    Neither a mapping nor a dataclass: Dask looks into those, and into its logs with what it finds.
+    Neither a mapping nor a dataclass: Dask takes those apart, and may log what it finds.
     """
 
     def __init__(self, values: Options | None = None) -> None:
@@ -64,10 +66,13 @@ class Location:
     def is_remote(self) -> bool:
         return is_remote(self.url)
 
-    @property
-    def zarr(self) -> dict[str, Any]:
-        """`store` and `storage_options` as Zarr's functions take them."""
-        return {"store": self.url, "storage_options": self._settings() or None}
+    def store(self) -> str | FsspecStore:
+        """What Zarr's functions take."""
+        if not self.is_remote:
+            return self.url
+        store = FsspecStore.from_url(self.url, self._settings())
+        _limit_tries(store.fs)
+        return store
 
     def parents(self) -> list[Location]:
         """The folders above, nearest first."""
@@ -82,6 +87,7 @@ class Location:
         """fsspec's file system, with no listing that it remembers, and the path in it."""
         filesystem, path = fsspec.core.url_to_fs(self.url, **self._settings())
         filesystem.invalidate_cache()
+        _limit_tries(filesystem)
         return filesystem, path
 
     def exists(self) -> bool:
@@ -101,11 +107,20 @@ class Location:
 
     def is_occupied(self) -> bool:
         """Whether something lies here that is not an empty folder."""
+        if not self.is_remote:
+            path = Path(self.url)
+            return path.exists() and not (path.is_dir() and not any(path.iterdir()))
         with reaching(self):
-            filesystem, path = self.filesystem()
-            if not filesystem.exists(path):
+            filesystem, name = self.filesystem()
+            try:
+                if filesystem.info(name)["type"] != "directory":
+                    return True
+            except FileNotFoundError:
                 return False
-            return not filesystem.isdir(path) or bool(filesystem.ls(path, detail=False))
+            # down to the first file: some object stores keep folders that are empty now, and mark
+            # them by an object whose name ends where the folder's does
+            below = filesystem.walk(name, on_error=_unless_gone)
+            return any(any(files) for _, _, files in below)
 
     def read_text(self) -> str:
         if not self.is_remote:
@@ -126,13 +141,10 @@ class Location:
             filesystem.pipe_file(path, text.encode())  # an object store puts whole objects
 
     def remove(self, last: tuple[str, ...]) -> None:
-        """Remove all that lies here; on a remote store the files named `last` after the others.
+        """Remove all that lies at a remote place, the files named `last` after the others.
 
-        There is no telling how far a removal comes there, and what says whose it is must stay.
+        There is no telling how far a removal comes, and what says whose it is must stay.
         """
-        if not self.is_remote:
-            shutil.rmtree(self.url)
-            return
         with reaching(self):
             filesystem, path = self.filesystem()
             kept = {f"{path}/{name}" for name in last}
@@ -229,6 +241,17 @@ def reaching(location: Location, what: str = "") -> Iterator[None]:
         name = f"{what} {location}".strip()
         kind = MissingError if isinstance(error, FileNotFoundError) else StoreError
         raise kind(f"{name} {_problem(location, error)}") from None
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _limit_tries(filesystem: Any) -> None:
+    """s3fs has no option for it."""
+    if "s3" in filesystem.protocol:
+        filesystem.retries = _S3_TRIES
 
 
 def _problem(location: Location, error: Exception) -> str:

@@ -22,9 +22,10 @@ def make_way(path: Place, overwrite: bool, kind: str) -> None:
     """See that nothing lies at `path`, and remove what may be removed."""
     target = locate(path)
     check_way(target, overwrite, kind)
-    if target.exists():
-        if target.is_remote:
-            _unmark(target)
+    if not target.is_remote and target.exists():
+        shutil.rmtree(target.url)
+    elif target.is_occupied():
+        _unmark(target)
         target.remove(last=_MARKS)
 
 

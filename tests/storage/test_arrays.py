@@ -29,7 +29,7 @@ from scrlm_dask.storage.arrays import (
     read_rows,
     write_rows,
 )
-from scrlm_dask.storage.locations import absolute, is_remote
+from scrlm_dask.storage.locations import absolute
 
 WHAT = "the features store"
 # 10 rows of 4 features; row i is 4i, 4i+1, 4i+2, 4i+3. In chunks of 3: rows 0-2, 3-5, 6-8 and 9.
@@ -201,14 +201,6 @@ def test_relative_paths_are_made_absolute_for_workers_elsewhere(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     np.testing.assert_array_equal(read_rows(stored, 0, 10, WHAT), ROWS)
-
-
-def test_urls_stay_as_they_are() -> None:
-    assert absolute("s3://bucket/a.zarr") == "s3://bucket/a.zarr"
-    assert is_remote("s3://bucket/a.zarr")
-    assert not is_remote("file:///tmp/a.zarr")
-    assert not is_remote("/tmp/a.zarr")
-    assert not is_remote("a:b/c.zarr")
 
 
 @pytest.mark.parametrize("part", ["", "c", "c/1", "c/1/0"])

@@ -1,0 +1,302 @@
+"""Everything on a real S3 server: the same bits as on a disk, plain words when something is wrong,
+and no word of the credentials anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from s3server import BUCKET, KEY, SECRET, S3Server
+
+from scrlm_dask import SCRLM, FitConfig, load_model
+from scrlm_dask.errors import StoreError
+from scrlm_dask.pipeline import check_fit
+from scrlm_dask.storage.features import open_features_store
+from scrlm_dask.storage.locations import locate
+from scrlm_dask.storage.runs import RunDirectory
+
+pytestmark = pytest.mark.cluster
+
+DASK = (str(Path(sys.executable).parent / "dask"),)
+ROOT = f"s3://{BUCKET}"
+SYNTH = ("--rows", 4000, "--features", 64, "--clusters", 5, "--outliers", 0.3)
+BLOCKS = ("--block-rows", 1024)
+# the loss of every row as a candidate takes seconds: long enough to kill a server
+LONG = ("--rows", 16_000, "--features", 32, "--clusters", 5, "--chunk-size", "64kB")
+LONG_FIT = ("--candidates", 16_000, "--block-rows", 500)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[S3Server]:
+    # no credentials of the developer's own may open anything here
+    before = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("AWS_")}
+    server = S3Server(tmp_path_factory.mktemp("s3"))
+    yield server
+    server.kill()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="module")
+def workers(start, tmp_path_factory) -> Iterator[list[Any]]:
+    """A scheduler and two workers that someone else starts: they know no credentials."""
+    folder = tmp_path_factory.mktemp("workers")
+    common = ("--scheduler-file", folder / "scheduler.json", "--host", "127.0.0.1")
+    common += ("--dashboard-address", "127.0.0.1:0")
+    processes = [start("scheduler", "--port", 0, *common, program=DASK)]
+    options = ("--nthreads", 1, "--no-nanny", "--local-directory", folder)
+    processes += [start("worker", *options, *common, program=DASK) for _ in range(2)]
+    yield processes
+    for process in reversed(processes):
+        process.stop()
+
+
+@dataclass(frozen=True)
+class OnS3:
+    """What the four commands said that workers did on s3://."""
+
+    outcomes: dict[str, Any]
+    address: str
+
+
+@pytest.fixture(scope="module")
+def on_s3(invoke, workers, server) -> OnS3:
+    for worker in workers[1:]:  # which came up beside the server
+        worker.wait_for("Registered to", timeout=120)
+    address = re.search(r"Scheduler at: +(tcp://\S+)", workers[0].stderr)[1]
+    common = (*server.arguments, "--scheduler", address, "--json", "-v")
+    features, run, predicted = f"{ROOT}/x.zarr", f"{ROOT}/run", f"{ROOT}/labels.zarr"
+    # as `round_trip` does on a disk, in threads
+    commands = {
+        "synth": ("synth", features, *SYNTH, "--chunk-size", "64kB"),
+        "fit": ("fit", features, "--out", run, "--clusters", 10, *BLOCKS),
+        "evaluate": ("evaluate", run),
+        "predict": ("predict", run, features, "--out", predicted, *BLOCKS),
+    }
+    outcomes = {name: invoke(*args, *common, threads=False).ok() for name, args in commands.items()}
+    return OnS3(outcomes, address)
+
+
+def without_secrets(text: str) -> str:
+    for secret in (KEY, SECRET, "0815+x"):
+        assert secret not in text
+    return text
+
+
+@pytest.fixture
+def refused(server, invoke) -> Callable[..., str]:
+    """Run a command that has to be refused; what it says is free of credentials."""
+
+    def run(*args: Any, words: tuple[str, ...] = (), options: Any = None, **more: Any) -> str:
+        given = server.arguments if options is None else options
+        outcome = invoke(*args, *given, **more)
+        without_secrets(outcome.stdout + outcome.stderr)
+        return outcome.refused(*words)
+
+    return run
+
+
+# --- the same bits -----------------------------------------------------------------------------
+
+
+def test_s3_and_disk_hold_the_same_bytes(on_s3, server, round_trip, files_of) -> None:
+    for name, path in (
+        ("x.zarr", round_trip.features),
+        ("run/model.zarr", round_trip.run / "model.zarr"),
+        ("run/labels.zarr", round_trip.run / "labels.zarr"),
+        ("labels.zarr", round_trip.predicted),
+    ):
+        found = server.objects(name)
+        assert len(found) > 3
+        assert found == files_of(path), name
+
+
+def test_the_record_is_complete_and_names_the_urls_only(
+    on_s3, server, round_trip, record_of
+) -> None:
+    text = without_secrets(server.objects("run")["run.json"].decode())
+    record = json.loads(text)
+    assert record["status"] == "complete"
+    assert record["features"]["path"] == f"{ROOT}/x.zarr"
+    assert record["counts"] == record_of(round_trip.run)["counts"]
+    assert server.endpoint not in text
+
+
+def test_evaluate_says_the_same(on_s3, round_trip) -> None:
+    assert on_s3.outcomes["evaluate"].json() == round_trip.outcomes["evaluate"].json()
+
+
+def test_no_credentials_in_outputs_stores_and_logs(on_s3, server, workers, refused) -> None:
+    for outcome in on_s3.outcomes.values():
+        without_secrets(outcome.stdout + outcome.stderr)
+    for name, content in server.objects("").items():
+        without_secrets(name)
+        for secret in (KEY, SECRET):
+            assert secret.encode() not in content, name
+    # a task that fails has its arguments looked at by those who log it
+    path = f"{BUCKET}/x.zarr/features/c/2/0"
+    filesystem = server.filesystem()
+    whole = filesystem.cat_file(path)
+    filesystem.pipe_file(path, whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    on_workers = {"threads": False, "options": (*server.arguments, "--scheduler", on_s3.address)}
+    args = ("fit", f"{ROOT}/x.zarr", "--out", f"{ROOT}/damaged", *BLOCKS)
+    refused(*args, words=(f"{ROOT}/x.zarr/features", "damaged", "restore"), **on_workers)
+    filesystem.pipe_file(path, whole)
+    assert server.objects("damaged") == {}  # taken back, and nothing is in the way
+    RunDirectory(locate(f"{ROOT}/damaged", server.options)).begin(False, {})
+    logs = [without_secrets(process.stderr) for process in workers]
+    assert any("Compute Failed" in log for log in logs)
+
+
+def test_the_environment_opens_stores_too(on_s3, server, invoke) -> None:
+    variables = {
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ENDPOINT_URL": server.endpoint,
+    }
+    outcome = invoke("evaluate", f"{ROOT}/run", "--json", env=variables)
+    assert outcome.json() == on_s3.outcomes["evaluate"].json()
+
+
+# --- in Python ---------------------------------------------------------------------------------
+
+
+def test_a_model_from_s3(on_s3, server, round_trip) -> None:
+    ours, theirs = load_model(f"{ROOT}/run", server.options), load_model(round_trip.run)
+    for name in ("centers", "center_rows", "losses", "means", "counts", "weights", "sigmas"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    assert ours.config == theirs.config
+
+
+def test_the_estimator_on_s3(on_s3, server, round_trip, labels_of) -> None:
+    model = SCRLM(n_clusters=10, block_rows=1024)
+    lazy = model.fit_predict(f"{ROOT}/x.zarr", storage_options=server.options)
+    np.testing.assert_array_equal(lazy.compute(), labels_of(round_trip.run))
+    without_secrets(repr(model) + repr(model.get_params()) + repr(vars(model)) + repr(lazy))
+
+
+def test_truth_in_a_npy_object(on_s3, server, invoke, truth, tmp_path) -> None:
+    np.save(tmp_path / "y.npy", truth)
+    server.filesystem().put_file(str(tmp_path / "y.npy"), f"{BUCKET}/y.npy")
+    args = ("evaluate", f"{ROOT}/run", "--truth", f"{ROOT}/y.npy", "--json")
+    found = invoke(*args, *server.arguments).json()
+    assert found.items() <= on_s3.outcomes["evaluate"].json().items()
+    assert found["accuracy"] == 1.0
+
+
+# --- what is wrong is said ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "secret"), [(KEY, "not-the-secret"), ("not-the-key", SECRET)], ids=["secret", "key"]
+)
+def test_wrong_credentials(on_s3, server, refused, key, secret) -> None:
+    options = json.dumps({**server.options, "key": key, "secret": secret})
+    args = ("fit", f"{ROOT}/x.zarr", "--out", f"{ROOT}/never")
+    words = (f"{ROOT}/x.zarr", "cannot be accessed", "--storage-option")
+    message = refused(*args, words=words, options=("--storage-option", options))
+    assert "not-the" not in message
+
+
+def test_not_even_tracebacks_show_credentials(on_s3, server, invoke) -> None:
+    wrong = (*server.arguments, "--storage-option", "secret=not-the-secret", "-v")
+    outcome = invoke("synth", f"{ROOT}/never", "--rows", 10, *wrong)
+    assert outcome.code == 3
+    assert "Traceback" in outcome.stderr
+    assert "not-the-secret" not in without_secrets(outcome.stderr)
+
+
+@pytest.mark.parametrize("role", ["features", "out"])
+def test_credentials_in_a_url_are_refused_unseen(on_s3, server, refused, role) -> None:
+    bad = f"s3://{KEY}:{SECRET}@{BUCKET}/x.zarr"
+    good = f"{ROOT}/x.zarr"
+    features, out = (bad, f"{ROOT}/never") if role == "features" else (good, bad)
+    refused("fit", features, "--out", out, words=("holds credentials", "--storage-option"))
+
+
+def test_no_such_bucket(on_s3, refused) -> None:
+    words = ("s3://nowhere/x.zarr", "does not exist")
+    refused("fit", "s3://nowhere/x.zarr", "--out", f"{ROOT}/never", words=words)
+    refused("fit", f"{ROOT}/x.zarr", "--out", "s3://nowhere/run", words=("s3://nowhere/run",))
+    refused("synth", "s3://nowhere/x.zarr", *SYNTH, words=words)
+
+
+def test_no_such_key(on_s3, refused) -> None:
+    words = (f"{ROOT}/none.zarr", "does not exist")
+    refused("fit", f"{ROOT}/none.zarr", "--out", f"{ROOT}/never", words=words)
+    refused("evaluate", f"{ROOT}/none", words=(f"{ROOT}/none is not a run directory",))
+    refused("predict", f"{ROOT}/none", f"{ROOT}/x.zarr", "--out", f"{ROOT}/never")
+
+
+def test_a_chunk_that_goes_and_comes_is_seen_to_go_and_come(on_s3, server) -> None:
+    place = locate(f"{ROOT}/x.zarr", server.options)
+    path = f"{BUCKET}/x.zarr/features/c/1/0"
+    filesystem = server.filesystem()
+    whole = filesystem.cat_file(path)
+    for _ in range(2):
+        assert open_features_store(place).shape == (4000, 64)
+        filesystem.rm_file(path)
+        with pytest.raises(StoreError, match=r"1 chunk\(s\) .*x\.zarr/features .*c/1/0"):
+            open_features_store(place)
+        filesystem.pipe_file(path, whole)
+
+
+# --- what is in the way ------------------------------------------------------------------------
+
+
+def test_an_output_is_replaced_only_when_asked_and_only_itself(on_s3, server, invoke) -> None:
+    small = ("--rows", 100, "--features", 4, "--clusters", 2)
+    args = ("synth", f"{ROOT}/again", *small, *server.arguments)
+    filesystem = server.filesystem()
+    filesystem.pipe_file(f"{BUCKET}/again-not/zarr.json", b"mine")
+    invoke(*args).ok()
+    before = server.objects("again")
+    invoke(*args, "--seed", 1).refused(f"{ROOT}/again exists", "--overwrite")
+    assert server.objects("again") == before
+    invoke(*args, "--seed", 1, "--rows", 50, "--overwrite").ok()
+    after = server.objects("again")
+    assert after.keys() == before.keys()
+    assert after["features/c/0/0"] != before["features/c/0/0"]
+    assert server.objects("again-not") == {"zarr.json": b"mine"}
+
+
+def test_what_others_wrote_is_left_alone(on_s3, server, refused) -> None:
+    server.filesystem().pipe_file(f"{BUCKET}/thesis/chapter.tex", b"mine")
+    fit = ("fit", f"{ROOT}/x.zarr", "--overwrite", "--out")
+    refused(*fit, f"{ROOT}/thesis", words=("left alone",))
+    assert server.objects("thesis") == {"chapter.tex": b"mine"}
+    refused(*fit, f"{ROOT}/x.zarr", words=("lie at or inside the output",))
+    refused(*fit, f"{ROOT}/run/inner", words=(f"lies inside the run {ROOT}/run",))
+    refused(*fit, ROOT, words=("lie at or inside the output",))
+    refused("synth", ROOT, "--overwrite", words=("whole bucket",))
+
+
+# --- a server that dies ------------------------------------------------------------------------
+
+
+def test_a_server_killed_in_the_middle_of_a_fit(on_s3, server, invoke, start, refused) -> None:
+    invoke("synth", f"{ROOT}/long.zarr", *LONG, *server.arguments).ok()
+    out = f"{ROOT}/killed"
+    args = ("fit", f"{ROOT}/long.zarr", "--out", out, *LONG_FIT, *server.arguments)
+    fit = start(*args, "--nworkers", 1)
+    fit.wait_for("survey: ", timeout=120)
+    server.kill()
+    killed = time.monotonic()
+    outcome = fit.outcome(timeout=killed - fit.began + 60)
+    message = outcome.refused(ROOT, "cannot be reached", "run the command again")
+    without_secrets(outcome.stderr)
+    assert server.endpoint not in message
+    server.start()
+    assert json.loads(server.objects("killed")["run.json"])["status"] == "running"
+    refused("evaluate", out, words=("not complete", "--overwrite"))
+    refused("predict", out, f"{ROOT}/x.zarr", "--out", f"{ROOT}/never", words=("not complete",))
+    # and the way out is open
+    check_fit(f"{ROOT}/long.zarr", FitConfig(), out, True, storage_options=server.options)

@@ -1,0 +1,314 @@
+"""Where things lie: paths and URLs on one road, and options that nothing shows."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import fsspec
+import numpy as np
+import pytest
+from dask.base import tokenize
+from fsspec.implementations.memory import MemoryFileSystem
+
+from scrlm_dask.config import FitConfig
+from scrlm_dask.errors import InputError, MissingError, StoreError
+from scrlm_dask.kernels.synthesis import MixtureSpec
+from scrlm_dask.pipeline import evaluate_run, fit, predict, synth
+from scrlm_dask.storage.arrays import StoredArray
+from scrlm_dask.storage.locations import (
+    Location,
+    absolute,
+    is_remote,
+    is_within,
+    locate,
+    merged,
+    reaching,
+)
+from scrlm_dask.storage.models import load_model
+from scrlm_dask.storage.outputs import FEATURES_KIND, RUN_KIND, check_way, discard, make_way
+from scrlm_dask.storage.runs import RunDirectory
+
+SECRET = "do-not-print-me"
+OPTIONS = {"key": "a-key", "secret": SECRET, "client_kwargs": {"headers": [SECRET + "2"]}}
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    """A URL in the memory of this process, empty before and after."""
+    root = f"memory://scrlm-{uuid4().hex}"
+    yield root
+    filesystem = fsspec.filesystem("memory")
+    if filesystem.exists(root):
+        filesystem.rm(root, recursive=True)
+
+
+# --- paths and URLs ----------------------------------------------------------------------------
+
+
+def test_urls_stay_as_they_are() -> None:
+    assert absolute("s3://bucket/a.zarr") == "s3://bucket/a.zarr"
+    assert absolute("s3://bucket/a.zarr/") == "s3://bucket/a.zarr"
+    assert is_remote("s3://bucket/a.zarr")
+    assert not is_remote("file:///tmp/a.zarr")
+    assert not is_remote("/tmp/a.zarr")
+    assert not is_remote("a:b/c.zarr")
+
+
+def test_a_location_stays_the_one_it_is() -> None:
+    place = locate("s3://bucket/a", OPTIONS)
+    assert locate(place) is place
+    assert locate(place, {"key": "another"}) is place
+
+
+def test_names_below_keep_the_options() -> None:
+    below = locate("s3://bucket/run", OPTIONS) / "model.zarr" / "centers"
+    assert str(below) == below.url == "s3://bucket/run/model.zarr/centers"
+    assert below.options.reveal() == OPTIONS
+
+
+def test_folders_above() -> None:
+    above = locate("s3://bucket/a/b/run", OPTIONS).parents()
+    assert [str(p) for p in above] == ["s3://bucket/a/b", "s3://bucket/a", "s3://bucket"]
+    assert all(p.options.reveal() == OPTIONS for p in above)
+    assert [str(p) for p in locate("/a/b").parents()] == ["/a", "/"]
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "expected"),
+    [
+        ("s3://bucket/run/x", "s3://bucket/run", True),
+        ("s3://bucket/run", "s3://bucket/run/", True),
+        ("s3a://bucket/run/x", "s3://bucket/run", True),
+        ("s3://bucket/run-2", "s3://bucket/run", False),
+        ("s3://bucket/run", "s3://bucket/run/x", False),
+        ("memory://bucket/run/x", "s3://bucket/run", False),
+        ("/bucket/run/x", "s3://bucket/run", False),
+        ("/bucket/run/x", "/bucket/run", True),
+        ("/bucket/run-2", "/bucket/run", False),
+    ],
+)
+def test_what_lies_within(inner: str, outer: str, expected: bool) -> None:
+    assert is_within(locate(inner), locate(outer)) is expected
+
+
+def test_nested_options_are_merged() -> None:
+    under = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+    over = {"a": {"c": {"f": 4}}, "e": {"g": 5}}
+    assert merged(under, over) == {"a": {"b": 1, "c": {"d": 2, "f": 4}}, "e": {"g": 5}}
+    assert under == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+
+
+# --- options are not shown ---------------------------------------------------------------------
+
+
+def test_options_travel_and_are_not_shown() -> None:
+    place = locate("s3://bucket/a", OPTIONS)
+    stored = StoredArray(place, (2, 2), np.dtype("float32"), (2, 2))
+    for thing in (place, stored, RunDirectory(place), [place], {"at": place}):
+        for text in (repr(thing), str(thing), f"{thing}"):
+            assert SECRET not in text
+            assert "a-key" not in text
+            assert "s3://bucket/a" in text
+    assert SECRET not in tokenize(place)
+    for twin in (pickle.loads(pickle.dumps(place)), copy.deepcopy(place)):
+        assert twin == place
+        assert twin.options.reveal() == OPTIONS
+
+
+def test_what_other_libraries_say_is_told_without_options() -> None:
+    error = OSError(f"GET http://host/?key=a-key&sig={SECRET}2 failed\nwith {SECRET}")
+    said = locate("s3://bucket/a", OPTIONS).without_options(error)
+    assert said == "OSError: GET http://host/?key=***&sig=*** failed"
+
+
+def test_errors_on_the_way_keep_no_traceback_of_others() -> None:
+    place = locate("s3://bucket/a", OPTIONS)
+    with pytest.raises(StoreError) as caught, reaching(place, "the model"):
+        raise RuntimeError(f"request with {SECRET}")
+    assert "the model s3://bucket/a cannot be reached (RuntimeError: request with ***)" in str(
+        caught.value
+    )
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    with pytest.raises(MissingError, match="does not exist"), reaching(place):
+        raise FileNotFoundError("bucket")
+    assert isinstance(pickle.loads(pickle.dumps(MissingError("gone"))), FileNotFoundError)
+
+
+def test_errors_of_the_disk_stay_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="no space") as caught, reaching(locate(tmp_path)):
+        raise OSError("no space")
+    assert type(caught.value) is OSError
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"s3://key:{SECRET}@bucket/x",
+        f"s3://key:{SECRET}/with/slashes@bucket/x",
+        f"s3://{SECRET}@bucket/x",
+        f"s3a://key:{SECRET}@bucket/x",
+        f"https://user:{SECRET}@host/x.zarr",
+        f"https://host/x.zarr?signature={SECRET}",
+        f"ftp://user:{SECRET}@host/x",
+        f"simplecache::s3://key:{SECRET}@bucket/x",
+    ],
+)
+def test_credentials_in_a_url_are_refused_unseen(url: str) -> None:
+    with pytest.raises(InputError, match=r"holds credentials.*--storage-option") as caught:
+        locate(url)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://bucket/a@b:c/x",
+        "hdfs://host:8020/x",
+        "http://127.0.0.1:80/x@y.zarr",
+        "abfs://container@account.dfs.core.windows.net/x",
+        "sftp://user@host/x",
+        "/local/a:b@c?d",
+        "file:///local/a:b@c?d",
+    ],
+)
+def test_urls_without_credentials_are_taken(url: str) -> None:
+    assert str(locate(url)) == url.removeprefix("file://")
+
+
+# --- protocols ---------------------------------------------------------------------------------
+
+
+def test_a_protocol_that_nobody_knows() -> None:
+    with pytest.raises(StoreError, match="nothing here knows the protocol nonsense://"):
+        locate("nonsense://bucket/x").exists()
+
+
+def test_without_s3fs_the_extra_is_named() -> None:
+    code = """
+import sys
+sys.modules["s3fs"] = None  # as if it were not installed
+from scrlm_dask import load_model
+load_model("s3://bucket/run")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "StoreError: s3://bucket/run/run.json cannot be opened: s3:// needs scrlm-dask[s3]" in (
+        done.stderr
+    )
+
+
+# --- files, on a disk and behind a URL ---------------------------------------------------------
+
+
+@pytest.fixture(params=["disk", "memory"])
+def root(request: pytest.FixtureRequest, memory: str, tmp_path: Path) -> Location:
+    return locate(tmp_path if request.param == "disk" else memory)
+
+
+def test_text_there_and_back(root: Location) -> None:
+    file = root / "run.json"
+    assert not file.is_file()
+    assert not file.exists()
+    for text in ('{"ü": 1}', '{"a": 2}'):
+        file.write_text(text)
+        assert file.read_text() == text
+    assert file.is_file()
+    with pytest.raises(FileNotFoundError):
+        (root / "other.json").read_text()
+
+
+def test_what_is_occupied(root: Location) -> None:
+    place = root / "out"
+    assert not place.is_occupied()
+    run = RunDirectory(place / "deep" / "run")
+    run.begin(False, {})
+    assert place.is_occupied()
+    assert run.record.is_occupied()
+    discard(run.location)
+    assert not run.location.is_occupied()
+
+
+def test_only_our_own_makes_way(root: Location) -> None:
+    run = RunDirectory(root / "run")
+    run.begin(False, {})
+    run.finish({})
+    (root / "run-2").write_text("mine")
+    with pytest.raises(StoreError, match="--overwrite"):
+        make_way(run.location, False, RUN_KIND)
+    with pytest.raises(StoreError, match="left alone"):
+        make_way(run.location, True, FEATURES_KIND)
+    with pytest.raises(StoreError, match=f"lies inside the run {run.location}"):
+        check_way(run.location / "inner", True, RUN_KIND)
+    assert run.check_complete()["status"] == "complete"
+    make_way(run.location, True, RUN_KIND)
+    assert not run.location.is_occupied()
+    assert (root / "run-2").read_text() == "mine"
+
+
+class BrittleFileSystem(MemoryFileSystem):
+    """Memory whose removals stop after the first file, while it is brittle."""
+
+    protocol = "brittle"
+    is_brittle = False
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.replace("brittle://", "memory://")))
+
+    def rm(self, path: Any, *args: Any, **kwargs: Any) -> None:
+        if BrittleFileSystem.is_brittle:
+            self.rm_file(next(name for name in path if "/c/" in name))
+            raise ConnectionError("the line went dead")
+        super().rm(path, *args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", [RUN_KIND, FEATURES_KIND])
+def test_a_removal_that_stops_halfway_leaves_nothing_that_looks_finished(
+    memory: str, kind: str
+) -> None:
+    fsspec.register_implementation("brittle", BrittleFileSystem, clobber=True)
+    root = memory.replace("memory://", "brittle://")
+    x, run = f"{root}/x.zarr", f"{root}/run"
+    synth(x, 40, MixtureSpec(8, 2, 0.1))
+    fit(x, FitConfig(n_clusters=2), out=run)
+    target = locate(run if kind == RUN_KIND else x)
+    BrittleFileSystem.is_brittle = True
+    try:
+        with pytest.raises(StoreError, match="the line went dead"):
+            make_way(target, True, kind)
+    finally:
+        BrittleFileSystem.is_brittle = False
+    with pytest.raises(StoreError, match=r"not complete|unfinished"):
+        evaluate_run(run) if kind == RUN_KIND else fit(x, FitConfig())
+    make_way(target, True, kind)  # and it is still known to be ours
+    assert not target.is_occupied()
+
+
+def test_all_verbs_behind_a_url_in_one_process(memory: str, tmp_path: Path) -> None:
+    spec, config = MixtureSpec(16, 3, 0.2), FitConfig(n_clusters=5, seed=1)
+    for root in (memory, str(tmp_path)):
+        assert synth(f"{root}/x.zarr", 300, spec) == f"{root}/x.zarr"
+        fit(f"{root}/x.zarr", config, out=f"{root}/run")
+        predict(f"{root}/run", f"{root}/x.zarr", out=f"{root}/labels.zarr")
+    filesystem = fsspec.filesystem("memory")
+    found = {
+        name.removeprefix(f"{memory.removeprefix('memory:/')}/"): filesystem.cat_file(name)
+        for name in filesystem.find(memory)
+    }
+    local = {
+        str(p.relative_to(tmp_path)): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()
+    }
+    for files in (found, local):
+        assert json.loads(files.pop("run/run.json"))["status"] == "complete"
+    assert found == local
+    assert evaluate_run(f"{memory}/run") == evaluate_run(tmp_path / "run")
+    assert load_model(f"{memory}/run").n_clusters == 3
