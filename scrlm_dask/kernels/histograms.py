@@ -62,13 +62,17 @@ def quantile(histogram: LogHistogram, share: float) -> float:
 
 
 def coarse(histogram: LogHistogram, n_bins: int) -> Histogram:
-    """The same counts in `n_bins` bins of equal width, each fine bin counted by its middle."""
+    """The same counts in `n_bins` bins of equal width; a fine bin is spread over those it meets."""
     # rows of one length would give bins of no width
     low = min(histogram.least, _NARROWEST * histogram.largest)
     edges = np.linspace(low, histogram.largest or 1.0, n_bins + 1)
-    middles = np.clip(_edge(histogram.bins + 0.5), edges[0], edges[-1])
-    counts, _ = np.histogram(middles, edges, weights=histogram.counts)
-    return Histogram(edges, counts.astype(np.int64))
+    ends = np.stack([_edge(histogram.bins), _edge(histogram.bins + 1)], axis=1)
+    ends = np.clip(ends, histogram.least, histogram.largest)
+    after = np.cumsum(histogram.counts)
+    below = np.stack([after - histogram.counts, after], axis=1)
+    shares = np.interp(edges, ends.ravel(), below.ravel())
+    shares[0], shares[-1] = 0, after[-1]
+    return Histogram(edges, np.diff(np.rint(shares)).astype(np.int64))
 
 
 def histogram_of(values: NDArray[np.float64], n_bins: int) -> Histogram:
