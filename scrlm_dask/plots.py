@@ -109,7 +109,7 @@ def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
     axes.set_yscale("log")
     _draw_histogram(axes, distances.histogram)
     axes.set_ylim(0.8, 20.0 * distances.histogram.counts.max())  # room for the words
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, 1.02 * max(distances.histogram.edges[-1], distances.radius or 0))
     if distances.radius is not None:
         axes.axvline(distances.radius, color=_ORANGE, linewidth=1.5)
         left = distances.radius > 0.4 * axes.get_xlim()[1]
