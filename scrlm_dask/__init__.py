@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from scrlm_dask.pipeline import (
         evaluate_run,
         fit,
+        inspect_rows,
+        inspect_store,
         open_features,
         predict,
         synth,
+        verify_store,
         write_features,
     )
     from scrlm_dask.storage.models import load_model
@@ -31,6 +34,9 @@ _HOMES = {
     "predict": "pipeline",
     "evaluate_run": "pipeline",
     "synth": "pipeline",
+    "inspect_rows": "pipeline",
+    "inspect_store": "pipeline",
+    "verify_store": "pipeline",
     "open_features": "pipeline",
     "write_features": "pipeline",
     "load_model": "storage.models",
@@ -52,10 +58,13 @@ __all__ = [
     "StoreError",
     "evaluate_run",
     "fit",
+    "inspect_rows",
+    "inspect_store",
     "load_model",
     "open_features",
     "predict",
     "synth",
+    "verify_store",
     "write_features",
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask.array as da
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
 from scrlm_dask.passes.execution import Execution
-from scrlm_dask.passes.features import Features
+from scrlm_dask.passes.features import Features, scattered
 from scrlm_dask.storage.features import write_features_block
 
 _INT32 = np.iinfo(np.int32)
@@ -33,15 +33,20 @@ class LabelledBlock:
 
 
 def write_pass(
-    execution: Execution, features: Features, labels: da.Array | None, url: str, dtype: str
+    execution: Execution,
+    features: Features,
+    labels: da.Array | NDArray[Any] | None,
+    url: str,
+    dtype: str,
 ) -> int:
     """Write all rows, and their labels if given, to the store at `url`; returns how many."""
     if labels is not None:
-        beside = labels.rechunk((features.array.chunks[0],))
-        pairs = features.array.map_blocks(
-            _pair, beside[:, None], dtype=features.array.dtype, meta=np.empty((0, 0))
-        )
-        features = Features(pairs, features.block_rows, features.what, features.path)
+        in_memory = isinstance(labels, np.ndarray)
+        lazy: da.Array = scattered(labels, features.block_rows) if in_memory else labels
+        beside = lazy.rechunk((features.array.chunks[0],))[:, None]
+        dtype_in = features.array.dtype
+        pairs = features.array.map_blocks(_pair, beside, dtype=dtype_in, meta=np.empty((0, 0)))
+        features = replace(features, array=pairs)
     written: int = execution.map_reduce(
         "write", features, _write_part, int.__add__, url=url, dtype=dtype, what=features.what
     )

@@ -36,7 +36,9 @@ def test_the_table_for_people(invoke, features):
 
 def test_statistics(scrlm, features, rows, truth, tmp_path):
     plot = tmp_path / "out.png"
-    done = scrlm("inspect", features, "--stats", "--rho", 0.5, "--plot", plot, "--json")
+    done = scrlm(
+        "inspect", features, "--stats", "--rho", 0.5, "--plot", plot, "--json", "--nworkers", 0
+    )
     found = done.json()["statistics"]
     assert found["usable_rows"] == ROWS
     assert found["nan_rows"] == found["infinite_rows"] == found["duplicate_rows"] == 0

@@ -52,7 +52,7 @@ def test_our_own(tmp_path: Path) -> None:
     metadata = (tmp_path / "s/features/zarr.json").stat().st_size
     assert found.stored_bytes == 3 * (4 * 4 * 4 + 4) + metadata
     assert found.manifest == MANIFEST
-    assert (found.labels, found.ids) == ("int32", "StringDType()")
+    assert (found.labels, found.ids) == ("int32", "str")
 
 
 def test_a_bare_array_with_shards(tmp_path: Path) -> None:
