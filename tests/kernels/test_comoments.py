@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scrlm_dask.kernels.comoments import (
@@ -29,6 +29,7 @@ def test_by_hand() -> None:
     np.testing.assert_allclose(spectrum(found, none), [2.0, 2 / 3])
 
 
+@example(seed=232, rows=1511, cut=0, offset=0.0, dtype="float32", unit_length=True)
 @given(
     seed=st.integers(0, 2**32 - 1),
     rows=st.integers(1, 2500),
@@ -49,7 +50,9 @@ def test_any_cut_gives_the_covariance_of_the_whole(
         y /= np.linalg.norm(y, axis=1)[:, None]
     d = y - y.mean(axis=0)
     assert merged.count == rows
-    np.testing.assert_allclose(merged.mean, y.mean(axis=0), rtol=1e-12)
+    # a mean near zero is as exact as the numbers that cancel in it
+    largest = float(np.abs(y).max())
+    np.testing.assert_allclose(merged.mean, y.mean(axis=0), rtol=1e-12, atol=1e-15 * largest)
     scale = max(1e-30, float(np.abs(d).max())) ** 2 * rows
     np.testing.assert_allclose(merged.products, d.T @ d, rtol=1e-7, atol=1e-7 * scale + 1e-24)
 
