@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from scrlm_dask.pipeline import (
         evaluate_run,
         fit,
+        inspect_rows,
+        inspect_store,
         kmeans,
         open_features,
         predict,
         synth,
+        verify_store,
         write_features,
     )
     from scrlm_dask.storage.models import load_model
@@ -37,6 +40,9 @@ _HOMES = {
     "predict": "pipeline",
     "evaluate_run": "pipeline",
     "synth": "pipeline",
+    "inspect_rows": "pipeline",
+    "inspect_store": "pipeline",
+    "verify_store": "pipeline",
     "open_features": "pipeline",
     "write_features": "pipeline",
     "load_model": "storage.models",
@@ -61,11 +67,14 @@ __all__ = [
     "StoreError",
     "evaluate_run",
     "fit",
+    "inspect_rows",
+    "inspect_store",
     "kmeans",
     "load_model",
     "open_features",
     "predict",
     "synth",
+    "verify_store",
     "write_features",
 ]
 

@@ -42,7 +42,7 @@ def check_plot(path: str | Path) -> None:
         ) from error
 
 
-def plot_statistics(found: Statistics, title: str, space: str, path: str | Path) -> None:
+def plot_statistics(found: Statistics, name: str, preprocess: str, path: str | Path) -> None:
     """Spectrum, lengths of rows and distances between rows, side by side, as a file."""
     check_plot(path)
     # no pyplot: it would look for a screen and keep the figure
@@ -52,11 +52,13 @@ def plot_statistics(found: Statistics, title: str, space: str, path: str | Path)
     with rc_context(_STYLE):
         figure = Figure(figsize=(13, 4.2), dpi=150, layout="constrained")
         spectrum, norms, distances = figure.subplots(1, 3)
+        space = "as stored" if preprocess == "none" else f"after {preprocess}"
         _draw_spectrum(spectrum, found.spectrum, space)
         _draw_norms(norms, found.norms)
         _draw_distances(distances, found.distances, space)
         # a picture is looked at long after the command: it says what it shows
-        figure.suptitle(title, x=0.01, ha="left", color=_GREY)
+        shape = f"{found.n_rows:,} usable rows of {len(found.means):,} features"
+        figure.suptitle(f"{name}: {shape}", x=0.01, ha="left", color=_GREY, size=11)
         figure.savefig(path)
 
 
@@ -82,7 +84,7 @@ def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
     axes.set_xlim(0, len(shares))
     axes.set_ylim(0, 1.03)
     sampled = f", sample of {spectrum.sampled_rows:,} rows" if spectrum.sampled_rows else ""
-    axes.set_xlabel(f"principal axes ({space}{sampled})")
+    axes.set_xlabel(f"principal axes, {space}{sampled}")
     axes.set_ylabel("share of the variance held")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
 
@@ -93,6 +95,7 @@ def _draw_norms(axes: Any, norms: Norms | None) -> None:
         _say_nothing(axes)
         return
     _draw_histogram(axes, norms.histogram)
+    axes.locator_params(axis="y", integer=True)
     axes.set_xlabel("norm, as stored")
     axes.set_ylabel("rows")
 
@@ -102,12 +105,16 @@ def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
     if distances is None:
         _say_nothing(axes)
         return
+    # pairs inside clusters are few beside all others, and those that rho is chosen by
+    axes.set_yscale("log")
     _draw_histogram(axes, distances.histogram)
+    axes.set_ylim(0.8, 20.0 * distances.histogram.counts.max())  # room for the words
+    axes.set_xlim(0, 1.02 * max(distances.histogram.edges[-1], distances.radius or 0))
     if distances.radius is not None:
         axes.axvline(distances.radius, color=_ORANGE, linewidth=1.5)
-        left = distances.radius > 0.5 * axes.get_xlim()[1]
+        left = distances.radius > 0.4 * axes.get_xlim()[1]
         axes.annotate(
-            f"radius {distances.radius:.4g}\n{_share(distances.share_inside)} of the pairs inside",
+            f"radius {distances.radius:.3g}\n{_share(distances.share_inside)} inside",
             (distances.radius, 1.0),
             xycoords=("data", "axes fraction"),
             xytext=(-6 if left else 6, -2),
@@ -116,15 +123,13 @@ def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
             va="top",
             color=_ORANGE,
         )
-        axes.set_ylim(top=axes.get_ylim()[1] * 1.25)  # room for the words
-    axes.set_xlabel(f"distance ({space}), {distances.n_rows:,} sampled rows")
+    axes.set_xlabel(f"distance, {space} ({distances.n_rows:,} rows)")
     axes.set_ylabel("pairs")
 
 
 def _draw_histogram(axes: Any, histogram: Histogram) -> None:
     axes.stairs(histogram.counts, histogram.edges, fill=True, color=_BLUE, alpha=0.85)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.locator_params(axis="y", integer=True)
 
 
 def _share(value: float | None) -> str:

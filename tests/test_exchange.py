@@ -61,9 +61,9 @@ def check_store(path: Path, features: NDArray[Any], labels: NDArray[Any] | None)
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("workers")
-def test_workers_write_whole_blocks_and_read_them_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("truth", [TRUTH, da.from_array(TRUTH, chunks=77)], ids=["numpy", "dask"])
+def test_workers_write_whole_blocks_and_read_them_back(tmp_path: Path, truth: Any) -> None:
     path = tmp_path / "x.zarr"
-    truth = da.from_array(TRUTH, chunks=77)
     url = scrlm_dask.write_features(lazy(ROWS), path, labels=truth, chunk_bytes=BLOCK_BYTES)
     assert url == str(path)
     check_store(path, ROWS, TRUTH)

@@ -121,6 +121,14 @@ def test_what_everybody_uses_uses_nobody(name: str) -> None:
     assert offences([PACKAGE / f"{name}.py"], *upper) == []
 
 
+def test_pictures_are_made_of_what_kernels_found() -> None:
+    upper = tuple(f"scrlm_dask.{module}" for module in ("storage", "passes", *UPPER))
+    assert offences([PACKAGE / "plots.py"], *BACKENDS, *upper) == []
+    # Matplotlib is an extra: nobody else may need it
+    others = [path for path in sources(PACKAGE, CLI) if path.name != "plots.py"]
+    assert offences(others, "matplotlib") == []
+
+
 def test_the_package_knows_nothing_of_its_command_line() -> None:
     assert offences(sources(PACKAGE), "scrlm_cli", "cli", "click", "rich") == []
 

@@ -67,7 +67,9 @@ def inspect(
             if verify:
                 damaged = verify_store(store, storage_options=storage, listener=console)
                 content["verification"] = damage_content(damaged, found)
-            if (stats or plot) and not damaged:
+            if damaged and (stats or plot):
+                console.say("no statistics: the store is damaged")
+            elif stats or plot:
                 seen = inspect_rows(
                     store,
                     rho=rho,

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.kernels.counts import Counts, count_values, merge_counts
+
 _BINS_PER_OCTAVE = 1024  # a bin is 0.07 % wide
 _NARROWEST = 0.98  # least over largest edge of a histogram that people look at
 _ZERO = -(2**62)  # bin of zeros, below that of any float
@@ -17,14 +19,9 @@ _ZERO = -(2**62)  # bin of zeros, below that of any float
 class LogHistogram:
     """Counts in bins of equal ratio, those that are not empty, and the extremes: mergeable."""
 
-    bins: NDArray[np.int64]  # (n,) rising; bin b holds 2^(b/1024) up to 2^((b+1)/1024)
-    counts: NDArray[np.int64]  # (n,)
+    bins: Counts  # bin b holds numbers from 2^(b/1024) up to 2^((b+1)/1024)
     least: float
     largest: float
-
-    @property
-    def count(self) -> int:
-        return int(self.counts.sum())
 
 
 @dataclass(frozen=True)
@@ -40,35 +37,37 @@ def log_histogram(values: NDArray[np.float64]) -> LogHistogram:
     with np.errstate(divide="ignore"):
         logs = np.floor(_BINS_PER_OCTAVE * np.log2(values))
     numbers = np.where(values > 0, logs, _ZERO).astype(np.int64)
-    bins, counts = np.unique(numbers, return_counts=True)
-    if not len(values):
-        return LogHistogram(bins, counts, np.inf, -np.inf)
-    return LogHistogram(bins, counts, float(values.min()), float(values.max()))
+    least = float(values.min(initial=np.inf))
+    return LogHistogram(count_values(numbers), least, float(values.max(initial=-np.inf)))
 
 
 def merge_histograms(a: LogHistogram, b: LogHistogram) -> LogHistogram:
-    bins, places = np.unique(np.concatenate([a.bins, b.bins]), return_inverse=True)
-    counts = np.zeros(len(bins), np.int64)
-    np.add.at(counts, places, np.concatenate([a.counts, b.counts]))
-    return LogHistogram(bins, counts, min(a.least, b.least), max(a.largest, b.largest))
+    bins = merge_counts(a.bins, b.bins)
+    return LogHistogram(bins, min(a.least, b.least), max(a.largest, b.largest))
 
 
 def quantile(histogram: LogHistogram, share: float) -> float:
     """The number below which `share` of the counted ones lie, to half a bin."""
-    rank = share * (histogram.count - 1)
-    place = int(np.searchsorted(np.cumsum(histogram.counts), rank, side="right"))
-    middle = _edge(histogram.bins[place] + 0.5)
+    bins = histogram.bins
+    rank = share * (bins.total - 1)
+    place = int(np.searchsorted(np.cumsum(bins.counts), rank, side="right"))
+    middle = _edge(bins.values[place] + 0.5)
     return float(min(max(middle, histogram.least), histogram.largest))
 
 
 def coarse(histogram: LogHistogram, n_bins: int) -> Histogram:
-    """The same counts in `n_bins` bins of equal width, each fine bin counted by its middle."""
+    """The same counts in `n_bins` bins of equal width; a fine bin is spread over those it meets."""
     # rows of one length would give bins of no width
     low = min(histogram.least, _NARROWEST * histogram.largest)
     edges = np.linspace(low, histogram.largest or 1.0, n_bins + 1)
-    middles = np.clip(_edge(histogram.bins + 0.5), edges[0], edges[-1])
-    counts, _ = np.histogram(middles, edges, weights=histogram.counts)
-    return Histogram(edges, counts.astype(np.int64))
+    bins = histogram.bins
+    ends = np.stack([_edge(bins.values), _edge(bins.values + 1)], axis=1)
+    ends = np.clip(ends, histogram.least, histogram.largest)
+    after = np.cumsum(bins.counts)
+    below = np.stack([after - bins.counts, after], axis=1)
+    shares = np.interp(edges, ends.ravel(), below.ravel())
+    shares[0], shares[-1] = 0, after[-1]
+    return Histogram(edges, np.diff(np.rint(shares)).astype(np.int64))
 
 
 def histogram_of(values: NDArray[np.float64], n_bins: int) -> Histogram:

@@ -51,7 +51,7 @@ from scrlm_dask.kernels.usable import UnusableRows, merge_unusable, usable_rows
 WIDEST_COVARIANCE = 4096  # features: p x p sums of float64 are 128 MiB
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 _SHARE = 0.9
-_BINS = 50
+_NORM_BINS, _DISTANCE_BINS = 50, 80
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _norms_of(part: StatisticsPart) -> Norms:
         float(part.norm_moments.mean[0]),
         part.norms.largest,
         {share: quantile(part.norms, share) for share in QUANTILES},
-        coarse(part.norms, _BINS),
+        coarse(part.norms, _NORM_BINS),
     )
 
 
@@ -204,7 +204,7 @@ def _distances_of(part: StatisticsPart, affine: AffineMap, radius: float | None)
         len(part.sample),
         len(distances),
         {share: float(np.quantile(distances, share)) for share in QUANTILES},
-        histogram_of(distances, _BINS),
+        histogram_of(distances, _DISTANCE_BINS),
         radius,
         None if radius is None else float(np.mean(distances < radius)),
     )

@@ -38,8 +38,8 @@ class UsableRows:
 def usable_rows(block: NDArray[Any], start: int) -> UsableRows:
     """Leave out the rows of a block (rows, p), the first of them number `start`, that no sum over
     rows would survive."""
-    # the largest number of a row tells all: NaN is passed on by both
-    lowest, highest = block.min(axis=1), block.max(axis=1)
+    # the extremes of a row tell all: NaN is passed on by both
+    lowest, highest = (ends.astype(np.float64) for ends in (block.min(axis=1), block.max(axis=1)))
     nan = np.isnan(lowest)
     infinite = ~nan & (np.isinf(lowest) | np.isinf(highest))
     too_large = ~nan & ~infinite & ((lowest < -_LARGEST) | (highest > _LARGEST))

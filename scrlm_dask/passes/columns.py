@@ -13,8 +13,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
-from scrlm_dask.passes.clients import current_client
-from scrlm_dask.passes.features import Features
+from scrlm_dask.passes.features import Features, scattered
 from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.npy import NpyColumn
@@ -72,23 +71,8 @@ def _as_column(source: Any, features: Features) -> da.Array:
     check_weights_like(values.shape, values.dtype, WHAT)
     _check_length(values.shape[0], features)
     if isinstance(values, np.ndarray):
-        values = _from_memory(values, features.block_rows)
+        values = scattered(values, features.block_rows)
     return values.astype(np.float64)[:, None].rechunk((features.array.chunks[0], (1,)))
-
-
-def _from_memory(values: NDArray[Any], block_rows: int) -> da.Array:
-    client = current_client()
-    if client is None:
-        return da.from_array(values, chunks=block_rows)
-    # sent block by block: inside the graph the scheduler would carry all of it
-    blocks = [values[i : i + block_rows] for i in range(0, len(values), block_rows)]
-    futures = client.scatter(blocks, hash=False)
-    return da.concatenate(
-        [
-            da.from_delayed(dask.delayed(future), block.shape, values.dtype)
-            for future, block in zip(futures, blocks, strict=True)
-        ]
-    )
 
 
 def _check_length(n_rows: int, features: Features) -> None:

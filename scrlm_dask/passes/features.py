@@ -108,12 +108,10 @@ def hold_features(features: Features) -> Features:
     return replace(features, array=held)
 
 
-def planned_blocks(
-    shape: tuple[int, int], dtype: np.dtype[Any], block_rows: int, what: str = "the plan"
-) -> Features:
+def planned_blocks(shape: tuple[int, int], dtype: np.dtype[Any], block_rows: int) -> Features:
     """Blocks with nothing in them, for parts that draw or read their rows themselves."""
     array = _lazy_rows(_nothing, dtype, shape, dtype, block_rows)
-    return Features(array, block_rows, what)
+    return Features(array, block_rows, "the plan")
 
 
 def _from_store(stored: StoredArray, block_rows: int | None) -> Features:
@@ -153,18 +151,23 @@ def _from_dask(source: da.Array, block_rows: int | None) -> Features:
 def _from_numpy(source: NDArray[Any], block_rows: int | None) -> Features:
     check_features_like(source.shape, source.dtype, "the array")
     block_rows = block_rows or block_rows_for(source.shape, source.dtype, None)
+    return Features(scattered(source, block_rows), block_rows, "the array", in_memory=True)
+
+
+def scattered(source: NDArray[Any], block_rows: int) -> da.Array:
+    """An array in memory as a Dask array of row blocks, which lie with the workers."""
     client = current_client()
     if client is None:
-        array = da.from_array(source, chunks=(block_rows, -1), name=f"rows-{uuid4().hex}")
-        return Features(array, block_rows, "the array", in_memory=True)
-    # scattered, each block once: inside the graph the scheduler would carry all of the data
+        chunks = (block_rows, *source.shape[1:])
+        return da.from_array(source, chunks=chunks, name=f"rows-{uuid4().hex}")
+    # each block once: inside the graph the scheduler would carry all of the data
     blocks = [source[i : i + block_rows] for i in range(0, len(source), block_rows)]
     futures = client.scatter(blocks, hash=False)
     parts = [
         da.from_delayed(dask.delayed(future), block.shape, source.dtype)
         for future, block in zip(futures, blocks, strict=True)
     ]
-    return Features(da.concatenate(parts), block_rows, "the array", in_memory=True)
+    return da.concatenate(parts)
 
 
 def _lazy_rows(

@@ -10,7 +10,13 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import StoreError
-from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.counts import (
+    Classes,
+    Counts,
+    classes_among,
+    count_values,
+    merge_counts,
+)
 from scrlm_dask.kernels.preprocessing import Preprocess
 from scrlm_dask.kernels.sampling import Purpose, sample_rows
 from scrlm_dask.kernels.statistics import (
@@ -34,22 +40,6 @@ _SEED = 0
 
 
 @dataclass(frozen=True)
-class Classes:
-    """How often each true label is there: a mergeable part."""
-
-    labels: NDArray[np.int64]  # (n,) rising
-    counts: NDArray[np.int64]  # (n,)
-
-    @property
-    def n_classes(self) -> int:
-        return int((self.labels != OUTLIER).sum())
-
-    @property
-    def outlier_share(self) -> float:
-        return float(self.counts[self.labels == OUTLIER].sum() / self.counts.sum())
-
-
-@dataclass(frozen=True)
 class Seen:
     """What the one read of a store found."""
 
@@ -70,7 +60,7 @@ class Damage:
 @dataclass(frozen=True)
 class _Part:
     statistics: StatisticsPart
-    classes: Classes | None
+    labels: Counts | None
 
 
 def statistics_pass(
@@ -124,30 +114,22 @@ def _statistics_part(
     labels: StoredArray | None,
     unit_length: bool,
 ) -> _Part:
-    classes = None
+    counts = None
     if labels is not None:
-        classes = Classes(
-            *np.unique(
-                read_rows(labels, start, start + len(block), "the labels").astype(np.int64),
-                return_counts=True,
-            )
-        )
-    return _Part(statistics_part(block, start, sampled, unit_length), classes)
+        counts = count_values(read_rows(labels, start, start + len(block), "the labels"))
+    return _Part(statistics_part(block, start, sampled, unit_length), counts)
 
 
 def _merge(a: _Part, b: _Part) -> _Part:
-    classes = None
-    if a.classes is not None and b.classes is not None:
-        both = np.concatenate([a.classes.labels, b.classes.labels])
-        labels, places = np.unique(both, return_inverse=True)
-        counts = np.zeros(len(labels), np.int64)
-        np.add.at(counts, places, np.concatenate([a.classes.counts, b.classes.counts]))
-        classes = Classes(labels, counts)
-    return _Part(merge_statistics(a.statistics, b.statistics), classes)
+    labels = None
+    if a.labels is not None and b.labels is not None:
+        labels = merge_counts(a.labels, b.labels)
+    return _Part(merge_statistics(a.statistics, b.statistics), labels)
 
 
 def _finish(part: _Part, preprocess: Preprocess, radius: float | None) -> Seen:
-    return Seen(finish_statistics(part.statistics, preprocess, radius), part.classes)
+    classes = None if part.labels is None else classes_among(part.labels)
+    return Seen(finish_statistics(part.statistics, preprocess, radius), classes)
 
 
 def _verify_part(

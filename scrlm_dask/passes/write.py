@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
 from scrlm_dask.passes.execution import Columns, Execution
-from scrlm_dask.passes.features import Features
+from scrlm_dask.passes.features import Features, scattered
 from scrlm_dask.storage.features import write_features_block
 from scrlm_dask.storage.locations import Location
 
@@ -18,12 +18,18 @@ _INT32 = np.iinfo(np.int32)
 
 
 def write_pass(
-    execution: Execution, features: Features, labels: da.Array | None, url: Location, dtype: str
+    execution: Execution,
+    features: Features,
+    labels: da.Array | NDArray[Any] | None,
+    url: Location,
+    dtype: str,
 ) -> int:
     """Write all rows, and their labels if given, to the store at `url`; returns how many."""
     columns: Columns = {}
     if labels is not None:
-        columns = {"labels": labels[:, None].rechunk((features.array.chunks[0], (1,)))}
+        in_memory = isinstance(labels, np.ndarray)
+        lazy: da.Array = scattered(labels, features.block_rows) if in_memory else labels
+        columns = {"labels": lazy[:, None].rechunk((features.array.chunks[0], (1,)))}
     written: int = execution.map_reduce(
         "write",
         features,

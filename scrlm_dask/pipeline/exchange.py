@@ -67,7 +67,8 @@ def write_features(
     dtype = dtype or ("float16" if whole.array.dtype == np.float16 else "float32")
     if dtype not in STORED_DTYPES:
         raise InputError(f"dtype is {dtype}; features are written as {' or '.join(STORED_DTYPES)}")
-    truth = _checked_labels(labels, whole.n_rows)
+    if labels is not None:
+        _check_labels(labels, whole.n_rows)
     block_rows = block_rows_for(shape, np.dtype(dtype), None, chunk_bytes)
     url = locate(path, storage_options)
     check_way(url, overwrite, FEATURES_KIND)
@@ -76,22 +77,18 @@ def write_features(
     manifest = Manifest(*shape, dtype, block_rows, (), {"source": whole.what})
     with ExitStack() as undo, Execution(listener) as execution:
         undo.callback(discard, staged)
-        create_features_store(staged, manifest, labels=truth is not None)
-        write_pass(
-            execution, as_features(source, block_rows, storage_options), truth, staged, dtype
-        )
+        create_features_store(staged, manifest, labels=labels is not None)
+        blocks = as_features(source, block_rows, storage_options)
+        write_pass(execution, blocks, labels, staged, dtype)
         mark_complete(staged)
         undo.pop_all()
     move_into_place(staged, url)
     return url.url
 
 
-def _checked_labels(labels: da.Array | NDArray[Any] | None, n_rows: int) -> da.Array | None:
-    if labels is None:
-        return None
+def _check_labels(labels: da.Array | NDArray[Any], n_rows: int) -> None:
     check_labels_like(labels.shape, labels.dtype, "the array of labels")
     if labels.shape[0] != n_rows:
         raise InputError(
             f"there are {labels.shape[0]} labels and {n_rows} rows; give one label a row"
         )
-    return labels if isinstance(labels, da.Array) else da.from_array(labels)

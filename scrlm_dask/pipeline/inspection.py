@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from scrlm_dask.errors import InputError
-from scrlm_dask.events import Listener, warn
+from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.points import radius
 from scrlm_dask.kernels.preprocessing import PREPROCESS_KINDS, Preprocess
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.features import as_features
 from scrlm_dask.passes.inspect import Damage, Seen, statistics_pass, verify_pass
+from scrlm_dask.storage.arrays import StoredArray
 from scrlm_dask.storage.description import Description, describe_store
 from scrlm_dask.storage.features import block_rows_for, has_truth
 from scrlm_dask.storage.labels import open_labels
-from scrlm_dask.storage.locations import Options, Place, locate
+from scrlm_dask.storage.locations import Location, Options, Place, locate
 
 
 def inspect_store(path: Place, *, storage_options: Options | None = None) -> Description:
@@ -42,10 +43,25 @@ def inspect_rows(
         raise InputError(f"rho is {rho} and F is {F}; both must be positive")
     path = locate(path, storage_options)
     features = as_features(path, block_rows)
-    labels = open_labels(path, "the labels") if has_truth(path) else None
     reach = None if rho is None else radius(rho, F, features.n_features)
     with Execution(listener) as execution:
+        labels = _labels(execution, path, features.n_rows)
         return statistics_pass(execution, features, labels, preprocess, reach)
+
+
+def _labels(execution: Execution, path: Location, n_rows: int) -> StoredArray | None:
+    """The truth, if the store has it; others may call something else `labels`."""
+    if not has_truth(path):
+        return None
+    try:
+        labels = open_labels(path, "the array")
+        if labels.shape[0] == n_rows:
+            return labels
+        reason = f"there are {labels.shape[0]} for {n_rows} rows"
+    except InputError as error:
+        reason = str(error)
+    execution.tell(Note(f"labels are left out: {reason}"))
+    return None
 
 
 def verify_store(

@@ -97,4 +97,6 @@ def _codecs(array: zarr.Array[Any]) -> tuple[str, ...]:
 
 def _dtype_of(group: zarr.Group | None, name: str) -> str | None:
     node = group.get(name) if group is not None else None
-    return str(node.dtype) if isinstance(node, zarr.Array) else None
+    if not isinstance(node, zarr.Array):
+        return None
+    return "str" if node.dtype.kind == "T" else str(node.dtype)

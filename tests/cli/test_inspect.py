@@ -1,0 +1,130 @@
+"""inspect: what it says of a store, and how it ends when a block is damaged."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import zarr
+
+ROWS, FEATURES, CLUSTERS, CHUNK_ROWS = 4000, 64, 5, 1024
+
+
+def test_what_a_store_is_without_reading_it(invoke, features):
+    done = invoke("inspect", features, "--json")
+    found = done.json()
+    assert found["store"] == str(features)
+    assert (found["rows"], found["features"], found["dtype"]) == (ROWS, FEATURES, "float32")
+    assert (found["chunks"], found["shards"], found["n_files"]) == ([CHUNK_ROWS, FEATURES], None, 4)
+    assert found["codecs"] == ["bytes", "crc32c"]
+    assert found["complete"] is True
+    assert found["checksums"] is True
+    assert found["missing_blocks"] == []
+    assert (found["labels"], found["ids"]) == ("int32", None)
+    assert found["manifest"]["blocks"] == 4
+    assert found["manifest"]["request"]["mixture"]["n_clusters"] == CLUSTERS
+    assert "statistics" not in found
+    assert done.stderr == ""  # no cluster is started for this
+
+
+def test_the_table_for_people(invoke, features):
+    done = invoke("inspect", features, "--stats", "--rho", 0.5, "--verify").ok()
+    for word in ("1,024 x 64", "4 blocks of 1,024 rows", "outlier share", "axes", "digests and"):
+        assert word in done.stdout
+
+
+def test_statistics(scrlm, features, rows, truth, tmp_path):
+    plot = tmp_path / "out.png"
+    done = scrlm(
+        "inspect", features, "--stats", "--rho", 0.5, "--plot", plot, "--json", "--nworkers", 0
+    )
+    found = done.json()["statistics"]
+    assert found["usable_rows"] == ROWS
+    assert found["nan_rows"] == found["infinite_rows"] == found["duplicate_rows"] == 0
+    assert found["classes"] == CLUSTERS
+    assert found["outlier_share"] == pytest.approx(np.mean(truth == -1))
+    assert found["mean_range"][1] == pytest.approx(rows.mean(axis=0, dtype=float).max())
+    assert found["std_range"][0] == pytest.approx(rows.std(axis=0, dtype=float).min())
+    assert found["norms"]["min"] == pytest.approx(np.linalg.norm(rows, axis=1).min(), rel=1e-6)
+    assert found["distances"]["radius"] == pytest.approx(0.5 * (2.5 * FEATURES) ** 0.5)
+    assert 0 < found["distances"]["inside_radius_share"] < 0.2
+    assert len(found["spectrum"]["variances"]) == FEATURES
+    assert found["spectrum"]["axes_for_90_percent"] < FEATURES
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "change", [("--rho", 0.3), ("--F", 3), ("--preprocess", "l2"), ("--preprocess", "none")]
+)
+def test_every_option_has_an_effect(invoke, features, change):
+    base = {"--rho": 0.5}
+    one, other = (
+        invoke("inspect", features, "--stats", "--json", *(x for p in d.items() for x in p)).json()
+        for d in (base, {**base, change[0]: change[1]})
+    )
+    assert one["statistics"]["distances"] != other["statistics"]["distances"]
+
+
+def test_rows_that_are_not_finite_are_counted_and_left_out(invoke, store, rows, tmp_path):
+    bad = rows.copy()
+    bad[[3, 2000]] = np.nan
+    bad[77, 5] = -np.inf
+    path = store(tmp_path / "bad.zarr", bad)
+    done = invoke("inspect", path, "--stats", "--json").json()["statistics"]
+    assert (done["nan_rows"], done["infinite_rows"]) == (2, 1)
+    assert done["first_unusable_rows"] == [3, 77, 2000]
+    assert done["usable_rows"] == ROWS - 3
+    assert "rows 3, 77, 2000" in invoke("inspect", path, "--stats").ok().stdout
+
+
+def damage(features):
+    for chunk, offset in ((1, 500), (3, 9)):
+        file = features / f"features/c/{chunk}/0"
+        content = bytearray(file.read_bytes())
+        content[offset] ^= 4
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_verify_names_every_damaged_block_and_ends_with_3(invoke, my_features, as_json):
+    assert invoke("inspect", my_features, "--verify", "--json").json()["verification"] == {
+        "digests": True,
+        "checksums": True,
+        "damaged_blocks": [],
+    }
+    damage(my_features)
+    done = invoke("inspect", my_features, "--verify", "--stats", *(("--json",) if as_json else ()))
+    assert done.code == 3
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("Error: 2 block(s) of ")
+    assert "block 1 (rows 1024 to 2047); block 3 (rows 3072 to 3999)" in last
+    assert "no statistics: the store is damaged" in done.stderr
+    assert "Traceback" not in done.stderr
+    if as_json:
+        found = json.loads(done.stdout)["verification"]["damaged_blocks"]
+        assert [(d["block"], d["first_row"], d["last_row"]) for d in found] == [
+            (1, 1024, 2047),
+            (3, 3072, 3999),
+        ]
+    else:
+        assert "rows 1,024 to 2,047" in done.stdout
+
+
+def test_an_unfinished_store_is_described_and_its_rows_are_not_read(invoke, my_features):
+    zarr.open_group(my_features, mode="r+").attrs["complete"] = False
+    (my_features / "digests/c/2/0").unlink()
+    found = invoke("inspect", my_features, "--json").json()
+    assert (found["complete"], found["missing_blocks"]) == (False, [2])
+    assert "no: 1 blocks are missing (2)" in invoke("inspect", my_features).ok().stdout
+    invoke("inspect", my_features, "--stats").refused("unfinished", "1 of 4 blocks are missing (2)")
+    assert invoke("inspect", my_features, "--verify").code == 3
+
+
+def test_bad_input(invoke, tmp_path, features):
+    invoke("inspect", tmp_path / "nowhere.zarr").refused("nowhere.zarr does not exist")
+    invoke("inspect", features, "--stats", "--rho", -1).refused("rho is -1.0")
+    invoke("inspect", features, "--plot", tmp_path / "out.txt").refused("out.txt", "out.png")
+    usage = invoke("inspect", features, "--rho", 0.5)
+    assert usage.code == 2
+    assert "--stats or --plot" in usage.stderr
