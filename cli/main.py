@@ -9,6 +9,7 @@ import click
 from .commands.demo import demo
 from .commands.evaluate import evaluate
 from .commands.fit import fit
+from .commands.ingest import ingest
 from .commands.predict import predict
 from .commands.synth import synth
 from .commands.theory import theory
@@ -25,5 +26,5 @@ def main() -> None:
     """
 
 
-for command in (demo, synth, fit, predict, evaluate, theory):
+for command in (demo, synth, ingest, fit, predict, evaluate, theory):
     main.add_command(command)

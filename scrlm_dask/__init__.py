@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scrlm_dask.errors import ClusterError, InputError, ScrlmError, ScrlmWarning, StoreError
     from scrlm_dask.estimator import SCRLM
     from scrlm_dask.model import Model
-    from scrlm_dask.pipeline import evaluate_run, fit, predict, synth
+    from scrlm_dask.pipeline import IngestConfig, evaluate_run, fit, ingest, predict, synth
     from scrlm_dask.storage.models import load_model
 
 _HOMES = {
@@ -21,6 +21,8 @@ _HOMES = {
     "FitConfig": "config",
     "Model": "model",
     "fit": "pipeline",
+    "ingest": "pipeline",
+    "IngestConfig": "pipeline",
     "predict": "pipeline",
     "evaluate_run": "pipeline",
     "synth": "pipeline",
@@ -36,6 +38,7 @@ __all__ = [
     "SCRLM",
     "ClusterError",
     "FitConfig",
+    "IngestConfig",
     "InputError",
     "Model",
     "ScrlmError",
@@ -43,6 +46,7 @@ __all__ = [
     "StoreError",
     "evaluate_run",
     "fit",
+    "ingest",
     "load_model",
     "predict",
     "synth",

@@ -15,6 +15,7 @@ class Purpose(IntEnum):
     LOSS_ROWS = 2
     SYNTH_MIXTURE = 3
     SYNTH_ROWS = 4
+    SHUFFLE = 5
 
 
 def stream(seed: int, purpose: Purpose, *index: int) -> np.random.Generator:

@@ -1,0 +1,226 @@
+"""Rows from tables into a features store: each block written whole, by one worker.
+
+What is read together is one task: a task's span is as many blocks as a row group, or what else can
+only be decoded at once, and its blocks go out one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.kernels.permutation import Permutation
+from scrlm_dask.passes.execution import Execution, persist, task, wait
+from scrlm_dask.passes.features import Features
+from scrlm_dask.sources.base import Source
+from scrlm_dask.sources.tables import Rows, Table, run_folder, write_run
+from scrlm_dask.storage.features import write_features_block
+
+
+def ingest_pass(
+    execution: Execution,
+    table: Table,
+    url: str,
+    *,
+    n_features: int,
+    dtype: str,
+    block_rows: int,
+    missing: Sequence[int],
+    keep_nan: bool,
+) -> int:
+    """Write the missing blocks of the store at `url`; returns how many rows that were."""
+    if not missing:
+        return 0
+    plan = _plan(table, n_features, dtype, block_rows)
+    per_span = plan.block_rows // block_rows
+    written: int = execution.map_reduce(
+        "ingest",
+        plan,
+        _write_part,
+        int.__add__,
+        blocks=sorted({block // per_span for block in missing}),
+        table=_sent(table),
+        missing=_sent(frozenset(missing)),
+        block_rows=block_rows,
+        url=url,
+        keep_nan=keep_nan,
+    )
+    return written
+
+
+def scan_pass(
+    execution: Execution, table: Table, n_features: int, dtype: str, block_rows: int
+) -> NDArray[np.int64]:
+    """Numbers of the rows that are not finite, rising."""
+    found: tuple[NDArray[np.int64], ...] = execution.map_reduce(
+        "scan",
+        _plan(table, n_features, dtype, block_rows),
+        _scan_part,
+        tuple.__add__,
+        table=_sent(table),
+        block_rows=block_rows,
+    )
+    return np.concatenate([np.empty(0, np.int64), *found])
+
+
+def scatter_pass(
+    execution: Execution,
+    table: Table,
+    permutation: Permutation,
+    folder: str,
+    *,
+    n_features: int,
+    dtype: str,
+    block_rows: int,
+    keep_nan: bool,
+) -> None:
+    """First half of the shuffle: each block, sorted by where its rows go, as a run in a folder.
+
+    A run that is there already is left as it is.
+    """
+    execution.map_reduce(
+        "scatter",
+        _plan(table, n_features, dtype, block_rows),
+        _scatter_part,
+        int.__add__,
+        table=_sent(table),
+        permutation=permutation,
+        folder=folder,
+        block_rows=block_rows,
+        keep_nan=keep_nan,
+    )
+
+
+def verify_pass(sources: Sequence[Source]) -> None:
+    """Let a worker check what only all of a file can tell."""
+    for verified in [persist(task("verify", source.verify)) for source in sources]:
+        wait(verified)
+
+
+def _sent(value: Any) -> Delayed:
+    """A task that gives the value: sent once to each worker, not along with every block."""
+    return task("given", _same, value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _plan(table: Table, n_features: int, dtype: str, block_rows: int) -> Features:
+    """Spans with nothing in them: reading is part of the task that writes."""
+    rows = block_rows * -(-max(1, table.span_rows) // block_rows)
+    rows = min(rows, block_rows * -(-table.n_rows // block_rows))
+    sizes = [min(rows, table.n_rows - i) for i in range(0, table.n_rows, rows)]
+    plan = da.map_blocks(
+        _nothing,
+        chunks=(tuple(sizes), (n_features,)),
+        dtype=dtype,
+        meta=np.empty((0, 0), dtype),
+    )
+    return Features(plan, rows, "the plan")
+
+
+def _nothing(block_info: Any = None) -> NDArray[Any]:
+    # strides of 0: the shape of the span without its memory
+    return np.broadcast_to(np.zeros((), block_info[None]["dtype"]), block_info[None]["chunk-shape"])
+
+
+def _write_part(
+    span: NDArray[Any],
+    start: int,
+    table: Table,
+    missing: frozenset[int],
+    block_rows: int,
+    url: str,
+    keep_nan: bool,
+) -> int:
+    written = 0
+    for first, stop in _runs(start, start + len(span), block_rows, missing):
+        for at, rows in _blocks(table, first, stop, block_rows):
+            if not keep_nan:
+                _check_finite(rows, at, at // block_rows, table)
+            _write(url, at, rows, at // block_rows)
+            written += len(rows)
+    return written
+
+
+def _scan_part(
+    span: NDArray[Any], start: int, table: Table, block_rows: int
+) -> tuple[NDArray[np.int64]]:
+    found = [
+        at + bad_rows(rows.features)
+        for at, rows in _blocks(table, start, start + len(span), block_rows)
+    ]
+    return (np.concatenate(found),)
+
+
+def _scatter_part(
+    span: NDArray[Any],
+    start: int,
+    table: Table,
+    permutation: Permutation,
+    folder: str,
+    block_rows: int,
+    keep_nan: bool,
+) -> int:
+    stop = start + len(span)
+    missing = frozenset(
+        run
+        for run in range(start // block_rows, -(-stop // block_rows))
+        if not run_folder(folder, run).exists()
+    )
+    for first, last in _runs(start, stop, block_rows, missing):
+        for at, rows in _blocks(table, first, last, block_rows):
+            if not keep_nan:  # here, where it can still be said where the row came from
+                _check_finite(rows, at, at // block_rows, table)
+            write_run(folder, at // block_rows, rows, at, permutation)
+    return len(span)
+
+
+def _blocks(table: Table, start: int, stop: int, block_rows: int) -> Iterator[tuple[int, Rows]]:
+    starts = range(start, stop, block_rows)
+    yield from zip(starts, table.batches(start, stop, block_rows), strict=True)
+
+
+def _runs(
+    start: int, stop: int, block_rows: int, missing: frozenset[int]
+) -> Iterator[tuple[int, int]]:
+    """Rows [first, stop) of missing blocks that follow each other, to be read in one go."""
+    blocks = range(start // block_rows, -(-stop // block_rows))
+    for wanted, group in groupby(blocks, missing.__contains__):
+        numbers = list(group)
+        if wanted:
+            yield numbers[0] * block_rows, min(stop, (numbers[-1] + 1) * block_rows)
+
+
+def bad_rows(features: NDArray[Any]) -> NDArray[np.int64]:
+    """Positions of the rows that hold NaN or infinity."""
+    return np.flatnonzero(~np.isfinite(features).all(axis=1))
+
+
+def _check_finite(rows: Rows, start: int, block: int, table: Table) -> None:
+    bad = bad_rows(rows.features)
+    if len(bad):
+        row = start + int(bad[0])
+        raise InputError(
+            f"{table.locate(row)} (block {block}) holds NaN, infinity or a "
+            f"value too large for {rows.features.dtype}; --nan drop leaves such rows out, "
+            "--nan keep keeps them"
+        )
+
+
+def _write(url: str, start: int, rows: Rows, block: int) -> None:
+    try:
+        write_features_block(url, start, rows.features, rows.labels, rows.ids)
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        # what a full disk says names no file
+        raise OSError(error.errno, error.strerror, f"{url} (block {block})") from error

@@ -1,0 +1,69 @@
+"""What Hugging Face's `save_to_disk` writes: Arrow streams, and `state.json` to name them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.sources.arrow import open_arrow
+from scrlm_dask.sources.base import Source, source_file
+from scrlm_dask.sources.joined import join
+
+STATE, INFO, SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+
+
+def looks_like_dataset(folder: str) -> bool:
+    return any((Path(folder) / name).is_file() for name in (STATE, SPLITS))
+
+
+def open_dataset(folder: str, asked: Sequence[str], apart: Sequence[str]) -> Source:
+    if (Path(folder) / SPLITS).is_file():
+        splits = _read_json(Path(folder) / SPLITS).get("splits", [])
+        raise InputError(
+            f"{folder} holds several splits ({', '.join(splits)}); give one of them, such as "
+            f"{Path(folder) / splits[0] if splits else folder}"
+        )
+    state = _read_json(Path(folder) / STATE)
+    if state.get("_indices_data_files"):
+        raise InputError(
+            f"{folder} was saved with a selection of rows; save it again after flatten_indices()"
+        )
+    names = [entry["filename"] for entry in state.get("_data_files") or []]
+    if not names:
+        raise StoreError(f"{folder}/{STATE} names no data files; save the dataset again")
+    paths = [str(Path(folder) / name) for name in names]
+    for path in paths:
+        if not Path(path).is_file():
+            raise StoreError(f"{path} is missing, which {STATE} names; restore it")
+    source = join([open_arrow(path, asked, apart) for path in paths])
+    _check_rows(folder, source)
+    return source
+
+
+def _check_rows(folder: str, source: Source) -> None:
+    """The dataset says how many rows it has, unless it is a piece of a split."""
+    info = Path(folder) / INFO
+    if not info.is_file():
+        return
+    splits = _read_json(info).get("splits") or {}
+    claimed = {split.get("num_examples") for split in splits.values()}
+    size = sum(source_file(file.path).bytes for file in source.files)
+    sizes = {split.get("num_bytes") for split in splits.values()}
+    # the numbers are of the split as it was loaded: what was filtered or selected has fewer rows
+    if len(claimed) == 1 and sizes == {size} and claimed != {source.n_rows}:
+        raise StoreError(
+            f"{folder} has {source.n_rows} rows and {INFO} says {claimed.pop()}; save it again"
+        )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} cannot be read ({error}); save the dataset again") from error
+    if not isinstance(content, dict):
+        raise StoreError(f"{path} is not the record of a dataset; save it again")
+    return content
