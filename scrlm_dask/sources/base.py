@@ -82,7 +82,12 @@ def source_file(path: str) -> SourceFile:
 
 
 def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return dtype.newbyteorder("=")
+    return dtype if dtype.kind == "T" else dtype.newbyteorder("=")
+
+
+def memory_of(values: NDArray[Any]) -> memoryview:
+    """The array's memory as bytes, to read into."""
+    return values.reshape(-1).view(np.uint8).data
 
 
 def table_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:

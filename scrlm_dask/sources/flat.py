@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import StoreError
-from scrlm_dask.sources.base import Source, native, source_file, table_bytes
+from scrlm_dask.sources.base import Source, memory_of, native, source_file, table_bytes
 from scrlm_dask.storage.manifest import SourceFile
 
 
@@ -38,9 +38,9 @@ class FlatSource(Source):
         values = np.empty((stop - start, *self.shape[1:]), self.dtype)
         row_bytes = table_bytes(self.shape[1:], self.dtype)
         file.seek(self.offset + start * row_bytes)
-        read = file.readinto(values.data.cast("B") if values.size else b"")
+        read = file.readinto(memory_of(values)) if values.size else 0
         if read != values.nbytes:
-            raise self._cut(start + (read or 0) // max(1, row_bytes))
+            raise self._cut(start + read // row_bytes)
         return values
 
     def _columns(self, file: Any, start: int, stop: int) -> NDArray[Any]:
@@ -49,7 +49,7 @@ class FlatSource(Source):
         for number, column in enumerate(values):
             item = number * self.n_rows + start
             file.seek(self.offset + item * self.dtype.itemsize)
-            if file.readinto(column.data.cast("B")) != column.nbytes:
+            if column.size and file.readinto(memory_of(column)) != column.nbytes:
                 raise self._cut(start)
         return np.ascontiguousarray(values.T)
 

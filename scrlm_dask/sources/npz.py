@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.base import Source, native, reading, source_file, table_bytes
+from scrlm_dask.sources.base import Source, memory_of, native, reading, source_file, table_bytes
 from scrlm_dask.sources.flat import FlatSource, check_size
 from scrlm_dask.sources.npy import read_header
 from scrlm_dask.storage.manifest import SourceFile
@@ -189,7 +189,7 @@ def _skip(file: IO[bytes], n_bytes: int) -> None:
 
 
 def _fill(file: IO[bytes], values: NDArray[Any], message: str) -> None:
-    view = values.reshape(-1).view(np.uint8).data
+    view = memory_of(values)
     done = 0
     while done < len(view):
         piece = file.read(min(len(view) - done, _PIECE))
