@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from distributed import Client, get_client
 
@@ -35,6 +36,17 @@ def warm_up() -> None:
 def cpu_seconds(client: Client) -> float:
     """CPU seconds that the workers have used so far, all threads."""
     return sum(client.run(time.process_time).values())
+
+
+def spilled_bytes(client: Client) -> int:
+    """Bytes that workers have on disk, or ever wrote there."""
+    return sum(client.run(_spilled).values())
+
+
+def _spilled(dask_worker: Any) -> int:
+    metrics = dask_worker.digests_total if hasattr(dask_worker, "digests_total") else {}
+    written = sum(v for k, v in metrics.items() if "disk-write" in str(k) and "bytes" in str(k))
+    return int(written)
 
 
 @contextmanager

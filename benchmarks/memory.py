@@ -19,7 +19,7 @@ from scrlm_dask.kernels.synthesis import MixtureSpec
 from scrlm_dask.pipeline import fit
 from scrlm_dask.resources import peak_memory
 
-from .common import features_store, scratch, workers
+from .common import features_store, scratch, spilled_bytes, workers
 
 CLIENT_LIMIT = 500e6
 
@@ -52,7 +52,7 @@ def main(
 def measure(client: Client, record: dict[str, Any]) -> dict[str, Any]:
     limits = {a: w["memory_limit"] for a, w in client.scheduler_info(-1)["workers"].items()}
     peaks = {a: w["peak_memory_bytes"] for a, w in record["workers"].items()}
-    spilled = sum(client.run(_spilled).values())
+    spilled = spilled_bytes(client)
     ok = (
         peaks.keys() == limits.keys()  # a worker that was restarted would be another one
         and all(peaks[a] < limits[a] for a in peaks)
@@ -70,13 +70,6 @@ def measure(client: Client, record: dict[str, Any]) -> dict[str, Any]:
         "client_peak": peak_memory(),
         "ok": ok,
     }
-
-
-def _spilled(dask_worker: Any) -> int:
-    """Bytes that this worker has on disk, or ever wrote there."""
-    metrics = dask_worker.digests_total if hasattr(dask_worker, "digests_total") else {}
-    written = sum(v for k, v in metrics.items() if "disk-write" in str(k) and "bytes" in str(k))
-    return int(written)
 
 
 if __name__ == "__main__":

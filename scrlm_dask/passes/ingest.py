@@ -20,7 +20,8 @@ from scrlm_dask.kernels.permutation import Permutation
 from scrlm_dask.passes.execution import Execution, persist, task, wait
 from scrlm_dask.passes.features import Features
 from scrlm_dask.sources.base import Source
-from scrlm_dask.sources.tables import Rows, Table, run_folder, write_run
+from scrlm_dask.sources.shuffle import RunLayout, run_file, write_run
+from scrlm_dask.sources.tables import Rows, Table
 from scrlm_dask.storage.features import write_features_block
 
 
@@ -76,8 +77,7 @@ def scatter_pass(
     permutation: Permutation,
     folder: str,
     *,
-    n_features: int,
-    dtype: str,
+    layout: RunLayout,
     block_rows: int,
     keep_nan: bool,
 ) -> None:
@@ -87,12 +87,13 @@ def scatter_pass(
     """
     execution.map_reduce(
         "scatter",
-        _plan(table, n_features, dtype, block_rows),
+        _plan(table, layout.n_features, layout.dtype, block_rows),
         _scatter_part,
         int.__add__,
         table=_sent(table),
         permutation=permutation,
         folder=folder,
+        layout=layout,
         block_rows=block_rows,
         keep_nan=keep_nan,
     )
@@ -167,6 +168,7 @@ def _scatter_part(
     table: Table,
     permutation: Permutation,
     folder: str,
+    layout: RunLayout,
     block_rows: int,
     keep_nan: bool,
 ) -> int:
@@ -174,13 +176,13 @@ def _scatter_part(
     missing = frozenset(
         run
         for run in range(start // block_rows, -(-stop // block_rows))
-        if not run_folder(folder, run).exists()
+        if not run_file(folder, run).exists()
     )
     for first, last in _runs(start, stop, block_rows, missing):
         for at, rows in _blocks(table, first, last, block_rows):
             if not keep_nan:  # here, where it can still be said where the row came from
                 _check_finite(rows, at, at // block_rows, table)
-            write_run(folder, at // block_rows, rows, at, permutation)
+            write_run(folder, at // block_rows, rows, at, block_rows, permutation, layout)
     return len(span)
 
 

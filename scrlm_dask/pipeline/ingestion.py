@@ -25,7 +25,8 @@ from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.ingest import ingest_pass, scan_pass, scatter_pass, verify_pass
 from scrlm_dask.sources.base import Source
 from scrlm_dask.sources.registry import SourceOptions, is_column, open_source, open_values
-from scrlm_dask.sources.tables import KeptTable, PlainTable, ShuffledTable, Table, ids_dtype
+from scrlm_dask.sources.shuffle import RunLayout, ShuffledTable
+from scrlm_dask.sources.tables import KeptTable, PlainTable, Table, ids_dtype
 from scrlm_dask.storage.arrays import absolute, add_array
 from scrlm_dask.storage.features import (
     STORED_DTYPES,
@@ -188,7 +189,9 @@ def _job(
         raise InputError(
             f"the labels {labels.what} hold {labels.dtype}; labels are integers, -1 for outliers"
         )
-    dtype = config.dtype or ("float16" if features.dtype == np.float16 else "float32")
+    dtype = config.dtype or (
+        "float16" if (features.dtype.kind, features.dtype.itemsize) == ("f", 2) else "float32"
+    )
     n_rows = min(features.n_rows, config.limit or features.n_rows)
     shape = (n_rows, features.n_features)
     block_rows = block_rows_for(shape, np.dtype(dtype), None, config.chunk_bytes)
@@ -328,9 +331,30 @@ def _write(
     if job.config.shuffle:
         folder = f"{job.url}/{SHUFFLE}"
         permutation = Permutation(table.n_rows, job.config.seed)
-        scatter_pass(execution, table, permutation, folder, **shape, keep_nan=keep_nan)
-        table, keep_nan = ShuffledTable(folder, table.n_rows, manifest.n_blocks), True
+        layout = _run_layout(job, manifest)
+        rows = manifest.block_rows
+        scatter_pass(
+            execution,
+            table,
+            permutation,
+            folder,
+            layout=layout,
+            block_rows=rows,
+            keep_nan=keep_nan,
+        )
+        table, keep_nan = ShuffledTable(folder, table.n_rows, rows, layout), True
     ingest_pass(execution, table, job.url, **shape, missing=missing, keep_nan=keep_nan)
+
+
+def _run_layout(job: _Job, manifest: Manifest) -> RunLayout:
+    ids = job.table.ids
+    return RunLayout(
+        manifest.n_blocks,
+        manifest.n_features,
+        manifest.dtype,
+        labels=job.table.labels is not None,
+        ids=ids_dtype(ids) if ids is not None else None,
+    )
 
 
 def _is_remnant(url: str) -> bool:

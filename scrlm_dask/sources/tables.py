@@ -1,28 +1,23 @@
 """Rows as a store takes them: features in its dtype, labels and ids beside them.
 
-A table is read as it comes, without the rows that are not finite, or in another order; each of
-these is a table again.
+A table is read as it comes, without the rows that are not finite, or (`shuffle.py`) in another
+order; each of these is a table again.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
-from scrlm_dask.kernels.permutation import Permutation
 from scrlm_dask.sources.base import Source
 from scrlm_dask.sources.joined import recut
-from scrlm_dask.sources.npy import open_npy
 
 TEXT: Any = np.dtypes.StringDType()
-_DESTINATIONS = "destinations"
 
 
 @dataclass(frozen=True)
@@ -166,67 +161,6 @@ class KeptTable:
         # dropped[i] - i rows are kept before the i-th one that is dropped
         shift = self.dropped - np.arange(len(self.dropped))
         return row + int(np.searchsorted(shift, row, side="right"))
-
-
-@dataclass(frozen=True)
-class ShuffledTable:
-    """A table in another order, from the runs that `write_run` left in a folder."""
-
-    folder: str
-    n_rows: int
-    n_runs: int
-    span_rows: int = 1
-
-    def locate(self, row: int) -> str:
-        return f"row {row} of the shuffled rows"
-
-    def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
-        for first in range(start, stop, rows):
-            yield self._gathered(first, min(first + rows, stop))
-
-    def _gathered(self, start: int, stop: int) -> Rows:
-        """In each run the rows that go to start..stop-1 lie together."""
-        places, pieces = [], []
-        for run in range(self.n_runs):
-            folder = run_folder(self.folder, run)
-            destinations = np.load(folder / f"{_DESTINATIONS}.npy", mmap_mode="r")
-            low, high = (int(i) for i in np.searchsorted(destinations, (start, stop)))
-            if low < high:
-                places.append(destinations[low:high] - start)
-                pieces.append(_read_run(folder, low, high))
-        order = np.empty(stop - start, np.int64)
-        order[np.concatenate(places)] = np.arange(stop - start)
-        return concatenated(pieces)[order]
-
-
-def write_run(folder: str, run: int, rows: Rows, start: int, permutation: Permutation) -> None:
-    """Rows that begin with `start`, sorted by where they go; there in one step or not at all."""
-    target = run_folder(folder, run)
-    partial = target.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    destinations = permutation.places(np.arange(start, start + len(rows)))
-    order = np.argsort(destinations)
-    np.save(partial / f"{_DESTINATIONS}.npy", destinations[order])
-    for name, values in rows.arrays().items():
-        # .npy has no text of variable length
-        plain = np.array(values.tolist(), np.str_) if values.dtype.kind == "T" else values
-        np.save(partial / f"{name}.npy", plain[order])
-    partial.rename(target)
-
-
-def run_folder(folder: str, run: int) -> Path:
-    return Path(folder) / str(run)
-
-
-def _read_run(folder: Path, low: int, high: int) -> Rows:
-    arrays = {}
-    for name in ("features", "labels", "ids"):
-        path = folder / f"{name}.npy"
-        if path.exists():
-            values = open_npy(str(path)).read(low, high)
-            arrays[name] = values.astype(TEXT) if values.dtype.kind == "U" else values
-    return Rows(**arrays)
 
 
 def as_floats(values: NDArray[Any], dtype: str) -> NDArray[Any]:
