@@ -81,14 +81,16 @@ class Execution:
         blocks: Sequence[int] | None = None,
         fan_in: int = FAN_IN,
         keep: bool = False,
+        piecewise: bool = False,
         **shared: Any,
     ) -> Any:
         """`part(block, start, **shared)` of every block (or of `blocks`), combined.
 
         Values of `shared` may be Delayed: they are computed once and sent to every worker. With
-        `keep` the result stays with the workers and a Delayed comes back.
+        `keep` the result stays with the workers and a Delayed comes back. With `piecewise` the part
+        is given `done`, too, and says itself how many rows are done, and how many bytes.
         """
-        parts = self._parts(name, features, part, blocks, shared)
+        parts = self._parts(name, features, part, blocks, piecewise, shared)
         total = tree_reduce(parts, combine, name, fan_in)
         rows = features.n_rows if blocks is None else _rows_of(features, blocks)
         with self.phase(name, len(parts), rows, rows * features.row_bytes):
@@ -102,6 +104,7 @@ class Execution:
         features: Features,
         part: Callable[..., Any],
         blocks: Sequence[int] | None,
+        piecewise: bool,
         shared: dict[str, Any],
     ) -> list[Delayed]:
         array, numbers = features.array, None
@@ -117,6 +120,7 @@ class Execution:
             numbers=numbers,
             block_rows=features.block_rows,
             what=features.what,
+            piecewise=piecewise,
             shared=shared,
             chunks=((1,) * array.numblocks[0], (1,)),
             dtype=object,
@@ -200,22 +204,27 @@ def _block_task(
     numbers: Any,
     block_rows: int,
     what: str,
+    piecewise: bool,
     shared: dict[str, Any],
     block_id: Any = None,
 ) -> Any:
+    def done(rows: int, n_bytes: int) -> None:
+        _report(topic, BlockDone(phase, rows, n_bytes))
+
     number = int(block_id[0] if numbers is None else numbers[block_id[0]])
     start = number * block_rows
     try:
         with in_hand(topic) as wanted, pinned_threads():
             if not wanted:
                 return None
-            result = part(block, start, **shared)
+            result = part(block, start, **shared, **({"done": done} if piecewise else {}))
     except NonFiniteRowError as error:
         raise InputError(
             f"row {start + error.row} (block {number}) of {what} holds NaN, infinity or a value "
             "too large for float32; clean or drop the row"
         ) from error
-    _report(topic, BlockDone(phase, len(block), int(block.nbytes)))
+    if not piecewise:
+        done(len(block), int(block.nbytes))
     return result
 
 

@@ -6,7 +6,7 @@ only be decoded at once, and its blocks go out one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -23,6 +23,8 @@ from scrlm_dask.sources.base import Source
 from scrlm_dask.sources.shuffle import RunLayout, run_file, write_run
 from scrlm_dask.sources.tables import Rows, Table
 from scrlm_dask.storage.features import write_features_block
+
+_Done = Callable[[int, int], None]
 
 
 def ingest_pass(
@@ -52,6 +54,7 @@ def ingest_pass(
         block_rows=block_rows,
         url=url,
         keep_nan=keep_nan,
+        piecewise=True,
     )
     return written
 
@@ -67,6 +70,7 @@ def scan_pass(
         tuple.__add__,
         table=_sent(table),
         block_rows=block_rows,
+        piecewise=True,
     )
     return np.concatenate([np.empty(0, np.int64), *found])
 
@@ -96,6 +100,7 @@ def scatter_pass(
         layout=layout,
         block_rows=block_rows,
         keep_nan=keep_nan,
+        piecewise=True,
     )
 
 
@@ -141,6 +146,7 @@ def _write_part(
     block_rows: int,
     url: str,
     keep_nan: bool,
+    done: _Done,
 ) -> int:
     written = 0
     for first, stop in _runs(start, start + len(span), block_rows, missing):
@@ -149,16 +155,19 @@ def _write_part(
                 _check_finite(rows, at, at // block_rows, table)
             _write(url, at, rows, at // block_rows)
             written += len(rows)
+            done(len(rows), rows.features.nbytes)
+    if written < len(span):  # the rest was written by an earlier run
+        done(len(span) - written, 0)
     return written
 
 
 def _scan_part(
-    span: NDArray[Any], start: int, table: Table, block_rows: int
+    span: NDArray[Any], start: int, table: Table, block_rows: int, done: _Done
 ) -> tuple[NDArray[np.int64]]:
-    found = [
-        at + bad_rows(rows.features)
-        for at, rows in _blocks(table, start, start + len(span), block_rows)
-    ]
+    found = []
+    for at, rows in _blocks(table, start, start + len(span), block_rows):
+        found.append(at + bad_rows(rows.features))
+        done(len(rows), rows.features.nbytes)
     return (np.concatenate(found),)
 
 
@@ -171,8 +180,9 @@ def _scatter_part(
     layout: RunLayout,
     block_rows: int,
     keep_nan: bool,
+    done: _Done,
 ) -> int:
-    stop = start + len(span)
+    stop, written = start + len(span), 0
     missing = frozenset(
         run
         for run in range(start // block_rows, -(-stop // block_rows))
@@ -183,7 +193,11 @@ def _scatter_part(
             if not keep_nan:  # here, where it can still be said where the row came from
                 _check_finite(rows, at, at // block_rows, table)
             write_run(folder, at // block_rows, rows, at, block_rows, permutation, layout)
-    return len(span)
+            written += len(rows)
+            done(len(rows), rows.features.nbytes)
+    if written < len(span):
+        done(len(span) - written, 0)
+    return written
 
 
 def _blocks(table: Table, start: int, stop: int, block_rows: int) -> Iterator[tuple[int, Rows]]:

@@ -23,7 +23,7 @@ from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.permutation import Permutation
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.ingest import ingest_pass, scan_pass, scatter_pass, verify_pass
-from scrlm_dask.sources.base import Source
+from scrlm_dask.sources.base import Source, native
 from scrlm_dask.sources.registry import SourceOptions, is_column, open_source, open_values
 from scrlm_dask.sources.shuffle import RunLayout, ShuffledTable
 from scrlm_dask.sources.tables import KeptTable, PlainTable, Table, ids_dtype
@@ -189,9 +189,7 @@ def _job(
         raise InputError(
             f"the labels {labels.what} hold {labels.dtype}; labels are integers, -1 for outliers"
         )
-    dtype = config.dtype or (
-        "float16" if (features.dtype.kind, features.dtype.itemsize) == ("f", 2) else "float32"
-    )
+    dtype = config.dtype or ("float16" if native(features.dtype) == np.float16 else "float32")
     n_rows = min(features.n_rows, config.limit or features.n_rows)
     shape = (n_rows, features.n_features)
     block_rows = block_rows_for(shape, np.dtype(dtype), None, config.chunk_bytes)
@@ -366,7 +364,7 @@ def _check_space(job: _Job) -> None:
     """Refuse in the first second what could not be written in the last."""
     folder = next(parent for parent in Path(job.url).parents if parent.exists())
     needed = job.manifest.n_rows * _row_bytes(job.manifest) * (2 if job.config.shuffle else 1)
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(folder).free + _size_of(Path(job.url))
     if needed > free:
         raise OSError(
             errno.ENOSPC,
@@ -374,6 +372,11 @@ def _check_space(job: _Job) -> None:
             f"{free} are free",
             job.url,
         )
+
+
+def _size_of(replaced: Path) -> int:
+    """Bytes that are free again when what lies at the output has made way."""
+    return sum(file.stat().st_size for file in replaced.rglob("*") if file.is_file())
 
 
 def _rereads(source: Source, block_rows: int) -> list[str]:
