@@ -9,7 +9,8 @@ from ..options import cluster_options, output_options, session
 from ..tables import facts
 
 _FORMATS = (
-    "npy npz bin vecs hdf5 parquet arrow csv raw zarr clip-retrieval huggingface".split()  # noqa: SIM905
+    *("npy", "npz", "bin", "vecs", "hdf5", "parquet", "arrow", "csv", "raw", "zarr"),
+    *("clip-retrieval", "huggingface"),
 )
 
 

@@ -95,13 +95,6 @@ def table_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     return prod(int(n) for n in shape) * dtype.itemsize
 
 
-def check_numbers(dtype: np.dtype[Any], what: str) -> None:
-    if dtype.kind not in "fiu":
-        raise InputError(
-            f"{what} holds {dtype}; features are floats or integers: convert it, or name another"
-        )
-
-
 def require(module: str, what: str) -> Any:
     """Import a library that only some formats need."""
     try:

@@ -9,10 +9,10 @@ from typing import Any
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.sources.arrow import open_arrow
-from scrlm_dask.sources.base import Source, source_file
+from scrlm_dask.sources.base import Source
 from scrlm_dask.sources.joined import join
 
-STATE, INFO, SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
+STATE, SPLITS = "state.json", "dataset_dict.json"
 
 
 def looks_like_dataset(folder: str) -> bool:
@@ -38,25 +38,8 @@ def open_dataset(folder: str, asked: Sequence[str], apart: Sequence[str]) -> Sou
     for path in paths:
         if not Path(path).is_file():
             raise StoreError(f"{path} is missing, which {STATE} names; restore it")
-    source = join([open_arrow(path, asked, apart) for path in paths])
-    _check_rows(folder, source)
-    return source
-
-
-def _check_rows(folder: str, source: Source) -> None:
-    """The dataset says how many rows it has, unless it is a piece of a split."""
-    info = Path(folder) / INFO
-    if not info.is_file():
-        return
-    splits = _read_json(info).get("splits") or {}
-    claimed = {split.get("num_examples") for split in splits.values()}
-    size = sum(source_file(file.path).bytes for file in source.files)
-    sizes = {split.get("num_bytes") for split in splits.values()}
-    # the numbers are of the split as it was loaded: what was filtered or selected has fewer rows
-    if len(claimed) == 1 and sizes == {size} and claimed != {source.n_rows}:
-        raise StoreError(
-            f"{folder} has {source.n_rows} rows and {INFO} says {claimed.pop()}; save it again"
-        )
+    # dataset_info.json is not asked: its numbers are of the split as it was once loaded, not saved
+    return join([open_arrow(path, asked, apart) for path in paths])
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -25,7 +25,6 @@ _PIECE = 2**24
 class StoredMember(FlatSource):
     """Read where it lies. The archive's checksum is over the whole, so it is checked last."""
 
-    member: str = ""
     data: tuple[int, int] = (0, 0)  # where the member lies in the file
     crc: int = 0
 
@@ -54,7 +53,6 @@ class DeflatedMember(Source):
     """Inflated from its beginning for each reader, piece by piece."""
 
     member: str
-    fortran: bool
 
     @property
     def what(self) -> str:
@@ -159,7 +157,6 @@ def _member(
             begin + header_bytes,
             fortran,
             what,
-            info.filename,
             (begin, end),
             info.CRC,
         )
@@ -168,7 +165,7 @@ def _member(
             f"{what} is deflated and in Fortran order: its rows are spread over all of it; "
             "save it with np.savez, or in C order"
         )
-    return DeflatedMember((file,), shape, dtype, info.filename, fortran)
+    return DeflatedMember((file,), shape, dtype, info.filename)
 
 
 def _data_offset(path: str, info: zipfile.ZipInfo) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import os
 from collections.abc import Sequence
@@ -104,6 +105,8 @@ class TextSource(Source):
         with open(self.files[0].path, "rb") as file:  # noqa: PTH123
             file.seek(begin)
             content = file.read(end - begin)
+        if begin == 0:
+            content = content.removeprefix(codecs.BOM_UTF8)
         lines = content.split(b"\n")[skip : skip + stop - start]
         if len(lines) < stop - start:
             raise StoreError(f"{self.what} ends before row {stop - 1} now; do not write to it")

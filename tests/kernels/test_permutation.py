@@ -37,14 +37,14 @@ def test_places_of_more_rows_than_memory_could_hold() -> None:
     assert ((places >= 0) & (places < n_rows)).all()
 
 
-@pytest.mark.parametrize("n_rows", [5, 40])
+@pytest.mark.parametrize("n_rows", [12, 40])
 def test_over_seeds_every_place_is_equally_likely(n_rows: int) -> None:
-    seeds = 2000
+    seeds = 400
     counts = np.zeros((n_rows, n_rows))
     for seed in range(seeds):
         counts[np.arange(n_rows), Permutation(n_rows, seed).places(np.arange(n_rows))] += 1
-    # seeds are fixed, so this does not flicker: one test in a million would fail by chance
-    assert chisquare(counts, axis=1).pvalue.min() > 1e-6
+    # seeds are fixed, so this does not flicker
+    assert chisquare(counts, axis=1).pvalue.min() > 1e-5
 
 
 def test_neighbours_do_not_stay_neighbours() -> None:

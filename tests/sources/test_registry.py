@@ -24,11 +24,9 @@ def test_the_command_knows_all_formats() -> None:
 @pytest.mark.parametrize("name", ["npy", "npz", "hdf5", "parquet, fixed-size lists", "arrow"])
 def test_the_content_says_more_than_the_name(name: str, tmp_path: Path) -> None:
     paths, options = WRITERS[name][0](tmp_path, X)
+    (tmp_path / "renamed").mkdir()
     for other in ("x.data", "x.npy", "x"):
-        shutil.copy(paths[0], tmp_path / "copy")
-        target = Path(shutil.move(tmp_path / "copy", tmp_path / "renamed" / other)) if (
-            tmp_path / "renamed"
-        ).mkdir(exist_ok=True) else Path(shutil.move(tmp_path / "copy", tmp_path / "renamed" / other))
+        target = shutil.copy(paths[0], tmp_path / "renamed" / other)
         np.testing.assert_array_equal(open_source([target], options).read(0, 10), X)
 
 
