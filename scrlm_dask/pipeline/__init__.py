@@ -5,7 +5,8 @@ from __future__ import annotations
 from scrlm_dask.pipeline.drawing import check_synth, synth
 from scrlm_dask.pipeline.evaluation import Evaluation, evaluate_run
 from scrlm_dask.pipeline.fitting import Fit, check_fit, fit
-from scrlm_dask.pipeline.ingestion import Ingest, IngestConfig, check_ingest, ingest
+from scrlm_dask.pipeline.ingest_jobs import IngestConfig
+from scrlm_dask.pipeline.ingestion import Ingest, check_ingest, ingest
 from scrlm_dask.pipeline.prediction import (
     Prediction,
     center_points,

@@ -6,14 +6,12 @@ again goes on where the work was stopped.
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,55 +21,24 @@ from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.permutation import Permutation
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.ingest import ingest_pass, scan_pass, scatter_pass, verify_pass
-from scrlm_dask.sources.base import Source, native
-from scrlm_dask.sources.registry import SourceOptions, is_column, open_source, open_values
+from scrlm_dask.pipeline.ingest_jobs import (
+    IngestConfig,
+    IngestJob,
+    check_space,
+    is_remnant,
+    open_job,
+    reread_notes,
+    row_bytes,
+    store_to_continue,
+)
+from scrlm_dask.sources.registry import SourceOptions
 from scrlm_dask.sources.shuffle import RunLayout, ShuffledTable
-from scrlm_dask.sources.tables import KeptTable, PlainTable, Table, ids_dtype
-from scrlm_dask.storage.arrays import absolute, add_array
-from scrlm_dask.storage.features import (
-    STORED_DTYPES,
-    TARGET_BLOCK_BYTES,
-    block_rows_for,
-    create_features_store,
-    mark_complete,
-)
-from scrlm_dask.storage.ingested import (
-    DROPPED,
-    SHUFFLE,
-    read_dropped,
-    says_unfinished,
-    unfinished_manifest,
-)
+from scrlm_dask.sources.tables import KeptTable, Table, ids_dtype
+from scrlm_dask.storage.arrays import add_array
+from scrlm_dask.storage.features import create_features_store, mark_complete
+from scrlm_dask.storage.ingested import DROPPED, SHUFFLE, read_dropped
 from scrlm_dask.storage.manifest import Manifest, missing_blocks
-from scrlm_dask.storage.outputs import FEATURES_KIND, check_apart, check_way, discard, make_way
-
-_MOST_REREADS = 2
-
-
-@dataclass(frozen=True)
-class IngestConfig:
-    """What is made of the rows. Part of the store's manifest."""
-
-    labels: str | None = None  # a file, or a column of the source
-    ids: str | None = None
-    dtype: Literal["float16", "float32"] | None = None  # None: float16 stays, all else float32
-    chunk_bytes: int = TARGET_BLOCK_BYTES
-    limit: int | None = None  # the first rows of the source
-    shuffle: bool = False
-    seed: int = 0
-    nan: Literal["error", "drop", "keep"] = "error"
-
-    def __post_init__(self) -> None:
-        if self.dtype not in (None, *STORED_DTYPES):
-            raise InputError(
-                f"features cannot be stored as {self.dtype}; take {' or '.join(STORED_DTYPES)}"
-            )
-        if self.limit is not None and self.limit < 1:
-            raise InputError(f"the limit is {self.limit} rows; a store needs at least 1")
-        if self.nan not in ("error", "drop", "keep"):
-            raise InputError(f"nan is {self.nan!r}; it is error, drop or keep")
-        if self.chunk_bytes < 1:
-            raise InputError(f"a chunk of {self.chunk_bytes} bytes holds nothing")
+from scrlm_dask.storage.outputs import FEATURES_KIND, check_way, discard, make_way
 
 
 @dataclass(frozen=True)
@@ -88,17 +55,6 @@ class Ingest:
     n_bytes: int
 
 
-@dataclass(frozen=True)
-class _Job:
-    """An ingest that has been checked and not begun."""
-
-    table: PlainTable
-    sources: tuple[Source, ...]
-    manifest: Manifest  # with the rows of the source: fewer if some are dropped
-    config: IngestConfig
-    url: str
-
-
 def check_ingest(
     sources: Sequence[str | Path],
     out: str | Path,
@@ -107,11 +63,11 @@ def check_ingest(
     overwrite: bool = False,
 ) -> None:
     """Raise what `ingest` would raise before it writes."""
-    job = _job(sources, out, config, options or SourceOptions())
-    unfinished = _to_go_on(job, overwrite)
+    job = open_job(sources, out, config, options or SourceOptions())
+    unfinished = store_to_continue(job, overwrite)
     if unfinished is None:
-        check_way(job.url, overwrite or _is_remnant(job.url), FEATURES_KIND)
-        _check_space(job)
+        check_way(job.url, overwrite or is_remnant(job.url), FEATURES_KIND)
+        check_space(job)
 
 
 def ingest(
@@ -129,10 +85,10 @@ def ingest(
     rows themselves are refused, what was written is removed; after anything else it stays, marked
     unfinished, to be continued.
     """
-    job = _job(sources, out, config or IngestConfig(), options or SourceOptions())
+    job = open_job(sources, out, config or IngestConfig(), options or SourceOptions())
     with ExitStack() as undo, Execution(listener) as execution:
         for source in job.sources:
-            for note in (*source.notes(), *_rereads(source, job.manifest.block_rows)):
+            for note in (*source.notes(), *reread_notes(source, job.manifest.block_rows)):
                 execution.tell(Note(note))
         try:
             result = _ingest(execution, job, overwrite, undo)
@@ -145,11 +101,11 @@ def ingest(
     return result
 
 
-def _ingest(execution: Execution, job: _Job, overwrite: bool, undo: ExitStack) -> Ingest:
-    unfinished = _to_go_on(job, overwrite)
+def _ingest(execution: Execution, job: IngestJob, overwrite: bool, undo: ExitStack) -> Ingest:
+    unfinished = store_to_continue(job, overwrite)
     if unfinished is None:
-        check_way(job.url, overwrite or _is_remnant(job.url), FEATURES_KIND)
-        _check_space(job)
+        check_way(job.url, overwrite or is_remnant(job.url), FEATURES_KIND)
+        check_space(job)
     dropped = _dropped(execution, job, unfinished)
     table: Table = job.table if dropped is None else KeptTable(job.table, dropped)
     manifest = replace(job.manifest, n_rows=table.n_rows)
@@ -174,101 +130,12 @@ def _ingest(execution: Execution, job: _Job, overwrite: bool, undo: ExitStack) -
         n_blocks=manifest.n_blocks,
         kept_blocks=kept,
         n_dropped=0 if dropped is None else len(dropped),
-        n_bytes=manifest.n_rows * _row_bytes(manifest),
+        n_bytes=manifest.n_rows * row_bytes(manifest),
     )
-
-
-def _job(
-    paths: Sequence[str | Path], out: str | Path, config: IngestConfig, options: SourceOptions
-) -> _Job:
-    apart = [name for name in (config.labels, config.ids) if name is not None and is_column(name)]
-    features = open_source(paths, options, apart)
-    labels = open_values(config.labels, "labels", features) if config.labels else None
-    ids = open_values(config.ids, "ids", features) if config.ids else None
-    if labels is not None and labels.dtype.kind not in "iu":
-        raise InputError(
-            f"the labels {labels.what} hold {labels.dtype}; labels are integers, -1 for outliers"
-        )
-    dtype = config.dtype or ("float16" if native(features.dtype) == np.float16 else "float32")
-    n_rows = min(features.n_rows, config.limit or features.n_rows)
-    shape = (n_rows, features.n_features)
-    block_rows = block_rows_for(shape, np.dtype(dtype), None, config.chunk_bytes)
-    sources = tuple(source for source in (features, labels, ids) if source is not None)
-    files = tuple(dict.fromkeys(file for source in sources for file in source.files))
-    url = absolute(out)
-    for file in files:
-        check_apart(url, file.path)
-    request = {"ingest": asdict(config), "source": asdict(options), "modified": _modified(files)}
-    manifest = Manifest(n_rows, features.n_features, dtype, block_rows, files, _plain(request))
-    return _Job(PlainTable(features, labels, ids, dtype, n_rows), sources, manifest, config, url)
-
-
-def _plain(request: dict[str, Any]) -> dict[str, Any]:
-    """As it comes back from JSON."""
-    source = request["source"]
-    return {**request, "source": {**source, "columns": list(source["columns"])}}
-
-
-def _modified(files: Sequence[Any]) -> str | None:
-    """When the newest of the files was written: their sizes alone would not tell new content."""
-    times = [Path(file.path).stat().st_mtime for file in files if Path(file.path).exists()]
-    return datetime.fromtimestamp(max(times), UTC).isoformat() if times else None
-
-
-def _to_go_on(job: _Job, overwrite: bool) -> Manifest | None:
-    """The unfinished store that lies at the output, if it is one of the same request."""
-    unfinished = unfinished_manifest(job.url)
-    if unfinished is None:
-        return None
-    differences = _differences(unfinished, job.manifest)
-    if not differences:
-        return unfinished
-    if overwrite:
-        return None
-    raise StoreError(
-        f"the output {job.url} is unfinished and was asked for differently: "
-        f"{'; '.join(differences)}; ask for the same to go on, or --overwrite to begin anew"
-    )
-
-
-def _differences(there: Manifest, wanted: Manifest) -> list[str]:
-    """What is asked for now and was not then, in words."""
-    old, new = _flat(there), _flat(wanted)
-    named = [
-        f"{name} was {old.get(name)} and is {new.get(name)}"
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
-    ]
-    before = {file.path: file.bytes for file in there.sources}
-    now = {file.path: file.bytes for file in wanted.sources}
-    named += [f"{path} was not there" for path in now if path not in before]
-    named += [f"{path} was there" for path in before if path not in now]
-    named += [
-        f"{path} had {before[path]} bytes and has {now[path]}"
-        for path in now
-        if path in before and before[path] != now[path]
-    ]
-    if not named and [f.path for f in there.sources] != [f.path for f in wanted.sources]:
-        named.append("the sources come in another order")
-    return named
-
-
-def _flat(manifest: Manifest) -> dict[str, Any]:
-    content: dict[str, Any] = {
-        "features": manifest.n_features,
-        "stored dtype": manifest.dtype,
-        "rows of a block": manifest.block_rows,
-    }
-    for part, values in manifest.request.items():
-        if isinstance(values, dict):
-            content |= {f"{part} {name}": value for name, value in values.items()}
-        else:
-            content[part] = values
-    return content
 
 
 def _dropped(
-    execution: Execution, job: _Job, unfinished: Manifest | None
+    execution: Execution, job: IngestJob, unfinished: Manifest | None
 ) -> NDArray[np.int64] | None:
     """Rows to leave out: as the unfinished store says, or found by a pass over the source."""
     if job.config.nan != "drop":
@@ -290,13 +157,13 @@ def _dropped(
 
 
 def _create(
-    job: _Job,
+    job: IngestJob,
     manifest: Manifest,
     overwrite: bool,
     dropped: NDArray[np.int64] | None,
     undo: ExitStack,
 ) -> None:
-    make_way(job.url, overwrite or _is_remnant(job.url), FEATURES_KIND)
+    make_way(job.url, overwrite or is_remnant(job.url), FEATURES_KIND)
     undo.callback(discard, job.url)
     create_features_store(
         job.url,
@@ -309,7 +176,7 @@ def _create(
         add_array(f"{job.url}/{DROPPED}", dropped)
 
 
-def _check_same_rows(job: _Job, manifest: Manifest, unfinished: Manifest) -> None:
+def _check_same_rows(job: IngestJob, manifest: Manifest, unfinished: Manifest) -> None:
     if manifest.n_rows != unfinished.n_rows:
         raise StoreError(
             f"the output {job.url} was begun for {unfinished.n_rows} rows and now there "
@@ -318,7 +185,7 @@ def _check_same_rows(job: _Job, manifest: Manifest, unfinished: Manifest) -> Non
 
 
 def _write(
-    execution: Execution, job: _Job, manifest: Manifest, table: Table, missing: list[int]
+    execution: Execution, job: IngestJob, manifest: Manifest, table: Table, missing: list[int]
 ) -> None:
     keep_nan = job.config.nan != "error"  # what is to be dropped is gone already
     shape: dict[str, Any] = {
@@ -344,7 +211,7 @@ def _write(
     ingest_pass(execution, table, job.url, **shape, missing=missing, keep_nan=keep_nan)
 
 
-def _run_layout(job: _Job, manifest: Manifest) -> RunLayout:
+def _run_layout(job: IngestJob, manifest: Manifest) -> RunLayout:
     ids = job.table.ids
     return RunLayout(
         manifest.n_blocks,
@@ -353,42 +220,3 @@ def _run_layout(job: _Job, manifest: Manifest) -> RunLayout:
         labels=job.table.labels is not None,
         ids=ids_dtype(ids) if ids is not None else None,
     )
-
-
-def _is_remnant(url: str) -> bool:
-    """A store whose writer was stopped before it had said what it should hold."""
-    return says_unfinished(url) and unfinished_manifest(url) is None
-
-
-def _check_space(job: _Job) -> None:
-    """Refuse in the first second what could not be written in the last."""
-    folder = next(parent for parent in Path(job.url).parents if parent.exists())
-    needed = job.manifest.n_rows * _row_bytes(job.manifest) * (2 if job.config.shuffle else 1)
-    free = shutil.disk_usage(folder).free + _size_of(Path(job.url))
-    if needed > free:
-        raise OSError(
-            errno.ENOSPC,
-            f"the store takes {needed} bytes{' while it is shuffled' * job.config.shuffle} and "
-            f"{free} are free",
-            job.url,
-        )
-
-
-def _size_of(replaced: Path) -> int:
-    """Bytes that are free again when what lies at the output has made way."""
-    return sum(file.stat().st_size for file in replaced.rglob("*") if file.is_file())
-
-
-def _rereads(source: Source, block_rows: int) -> list[str]:
-    """A unit that is larger than a block and cannot be streamed is decoded for each block."""
-    times = source.unit_rows / block_rows
-    if source.streams or times < _MOST_REREADS:
-        return []
-    return [
-        f"{source.what} has chunks of {source.unit_rows} rows: each is read about {times:.0f} "
-        "times; a larger --chunk-size reads them less often and needs more memory"
-    ]
-
-
-def _row_bytes(manifest: Manifest) -> int:
-    return manifest.n_features * np.dtype(manifest.dtype).itemsize
