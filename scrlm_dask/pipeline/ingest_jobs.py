@@ -114,7 +114,8 @@ def store_to_continue(job: IngestJob, overwrite: bool) -> Manifest | None:
     more = "; ..." if len(differences) > _FEW_NAMED else ""
     raise StoreError(
         f"the output {job.url} is unfinished and was asked for differently: "
-        f"{'; '.join(differences[:_FEW_NAMED])}{more}; ask for the same to go on, or --overwrite to begin anew"
+        f"{'; '.join(differences[:_FEW_NAMED])}{more}; ask for the same to go on, or --overwrite "
+        "to begin anew"
     )
 
 
