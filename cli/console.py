@@ -32,6 +32,7 @@ class Console:
     def __init__(self, as_json: bool, verbose: bool) -> None:
         self.as_json = as_json
         self.verbose = verbose
+        self.interrupted = "nothing was kept"
         self._bars: Progress | None = None
         self._bar: TaskID | None = None
         self._phase = _PhaseProgress()
@@ -187,7 +188,7 @@ def failures(console: Console) -> Iterator[None]:
     except ScrlmError as error:
         end(str(error), EXIT_INPUT_REFUSED)
     except (KeyboardInterrupt, click.Abort):
-        end("interrupted; nothing was kept", EXIT_INTERRUPTED)
+        end(f"interrupted; {console.interrupted}", EXIT_INTERRUPTED)
     except Exception as error:
         if isinstance(error, click.ClickException):
             raise

@@ -9,6 +9,7 @@ import click
 from .commands.demo import demo
 from .commands.evaluate import evaluate
 from .commands.fit import fit
+from .commands.ingest import ingest
 from .commands.inspect import inspect
 from .commands.kmeans import kmeans
 from .commands.predict import predict
@@ -27,5 +28,5 @@ def main() -> None:
     """
 
 
-for command in (demo, synth, inspect, fit, kmeans, predict, evaluate, theory):
+for command in (demo, synth, ingest, inspect, fit, kmeans, predict, evaluate, theory):
     main.add_command(command)

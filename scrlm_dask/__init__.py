@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from scrlm_dask.estimators.scrlm import SCRLM
     from scrlm_dask.model import Model
     from scrlm_dask.pipeline import (
+        IngestConfig,
         evaluate_run,
         fit,
+        ingest,
         inspect_rows,
         inspect_store,
         kmeans,
@@ -37,6 +39,8 @@ _HOMES = {
     "Model": "model",
     "fit": "pipeline",
     "kmeans": "pipeline",
+    "ingest": "pipeline",
+    "IngestConfig": "pipeline",
     "predict": "pipeline",
     "evaluate_run": "pipeline",
     "synth": "pipeline",
@@ -57,6 +61,7 @@ __all__ = [
     "SCRLM",
     "ClusterError",
     "FitConfig",
+    "IngestConfig",
     "InputError",
     "KMeans",
     "KMeansConfig",
@@ -67,6 +72,7 @@ __all__ = [
     "StoreError",
     "evaluate_run",
     "fit",
+    "ingest",
     "inspect_rows",
     "inspect_store",
     "kmeans",

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import benchmarks
-from benchmarks import loss_cpu, paper_mixture
+from benchmarks import ingest, loss_cpu, paper_mixture
 
 pytestmark = pytest.mark.cluster
 
@@ -51,3 +51,13 @@ def test_the_loss_is_compared_with_the_product() -> None:
     )
     assert done.exit_code == 0, done.output
     assert re.search(r"ratio +\d", done.stdout)
+
+
+def test_an_ingest_is_compared_with_a_plain_copy() -> None:
+    options = ["--gigabytes", "0.05", "--memory-limit", "700MB", "--chunk-bytes", "4000000"]
+    done = CliRunner().invoke(ingest.main, options)
+    report = json.loads(done.stdout)
+    assert report["bounded"], report
+    assert report["same_rows"]
+    assert report["copy_bytes_per_second"] > 0
+    assert report["ratio"] > 0  # at this size it is the clock's

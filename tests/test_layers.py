@@ -79,11 +79,16 @@ FORBIDDEN = {
     "kernels": (
         *BACKENDS,
         *("click", "rich", "logging", "fsspec", "sklearn"),
-        *(f"scrlm_dask.{name}" for name in ("storage", "passes", "cluster", "events", *UPPER)),
+        *(f"scrlm_dask.{name}" for name in ("storage", "sources", "passes", "cluster", "events")),
+        *(f"scrlm_dask.{name}" for name in UPPER),
     ),
     "storage": (
         *("dask", "distributed", "click"),
-        *(f"scrlm_dask.{name}" for name in ("passes", "cluster", *UPPER)),
+        *(f"scrlm_dask.{name}" for name in ("sources", "passes", "cluster", *UPPER)),
+    ),
+    "sources": (
+        *("dask", "distributed", "click"),
+        *(f"scrlm_dask.{name}" for name in ("passes", "cluster", "events", *UPPER)),
     ),
     "passes": ("click", *(f"scrlm_dask.{name}" for name in ("cluster", *UPPER))),
 }
@@ -106,6 +111,16 @@ def test_kernels_import_numbers_only() -> None:
     assert others == []
 
 
+def test_of_the_sources_only_the_zarr_source_knows_zarr() -> None:
+    others = [path for path in sources(PACKAGE / "sources") if path.name != "zarr_store.py"]
+    assert offences(others, "zarr", "fsspec") == []
+
+
+def test_libraries_of_formats_are_imported_when_they_are_needed() -> None:
+    """They are an extra: `require` names it where they are missing."""
+    assert offences(sources(PACKAGE, CLI), "pyarrow", "h5py", "datasets") == []
+
+
 def test_the_pipeline_does_not_import_the_estimator_or_a_cluster() -> None:
     assert (
         offences(
@@ -117,7 +132,7 @@ def test_the_pipeline_does_not_import_the_estimator_or_a_cluster() -> None:
 
 @pytest.mark.parametrize("name", ["errors", "events", "config", "model", "resources", "cluster"])
 def test_what_everybody_uses_uses_nobody(name: str) -> None:
-    upper = tuple(f"scrlm_dask.{module}" for module in ("storage", "passes", *UPPER))
+    upper = tuple(f"scrlm_dask.{module}" for module in ("storage", "sources", "passes", *UPPER))
     assert offences([PACKAGE / f"{name}.py"], *upper) == []
 
 

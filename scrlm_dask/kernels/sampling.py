@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     INIT_ROWS = 6
     INIT_CHOICES = 7
     INIT_ROUNDS = 8
+    SHUFFLE = 9
     INSPECTED_ROWS = 10
 
 

@@ -86,15 +86,17 @@ class Execution:
         fan_in: int = FAN_IN,
         keep: bool = False,
         columns: Columns | None = None,
+        piecewise: bool = False,
         **shared: Any,
     ) -> Any:
         """`part(block, start, **columns, **shared)` of every block (or of `blocks`), combined.
 
         Values of `columns` hold one number a row, and a part gets those of its rows. Values of
         `shared` may be Delayed: they are computed once and sent to every worker. With `keep` the
-        result stays with the workers and a Delayed comes back.
+        result stays with the workers and a Delayed comes back. With `piecewise` the part is given
+        `done`, too, and says itself how many rows are done, and how many bytes.
         """
-        parts = self.parts(name, features, part, blocks, columns or {}, shared)
+        parts = self.parts(name, features, part, blocks, columns or {}, shared, piecewise=piecewise)
         total = tree_reduce(parts, combine, name, fan_in)
         with self.reading(name, features, blocks):
             if keep:
@@ -117,6 +119,8 @@ class Execution:
         blocks: Sequence[int] | None,
         columns: Columns,
         shared: dict[str, Any],
+        *,
+        piecewise: bool = False,
     ) -> list[Delayed]:
         """A task a block, to be combined or kept by the caller."""
         array, numbers = features.array, None
@@ -134,6 +138,7 @@ class Execution:
             numbers=numbers,
             block_rows=features.block_rows,
             what=features.what,
+            piecewise=piecewise,
             shared=shared,
             chunks=((1,) * array.numblocks[0], (1,)),
             dtype=object,
@@ -226,25 +231,31 @@ def _block_task(
     numbers: Any,
     block_rows: int,
     what: str,
+    piecewise: bool,
     shared: dict[str, Any],
     block_id: Any = None,
 ) -> Any:
+    def done(rows: int, n_bytes: int) -> None:
+        _report(topic, BlockDone(phase, rows, n_bytes))
+
     number = int(block_id[0] if numbers is None else numbers[block_id[0]])
     start = number * block_rows
     try:
         with in_hand(topic) as wanted, pinned_threads():
             if not wanted:
                 return None
-            beside = {
+            beside: dict[str, Any] = {
                 name: column[:, 0] for name, column in zip(columns, column_blocks, strict=True)
             }
+            beside |= {"done": done} if piecewise else {}
             result = part(block, start, **beside, **shared)
     except NonFiniteRowError as error:
         raise InputError(
             f"row {start + error.row} (block {number}) of {what} holds NaN, infinity or a value "
             "too large for float32; clean or drop the row"
         ) from error
-    _report(topic, BlockDone(phase, len(block), int(block.nbytes)))
+    if not piecewise:
+        done(len(block), int(block.nbytes))
     return result
 
 

@@ -66,7 +66,7 @@ def create_manifest(place: Place, manifest: Manifest) -> None:
     """Write the manifest into the group at `place`, with no block done yet."""
     url = locate(place)
     with reaching(url):
-        group = zarr.open_group(**url.zarr, mode="r+", zarr_format=OUR_FORMAT)
+        group = zarr.open_group(url.store(), mode="r+", zarr_format=OUR_FORMAT)
         group.attrs[MANIFEST] = {"format": FORMAT, **asdict(manifest)}
     shape = (manifest.n_blocks, _DIGEST_BYTES)
     create_array(url / DIGESTS, shape, (1, _DIGEST_BYTES), "uint8", 0)

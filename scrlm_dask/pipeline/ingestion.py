@@ -1,0 +1,227 @@
+"""Files of any format as a features store that can prove it is complete.
+
+The store says what was asked for and which blocks are done, so that whoever asks for the same
+again goes on where the work was stopped.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.events import Listener, Note, warn
+from scrlm_dask.kernels.permutation import Permutation
+from scrlm_dask.passes.execution import Execution
+from scrlm_dask.passes.ingest import ingest_pass, scan_pass, scatter_pass, verify_pass
+from scrlm_dask.pipeline.ingest_jobs import (
+    IngestConfig,
+    IngestJob,
+    check_space,
+    is_remnant,
+    open_job,
+    reread_notes,
+    row_bytes,
+    store_to_continue,
+)
+from scrlm_dask.sources.registry import SourceOptions
+from scrlm_dask.sources.shuffle import RunLayout, ShuffledTable
+from scrlm_dask.sources.tables import KeptTable, Table, ids_dtype
+from scrlm_dask.storage.arrays import add_array
+from scrlm_dask.storage.features import create_features_store, mark_complete
+from scrlm_dask.storage.ingested import DROPPED, SHUFFLE, read_dropped
+from scrlm_dask.storage.locations import Options, Place
+from scrlm_dask.storage.manifest import Manifest, missing_blocks
+from scrlm_dask.storage.outputs import FEATURES_KIND, check_way, discard, make_way
+
+
+@dataclass(frozen=True)
+class Ingest:
+    """What was written."""
+
+    path: str
+    n_rows: int
+    n_features: int
+    dtype: str
+    n_blocks: int
+    kept_blocks: int  # of them, those that an earlier run had written
+    n_dropped: int
+    n_bytes: int
+
+
+def check_ingest(
+    sources: Sequence[str | Path],
+    out: Place,
+    config: IngestConfig,
+    options: SourceOptions | None = None,
+    overwrite: bool = False,
+    storage_options: Options | None = None,
+) -> None:
+    """Raise what `ingest` would raise before it writes."""
+    job = open_job(sources, out, config, options or SourceOptions(), storage_options)
+    unfinished = store_to_continue(job, overwrite)
+    if unfinished is None:
+        check_way(job.url, overwrite or is_remnant(job.url), FEATURES_KIND)
+        check_space(job)
+
+
+def ingest(
+    sources: Sequence[str | Path],
+    out: Place,
+    config: IngestConfig | None = None,
+    *,
+    options: SourceOptions | None = None,
+    overwrite: bool = False,
+    storage_options: Options | None = None,
+    listener: Listener = warn,
+) -> Ingest:
+    """Write the rows of the sources, one after the other, as a features store.
+
+    An unfinished store of the same request is continued: its blocks that are done are kept. If the
+    rows themselves are refused, what was written is removed; after anything else it stays, marked
+    unfinished, to be continued. `storage_options` open URLs, of Zarr sources and of `out`.
+    """
+    config, options = config or IngestConfig(), options or SourceOptions()
+    job = open_job(sources, out, config, options, storage_options)
+    with ExitStack() as undo, Execution(listener) as execution:
+        for source in job.sources:
+            for note in (*source.notes(), *reread_notes(source, job.manifest.block_rows)):
+                execution.tell(Note(note))
+        try:
+            result = _ingest(execution, job, overwrite, undo)
+        except InputError:
+            raise  # the same request would be refused again: nothing is worth keeping
+        except BaseException:
+            undo.pop_all()
+            raise
+        undo.pop_all()
+    return result
+
+
+def _ingest(execution: Execution, job: IngestJob, overwrite: bool, undo: ExitStack) -> Ingest:
+    unfinished = store_to_continue(job, overwrite)
+    if unfinished is None:
+        check_way(job.url, overwrite or is_remnant(job.url), FEATURES_KIND)
+        check_space(job)
+    dropped = _dropped(execution, job, unfinished)
+    table: Table = job.table if dropped is None else KeptTable(job.table, dropped)
+    manifest = replace(job.manifest, n_rows=table.n_rows)
+    if unfinished is None:
+        _create(job, manifest, overwrite, dropped, undo)
+    else:
+        _check_same_rows(job, manifest, unfinished)
+    missing = missing_blocks(job.url)
+    kept = manifest.n_blocks - len(missing)
+    if unfinished is not None:
+        execution.tell(Note(f"going on: {kept} of {manifest.n_blocks} blocks are done"))
+    if missing:
+        _write(execution, job, manifest, table, missing)
+    verify_pass(job.sources)
+    if job.config.shuffle:
+        shutil.rmtree((job.url / SHUFFLE).url, ignore_errors=True)
+    mark_complete(job.url)
+    return Ingest(
+        path=job.url.url,
+        n_rows=manifest.n_rows,
+        n_features=manifest.n_features,
+        dtype=manifest.dtype,
+        n_blocks=manifest.n_blocks,
+        kept_blocks=kept,
+        n_dropped=0 if dropped is None else len(dropped),
+        n_bytes=manifest.n_rows * row_bytes(manifest),
+    )
+
+
+def _dropped(
+    execution: Execution, job: IngestJob, unfinished: Manifest | None
+) -> NDArray[np.int64] | None:
+    """Rows to leave out: as the unfinished store says, or found by a pass over the source."""
+    if job.config.nan != "drop":
+        return None
+    if unfinished is not None:
+        known = read_dropped(job.url)
+        if known is not None:
+            return known
+    manifest = job.manifest
+    found = scan_pass(
+        execution, job.table, manifest.n_features, manifest.dtype, manifest.block_rows
+    )
+    if len(found) == job.table.n_rows:
+        raise InputError(
+            f"every row of {job.table.features.what} holds NaN, infinity or a value too large for "
+            f"{manifest.dtype}; no row is left"
+        )
+    return found
+
+
+def _create(
+    job: IngestJob,
+    manifest: Manifest,
+    overwrite: bool,
+    dropped: NDArray[np.int64] | None,
+    undo: ExitStack,
+) -> None:
+    make_way(job.url, overwrite or is_remnant(job.url), FEATURES_KIND)
+    undo.callback(discard, job.url)
+    create_features_store(
+        job.url,
+        manifest,
+        labels=job.table.labels is not None,
+        ids=ids_dtype(job.table.ids) if job.table.ids is not None else None,
+        attributes={} if dropped is None else {DROPPED: len(dropped)},
+    )
+    if dropped is not None and len(dropped):
+        add_array(job.url / DROPPED, dropped)
+
+
+def _check_same_rows(job: IngestJob, manifest: Manifest, unfinished: Manifest) -> None:
+    if manifest.n_rows != unfinished.n_rows:
+        raise StoreError(
+            f"the output {job.url} was begun for {unfinished.n_rows} rows and now there "
+            f"are {manifest.n_rows}; the source has changed: --overwrite begins anew"
+        )
+
+
+def _write(
+    execution: Execution, job: IngestJob, manifest: Manifest, table: Table, missing: list[int]
+) -> None:
+    keep_nan = job.config.nan != "error"  # what is to be dropped is gone already
+    shape: dict[str, Any] = {
+        "n_features": manifest.n_features,
+        "dtype": manifest.dtype,
+        "block_rows": manifest.block_rows,
+    }
+    if job.config.shuffle:
+        folder = (job.url / SHUFFLE).url
+        permutation = Permutation(table.n_rows, job.config.seed)
+        layout = _run_layout(job, manifest)
+        rows = manifest.block_rows
+        scatter_pass(
+            execution,
+            table,
+            permutation,
+            folder,
+            layout=layout,
+            block_rows=rows,
+            keep_nan=keep_nan,
+        )
+        table, keep_nan = ShuffledTable(folder, table.n_rows, rows, layout), True
+    ingest_pass(execution, table, job.url, **shape, missing=missing, keep_nan=keep_nan)
+
+
+def _run_layout(job: IngestJob, manifest: Manifest) -> RunLayout:
+    ids = job.table.ids
+    return RunLayout(
+        manifest.n_blocks,
+        manifest.n_features,
+        manifest.dtype,
+        labels=job.table.labels is not None,
+        ids=ids_dtype(ids) if ids is not None else None,
+    )

@@ -1,0 +1,247 @@
+"""Arrow: columns as arrays, and files in Arrow's stream format.
+
+`values` of a list column ignores slicing, `flatten` drops null rows and shifts all that follow, and
+ragged lists flatten silently: nulls and lengths are checked first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.sources.base import Source, native, reading, require, source_file
+from scrlm_dask.sources.joined import recut
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Which columns of a schema are the features, and what they come to."""
+
+    columns: tuple[str, ...]
+    as_list: bool  # one column of lists, or a column a feature
+    dtype: np.dtype[Any]
+
+
+def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: str) -> Picked:
+    """The columns that were asked for; else the only list of numbers; else all numbers but the
+    labels and ids (`apart`)."""
+    known = {field.name: field.type for field in schema}
+    for name in asked:
+        if name not in known:
+            raise InputError(
+                f"{what} has no column {name!r} (it has {', '.join(known)}); name one of them"
+            )
+    if len(asked) == 1 and item_type(known[asked[0]]) is not None:
+        return _list_column(asked[0], known)
+    if asked:
+        return _number_columns(asked, known, what)
+    lists = [name for name, kind in known.items() if item_type(kind) is not None]
+    if len(lists) == 1:
+        return _list_column(lists[0], known)
+    if lists:
+        raise InputError(
+            f"{what} has several columns of lists ({', '.join(lists)}); say which with --column"
+        )
+    numbers = [n for n, kind in known.items() if _is_number(kind) and n not in apart]
+    if not numbers:
+        raise InputError(
+            f"{what} has no column of numbers or of lists of numbers (it has {', '.join(known)})"
+        )
+    return _number_columns(numbers, known, what)
+
+
+def item_type(kind: Any) -> Any | None:
+    """The type of the numbers in a list column's rows, if it is one."""
+    pa = require("pyarrow", "Arrow")
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return kind.value_type if _is_number(kind.value_type) else None
+    return None
+
+
+def lists_to_rows(array: Any, width: int | None, first: int, what: str) -> NDArray[Any]:
+    """A list array as (rows, width); `first` is the number of its first row, for messages."""
+    pa = require("pyarrow", "Arrow")
+    lengths = require("pyarrow.compute", "Arrow").list_value_length(array)
+    if array.null_count:
+        row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        raise StoreError(f"row {row} of {what} is null; drop the row or fill it")
+    lengths = lengths.to_numpy(zero_copy_only=False)
+    width = int(lengths[0]) if width is None and len(lengths) else width or 0
+    wrong = np.flatnonzero(lengths != width)
+    if len(wrong):
+        raise StoreError(
+            f"row {first + int(wrong[0])} of {what} has {lengths[wrong[0]]} items and others have "
+            f"{width}; rows must be equally long"
+        )
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    values = array.flatten()
+    if values.null_count:
+        item = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+        raise StoreError(
+            f"row {first + item // max(1, width)} of {what} holds a null; fill it or drop the row"
+        )
+    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(array), width)
+
+
+def scalars_to_values(array: Any, first: int, what: str) -> NDArray[Any]:
+    """A column of numbers or texts as (rows,)."""
+    types = require("pyarrow", "Arrow").types
+    if array.null_count:
+        row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        raise StoreError(f"row {row} of {what} is null; drop the row or fill it")
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if types.is_string(array.type) or types.is_large_string(array.type):
+        return np.array(array.to_pylist(), dtype=np.dtypes.StringDType())
+    return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def scalar_dtype(kind: Any, what: str) -> np.dtype[Any]:
+    types = require("pyarrow", "Arrow").types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_string(kind) or types.is_large_string(kind):
+        text: np.dtype[Any] = np.dtypes.StringDType()
+        return text
+    if not _is_number(kind):
+        raise InputError(f"{what} holds {kind}; labels and ids are integers or texts")
+    number: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    return number
+
+
+def rows_of_batch(batch: Any, picked: Picked, width: int, first: int, what: str) -> NDArray[Any]:
+    """The features of a record batch (rows, width)."""
+    if picked.as_list:
+        name = picked.columns[0]
+        return lists_to_rows(batch.column(name), width, first, f"column {name!r} of {what}")
+    columns = [
+        scalars_to_values(batch.column(name), first, f"column {name!r} of {what}")
+        for name in picked.columns
+    ]
+    rows = np.empty((batch.num_rows, len(columns)), picked.dtype)
+    for number, column in enumerate(columns):
+        rows[:, number] = column
+    return rows
+
+
+@dataclass(frozen=True)
+class ArrowStream(Source):
+    """A file in Arrow's stream format: batches of rows, found by their headers alone.
+
+    Arrow has no checksums: a flipped byte among the numbers is not noticed.
+    """
+
+    picked: Picked
+    scalar: bool = False  # one value a row: a column of labels or ids
+
+    def column(self, name: str) -> Source:
+        with reading(self.what):
+            kind = _schema(self.what).field(name).type if name in _schema(self.what).names else None
+        if kind is None:
+            raise InputError(
+                f"{self.what} has no column {name!r} (it has {', '.join(_schema(self.what).names)})"
+            )
+        dtype = scalar_dtype(kind, f"column {name!r} of {self.what}")
+        picked = Picked((name,), False, dtype)
+        return replace(self, shape=(self.n_rows,), dtype=dtype, picked=picked, scalar=True)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        pieces = [native_items(piece, self.dtype) for piece in self._pieces(start, stop)]
+        return np.concatenate([np.empty((0, *self.shape[1:]), native(self.dtype)), *pieces])
+
+    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        pieces = (native_items(piece, self.dtype) for piece in self._pieces(start, stop))
+        yield from recut(pieces, rows, np.concatenate)
+
+    def _pieces(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
+        first = 0
+        with reading(f"{self.what} (rows {start} to {stop - 1})"):
+            for batch in _batches(self.what):
+                low, high = max(start, first), min(stop, first + batch.num_rows)
+                if low < high:
+                    piece = batch.slice(low - first, high - low)
+                    if self.scalar:
+                        name = self.picked.columns[0]
+                        what = f"column {name!r} of {self.what}"
+                        yield scalars_to_values(piece.column(name), low, what)
+                    else:
+                        yield rows_of_batch(piece, self.picked, self.n_features, low, self.what)
+                first += batch.num_rows
+                if first >= stop:
+                    return
+        raise StoreError(f"{self.what} ends at row {first}, before row {stop - 1}; restore it")
+
+
+def open_arrow(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> ArrowStream:
+    file = source_file(path)
+    with reading(path):
+        picked = pick_columns(_schema(path), asked, apart, path)
+        n_rows, width = _count(path, picked, file.bytes)
+    return ArrowStream((file,), (n_rows, width), picked.dtype, picked)
+
+
+def native_items(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    return values.astype(native(dtype), copy=False)
+
+
+def _schema(path: str) -> Any:
+    pa = require("pyarrow", f"the Arrow file {path}")
+    with pa.memory_map(path) as file:
+        return pa.ipc.open_stream(file).schema
+
+
+def _batches(path: str) -> Iterator[Any]:
+    """Mapped: a batch's numbers are touched only if they are used."""
+    pa = require("pyarrow", f"the Arrow file {path}")
+    with pa.memory_map(path) as file:
+        yield from pa.ipc.open_stream(file)
+
+
+@lru_cache(maxsize=4096)
+def _count(path: str, picked: Picked, n_bytes: int) -> tuple[int, int]:
+    """Rows and width. All headers are read, so that a file that was cut is noticed here.
+
+    A stream may end without its end mark (that is how a writer that was killed leaves it), so the
+    mark is asked for.
+    """
+    n_rows, width = 0, 0 if picked.as_list else len(picked.columns)
+    for batch in _batches(path):
+        if picked.as_list and width == 0 and batch.num_rows:
+            column = batch.column(picked.columns[0])
+            width = lists_to_rows(column.slice(0, 1), None, n_rows, path).shape[1]
+        n_rows += batch.num_rows
+    with open(path, "rb") as file:  # noqa: PTH123
+        file.seek(max(0, n_bytes - 8))
+        end = file.read()
+    if end[-4:] != b"\0\0\0\0":
+        raise StoreError(f"{path} has no end mark after row {n_rows}: it was cut; restore it")
+    return n_rows, width
+
+
+def _list_column(name: str, known: dict[str, Any]) -> Picked:
+    item: Any = item_type(known[name])
+    return Picked((name,), True, np.dtype(item.to_pandas_dtype()))
+
+
+def _number_columns(names: Sequence[str], known: dict[str, Any], what: str) -> Picked:
+    for name in names:
+        if not _is_number(known[name]):
+            raise InputError(
+                f"column {name!r} of {what} holds {known[name]}; features are numbers or lists of "
+                "numbers"
+            )
+    dtypes = [np.dtype(known[name].to_pandas_dtype()) for name in names]
+    return Picked(tuple(names), False, np.result_type(*dtypes))
+
+
+def _is_number(kind: Any) -> bool:
+    types = require("pyarrow", "Arrow").types
+    return bool(types.is_floating(kind) or types.is_integer(kind))

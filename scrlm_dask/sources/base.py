@@ -1,0 +1,119 @@
+"""What every format has in common."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError, ScrlmError, StoreError
+from scrlm_dask.storage.manifest import SourceFile
+
+
+@dataclass(frozen=True)
+class Source(ABC):
+    """Rows in files: a table (rows, features), or one value a row with the shape (rows,)."""
+
+    files: tuple[SourceFile, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def n_rows(self) -> int:
+        return self.shape[0]
+
+    @property
+    def n_features(self) -> int:
+        return self.shape[1]
+
+    @property
+    def what(self) -> str:
+        """How messages call it."""
+        return self.files[0].path
+
+    @property
+    def unit_rows(self) -> int:
+        """Rows that are read to get any one of them: a row group, a chunk, a deflated file."""
+        return 1
+
+    @property
+    def streams(self) -> bool:
+        """Whether `batches` reads each unit once, however many batches are made of it."""
+        return False
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows start..stop-1 in this machine's byte order."""
+
+    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        """Rows start..stop-1, `rows` at a time."""
+        for first in range(start, stop, rows):
+            yield self.read(first, min(first + rows, stop))
+
+    def locate(self, row: int) -> str:
+        """Where a row lies, in words."""
+        return f"row {row} of {self.what}"
+
+    def column(self, name: str) -> Source:
+        """Another value of each row, such as its label."""
+        raise InputError(
+            f"{self.what} has no columns beside its features, so there is no {name!r}; give a file"
+        )
+
+    def verify(self) -> None:
+        """Check what only all of the file can tell, such as a checksum over the whole."""
+        return
+
+    def notes(self) -> list[str]:
+        """What a person should know before this is read."""
+        return []
+
+
+def source_file(path: str) -> SourceFile:
+    return SourceFile(path, os.stat(path).st_size)  # noqa: PTH116 - a str comes and a str stays
+
+
+def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return dtype if dtype.kind == "T" else dtype.newbyteorder("=")
+
+
+def memory_of(values: NDArray[Any]) -> memoryview:
+    """The array's memory as bytes, to read into."""
+    return values.reshape(-1).view(np.uint8).data
+
+
+def table_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Bytes that a claimed shape needs, in Python's integers: a header can claim anything."""
+    return prod(int(n) for n in shape) * dtype.itemsize
+
+
+def require(module: str, what: str) -> Any:
+    """Import a library that only some formats need."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.split(".")[0]
+        raise InputError(
+            f"{what} needs {package}, which is not installed; install scrlm-dask[formats]"
+        ) from error
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Libraries raise what they please about broken files: name the file and the way out."""
+    try:
+        yield
+    except (ScrlmError, MemoryError):
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        short = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        raise StoreError(f"{what} cannot be read ({short}); restore the file") from error

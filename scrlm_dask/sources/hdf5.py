@@ -1,0 +1,77 @@
+"""HDF5 datasets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.sources.base import Source, native, reading, require, source_file
+
+MAGIC = b"\x89HDF\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Hdf5Source(Source):
+    """A flipped byte is noticed where the dataset has the fletcher32 filter, and nowhere else."""
+
+    dataset: str
+    chunk_rows: int
+
+    @property
+    def what(self) -> str:
+        return f"{self.files[0].path}[{self.dataset}]"
+
+    @property
+    def unit_rows(self) -> int:
+        return self.chunk_rows
+
+    def column(self, name: str) -> Source:
+        return open_hdf5(self.files[0].path, name)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        h5py = require("h5py", f"the HDF5 file {self.files[0].path}")
+        with (
+            reading(f"{self.what} (rows {start} to {stop - 1})"),
+            h5py.File(self.files[0].path, "r") as file,
+        ):
+            dataset = file[self.dataset]
+            if isinstance(self.dtype, np.dtypes.StringDType):
+                return np.asarray(dataset.asstr()[start:stop], self.dtype)
+            return np.asarray(dataset[start:stop]).astype(native(self.dtype), copy=False)
+
+
+def open_hdf5(path: str, name: str | None = None) -> Hdf5Source:
+    """The dataset called `name`, or the only table of numbers in the file."""
+    h5py = require("h5py", f"the HDF5 file {path}")
+    with reading(path), h5py.File(path, "r") as file:
+        found: dict[str, Any] = {}
+
+        def visit(key: str, node: Any) -> None:
+            if isinstance(node, h5py.Dataset):
+                found[key] = node
+
+        file.visititems(visit)
+        if name is None:
+            name = _only_table(path, found)
+        dataset = found.get(name.strip("/"))
+        if dataset is None:
+            listed = ", ".join(sorted(found)) or "nothing"
+            raise InputError(f"{path} holds no dataset {name!r} (it holds {listed})")
+        text = h5py.check_string_dtype(dataset.dtype) is not None
+        dtype = np.dtypes.StringDType() if text else dataset.dtype
+        if dtype.hasobject and not text:
+            raise InputError(f"{path}[{name}] holds {dtype}; features are floats or integers")
+        chunk_rows = dataset.chunks[0] if dataset.chunks else 1
+        return Hdf5Source((source_file(path),), dataset.shape, dtype, name, chunk_rows)
+
+
+def _only_table(path: str, found: dict[str, Any]) -> str:
+    tables = [k for k, node in found.items() if len(node.shape) == 2 and node.dtype.kind in "fiu"]
+    if len(tables) != 1:
+        listed = ", ".join(tables or sorted(found)) or "nothing"
+        raise InputError(f"{path} holds {len(tables)} tables ({listed}); say which with --dataset")
+    return tables[0]

@@ -1,0 +1,196 @@
+"""Members of .npz archives. A stored member lies in the file as a .npy does; a deflated one can be
+read from its beginning only."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.sources.base import Source, memory_of, native, reading, source_file, table_bytes
+from scrlm_dask.sources.flat import FlatSource, check_size
+from scrlm_dask.sources.npy import read_header
+from scrlm_dask.storage.manifest import SourceFile
+
+_PIECE = 2**24
+
+
+@dataclass(frozen=True)
+class StoredMember(FlatSource):
+    """Read where it lies. The archive's checksum is over the whole, so it is checked last."""
+
+    data: tuple[int, int] = (0, 0)  # where the member lies in the file
+    crc: int = 0
+
+    def column(self, name: str) -> Source:
+        return open_npz(self.files[0].path, name)
+
+    def verify(self) -> None:
+        crc, left = 0, self.data[1] - self.data[0]
+        with open(self.files[0].path, "rb") as file:  # noqa: PTH123
+            file.seek(self.data[0])
+            while left:
+                piece = file.read(min(left, _PIECE))
+                if not piece:
+                    raise StoreError(f"{self.what} was cut while it was read; restore it")
+                crc = zlib.crc32(piece, crc)
+                left -= len(piece)
+        if crc != self.crc:
+            raise StoreError(
+                f"{self.what} fails its checksum (rows 0 to {self.n_rows - 1}, somewhere); "
+                "restore the file"
+            )
+
+
+@dataclass(frozen=True)
+class DeflatedMember(Source):
+    """Inflated from its beginning for each reader, piece by piece."""
+
+    member: str
+
+    @property
+    def what(self) -> str:
+        return f"{self.files[0].path}[{self.member}]"
+
+    @property
+    def unit_rows(self) -> int:
+        return self.n_rows
+
+    @property
+    def streams(self) -> bool:
+        return True
+
+    def notes(self) -> list[str]:
+        return [
+            f"{self.what} is deflated: it is read from its beginning by one worker, the others "
+            "wait; np.savez (not savez_compressed) writes archives that all can read"
+        ]
+
+    def column(self, name: str) -> Source:
+        return open_npz(self.files[0].path, name)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        if stop <= start:
+            return np.empty((0, *self.shape[1:]), native(self.dtype))
+        return next(self.batches(start, stop, stop - start))
+
+    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        path = self.files[0].path
+        row_bytes = table_bytes(self.shape[1:], self.dtype)
+        with (
+            reading(f"{self.what} (rows {start} to {stop - 1})"),
+            zipfile.ZipFile(path) as archive,
+            archive.open(self.member) as file,
+        ):
+            read_header(file, self.what)
+            _skip(file, start * row_bytes)
+            for first in range(start, stop, rows):
+                values = np.empty((min(rows, stop - first), *self.shape[1:]), self.dtype)
+                # the read that reaches the end compares the checksum, before its rows go out
+                _fill(file, values, f"it ends before row {first + len(values)}")
+                yield values.astype(native(self.dtype), copy=False)
+
+
+def open_npz(path: str, name: str | None = None) -> Source:
+    """The member called `name`, or the only table in the archive."""
+    file = source_file(path)
+    with reading(path), zipfile.ZipFile(path) as archive:
+        infos = {
+            info.filename.removesuffix(".npy"): info
+            for info in archive.infolist()
+            if info.filename.endswith(".npy")
+        }
+        headers = {}
+        for key, info in infos.items():
+            if name in (None, key):
+                with archive.open(info) as member:
+                    shape, fortran, dtype = read_header(member, f"{path}[{key}]")
+                    headers[key] = (shape, fortran, dtype, member.tell())
+        chosen = _choose(path, name, {key: header[0] for key, header in headers.items()}, infos)
+        return _member(file, infos[chosen], *headers[chosen])
+
+
+def _choose(path: str, name: str | None, shapes: dict[str, Any], infos: dict[str, Any]) -> str:
+    if name is not None:
+        if name not in shapes:
+            found = ", ".join(sorted(infos)) or "nothing"
+            raise InputError(f"{path} holds no array {name!r} (it holds {found}); name one of them")
+        return name
+    tables = [key for key, shape in shapes.items() if len(shape) == 2]
+    if len(tables) != 1:
+        found = ", ".join(sorted(infos)) or "nothing"
+        raise InputError(
+            f"{path} holds {len(tables)} tables (of {found}); say which with --dataset NAME"
+        )
+    return tables[0]
+
+
+def _member(
+    file: SourceFile,
+    info: zipfile.ZipInfo,
+    shape: tuple[int, ...],
+    fortran: bool,
+    dtype: np.dtype[Any],
+    header_bytes: int,
+) -> Source:
+    what = f"{file.path}[{info.filename}]"
+    # both sizes are claims: of the archive about the member, of the member about itself
+    check_size(SourceFile(what, info.file_size), shape, dtype, header_bytes, info.file_size)
+    if info.compress_type == zipfile.ZIP_STORED:
+        begin = _data_offset(file.path, info)
+        end = begin + info.file_size
+        if end > file.bytes:
+            raise StoreError(
+                f"{what} claims {shape[0]} rows up to byte {end}, and the file has {file.bytes}; "
+                "restore it"
+            )
+        return StoredMember(
+            (file,),
+            shape,
+            dtype,
+            begin + header_bytes,
+            fortran,
+            what,
+            (begin, end),
+            info.CRC,
+        )
+    if fortran and len(shape) == 2:
+        raise InputError(
+            f"{what} is deflated and in Fortran order: its rows are spread over all of it; "
+            "save it with np.savez, or in C order"
+        )
+    return DeflatedMember((file,), shape, dtype, info.filename)
+
+
+def _data_offset(path: str, info: zipfile.ZipInfo) -> int:
+    """Where the bytes of a stored member begin: after its local header, whose lengths may differ
+    from those in the directory."""
+    with open(path, "rb") as file:  # noqa: PTH123
+        file.seek(info.header_offset + 26)
+        lengths = np.frombuffer(file.read(4), "<u2")
+    return info.header_offset + 30 + int(lengths.sum())
+
+
+def _skip(file: IO[bytes], n_bytes: int) -> None:
+    while n_bytes:
+        piece = file.read(min(n_bytes, _PIECE))
+        if not piece:
+            raise EOFError("the member ends early")
+        n_bytes -= len(piece)
+
+
+def _fill(file: IO[bytes], values: NDArray[Any], message: str) -> None:
+    view = memory_of(values)
+    done = 0
+    while done < len(view):
+        piece = file.read(min(len(view) - done, _PIECE))
+        if not piece:
+            raise EOFError(message)
+        view[done : done + len(piece)] = piece
+        done += len(piece)

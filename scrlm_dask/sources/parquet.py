@@ -1,0 +1,147 @@
+"""Parquet, read by row groups: a group is decoded once, a piece at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.sources.arrow import (
+    Picked,
+    lists_to_rows,
+    native_items,
+    pick_columns,
+    rows_of_batch,
+    scalar_dtype,
+    scalars_to_values,
+)
+from scrlm_dask.sources.base import Source, native, reading, require, source_file
+from scrlm_dask.sources.joined import recut
+
+MAGIC = b"PAR1"
+_PIECE_BYTES = 8 * 2**20  # of a row group that is decoded at a time
+
+
+@dataclass(frozen=True)
+class ParquetSource(Source):
+    """Page checksums are compared where the writer made them (`write_page_checksum=True`); without
+    them a flipped byte is noticed only if the compression or the encoding stumbles over it."""
+
+    group_rows: tuple[int, ...]
+    picked: Picked
+    scalar: bool = False
+
+    @property
+    def unit_rows(self) -> int:
+        return max(self.group_rows, default=1)
+
+    @property
+    def streams(self) -> bool:
+        return True
+
+    def column(self, name: str) -> Source:
+        return open_parquet_column(self.files[0].path, name)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        pieces = list(self._pieces(start, stop))
+        return np.concatenate([np.empty((0, *self.shape[1:]), native(self.dtype)), *pieces])
+
+    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        yield from recut(self._pieces(start, stop), rows, np.concatenate)
+
+    def _pieces(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
+        ends = np.cumsum(self.group_rows)
+        groups = [
+            i
+            for i, end in enumerate(ends)
+            if end > start and end - self.group_rows[i] < stop and self.group_rows[i]
+        ]
+        if not groups or start >= stop:
+            return
+        first = int(ends[groups[0]]) - self.group_rows[groups[0]]
+        for batch in self._batches(groups, first):
+            low, high = max(start, first), min(stop, first + batch.num_rows)
+            if low < high:
+                piece = batch.slice(low - first, high - low)
+                yield native_items(self._rows(piece, low), self.dtype)
+            first += batch.num_rows
+            if first >= stop:
+                return
+        raise StoreError(f"{self.what} ends at row {first}, before row {stop - 1}; restore it")
+
+    def _batches(self, groups: list[int], first: int) -> Iterator[Any]:
+        row_bytes = self.dtype.itemsize * (1 if self.scalar else self.n_features)
+        with reading(f"{self.what} (row group {groups[0]}, from row {first} on)"):
+            file = _open(self.what)
+            yield from file.iter_batches(
+                batch_size=max(1, _PIECE_BYTES // row_bytes),
+                row_groups=groups,
+                columns=list(self.picked.columns),
+                use_threads=False,
+            )
+
+    def _rows(self, batch: Any, first: int) -> NDArray[Any]:
+        if self.scalar:
+            name = self.picked.columns[0]
+            return scalars_to_values(batch.column(name), first, f"column {name!r} of {self.what}")
+        return rows_of_batch(batch, self.picked, self.n_features, first, self.what)
+
+
+def open_parquet(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> ParquetSource:
+    file = source_file(path)
+    with reading(path):
+        parquet = _open(path)
+        picked = pick_columns(parquet.schema_arrow, asked, apart, path)
+        groups = _groups(parquet)
+        width = _width(parquet, picked, path) if picked.as_list else len(picked.columns)
+    return ParquetSource((file,), (sum(groups), width), picked.dtype, groups, picked)
+
+
+def open_parquet_column(path: str, name: str) -> ParquetSource:
+    """One value a row: labels or ids."""
+    with reading(path):
+        parquet = _open(path)
+        schema, groups = parquet.schema_arrow, _groups(parquet)
+    if name not in schema.names:
+        raise InputError(f"{path} has no column {name!r} (it has {', '.join(schema.names)})")
+    dtype = scalar_dtype(schema.field(name).type, f"column {name!r} of {path}")
+    picked = Picked((name,), False, dtype)
+    return ParquetSource((source_file(path),), (sum(groups),), dtype, groups, picked, scalar=True)
+
+
+def count_rows(path: str) -> int:
+    with reading(path):
+        return sum(_groups(_open(path)))
+
+
+def _groups(parquet: Any) -> tuple[int, ...]:
+    metadata = parquet.metadata
+    return tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+
+
+def _width(parquet: Any, picked: Picked, path: str) -> int:
+    types = require("pyarrow", "Parquet").types
+    kind = parquet.schema_arrow.field(picked.columns[0]).type
+    if types.is_fixed_size_list(kind):
+        return int(kind.list_size)
+    # how long lists are, only a row can tell
+    for batch in parquet.iter_batches(batch_size=1, columns=list(picked.columns)):
+        name = picked.columns[0]
+        what = f"column {name!r} of {path}"
+        return int(lists_to_rows(batch.column(name), None, 0, what).shape[1])
+    return 0
+
+
+def _open(path: str) -> Any:
+    pq = require("pyarrow.parquet", f"the Parquet file {path}")
+    return pq.ParquetFile(
+        path,
+        page_checksum_verification=True,
+        pre_buffer=False,
+        # without it all of a row group's column comes into memory before it is decoded
+        buffer_size=2**20,
+    )

@@ -1,0 +1,229 @@
+"""Which format a path is in: by what it begins with, by its name, or as it was said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.sources import hdf5, npy, parquet, text
+from scrlm_dask.sources.arrow import open_arrow
+from scrlm_dask.sources.base import Source
+from scrlm_dask.sources.binary import BIN_DTYPES, VECS_DTYPES, open_bin, open_raw, open_vecs
+from scrlm_dask.sources.clip import looks_like_clip, open_clip
+from scrlm_dask.sources.huggingface import looks_like_dataset, open_dataset
+from scrlm_dask.sources.joined import join
+from scrlm_dask.sources.npz import open_npz
+from scrlm_dask.sources.shards import files_in, matching
+from scrlm_dask.sources.zarr_store import looks_like_zarr, open_zarr, open_zarr_values
+from scrlm_dask.storage.locations import Options, absolute, is_remote, locate
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What cannot be seen in the files."""
+
+    format: str | None = None
+    dataset: str | None = None
+    columns: tuple[str, ...] = ()
+    raw_dtype: str | None = None
+    raw_features: int | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """Options, and the columns that are labels or ids and so no features."""
+
+    options: SourceOptions
+    apart: tuple[str, ...]
+    storage: Options | None  # opens URLs; never shown or saved
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a format is known and opened. `uses` are the options that say something to it."""
+
+    open: Callable[[str, Request], Source]
+    suffixes: tuple[str, ...] = ()
+    magic: bytes | None = None
+    uses: tuple[str, ...] = ()
+
+
+FORMATS = {
+    "npy": Format(lambda path, _: npy.open_npy(path), (".npy",), npy.MAGIC),
+    "npz": Format(
+        lambda path, r: open_npz(path, r.options.dataset), (".npz",), b"PK\x03\x04", ("dataset",)
+    ),
+    "bin": Format(lambda path, _: open_bin(path), tuple(BIN_DTYPES)),
+    "vecs": Format(lambda path, _: open_vecs(path), tuple(VECS_DTYPES)),
+    "hdf5": Format(
+        lambda path, r: hdf5.open_hdf5(path, r.options.dataset),
+        (".h5", ".hdf5", ".hdf"),
+        hdf5.MAGIC,
+        ("dataset",),
+    ),
+    "parquet": Format(
+        lambda path, r: parquet.open_parquet(path, r.options.columns, r.apart),
+        (".parquet", ".pq"),
+        parquet.MAGIC,
+        ("columns",),
+    ),
+    "arrow": Format(
+        lambda path, r: open_arrow(path, r.options.columns, r.apart),
+        (".arrow",),
+        b"\xff\xff\xff\xff",
+        ("columns",),
+    ),
+    "csv": Format(
+        lambda path, r: text.open_text(path, r.options.columns, r.apart),
+        text.SUFFIXES,
+        uses=("columns",),
+    ),
+    "raw": Format(
+        lambda path, r: open_raw(path, r.options.raw_dtype, r.options.raw_features),
+        uses=("raw_dtype", "raw_features"),
+    ),
+    "zarr": Format(
+        lambda path, r: open_zarr(locate(path, r.storage), r.options.dataset), uses=("dataset",)
+    ),
+    "clip-retrieval": Format(lambda path, r: open_clip(path, r.options.columns), uses=("columns",)),
+    "huggingface": Format(
+        lambda path, r: open_dataset(path, r.options.columns, r.apart), uses=("columns",)
+    ),
+}
+_FOLDERS = {
+    "zarr": looks_like_zarr,
+    "huggingface": looks_like_dataset,
+    "clip-retrieval": looks_like_clip,
+}
+_OPTION_NAMES = {
+    "dataset": "--dataset",
+    "columns": "--column",
+    "raw_dtype": "--raw-dtype",
+    "raw_features": "--features",
+}
+_VALUES = "a .npy file, a text file with one value a line, or a Zarr array"
+
+
+def open_source(
+    paths: Sequence[str | Path],
+    options: SourceOptions,
+    apart: Sequence[str] = (),
+    storage_options: Options | None = None,
+) -> Source:
+    """The table that lies at the paths, one after the other."""
+    if not paths:
+        raise InputError("no source was given; name at least one file or folder")
+    request = Request(options, tuple(apart), storage_options)
+    found = [part for path in paths for part in _open_path(str(path), request)]
+    source = join(found)
+    if len(source.shape) != 2 or 0 in source.shape:
+        raise InputError(
+            f"{source.what} has the shape {source.shape}; features are rows x features, at least "
+            "one of each"
+        )
+    if source.dtype.kind not in "fiu":
+        raise InputError(f"{source.what} holds {source.dtype}; features are floats or integers")
+    return source
+
+
+def open_values(
+    given: str, name: str, source: Source, storage_options: Options | None = None
+) -> Source:
+    """One value for each row of the source: a file, or a column of the source itself.
+
+    `name` says what for: labels or ids.
+    """
+    if _exists(given):
+        values = _values_file(given, name, source, storage_options)
+    else:
+        values = source.column(given)
+    if len(values.shape) != 1:
+        raise InputError(f"the {name} {values.what} have the shape {values.shape}: one a row")
+    if values.n_rows != source.n_rows:
+        raise InputError(
+            f"the {name} {values.what} have {values.n_rows} rows and the features {source.what} "
+            f"have {source.n_rows}; they must describe the same rows"
+        )
+    return values
+
+
+def is_column(given: str | None) -> bool:
+    """Whether labels or ids are meant as a column: there is no file of that name."""
+    return given is not None and not _exists(given)
+
+
+def _values_file(given: str, name: str, source: Source, storage_options: Options | None) -> Source:
+    path = absolute(given)
+    if is_remote(path) or looks_like_zarr(path):
+        return open_zarr_values(locate(path, storage_options), name)
+    if Path(path).is_file():
+        format_name = _format_of(path)
+        if format_name == "npy":
+            return npy.open_npy(path)
+        if format_name == "csv":
+            return text.open_text_values(path, source.n_rows)
+    raise InputError(f"the {name} {path} are in no format that is read here; give {_VALUES}")
+
+
+def _open_path(path: str, request: Request) -> list[Source]:
+    options = request.options
+    if is_remote(path):
+        if options.format not in (None, "zarr"):
+            raise InputError(f"{path} is a URL; only Zarr stores are read from there, copy it here")
+        return [_open_as("zarr", path, request)]
+    path = absolute(path)
+    if not Path(path).exists():
+        if any(sign in path for sign in "*?["):
+            return [_open_file(file, request) for file in matching(path)]
+        raise StoreError(f"the source {path} does not exist; check the path")
+    if not Path(path).is_dir():
+        return [_open_file(path, request)]
+    for name, looks_like in _FOLDERS.items():
+        if options.format == name or (options.format is None and looks_like(path)):
+            return [_open_as(name, path, request)]
+    chosen = [FORMATS[options.format]] if options.format else list(FORMATS.values())
+    suffixes = [suffix for known in chosen for suffix in known.suffixes]
+    return [_open_file(file, request) for file in files_in(path, suffixes)]
+
+
+def _open_file(path: str, request: Request) -> Source:
+    return _open_as(request.options.format or _format_of(path), path, request)
+
+
+def _open_as(name: str, path: str, request: Request) -> Source:
+    if name not in FORMATS:
+        raise InputError(f"the format {name!r} is not known; it is one of {', '.join(FORMATS)}")
+    known = FORMATS[name]
+    for field, option in _OPTION_NAMES.items():
+        if getattr(request.options, field) and field not in known.uses:
+            raise InputError(f"{option} says nothing about {path}, which is read as {name}")
+    return known.open(path, request)
+
+
+def _format_of(path: str) -> str:
+    """What the file begins with says more than its name."""
+    longest = max(len(known.magic or b"") for known in FORMATS.values())
+    with open(path, "rb") as file:  # noqa: PTH123
+        begin = file.read(longest)
+    suffix = Path(path).suffix.lower()
+    named = next((name for name, known in FORMATS.items() if suffix in known.suffixes), None)
+    if named is not None and FORMATS[named].magic is None:
+        return named  # nothing in it could say otherwise
+    for name, known in FORMATS.items():
+        if known.magic is not None and begin.startswith(known.magic):
+            return name
+    if named is not None:
+        raise StoreError(
+            f"{path} is called {suffix} and does not begin like one: it is damaged, or something "
+            "else; say what with --format"
+        )
+    raise InputError(
+        f"the format of {path} is seen neither in its content nor in its name; say it with "
+        f"--format ({', '.join(FORMATS)})"
+    )
+
+
+def _exists(given: str) -> bool:
+    return is_remote(given) or Path(given).exists()

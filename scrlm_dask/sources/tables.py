@@ -1,0 +1,178 @@
+"""Rows as a store takes them: features in its dtype, labels and ids beside them.
+
+A table is read as it comes, without the rows that are not finite, or (`shuffle.py`) in another
+order; each of these is a table again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.sources.base import Source
+from scrlm_dask.sources.joined import recut
+
+TEXT: Any = np.dtypes.StringDType()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows: features (rows, p), labels (rows,) int32, ids (rows,) int64 or text."""
+
+    features: NDArray[Any]
+    labels: NDArray[np.int32] | None = None
+    ids: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, which: Any) -> Rows:
+        return Rows(**{name: values[which] for name, values in self.arrays().items()})
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {name: values for name, values in vars(self).items() if values is not None}
+
+
+def concatenated(rows: Sequence[Rows]) -> Rows:
+    names = rows[0].arrays()
+    return Rows(**{name: np.concatenate([r.arrays()[name] for r in rows]) for name in names})
+
+
+class Table(Protocol):
+    """Rows by number; small enough to send to every worker."""
+
+    @property
+    def n_rows(self) -> int: ...
+
+    @property
+    def span_rows(self) -> int:
+        """Rows that one task should read in a row, so that nothing is decoded twice."""
+
+    def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
+        """Rows start..stop-1, `rows` at a time."""
+
+    def locate(self, row: int) -> str:
+        """Where a row came from, in words."""
+
+
+@dataclass(frozen=True)
+class PlainTable:
+    """The rows of a source as they come, up to `n_rows`."""
+
+    features: Source
+    labels: Source | None
+    ids: Source | None
+    dtype: str
+    n_rows: int
+
+    @property
+    def span_rows(self) -> int:
+        sources = [s for s in (self.features, self.labels, self.ids) if s is not None]
+        return max(s.unit_rows if s.streams else 1 for s in sources)
+
+    def locate(self, row: int) -> str:
+        return self.features.locate(row)
+
+    def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
+        features = self.features.batches(start, stop, rows)
+        labels = self.labels.batches(start, stop, rows) if self.labels is not None else None
+        ids = self.ids.batches(start, stop, rows) if self.ids is not None else None
+        for first, block in zip(range(start, stop, rows), features, strict=True):
+            yield Rows(
+                as_floats(block, self.dtype),
+                None if labels is None else self._labels(next(labels), first),
+                None if ids is None else self._ids(next(ids), first),
+            )
+
+    def _labels(self, values: NDArray[Any], first: int) -> NDArray[np.int32]:
+        assert self.labels is not None
+        if values.dtype.kind not in "iu":
+            raise InputError(
+                f"the labels {self.labels.what} hold {values.dtype}; labels are integers, -1 for "
+                "outliers"
+            )
+        info = np.iinfo(np.int32)
+        wrong = np.flatnonzero((values < info.min) | (values > info.max))
+        if len(wrong):
+            raise InputError(
+                f"{self.labels.locate(first + int(wrong[0]))} is the label {values[wrong[0]]}, "
+                "which is too large for 32 bits; number the classes anew"
+            )
+        return values.astype(np.int32)
+
+    def _ids(self, values: NDArray[Any], first: int) -> NDArray[Any]:
+        assert self.ids is not None
+        if ids_dtype(self.ids) == "str":
+            return (
+                np.char.decode(values, "utf-8").astype(TEXT)
+                if values.dtype.kind == "S"
+                else (values.astype(TEXT))
+            )
+        if values.dtype.kind == "u" and len(values) and values.max() > np.iinfo(np.int64).max:
+            raise InputError(
+                f"{self.ids.locate(first + int(values.argmax()))} is the id {values.max()}, which "
+                "is too large for 64 bits with a sign; give the ids as text"
+            )
+        return values.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class KeptTable:
+    """A table without the rows whose numbers are `dropped` (rising)."""
+
+    table: Table
+    dropped: NDArray[np.int64]
+
+    @property
+    def n_rows(self) -> int:
+        return self.table.n_rows - len(self.dropped)
+
+    @property
+    def span_rows(self) -> int:
+        return self.table.span_rows
+
+    def locate(self, row: int) -> str:
+        return self.table.locate(self._before(row))
+
+    def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
+        if start >= stop:
+            return
+        first, last = self._before(start), self._before(stop - 1) + 1
+        pieces = self.table.batches(first, last, rows)
+        starts = range(first, last, rows)
+        kept = (self._kept(piece, at) for at, piece in zip(starts, pieces, strict=True))
+        yield from recut(kept, rows, concatenated)
+
+    def _kept(self, rows: Rows, start: int) -> Rows:
+        low, high = np.searchsorted(self.dropped, (start, start + len(rows)))
+        if low == high:
+            return rows
+        keep = np.ones(len(rows), np.bool_)
+        keep[self.dropped[low:high] - start] = False
+        return rows[keep]
+
+    def _before(self, row: int) -> int:
+        """The number that a row had before others were dropped."""
+        # dropped[i] - i rows are kept before the i-th one that is dropped
+        shift = self.dropped - np.arange(len(self.dropped))
+        return row + int(np.searchsorted(shift, row, side="right"))
+
+
+def as_floats(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """In the dtype of the store; what is too large for it becomes infinity, and is seen as such."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(values.astype(dtype, copy=False))
+
+
+def ids_dtype(ids: Source) -> str:
+    """How ids are stored: int64 or str."""
+    if ids.dtype.kind in "iu":
+        return "int64"
+    if ids.dtype.kind in "USTO":
+        return "str"
+    raise InputError(f"the ids {ids.what} hold {ids.dtype}; ids are integers or texts")

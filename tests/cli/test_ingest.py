@@ -1,0 +1,526 @@
+"""`scrlm ingest`: what it prints, and that nothing broken gets through or looks finished."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+from formats import WRITERS, columns_of
+from zarr.codecs import Crc32cCodec
+
+REFUSED, FAILED, USAGE = 3, 1, 2
+ROWS, P = 40, 6
+X = np.random.default_rng(0).normal(size=(ROWS, P)).astype(np.float32)
+CHUNKS = ("--chunk-size", "240B")  # 10 rows
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.zarr"
+
+
+@pytest.fixture
+def refused(invoke, out):
+    """Run an ingest that must be refused with the words, before or after it has written."""
+
+    def run(*sources: Any, words: tuple[str, ...], code: int = REFUSED) -> None:
+        invoke("ingest", *sources, out, *CHUNKS).refused(*words, code=code)
+        if out.exists():  # blocks that are done are kept, and nobody takes them for a store
+            fit = invoke("fit", out, "--out", out.parent / "run")
+            fit.refused(str(out), "unfinished")
+
+    return run
+
+
+def write(name: str, folder: Path) -> tuple[Path, list[Any]]:
+    """A file or folder of the format, and the options it needs."""
+    paths, options = WRITERS[name][0](folder, X)
+    args: list[Any] = ["--format", options.format] if options.format else []
+    args += ["--dataset", options.dataset] if options.dataset else []
+    args += [word for column in options.columns for word in ("--column", column)]
+    if options.raw_dtype:
+        args += ["--raw-dtype", options.raw_dtype, "--features", options.raw_features]
+    return Path(paths[0]), args
+
+
+def stored(path: Path) -> np.ndarray:
+    return zarr.open_array(path / "features", mode="r")[:]
+
+
+def cut(path: Path, n_bytes: int = 30) -> None:
+    path.write_bytes(path.read_bytes()[:-n_bytes])
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+class TestTheCommand:
+    def test_json(self, scrlm, tmp_path, out):
+        np.save(tmp_path / "x.npy", X)
+        np.save(tmp_path / "y.npy", np.arange(ROWS) % 3)
+        names = ("--labels", tmp_path / "y.npy", "--ids", tmp_path / "y.npy")
+        done = scrlm("ingest", tmp_path / "x.npy", out, *names, *CHUNKS, "--nworkers", 1, "--json")
+        assert done.json() == {
+            "path": str(out),
+            "rows": ROWS,
+            "features": P,
+            "dtype": "float32",
+            "blocks": 4,
+            "kept_blocks": 0,
+            "dropped_rows": 0,
+            "bytes": X.nbytes,
+        }
+        np.testing.assert_array_equal(stored(out), X)
+        assert "rows/s" in done.stderr
+
+    def test_what_comes_out_can_be_fitted_and_evaluated(self, invoke, rows, features, tmp_path):
+        np.save(tmp_path / "x.npy", rows)
+        np.save(tmp_path / "y.npy", zarr.open_array(features / "labels", mode="r")[:])
+        out, run = tmp_path / "out.zarr", tmp_path / "run"
+        args = ("--labels", tmp_path / "y.npy", "--chunk-size", "64kB", "--shuffle", "--seed", 5)
+        invoke("ingest", tmp_path / "x.npy", out, *args).ok()
+        invoke("fit", out, "--out", run, "--clusters", 10).ok()
+        assert invoke("evaluate", run, "--json").json()["accuracy"] > 0.99
+
+    @pytest.mark.parametrize("name", WRITERS)
+    def test_every_format(self, invoke, tmp_path, out, name):
+        if "float32" not in WRITERS[name][1]:
+            np.savetxt(tmp_path / "x.csv", X, delimiter=",", fmt="%.9g")
+            path, args = tmp_path / "x.csv", []
+        else:
+            path, args = write(name, tmp_path)
+        several = sorted(tmp_path.glob("x?.parquet")) or [path]
+        invoke("ingest", *several, out, *args, *CHUNKS).ok()
+        np.testing.assert_array_equal(stored(out), X)
+
+    def test_raw_items_take_the_stored_dtype_unless_told(self, invoke, tmp_path, out):
+        X.astype(np.float16).tofile(tmp_path / "x.dat")
+        args = ("--format", "raw", "--features", P)
+        invoke("ingest", tmp_path / "x.dat", out, *args, "--dtype", "float16").ok()
+        np.testing.assert_array_equal(stored(out), X.astype(np.float16))
+        X.astype(">f8").tofile(tmp_path / "x.dat")
+        more = ("--raw-dtype", ">f8", "--dtype", "float32", "--overwrite")
+        invoke("ingest", tmp_path / "x.dat", out, *args, *more).ok()
+        np.testing.assert_array_equal(stored(out), X)
+
+    @pytest.mark.parametrize("args", [(), ("x.npy",), ("x.npy", "out", "--limit", 0)])
+    def test_usage(self, invoke, args):
+        assert invoke("ingest", *args).code == USAGE
+
+    def test_sources_that_are_none(self, refused, tmp_path):
+        refused(tmp_path / "gone.npy", words=("gone.npy", "does not exist"))
+        refused(tmp_path / "*.npy", words=("*.npy", "no file matches"))
+        (tmp_path / "empty").mkdir()
+        refused(tmp_path / "empty", words=("empty", ".npy", "name the files"))
+        (tmp_path / "x.docx").write_bytes(b"\x00\x01")
+        refused(tmp_path / "x.docx", words=("x.docx", "--format"))
+        refused("s3://bucket/x.npy", "--format", "npy", words=("s3://bucket/x.npy", "URL"))
+
+    def test_an_option_that_says_nothing(self, refused, tmp_path):
+        np.save(tmp_path / "x.npy", X)
+        refused(tmp_path / "x.npy", "--dataset", "a", words=("--dataset", "x.npy", "npy"))
+
+    def test_a_missing_library_is_named(self, invoke, out, tmp_path, monkeypatch):
+        path, _ = write("hdf5", tmp_path)
+        monkeypatch.setitem(__import__("sys").modules, "h5py", None)
+        words = ("x.h5", "h5py", "install scrlm-dask[formats]")
+        invoke("ingest", path, out).refused(*words, code=REFUSED)
+
+
+TRUNCATED = {
+    "npy": ("claims 40 rows", "enough for 38 rows"),
+    "npy in Fortran order": ("claims 40 rows",),
+    "npz": ("cannot be read",),
+    "npz deflated": ("cannot be read",),
+    "bin": ("claims 40 rows", "enough for 38 rows"),
+    "vecs": ("row 38 is cut",),
+    "raw": ("row 38 is cut",),
+    "hdf5": ("cannot be read", "truncated"),
+    "parquet, fixed-size lists": ("cannot be read",),
+    "arrow": ("cannot be read", "read 176 bytes for message body, got 154"),
+}
+
+
+class TestDamagedFiles:
+    @pytest.mark.parametrize("name", TRUNCATED)
+    def test_truncated(self, refused, tmp_path, name):
+        path, args = write(name, tmp_path)
+        cut(path)
+        refused(path, *args, words=(str(path), *TRUNCATED[name]))
+
+    def test_an_arrow_stream_without_its_end_mark(self, refused, tmp_path):
+        path, _ = write("arrow", tmp_path)
+        cut(path, 8)
+        refused(path, words=(str(path), "no end mark after row 40", "it was cut"))
+
+    def test_truncated_csv(self, refused, tmp_path):
+        path = tmp_path / "x.csv"
+        np.savetxt(path, X, delimiter=",", fmt="%.3f")
+        cut(path, 20)
+        refused(path, words=(str(path), "row 39", "fields and others have 6"))
+
+    def test_truncated_dataset(self, refused, tmp_path):
+        path, _ = write("huggingface", tmp_path)
+        cut(next(path.glob("data-00001*.arrow")), 100)
+        refused(path, words=("data-00001-of-00002.arrow",))
+
+    def test_truncated_shard(self, refused, tmp_path):
+        path, _ = write("shards", tmp_path)
+        cut(path / "emb_10.npy")
+        refused(path, words=("emb_10.npy", "claims 3 rows"))
+
+    @pytest.mark.parametrize("damage", ["cut", "flipped", "missing"])
+    @pytest.mark.parametrize("zarr_format", [2, 3])
+    def test_zarr_chunks(self, refused, tmp_path, damage, zarr_format):
+        path = tmp_path / "x.zarr"
+        # in version 2 the checksum is a filter of its own
+        import numcodecs
+
+        codec = Crc32cCodec() if zarr_format == 3 else numcodecs.CRC32()
+        array = zarr.create_array(
+            path,
+            shape=X.shape,
+            chunks=(10, P),
+            dtype=X.dtype,
+            compressors=codec,
+            zarr_format=zarr_format,
+        )
+        array[...] = X
+        chunk = path / ("c/2/0" if zarr_format == 3 else "2.0")
+        {"cut": cut, "flipped": lambda p: flip(p, 50), "missing": Path.unlink}[damage](chunk)
+        key = "c/2/0" if zarr_format == 3 else "2.0"
+        words = ("row 20", key) if damage == "missing" else ("rows 20 to 29",)
+        refused(path, words=(str(path), *words))
+
+    def test_flipped_byte_of_a_parquet_page(self, refused, invoke, out, tmp_path):
+        path = tmp_path / "x.parquet"
+        table = columns_of(X, "fixed").select(["emb"])
+        options = {"compression": "none", "use_dictionary": False, "row_group_size": 10}
+        pq.write_table(table, path, write_page_checksum=True, **options)
+        at = path.read_bytes().index(X[25].tobytes())
+        flip(path, at)
+        refused(path, words=(str(path), "row group 2", "from row 20 on", "CRC"))
+
+    @pytest.mark.parametrize("name", ["npz", "npz deflated"])
+    def test_flipped_byte_of_an_archive(self, invoke, out, tmp_path, name):
+        """Far from the header: it is noticed when the rows have been read."""
+        paths, _ = WRITERS[name][0](tmp_path, np.tile(X, (1000, 1)))
+        path = Path(paths[0])
+        with zipfile.ZipFile(path) as archive:
+            info = archive.getinfo("emb.npy")
+        flip(path, info.header_offset + 30 + len("emb.npy") + info.compress_size - 40)
+        done = invoke("ingest", path, out, "--dataset", "emb")
+        done.refused(str(path), "rows 0 to 39999")
+        invoke("fit", out, "--out", tmp_path / "run").refused("unfinished", str(out))
+
+    def test_flipped_byte_of_an_hdf5_dataset_with_checksums(self, refused, tmp_path):
+        path = tmp_path / "x.h5"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("emb", data=X, chunks=(10, P), fletcher32=True)
+        flip(path, path.read_bytes().index(X[25].tobytes()))
+        refused(path, words=(str(path), "rows 20 to 29"))
+
+    def test_a_row_of_fvecs_with_another_number_of_features(self, refused, tmp_path):
+        path, _ = write("vecs", tmp_path)
+        flip(path, 17 * (4 + 4 * P))
+        refused(path, words=(str(path), "row 17", "7 features"))
+
+    def test_text_that_is_no_number(self, refused, tmp_path):
+        (tmp_path / "x.csv").write_text(
+            "".join(f"{i},{'x' if i == 33 else i}\n" for i in range(40))
+        )
+        refused(tmp_path / "x.csv", words=("x.csv", "row 33", "'x'"))
+        (tmp_path / "x.csv").write_text(
+            "".join(f"{i},1\n\n" if i == 7 else f"{i},1\n" for i in range(40))
+        )
+        words = ("x.csv", "row 8", "0 fields")
+        refused(tmp_path / "x.csv", "--overwrite", words=words)
+
+    @pytest.mark.parametrize("magic", ["x.npy", "x.npz", "x.h5", "x.parquet", "x.arrow"])
+    def test_a_name_that_the_content_belies(self, refused, tmp_path, magic):
+        (tmp_path / magic).write_bytes(bytes(1000))
+        refused(tmp_path / magic, words=(magic, "does not begin like one"))
+
+
+class TestShards:
+    def test_gap_in_the_numbers(self, refused, tmp_path):
+        path, _ = write("shards", tmp_path)
+        (path / "emb_6.npy").unlink()
+        for source in (path, path / "*.npy"):
+            refused(source, words=("emb_6.npy is missing", "emb_7.npy"))
+
+    def test_first_is_missing(self, refused, tmp_path):
+        path, _ = write("shards", tmp_path)
+        for i in (0, 1):
+            (path / f"emb_{i}.npy").unlink()
+        refused(path, words=("emb_0.npy is missing",))
+
+    def test_last_is_missing_where_names_say_how_many(self, refused, tmp_path):
+        for i in (0, 1, 2):
+            pq.write_table(columns_of(X, "fixed"), tmp_path / f"part-{i:05d}-of-00004.parquet")
+        words = ("part-00003-of-00004.parquet is missing", "3 of 4")
+        refused(tmp_path / "part-*.parquet", words=words)
+
+    def test_a_data_file_of_a_dataset(self, refused, tmp_path):
+        path, _ = write("huggingface", tmp_path)
+        (path / "data-00001-of-00002.arrow").unlink()
+        refused(path, words=("data-00001-of-00002.arrow is missing", "state.json"))
+
+    def test_splits_are_named(self, refused, tmp_path):
+        (tmp_path / "hf").mkdir()
+        (tmp_path / "hf/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+        refused(tmp_path / "hf", words=("train, test", "hf/train"))
+
+    def test_different_widths(self, refused, tmp_path):
+        path, _ = write("shards", tmp_path)
+        np.save(path / "emb_4.npy", X[:3, :5])
+        refused(path, words=("emb_4.npy has 5 features", "emb_0.npy has 6"))
+
+    def test_metadata_with_another_number_of_rows(self, refused, tmp_path):
+        path, _ = write("clip-retrieval", tmp_path)
+        pq.write_table(pa.table({"label": [1, 2]}), path / "metadata/metadata_1.parquet")
+        words = ("metadata_1.parquet has 2 rows", "img_emb_1.npy has 13")
+        refused(path, words=words)
+        (path / "metadata/metadata_1.parquet").unlink()
+        refused(path, words=("metadata_1.parquet is missing", "img_emb_1.npy"))
+
+
+class TestParquetRows:
+    def table(self, path: Path, rows: list[Any]) -> Path:
+        table = pa.table({"emb": pa.array(rows, pa.list_(pa.float32()))})
+        pq.write_table(table, path, row_group_size=7)
+        return path
+
+    @pytest.mark.parametrize(
+        ("bad", "words"),
+        [
+            ([1.0] * 5, ("5 items", "6")),
+            ([1.0] * 7, ("7 items", "6")),
+            ([], ("0 items", "6")),
+            (None, ("is null",)),
+            ([1.0, None, 1.0, 1.0, 1.0, 1.0], ("holds a null",)),
+        ],
+        ids=["short", "long", "empty", "null", "null item"],
+    )
+    def test_ragged_or_null(self, refused, tmp_path, bad, words):
+        rows: list[Any] = X.tolist()
+        rows[23] = bad
+        path = self.table(tmp_path / "x.parquet", rows)
+        refused(path, words=("row 23 ", str(path), *words))
+
+    def test_two_rows_that_only_together_have_the_right_number_of_items(self, refused, tmp_path):
+        rows: list[Any] = X.tolist()
+        rows[23], rows[24] = rows[23][:5], [*rows[24], 0.0]
+        path = self.table(tmp_path / "x.parquet", rows)
+        refused(path, words=("row 23 ", str(path), "5 items"))
+
+    def test_a_null_in_a_column_of_its_own(self, refused, tmp_path):
+        values = X[:, 0].tolist()
+        values[23] = None
+        path = tmp_path / "x.parquet"
+        pq.write_table(pa.table({"a": X[:, 1], "b": values}), path, row_group_size=7)
+        refused(path, words=("row 23 ", "'b'", str(path), "is null"))
+
+    def test_which_column(self, refused, tmp_path):
+        table = columns_of(X, "fixed")
+        path = tmp_path / "x.parquet"
+        pq.write_table(table.append_column("emb2", table.column("emb")), path)
+        refused(path, words=(str(path), "emb, emb2", "--column"))
+        refused(path, "--column", "no", words=(str(path), "'no'", "emb2"))
+        refused(path, "--column", "name", words=(str(path), "'name'", "string"))
+
+
+_SHAPE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (10000000000000, 6), }"
+LYING_HEADER = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + _SHAPE.ljust(117) + b"\n"
+
+
+class TestHeadersThatLie:
+    """Any of these would need terabytes: whoever allocated first would not come to the message."""
+
+    def test_npy(self, refused, tmp_path):
+        path = tmp_path / "x.npy"
+        path.write_bytes(LYING_HEADER + X.tobytes())
+        refused(path, words=(str(path), "claims 10000000000000 rows", "enough for 40 rows"))
+
+    def test_bin(self, refused, tmp_path):
+        path = tmp_path / "x.fbin"
+        path.write_bytes(struct.pack("<II", 2**32 - 1, 2**32 - 1) + X.tobytes())
+        refused(path, words=(str(path), "claims 4294967295 rows"))
+
+    def test_vecs(self, refused, tmp_path):
+        path = tmp_path / "x.fvecs"
+        path.write_bytes(struct.pack("<i", 2**31 - 1) + X.tobytes())
+        refused(path, words=(str(path), "2147483647 features", "row 0"))
+
+    @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+    def test_npz(self, refused, tmp_path, method):
+        with zipfile.ZipFile(tmp_path / "x.npz", "w", method) as archive:
+            archive.writestr("emb.npy", LYING_HEADER + X.tobytes())
+        words = ("x.npz[emb.npy]", "claims 10000000000000 rows", "enough for 40 rows")
+        refused(tmp_path / "x.npz", words=words)
+
+
+class Payload:
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path(self.target),)
+
+
+def test_objects_are_not_unpickled(refused, tmp_path):
+    trap = tmp_path / "trap"
+    payload = np.array([[Payload(str(trap))]], object)
+    np.save(tmp_path / "x.npy", payload, allow_pickle=True)
+    refused(tmp_path / "x.npy", words=("x.npy", "object", "runs code"))
+    np.savez(tmp_path / "x.npz", emb=payload)
+    refused(tmp_path / "x.npz", words=("x.npz[emb]", "object", "runs code"))
+    assert not trap.exists()
+    np.load(tmp_path / "x.npy", allow_pickle=True)
+    assert trap.exists()  # or the test could not fail
+    assert pickle.dumps(Payload("x"))
+
+
+class TestNan:
+    @pytest.fixture
+    def source(self, tmp_path):
+        x = X.copy()
+        x[9, 0], x[10, 5], x[33, 2] = np.nan, np.inf, -np.inf
+        np.save(tmp_path / "x.npy", x)
+        return tmp_path / "x.npy", x
+
+    def test_error(self, refused, source, out):
+        refused(source[0], words=(str(source[0]), "row ", "(block ", "--nan drop", "--nan keep"))
+        assert not out.exists()  # the same would be refused again
+
+    def test_drop(self, invoke, source, out):
+        done = invoke("ingest", source[0], out, "--nan", "drop", *CHUNKS, "--json").json()
+        assert (done["rows"], done["dropped_rows"]) == (37, 3)
+        np.testing.assert_array_equal(stored(out), np.delete(X, [9, 10, 33], axis=0))
+
+    def test_keep(self, invoke, source, out):
+        invoke("ingest", source[0], out, "--nan", "keep", *CHUNKS).ok()
+        np.testing.assert_array_equal(stored(out), source[1])
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mount a file system that is nearly full, or has room for few files."""
+    mounted: list[Path] = []
+
+    def mount(**options: Any) -> Path:
+        place = tmp_path / f"disk{len(mounted)}"
+        place.mkdir()
+        text = ",".join(f"{key}={value}" for key, value in options.items())
+        command = ["mount", "-t", "tmpfs", "-o", text, "tmpfs", str(place)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"mounting a tmpfs is not possible here: {done.stderr.strip()}")
+        mounted.append(place)
+        return place
+
+    yield mount
+    for place in mounted:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+class TestFullDisk:
+    def test_too_small_is_known_before(self, invoke, small_disk, tmp_path):
+        np.save(tmp_path / "x.npy", np.zeros((4096, 64), np.float32))
+        out = small_disk(size="512k") / "out.zarr"
+        words = ("1048576 bytes", "are free", str(out))
+        invoke("ingest", tmp_path / "x.npy", out).refused(*words, code=FAILED)
+        assert not out.exists()
+
+    def test_full_in_the_middle_and_then_there_is_room(self, invoke, small_disk, tmp_path):
+        """A disk without room for more files is full, too: with bytes enough, this comes late."""
+        np.save(tmp_path / "x.npy", X)
+        disk = small_disk(size="16m", nr_inodes=90)
+        (disk / "other").mkdir()
+        for i in range(50):
+            (disk / "other" / str(i)).touch()
+        out = disk / "out.zarr"
+        args = ("ingest", tmp_path / "x.npy", out, "--chunk-size", "24B")
+        message = invoke(*args).refused("No space left", str(out), code=FAILED)
+        assert "block" in message or "out.zarr/" in message
+        done = len(list((out / "digests/c").rglob("0")))
+        assert 0 < done < ROWS
+        invoke("fit", out, "--out", tmp_path / "run").refused("unfinished", str(out))
+        subprocess.run(["mount", "-o", "remount,nr_inodes=5000", str(disk)], check=True)
+        assert 0 < invoke(*args, "--json").json()["kept_blocks"] < ROWS
+        np.testing.assert_array_equal(stored(out), X)
+
+
+def done_blocks(out: Path) -> set[Path]:
+    return set((out / "digests" / "c").glob("*/0"))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("shuffle", [(), ("--shuffle", "--seed", 3)], ids=["in order", "shuffled"])
+def test_killed_twice_and_given_again(start, invoke, files_of, tmp_path, shuffle):
+    x = np.random.default_rng(1).normal(size=(2000, P)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    out, whole = tmp_path / "out.zarr", tmp_path / "whole.zarr"
+    args = ("--nworkers", 2, "--chunk-size", "240B", *shuffle)  # 200 blocks
+    kept: set[Path] = set()
+    for _ in range(2):
+        running = start("ingest", tmp_path / "x.npy", out, *args)
+        deadline = time.monotonic() + 60
+        while len(done_blocks(out) - kept) < 20:
+            assert running.process.poll() is None, running.stderr
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        family = psutil.Process(running.process.pid).children(recursive=True)
+        os.killpg(running.process.pid, signal.SIGKILL)
+        running.process.wait()
+        psutil.wait_procs(family, timeout=20)
+        kept = done_blocks(out)
+        assert 20 <= len(kept) < 200
+        invoke("fit", out, "--out", tmp_path / "run").refused("unfinished", str(out))
+    stamps = {
+        chunk: chunk.stat().st_mtime_ns
+        for block in kept
+        for chunk in (block, out / "features/c" / block.parent.name / "0")
+    }
+    other = invoke("ingest", tmp_path / "x.npy", out, "--chunk-size", "240B", "--seed", 9)
+    other.refused("seed was", "is 9", "--overwrite")
+    done = invoke("ingest", tmp_path / "x.npy", out, "--chunk-size", "240B", *shuffle, "--json")
+    assert done.json()["kept_blocks"] == len(kept)
+    assert all(chunk.stat().st_mtime_ns == stamp for chunk, stamp in stamps.items())
+    invoke("ingest", tmp_path / "x.npy", whole, "--chunk-size", "240B", *shuffle).ok()
+    found = {k: v for k, v in files_of(out).items() if not k.endswith(".partial")}
+    assert found == files_of(whole)
+    assert json.loads(found["zarr.json"])["attributes"]["complete"] is True
+
+
+@pytest.mark.cluster
+def test_interrupted_says_how_to_go_on(start, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3000, P), np.float32))
+    out = tmp_path / "out.zarr"
+    running = start("ingest", tmp_path / "x.npy", out, "--nworkers", 1, "--chunk-size", "240B")
+    deadline = time.monotonic() + 60
+    while len(done_blocks(out)) < 20:
+        assert running.process.poll() is None, running.stderr
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    running.interrupt()
+    running.outcome().refused("interrupted; run the same command again to go on", code=130)
+    assert 20 <= len(done_blocks(out)) < 300
