@@ -17,6 +17,7 @@ from scrlm_dask.errors import NonFiniteRowError
 from scrlm_dask.kernels.lloyd import (
     MOST_WORST,
     LloydPart,
+    compared,
     inertia,
     lloyd_part,
     merge_lloyd,
@@ -26,6 +27,7 @@ from scrlm_dask.kernels.lloyd import (
 )
 from scrlm_dask.kernels.points import Points, prepare_points
 from scrlm_dask.kernels.preprocessing import AffineMap
+import itertools
 
 
 def affine(p: int, kind: Any = "none", scale: list[float] | None = None) -> AffineMap:
@@ -64,10 +66,13 @@ def test_by_hand() -> None:
 
 
 def test_moved_counts_changed_labels() -> None:
+    found = lloyd_part(ROWS, 0, points(TWO), math.inf)
     before = np.array([0, 1, 1, -1, 1], np.int32)
-    assert lloyd_part(ROWS, 0, points(TWO), math.inf, previous=before).part.moved == 3
-    same = np.array([0, 0, 1, 1, 0], np.int32)
-    assert lloyd_part(ROWS, 0, points(TWO), math.inf, previous=same).part.moved == 0
+    assert compared(found, before).moved == 3
+    assert compared(found, found.labels.copy()).moved == 0
+    # a row of no weight may go where it likes
+    weighed = lloyd_part(ROWS, 0, points(TWO), math.inf, np.array([1.0, 0.0, 1.0, 1.0, 1.0]))
+    assert compared(weighed, before).moved == 2
 
 
 def test_with_a_radius_rows_outside_take_no_part() -> None:
@@ -140,6 +145,14 @@ def test_a_cluster_of_weightless_rows_is_empty() -> None:
     moved = move_centers(centers, part, False)
     assert (moved.empty, moved.reseeded) == (1, 1)
     assert moved.centers.tolist() == [[8.0 / 3.0], [5.0]]
+
+
+def test_on_a_sample_empty_clusters_stay() -> None:
+    centers = np.array([[10.0], [10.0], [0.0]])
+    part = lloyd_part(ROWS, 0, prepare_points(centers, affine(1)), math.inf).part
+    moved = move_centers(centers, part, False, reseed=False)
+    assert moved.centers.tolist() == [[26.0 / 3.0], [10.0], [1.5]]
+    assert (moved.empty, moved.reseeded) == (1, 0)
 
 
 def test_no_more_reseeds_than_rows_were_brought_home() -> None:
@@ -275,14 +288,14 @@ def test_parts_of_any_cut_add_up(
     here = prepare_points(centers, affine(centers.shape[1]))
     before = (np.arange(len(x)) % len(centers)).astype(np.int32)
     edges = [0, *sorted(min(cut, len(x)) for cut in cuts), len(x)]
-    pieces = [
-        lloyd_part(x[a:b], a, here, math.inf, previous=before[a:b])
-        for a, b in zip(edges, edges[1:], strict=False)
+    pieces = [lloyd_part(x[a:b], a, here, math.inf) for a, b in itertools.pairwise(edges)]
+    parts = [
+        compared(piece, before[a:b]) for piece, a, b in zip(pieces, edges, edges[1:], strict=False)
     ]
-    merged: LloydPart = reduce(merge_lloyd, [piece.part for piece in pieces])
-    whole = lloyd_part(x, 0, here, math.inf, previous=before)
+    merged: LloydPart = reduce(merge_lloyd, parts)
+    whole = lloyd_part(x, 0, here, math.inf)
     np.testing.assert_array_equal(np.concatenate([p.labels for p in pieces]), whole.labels)
-    assert merged.moved == whole.part.moved
+    assert merged.moved == compared(whole, before).moved
     np.testing.assert_array_equal(merged.worst.numbers, whole.part.worst.numbers)
     np.testing.assert_array_equal(merged.worst.raw, whole.part.worst.raw)
     np.testing.assert_array_equal(merged.sums.counts, whole.part.sums.counts)

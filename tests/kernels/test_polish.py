@@ -64,7 +64,9 @@ def test_equals_a_naive_loop(
     centers = x[rng.integers(rows, size=k)]
     sq_radius = 0.5 if spherical else 1.7 * p
     here = prepare_points(centers, affine(p, "l2" if spherical else "none"))
-    part = reduce(merge_polish, [polish_part(piece, here, sq_radius) for piece in (x[:cut], x[cut:])])
+    part = reduce(
+        merge_polish, [polish_part(piece, here, sq_radius) for piece in (x[:cut], x[cut:])]
+    )
     y, c = (directions(a) if spherical else a.astype(np.float64) for a in (x, centers))
     for j in range(k):
         sq = ((y - c[j]) ** 2).sum(axis=1)
