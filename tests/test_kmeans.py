@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import replace
@@ -23,7 +24,6 @@ from scrlm_dask.config import FitConfig, Init, KMeansConfig, LloydConfig
 from scrlm_dask.events import BlockDone, IterationDone, Note, PhaseFinished
 from scrlm_dask.kernels.oversampling import ROUNDS
 from scrlm_dask.pipeline import Fit, fit, kmeans, predict
-import itertools
 
 WAYS: tuple[Init, ...] = ("scrlm", "k-means++", "k-means||", "random")
 STRICT = LloydConfig(max_iter=100, tol=0.0, inertia_tol=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import reduce
 from typing import Any
@@ -27,7 +28,6 @@ from scrlm_dask.kernels.lloyd import (
 )
 from scrlm_dask.kernels.points import Points, prepare_points
 from scrlm_dask.kernels.preprocessing import AffineMap
-import itertools
 
 
 def affine(p: int, kind: Any = "none", scale: list[float] | None = None) -> AffineMap:
