@@ -7,7 +7,7 @@ over rows of min(|x - c|^2, R^2), which is what is called inertia here; without 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class LloydPart:
     """What some rows say about the centers: a mergeable part."""
 
     sums: ClusterSums
-    moved: int  # rows whose label is another than before
+    moved: int  # rows that count and whose label is another than before; all without one before
     worst: WorstRows
 
 
@@ -47,6 +47,7 @@ class LloydBlock:
 
     part: LloydPart
     labels: NDArray[np.int32]  # (rows,)
+    counting: NDArray[np.bool_] | None = None  # (rows,) those of some weight; None: all
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,10 @@ def lloyd_part(
     centers: Points,
     sq_radius: float,
     weights: NDArray[np.float64] | None = None,
-    previous: NDArray[np.int32] | None = None,
 ) -> LloydBlock:
     """Label the rows of a block (rows, p) that begins at row `start`, and sum them by label.
 
-    `weights` (rows,) says how much each row counts; `previous` (rows,) are the labels before.
+    `weights` (rows,) says how much each row counts.
     """
     labels, sq_distances = np.empty(len(block), np.int32), np.empty(len(block))
     sums = RunningSums(centers, len(block), weights)
@@ -82,10 +82,21 @@ def lloyd_part(
             sq_distances[here],
             *sums.arrays,
         )
-    moved = len(block) if previous is None else int(np.count_nonzero(labels != previous))
-    served = sq_distances if weights is None else np.where(weights > 0.0, sq_distances, 0.0)
+    counting = None if weights is None else weights > 0.0
+    served = sq_distances if counting is None else np.where(counting, sq_distances, 0.0)
     worst = _worst_rows(block, start, np.where(labels != OUTLIER, served, 0.0))
-    return LloydBlock(LloydPart(sums.finish(), moved, worst), labels)
+    return LloydBlock(LloydPart(sums.finish(), len(block), worst), labels, counting)
+
+
+def compared(found: LloydBlock, previous: NDArray[np.int32]) -> LloydPart:
+    """The block's part with the number of its rows that left `previous` (rows,), their cluster.
+
+    Apart from labelling: labels that needed those before them would need all iterations so far.
+    """
+    changed = found.labels != previous
+    if found.counting is not None:
+        changed &= found.counting
+    return replace(found.part, moved=int(np.count_nonzero(changed)))
 
 
 def nearest_labels(
@@ -117,16 +128,20 @@ def inertia(sums: ClusterSums, sq_radius: float = math.inf) -> float:
     return inside if math.isinf(sq_radius) else inside + max(outside, 0.0) * sq_radius
 
 
-def move_centers(centers: NDArray[np.float64], part: LloydPart, unit_length: bool) -> Moved:
+def move_centers(
+    centers: NDArray[np.float64], part: LloydPart, unit_length: bool, reseed: bool = True
+) -> Moved:
     """Centers (k, p) go to the mean of their rows, empty ones to the worst-served rows.
 
-    With `unit_length` rows count at unit length, and so do the centers: spherical k-means.
+    With `unit_length` rows count at unit length, and so do the centers: spherical k-means. Without
+    `reseed` empty ones stay: those whose rows are merely in no sample are not lost.
     """
     moved = centers * inverse_norms(centers, unit_length)[:, None] + cluster_drifts(part.sums)
     if unit_length:
         moved = _unit_or(moved, centers)
     empty = np.flatnonzero(part.sums.masses == 0.0)
-    seeds = _distinct_rows(part.worst, unit_length)[: len(empty)] if len(empty) else ()
+    wanted = len(empty) if reseed else 0
+    seeds = _distinct_rows(part.worst, unit_length)[:wanted] if wanted else ()
     for k, seed in zip(empty, seeds, strict=False):
         moved[k] = seed
     return Moved(moved, len(empty), len(seeds))

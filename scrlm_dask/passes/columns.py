@@ -19,6 +19,8 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.npy import NpyColumn
 from scrlm_dask.storage.weights import WHAT, check_weights_like, open_weights
 
+_LARGEST_SUM = 1e250  # times the largest squared distance it still is a number
+
 WeightsLike: TypeAlias = Place | da.Array | NDArray[Any] | None
 
 
@@ -31,15 +33,18 @@ def as_weights(
     if isinstance(source, str | Path | Location):
         source = locate(source, storage_options)
     weights = _as_column(source, features)
-    finite, least, total = dask.compute(
-        da.isfinite(weights).all(), weights.min(), weights.sum(dtype=np.float64)
-    )
+    finite, least, most = dask.compute(da.isfinite(weights).all(), weights.min(), weights.max())
     if not (finite and least >= 0.0):
         bad = int(dask.compute((~(da.isfinite(weights) & (weights >= 0.0))).argmax(axis=0))[0][0])
         value = float(weights[bad].compute()[0])
         raise InputError(f"the sample weight of row {bad} is {value}; weights are finite and >= 0")
-    if not total > 0.0:
+    if not most > 0.0:
         raise InputError("all sample weights are 0; at least one row must count")
+    if most > _LARGEST_SUM / features.n_rows:
+        raise InputError(
+            f"sample weights go up to {most:g}, whose sums float64 cannot hold; divide all of them "
+            "by the largest"
+        )
     return weights
 
 

@@ -12,12 +12,12 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.kernels.lloyd import LloydBlock, LloydPart, lloyd_part, merge_lloyd
+from scrlm_dask.kernels.lloyd import LloydBlock, LloydPart, compared, lloyd_part, merge_lloyd
 from scrlm_dask.kernels.points import Points, prepare_points
 from scrlm_dask.kernels.polish import PolishPart, merge_polish, polish_part
 from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.passes.columns import column_of
-from scrlm_dask.passes.execution import Columns, Execution, fan_in_for, persist, task, tree_reduce
+from scrlm_dask.passes.execution import Execution, fan_in_for, persist, task, tree_reduce
 from scrlm_dask.passes.features import Features
 
 
@@ -51,11 +51,7 @@ def lloyd_pass(
     """One iteration over all blocks, or over `blocks`; `previous` are the labels before it."""
     if weights is not None and blocks is not None:
         weights = weights.blocks[blocks]
-    columns: Columns = {
-        name: column
-        for name, column in (("weights", weights), ("previous", previous))
-        if column is not None
-    }
+    columns = {} if weights is None else {"weights": weights}
     shared = {"centers": centers, "sq_radius": sq_radius}
     parts = execution.parts("kmeans-step", features, _lloyd_part, blocks, columns, shared)
     token = uuid4().hex
@@ -64,9 +60,12 @@ def lloyd_pass(
         for i, part in enumerate(parts)
     ]
     fan_in = fan_in_for(8 * n_clusters * features.n_features)
+    # what compares with the labels before is done when the sums are: nothing that is kept needs
+    # an earlier iteration, so the scheduler forgets it, and a lost worker brings none back
+    before = [None] * len(parts) if previous is None else list(previous.to_delayed().ravel())
     sums = [
-        dask.delayed(_part_of, pure=False)(part, dask_key_name=(f"kmeans-sums-{token}", i))
-        for i, part in enumerate(parts)
+        dask.delayed(_part_of, pure=False)(part, old, dask_key_name=(f"kmeans-sums-{token}", i))
+        for i, (part, old) in enumerate(zip(parts, before, strict=True))
     ]
     total = tree_reduce(sums, merge_lloyd, "kmeans-step", fan_in)
     with execution.reading("kmeans-step", features, blocks):
@@ -98,17 +97,16 @@ def _lloyd_part(
     centers: Points,
     sq_radius: float,
     weights: NDArray[np.float64] | None = None,
-    previous: NDArray[np.int32] | None = None,
 ) -> LloydBlock:
-    return lloyd_part(block, start, centers, sq_radius, weights, previous)
+    return lloyd_part(block, start, centers, sq_radius, weights)
 
 
 def _labels_of(block: LloydBlock) -> NDArray[np.int32]:
     return block.labels[:, None]
 
 
-def _part_of(block: LloydBlock) -> LloydPart:
-    return block.part
+def _part_of(block: LloydBlock, previous: NDArray[np.int32] | None) -> LloydPart:
+    return block.part if previous is None else compared(block, previous[:, 0])
 
 
 def _polish_part(block: NDArray[Any], start: int, centers: Points, sq_radius: float) -> PolishPart:

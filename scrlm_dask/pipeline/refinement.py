@@ -106,7 +106,9 @@ class _Loop:
             previous=previous,
             blocks=blocks,
         )
-        moved = move_centers(self.centers, step.part, self.affine.unit_length)
+        moved = move_centers(
+            self.centers, step.part, self.affine.unit_length, reseed=blocks is None
+        )
         value = inertia(step.part.sums, self.sq_radius)
         done = IterationDone(
             number=len(self.iterations) + 1,

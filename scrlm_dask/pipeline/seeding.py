@@ -28,6 +28,7 @@ from scrlm_dask.passes.seeding import (
     serve_pass,
 )
 from scrlm_dask.passes.survey import moments_of, survey_pass
+from scrlm_dask.resources import pinned_threads
 
 _PLUS_PLUS_ROWS_A_CLUSTER, _PLUS_PLUS_LEAST_ROWS = 10, 10_000
 
@@ -140,7 +141,8 @@ def _oversampled(
         return Seeding(_filled(points, config.n_clusters), affine, record)
     candidates = prepare_points(points, affine)
     rng = stream(config.seed, Purpose.INIT_CHOICES)
-    picks = plus_plus(candidates, config.n_clusters, rng, service.masses)
+    with pinned_threads():  # the same bits, whatever the cores of this machine
+        picks = plus_plus(candidates, config.n_clusters, rng, service.masses)
     return Seeding(points[picks].astype(np.float64), affine, record)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.errors import StoreError
+from scrlm_dask.errors import MissingError, StoreError
 from scrlm_dask.storage.locations import Location, reaching
 
 _HEADER_BYTES = 2**16
@@ -55,6 +55,8 @@ def open_npy(location: Location, what: str) -> NpyColumn:
         return _open(location, what)
     except StoreError:
         raise
+    except FileNotFoundError as error:
+        raise MissingError(f"{what} {location} does not exist; check the path") from error
     except (OSError, ValueError) as error:
         raise StoreError(f"{what} {location} cannot be read as .npy ({error})") from error
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from scrlm_dask.kernels.sampling import Purpose, rows_within, sample_rows, stream
+from scrlm_dask.kernels.sampling import (
+    Purpose,
+    row_uniforms,
+    rows_within,
+    sample_rows,
+    stream,
+    weighted_keys,
+)
 
 
 def test_rows_are_distinct_rising_and_repeatable() -> None:
@@ -40,3 +47,32 @@ def test_rows_within() -> None:
     rows = np.array([1, 4, 5, 9], np.int64)
     assert rows_within(rows, 4, 9).tolist() == [4, 5]
     assert rows_within(rows, 10, 20).tolist() == []
+
+
+def test_a_row_has_its_uniform_however_rows_are_cut() -> None:
+    whole = row_uniforms(4, Purpose.INIT_ROUNDS, 0, 5000, 1)
+    assert len(whole) == 5000
+    for start, stop in ((0, 1), (1023, 1025), (1024, 2048), (777, 4999), (5000, 5000)):
+        piece = row_uniforms(4, Purpose.INIT_ROUNDS, start, stop, 1)
+        np.testing.assert_array_equal(piece, whole[start:stop])
+    assert abs(whole.mean() - 0.5) < 5 * np.sqrt(1 / 12 / 5000)
+    assert len(np.unique(whole)) == 5000
+    for other in (
+        row_uniforms(5, Purpose.INIT_ROUNDS, 0, 5000, 1),
+        row_uniforms(4, Purpose.INIT_ROWS, 0, 5000, 1),
+        row_uniforms(4, Purpose.INIT_ROUNDS, 0, 5000, 2),
+    ):
+        assert not np.array_equal(whole, other)
+
+
+def test_weighted_keys_draw_by_weight_and_never_without() -> None:
+    weights = np.array([1.0, 0.0, 2.0, 5.0])
+    rng, firsts = np.random.default_rng(0), np.zeros(4)
+    for _ in range(4000):
+        keys = weighted_keys(weights, rng.random(4))
+        assert keys[1] == -np.inf
+        firsts[int(np.argmax(keys))] += 1
+    share = weights / weights.sum()
+    assert (np.abs(firsts - 4000 * share) <= 5 * np.sqrt(4000 * share * (1 - share))).all()
+    # weightless even where the uniform number is 0
+    assert weighted_keys(np.zeros(1), np.zeros(1)).tolist() == [-np.inf]
