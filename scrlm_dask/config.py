@@ -159,8 +159,11 @@ def _positive(name: str, value: object) -> float:
 
 
 def _share(name: str, value: object) -> float:
-    if isinstance(value, Real) and not isinstance(value, bool) and 0 <= value <= 1:
-        return float(value)
+    if isinstance(value, Real) and not isinstance(value, bool):
+        with suppress(OverflowError):  # an integer that no float holds
+            number = float(value)
+            if 0.0 <= number <= 1.0:
+                return number
     raise InputError(f"{name} is {value!r}; it must be a number from 0 to 1")
 
 
