@@ -85,7 +85,7 @@ def scrlm_sample_sizes(n_rows: int, n_features: int, n_clusters: int) -> SampleS
     Held-out rows are as many as the candidates, as far as there are rows.
     """
     fitting = max(2 * n_clusters, _SAMPLE_BYTES // (4 * n_features))
-    judged = min(n_rows, fitting, required(n_clusters).n_rows)
+    judged = min(n_rows, fitting, max(_LEAST_CANDIDATES, required(n_clusters).n_rows))
     candidates = min(judged, max(_LEAST_CANDIDATES, 4 * n_clusters))
     return SampleSizes(judged, candidates, min(n_rows - judged, candidates))
 
