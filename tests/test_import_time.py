@@ -14,6 +14,7 @@ import scrlm_dask
 HEAVY = {
     *("numpy", "scipy", "numba", "llvmlite", "sklearn", "pandas", "matplotlib"),
     *("dask", "distributed", "zarr", "numcodecs", "fsspec", "bokeh", "tornado", "threadpoolctl"),
+    *("s3fs", "botocore", "aiohttp"),
 }
 
 
