@@ -112,6 +112,10 @@ def scrlm() -> Callable[..., Outcome]:
     return run
 
 
+def _hear_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Running:
     """A command under way; its output goes to files, so that it can be watched."""
 
@@ -128,6 +132,8 @@ class Running:
                 env=_environment(**environment),
                 # a group of its own, to be signalled as Ctrl-C in a terminal does
                 start_new_session=True,
+                # a job in a shell's background ignores Ctrl-C, and so would its children
+                preexec_fn=_hear_interrupts,
             )
 
     @property
