@@ -14,11 +14,8 @@ import scrlm_dask
 HEAVY = {
     *("numpy", "scipy", "numba", "llvmlite", "sklearn", "pandas", "matplotlib"),
     *("dask", "distributed", "zarr", "numcodecs", "fsspec", "bokeh", "tornado", "threadpoolctl"),
-<<<<<<< HEAD
     *("pyarrow", "h5py"),
-=======
     *("s3fs", "botocore", "aiohttp"),
->>>>>>> remote
 }
 
 
