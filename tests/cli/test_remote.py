@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from s3server import BUCKET, KEY, SECRET, S3Server
 
-from scrlm_dask import SCRLM, FitConfig, load_model
+from scrlm_dask import SCRLM, FitConfig, KMeans, load_model, open_features
 from scrlm_dask.errors import StoreError
 from scrlm_dask.pipeline import check_fit
 from scrlm_dask.storage.features import open_features_store
@@ -128,6 +128,34 @@ def test_the_record_is_complete_and_names_the_urls_only(
     assert record["features"]["path"] == f"{ROOT}/x.zarr"
     assert record["counts"] == record_of(round_trip.run)["counts"]
     assert server.endpoint not in text
+
+
+def test_files_become_a_store_on_s3_that_is_inspected_and_clustered(
+    on_s3, server, invoke, tmp_path
+) -> None:
+    """Ingest to S3, from S3 to S3, verify and k-means: all by workers that know no credentials."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3000, 16), dtype=np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "w.npy", rng.random(3000))
+    store, copy, run = (f"{ROOT}/{name}" for name in ("in.zarr", "copy.zarr", "km"))
+    common = (*server.arguments, "--scheduler", on_s3.address, "--json")
+    weights = ("--sample-weight", tmp_path / "w.npy")
+    for args in (
+        ("ingest", tmp_path / "x.npy", store, "--chunk-size", "32kB"),
+        ("ingest", store, copy, "--chunk-size", "64kB", "--nan", "drop"),
+        ("inspect", copy, "--verify", "--stats"),
+        ("kmeans", copy, "--out", run, "--clusters", 5, *weights),
+    ):
+        outcome = invoke(*args, *common, threads=False).ok()
+        without_secrets(outcome.stdout + outcome.stderr)
+    found = open_features(copy, storage_options=server.options)
+    np.testing.assert_array_equal(found.compute(scheduler="sync"), x)
+    model = load_model(run, storage_options=server.options)
+    expected = KMeans(5, block_rows=1024).fit(x, sample_weight=np.load(tmp_path / "w.npy"))
+    np.testing.assert_allclose(model.centers, expected.cluster_centers_, rtol=1e-6)
+    for content in server.objects("km").values():
+        without_secrets(content.decode(errors="replace"))
 
 
 def test_evaluate_says_the_same(on_s3, round_trip) -> None:
