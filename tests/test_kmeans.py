@@ -336,7 +336,7 @@ class TestSampleWeights:
             (np.ones((100, 1)), r"shape \(100, 1\).*one number a row"),
             (np.ones((100, 2)), r"shape \(100, 2\).*one number a row"),
             (np.float64(3.0), r"shape \(\).*one number a row"),
-            (np.zeros(100), "all sample weights are 0"),
+            (np.zeros(100), "all sample weights are zero; at least one row must count"),
             (np.full(100, "a"), "hold <U1; weights are one number a row"),
             (np.full(100, 1e308), r"go up to 1e\+308, whose sums float64 cannot hold; divide"),
         ],

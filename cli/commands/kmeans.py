@@ -63,12 +63,12 @@ def kmeans(
     RUN gets what `scrlm fit` writes; every row gets the label of its nearest center.
     """
     from scrlm_dask.config import KMeansConfig, LloydConfig
-    from scrlm_dask.pipeline import check_kmeans, read_centers
+    from scrlm_dask.pipeline import check_kmeans
     from scrlm_dask.pipeline import kmeans as run_kmeans
 
     if spherical and preprocess not in ("none", "l2"):
         raise click.UsageError("--spherical takes rows at unit length; leave --preprocess out")
-    given = None if init in _WAYS else read_centers(init, storage_options=storage)
+    given = None if init in _WAYS else _centers_at(init, storage)
     config = KMeansConfig(
         n_clusters=clusters,
         init="given" if given is not None else init,  # type: ignore[arg-type]
@@ -90,3 +90,14 @@ def kmeans(
     content = summary(result, out)
     console.result(content, fit_summary(content, result.model))
     console.say(f"written to {out}: model.zarr, labels.zarr, run.json")
+
+
+def _centers_at(path: str, storage: Any) -> Any:
+    """The centers in a file; a word that was misspelt looks like one, too."""
+    from scrlm_dask.errors import MissingError
+    from scrlm_dask.pipeline import read_centers
+
+    try:
+        return read_centers(path, storage_options=storage)
+    except MissingError as error:
+        raise MissingError(f"{error}, or begin by one of {', '.join(_WAYS)}") from error

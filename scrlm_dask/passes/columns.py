@@ -39,7 +39,7 @@ def as_weights(
         value = float(weights[bad].compute()[0])
         raise InputError(f"the sample weight of row {bad} is {value}; weights are finite and >= 0")
     if not most > 0.0:
-        raise InputError("all sample weights are 0; at least one row must count")
+        raise InputError("all sample weights are zero; at least one row must count")
     if most > _LARGEST_SUM / features.n_rows:
         raise InputError(
             f"sample weights go up to {most:g}, whose sums float64 cannot hold; divide all of them "
