@@ -159,8 +159,10 @@ def _positive(name: str, value: object) -> float:
 
 
 def _share(name: str, value: object) -> float:
-    if isinstance(value, Real) and not isinstance(value, bool) and 0 <= value <= 1:
-        return float(value)
+    if isinstance(value, Real) and not isinstance(value, bool):
+        with suppress(OverflowError):  # an integer that no float holds
+            if 0.0 <= float(value) <= 1.0:
+                return float(value)
     raise InputError(f"{name} is {value!r}; it must be a number from 0 to 1")
 
 

@@ -189,14 +189,14 @@ def test_a_model_of_kmeans_is_saved_and_loaded(x: NDArray[np.float32], tmp_path:
 
 
 def test_scrlm_takes_iterations_as_a_number_or_in_detail(x: NDArray[np.float32]) -> None:
-    plain = SCRLM(rho=1.0, preprocess="none").fit(x)
+    plain = SCRLM(6, rho=1.0, preprocess="none").fit(x)
     assert plain.n_iter_ == 0
-    refined = SCRLM(rho=1.0, preprocess="none", refine=5).fit(x)
-    same = SCRLM(rho=1.0, preprocess="none", refine=LloydConfig(max_iter=5)).fit(x)
+    refined = SCRLM(6, rho=1.0, preprocess="none", refine=5).fit(x)
+    same = SCRLM(6, rho=1.0, preprocess="none", refine=LloydConfig(max_iter=5)).fit(x)
     assert 1 <= refined.n_iter_ <= 5
     assert refined.cluster_centers_.tobytes() == same.cluster_centers_.tobytes()
     assert refined.inertia_ < plain.inertia_
-    everything = SCRLM(rho=1.0, preprocess="none", refine=5, robust=False).fit(x)
+    everything = SCRLM(6, rho=1.0, preprocess="none", refine=5, robust=False).fit(x)
     assert (everything.labels_ >= 0).all()
     assert (refined.labels_ == -1).any()
     assert np.isinf(everything.radius_)

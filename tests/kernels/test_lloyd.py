@@ -209,6 +209,19 @@ def test_relative_shift_by_hand() -> None:
     assert relative_shift(before, after, np.ones(2), 0.0) == math.inf
 
 
+def test_what_float32_cannot_tell_apart_is_measured() -> None:
+    # twins 1e-6 apart, far from the other center: float32 sees their distances as one
+    rng = np.random.default_rng(0)
+    twin = rng.normal(scale=10.0, size=16)
+    centers = np.array([twin, twin + rng.normal(scale=1e-6, size=16), -twin])
+    x = twin + rng.normal(size=(500, 16))
+    naive = naive_step(x, centers)
+    assert naive.clear.mean() > 0.9
+    assert set(naive.labels) == {0, 1}
+    found = lloyd_part(x, 0, prepare_points(centers, affine(16)), math.inf)
+    np.testing.assert_array_equal(found.labels[naive.clear], naive.labels[naive.clear])
+
+
 def test_a_bad_row_is_named() -> None:
     x = np.ones((2000, 3), np.float32)
     x[1500, 1] = np.nan
