@@ -652,6 +652,17 @@ class TestStopping:
         why, steps = self.stopped(max_seconds=3600.0)
         assert why.startswith("converged")
 
+    def test_a_center_without_direction_is_no_end(self) -> None:
+        x = noise(500, 64).astype(np.float32)
+        x[0] = 0.0
+        found = run(x, 5, x[:5], preprocess="l2", inertia_tol=1e-5, tol=1e-4)
+        values = [it["inertia"] for it in iterations(found)]
+        assert values[1] > values[0]  # from the middle of all rows to the middle of some
+        assert len(values) > 5
+        assert all(after <= before for before, after in itertools.pairwise(values[1:]))
+        other = run(x, 5, x[1:6], preprocess="l2", inertia_tol=1e-5, tol=1e-4)
+        assert found.model.inertia == pytest.approx(other.model.inertia, rel=0.02)
+
 
 class TestSampledRefinement:
     def test_growing_samples_of_whole_blocks_then_all_rows(self) -> None:
