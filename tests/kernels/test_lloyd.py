@@ -138,6 +138,21 @@ def test_rows_on_their_centers_reseed_nothing() -> None:
     assert moved.centers.tolist() == centers.tolist()
 
 
+@pytest.mark.parametrize("kind", ["none", "l2"])
+def test_rows_that_rounding_alone_keeps_from_their_center_reseed_nothing(kind: Any) -> None:
+    x = np.full((50, 3), 0.1)
+    centers = np.concatenate([x[:1], np.full((1, 3), -9.0)])
+    for _ in range(3):
+        part = lloyd_part(x, 0, prepare_points(centers, affine(3, kind)), math.inf).part
+        moved = move_centers(centers, part, kind == "l2")
+        assert (moved.empty, moved.reseeded) == (1, 0)
+        centers = moved.centers
+    # what is more than rounding is served badly, however little it is
+    x[7, 0] = 0.1 + 1e-12
+    part = lloyd_part(x, 0, prepare_points(x[:1], affine(3, kind)), math.inf).part
+    assert part.worst.numbers.tolist() == [7]
+
+
 def test_a_cluster_of_weightless_rows_is_empty() -> None:
     centers = np.array(TWO)
     weights = np.array([1.0, 1.0, 0.0, 0.0, 1.0])
@@ -286,7 +301,7 @@ def test_equals_a_naive_loop(
         if not spherical:
             np.testing.assert_allclose(moved[full], naive.means[full], rtol=1e-11, atol=1e-11)
     # the worst rows: all that count, by distance and row number
-    inside = (labels >= 0) & (w > 0.0)
+    inside = (labels >= 0) & (w > 0.0) & (naive.sq_distances > 1e-24)  # rounding is no distance
     served = np.where(inside, nearest_labels(x, here)[1], 0.0)
     rows = [i for i in np.lexsort((np.arange(len(x)), -served)) if served[i] > 0.0]
     assert found.part.worst.numbers.tolist() == [7 + i for i in rows[:MOST_WORST]]
