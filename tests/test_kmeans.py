@@ -97,17 +97,16 @@ class TestTheAnswer:
     def test_is_that_of_scikit_learn(self, k: int, p: int, dtype: str, weighted: bool) -> None:
         x = noise(1500, p, seed=k).astype(dtype)
         weights = np.random.default_rng(1).uniform(0.1, 3.0, size=1500) if weighted else None
-        for most in (1, 6):
-            theirs = sklearn.cluster.KMeans(
-                k, init=x[:k].astype(float), n_init=1, algorithm="lloyd", tol=0, max_iter=most
-            ).fit(x.astype(float), sample_weight=weights)
-            ours = run(x, k, x[:k], max_iter=most, block_rows=400, sample_weight=weights)
-            assert len(iterations(ours)) == theirs.n_iter_
-            np.testing.assert_allclose(
-                ours.model.centers, theirs.cluster_centers_, rtol=1e-4, atol=1e-6
-            )
-            np.testing.assert_array_equal(ours.labels, theirs.labels_)
-            assert ours.model.inertia == pytest.approx(theirs.inertia_, rel=1e-6)
+        theirs = sklearn.cluster.KMeans(
+            k, init=x[:k].astype(float), n_init=1, algorithm="lloyd", tol=0, max_iter=6
+        ).fit(x.astype(float), sample_weight=weights)
+        ours = run(x, k, x[:k], max_iter=6, block_rows=400, sample_weight=weights)
+        assert len(iterations(ours)) == theirs.n_iter_
+        np.testing.assert_allclose(
+            ours.model.centers, theirs.cluster_centers_, rtol=1e-4, atol=1e-6
+        )
+        np.testing.assert_array_equal(ours.labels, theirs.labels_)
+        assert ours.model.inertia == pytest.approx(theirs.inertia_, rel=1e-6)
 
     def test_at_the_end_is_that_of_scikit_learn(self) -> None:
         x, _ = blobs(2000, 6, 8, spread=2.0)
@@ -157,7 +156,7 @@ class TestTheAnswer:
         assert found.model.inertia == pytest.approx(naive.inertia)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     rows=st.integers(2, 80),
@@ -214,8 +213,10 @@ def test_the_inertia_never_rises(
 
 
 class TestCuts:
-    @pytest.mark.parametrize("init", WAYS)
-    @pytest.mark.parametrize("preprocess", ["none", "standardize", "l2"])
+    @pytest.mark.parametrize(
+        ("init", "preprocess"),
+        [*((init, "none") for init in WAYS), ("scrlm", "standardize"), ("k-means||", "l2")],
+    )
     def test_any_chunking_gives_the_same_labels(self, init: Init, preprocess: Any) -> None:
         x, _ = blobs(1300, 7, 9, seed=3, spread=2.0)
         whole = run(x, 9, init=init, preprocess=preprocess, seed=4)
