@@ -97,17 +97,16 @@ class TestTheAnswer:
     def test_is_that_of_scikit_learn(self, k: int, p: int, dtype: str, weighted: bool) -> None:
         x = noise(1500, p, seed=k).astype(dtype)
         weights = np.random.default_rng(1).uniform(0.1, 3.0, size=1500) if weighted else None
-        for most in (1, 6):
-            theirs = sklearn.cluster.KMeans(
-                k, init=x[:k].astype(float), n_init=1, algorithm="lloyd", tol=0, max_iter=most
-            ).fit(x.astype(float), sample_weight=weights)
-            ours = run(x, k, x[:k], max_iter=most, block_rows=400, sample_weight=weights)
-            assert len(iterations(ours)) == theirs.n_iter_
-            np.testing.assert_allclose(
-                ours.model.centers, theirs.cluster_centers_, rtol=1e-4, atol=1e-6
-            )
-            np.testing.assert_array_equal(ours.labels, theirs.labels_)
-            assert ours.model.inertia == pytest.approx(theirs.inertia_, rel=1e-6)
+        theirs = sklearn.cluster.KMeans(
+            k, init=x[:k].astype(float), n_init=1, algorithm="lloyd", tol=0, max_iter=6
+        ).fit(x.astype(float), sample_weight=weights)
+        ours = run(x, k, x[:k], max_iter=6, block_rows=400, sample_weight=weights)
+        assert len(iterations(ours)) == theirs.n_iter_
+        np.testing.assert_allclose(
+            ours.model.centers, theirs.cluster_centers_, rtol=1e-4, atol=1e-6
+        )
+        np.testing.assert_array_equal(ours.labels, theirs.labels_)
+        assert ours.model.inertia == pytest.approx(theirs.inertia_, rel=1e-6)
 
     def test_at_the_end_is_that_of_scikit_learn(self) -> None:
         x, _ = blobs(2000, 6, 8, spread=2.0)
@@ -157,7 +156,7 @@ class TestTheAnswer:
         assert found.model.inertia == pytest.approx(naive.inertia)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     rows=st.integers(2, 80),
@@ -214,8 +213,10 @@ def test_the_inertia_never_rises(
 
 
 class TestCuts:
-    @pytest.mark.parametrize("init", WAYS)
-    @pytest.mark.parametrize("preprocess", ["none", "standardize", "l2"])
+    @pytest.mark.parametrize(
+        ("init", "preprocess"),
+        [*((init, "none") for init in WAYS), ("scrlm", "standardize"), ("k-means||", "l2")],
+    )
     def test_any_chunking_gives_the_same_labels(self, init: Init, preprocess: Any) -> None:
         x, _ = blobs(1300, 7, 9, seed=3, spread=2.0)
         whole = run(x, 9, init=init, preprocess=preprocess, seed=4)
@@ -293,10 +294,12 @@ class TestSampleWeights:
         weights = np.ones(400)
         weights[::3] = 0.0
         x[::3] += 1e3  # far out: any center there would be seen
-        for seed in range(5):
+        for seed in range(3):
             started = run(x, 20, init=init, max_iter=0, sample_weight=weights, seed=seed)
             assert np.abs(started.model.centers).max() < 100
-            found = run(x, 20, init=init, sample_weight=weights, seed=seed)
+            if init == "k-means||":  # nor among the points that were thinned out
+                assert started.record["init"]["drawn_rows"] < 121 + 5 * math.sqrt(120)
+            found = run(x, 20, init=init, max_iter=5, sample_weight=weights, seed=seed)
             assert np.abs(found.model.centers).max() < 100
 
     @pytest.mark.parametrize("init", WAYS)
@@ -375,7 +378,7 @@ class TestSampleWeights:
 
         x, _ = blobs(700, 3, 4, spread=2.0)
         weights = np.random.default_rng(0).random(700).astype(np.float32)
-        expected = run(x, 4, sample_weight=weights, block_rows=100)
+        expected = run(x, 4, sample_weight=weights, block_rows=250, max_iter=3)
         np.save(tmp_path / "w.npy", weights)
         np.save(tmp_path / "other.npy", weights.astype(">f8"))
         array = zarr.create_array(
@@ -384,8 +387,10 @@ class TestSampleWeights:
         array[:] = weights
         for source in ("w.npy", "other.npy", "w.zarr"):
             for place in (tmp_path / source, f"file://{tmp_path}/{source}"):
-                same_bits(run(x, 4, sample_weight=place, block_rows=100), expected)
-        assert not np.array_equal(expected.model.centers, run(x, 4, block_rows=100).model.centers)
+                found = run(x, 4, sample_weight=place, block_rows=250, max_iter=3)
+                same_bits(found, expected)
+        plain = run(x, 4, block_rows=250, max_iter=3)
+        assert not np.array_equal(expected.model.centers, plain.model.centers)
 
     def test_files_that_are_none(self, tmp_path: Path) -> None:
         import zarr
@@ -423,12 +428,12 @@ class TestEmptyClusters:
     def test_every_cluster_gets_rows_and_it_is_told(self) -> None:
         x, _ = blobs(600, 4, 6)
         centers = np.full((6, 4), 1e5) * np.arange(1, 7)[:, None]
-        found = run(x, 6, centers, block_rows=77)
+        found = run(x, 6, centers, block_rows=150)
         steps = iterations(found)
         assert (steps[0]["empty"], steps[0]["reseeded"]) == (5, 5)
         assert steps[-1]["empty"] == 0
         assert (found.model.counts > 0).all()
-        same_bits(found, run(x, 6, centers, block_rows=77))
+        same_bits(found, run(x, 6, centers, block_rows=150))
         np.testing.assert_array_equal(found.labels, run(x, 6, centers, block_rows=600).labels)
 
     def test_more_than_a_pass_brings_home_wait_for_the_next(self) -> None:
@@ -447,6 +452,11 @@ class TestEmptyClusters:
         assert iterations(found)[0]["reseeded"] == 1
         assert len(iterations(found)) > 1
         assert sorted(found.model.centers.ravel()) == [0.0, 4.0]
+        # as long as some wait for a row, no small fall of the inertia ends it
+        x = noise(500, 3).astype(np.float32)
+        many = np.concatenate([x[:1], np.full((39, 3), 1e6)])
+        steps = iterations(run(x, 40, many, inertia_tol=1.0))
+        assert [it["empty"] for it in steps] == [39, 23, 7, 0]
 
     @pytest.mark.parametrize("init", WAYS)
     @pytest.mark.parametrize("preprocess", ["none", "standardize", "l2"])
@@ -456,6 +466,7 @@ class TestEmptyClusters:
         found = run(x, 3, init=init, preprocess=preprocess, listener=heard.append)
         assert found.model.inertia == pytest.approx(0.0, abs=1e-12)
         assert found.model.counts.tolist() == [50, 0, 0]
+        assert len(iterations(found)) <= 2
         assert np.isfinite(found.model.centers).all()
         assert np.isfinite(found.model.sigmas).all()
         notes = [event.text for event in heard if isinstance(event, Note) and event.warning]
@@ -472,6 +483,7 @@ class TestEmptyClusters:
         found = run(x, 5, init=init)
         assert found.model.inertia == pytest.approx(0.0, abs=1e-9)
         assert sorted(found.model.counts) == [0, 0, 30, 30, 30]
+        assert len(iterations(found)) <= 4
 
 
 class TestSmallest:
@@ -645,12 +657,23 @@ class TestStopping:
         why, steps = self.stopped(max_seconds=3600.0)
         assert why.startswith("converged")
 
+    def test_a_center_without_direction_is_no_end(self) -> None:
+        x = noise(500, 64).astype(np.float32)
+        x[0] = 0.0
+        found = run(x, 5, x[:5], preprocess="l2", inertia_tol=1e-5, tol=1e-4)
+        values = [it["inertia"] for it in iterations(found)]
+        assert values[1] > values[0]  # from the middle of all rows to the middle of some
+        assert len(values) > 5
+        assert all(after <= before for before, after in itertools.pairwise(values[1:]))
+        other = run(x, 5, x[1:6], preprocess="l2", inertia_tol=1e-5, tol=1e-4)
+        assert found.model.inertia == pytest.approx(other.model.inertia, rel=0.02)
+
 
 class TestSampledRefinement:
     def test_growing_samples_of_whole_blocks_then_all_rows(self) -> None:
-        x, _ = blobs(4000, 4, 10, spread=2.0)
+        x, _ = blobs(4000, 4, 10, spread=4.0)
         events: list[Any] = []
-        found = run(x, 10, init="random", sample=0.1, block_rows=200, listener=events.append)
+        found = run(x, 10, sample=0.1, block_rows=200, init="random", listener=events.append)
         steps = iterations(found)
         sampled = [step["rows"] for step in steps if step["sampled"]]
         assert set(sampled) == {400, 800, 1600, 3200}  # of 20 blocks 2, 4, 8, 16
@@ -668,10 +691,13 @@ class TestSampledRefinement:
     def test_weights_go_with_their_blocks(self) -> None:
         x = noise(2000, 3)
         weights = np.where(x[:, 0] > 0, 1.0, 0.0)
-        found = run(x, 8, init="random", sample=0.2, block_rows=100, sample_weight=weights)
+        found = run(
+            x, 8, init="random", sample=0.2, block_rows=100, sample_weight=weights, max_iter=2
+        )
         assert (found.model.centers[:, 0] > 0).all()
         same_bits(
-            found, run(x, 8, init="random", sample=0.2, block_rows=100, sample_weight=weights)
+            found,
+            run(x, 8, init="random", sample=0.2, block_rows=100, sample_weight=weights, max_iter=2),
         )
 
     def test_clusters_that_a_sample_misses_stay(self) -> None:

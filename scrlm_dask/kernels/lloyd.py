@@ -20,6 +20,7 @@ from scrlm_dask.kernels.mixture import ClusterSums, cluster_drifts, merge_sums
 from scrlm_dask.kernels.points import Points, Tile, exact_sq_distance, inverse_norms, tiles
 from scrlm_dask.kernels.preprocessing import FloatArray, native_float
 
+_ROUNDINGS = 16  # of float64, between a row and the mean of rows that are all alike
 MOST_WORST = 16  # worst-served rows that a pass brings home; more empty clusters wait for the next
 
 
@@ -83,8 +84,9 @@ def lloyd_part(
             *sums.arrays,
         )
     counting = None if weights is None else weights > 0.0
-    served = sq_distances if counting is None else np.where(counting, sq_distances, 0.0)
-    worst = _worst_rows(block, start, np.where(labels != OUTLIER, served, 0.0))
+    apart = (labels != OUTLIER) & (sq_distances > _sq_roundings(centers)[labels])
+    badly = apart if counting is None else apart & counting
+    worst = _worst_rows(block, start, np.where(badly, sq_distances, 0.0))
     return LloydBlock(LloydPart(sums.finish(), len(block), worst), labels, counting)
 
 
@@ -173,6 +175,15 @@ def _search(tile: Tile, centers: Points) -> tuple[Any, ...]:
         centers.error_factor * (tile.sq_norms + centers.sq_norms.max()),
         centers.scale,
     )
+
+
+def _sq_roundings(centers: Points) -> NDArray[np.float64]:
+    """Squared distances (k,) that rounding may leave between a center and a row that lies on it.
+
+    A center moved to such a row would be empty again, and moved again, for ever.
+    """
+    sq_norms = np.einsum("ij,ij,j->i", centers.raw, centers.raw, centers.scale**2, dtype=np.float64)
+    return np.asarray((_ROUNDINGS * np.finfo(np.float64).eps * centers.inv_norms) ** 2 * sq_norms)
 
 
 def _worst_rows(block: NDArray[Any], start: int, sq_distances: NDArray[np.float64]) -> WorstRows:

@@ -142,7 +142,9 @@ def _reason(done: IterationDone, before: float, tol: float, inertia_tol: float) 
         return "converged: no row changed its cluster"
     if done.shift <= tol:
         return f"tol: the centers moved by {done.shift:.2g} of the rows' distance to them"
-    if math.isfinite(before) and before - done.inertia <= inertia_tol * before:
+    # a row of zeros as a center of spherical k-means serves all rows alike until it gets a
+    # direction, and then some worse: that is no end
+    if math.isfinite(before) and abs(before - done.inertia) <= inertia_tol * before:
         share = (before - done.inertia) / before if before > 0.0 else 0.0
         return f"inertia_tol: the inertia fell by {share:.2g} of itself"
     return ""

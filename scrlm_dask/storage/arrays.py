@@ -16,7 +16,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec
 
-from scrlm_dask.errors import StoreError
+from scrlm_dask.errors import MissingError, StoreError
 from scrlm_dask.storage.chunks import chunks_of, damage_of, missing_chunks
 from scrlm_dask.storage.locations import Location, Place, locate, reaching
 
@@ -86,7 +86,7 @@ def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
     if location.is_remote:
         zarr_format = _format_at(location, what)
     elif not Path(location.url).exists():
-        raise StoreError(f"{what} {location} does not exist; check the path")
+        raise MissingError(f"{what} {location} does not exist; check the path")
     try:
         return zarr.open(location.store(), mode="r", zarr_format=zarr_format)
     except Exception as error:  # zarr and fsspec raise what they please

@@ -138,6 +138,21 @@ def test_rows_on_their_centers_reseed_nothing() -> None:
     assert moved.centers.tolist() == centers.tolist()
 
 
+@pytest.mark.parametrize("kind", ["none", "l2"])
+def test_rows_that_rounding_alone_keeps_from_their_center_reseed_nothing(kind: Any) -> None:
+    x = np.full((50, 3), 0.1)
+    centers = np.concatenate([x[:1], np.full((1, 3), -9.0)])
+    for _ in range(3):
+        part = lloyd_part(x, 0, prepare_points(centers, affine(3, kind)), math.inf).part
+        moved = move_centers(centers, part, kind == "l2")
+        assert (moved.empty, moved.reseeded) == (1, 0)
+        centers = moved.centers
+    # what is more than rounding is served badly, however little it is
+    x[7, 0] = 0.1 + 1e-12
+    part = lloyd_part(x, 0, prepare_points(x[:1], affine(3, kind)), math.inf).part
+    assert part.worst.numbers.tolist() == [7]
+
+
 def test_a_cluster_of_weightless_rows_is_empty() -> None:
     centers = np.array(TWO)
     weights = np.array([1.0, 1.0, 0.0, 0.0, 1.0])
@@ -209,6 +224,19 @@ def test_relative_shift_by_hand() -> None:
     assert relative_shift(before, after, np.ones(2), 0.0) == math.inf
 
 
+def test_what_float32_cannot_tell_apart_is_measured() -> None:
+    # twins 1e-6 apart, far from the other center: float32 sees their distances as one
+    rng = np.random.default_rng(0)
+    twin = rng.normal(scale=10.0, size=16)
+    centers = np.array([twin, twin + rng.normal(scale=1e-6, size=16), -twin])
+    x = twin + rng.normal(size=(500, 16))
+    naive = naive_step(x, centers)
+    assert naive.clear.mean() > 0.9
+    assert set(naive.labels) == {0, 1}
+    found = lloyd_part(x, 0, prepare_points(centers, affine(16)), math.inf)
+    np.testing.assert_array_equal(found.labels[naive.clear], naive.labels[naive.clear])
+
+
 def test_a_bad_row_is_named() -> None:
     x = np.ones((2000, 3), np.float32)
     x[1500, 1] = np.nan
@@ -273,7 +301,7 @@ def test_equals_a_naive_loop(
         if not spherical:
             np.testing.assert_allclose(moved[full], naive.means[full], rtol=1e-11, atol=1e-11)
     # the worst rows: all that count, by distance and row number
-    inside = (labels >= 0) & (w > 0.0)
+    inside = (labels >= 0) & (w > 0.0) & (naive.sq_distances > 1e-24)  # rounding is no distance
     served = np.where(inside, nearest_labels(x, here)[1], 0.0)
     rows = [i for i in np.lexsort((np.arange(len(x)), -served)) if served[i] > 0.0]
     assert found.part.worst.numbers.tolist() == [7 + i for i in rows[:MOST_WORST]]
