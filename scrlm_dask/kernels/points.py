@@ -23,7 +23,7 @@ from scrlm_dask.kernels.preprocessing import AffineMap, FloatArray, native_float
 
 UNIT_ROUNDOFF = 2.0**-24  # of float32
 _LARGEST_SQ_NORM = 2.0**120  # two such rows have a product that float32 can hold
-_TILE_BYTES = 4 * 2**20
+_TILE_BYTES = 16 * 2**20
 _MIN_TILE_ROWS, _MAX_TILE_ROWS = 128, 1024
 
 

@@ -115,8 +115,9 @@ def test_picks_differ_as_long_as_points_do(
 def test_sample_sizes() -> None:
     small = scrlm_sample_sizes(40, 8, 5)  # fewer than the theory asks for: all of them
     assert (small.judged, small.candidates, small.held_out) == (40, 40, 0)
-    enough = required(5).n_rows
-    some = scrlm_sample_sizes(100, 8, 5)
+    enough = 4096  # more than the theory asks for
+    assert enough > required(5).n_rows
+    some = scrlm_sample_sizes(10**5, 8, 5)
     assert (some.judged, some.candidates, some.held_out) == (enough, enough, enough)
     rest = scrlm_sample_sizes(enough + 7, 8, 5)
     assert (rest.judged, rest.held_out) == (enough, 7)
@@ -126,7 +127,7 @@ def test_sample_sizes() -> None:
     assert large.candidates >= 400
     wide = scrlm_sample_sizes(10**9, 10**7, 100)
     assert wide.judged == 200  # never fewer than two a cluster, whatever a row takes
-    assert scrlm_sample_sizes(10**9, 64, 1000).judged > large.judged
+    assert scrlm_sample_sizes(10**9, 64, 1000).judged >= required(1000).n_rows > large.judged
 
 
 def test_the_ladder_rises_and_grows_with_the_data() -> None:
