@@ -74,7 +74,7 @@ class RunningSums:
     ) -> None:
         k, p = centers.raw.shape
         self._centers = centers
-        self._weights = np.ones(n_rows) if weights is None else weights
+        self.weights = np.ones(n_rows) if weights is None else weights
         self._counts, self._masses = np.zeros(k, np.int64), np.zeros(k)
         self._offsets = np.zeros((k, p))
         self._sq_distances, self._input_sq_distances = np.zeros(k), np.zeros(k)
@@ -83,7 +83,7 @@ class RunningSums:
         _add_rows(
             tile.raw,
             tile.inv_norms,
-            self.weights_of(tile),
+            self.weights[tile.start : tile.stop],
             labels,
             sq_distances,
             self._centers.raw,
@@ -102,9 +102,6 @@ class RunningSums:
             self._input_sq_distances,
         )
 
-    def weights_of(self, tile: Tile) -> NDArray[np.float64]:
-        return self._weights[tile.start : tile.stop]
-
     def finish(self) -> ClusterSums:
         return ClusterSums(
             self._counts,
@@ -112,8 +109,8 @@ class RunningSums:
             self._offsets,
             self._sq_distances,
             self._input_sq_distances,
-            len(self._weights),
-            float(self._weights.sum()),
+            len(self.weights),
+            float(self.weights.sum()),
         )
 
 

@@ -17,10 +17,11 @@ from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.assignment import RunningSums, add_offset
 from scrlm_dask.kernels.compiled import compiled
 from scrlm_dask.kernels.mixture import ClusterSums, cluster_drifts, merge_sums
-from scrlm_dask.kernels.points import Points, Tile, exact_sq_distance, inverse_norms, tiles
+from scrlm_dask.kernels.points import Points, exact_sq_distance, inverse_norms, tiles
 from scrlm_dask.kernels.preprocessing import FloatArray, native_float
 
 _ROUNDINGS = 16  # of float64, between a row and the mean of rows that are all alike
+_SLAB_ROWS = 8192
 MOST_WORST = 16  # worst-served rows that a pass brings home; more empty clusters wait for the next
 
 
@@ -71,13 +72,20 @@ def lloyd_part(
 
     `weights` (rows,) says how much each row counts.
     """
-    labels, sq_distances = np.empty(len(block), np.int32), np.empty(len(block))
+    labels, inv_norms = _nearest_labels(block, centers)
+    sq_distances = np.empty(len(block))
     sums = RunningSums(centers, len(block), weights)
-    for tile in tiles(block, centers):
-        here = slice(tile.start, tile.stop)
-        _step_rows(
-            *_search(tile, centers),
-            sums.weights_of(tile),
+    for first in range(0, len(block), _SLAB_ROWS):
+        here = slice(first, first + _SLAB_ROWS)
+        _add_slab(
+            # by cluster: its center and its sums are fetched once for all of its rows
+            np.argsort(labels[here], kind="stable"),
+            native_float(block[here]),
+            inv_norms[here],
+            sums.weights[here],
+            centers.raw,
+            centers.inv_norms,
+            centers.scale,
             sq_radius,
             labels[here],
             sq_distances[here],
@@ -105,10 +113,19 @@ def nearest_labels(
     block: NDArray[Any], centers: Points
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Nearest center of each row (rows,), ties to the first, and the squared distance to it."""
-    labels, sq_distances = np.empty(len(block), np.int32), np.empty(len(block))
-    for tile in tiles(block, centers):
-        here = slice(tile.start, tile.stop)
-        _label_rows(*_search(tile, centers), labels[here], sq_distances[here])
+    labels, inv_norms = _nearest_labels(block, centers)
+    sq_distances = np.empty(len(block))
+    for first in range(0, len(block), _SLAB_ROWS):
+        here = slice(first, first + _SLAB_ROWS)
+        _measure_slab(
+            native_float(block[here]),
+            inv_norms[here],
+            centers.raw,
+            centers.inv_norms,
+            centers.scale,
+            labels[here],
+            sq_distances[here],
+        )
     return labels, sq_distances
 
 
@@ -162,19 +179,29 @@ def relative_shift(
     return math.sqrt(mean_sq_shift / mean_sq_distance) if mean_sq_distance > 0.0 else math.inf
 
 
-def _search(tile: Tile, centers: Points) -> tuple[Any, ...]:
-    """What the search for the nearest centers of a tile needs, in the order of the kernels."""
-    return (
-        tile.products,
-        tile.raw,
-        tile.inv_norms,
-        tile.sq_norms,
-        centers.raw,
-        centers.inv_norms,
-        (0.5 * centers.sq_norms).astype(np.float32),
-        centers.error_factor * (tile.sq_norms + centers.sq_norms.max()),
-        centers.scale,
-    )
+def _nearest_labels(
+    block: NDArray[Any], centers: Points
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Nearest center of each row, ties to the first, and 1 / |x| where rows have unit length."""
+    labels, inv_norms = np.empty(len(block), np.int32), np.empty(len(block))
+    half_sq_norms = (0.5 * centers.sq_norms).astype(np.float32)
+    largest_sq_norm = centers.sq_norms.max()
+    for tile in tiles(block, centers):
+        here = slice(tile.start, tile.stop)
+        inv_norms[here] = tile.inv_norms
+        _label_tile(
+            tile.products,
+            tile.raw,
+            tile.inv_norms,
+            tile.sq_norms,
+            centers.raw,
+            centers.inv_norms,
+            half_sq_norms,
+            centers.error_factor * (tile.sq_norms + largest_sq_norm),
+            centers.scale,
+            labels[here],
+        )
+    return labels, inv_norms
 
 
 def _sq_roundings(centers: Points) -> NDArray[np.float64]:
@@ -216,7 +243,7 @@ def _unit_or(points: NDArray[np.float64], others: NDArray[np.float64]) -> NDArra
 
 
 @compiled()
-def _label_rows(  # type: ignore[no-untyped-def]
+def _label_tile(  # type: ignore[no-untyped-def]
     products,
     raw,
     inv_norms,
@@ -227,38 +254,68 @@ def _label_rows(  # type: ignore[no-untyped-def]
     errors,
     scale,
     labels,
-    sq_distances,
 ):
-    values = np.empty(products.shape[1], np.float32)
-    maybe = np.zeros(-(-products.shape[1] // 8) * 8, np.uint8)
-    for i in range(len(labels)):
-        labels[i], sq_distances[i] = _nearest(
-            products[i],
-            raw[i],
-            inv_norms[i],
-            sq_norms[i],
-            c_raw,
-            c_inv_norms,
-            c_half_sq_norms,
-            errors[i],
-            scale,
-            values,
-            maybe,
-        )
+    rows, k = products.shape
+    values = np.empty(k, np.float32)
+    # floats above 0 rank like their bits, and the least integer is found many at a time
+    bits = values.view(np.int32)
+    # a byte a center, looked through eight at a time: nearly all of them are 0
+    maybe = np.zeros(-(-k // 8) * 8, np.uint8)
+    eights = maybe.view(np.uint64)
+    least = np.empty(1, np.int32)
+    least_value = least.view(np.float32)
+    for i in range(rows):
+        # half of the squared distance, nearly
+        half_sq_norm = np.float32(0.5 * sq_norms[i])
+        for j in range(k):
+            values[j] = (c_half_sq_norms[j] - products[i, j]) + half_sq_norm
+        low = bits[0]
+        for j in range(k):
+            low = min(low, bits[j])
+        # rounding can go below 0, where bits rank the other way round: then 0 is no worse a limit
+        least[0] = low
+        limit = np.float32(max(np.float64(least_value[0]), 0.0) + errors[i])
+        for j in range(k):
+            maybe[j] = values[j] <= limit
+        # where rounding could put several first they are measured exactly
+        label, nearest = -1, np.inf
+        for eight in range(len(eights)):
+            if eights[eight] == 0:
+                continue
+            for j in range(8 * eight, 8 * eight + 8):
+                if maybe[j] == 0:
+                    continue
+                if label < 0:
+                    label = j
+                    continue
+                if nearest == np.inf:
+                    nearest = exact_sq_distance(
+                        raw[i], inv_norms[i], c_raw[label], c_inv_norms[label], scale
+                    )
+                sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
+                if sq_dist < nearest:
+                    label, nearest = j, sq_dist
+        labels[i] = label
 
 
 @compiled()
-def _step_rows(  # type: ignore[no-untyped-def]
-    products,
+def _measure_slab(  # type: ignore[no-untyped-def]
+    raw, inv_norms, c_raw, c_inv_norms, scale, labels, sq_distances
+):
+    for i in range(len(labels)):
+        k = labels[i]
+        sq_distances[i] = exact_sq_distance(raw[i], inv_norms[i], c_raw[k], c_inv_norms[k], scale)
+
+
+@compiled()
+def _add_slab(  # type: ignore[no-untyped-def]
+    order,
     raw,
     inv_norms,
-    sq_norms,
+    weights,
     c_raw,
     c_inv_norms,
-    c_half_sq_norms,
-    errors,
     scale,
-    weights,
     sq_radius,
     labels,
     sq_distances,
@@ -268,78 +325,16 @@ def _step_rows(  # type: ignore[no-untyped-def]
     sq_sums,
     input_sq_sums,
 ):
-    values = np.empty(products.shape[1], np.float32)
-    maybe = np.zeros(-(-products.shape[1] // 8) * 8, np.uint8)
-    for i in range(len(labels)):
-        k, sq_dist = _nearest(
-            products[i],
-            raw[i],
-            inv_norms[i],
-            sq_norms[i],
-            c_raw,
-            c_inv_norms,
-            c_half_sq_norms,
-            errors[i],
-            scale,
-            values,
-            maybe,
-        )
+    for i in order:
+        k = labels[i]
+        sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[k], c_inv_norms[k], scale)
         sq_distances[i] = sq_dist
         if not sq_dist < sq_radius:
             labels[i] = OUTLIER
             continue
-        labels[i] = k
-        # at once, while the row and its center are in cache
         counts[k] += 1
         masses[k] += weights[i]
         sq_sums[k] += weights[i] * sq_dist
         input_sq_sums[k] += weights[i] * add_offset(
             raw[i], inv_norms[i], c_raw[k], c_inv_norms[k], weights[i], offsets[k]
         )
-
-
-@compiled()
-def _nearest(  # type: ignore[no-untyped-def]
-    products,
-    row,
-    inv_norm,
-    sq_norm,
-    c_raw,
-    c_inv_norms,
-    c_half_sq_norms,
-    error,
-    scale,
-    values,
-    maybe,
-):
-    """The nearest center of one row, ties to the first, and its squared distance, exactly."""
-    k = len(products)
-    # half of the squared distance, nearly
-    half_sq_norm = np.float32(0.5 * sq_norm)
-    for j in range(k):
-        values[j] = (c_half_sq_norms[j] - products[j]) + half_sq_norm
-    # Floats above 0 rank like their bits, and the least integer is found many at a time. Rounding
-    # can take them below 0, where bits rank the other way round: then 0 is no worse a limit.
-    bits = values.view(np.int32)
-    low = bits[0]
-    for j in range(k):
-        low = min(low, bits[j])
-    least = np.empty(1, np.int32)
-    least[0] = low
-    limit = np.float32(max(np.float64(least.view(np.float32)[0]), 0.0) + error)
-    # a byte a center, looked through eight at a time: nearly all of them are 0
-    for j in range(k):
-        maybe[j] = values[j] <= limit
-    eights = maybe.view(np.uint64)
-    # whatever rounding could put first is measured exactly
-    label, nearest = -1, np.inf
-    for eight in range(len(eights)):
-        if eights[eight] == 0:
-            continue
-        for j in range(8 * eight, 8 * eight + 8):
-            if maybe[j] == 0:
-                continue
-            sq_dist = exact_sq_distance(row, inv_norm, c_raw[j], c_inv_norms[j], scale)
-            if sq_dist < nearest:
-                label, nearest = j, sq_dist
-    return label, nearest
