@@ -49,7 +49,9 @@ def clusters_table(model: Any) -> Table:
     table = Table(title=title or "Clusters", title_justify="left")
     extracted = len(model.losses) > 0
     names = ["cluster", "rows", "weight", "sigma"]
-    for name in [*names, "loss", "center is row"] if extracted else names:
+    moved = model.config.polish or model.config.refine.max_iter if extracted else False
+    where = "began at row" if moved else "center is row"
+    for name in [*names, "loss", where] if extracted else names:
         table.add_column(name, justify="right")
     for k in range(shown):
         cells = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -347,6 +348,12 @@ class TestGoingOn:
         assert len(missing_blocks(str(tmp_path / "out"))) == 6
         run([tmp_path / "x.npy"], tmp_path / "out", **config)  # overwrites
 
+    def test_overwrite_begins_anew(self, tmp_path: Path) -> None:
+        self.begin(tmp_path)
+        config = IngestConfig(chunk_bytes=10 * ROW_BYTES)
+        asked = ([tmp_path / "x.npy"], tmp_path / "out", config)
+        assert ingest(*asked, overwrite=True).kept_blocks == 0
+
     @pytest.mark.parametrize("change", ["longer", "rewritten", "another file"])
     def test_another_source_is_refused(self, tmp_path: Path, change: str) -> None:
         self.begin(tmp_path)
@@ -446,3 +453,20 @@ def test_a_deflated_archive_says_what_it_costs(tmp_path: Path) -> None:
     blocks = [e for e in notes if type(e).__name__ == "BlockDone"]
     assert [(e.rows, e.bytes) for e in blocks] == [(10, 10 * ROW_BYTES)] * 10
     np.testing.assert_array_equal(stored(tmp_path / "out"), drawn(100))
+
+
+def test_rows_of_a_damaged_file_are_not_gone_on_from(tmp_path: Path) -> None:
+    """Restored with its old time and size, the file would look as it did."""
+    x = drawn(100)
+    np.savez(tmp_path / "x.npz", x)
+    good = (tmp_path / "x.npz").read_bytes()
+    place = good.index(x[50].tobytes())
+    (tmp_path / "x.npz").write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+    stat = (tmp_path / "x.npz").stat()
+    with pytest.raises(StoreError, match=r"x\.npz"):
+        ingest([tmp_path / "x.npz"], tmp_path / "out")
+    (tmp_path / "x.npz").write_bytes(good)
+    os.utime(tmp_path / "x.npz", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    ingest([tmp_path / "x.npz"], tmp_path / "out")
+    found = zarr.open_group(tmp_path / "out", mode="r")["features"][:]
+    np.testing.assert_array_equal(found, x)

@@ -7,11 +7,10 @@ import click
 from ..console import Console
 from ..inspection import damage_content, rows_content, store_content, tables
 from ..options import cluster_options, output_options, session, storage_options
+from .fit import KINDS
 
 if TYPE_CHECKING:
     from scrlm_dask.passes.inspect import Damage
-
-_KINDS = ("standardize", "center", "scale", "none", "l2")
 
 
 @click.command()
@@ -25,8 +24,8 @@ _KINDS = ("standardize", "center", "scale", "none", "l2")
 )
 @click.option(
     "--preprocess",
-    type=click.Choice(_KINDS),
-    default=_KINDS[0],
+    type=click.Choice(KINDS),
+    default=KINDS[0],
     show_default=True,
     help="Take spectrum and distances after this map, as a fit would.",
 )

@@ -78,15 +78,14 @@ def kmeans(
     )
     shared: Any = {
         "centers": given,
+        "sample_weight": sample_weight,
         "overwrite": overwrite,
         "block_rows": block_rows,
         "storage_options": storage,
     }
     check_kmeans(features, config, out, **shared)
     with session(console, cluster):
-        result = run_kmeans(
-            features, config, out=out, sample_weight=sample_weight, listener=console, **shared
-        )
+        result = run_kmeans(features, config, out=out, listener=console, **shared)
     content = summary(result, out)
     console.result(content, fit_summary(content, result.model))
     console.say(f"written to {out}: model.zarr, labels.zarr, run.json")

@@ -16,9 +16,8 @@ from scrlm_dask.kernels.preprocessing import Preprocess
 from scrlm_dask.model import Model
 from scrlm_dask.passes.columns import WeightsLike
 from scrlm_dask.passes.features import FeaturesLike
-from scrlm_dask.pipeline import kmeans
+from scrlm_dask.pipeline import kmeans, read_centers
 from scrlm_dask.storage.locations import Options
-from scrlm_dask.storage.models import load_model
 
 
 class KMeans(Clusterer):
@@ -30,10 +29,11 @@ class KMeans(Clusterer):
     Parameters
     ----------
     n_clusters : int
-    init : {"scrlm", "k-means++", "k-means||", "random"}, array (n_clusters, p), Model or its Path
+    init : {"scrlm", "k-means++", "k-means||", "random"}, array (n_clusters, p), Model or Path
         Where to begin. "scrlm" runs SCRLM on a sample of rows and picks its bandwidth itself;
         "k-means++" works on a sample, too; "k-means||" draws 2 * n_clusters rows in each of a few
-        passes. What was looked at is in `record_["init"]`.
+        passes. A Path leads to a run, a model or a .npy array. What was looked at is in
+        `record_["init"]`.
     max_iter : int
         Most iterations over all rows.
     tol : float
@@ -136,7 +136,7 @@ class KMeans(Clusterer):
         init: Any = self.init
         centers = None
         if isinstance(init, Path):
-            init = load_model(init)
+            init = read_centers(init)
         if not isinstance(init, str):
             init, centers = "given", init if isinstance(init, Model) else np.asarray(init)
         config = KMeansConfig(

@@ -22,7 +22,7 @@ from scrlm_dask.kernels.compiled import compiled
 from scrlm_dask.kernels.preprocessing import AffineMap, FloatArray, native_float
 
 UNIT_ROUNDOFF = 2.0**-24  # of float32
-_LARGEST_SQ_NORM = 2.0**120  # two such rows have a product that float32 can hold
+LARGEST_SQ_NORM = 2.0**120  # two such rows have a product that float32 can hold
 _TILE_BYTES = 16 * 2**20
 _MIN_TILE_ROWS, _MAX_TILE_ROWS = 128, 1024
 
@@ -95,7 +95,7 @@ def tiles(block: NDArray[Any], points: Points) -> Iterator[Tile]:
         sq_norms = np.empty(len(raw))
         here = mapped[: len(raw)]
         _map_rows(raw, inv_norms, points.shift, points.scale, here, sq_norms)
-        usable = sq_norms < _LARGEST_SQ_NORM  # NaN is not less, either
+        usable = sq_norms < LARGEST_SQ_NORM  # NaN is not less, either
         if not usable.all():
             raise NonFiniteRowError(start + int(np.argmin(usable)))
         np.matmul(here, points.mapped.T, out=products[: len(raw)])

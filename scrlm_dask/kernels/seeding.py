@@ -17,6 +17,7 @@ from scrlm_dask.kernels.theory import required
 
 _F = 2.5
 # Expected rows of a sample inside a radius, against those of a cluster of average size.
+LADDER_ROWS = 2**14  # rows among which the ladder's distances are looked for
 RADIUS_LADDER = (0.125, 0.25, 0.5, 1.0, 2.0)
 _PROBES = 512
 _SAMPLE_BYTES = 128 * 2**20

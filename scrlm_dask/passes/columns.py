@@ -48,6 +48,14 @@ def as_weights(
     return weights
 
 
+def check_weights(
+    source: WeightsLike, features: Features, storage_options: Options | None = None
+) -> None:
+    """Raise what a file of weights says against itself before its numbers are read."""
+    if isinstance(source, str | Path | Location):
+        _check_length(open_weights(locate(source, storage_options)).shape[0], features)
+
+
 def column_of(
     parts: list[Delayed], features: Features, blocks: list[int] | None, dtype: Any
 ) -> da.Array:

@@ -32,9 +32,11 @@ class LloydStep:
 def send_centers(centers: NDArray[np.float64], affine: AffineMap) -> Delayed:
     """Centers (k, p), in input units, for the workers.
 
-    They travel inside the task: whichever worker is lost, they are there again.
+    They travel inside the task: whichever worker is lost, they are there again. Dask warns of
+    graphs that carry data, which this one does on purpose.
     """
-    return persist(task("centers", prepare_points, centers, affine))
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "100GB"}):
+        return persist(task("centers", prepare_points, centers, affine))
 
 
 def lloyd_pass(

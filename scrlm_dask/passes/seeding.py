@@ -16,10 +16,18 @@ from scrlm_dask.kernels.oversampling import DrawnRows, Served, draw_rows, merge_
 from scrlm_dask.kernels.points import Points, prepare_points
 from scrlm_dask.kernels.preprocessing import AffineMap, FloatArray
 from scrlm_dask.kernels.sampling import Purpose, row_uniforms, sample_rows, stream, weighted_keys
-from scrlm_dask.kernels.seeding import SampleSizes, Start, plus_plus, radius_ladder, scrlm_start
+from scrlm_dask.kernels.seeding import (
+    LADDER_ROWS,
+    SampleSizes,
+    Start,
+    plus_plus,
+    radius_ladder,
+    scrlm_start,
+)
 from scrlm_dask.passes.columns import column_of
-from scrlm_dask.passes.execution import Columns, Execution, persist, task, tree_reduce
+from scrlm_dask.passes.execution import Columns, Execution, task, tree_reduce
 from scrlm_dask.passes.features import Features
+from scrlm_dask.passes.lloyd import send_centers
 from scrlm_dask.passes.survey import Survey
 
 
@@ -95,7 +103,7 @@ def serve_pass(
     columns: dict[str, da.Array] = {} if weights is None else {"weights": weights}
     columns |= {} if before is None else before.columns
     shared = {
-        "points": persist(task("points", prepare_points, points, affine)),
+        "points": send_centers(points, affine),
         "first": first,
     }
     parts = execution.parts("init-serve", features, _serve_part, None, columns, shared)
@@ -192,7 +200,7 @@ def _shuffled(survey: Survey, seed: int) -> Any:
 def _ladder(
     survey: Survey, affine: AffineMap, n_clusters: int, sizes: SampleSizes, seed: int
 ) -> NDArray[np.float64]:
-    judged = _shuffled(survey, seed)[: sizes.judged]
+    judged = _shuffled(survey, seed)[: min(sizes.judged, LADDER_ROWS)]
     points = prepare_points(judged, affine)
     return radius_ladder(points, n_clusters, stream(seed, Purpose.INIT_CHOICES, 1))
 

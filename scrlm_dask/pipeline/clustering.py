@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from scrlm_dask.config import KMeansConfig
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, Note, warn
+from scrlm_dask.kernels.points import LARGEST_SQ_NORM
 from scrlm_dask.model import Model
 from scrlm_dask.passes.assign import AssignedPart, assign_pass
-from scrlm_dask.passes.columns import WeightsLike, as_weights
+from scrlm_dask.passes.columns import WeightsLike, as_weights, check_weights
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.features import Features, FeaturesLike, as_features
 from scrlm_dask.passes.lloyd import send_centers
@@ -68,7 +69,7 @@ def kmeans(
         if run is not None:
             labels_url = create_labels_store(run.labels, features.n_rows, features.block_rows)
         model, assigned, details = _algorithm(
-            execution, features, config, given, weights, labels_url, collect_labels
+            execution, features, config, given, weights, labels_url, collect_labels, begin
         )
         record |= closing_record(model, execution, time.perf_counter() - begin) | details
         if run is not None:
@@ -84,6 +85,7 @@ def check_kmeans(
     out: Place,
     *,
     centers: CentersLike = None,
+    sample_weight: WeightsLike = None,
     overwrite: bool = False,
     block_rows: int | None = None,
     storage_options: Options | None = None,
@@ -92,6 +94,7 @@ def check_kmeans(
     features = as_features(source, block_rows, storage_options)
     target = locate(out, storage_options)
     given_centers(centers, config, features, storage_options)
+    check_weights(sample_weight, features, storage_options)
     check_apart(target, features.path)
     check_way(target, overwrite, RUN_KIND)
 
@@ -132,9 +135,13 @@ def given_centers(
             f"the centers to begin with have the shape {values.shape} and hold {values.dtype}; "
             f"{wanted[0]} clusters in {wanted[1]} features need numbers of the shape {wanted}"
         )
-    if not np.isfinite(values).all():
-        raise InputError("the centers to begin with hold NaN or infinity; give finite numbers")
-    return values.astype(np.float64)
+    values = values.astype(np.float64)
+    if not (np.square(values).sum(axis=1) < LARGEST_SQ_NORM).all():
+        raise InputError(
+            "the centers to begin with hold NaN or infinity, or values too large for float32; "
+            "give finite numbers"
+        )
+    return values
 
 
 def _algorithm(
@@ -145,6 +152,7 @@ def _algorithm(
     weights: da.Array | None,
     labels_url: Location | None,
     collect: bool,
+    began: float,
 ) -> tuple[Model, AssignedPart, dict[str, Any]]:
     """Seed, iterate, and read once more, so that labels and centers agree."""
     plan = plan_memory(features, config.n_clusters)
@@ -161,6 +169,7 @@ def _algorithm(
         config.lloyd,
         sq_radius=sq_radius,
         seed=config.seed,
+        began=began,
         weights=weights,
     )
     assigned = assign_pass(
@@ -183,8 +192,8 @@ def _comment(execution: Execution, model: Model) -> None:
     if empty:
         execution.tell(
             Note(
-                f"{empty} of {model.n_clusters} clusters are empty: there are probably fewer "
-                "distinct rows than clusters; ask for fewer",
+                f"{empty} of {model.n_clusters} clusters are empty: more iterations would move "
+                "them to badly served rows, unless fewer rows differ than there are clusters",
                 warning=True,
             )
         )

@@ -61,7 +61,7 @@ def fit(
         labels_url = None
         if run is not None:
             labels_url = create_labels_store(run.labels, features.n_rows, features.block_rows)
-        found = _algorithm(execution, features, resolved, labels_url, collect_labels)
+        found = _algorithm(execution, features, resolved, labels_url, collect_labels, begin)
         record |= closing_record(found.model, execution, time.perf_counter() - begin)
         record |= found.record
         if run is not None:
@@ -100,6 +100,7 @@ def _algorithm(
     config: ResolvedConfig,
     labels_url: Location | None,
     collect: bool,
+    began: float,
 ) -> _Found:
     """Algorithm 1, and the mixture's parameters from the rows as they are labelled."""
     asked = config.asked
@@ -108,7 +109,7 @@ def _algorithm(
     losses = loss_pass(execution, features, candidates, config)
     extracted = extract(execution, candidates, losses, config)
     del candidates  # only their centers are needed from here on
-    moved = _moved(execution, features, extracted.centers, affine, asked)
+    moved = _moved(execution, features, extracted.centers, affine, asked, began)
     assigned = assign_pass(
         execution,
         features,
@@ -139,6 +140,7 @@ def _moved(
     centers: NDArray[Any],
     affine: AffineMap,
     config: FitConfig,
+    began: float,
 ) -> Refinement:
     """The centers picked, polished and refined as far as that is asked for."""
     if len(centers) == 0 or not (config.polish or config.refine.max_iter):
@@ -160,6 +162,7 @@ def _moved(
         config.refine,
         sq_radius=config.sq_radius(features.n_features),
         seed=config.seed,
+        began=began,
     )
 
 

@@ -114,14 +114,12 @@ def _modified(files: Sequence[SourceFile]) -> str | None:
 
 def store_to_continue(job: IngestJob, overwrite: bool) -> Manifest | None:
     """The unfinished store that lies at the output, if it is one of the same request."""
-    unfinished = unfinished_manifest(job.url)
+    unfinished = None if overwrite else unfinished_manifest(job.url)
     if unfinished is None:
         return None
     differences = _differences(unfinished, job.manifest)
     if not differences:
         return unfinished
-    if overwrite:
-        return None
     more = "; ..." if len(differences) > _FEW_NAMED else ""
     raise StoreError(
         f"the output {job.url} is unfinished and was asked for differently: "

@@ -85,8 +85,8 @@ def ingest(
     """Write the rows of the sources, one after the other, as a features store.
 
     An unfinished store of the same request is continued: its blocks that are done are kept. If the
-    rows themselves are refused, what was written is removed; after anything else it stays, marked
-    unfinished, to be continued. `storage_options` open URLs, of Zarr sources and of `out`.
+    rows are refused or their file is damaged, what was written is removed; after anything else it
+    stays, marked unfinished, to be continued. `storage_options` open URLs.
     """
     config, options = config or IngestConfig(), options or SourceOptions()
     job = open_job(sources, out, config, options, storage_options)
@@ -96,13 +96,24 @@ def ingest(
                 execution.tell(Note(note))
         try:
             result = _ingest(execution, job, overwrite, undo)
-        except InputError:
-            raise  # the same request would be refused again: nothing is worth keeping
-        except BaseException:
-            undo.pop_all()
+        except BaseException as error:
+            if not _spoils_the_store(job, error):
+                undo.pop_all()
             raise
         undo.pop_all()
     return result
+
+
+def _spoils_the_store(job: IngestJob, error: BaseException) -> bool:
+    """Whether what was written is not worth going on from.
+
+    Rows that are refused would be refused again. Of a damaged source rows may have been written
+    before the damage was noticed; a store at a URL that was not reached for a while is as good as
+    it was.
+    """
+    return isinstance(error, InputError) or (
+        isinstance(error, StoreError) and not job.url.is_remote
+    )
 
 
 def _ingest(execution: Execution, job: IngestJob, overwrite: bool, undo: ExitStack) -> Ingest:
@@ -120,6 +131,7 @@ def _ingest(execution: Execution, job: IngestJob, overwrite: bool, undo: ExitSta
     missing = missing_blocks(job.url)
     kept = manifest.n_blocks - len(missing)
     if unfinished is not None:
+        undo.callback(discard, job.url)
         execution.tell(Note(f"going on: {kept} of {manifest.n_blocks} blocks are done"))
     if missing:
         _write(execution, job, manifest, table, missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from scrlm_dask.config import Persist
@@ -64,7 +65,8 @@ def place_features(
     if features.in_memory:
         return features
     size, room = features.n_rows * features.row_bytes, _room(plan, worker_memories())
-    sizes = f"{size / 1e9:.2f} GB of features, room for {room / 1e9:.2f} GB beside the work"
+    space = "no limit" if math.isinf(room) else f"room for {room / 1e9:.2f} GB"
+    sizes = f"{size / 1e9:.2f} GB of features, {space} beside the work"
     if wanted == "yes" or (wanted == "auto" and size <= room and n_reads > 1):
         why = "as asked" if wanted == "yes" else "they fit"
         execution.tell(Note(f"features are held in the workers' memory: {why} ({sizes})"))
@@ -76,11 +78,11 @@ def place_features(
     return features
 
 
-def _room(plan: MemoryPlan, workers: list[WorkerMemory]) -> int:
+def _room(plan: MemoryPlan, workers: list[WorkerMemory]) -> float:
     """Bytes of features that the workers can hold together beside what k-means needs."""
     room = 0.0
     for worker in workers:
         if worker.limit is None:
-            return 2**62
+            return math.inf
         room += max(0.0, _KEPT_SHARE * worker.limit - plan.worker_bytes(worker.n_threads))
-    return int(_EVEN_SHARE * room)
+    return _EVEN_SHARE * room

@@ -51,10 +51,14 @@ def refine(
     *,
     sq_radius: float,
     seed: int,
+    began: float,
     weights: da.Array | None = None,
 ) -> Refinement:
-    """k-means from centers (k, p), first on growing samples of blocks if asked, then on all."""
-    loop = _Loop(execution, features, affine, sq_radius, weights, config, centers)
+    """k-means from centers (k, p), first on growing samples of blocks if asked, then on all.
+
+    `began` is when the run began, by the performance counter: `max_seconds` count from there.
+    """
+    loop = _Loop(execution, features, affine, sq_radius, weights, config, centers, began)
     for blocks in _samples(features.n_blocks, config.sample, seed):
         loop.run(blocks, _SAMPLE_ITERATIONS, tol=config.tol, inertia_tol=_SAMPLE_TOL)
     loop.run(None, config.max_iter, tol=config.tol, inertia_tol=config.inertia_tol)
@@ -72,9 +76,9 @@ class _Loop:
     weights: da.Array | None
     config: LloydConfig
     centers: NDArray[np.float64]
+    began: float
     iterations: list[IterationDone] = field(default_factory=list)
     stopped: str = ""
-    began: float = field(default_factory=time.perf_counter)
 
     def run(self, blocks: list[int] | None, most: int, tol: float, inertia_tol: float) -> None:
         """Iterate over the blocks, at most so often."""

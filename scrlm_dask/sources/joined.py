@@ -87,9 +87,20 @@ def join(parts: Sequence[Source]) -> Source:
     return JoinedSource(
         files=tuple(dict.fromkeys(file for part in parts for file in part.files)),
         shape=(sum(part.n_rows for part in parts), *first.shape[1:]),
-        dtype=np.result_type(*(part.dtype for part in parts)),
+        dtype=_common_dtype(parts),
         parts=tuple(parts),
     )
+
+
+def _common_dtype(parts: Sequence[Source]) -> np.dtype[Any]:
+    try:
+        return np.result_type(*(part.dtype for part in parts))
+    except TypeError as error:
+        other = next(part for part in parts if part.dtype != parts[0].dtype)
+        raise InputError(
+            f"{parts[0].what} holds {parts[0].dtype} and {other.what} holds {other.dtype}, which "
+            "have no type in common; write all of them as text, or all as numbers"
+        ) from error
 
 
 def recut(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,6 +22,7 @@ SUFFIXES = (".csv", ".tsv", ".txt")
 _STEP = 4096  # lines between two places that the index knows
 _PIECE = 2**24
 _SAMPLE = 2**20
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
 _NEWLINE = 10
 
 
@@ -133,20 +135,23 @@ class TextSource(Source):
                     f"{self.what} has {n if line.strip() else 0} fields and others have {expected}"
                 )
 
+    def notes(self) -> list[str]:
+        return [f"the first line of {self.what} is taken as names of columns"] * self.header
+
     def _dtype_of_first(self) -> np.dtype[Any]:
         """Integers, unless the first value is something else or has zeros in front."""
         text = _split(self._lines(0, 1)[0], self.delimiter)[self.fields[0]]
-        whole = text.lstrip("-").isdigit() and str(int(text)) == text
-        return np.dtype(np.int64) if whole else np.dtypes.StringDType()
+        return np.dtype(np.int64) if _is_int64(text) else np.dtypes.StringDType()
 
     def _integer(self, text: str, row: int) -> int:
-        try:
+        if _is_int64(text):
             return int(text)
-        except ValueError as error:
-            raise StoreError(
-                f"row {row} of {self.what} holds {text!r} in column "
-                f"{self.names[self.fields[0]]!r}, where row 0 holds an integer"
-            ) from error
+        # 02139 or 1_000 would become other names in silence
+        raise StoreError(
+            f"row {row} of {self.what} holds {text!r} in column {self.names[self.fields[0]]!r}, "
+            "where row 0 holds an integer; write integers plainly, or names of which the first is "
+            "no integer"
+        )
 
 
 def open_text(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> TextSource:
@@ -154,7 +159,7 @@ def open_text(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -
     first = _first_lines(path)
     delimiter = _delimiter(path, first[0])
     fields = _split(first[0], delimiter)
-    header = not all(_is_number(field) for field in fields)
+    header = _is_header(fields)
     names = tuple(fields) if header else tuple(str(i) for i in range(len(fields)))
     _check_names(path, names, asked)
     wanted = tuple(
@@ -258,6 +263,18 @@ def _split(line: str, delimiter: str | None) -> list[str]:
     return next(csv.reader([line], delimiter=delimiter))
 
 
+def _is_header(fields: list[str]) -> bool:
+    """Names of columns. Numbers among them can only be those that pandas gives: 0, 1, 2, ...
+
+    Nothing but 0, 1 may well be a row; nothing but 0, 1, 2, 3 and so on hardly is.
+    """
+    numbers = [field for field in fields if _is_number(field)]
+    if any(not _WHOLE.fullmatch(number) for number in numbers):
+        return False  # a row, perhaps with a name or with something missing
+    counted = [str(i) for i in range(len(numbers))]
+    return numbers == counted and (len(numbers) < len(fields) or len(fields) > 2)
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -281,6 +298,10 @@ def _check_numbers(
                 f"column {names[i]!r} of {path} holds {fields[i]!r} in row 0, which is no number; "
                 "name the columns of features with --column, or this one with --ids"
             )
+
+
+def _is_int64(text: str) -> bool:
+    return _WHOLE.fullmatch(text) is not None and -(2**63) <= int(text) < 2**63
 
 
 def _shortened(names: Sequence[str]) -> str:

@@ -36,6 +36,10 @@ class NpyColumn:
             piece = filesystem.cat_file(
                 path, start=self.offset + start * size, end=self.offset + stop * size
             )
+        if len(piece) != (stop - start) * size:
+            raise StoreError(
+                f"{self.location} ends before row {stop - 1} now; do not write to it during a run"
+            )
         return np.frombuffer(piece, self.dtype)
 
 

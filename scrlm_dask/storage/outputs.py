@@ -71,6 +71,7 @@ def move_into_place(staged: Location, path: Place) -> None:
     """Put what was written at `staging(path)`, now that it is finished, where it belongs."""
     target = locate(path)
     if staged != target:
+        _unmark(target)
         target.remove(last=_MARKS)
         staged.rename(target)
 

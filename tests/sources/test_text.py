@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from scrlm_dask.errors import InputError, StoreError
@@ -97,3 +98,31 @@ def test_no_text(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"1,2\n\xff\xfe\n")
     with pytest.raises(StoreError, match=r"x\.csv is no text"):
         open_text(str(tmp_path / "x.csv"))
+
+
+def test_the_names_that_pandas_gives_are_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    x = np.arange(6.0).reshape(2, 3)
+    pandas.DataFrame(x).to_csv(path, index=False)
+    np.testing.assert_array_equal(open_text(str(path)).read(0, 2), x)
+    pandas.DataFrame({"name": ["a", "b"], 0: x[:, 0], 1: x[:, 1]}).to_csv(path, index=False)
+    source = open_text(str(path), apart=["name"])
+    np.testing.assert_array_equal(source.read(0, 2), x[:, :2])
+
+
+@pytest.mark.parametrize("first", ["0.1,NA,0.3", "0.1,,0.3", "a,0.5,0.6"])
+def test_a_row_with_something_else_in_it_is_no_header(tmp_path: Path, first: str) -> None:
+    (tmp_path / "x.csv").write_text(f"{first}\n1,2,3\n")
+    with pytest.raises(InputError, match="row 0, which is no number"):
+        open_text(str(tmp_path / "x.csv"))
+
+
+@pytest.mark.parametrize("other", ["02139", "1_000", "--5", "²", str(2**63)])
+def test_ids_that_would_become_others_are_refused(tmp_path: Path, other: str) -> None:
+    (tmp_path / "ids.csv").write_text(f"10001\n{other}\n")
+    source = open_text_values(str(tmp_path / "ids.csv"), 2)
+    with pytest.raises(StoreError, match=r"row 1 of .*where row 0 holds an integer"):
+        source.read(0, 2)
+    (tmp_path / "ids.csv").write_text(f"{other}\n10001\n")  # as the first it makes all of them text
+    found = open_text_values(str(tmp_path / "ids.csv"), 2).read(0, 2)
+    assert found.tolist() == [other, "10001"]
