@@ -472,7 +472,7 @@ class TestEmptyClusters:
         notes = [event.text for event in heard if isinstance(event, Note) and event.warning]
         assert notes == [
             "2 of 3 clusters are empty: more iterations would move them to badly served rows, "
-            "ask for fewer"
+            "unless fewer rows differ than there are clusters"
         ]
         with pytest.warns(scrlm_dask.ScrlmWarning, match="2 of 3 clusters are empty"):
             kmeans(x, KMeansConfig(3, init))

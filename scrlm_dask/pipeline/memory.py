@@ -13,7 +13,7 @@ from scrlm_dask.passes.clients import WorkerMemory, worker_memories
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.features import Features, hold_features
 
-_PROCESS_BYTES = 250 * 10**6  # Python, its libraries and compiled kernels before anything is read
+_PROCESS_BYTES = 320 * 10**6  # Python, its libraries and compiled kernels before anything is read
 _KEPT_SHARE = 0.6  # Dask begins to spill above this share of a worker's limit
 _EVEN_SHARE = 0.85  # workers do not get exactly equal shares of the blocks
 
