@@ -15,7 +15,7 @@ from scrlm_dask.sources.clip import looks_like_clip, open_clip
 from scrlm_dask.sources.huggingface import looks_like_dataset, open_dataset
 from scrlm_dask.sources.joined import join
 from scrlm_dask.sources.npz import open_npz
-from scrlm_dask.sources.shards import files_in, matching
+from scrlm_dask.sources.shards import files_in, matching, unshelled
 from scrlm_dask.sources.zarr_store import looks_like_zarr, open_zarr, open_zarr_values
 from scrlm_dask.storage.locations import Options, absolute, is_remote, locate
 
@@ -116,7 +116,8 @@ def open_source(
     if not paths:
         raise InputError("no source was given; name at least one file or folder")
     request = Request(options, tuple(apart), storage_options)
-    found = [part for path in paths for part in _open_path(str(path), request)]
+    ordered = unshelled([str(path) for path in paths])
+    found = [part for path in ordered for part in _open_path(path, request)]
     source = join(found)
     if len(source.shape) != 2 or 0 in source.shape:
         raise InputError(

@@ -18,6 +18,13 @@ def numeric_order(paths: Sequence[str]) -> list[str]:
     return sorted(paths, key=_key)
 
 
+def unshelled(paths: Sequence[str]) -> list[str]:
+    """Paths as they were given, but files that a shell put in its order, 10 before 2, by number."""
+    given = list(paths)
+    expanded = len(given) > 1 and given == sorted(given) and all(Path(p).is_file() for p in given)
+    return numeric_order(given) if expanded else given
+
+
 def matching(pattern: str) -> list[str]:
     """Files that a pattern names, in order; a gap between their numbers is an error."""
     found = numeric_order(

@@ -24,6 +24,7 @@ _PIECE = 2**24
 _SAMPLE = 2**20
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
 _NEWLINE = 10
+_NO_TEXT = "\x1f"  # separates fields, in which commas may stand
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,14 @@ class TextSource(Source):
                 dtype=np.float64,
             )
         except ValueError as error:
-            for number, line in enumerate(lines):
+            split = [_split(line, self.delimiter) for line in lines]
+            if any(not row[field].strip() for row in split for field in self.fields):
+                # nothing at all is how pandas writes NaN
+                filled = [_NO_TEXT.join(t.strip() or "nan" for t in row) for row in split]
+                return replace(self, delimiter=_NO_TEXT)._parsed(filled, start)
+            for number, row in enumerate(split):
                 for field in self.fields:
-                    text = _split(line, self.delimiter)[field]
+                    text = row[field]
                     if not _is_number(text):
                         raise StoreError(
                             f"row {start + number} of {self.what} holds {text!r} in column "
@@ -162,6 +168,11 @@ def open_text(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -
     header = _is_header(fields)
     names = tuple(fields) if header else tuple(str(i) for i in range(len(fields)))
     _check_names(path, names, asked)
+    if header and not names[0] and not asked:
+        raise InputError(
+            f"the first column of {path} has no name: it looks like the index of pandas, which is "
+            "no feature; write the file with index=False, or name the columns with --column"
+        )
     wanted = tuple(
         i for i, name in enumerate(names) if (name in asked if asked else name not in apart)
     )
@@ -293,7 +304,7 @@ def _check_numbers(
     path: str, fields: list[str], names: tuple[str, ...], wanted: tuple[int, ...]
 ) -> None:
     for i in wanted:
-        if i < len(fields) and not _is_number(fields[i]):
+        if i < len(fields) and fields[i].strip() and not _is_number(fields[i]):
             raise InputError(
                 f"column {names[i]!r} of {path} holds {fields[i]!r} in row 0, which is no number; "
                 "name the columns of features with --column, or this one with --ids"

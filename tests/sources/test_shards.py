@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.shards import check_no_gap, files_in, matching, numeric_order
+from scrlm_dask.sources.shards import check_no_gap, files_in, matching, numeric_order, unshelled
 
 
 def test_numbers_are_in_order() -> None:
@@ -62,3 +62,11 @@ def test_files_of_several_kinds(tmp_path: Path) -> None:
     (tmp_path / "x.csv").touch()
     with pytest.raises(InputError, match=r"several kinds \(\.csv, \.npy\)"):
         files_in(str(tmp_path), (".npy", ".csv"))
+
+
+def test_files_in_the_order_of_a_shell_go_by_number(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"part_{i}.npy") for i in range(12)]
+    for path in paths:
+        Path(path).touch()
+    assert unshelled(sorted(paths)) == paths
+    assert unshelled(paths[::-1]) == paths[::-1]  # an order that no shell makes is meant
