@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from rich.table import Table
 
-_BAR = 20
+_BAR = 8
 _MOST_ROWS = 20
 
 
@@ -74,8 +74,8 @@ def iterations_table(record: dict[str, Any]) -> Table:
 
     iterations = record["iterations"]
     table = Table(title=f"k-means ended by {record['stopped']}", title_justify="left")
-    for name in ("iteration", "inertia", "", "shift", "moved rows", "empty", "seconds"):
-        table.add_column(name, justify="left" if name == "" else "right", no_wrap=True)
+    for name in ("", "inertia", "per row", "shift", "moved", "empty", "seconds"):
+        table.add_column(name, justify="left" if name == "per row" else "right", no_wrap=True)
     # a row's share: samples have fewer rows
     values = [it["inertia"] / max(it["rows"], 1) for it in iterations]
     low, high = min(values, default=0.0), max(values, default=0.0)
