@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,11 @@ from numpy.typing import NDArray
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.compiled import compiled
 from scrlm_dask.kernels.mixture import ClusterSums
-from scrlm_dask.kernels.points import Points, Tile, exact_sq_distance, tiles
+from scrlm_dask.kernels.nearest import measure_rows, nearest_centers
+from scrlm_dask.kernels.points import Points, exact_sq_distance, tiles, underflow
+from scrlm_dask.kernels.pruning import Prune, Pruned
+from scrlm_dask.kernels.shadows import DENSE
+from scrlm_dask.kernels.summing import sum_rows
 
 
 @dataclass(frozen=True)
@@ -20,16 +23,19 @@ class Assignment:
     """Where each row of a block belongs; distances in the model's space."""
 
     labels: NDArray[np.int32]  # (rows,) OUTLIER if no center is closer than the radius
-    sq_distances: NDArray[np.float64]  # (rows,) to the nearest center; inf if there is none
-    second_sq_distances: NDArray[np.float64]  # (rows,) to the second-nearest; inf if there is none
+    sq_distances: NDArray[np.float64]  # (rows,) to the nearest center; NaN where not looked for
+    second_sq_distances: NDArray[np.float64] | None  # (rows,) to the second-nearest, if asked for
+    pruned: Pruned = field(default_factory=Pruned)
 
     @property
     def distances(self) -> NDArray[np.float32]:
         return np.sqrt(self.sq_distances).astype(np.float32)
 
     @property
-    def margins(self) -> NDArray[np.float32]:
+    def margins(self) -> NDArray[np.float32] | None:
         """How much farther the second-nearest center is: small where the label is a close call."""
+        if self.second_sq_distances is None:
+            return None
         second = np.sqrt(self.second_sq_distances)
         nearest = np.where(np.isfinite(self.sq_distances), np.sqrt(self.sq_distances), 0.0)
         return (second - nearest).astype(np.float32)
@@ -43,9 +49,25 @@ class SummedAssignment:
     sums: ClusterSums
 
 
-def assign_rows(block: NDArray[Any], centers: Points, sq_radius: float) -> Assignment:
-    """Label each row of a block (rows, p) with its nearest center (k, p), ties to the first."""
-    return _join([part for _, part in _assign_tiles(block, centers, sq_radius)])
+def assign_rows(
+    block: NDArray[Any],
+    centers: Points,
+    sq_radius: float,
+    *,
+    margins: bool = False,
+    prune: Prune = "auto",
+) -> Assignment:
+    """Label each row of a block (rows, p) with its nearest center (k, p), ties to the first.
+
+    With `margins` the second-nearest center is looked for, too, and how far outliers lie from the
+    nearest one. That leaves little to rule out, so every distance is taken.
+    """
+    if margins:
+        return _cut_off(_two_nearest(block, centers)[0], sq_radius)
+    found = nearest_centers(block, centers, sq_radius, prune)
+    sq_distances = measure_rows(block, found, centers)
+    sq_distances[~(sq_distances < sq_radius)] = np.nan
+    return _cut_off(Assignment(found.labels, sq_distances, None, found.pruned), sq_radius)
 
 
 def assign_and_sum(
@@ -53,76 +75,36 @@ def assign_and_sum(
     centers: Points,
     sq_radius: float,
     weights: NDArray[np.float64] | None = None,
+    *,
+    margins: bool = False,
+    prune: Prune = "auto",
 ) -> SummedAssignment:
-    """`assign_rows`, and each cluster's sums while its rows are still in cache.
-
-    `weights` (rows,) says how much each row counts in the sums.
-    """
-    sums = RunningSums(centers, len(block), weights)
-    parts = []
-    for tile, part in _assign_tiles(block, centers, sq_radius):
-        sums.add(tile, part.labels, part.sq_distances)
-        parts.append(part)
-    return SummedAssignment(_join(parts), sums.finish())
-
-
-class RunningSums:
-    """The clusters' sums of a block as its tiles go by."""
-
-    def __init__(
-        self, centers: Points, n_rows: int, weights: NDArray[np.float64] | None = None
-    ) -> None:
-        k, p = centers.raw.shape
-        self._centers = centers
-        self.weights = np.ones(n_rows) if weights is None else weights
-        self._counts, self._masses = np.zeros(k, np.int64), np.zeros(k)
-        self._offsets = np.zeros((k, p))
-        self._sq_distances, self._input_sq_distances = np.zeros(k), np.zeros(k)
-
-    def add(self, tile: Tile, labels: NDArray[np.int32], sq_distances: NDArray[np.float64]) -> None:
-        _add_rows(
-            tile.raw,
-            tile.inv_norms,
-            self.weights[tile.start : tile.stop],
-            labels,
-            sq_distances,
-            self._centers.raw,
-            self._centers.inv_norms,
-            *self.arrays,
-        )
-
-    @property
-    def arrays(self) -> tuple[NDArray[Any], ...]:
-        """What a kernel adds rows to: counts, masses, offsets and both sums of squares."""
-        return (
-            self._counts,
-            self._masses,
-            self._offsets,
-            self._sq_distances,
-            self._input_sq_distances,
-        )
-
-    def finish(self) -> ClusterSums:
-        return ClusterSums(
-            self._counts,
-            self._masses,
-            self._offsets,
-            self._sq_distances,
-            self._input_sq_distances,
-            len(self.weights),
-            float(self.weights.sum()),
-        )
+    """`assign_rows`, and each cluster's sums. `weights` (rows,) says how much each row counts."""
+    if margins:
+        two, inv_norms = _two_nearest(block, centers)
+        summed = sum_rows(block, two.labels, inv_norms, centers, sq_radius, weights)
+        return SummedAssignment(_cut_off(two, sq_radius), summed.sums)
+    found = nearest_centers(block, centers, sq_radius, prune)
+    summed = sum_rows(block, found.labels, found.inv_norms, centers, sq_radius, weights)
+    assignment = Assignment(summed.labels, summed.sq_distances, None, found.pruned)
+    return SummedAssignment(assignment, summed.sums)
 
 
-def _assign_tiles(
-    block: NDArray[Any], centers: Points, sq_radius: float
-) -> Iterator[tuple[Tile, Assignment]]:
+def _cut_off(found: Assignment, sq_radius: float) -> Assignment:
+    """The same, rows outside the radius being outliers."""
+    inside = found.sq_distances < sq_radius  # NaN is not
+    return replace(found, labels=np.where(inside, found.labels, OUTLIER).astype(np.int32))
+
+
+def _two_nearest(block: NDArray[Any], centers: Points) -> tuple[Assignment, NDArray[np.float64]]:
+    """The nearest and the second-nearest center of each row, and 1 / |x| where that matters."""
+    labels, inv_norms = np.full(len(block), OUTLIER, np.int32), np.ones(len(block))
+    nearest, second = np.full(len(block), np.inf), np.full(len(block), np.inf)
     for tile in tiles(block, centers):
-        rows = len(tile.raw)
-        labels = np.full(rows, OUTLIER, np.int32)
-        nearest, second = np.full(rows, np.inf), np.full(rows, np.inf)
+        here = slice(int(tile.positions[0]), int(tile.positions[-1]) + 1)
+        inv_norms[here] = tile.inv_norms
         if len(centers.raw):
-            _nearest_two(
+            _label_two(
                 tile.products,
                 tile.raw,
                 tile.inv_norms,
@@ -132,26 +114,17 @@ def _assign_tiles(
                 centers.sq_norms,
                 centers.scale,
                 centers.error_factor,
-                labels,
-                nearest,
-                second,
+                underflow(centers.raw.shape[1]),
+                labels[here],
+                nearest[here],
+                second[here],
             )
-        labels[~(nearest < sq_radius)] = OUTLIER
-        yield tile, Assignment(labels, nearest, second)
-
-
-def _join(parts: list[Assignment]) -> Assignment:
-    if not parts:
-        return Assignment(np.empty(0, np.int32), np.empty(0), np.empty(0))
-    return Assignment(
-        np.concatenate([part.labels for part in parts]),
-        np.concatenate([part.sq_distances for part in parts]),
-        np.concatenate([part.second_sq_distances for part in parts]),
-    )
+    pairs = len(block) * len(centers.raw)
+    return Assignment(labels, nearest, second, Pruned({str(DENSE): 1}, pairs, 0, pairs)), inv_norms
 
 
 @compiled()
-def _nearest_two(  # type: ignore[no-untyped-def]
+def _label_two(  # type: ignore[no-untyped-def]
     products,
     raw,
     inv_norms,
@@ -161,6 +134,7 @@ def _nearest_two(  # type: ignore[no-untyped-def]
     c_sq_norms,
     scale,
     error_factor,
+    floor,
     labels,
     nearest,
     second,
@@ -170,7 +144,7 @@ def _nearest_two(  # type: ignore[no-untyped-def]
         # |c|^2 - 2 y.c ranks centers like the distance: its second least upper bound
         best = runner_up = np.inf
         for j in range(k):
-            error = error_factor * (sq_norms[i] + c_sq_norms[j])
+            error = error_factor * (sq_norms[i] + c_sq_norms[j]) + floor
             upper = c_sq_norms[j] - 2.0 * products[i, j] + error
             if upper < runner_up:
                 if upper < best:
@@ -179,7 +153,7 @@ def _nearest_two(  # type: ignore[no-untyped-def]
                     runner_up = upper
         # whatever rounding could put among the first two is measured exactly
         for j in range(k):
-            error = error_factor * (sq_norms[i] + c_sq_norms[j])
+            error = error_factor * (sq_norms[i] + c_sq_norms[j]) + floor
             if c_sq_norms[j] - 2.0 * products[i, j] - error > runner_up:
                 continue
             sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
@@ -187,41 +161,3 @@ def _nearest_two(  # type: ignore[no-untyped-def]
                 second[i], nearest[i], labels[i] = nearest[i], sq_dist, j
             elif sq_dist < second[i]:
                 second[i] = sq_dist
-
-
-@compiled()
-def _add_rows(  # type: ignore[no-untyped-def]
-    raw,
-    inv_norms,
-    weights,
-    labels,
-    row_sq_distances,
-    c_raw,
-    c_inv_norms,
-    counts,
-    masses,
-    offsets,
-    sq_distances,
-    input_sq_distances,
-):
-    for i in range(len(labels)):
-        k = labels[i]
-        if k < 0:
-            continue
-        counts[k] += 1
-        masses[k] += weights[i]
-        sq_distances[k] += weights[i] * row_sq_distances[i]
-        input_sq_distances[k] += weights[i] * add_offset(
-            raw[i], inv_norms[i], c_raw[k], c_inv_norms[k], weights[i], offsets[k]
-        )
-
-
-@compiled("reassoc", "contract")
-def add_offset(x, x_inv_norm, c, c_inv_norm, weight, offset):  # type: ignore[no-untyped-def]
-    """Add a row's weighted difference from its center; returns its square, in input units."""
-    total = 0.0
-    for j in range(x.shape[0]):
-        d = x[j] * x_inv_norm - c[j] * c_inv_norm
-        offset[j] += weight * d
-        total += d * d
-    return total

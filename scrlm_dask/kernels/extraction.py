@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels.compiled import compiled
-from scrlm_dask.kernels.loss import LossPart
+from scrlm_dask.kernels.loss import Losses
 from scrlm_dask.kernels.points import Points, exact_sq_distance, squared_radius
 
 # Losses closer than this share of themselves are one loss: duplicated rows and mirrored pairs tie
 # in truth but not in float32, and which of them wins must not hang on rounding.
 TIE_TOLERANCE = 1e-5
-_BATCH = 256
+TOGETHER, AGAINST = 256, 4096  # candidates that are compared at a time
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Extraction:
 def extract_centers(
     candidates: Points,
     candidate_rows: NDArray[np.int64],
-    part: LossPart,
+    losses: Losses,
     rho: float,
     F: float,
     max_clusters: int | None,
@@ -43,11 +43,11 @@ def extract_centers(
     """
     sq_radius = squared_radius(rho, F, candidates.raw.shape[1])
     limit = len(candidate_rows) if max_clusters is None else max_clusters
-    alive = np.flatnonzero(part.neighbors >= min_neighbors)
-    order = alive[_loss_order(part.losses[alive], candidate_rows[alive], F)]
+    alive = np.flatnonzero(losses.neighbors >= min_neighbors)
+    order = alive[loss_order(losses.losses[alive], candidate_rows[alive], F)]
     picks: list[int] = []
     while len(order) and len(picks) < limit:
-        batch = order[:_BATCH]
+        batch = order[:TOGETHER]
         suppressed = np.zeros(len(batch), np.bool_)
         near = _near(candidates, batch, batch, sq_radius)
         new: list[int] = []
@@ -58,12 +58,10 @@ def extract_centers(
         picks += new
         order = _survivors(candidates, np.array(new), order[len(batch) :], sq_radius)
     chosen = np.array(picks, np.int64)
-    return Extraction(chosen, part.losses[chosen], part.neighbors[chosen])
+    return Extraction(chosen, losses.losses[chosen], losses.neighbors[chosen])
 
 
-def _loss_order(
-    losses: NDArray[np.float64], rows: NDArray[np.int64], F: float
-) -> NDArray[np.int64]:
+def loss_order(losses: NDArray[np.float64], rows: NDArray[np.int64], F: float) -> NDArray[np.int64]:
     """Positions by rising loss; those that tie stand by row number."""
     order = np.argsort(losses, kind="stable")
     return order[np.lexsort((rows[order], _tie_groups(losses[order], F)))]
@@ -86,8 +84,8 @@ def _survivors(
 ) -> NDArray[np.int64]:
     """Those of `rest` that lie outside the radius of every pick."""
     keep = np.ones(len(rest), np.bool_)
-    for start in range(0, len(rest), 16 * _BATCH):
-        some = slice(start, start + 16 * _BATCH)
+    for start in range(0, len(rest), AGAINST):
+        some = slice(start, start + AGAINST)
         keep[some] = ~_near(candidates, picks, rest[some], sq_radius).any(axis=0)
     return rest[keep]
 

@@ -72,7 +72,9 @@ def coarse(histogram: LogHistogram, n_bins: int) -> Histogram:
 
 def histogram_of(values: NDArray[np.float64], n_bins: int) -> Histogram:
     """Counts in bins of equal width from 0 on."""
-    counts, edges = np.histogram(values, n_bins, range=(0.0, max(float(values.max()), 1e-300)))
+    counts, edges = np.histogram(
+        values, n_bins, range=(0.0, max(float(values.max(initial=0.0)), 1e-300))
+    )
     return Histogram(edges, counts)
 
 

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels import OUTLIER
-from scrlm_dask.kernels.assignment import RunningSums, add_offset
-from scrlm_dask.kernels.compiled import compiled
 from scrlm_dask.kernels.mixture import ClusterSums, cluster_drifts, merge_sums
-from scrlm_dask.kernels.points import Points, exact_sq_distance, inverse_norms, tiles
+from scrlm_dask.kernels.nearest import nearest_centers
+from scrlm_dask.kernels.points import Points, inverse_norms
 from scrlm_dask.kernels.preprocessing import FloatArray, native_float
+from scrlm_dask.kernels.pruning import Prune, Pruned, merge_pruned
+from scrlm_dask.kernels.summing import sum_rows
 
 _ROUNDINGS = 16  # of float64, between a row and the mean of rows that are all alike
-_SLAB_ROWS = 8192
 MOST_WORST = 16  # worst-served rows that a pass brings home; more empty clusters wait for the next
 
 
@@ -41,6 +41,7 @@ class LloydPart:
     sums: ClusterSums
     moved: int  # rows that count and whose label is another than before; all without one before
     worst: WorstRows
+    pruned: Pruned
 
 
 @dataclass(frozen=True)
@@ -67,35 +68,23 @@ def lloyd_part(
     centers: Points,
     sq_radius: float,
     weights: NDArray[np.float64] | None = None,
+    prune: Prune = "auto",
+    held: NDArray[np.float32] | None = None,
 ) -> LloydBlock:
     """Label the rows of a block (rows, p) that begins at row `start`, and sum them by label.
 
-    `weights` (rows,) says how much each row counts.
+    `weights` (rows,) says how much each row counts, and `held` (rows, q) where it lies along the
+    centers' axes, if that is known.
     """
-    labels, inv_norms = _nearest_labels(block, centers)
-    sq_distances = np.empty(len(block))
-    sums = RunningSums(centers, len(block), weights)
-    for first in range(0, len(block), _SLAB_ROWS):
-        here = slice(first, first + _SLAB_ROWS)
-        _add_slab(
-            # by cluster: its center and its sums are fetched once for all of its rows
-            np.argsort(labels[here], kind="stable"),
-            native_float(block[here]),
-            inv_norms[here],
-            sums.weights[here],
-            centers.raw,
-            centers.inv_norms,
-            centers.scale,
-            sq_radius,
-            labels[here],
-            sq_distances[here],
-            *sums.arrays,
-        )
+    found = nearest_centers(block, centers, sq_radius, prune, held)
+    summed = sum_rows(block, found.labels, found.inv_norms, centers, sq_radius, weights)
+    labels, sq_distances = summed.labels, summed.sq_distances
     counting = None if weights is None else weights > 0.0
     apart = (labels != OUTLIER) & (sq_distances > _sq_roundings(centers)[labels])
     badly = apart if counting is None else apart & counting
     worst = _worst_rows(block, start, np.where(badly, sq_distances, 0.0))
-    return LloydBlock(LloydPart(sums.finish(), len(block), worst), labels, counting)
+    part = LloydPart(summed.sums, len(block), worst, found.pruned)
+    return LloydBlock(part, labels, counting)
 
 
 def compared(found: LloydBlock, previous: NDArray[np.int32]) -> LloydPart:
@@ -109,26 +98,6 @@ def compared(found: LloydBlock, previous: NDArray[np.int32]) -> LloydPart:
     return replace(found.part, moved=int(np.count_nonzero(changed)))
 
 
-def nearest_labels(
-    block: NDArray[Any], centers: Points
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Nearest center of each row (rows,), ties to the first, and the squared distance to it."""
-    labels, inv_norms = _nearest_labels(block, centers)
-    sq_distances = np.empty(len(block))
-    for first in range(0, len(block), _SLAB_ROWS):
-        here = slice(first, first + _SLAB_ROWS)
-        _measure_slab(
-            native_float(block[here]),
-            inv_norms[here],
-            centers.raw,
-            centers.inv_norms,
-            centers.scale,
-            labels[here],
-            sq_distances[here],
-        )
-    return labels, sq_distances
-
-
 def merge_lloyd(a: LloydPart, b: LloydPart) -> LloydPart:
     worst = WorstRows(
         np.concatenate([a.worst.sq_distances, b.worst.sq_distances]),
@@ -137,7 +106,8 @@ def merge_lloyd(a: LloydPart, b: LloydPart) -> LloydPart:
     )
     order = np.lexsort((worst.numbers, -worst.sq_distances))[:MOST_WORST]
     worst = WorstRows(worst.sq_distances[order], worst.numbers[order], worst.raw[order])
-    return LloydPart(merge_sums(a.sums, b.sums), a.moved + b.moved, worst)
+    pruned = merge_pruned(a.pruned, b.pruned)
+    return LloydPart(merge_sums(a.sums, b.sums), a.moved + b.moved, worst, pruned)
 
 
 def inertia(sums: ClusterSums, sq_radius: float = math.inf) -> float:
@@ -179,31 +149,6 @@ def relative_shift(
     return math.sqrt(mean_sq_shift / mean_sq_distance) if mean_sq_distance > 0.0 else math.inf
 
 
-def _nearest_labels(
-    block: NDArray[Any], centers: Points
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Nearest center of each row, ties to the first, and 1 / |x| where rows have unit length."""
-    labels, inv_norms = np.empty(len(block), np.int32), np.empty(len(block))
-    half_sq_norms = (0.5 * centers.sq_norms).astype(np.float32)
-    largest_sq_norm = centers.sq_norms.max()
-    for tile in tiles(block, centers):
-        here = slice(tile.start, tile.stop)
-        inv_norms[here] = tile.inv_norms
-        _label_tile(
-            tile.products,
-            tile.raw,
-            tile.inv_norms,
-            tile.sq_norms,
-            centers.raw,
-            centers.inv_norms,
-            half_sq_norms,
-            centers.error_factor * (tile.sq_norms + largest_sq_norm),
-            centers.scale,
-            labels[here],
-        )
-    return labels, inv_norms
-
-
 def _sq_roundings(centers: Points) -> NDArray[np.float64]:
     """Squared distances (k,) that rounding may leave between a center and a row that lies on it.
 
@@ -240,101 +185,3 @@ def _unit_or(points: NDArray[np.float64], others: NDArray[np.float64]) -> NDArra
     """Points (k, p) at unit length; where one has no direction, the other in its place."""
     norms = np.sqrt(np.square(points).sum(axis=1, keepdims=True))
     return np.asarray(np.where(norms > 0.0, points / np.where(norms > 0.0, norms, 1.0), others))
-
-
-@compiled()
-def _label_tile(  # type: ignore[no-untyped-def]
-    products,
-    raw,
-    inv_norms,
-    sq_norms,
-    c_raw,
-    c_inv_norms,
-    c_half_sq_norms,
-    errors,
-    scale,
-    labels,
-):
-    rows, k = products.shape
-    values = np.empty(k, np.float32)
-    # floats above 0 rank like their bits, and the least integer is found many at a time
-    bits = values.view(np.int32)
-    # a byte a center, looked through eight at a time: nearly all of them are 0
-    maybe = np.zeros(-(-k // 8) * 8, np.uint8)
-    eights = maybe.view(np.uint64)
-    least = np.empty(1, np.int32)
-    least_value = least.view(np.float32)
-    for i in range(rows):
-        # half of the squared distance, nearly
-        half_sq_norm = np.float32(0.5 * sq_norms[i])
-        for j in range(k):
-            values[j] = (c_half_sq_norms[j] - products[i, j]) + half_sq_norm
-        low = bits[0]
-        for j in range(k):
-            low = min(low, bits[j])
-        # rounding can go below 0, where bits rank the other way round: then 0 is no worse a limit
-        least[0] = low
-        limit = np.float32(max(np.float64(least_value[0]), 0.0) + errors[i])
-        for j in range(k):
-            maybe[j] = values[j] <= limit
-        # where rounding could put several first they are measured exactly
-        label, nearest = -1, np.inf
-        for eight in range(len(eights)):
-            if eights[eight] == 0:
-                continue
-            for j in range(8 * eight, 8 * eight + 8):
-                if maybe[j] == 0:
-                    continue
-                if label < 0:
-                    label = j
-                    continue
-                if nearest == np.inf:
-                    nearest = exact_sq_distance(
-                        raw[i], inv_norms[i], c_raw[label], c_inv_norms[label], scale
-                    )
-                sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
-                if sq_dist < nearest:
-                    label, nearest = j, sq_dist
-        labels[i] = label
-
-
-@compiled()
-def _measure_slab(  # type: ignore[no-untyped-def]
-    raw, inv_norms, c_raw, c_inv_norms, scale, labels, sq_distances
-):
-    for i in range(len(labels)):
-        k = labels[i]
-        sq_distances[i] = exact_sq_distance(raw[i], inv_norms[i], c_raw[k], c_inv_norms[k], scale)
-
-
-@compiled()
-def _add_slab(  # type: ignore[no-untyped-def]
-    order,
-    raw,
-    inv_norms,
-    weights,
-    c_raw,
-    c_inv_norms,
-    scale,
-    sq_radius,
-    labels,
-    sq_distances,
-    counts,
-    masses,
-    offsets,
-    sq_sums,
-    input_sq_sums,
-):
-    for i in order:
-        k = labels[i]
-        sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[k], c_inv_norms[k], scale)
-        sq_distances[i] = sq_dist
-        if not sq_dist < sq_radius:
-            labels[i] = OUTLIER
-            continue
-        counts[k] += 1
-        masses[k] += weights[i]
-        sq_sums[k] += weights[i] * sq_dist
-        input_sq_sums[k] += weights[i] * add_offset(
-            raw[i], inv_norms[i], c_raw[k], c_inv_norms[k], weights[i], offsets[k]
-        )

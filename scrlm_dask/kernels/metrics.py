@@ -97,6 +97,21 @@ def scores(table: Contingency) -> Scores:
     )
 
 
+def with_outlier_cluster(table: Contingency) -> Contingency:
+    """The same rows, where the cluster that the outliers match best is called the outlier.
+
+    For methods that know no outliers and were given a cluster more: the outliers are a class of
+    the matching, which gives each class, this one too, at most one cluster.
+    """
+    is_outlier = table.truth_ids == OUTLIER
+    outlier_class = int(table.truth_ids.max(initial=0)) + 1
+    classes = np.where(is_outlier, outlier_class, table.truth_ids)
+    matching, _ = _best_matching(_count(classes, table.label_ids, table.counts))
+    matched = [label for label, truth in matching.items() if truth == outlier_class]
+    called = np.isin(table.label_ids, matched)
+    return _count(table.truth_ids, np.where(called, OUTLIER, table.label_ids), table.counts)
+
+
 def _integers(name: str, values: ArrayLike) -> NDArray[np.int64]:
     array = np.asarray(values)
     if array.ndim != 1:

@@ -85,17 +85,25 @@ def mixture_parameters(
     n_features = scale.size
     drifts = cluster_drifts(sums)
     mean_sq = _mean_sq(sums, sums.sq_distances, drifts * scale)
-    sigmas = [truncated_sigma(value, n_features, radius) for value in mean_sq.tolist()]
-    inside = np.array([_share_inside(sigma, n_features, radius) for sigma in sigmas])
+    sigmas = model_sigmas(sums, scale, radius)
+    inside = np.array([_share_inside(sigma, n_features, radius) for sigma in sigmas.tolist()])
     weights = sums.masses / (sums.total_mass or 1.0) / inside
     total = float(weights.sum())
     return Mixture(
         # clusters that overlap share the rows that each correction adds: together at most all
         weights=weights / max(total, 1.0),
         means=centers + drifts,
-        sigmas=_in_input_units(np.array(sigmas), mean_sq, sums, drifts),
+        sigmas=_in_input_units(sigmas, mean_sq, sums, drifts),
         outlier_weight=max(0.0, 1.0 - total),
     )
+
+
+def model_sigmas(
+    sums: ClusterSums, scale: NDArray[np.float64], radius: float
+) -> NDArray[np.float64]:
+    """Sigma (k,) of each cluster in model units, where rho is measured, too."""
+    mean_sq = _mean_sq(sums, sums.sq_distances, cluster_drifts(sums) * scale)
+    return np.array([truncated_sigma(value, scale.size, radius) for value in mean_sq.tolist()])
 
 
 def _mean_sq(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.kernels.lloyd import nearest_labels
+from scrlm_dask.kernels.nearest import measure_rows, nearest_centers
 from scrlm_dask.kernels.points import Points
 from scrlm_dask.kernels.preprocessing import FloatArray, native_float
 
@@ -34,8 +34,9 @@ class DrawnRows:
 
 def serve(block: NDArray[Any], points: Points, first: int, before: Served | None) -> Served:
     """Account for new points, numbered from `first` on; those drawn earlier win ties."""
-    labels, sq_distances = nearest_labels(block, points)
-    nearest = first + labels.astype(np.int64)
+    found = nearest_centers(block, points)
+    sq_distances = measure_rows(block, found, points)
+    nearest = first + found.labels.astype(np.int64)
     if before is None:
         return Served(sq_distances, nearest)
     closer = sq_distances < before.sq_distances

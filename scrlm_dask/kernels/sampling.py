@@ -23,6 +23,9 @@ class Purpose(IntEnum):
     INIT_ROUNDS = 8
     SHUFFLE = 9
     INSPECTED_ROWS = 10
+    SCAN_ROWS = 11
+    SCAN_ORDER = 12
+    COMPARED_ROWS = 13
 
 
 def stream(seed: int, purpose: Purpose, *index: int) -> np.random.Generator:
@@ -37,6 +40,11 @@ def sample_rows(seed: int, purpose: Purpose, n_rows: int, size: int) -> NDArray[
     left_out = np.zeros(n_rows, np.bool_)
     left_out[_distinct(rng, n_rows, n_rows - size)] = True
     return np.flatnonzero(~left_out)
+
+
+def random_order(seed: int, purpose: Purpose, n_rows: int) -> NDArray[np.int64]:
+    """Gathered rows come sorted by row number: candidates must not be the first of a sorted set."""
+    return stream(seed, purpose).permutation(n_rows)
 
 
 def _distinct(rng: np.random.Generator, n_rows: int, size: int) -> NDArray[np.int64]:

@@ -9,19 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels.extraction import extract_centers
-from scrlm_dask.kernels.lloyd import lloyd_part, move_centers, nearest_labels
-from scrlm_dask.kernels.loss import loss_part
+from scrlm_dask.kernels.lloyd import lloyd_part, move_centers
+from scrlm_dask.kernels.loss import Losses, loss_part, losses_of
+from scrlm_dask.kernels.nearest import measure_rows, nearest_centers
 from scrlm_dask.kernels.points import Points, prepare_points
 from scrlm_dask.kernels.preprocessing import AffineMap, FloatArray
+from scrlm_dask.kernels.pruning import prepare_with_axes
 from scrlm_dask.kernels.theory import required
 
 _F = 2.5
-# Expected rows of a sample inside a radius, against those of a cluster of average size.
 LADDER_ROWS = 2**14  # rows among which the ladder's distances are looked for
+# Expected rows of a sample inside a radius, against those of a cluster of average size.
 RADIUS_LADDER = (0.125, 0.25, 0.5, 1.0, 2.0)
-_PROBES = 512
+PROBES = 512  # points whose distances to all others are taken together
 _SAMPLE_BYTES = 128 * 2**20
 _LEAST_CANDIDATES = 4096
+_PLUS_PLUS_ROWS_A_CLUSTER, _PLUS_PLUS_LEAST_ROWS = 10, 10_000
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,8 @@ def plus_plus(
     if not picks:
         picks.append(int(rng.choice(n, p=masses / masses.sum())))
     closest = np.full(n, np.inf)
-    for some in range(0, len(picks), _PROBES):
-        near = _sq_distances(points, np.array(picks[some : some + _PROBES])).min(axis=0)
+    for some in range(0, len(picks), PROBES):
+        near = _sq_distances(points, np.array(picks[some : some + PROBES])).min(axis=0)
         closest = np.minimum(closest, near)
     draws = 2 + int(math.log(n_clusters))
     while len(picks) < n_clusters:
@@ -78,6 +81,11 @@ def plus_plus(
         picks.append(int(drawn[best]))
     missing = n_clusters - len(picks)
     return np.array(picks + _others(n, picks)[:missing], np.int64)
+
+
+def plus_plus_sample_rows(n_rows: int, n_clusters: int) -> int:
+    """Rows that k-means++ looks at: on all of them it would be a pass for every cluster."""
+    return min(n_rows, max(_PLUS_PLUS_LEAST_ROWS, _PLUS_PLUS_ROWS_A_CLUSTER * n_clusters))
 
 
 def scrlm_sample_sizes(n_rows: int, n_features: int, n_clusters: int) -> SampleSizes:
@@ -96,17 +104,28 @@ def radius_ladder(sample: Points, n_clusters: int, rng: np.random.Generator) -> 
 
     In k clusters of equal size a row has one k-th of the rows around it, whatever their scale.
     """
-    probes = rng.permutation(len(sample.raw))[:_PROBES]
+    probes = rng.permutation(len(sample.raw))[:PROBES]
     sq = np.sort(_sq_distances(sample, probes), axis=None)[len(probes) :]  # not to themselves
     shares = np.minimum(np.array(RADIUS_LADDER) / n_clusters, 0.5)
     ladder = np.quantile(sq, shares) if len(sq) else np.zeros(0)
     return np.unique(ladder[ladder > 0.0])
 
 
+def ladder_losses(
+    judged: FloatArray, n_candidates: int, affine: AffineMap, sq_radii: NDArray[np.float64]
+) -> tuple[Losses, ...]:
+    """Losses of the first `n_candidates` rows (judged, p) over all of them, a radius each."""
+    rows = np.arange(len(judged), dtype=np.int64)
+    candidates = prepare_with_axes(judged[:n_candidates], affine)
+    radii = sq_radii.tolist()
+    part = loss_part(judged, rows, candidates, rows[:n_candidates], radii)
+    return losses_of(part, radii, _F)
+
+
 def scrlm_start(
     judged: FloatArray,
     held_out: FloatArray,
-    n_candidates: int,
+    losses: Losses,
     affine: AffineMap,
     n_clusters: int,
     sq_radius: float,
@@ -114,21 +133,21 @@ def scrlm_start(
 ) -> Start:
     """SCRLM on rows (judged, p) with one radius, moved to the means of the rows around them.
 
-    The first `n_candidates` rows are the candidates. Where fewer centers are found than asked for,
-    k-means++ adds to them.
+    The first rows are the candidates, whose losses are given. Where fewer centers are found than
+    asked for, k-means++ adds to them.
     """
-    rows = np.arange(len(judged), dtype=np.int64)
-    candidates = prepare_points(judged[:n_candidates], affine)
+    rows = np.arange(len(losses.losses), dtype=np.int64)
+    candidates = prepare_points(judged[: len(rows)], affine)
     rho = math.sqrt(sq_radius / (_F * affine.n_features))
-    losses = loss_part(judged, rows, candidates, rows[:n_candidates], rho, _F)
-    found = extract_centers(candidates, rows[:n_candidates], losses, rho, _F, n_clusters, 1)
+    found = extract_centers(candidates, rows, losses, rho, _F, n_clusters, 1)
     rng = np.random.default_rng(seed)
     picks = plus_plus(candidates, n_clusters, rng, begin=found.picks)
     centers = judged[picks].astype(np.float64)
-    step = lloyd_part(judged, 0, prepare_points(centers, affine), math.inf)
+    step = lloyd_part(judged, 0, prepare_with_axes(centers, affine), math.inf)
     moved = move_centers(centers, step.part, affine.unit_length).centers
     test = held_out if len(held_out) else judged
-    _, sq_distances = nearest_labels(test, prepare_points(moved, affine))
+    points = prepare_with_axes(moved, affine)
+    sq_distances = measure_rows(test, nearest_centers(test, points), points)
     return Start(moved, rho, len(found.picks), float(sq_distances.mean()))
 
 

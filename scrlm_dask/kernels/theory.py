@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from scrlm_dask.errors import InputError
 
 MIN_WEIGHT = 0.8  # the paper's a in all of its synthetic experiments
+MOST_RHO = math.sqrt(0.6)  # Assumption 1, for features of deviation 1
 DELTA = 0.01  # "success" in the paper: 99 runs of 100
 
 
@@ -73,16 +74,27 @@ def required(
         )
     if n_rows is not None:
         _check_count("n_rows", n_rows)
-    log_m = math.log(n_clusters)
-    candidates = n_clusters / min_weight * (log_m + math.log(4 / delta))
+    candidates = n_clusters / min_weight * (math.log(n_clusters) + math.log(4 / delta))
     rows = _smallest_above(candidates + 1)
-    log_rows = math.log(rows if n_rows is None else n_rows)
-    features = 128 * max(2 * log_rows + math.log(40 / delta), log_m + math.log(8 / delta))
+    features = max(
+        features_for_rows(rows if n_rows is None else n_rows, delta),
+        features_for_clusters(n_clusters, delta),
+    )
     return Requirements(
         n_candidates=_smallest_above(candidates),
         n_rows=rows,
         n_features=_smallest_above(features),
     )
+
+
+def features_for_rows(n_rows: int, delta: float = DELTA) -> float:
+    """Corollary 7: more features than this are enough, as far as the number of rows goes."""
+    return 128 * (2 * math.log(n_rows) + math.log(40 / delta))
+
+
+def features_for_clusters(n_clusters: int, delta: float = DELTA) -> float:
+    """Corollary 7: more features than this are enough, as far as the number of clusters goes."""
+    return 128 * (math.log(n_clusters) + math.log(8 / delta))
 
 
 def missed_cluster_risk(

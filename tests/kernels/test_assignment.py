@@ -20,7 +20,10 @@ def centers_at(raw: list[list[float]], scale: list[float] | None = None) -> Poin
 def test_by_hand() -> None:
     # centers 0 and 10, R = 3: 1 -> 0 (1 away, other 9), 8 -> 1 (2, 8), 5 is 5 from both: outlier
     found = assign_rows(
-        np.array([[1.0], [8], [5], [13]], np.float32), centers_at([[0.0], [10.0]]), 9.0
+        np.array([[1.0], [8], [5], [13]], np.float32),
+        centers_at([[0.0], [10.0]]),
+        9.0,
+        margins=True,
     )
     assert found.labels.tolist() == [0, 1, -1, -1]  # 13 is on the radius: outside
     assert found.sq_distances.tolist() == [1.0, 4.0, 25.0, 9.0]
@@ -38,11 +41,11 @@ def test_ties_go_to_the_first_center() -> None:
 
 def test_one_center_and_none() -> None:
     x = np.array([[1.0], [9.0]], np.float32)
-    one = assign_rows(x, centers_at([[0.0]]), 4.0)
+    one = assign_rows(x, centers_at([[0.0]]), 4.0, margins=True)
     assert one.labels.tolist() == [0, -1]
     assert one.margins.tolist() == [np.inf, np.inf]
     none = prepare_points(np.empty((0, 1), np.float32), AffineMap("none", np.zeros(1), np.ones(1)))
-    empty = assign_rows(x, none, 4.0)
+    empty = assign_rows(x, none, 4.0, margins=True)
     assert empty.labels.tolist() == [-1, -1]
     assert empty.distances.tolist() == empty.margins.tolist() == [np.inf, np.inf]
 
@@ -75,7 +78,7 @@ def test_equals_float64(seed: int, rows: int, p: int, k: int, offset: float, spr
     x = (x + rng.normal(scale=1e-3 * spread, size=x.shape)).astype(np.float32)
     points = prepare_points(c, AffineMap("none", np.zeros(p), np.ones(p)))
     sq_radius = float(p) * spread**2
-    found = assign_and_sum(x, points, sq_radius)
+    found = assign_and_sum(x, points, sq_radius, margins=True)
     sq = ((x[:, None].astype(float) - c.astype(float)) ** 2).sum(-1)
     two = np.sort(sq, axis=1)[:, :2]
     np.testing.assert_allclose(found.assignment.sq_distances, two[:, 0], rtol=1e-12)
@@ -86,3 +89,14 @@ def test_equals_float64(seed: int, rows: int, p: int, k: int, offset: float, spr
     np.testing.assert_array_equal(found.assignment.labels[clear], labels[clear])
     counts = np.bincount(found.assignment.labels[found.assignment.labels >= 0], minlength=k)
     np.testing.assert_array_equal(found.sums.counts, counts)
+    for prune in (0, 1, 1000):
+        short = assign_and_sum(x, points, sq_radius, prune=prune)
+        np.testing.assert_array_equal(short.assignment.labels, found.assignment.labels)
+        np.testing.assert_array_equal(short.sums.counts, counts)
+        inside = short.assignment.labels >= 0
+        np.testing.assert_allclose(short.assignment.sq_distances[inside], two[inside, 0])
+        assert np.isnan(short.assignment.sq_distances[~inside]).all()
+        assert short.assignment.margins is None
+        alone = assign_rows(x, points, sq_radius, prune=prune)
+        np.testing.assert_array_equal(alone.labels, found.assignment.labels)
+        np.testing.assert_array_equal(np.isnan(alone.sq_distances), ~inside)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels.extraction import TIE_TOLERANCE, Extraction, extract_centers
-from scrlm_dask.kernels.loss import LossPart
+from scrlm_dask.kernels.loss import Losses
 from scrlm_dask.kernels.points import prepare_points
 from scrlm_dask.kernels.preprocessing import AffineMap
 
@@ -24,9 +24,9 @@ def extract(
     """With rho and F such that R = 1."""
     p = x.shape[1]
     points = prepare_points(x, AffineMap("none", np.zeros(p), np.ones(p)))
-    part = LossPart(np.array(losses), np.array(neighbors or [1] * len(x)))
+    found = Losses(np.array(losses), np.array(neighbors or [1] * len(x)))
     return extract_centers(
-        points, np.array(rows or range(len(x))), part, 1 / p**0.5, 1.0, at_most, least
+        points, np.array(rows or range(len(x))), found, 1 / p**0.5, 1.0, at_most, least
     )
 
 

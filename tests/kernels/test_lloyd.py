@@ -23,11 +23,12 @@ from scrlm_dask.kernels.lloyd import (
     lloyd_part,
     merge_lloyd,
     move_centers,
-    nearest_labels,
     relative_shift,
 )
+from scrlm_dask.kernels.nearest import nearest_centers
 from scrlm_dask.kernels.points import Points, prepare_points
 from scrlm_dask.kernels.preprocessing import AffineMap
+from scrlm_dask.kernels.summing import sum_rows
 
 
 def affine(p: int, kind: Any = "none", scale: list[float] | None = None) -> AffineMap:
@@ -302,7 +303,9 @@ def test_equals_a_naive_loop(
             np.testing.assert_allclose(moved[full], naive.means[full], rtol=1e-11, atol=1e-11)
     # the worst rows: all that count, by distance and row number
     inside = (labels >= 0) & (w > 0.0) & (naive.sq_distances > 1e-24)  # rounding is no distance
-    served = np.where(inside, nearest_labels(x, here)[1], 0.0)
+    near = nearest_centers(x, here)
+    summed = sum_rows(x, near.labels, near.inv_norms, here, math.inf)
+    served = np.where(inside, summed.sq_distances, 0.0)
     rows = [i for i in np.lexsort((np.arange(len(x)), -served)) if served[i] > 0.0]
     assert found.part.worst.numbers.tolist() == [7 + i for i in rows[:MOST_WORST]]
 

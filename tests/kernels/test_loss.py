@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import NonFiniteRowError
-from scrlm_dask.kernels.loss import LossPart, loss_part, merge_losses
-from scrlm_dask.kernels.points import prepare_points
+from scrlm_dask.kernels.loss import Losses, loss_part, losses_of, merge_losses
+from scrlm_dask.kernels.points import prepare_points, squared_radius
 from scrlm_dask.kernels.preprocessing import AffineMap
 
 
@@ -21,18 +21,21 @@ def plain(p: int) -> AffineMap:
     return AffineMap("none", np.zeros(p), np.ones(p))
 
 
-def losses(x: NDArray[Any], rows: list[int], rho: float, cuts: list[int] | None = None) -> LossPart:
+def losses(
+    x: NDArray[Any], rows: list[int], rho: float, cuts: list[int] | None = None, prune: Any = "auto"
+) -> Losses:
     """Losses of the rows as candidates, over x cut at the given places."""
+    sq_radii = [squared_radius(rho, 2.5, x.shape[1])]
     candidates = prepare_points(x[rows], plain(x.shape[1]))
     edges = [0, *(cuts or []), len(x)]
     parts = [
-        loss_part(x[a:b], np.arange(a, b), candidates, np.array(rows), rho, 2.5)
+        loss_part(x[a:b], np.arange(a, b), candidates, np.array(rows), sq_radii, prune)
         for a, b in pairwise(edges)
     ]
     total = parts[0]
     for part in parts[1:]:
         total = merge_losses(total, part)
-    return total
+    return losses_of(total, sq_radii, 2.5)[0]
 
 
 def test_by_hand() -> None:
@@ -68,14 +71,22 @@ def test_a_lone_row_far_out_has_no_loss_at_all() -> None:
     offset=st.sampled_from([0.0, 1e4]),
     spread=st.sampled_from([1e-3, 1.0, 1e3]),
     cuts=st.lists(st.integers(0, 80), max_size=4),
+    prune=st.sampled_from([0, 1, 5, 1000]),
 )
 def test_equals_the_definition_in_float64(
-    seed: int, rows: int, p: int, rho: float, offset: float, spread: float, cuts: list[int]
+    seed: int,
+    rows: int,
+    p: int,
+    rho: float,
+    offset: float,
+    spread: float,
+    cuts: list[int],
+    prune: int,
 ) -> None:
     rng = np.random.default_rng(seed)
     x = (rng.normal(size=(3, p))[rng.integers(3, size=rows)] * spread + offset).astype(np.float32)
     x = x + rng.normal(scale=0.3, size=x.shape).astype(np.float32)
-    part = losses(x, list(range(rows)), rho, sorted(min(c, rows) for c in cuts))
+    part = losses(x, list(range(rows)), rho, sorted(min(c, rows) for c in cuts), prune)
     y = x.astype(np.float64)
     sq = ((y[:, None] - y[None]) ** 2).sum(-1)
     inside = sq < 2.5 * p * rho**2

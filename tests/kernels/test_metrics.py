@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from scrlm_dask.errors import InputError
-from scrlm_dask.kernels.metrics import Contingency, contingency, merge_contingency, scores
+from scrlm_dask.kernels.metrics import (
+    Contingency,
+    contingency,
+    merge_contingency,
+    scores,
+    with_outlier_cluster,
+)
 
 Pairs = list[tuple[int, int]]
 few_ids = st.integers(-1, 3)
@@ -218,3 +224,25 @@ def test_nmi_and_ari_equal_scikit_learn(pairs: Pairs) -> None:
     result = scores(contingency(truth, labels))
     assert result.nmi == pytest.approx(normalized_mutual_info_score(truth, labels), abs=1e-9)
     assert result.ari == pytest.approx(adjusted_rand_score(truth, labels), abs=1e-12)
+
+
+def test_the_cluster_that_outliers_match_best_is_called_the_outlier() -> None:
+    truth = [-1] * 5 + [0] * 3 + [1] * 3
+    labels = [7] * 4 + [2] + [2] * 3 + [4] * 3
+    table = with_outlier_cluster(contingency(truth, labels))
+    expected = contingency(truth, [-1] * 4 + [2] + [2] * 3 + [4] * 3)
+    assert_same(table, expected)
+    found = scores(table)
+    assert found.accuracy == 10 / 11
+    assert (found.outlier_precision, found.outlier_recall) == (1.0, 4 / 5)
+
+
+def test_a_cluster_that_another_class_needs_more_is_not_the_outlier() -> None:
+    # outliers lie in both clusters, which the classes match with more rows
+    table = contingency([-1, -1, 0, 0, 0, 1, 1, 1], [5, 6, 5, 5, 5, 6, 6, 6])
+    assert_same(with_outlier_cluster(table), table)
+
+
+def test_without_outliers_nothing_is_renamed() -> None:
+    table = contingency([0, 0, 1], [3, 3, 4])
+    assert_same(with_outlier_cluster(table), table)

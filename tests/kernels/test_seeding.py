@@ -14,6 +14,7 @@ from scrlm_dask.kernels.points import Points, prepare_points
 from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.kernels.seeding import (
     RADIUS_LADDER,
+    ladder_losses,
     plus_plus,
     radius_ladder,
     scrlm_sample_sizes,
@@ -149,7 +150,9 @@ def test_rows_that_are_alike_have_no_ladder() -> None:
 
 def test_scrlm_finds_the_clusters_of_a_sample() -> None:
     x, truth = blobs(4)
-    start = scrlm_start(x[:500], x[500:], 500, affine(8), 12, 2.5 * 8 * 0.4**2, 0)
+    radii = np.array([1.0, 2.5 * 8 * 0.4**2])
+    losses = ladder_losses(x[:500], 500, affine(8), radii)
+    start = scrlm_start(x[:500], x[500:], losses[1], affine(8), 12, radii[1], 0)
     assert start.extracted == 12
     assert start.rho == pytest.approx(0.4)
     means = np.array([x[:500][truth[:500] == k].mean(axis=0, dtype=float) for k in range(12)])
@@ -162,7 +165,8 @@ def test_scrlm_finds_the_clusters_of_a_sample() -> None:
 
 def test_where_scrlm_finds_too_few_kmeans_plus_plus_adds() -> None:
     x, _ = blobs(4)
-    start = scrlm_start(x, x[:0], 600, affine(8), 12, 1e6, 0)  # a radius that reaches everything
+    (losses,) = ladder_losses(x, 600, affine(8), np.array([1e6]))
+    start = scrlm_start(x, x[:0], losses, affine(8), 12, 1e6, 0)  # a radius that reaches everything
     assert start.extracted == 1
     assert len(np.unique(start.centers, axis=0)) == 12
     assert np.isfinite(start.mean_sq_distance)  # judged on the same rows: there are no others

@@ -1,0 +1,360 @@
+"""How a block rules out far pairs: by shadows on how many axes, or not at all.
+
+A few rows of the block are tried on a ladder of axes, and the cheapest cut is taken. Where rows are
+labelled, a glance along a few axes comes first if it settles enough of them. Costs come from
+counts, never from a clock: the same block is always cut the same way, so the same bits come out
+wherever it is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels.axes import Frame, principal_axes
+from scrlm_dask.kernels.gaps import half_gaps
+from scrlm_dask.kernels.points import (
+    LARGEST_SQ_NORM,
+    Axes,
+    MappedRows,
+    Points,
+    Tile,
+    map_like,
+    mapped_rows,
+    prepare_points,
+    tile_rows,
+    tiles,
+    with_coordinates,
+    with_products,
+)
+from scrlm_dask.kernels.preprocessing import AffineMap
+from scrlm_dask.kernels.shadows import (
+    DENSE,
+    Cut,
+    PointShadows,
+    RowShadows,
+    point_shadows,
+    row_shadows,
+)
+
+Prune: TypeAlias = int | Literal["auto"]  # axes of the shadows; 0: none are cast
+# how many points may be near each of some rows, as their shadows say
+Survivors: TypeAlias = Callable[[MappedRows, RowShadows, PointShadows], NDArray[np.int64]]
+
+# with one more coordinate each, products are quick
+_AXES_LADDER = (15, 23, 31, 47, 63, 95, 127, 191, 255)
+MOST_AXES = _AXES_LADDER[-1]
+# Where rows spread alike in all directions axes are worth no more than features, and cost more.
+_FEATURES_LADDER = (0.05, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8)  # shares of all features
+_MULTIPLE = 16
+_LEAST_POINTS, _LEAST_FEATURES = 64, 48
+TRIED_ROWS = _TRIED_ROWS = 64
+_LEAST_ROWS = 16 * _TRIED_ROWS  # of a block, or trying would cost more than it saves
+_GLANCES = (Cut(15), Cut(31), Cut(15, principal=True), Cut(31, principal=True))
+
+# Costs in units of a multiply-add inside a matrix product (measured, see benchmarks/RESULTS.md):
+_LOOK = 22  # to look at a pair's product
+_SHORT_PRODUCT = 18  # to write a product of few terms, beside the terms
+_FINISH = 7.0  # a feature of a pair that is finished by itself
+_GAIN = 0.9  # shadows must cost less than this share of the whole products
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What the shadows left to do: a mergeable part."""
+
+    cuts: dict[str, int] = field(default_factory=dict)  # blocks by their cut
+    pairs: int = 0  # rows times points
+    finished: int = 0  # pairs that were finished one by one
+    dense: int = 0  # pairs that were finished by whole products
+
+    def record(self) -> dict[str, Any]:
+        total = max(self.pairs, 1)
+        return {
+            "blocks": dict(sorted(self.cuts.items())),
+            "pairs": self.pairs,
+            "finished_share": self.finished / total,
+            "dense_share": self.dense / total,
+        }
+
+
+def along_axes(pruned: Pruned) -> bool:
+    """Whether rows were projected on principal axes."""
+    return any("principal" in cuts for cuts in pruned.cuts)  # as `Cut` calls them
+
+
+def merge_pruned(a: Pruned, b: Pruned) -> Pruned:
+    cuts = {cut: a.cuts.get(cut, 0) + b.cuts.get(cut, 0) for cut in a.cuts | b.cuts}
+    return Pruned(cuts, a.pairs + b.pairs, a.finished + b.finished, a.dense + b.dense)
+
+
+def prepare_with_axes(raw: NDArray[Any], affine: AffineMap, frame: Frame | None = None) -> Points:
+    """`prepare_points`, with principal axes if there are so many that pruning may pay.
+
+    Axes of points that were not far from these will do, too, and save the time to find them.
+    """
+    points = prepare_points(raw, affine)
+    k, p = points.mapped.shape
+    if k < _LEAST_POINTS or p < _LEAST_FEATURES:
+        return points
+    if frame is None:
+        frame = Frame(principal_axes(points.mapped, min(MOST_AXES, p // 2)), points.shift)
+    coordinates = points.mapped @ frame.directions
+    if not np.isfinite(coordinates).all():
+        return points
+    return replace(points, axes=Axes(frame.directions, coordinates, frame.origin))
+
+
+def prepare_centers(raw: NDArray[Any], affine: AffineMap, frame: Frame | None = None) -> Points:
+    """`prepare_with_axes` for points that many rows will be labelled by."""
+    centers = prepare_with_axes(raw, affine, frame)
+    if centers.axes is None:
+        return centers
+    return replace(centers, half_gaps=half_gaps(centers))
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """What a block is seen along: first at a glance, unless that is of no axes, then properly."""
+
+    cut: Cut
+    glance: Cut = DENSE
+
+    def __str__(self) -> str:
+        return f"{self.glance}, then {self.cut}" if self.glance.n_axes else str(self.cut)
+
+
+def choose_cuts(
+    block: NDArray[Any],
+    points: Points,
+    prune: Prune,
+    work: Work,
+    glance: Glance | None = None,
+    held: NDArray[np.float32] | None = None,
+) -> Cuts:
+    """The cheapest cuts for a block (rows, p), or the one that is asked for."""
+    if len(points.mapped) < _FINISH:  # more rows than that would be gone through twice
+        return Cuts(DENSE)
+    if prune != "auto":
+        return Cuts(_asked_cut(points, prune))
+    if points.axes is None or len(block) < _LEAST_ROWS:
+        return Cuts(DENSE)
+    tried = _tried_rows(block, points, held)
+    if not (tried.sq_norms < LARGEST_SQ_NORM).all():
+        return Cuts(DENSE)  # whoever goes through the rows will say which one is bad
+    if glance is None or points.half_gaps is None:
+        return Cuts(_cheapest_cut(tried, points, work.survivors))
+    first, left = _cheapest_glance(tried, points, glance)
+    cut = _cheapest_cut(tried.take(left), points, work.survivors) if len(left) else DENSE
+    if 0 < cut.n_axes <= 2 * first.n_axes:
+        return Cuts(cut)  # as good as a glance by itself
+    return Cuts(cut, first)
+
+
+def _tried_rows(
+    block: NDArray[Any], points: Points, held: NDArray[np.float32] | None
+) -> MappedRows:
+    step = len(block) // _TRIED_ROWS
+    tried = map_like(block[::step], points)
+    return with_coordinates(tried, points, None if held is None else held[::step])
+
+
+def _cheapest_glance(
+    tried: MappedRows, points: Points, glance: Glance
+) -> tuple[Cut, NDArray[np.int64]]:
+    """The glance that saves most if all else is dense, and the rows that it leaves.
+
+    No axes, and all rows, if none saves anything.
+    """
+    k, p = points.mapped.shape
+    dense = float(k * (p + _LOOK))
+    best, rest, least = DENSE, np.arange(len(tried.raw)), _GAIN * dense
+    for cut in (cut for cut in _GLANCES if cut.n_axes < p):
+        looking = cut_cost(cut, np.zeros(1, np.int64), k, p, _n_held(tried))
+        if looking < least:
+            seen = row_shadows(tried, point_shadows(points, cut))
+            left = np.flatnonzero(~glance.is_settled(tried, seen))
+            cost = looking + dense * len(left) / len(tried.raw)
+            if cost < least:
+                best, rest, least = cut, left, cost
+    return best, rest
+
+
+def _cheapest_cut(tried: MappedRows, points: Points, survivors: Survivors) -> Cut:
+    k, p = points.mapped.shape
+    best, least = DENSE, _GAIN * k * (p + _LOOK)
+    none, n_held = np.zeros(1, np.int64), _n_held(tried)
+    for ladder in _ladders(points):
+        affordable = [cut for cut in ladder if cut_cost(cut, none, k, p, n_held) < least]
+        # The longest first: what it leaves open every shorter one does, too, and where that is
+        # nearly everything none of them needs to be tried.
+        finish = 0.0
+        for cut in affordable[-1:] + affordable[:-1]:
+            if cut_cost(cut, none, k, p, n_held) + finish >= least:
+                continue
+            shadows = point_shadows(points, cut)
+            counts = survivors(tried, row_shadows(tried, shadows), shadows)
+            cost = cut_cost(cut, counts, k, p, n_held)
+            if cut is affordable[-1]:
+                finish = finish_cost(counts, k, p)
+            if cost < least:
+                best, least = cut, cost
+    return best
+
+
+def _n_held(rows: MappedRows) -> int:
+    return 0 if rows.coordinates is None else rows.coordinates.shape[1]
+
+
+def cut_cost(
+    cut: Cut, survivors: NDArray[np.int64], n_points: int, n_features: int, n_held: int = 0
+) -> float:
+    """Cost of a row, from how many points survive for each of some rows.
+
+    Along `n_held` axes rows need not be projected.
+    """
+    projection = cut.n_axes * n_features if cut.principal and cut.n_axes > n_held else 0
+    looking = n_points * (cut.n_axes + _SHORT_PRODUCT + _LOOK)
+    return projection + looking + finish_cost(survivors, n_points, n_features)
+
+
+def finish_cost(survivors: NDArray[np.int64], n_points: int, n_features: int) -> float:
+    """What of a row's cost is spent on those that survive, one by one or by whole products."""
+    finish = np.where(
+        survivors > most_survivors(n_points),
+        float(n_points * (n_features + _LOOK)),
+        survivors * (_FINISH * n_features),
+    )
+    return float(finish.mean())
+
+
+def most_survivors(n_points: int) -> int:
+    """A row with more of them is cheaper to finish by whole products."""
+    return int(n_points / _FINISH)
+
+
+class Work(Protocol):
+    """What a pass does with a block, row by row; `prune_block` goes through it."""
+
+    def survivors(
+        self, rows: MappedRows, seen: RowShadows, shadows: PointShadows
+    ) -> NDArray[np.int64]:
+        """How many points may matter to each row, as far as the shadows say."""
+
+    def add(self, tile: Tile) -> None:
+        """Do rows by their whole products."""
+
+    def add_near(
+        self, rows: MappedRows, seen: RowShadows, shadows: PointShadows
+    ) -> tuple[NDArray[np.int64], int]:
+        """Do rows by the pairs that their shadows leave open.
+
+        Returns the rows with too many of them, which are left, and the number of pairs done.
+        """
+
+
+class Glance(Protocol):
+    """Work of which shadows along a few axes may be enough for some rows."""
+
+    def is_settled(self, rows: MappedRows, seen: RowShadows) -> NDArray[np.bool_]:
+        """Which of the rows are."""
+
+    def settle(self, rows: MappedRows, seen: RowShadows) -> NDArray[np.int64]:
+        """Do those rows; returns the others, by their place among the rows."""
+
+
+def prune_block(
+    block: NDArray[Any],
+    points: Points,
+    prune: Prune,
+    work: Work,
+    glance: Glance | None = None,
+    held: NDArray[np.float32] | None = None,
+) -> Pruned:
+    """Do the work on a block (rows, p) in the cheapest way; says what was left to do.
+
+    `held` (rows, q) are coordinates that `project_rows` gave for points with the same axes.
+    """
+    held = held if points.axes is not None else None
+    cuts = choose_cuts(block, points, prune, work, glance, held)
+    n_points = len(points.mapped)
+    pairs = len(block) * n_points
+    if cuts == Cuts(DENSE):
+        for tile in tiles(block, points):
+            work.add(tile)
+        return Pruned({str(cuts): 1}, pairs, 0, pairs)
+    glanced, shadows = (point_shadows(points, cut) for cut in (cuts.glance, cuts.cut))
+    hard, finished = _HardRows(points), 0
+    products = np.empty((min(tile_rows(n_points), len(block)), n_points), np.float32)
+    for rows in mapped_rows(block, points, held):
+        which = np.arange(len(rows.raw))
+        if glance is not None and cuts.glance.n_axes:
+            which = glance.settle(rows, row_shadows(rows, glanced, out=products))
+        if cuts.cut.n_axes:
+            seen = row_shadows(rows, shadows, which, products)
+            which, count = work.add_near(rows, seen, shadows)
+            finished += count
+        for tile in hard.add(rows, which):
+            work.add(tile)
+    for tile in hard.rest():
+        work.add(tile)
+    return Pruned({str(cuts): 1}, pairs, finished, hard.total * n_points)
+
+
+class _HardRows:
+    """Rows that too many points may be near to, until there are enough for a whole product."""
+
+    def __init__(self, points: Points) -> None:
+        self._points = points
+        self._kept: list[MappedRows] = []
+        self._height = tile_rows(len(points.mapped))
+        self.total = 0
+
+    def add(self, rows: MappedRows, which: NDArray[np.int64]) -> Iterator[Tile]:
+        """Keep some of the rows; gives a tile when one is full."""
+        if len(which) == 0:
+            return
+        self._kept.append(rows.take(which))
+        self.total += len(which)
+        if sum(len(kept.raw) for kept in self._kept) >= self._height:
+            joined = _joined(self._kept)
+            order = np.arange(len(joined.raw))
+            self._kept = [joined.take(order[self._height :])]
+            yield with_products(joined.take(order[: self._height]), self._points)
+
+    def rest(self) -> Iterator[Tile]:
+        """The rows that still wait, as a tile."""
+        if self._kept:
+            kept, self._kept = self._kept, []
+            yield with_products(_joined(kept), self._points)
+
+
+def _joined(parts: list[MappedRows]) -> MappedRows:
+    return MappedRows(
+        np.concatenate([part.positions for part in parts]),
+        np.concatenate([part.raw for part in parts]),
+        np.concatenate([part.inv_norms for part in parts]),
+        np.concatenate([part.sq_norms for part in parts]),
+        np.concatenate([part.mapped for part in parts]),
+    )
+
+
+def _asked_cut(points: Points, n_axes: int) -> Cut:
+    most = points.mapped.shape[1]
+    if points.axes is None:
+        return Cut(min(n_axes, most))
+    return Cut(min(n_axes, points.axes.directions.shape[1]), principal=n_axes > 0)
+
+
+def _ladders(points: Points) -> Iterator[list[Cut]]:
+    """Cuts that may be tried, each longer than the one before it and along the same axes."""
+    if points.axes is None:
+        return
+    p, most = points.axes.directions.shape
+    yield [Cut(n, principal=True) for n in _AXES_LADDER if n <= most]
+    widths = sorted({max(1, round(share * p / _MULTIPLE)) for share in _FEATURES_LADDER})
+    yield [Cut(_MULTIPLE * width - 1) for width in widths if _MULTIPLE * width <= p]
