@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.base import Source, native, reading, require, source_file
+from scrlm_dask.extras import require
+from scrlm_dask.sources.base import (
+    TEXT,
+    Source,
+    choices,
+    native,
+    reading,
+    refuse_others,
+    source_file,
+)
 from scrlm_dask.sources.joined import recut
 
 
@@ -29,31 +38,38 @@ class Picked:
 
 
 def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: str) -> Picked:
-    """The columns that were asked for; else the only list of numbers; else all numbers but the
-    labels and ids (`apart`)."""
+    """The columns that were asked for; else, of those that are not `apart`, the only list of
+    numbers, or all, which must be numbers then."""
     known = {field.name: field.type for field in schema}
-    for name in asked:
-        if name not in known:
-            raise InputError(
-                f"{what} has no column {name!r} (it has {', '.join(known)}); name one of them"
-            )
+    for name in (*asked, *apart):
+        check_column(name, list(known), what)
     if len(asked) == 1 and item_type(known[asked[0]]) is not None:
         return _list_column(asked[0], known)
     if asked:
         return _number_columns(asked, known, what)
-    lists = [name for name, kind in known.items() if item_type(kind) is not None]
+    left = {name: kind for name, kind in known.items() if name not in apart}
+    lists = [name for name, kind in left.items() if item_type(kind) is not None]
     if len(lists) == 1:
         return _list_column(lists[0], known)
     if lists:
         raise InputError(
             f"{what} has several columns of lists ({', '.join(lists)}); say which with --column"
         )
-    numbers = [n for n, kind in known.items() if _is_number(kind) and n not in apart]
+    numbers = [name for name, kind in left.items() if _is_number(kind)]
     if not numbers:
         raise InputError(
             f"{what} has no column of numbers or of lists of numbers (it has {', '.join(known)})"
         )
+    refuse_others(what, {name: str(left[name]) for name in left if name not in numbers})
     return _number_columns(numbers, known, what)
+
+
+def check_column(name: str, names: Sequence[str], what: str) -> None:
+    if name not in names:
+        raise InputError(
+            f"{what} has no column {name!r} (it has {choices(name, names)}); name one of them "
+            "(labels and ids may also be a file)"
+        )
 
 
 def item_type(kind: Any) -> Any | None:
@@ -100,7 +116,7 @@ def scalars_to_values(array: Any, first: int, what: str) -> NDArray[Any]:
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if types.is_string(array.type) or types.is_large_string(array.type):
-        return np.array(array.to_pylist(), dtype=np.dtypes.StringDType())
+        return np.array(array.to_pylist(), dtype=TEXT)
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
@@ -109,7 +125,7 @@ def scalar_dtype(kind: Any, what: str) -> np.dtype[Any]:
     if types.is_dictionary(kind):
         kind = kind.value_type
     if types.is_string(kind) or types.is_large_string(kind):
-        text: np.dtype[Any] = np.dtypes.StringDType()
+        text: np.dtype[Any] = TEXT
         return text
     if not _is_number(kind):
         raise InputError(f"{what} holds {kind}; labels and ids are integers or texts")
@@ -142,14 +158,15 @@ class ArrowStream(Source):
     picked: Picked
     scalar: bool = False  # one value a row: a column of labels or ids
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.picked.columns
+
     def column(self, name: str) -> Source:
         with reading(self.what):
-            kind = _schema(self.what).field(name).type if name in _schema(self.what).names else None
-        if kind is None:
-            raise InputError(
-                f"{self.what} has no column {name!r} (it has {', '.join(_schema(self.what).names)})"
-            )
-        dtype = scalar_dtype(kind, f"column {name!r} of {self.what}")
+            schema = _schema(self.what)
+        check_column(name, schema.names, self.what)
+        dtype = scalar_dtype(schema.field(name).type, f"column {name!r} of {self.what}")
         picked = Picked((name,), False, dtype)
         return replace(self, shape=(self.n_rows,), dtype=dtype, picked=picked, scalar=True)
 

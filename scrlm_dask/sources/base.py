@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
+from difflib import get_close_matches
 from math import prod
 from typing import Any
 
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, ScrlmError, StoreError
 from scrlm_dask.storage.manifest import SourceFile
+
+TEXT: Any = np.dtypes.StringDType()
+_CLOSE, _FEW_NAMED, _MOST_NAMED = 3, 5, 10
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,11 @@ class Source(ABC):
         return self.files[0].path
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """What the columns that are read are called, where they have names."""
+        return ()
+
+    @property
     def unit_rows(self) -> int:
         """Rows that are read to get any one of them: a row group, a chunk, a deflated file."""
         return 1
@@ -47,6 +56,11 @@ class Source(ABC):
     @property
     def streams(self) -> bool:
         """Whether `batches` reads each unit once, however many batches are made of it."""
+        return False
+
+    @property
+    def is_here(self) -> bool:
+        """Whether only this process reads it: it holds a model, which is not sent to workers."""
         return False
 
     @abstractmethod
@@ -73,7 +87,7 @@ class Source(ABC):
         return
 
     def notes(self) -> list[str]:
-        """What a person should know before this is read."""
+        """What a person should know before this is read, said of `what`."""
         return []
 
 
@@ -95,15 +109,38 @@ def table_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
     return prod(int(n) for n in shape) * dtype.itemsize
 
 
-def require(module: str, what: str) -> Any:
-    """Import a library that only some formats need."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        package = module.split(".")[0]
-        raise InputError(
-            f"{what} needs {package}, which is not installed; install scrlm-dask[formats]"
-        ) from error
+def choices(name: str, names: Sequence[str]) -> str:
+    """What there is instead of a name that is not there: those most like it first."""
+    folded = {other.casefold(): other for other in names}
+    close = [folded[found] for found in get_close_matches(name.casefold(), folded, _CLOSE)]
+    shown = [*close, *(other for other in names if other not in close)][:_MOST_NAMED]
+    more = f", ... ({len(names)} in all)" if len(names) > len(shown) else ""
+    return f"{', '.join(shown) or 'nothing'}{more}"
+
+
+def refuse_others(what: str, found: Mapping[str, str]) -> None:
+    """Columns that hold no numbers, with what they hold: a table does not lose them in silence."""
+    if not found:
+        return
+    name, holds = next(iter(found.items()))
+    more = f" (and {len(found) - 1} more are no numbers)" if len(found) > 1 else ""
+    words = [f"--exclude {shlex.quote(other)}" for other in list(found)[:_FEW_NAMED]]
+    words += ["..."] if len(found) > _FEW_NAMED else []
+    raise InputError(
+        f"column {name!r} of {what} holds {holds}{more}; features are numbers: leave it out with "
+        f"{' '.join(words)}, keep it as --ids or --labels, or name the features with --column"
+    )
+
+
+def as_texts(values: NDArray[Any]) -> NDArray[Any]:
+    """Texts of any kind as NumPy's own; bytes are UTF-8."""
+    if values.dtype.kind == "S":
+        return np.char.decode(values, "utf-8").astype(TEXT)
+    return values.astype(TEXT, copy=False)
+
+
+def holds_texts(source: Source) -> bool:
+    return source.dtype.kind in "USTO"
 
 
 @contextmanager

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
-from scrlm_dask.sources.base import Source, native, reading, require, source_file
+from scrlm_dask.extras import require
+from scrlm_dask.sources.base import Source, choices, native, reading, source_file
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 
@@ -59,7 +60,7 @@ def open_hdf5(path: str, name: str | None = None) -> Hdf5Source:
             name = _only_table(path, found)
         dataset = found.get(name.strip("/"))
         if dataset is None:
-            listed = ", ".join(sorted(found)) or "nothing"
+            listed = choices(name, sorted(found))
             raise InputError(f"{path} holds no dataset {name!r} (it holds {listed})")
         text = h5py.check_string_dtype(dataset.dtype) is not None
         dtype = np.dtypes.StringDType() if text else dataset.dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,6 +23,10 @@ class JoinedSource(Source):
     @property
     def what(self) -> str:
         return f"{self.parts[0].what} and {len(self.parts) - 1} more"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.parts[0].columns
 
     @property
     def unit_rows(self) -> int:
@@ -60,7 +65,12 @@ class JoinedSource(Source):
             part.verify()
 
     def notes(self) -> list[str]:
-        return list(dict.fromkeys(note for part in self.parts for note in part.notes()))
+        """Each once, however many of the parts say it."""
+        said, n_parts = Counter(n for part in self.parts for n in part.notes()), len(self.parts)
+        return [
+            note if times == n_parts else f"{note} (of {times} of the {n_parts} files)"
+            for note, times in said.items()
+        ]
 
     def _within(self, start: int, stop: int) -> Iterator[tuple[Source, int, int]]:
         """The parts that hold rows start..stop-1, and which rows of theirs."""

@@ -13,10 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.base import Source, memory_of, native, reading, source_file, table_bytes
+from scrlm_dask.sources.base import (
+    Source,
+    choices,
+    memory_of,
+    native,
+    reading,
+    source_file,
+    table_bytes,
+)
 from scrlm_dask.sources.flat import FlatSource, check_size
-from scrlm_dask.sources.npy import read_header
 from scrlm_dask.storage.manifest import SourceFile
+from scrlm_dask.storage.npy import read_header
 
 _PIECE = 2**24
 
@@ -68,8 +76,8 @@ class DeflatedMember(Source):
 
     def notes(self) -> list[str]:
         return [
-            f"{self.what} is deflated: it is read from its beginning by one worker, the others "
-            "wait; np.savez (not savez_compressed) writes archives that all can read"
+            "it is deflated: one worker reads it from its beginning, the others wait; "
+            "np.savez (not savez_compressed) writes archives that all can read"
         ]
 
     def column(self, name: str) -> Source:
@@ -119,7 +127,7 @@ def open_npz(path: str, name: str | None = None) -> Source:
 def _choose(path: str, name: str | None, shapes: dict[str, Any], infos: dict[str, Any]) -> str:
     if name is not None:
         if name not in shapes:
-            found = ", ".join(sorted(infos)) or "nothing"
+            found = choices(name, sorted(infos))
             raise InputError(f"{path} holds no array {name!r} (it holds {found}); name one of them")
         return name
     tables = [key for key, shape in shapes.items() if len(shape) == 2]

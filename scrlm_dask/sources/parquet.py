@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import StoreError
+from scrlm_dask.extras import require
 from scrlm_dask.sources.arrow import (
     Picked,
+    check_column,
     lists_to_rows,
     native_items,
     pick_columns,
@@ -19,7 +21,7 @@ from scrlm_dask.sources.arrow import (
     scalar_dtype,
     scalars_to_values,
 )
-from scrlm_dask.sources.base import Source, native, reading, require, source_file
+from scrlm_dask.sources.base import Source, native, reading, source_file
 from scrlm_dask.sources.joined import recut
 
 MAGIC = b"PAR1"
@@ -34,6 +36,10 @@ class ParquetSource(Source):
     group_rows: tuple[int, ...]
     picked: Picked
     scalar: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.picked.columns
 
     @property
     def unit_rows(self) -> int:
@@ -74,15 +80,19 @@ class ParquetSource(Source):
         raise StoreError(f"{self.what} ends at row {first}, before row {stop - 1}; restore it")
 
     def _batches(self, groups: list[int], first: int) -> Iterator[Any]:
-        row_bytes = self.dtype.itemsize * (1 if self.scalar else self.n_features)
         with reading(f"{self.what} (row group {groups[0]}, from row {first} on)"):
             file = _open(self.what)
             yield from file.iter_batches(
-                batch_size=max(1, _PIECE_BYTES // row_bytes),
+                batch_size=self._piece_rows,
                 row_groups=groups,
                 columns=list(self.picked.columns),
                 use_threads=False,
             )
+
+    @property
+    def _piece_rows(self) -> int:
+        row_bytes = self.dtype.itemsize * (1 if self.scalar else self.n_features)
+        return max(1, _PIECE_BYTES // row_bytes)
 
     def _rows(self, batch: Any, first: int) -> NDArray[Any]:
         if self.scalar:
@@ -106,8 +116,7 @@ def open_parquet_column(path: str, name: str) -> ParquetSource:
     with reading(path):
         parquet = _open(path)
         schema, groups = parquet.schema_arrow, _groups(parquet)
-    if name not in schema.names:
-        raise InputError(f"{path} has no column {name!r} (it has {', '.join(schema.names)})")
+    check_column(name, schema.names, path)
     dtype = scalar_dtype(schema.field(name).type, f"column {name!r} of {path}")
     picked = Picked((name,), False, dtype)
     return ParquetSource((source_file(path),), (sum(groups),), dtype, groups, picked, scalar=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from scrlm_dask.sources.joined import join
 from scrlm_dask.sources.npz import open_npz
 from scrlm_dask.sources.shards import files_in, matching, unshelled
 from scrlm_dask.sources.zarr_store import looks_like_zarr, open_zarr, open_zarr_values
-from scrlm_dask.storage.locations import Options, absolute, is_remote, locate
+from scrlm_dask.storage.locations import Location, Options, absolute, is_remote, locate
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,19 @@ class SourceOptions:
     columns: tuple[str, ...] = ()
     raw_dtype: str | None = None
     raw_features: int | None = None
+    exclude: tuple[str, ...] = ()  # columns that are no features
+
+    def __post_init__(self) -> None:
+        if self.columns and self.exclude:
+            raise InputError(
+                f"columns of features are named ({', '.join(self.columns)}) and others are left "
+                f"out ({', '.join(self.exclude)}); one of the two says it: --column or --exclude"
+            )
 
 
 @dataclass(frozen=True)
 class Request:
-    """Options, and the columns that are labels or ids and so no features."""
+    """Options, and the columns that are no features: labels, ids and what is to be left out."""
 
     options: SourceOptions
     apart: tuple[str, ...]
@@ -50,6 +59,7 @@ class Format:
     uses: tuple[str, ...] = ()
 
 
+_COLUMNS = ("columns", "exclude")
 FORMATS = {
     "npy": Format(lambda path, _: npy.open_npy(path), (".npy",), npy.MAGIC),
     "npz": Format(
@@ -67,18 +77,18 @@ FORMATS = {
         lambda path, r: parquet.open_parquet(path, r.options.columns, r.apart),
         (".parquet", ".pq"),
         parquet.MAGIC,
-        ("columns",),
+        _COLUMNS,
     ),
     "arrow": Format(
         lambda path, r: open_arrow(path, r.options.columns, r.apart),
         (".arrow",),
         b"\xff\xff\xff\xff",
-        ("columns",),
+        _COLUMNS,
     ),
     "csv": Format(
         lambda path, r: text.open_text(path, r.options.columns, r.apart),
         text.SUFFIXES,
-        uses=("columns",),
+        uses=_COLUMNS,
     ),
     "raw": Format(
         lambda path, r: open_raw(path, r.options.raw_dtype, r.options.raw_features),
@@ -89,7 +99,7 @@ FORMATS = {
     ),
     "clip-retrieval": Format(lambda path, r: open_clip(path, r.options.columns), uses=("columns",)),
     "huggingface": Format(
-        lambda path, r: open_dataset(path, r.options.columns, r.apart), uses=("columns",)
+        lambda path, r: open_dataset(path, r.options.columns, r.apart), uses=_COLUMNS
     ),
 }
 _FOLDERS = {
@@ -102,6 +112,7 @@ _OPTION_NAMES = {
     "columns": "--column",
     "raw_dtype": "--raw-dtype",
     "raw_features": "--features",
+    "exclude": "--exclude",
 }
 _VALUES = "a .npy file, a text file with one value a line, or a Zarr array"
 
@@ -115,7 +126,7 @@ def open_source(
     """The table that lies at the paths, one after the other."""
     if not paths:
         raise InputError("no source was given; name at least one file or folder")
-    request = Request(options, tuple(apart), storage_options)
+    request = Request(options, (*apart, *options.exclude), storage_options)
     ordered = unshelled([str(path) for path in paths])
     found = [part for path in ordered for part in _open_path(path, request)]
     source = join(found)
@@ -155,6 +166,35 @@ def is_column(given: str | None) -> bool:
     return given is not None and not _exists(given)
 
 
+def check_ingested(location: Location) -> None:
+    """Refuse what could be ingested and was not: it is no features store yet."""
+    name = None if location.is_remote else _other_format(location.url)
+    if name is not None:
+        kind = "folder" if Path(location.url).is_dir() else "file"
+        raise StoreError(
+            f"{location} is a {name} {kind} and no features store; "
+            f"`scrlm ingest {shlex.quote(location.url)} OUT.zarr` makes one of it"
+        )
+
+
+def _other_format(path: str) -> str | None:
+    """The format of what lies there, if it is one of those that are read here but Zarr."""
+    place = Path(path)
+    if place.is_file():
+        try:
+            return _format_of(path)
+        except (InputError, StoreError):
+            return None
+    if not place.is_dir() or looks_like_zarr(path):
+        return None
+    named = next((name for name, looks_like in _FOLDERS.items() if looks_like(path)), None)
+    inside = list(place.iterdir())
+    if named is not None or any(child.is_dir() for child in inside):
+        return named  # a folder of shards holds nothing but files
+    suffixes = {child.suffix.lower() for child in inside}
+    return next((name for name, known in FORMATS.items() if suffixes & {*known.suffixes}), None)
+
+
 def _values_file(given: str, name: str, source: Source, storage_options: Options | None) -> Source:
     path = absolute(given)
     if is_remote(path) or looks_like_zarr(path):
@@ -169,12 +209,11 @@ def _values_file(given: str, name: str, source: Source, storage_options: Options
 
 
 def _open_path(path: str, request: Request) -> list[Source]:
-    options = request.options
+    options, path = request.options, absolute(path)
     if is_remote(path):
         if options.format not in (None, "zarr"):
             raise InputError(f"{path} is a URL; only Zarr stores are read from there, copy it here")
         return [_open_as("zarr", path, request)]
-    path = absolute(path)
     if not Path(path).exists():
         if any(sign in path for sign in "*?["):
             return [_open_file(file, request) for file in matching(path)]

@@ -118,5 +118,9 @@ def _name_like(path: str, number: int, wanted: int) -> str:
 
 
 def _key(path: str) -> tuple[object, ...]:
-    parts = _NUMBER.split(Path(path).name)
-    return (str(Path(path).parent), *(int(p) if i % 2 else p for i, p in enumerate(parts)))
+    """Numbers count in names of folders, too; the path itself tells 1 from 01."""
+    return (*(_counted(part) for part in Path(path).parts), (), path)
+
+
+def _counted(name: str) -> tuple[object, ...]:
+    return tuple(int(p) if i % 2 else p for i, p in enumerate(_NUMBER.split(name)))

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.kernels.permutation import Permutation
-from scrlm_dask.sources.tables import TEXT, Rows
+from scrlm_dask.sources.base import TEXT
+from scrlm_dask.sources.tables import Rows
 
 _NUMBER = np.dtype("<i8")
 
@@ -52,6 +53,7 @@ class ShuffledTable:
     block_rows: int
     layout: RunLayout
     span_rows: int = 1
+    is_here: bool = False
 
     def locate(self, row: int) -> str:
         return f"row {row} of the shuffled rows"

@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
-from scrlm_dask.sources.base import Source
+from scrlm_dask.sources.base import Source, as_texts, holds_texts
 from scrlm_dask.sources.joined import recut
-
-TEXT: Any = np.dtypes.StringDType()
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,10 @@ class Table(Protocol):
     def span_rows(self) -> int:
         """Rows that one task should read in a row, so that nothing is decoded twice."""
 
+    @property
+    def is_here(self) -> bool:
+        """Whether only this process reads it."""
+
     def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
         """Rows start..stop-1, `rows` at a time."""
 
@@ -74,6 +76,10 @@ class PlainTable:
     def span_rows(self) -> int:
         sources = [s for s in (self.features, self.labels, self.ids) if s is not None]
         return max(s.unit_rows if s.streams else 1 for s in sources)
+
+    @property
+    def is_here(self) -> bool:
+        return self.features.is_here
 
     def locate(self, row: int) -> str:
         return self.features.locate(row)
@@ -108,11 +114,7 @@ class PlainTable:
     def _ids(self, values: NDArray[Any], first: int) -> NDArray[Any]:
         assert self.ids is not None
         if ids_dtype(self.ids) == "str":
-            return (
-                np.char.decode(values, "utf-8").astype(TEXT)
-                if values.dtype.kind == "S"
-                else (values.astype(TEXT))
-            )
+            return as_texts(values)
         if values.dtype.kind == "u" and len(values) and values.max() > np.iinfo(np.int64).max:
             raise InputError(
                 f"{self.ids.locate(first + int(values.argmax()))} is the id {values.max()}, which "
@@ -135,6 +137,10 @@ class KeptTable:
     @property
     def span_rows(self) -> int:
         return self.table.span_rows
+
+    @property
+    def is_here(self) -> bool:
+        return self.table.is_here
 
     def locate(self, row: int) -> str:
         return self.table.locate(self._before(row))
@@ -173,6 +179,6 @@ def ids_dtype(ids: Source) -> str:
     """How ids are stored: int64 or str."""
     if ids.dtype.kind in "iu":
         return "int64"
-    if ids.dtype.kind in "USTO":
+    if holds_texts(ids):
         return "str"
     raise InputError(f"the ids {ids.what} hold {ids.dtype}; ids are integers or texts")

@@ -16,20 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.base import Source, source_file
+from scrlm_dask.sources.base import TEXT, Source, choices, refuse_others, source_file
 
 SUFFIXES = (".csv", ".tsv", ".txt")
-_STEP = 4096  # lines between two places that the index knows
+STEP = 4096  # lines between two places that the index knows
 _PIECE = 2**24
 _SAMPLE = 2**20
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
 _NEWLINE = 10
+_LOOKED_AT = 1000  # rows, to tell names from numbers
 _NO_TEXT = "\x1f"  # separates fields, in which commas may stand
 
 
 @dataclass(frozen=True)
 class LineIndex:
-    """Where lines begin: every `_STEP`th, as bytes of int64, and where the last line ends."""
+    """Where lines begin: every `STEP`th, as bytes of int64, and where the last line ends."""
 
     offsets: bytes
     n_lines: int
@@ -38,9 +39,9 @@ class LineIndex:
     def span(self, start: int, stop: int) -> tuple[int, int, int]:
         """Bytes [from, to) that hold lines start..stop-1, and how many lines to skip in them."""
         known = np.frombuffer(self.offsets, np.int64)
-        last = -(-stop // _STEP)
+        last = -(-stop // STEP)
         to = int(known[last]) if last < len(known) else self.end
-        return int(known[start // _STEP]), to, start % _STEP
+        return int(known[start // STEP]), to, start % STEP
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,12 @@ class TextSource(Source):
     names: tuple[str, ...]  # of all fields of a line
     fields: tuple[int, ...]  # those that are read
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self.names[field] for field in self.fields) if self.header else ()
+
     def column(self, name: str) -> Source:
-        if name not in self.names:
-            raise InputError(
-                f"{self.what} has no column {name!r} (it has {_shortened(self.names)}); "
-                "give a name of its header, or a file"
-            )
+        _check_names(self.what, self.names, (name,))
         values = replace(
             self,
             shape=(self.n_rows,),
@@ -142,15 +143,20 @@ class TextSource(Source):
                 )
 
     def notes(self) -> list[str]:
-        return [f"the first line of {self.what} is taken as names of columns"] * self.header
+        return ["the first line is taken as names of columns"] * self.header
 
     def _dtype_of_first(self) -> np.dtype[Any]:
-        """Integers, unless the first value is something else or has zeros in front."""
-        text = _split(self._lines(0, 1)[0], self.delimiter)[self.fields[0]]
-        return np.dtype(np.int64) if _is_int64(text) else np.dtypes.StringDType()
+        """Integers, unless the first value is something else or has zeros in front.
+
+        An outlier's -1 is neither: names may come after it.
+        """
+        lines = self._lines(0, min(self.n_rows, _LOOKED_AT))
+        texts = (_split(line, self.delimiter)[self.fields[0]] for line in lines)
+        text = next((text for text in texts if text != "-1"), "-1")
+        return np.dtype(np.int64) if is_int64(text) else TEXT
 
     def _integer(self, text: str, row: int) -> int:
-        if _is_int64(text):
+        if is_int64(text):
             return int(text)
         # 02139 or 1_000 would become other names in silence
         raise StoreError(
@@ -161,24 +167,25 @@ class TextSource(Source):
 
 
 def open_text(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> TextSource:
-    """A table of numbers: the columns asked for, or all but those of labels and ids (`apart`)."""
+    """A table of numbers: the columns asked for, or all but those that are `apart`."""
     first = _first_lines(path)
     delimiter = _delimiter(path, first[0])
     fields = _split(first[0], delimiter)
     header = _is_header(fields)
     names = tuple(fields) if header else tuple(str(i) for i in range(len(fields)))
-    _check_names(path, names, asked)
-    if header and not names[0] and not asked:
+    _check_names(path, names, (*asked, *apart))
+    if header and not names[0] and not asked and "" not in apart:
         raise InputError(
             f"the first column of {path} has no name: it looks like the index of pandas, which is "
-            "no feature; write the file with index=False, or name the columns with --column"
+            "no feature; leave it out with --exclude '', or write the file with index=False"
         )
     wanted = tuple(
         i for i, name in enumerate(names) if (name in asked if asked else name not in apart)
     )
     if len(first) > header:
-        _check_numbers(path, _split(first[int(header)], delimiter), names, wanted)
-    index = _index(path)
+        row = _split(first[int(header)], delimiter)
+        refuse_others(path, {names[i]: _no_number(row[i]) for i in wanted if _is_text(row, i)})
+    index = line_index(path)
     return TextSource(
         files=(source_file(path),),
         shape=(index.n_lines - header, len(wanted)),
@@ -193,7 +200,7 @@ def open_text(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -
 
 def open_text_values(path: str, n_rows: int) -> TextSource:
     """One value a line. A line more than there are rows is a header."""
-    index = _index(path)
+    index = line_index(path)
     values = TextSource(
         files=(source_file(path),),
         shape=(index.n_lines - (index.n_lines == n_rows + 1),),
@@ -208,7 +215,7 @@ def open_text_values(path: str, n_rows: int) -> TextSource:
     return replace(values, dtype=values._dtype_of_first())
 
 
-def _index(path: str) -> LineIndex:
+def line_index(path: str) -> LineIndex:
     stat = os.stat(path)  # noqa: PTH116
     return _index_of(path, stat.st_size, stat.st_mtime_ns)
 
@@ -224,8 +231,8 @@ def _index_of(path: str, n_bytes: int, modified: int) -> LineIndex:
             if not piece:
                 raise StoreError(f"{path} was cut while it was read; do not write to it")
             begins = position + 1 + np.flatnonzero(np.frombuffer(piece, np.uint8) == _NEWLINE)
-            first = -n_lines % _STEP
-            offsets.append(begins[first::_STEP])
+            first = -n_lines % STEP
+            offsets.append(begins[first::STEP])
             n_lines += len(begins)
             position += len(piece)
     if end == 0:
@@ -297,23 +304,19 @@ def _is_number(text: str) -> bool:
 def _check_names(path: str, names: tuple[str, ...], asked: Sequence[str]) -> None:
     for name in asked:
         if name not in names:
-            raise InputError(f"{path} has no column {name!r} (it has {_shortened(names)})")
-
-
-def _check_numbers(
-    path: str, fields: list[str], names: tuple[str, ...], wanted: tuple[int, ...]
-) -> None:
-    for i in wanted:
-        if i < len(fields) and fields[i].strip() and not _is_number(fields[i]):
             raise InputError(
-                f"column {names[i]!r} of {path} holds {fields[i]!r} in row 0, which is no number; "
-                "name the columns of features with --column, or this one with --ids"
+                f"{path} has no column {name!r} (it has {choices(name, names)}); name one of them "
+                "(labels and ids may also be a file)"
             )
 
 
-def _is_int64(text: str) -> bool:
+def _is_text(fields: list[str], i: int) -> bool:
+    return i < len(fields) and bool(fields[i].strip()) and not _is_number(fields[i])
+
+
+def _no_number(text: str) -> str:
+    return f"{text!r} in row 0, which is no number"
+
+
+def is_int64(text: str) -> bool:
     return _WHOLE.fullmatch(text) is not None and -(2**63) <= int(text) < 2**63
-
-
-def _shortened(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

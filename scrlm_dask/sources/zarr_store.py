@@ -11,7 +11,7 @@ import zarr
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.base import Source, native
+from scrlm_dask.sources.base import Source, choices, native
 from scrlm_dask.storage.arrays import (
     StoredArray,
     check_complete,
@@ -61,7 +61,7 @@ def open_zarr(url: Location, name: str | None = None) -> ZarrSource:
         chosen = name or _table_in(node, url)
         found = node.get(chosen)
         if not isinstance(found, zarr.Array):
-            listed = ", ".join(sorted(node)) or "nothing"
+            listed = choices(chosen, sorted(node))
             raise InputError(f"{_WHAT} {url} holds no array {chosen!r} (it holds {listed})")
         node, url = found, url / chosen
     elif name is not None:

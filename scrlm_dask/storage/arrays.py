@@ -34,6 +34,7 @@ class StoredArray:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     chunks: tuple[int, ...]  # the unit of storage: the shard where there are shards
+    plain: bool = False  # stored as it is, checksums aside: nothing is unpacked when it is read
 
     @property
     def url(self) -> str:
@@ -90,7 +91,10 @@ def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
     try:
         return zarr.open(location.store(), mode="r", zarr_format=zarr_format)
     except Exception as error:  # zarr and fsspec raise what they please
+        location.exists()  # a store that went away meanwhile says so here
         said = location.without_options(error)
+        if not location.is_remote and isinstance(error, FileNotFoundError):
+            said = "it holds no zarr.json, .zarray or .zgroup"
         raise StoreError(
             f"{what} {location} cannot be opened as a Zarr store ({said}); "
             "give the path of a Zarr array, or of a group that holds one"
@@ -104,14 +108,28 @@ def describe(array: zarr.Array[Any], place: Place | None = None) -> StoredArray:
         shape=tuple(array.shape),
         dtype=np.dtype(array.dtype),
         chunks=tuple(array.shards or array.chunks),
+        plain=_is_plain(array),
     )
+
+
+def child(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any] | zarr.Group | None:
+    """What the group at a place holds under a name; None if nothing."""
+    with reaching(location):
+        try:
+            return group.get(name)
+        except OSError:
+            raise
+        except Exception as error:  # whatever Zarr makes of metadata that is none
+            raise StoreError(
+                f"{name} in {location} cannot be opened: its metadata is damaged "
+                f"({location.without_options(error)}); restore it, or write the store again"
+            ) from (None if location.is_remote else error)
 
 
 def member(group: zarr.Group, place: Place, name: str) -> zarr.Array[Any]:
     """The array called `name` in the group at `place`."""
     location = locate(place)
-    with reaching(location):
-        node = group.get(name)
+    node = child(group, location, name)
     if not isinstance(node, zarr.Array):
         raise StoreError(f"{location} holds no array called {name!r}; write it again")
     return node
@@ -160,6 +178,11 @@ def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[
             f"rows {start} to {stop - 1} of {what} {location} cannot be read "
             f"({location.without_options(error)}); the chunk is damaged: restore or rewrite it"
         ) from (None if location.is_remote else error)
+
+
+def _is_plain(array: zarr.Array[Any]) -> bool:
+    checksums = all(isinstance(codec, Crc32cCodec) for codec in array.compressors)
+    return checksums and not array.filters and array.shards is None
 
 
 def _url_of(array: zarr.Array[Any]) -> str:

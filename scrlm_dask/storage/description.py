@@ -9,7 +9,14 @@ import zarr
 
 from scrlm_dask.storage.arrays import StoredArray, describe, open_node
 from scrlm_dask.storage.chunks import chunks_of, missing_chunks
-from scrlm_dask.storage.features import FEATURES, IDS, LABELS, check_features_like, features_in
+from scrlm_dask.storage.features import (
+    FEATURES,
+    IDS,
+    LABEL_NAMES,
+    LABELS,
+    check_features_like,
+    features_in,
+)
 from scrlm_dask.storage.locations import Location, Place, locate, reaching
 from scrlm_dask.storage.manifest import Manifest, manifest_in, missing_blocks
 
@@ -23,6 +30,7 @@ class Description:
     inner_chunks: tuple[int, ...] | None  # of the chunks inside shards, where there are shards
     zarr_format: int
     codecs: tuple[str, ...]
+    has_checksums: bool  # a flipped byte is noticed when a chunk is read
     n_chunks: int
     n_missing_chunks: int
     stored_bytes: int  # of all files of the features
@@ -30,6 +38,7 @@ class Description:
     missing_blocks: tuple[int, ...]  # blocks of the manifest that have no digest
     manifest: Manifest | None
     labels: str | None  # their type, if it has some
+    label_names: tuple[str, ...] | None  # the texts that labels stand for, if they do
     ids: str | None
 
     @property
@@ -47,10 +56,6 @@ class Description:
         rows, features = self.features.shape
         return rows * features * self.features.dtype.itemsize
 
-    @property
-    def has_checksums(self) -> bool:
-        return "crc32c" in self.codecs
-
 
 def describe_store(path: Place) -> Description:
     """Look at the store without reading a row; unfinished ones are described, not refused."""
@@ -64,13 +69,15 @@ def describe_store(path: Place) -> Description:
     with reaching(url):
         filesystem, root = stored.location.filesystem()
         stored_bytes = int(filesystem.du(root))
+    codecs = _codecs(array)
     complete: Any = group.attrs.get("complete") if group is not None else None
     return Description(
         location=url,
         features=stored,
         inner_chunks=tuple(array.chunks) if array.shards else None,
         zarr_format=array.metadata.zarr_format,
-        codecs=_codecs(array),
+        codecs=tuple(codec.name for codec in codecs),
+        has_checksums=any(codec.has_checksum for codec in codecs),
         n_chunks=len(chunks_of(array, 0, array.shape[0])),
         n_missing_chunks=len(missing_chunks(stored.location, array)),
         stored_bytes=stored_bytes,
@@ -78,21 +85,42 @@ def describe_store(path: Place) -> Description:
         missing_blocks=() if manifest is None else tuple(missing_blocks(url)),
         manifest=manifest,
         labels=_dtype_of(group, LABELS),
+        label_names=_label_names(group),
         ids=_dtype_of(group, IDS),
     )
 
 
-def _codecs(array: zarr.Array[Any]) -> tuple[str, ...]:
-    """Names of what chunks pass through on their way to the disk, those inside shards last."""
+@dataclass(frozen=True)
+class _Codec:
+    name: str
+    settings: dict[str, Any]
+
+    @property
+    def has_checksum(self) -> bool:
+        # zstd has one in its frames if it is told to, gzip always
+        name = self.name.removeprefix("numcodecs.")
+        return name in ("crc32c", "gzip") or (
+            name == "zstd" and self.settings.get("checksum") is True
+        )
+
+
+def _codecs(array: zarr.Array[Any]) -> list[_Codec]:
+    """What chunks pass through on their way to the disk, those inside shards last."""
     metadata: dict[str, Any] = array.metadata.to_dict()
     if metadata["zarr_format"] == 2:
         steps = [*(metadata["filters"] or ()), metadata["compressor"]]
-        return tuple(str(step["id"]) for step in steps if step is not None)
-    names: list[str] = []
+        return [_Codec(str(step["id"]), step) for step in steps if step is not None]
+    codecs: list[_Codec] = []
     for codec in metadata["codecs"]:
         inner = codec.get("configuration", {}).get("codecs", ())
-        names += [str(step["name"]) for step in (codec, *inner)]
-    return tuple(names)
+        for step in (codec, *inner):
+            codecs.append(_Codec(str(step["name"]), step.get("configuration", {})))
+    return codecs
+
+
+def _label_names(group: zarr.Group | None) -> tuple[str, ...] | None:
+    names: Any = None if group is None else group.attrs.get(LABEL_NAMES)
+    return tuple(str(name) for name in names) if isinstance(names, list) else None
 
 
 def _dtype_of(group: zarr.Group | None, name: str) -> str | None:

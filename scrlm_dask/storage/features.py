@@ -6,6 +6,7 @@ them. What is written here carries a manifest, too.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from scrlm_dask.storage.arrays import (
     OUR_FORMAT,
     StoredArray,
     check_complete,
+    child,
     create_array,
     create_group,
     describe,
@@ -37,6 +39,8 @@ from scrlm_dask.storage.manifest import (
 from scrlm_dask.storage.outputs import FEATURES_KIND, KIND
 
 FEATURES, LABELS, IDS = "features", "labels", "ids"
+LABEL_NAMES = "label_names"  # attribute: the texts that the labels 0, 1, ... stand for
+ENCODED = "encoded"  # attribute: what the rows are, and which encoder made features of it
 TRUE = "true_"  # prefix of the parameters of the mixture that rows were drawn from
 MISSING_LABEL = -2  # fill of label arrays: neither a cluster nor an outlier
 TARGET_BLOCK_BYTES = 64 * 2**20
@@ -61,9 +65,10 @@ def features_in(node: zarr.Array[Any] | zarr.Group, url: Location) -> zarr.Array
     """The array itself, or the one called `features` in a group."""
     if isinstance(node, zarr.Array):
         return node
-    array = node.get(FEATURES)
+    array = child(node, url, FEATURES)
     if not isinstance(array, zarr.Array):
-        found = ", ".join(sorted(node)) or "nothing"
+        with warnings.catch_warnings(action="ignore"):  # Zarr's, of what is no array either
+            found = ", ".join(sorted(node)) or "nothing"
         raise StoreError(
             f"the group {url} holds no array called {FEATURES!r} (it holds {found}); "
             "give the path of the array itself"
@@ -93,6 +98,35 @@ def has_truth(path: Place) -> bool:
     """Whether the store knows the true labels of its rows."""
     node = open_node(path, "the features store")
     return isinstance(node, zarr.Group) and LABELS in node
+
+
+def open_ids(path: Place) -> StoredArray | None:
+    """What the rows of a store are called, if it says so."""
+    url = locate(path)
+    node = open_node(url, "the features store")
+    if not isinstance(node, zarr.Group) or IDS not in node:
+        return None
+    return describe(member(node, url, IDS), url / IDS)
+
+
+def read_encoded(path: Place) -> dict[str, Any] | None:
+    """Encoder and input of features that were encoded here."""
+    try:
+        node = open_node(path, "the features store")
+    except StoreError:  # it may be gone, or of somebody else's making
+        return None
+    found: Any = node.attrs.get(ENCODED)
+    return found if isinstance(found, dict) else None
+
+
+def is_shuffled(path: Place) -> bool:
+    """Whether the rows lie in another order than in the files that they came from."""
+    try:
+        node = open_node(path, "the features store")
+    except StoreError:  # it may be gone, or of somebody else's making
+        return False
+    manifest = manifest_in(node) if isinstance(node, zarr.Group) else None
+    return manifest is not None and manifest.request.get("ingest", {}).get("shuffle") is True
 
 
 def checked_features(array: zarr.Array[Any], url: Place | None = None) -> StoredArray:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.storage.arrays import open_node, read_member
+from scrlm_dask.storage.features import LABEL_NAMES
 from scrlm_dask.storage.locations import Location
 from scrlm_dask.storage.manifest import Manifest, read_manifest
 from scrlm_dask.storage.outputs import FEATURES_KIND, KIND
@@ -30,6 +33,12 @@ def says_unfinished(url: Location) -> bool:
     except StoreError:
         return False
     return attributes.get(KIND) == FEATURES_KIND and attributes.get("complete") is False
+
+
+def read_label_names(url: Location) -> tuple[str, ...] | None:
+    """The texts that the store's labels stand for, if they do."""
+    names: Any = open_node(url, "the features store").attrs.get(LABEL_NAMES)
+    return None if names is None else tuple(str(name) for name in names)
 
 
 def read_dropped(url: Location) -> NDArray[np.int64] | None:

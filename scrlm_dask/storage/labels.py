@@ -1,13 +1,15 @@
-"""The labels store: a group of `labels`, `distances` and `margins`, cut like the features."""
+"""The labels store: `labels`, `distances` and perhaps `margins`, cut like the features."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import InputError, StoreError, UnreachableError
 from scrlm_dask.kernels.assignment import Assignment
 from scrlm_dask.storage.arrays import (
     StoredArray,
@@ -17,23 +19,37 @@ from scrlm_dask.storage.arrays import (
     describe,
     member,
     open_node,
+    read_rows,
     write_rows,
 )
-from scrlm_dask.storage.features import LABELS, MISSING_LABEL
+from scrlm_dask.storage.features import FEATURES, LABELS, MISSING_LABEL
 from scrlm_dask.storage.locations import Location, Place, locate
 from scrlm_dask.storage.npy import NpyColumn, open_npy
-from scrlm_dask.storage.outputs import KIND, LABELS_KIND
+from scrlm_dask.storage.outputs import KIND, LABELS_KIND, discard
 
 DISTANCES, MARGINS = "distances", "margins"
 
 
-def create_labels_store(path: Place, n_rows: int, block_rows: int) -> Location:
-    """Lay out an empty labels store, marked unfinished."""
+def create_labels_store(
+    path: Place,
+    n_rows: int,
+    block_rows: int,
+    margins: bool,
+    features: str | None = None,
+    distances: bool = True,
+) -> Location:
+    """Lay out an empty labels store, marked unfinished.
+
+    It says whose labels they are (`features`, a path) where no record of a run does.
+    """
     url = locate(path)
-    create_group(url, {KIND: LABELS_KIND, "complete": False})
+    source = {} if features is None else {FEATURES: features}
+    create_group(url, {KIND: LABELS_KIND, **source, "complete": False})
     create_array(url / LABELS, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
-    create_array(url / DISTANCES, (n_rows,), (block_rows,), "float32", np.nan)
-    create_array(url / MARGINS, (n_rows,), (block_rows,), "float32", np.nan)
+    if distances:
+        create_array(url / DISTANCES, (n_rows,), (block_rows,), "float32", np.nan)
+    if margins:
+        create_array(url / MARGINS, (n_rows,), (block_rows,), "float32", np.nan)
     return url
 
 
@@ -41,7 +57,72 @@ def write_labels_block(path: Place, start: int, assigned: Assignment) -> None:
     url = locate(path)
     write_rows(url / LABELS, start, assigned.labels)
     write_rows(url / DISTANCES, start, assigned.distances)
-    write_rows(url / MARGINS, start, assigned.margins)
+    if assigned.margins is not None:
+        write_rows(url / MARGINS, start, assigned.margins)
+
+
+def read_labels_block(
+    path: Place, start: int, stop: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Labels and distances of the rows start..stop-1."""
+    url = locate(path)
+    group = _open_group(url)
+    stored = [describe(member(group, url, name), url / name) for name in (LABELS, DISTANCES)]
+    labels, distances = (read_rows(array, start, stop, "the labels") for array in stored)
+    return labels, distances
+
+
+def labels_are_whole(path: Place, start: int, stop: int) -> bool:
+    """Whether the rows start..stop-1 of an unfinished labels store can all be read."""
+    url = locate(path)
+    try:
+        group = _open_group(url)
+        for name in _arrays_in(group):
+            stored = describe(member(group, url, name), url / name)
+            read_rows(stored, start, stop, "the labels")
+    except UnreachableError:
+        raise
+    except StoreError:
+        return False
+    return True
+
+
+def continued_labels_store(path: Place, n_rows: int, block_rows: int, margins: bool) -> Location:
+    """The labels store of a run that was stopped; a new one if there is none that would do."""
+    url = locate(path)
+    try:
+        group = _open_group(url)
+        names = _arrays_in(group)
+        found = [member(group, url, name) for name in names]
+        fits = all(a.shape == (n_rows,) and a.chunks == (block_rows,) for a in found)
+        if fits and (MARGINS in names) == margins:
+            _remove_halves(url)
+            return url
+    except UnreachableError:
+        raise
+    except StoreError:
+        pass
+    discard(url)
+    return create_labels_store(url, n_rows, block_rows, margins)
+
+
+def _remove_halves(url: Location) -> None:
+    """Chunks that a process was killed in the middle of: Zarr writes beside, and renames."""
+    if not url.is_remote:  # object stores put whole objects
+        for half in Path(url.url).rglob("*.partial"):
+            half.unlink(missing_ok=True)
+
+
+def _open_group(url: Location) -> zarr.Group:
+    group = open_node(url, "the labels")
+    if not isinstance(group, zarr.Group):
+        raise StoreError(f"the labels {url} are an array; a labels store is a group")
+    return group
+
+
+def _arrays_in(group: zarr.Group) -> list[str]:
+    """Names of the arrays that a labels store has."""
+    return [LABELS, DISTANCES, *([MARGINS] if MARGINS in group else ())]
 
 
 def open_labels(path: Place, what: str) -> StoredArray:
@@ -56,6 +137,32 @@ def open_labels(path: Place, what: str) -> StoredArray:
     check_labels_like(stored.shape, stored.dtype, f"{what} {stored.url}")
     check_complete(stored, node, what)
     return stored
+
+
+def open_column(path: Place, name: str) -> StoredArray | None:
+    """Distances or margins of a labels store; None if they were not stored."""
+    url = locate(path)
+    node = open_node(url, "the labels")
+    if not isinstance(node, zarr.Group) or name not in node:
+        return None
+    array = member(node, url, name)
+    stored = describe(array, url / name)
+    check_complete(stored, array, f"the {name}")
+    return stored
+
+
+def is_labels_store(path: Place) -> bool:
+    """Whether what lies there was written as labels."""
+    url = locate(path)
+    if not (url / "zarr.json").is_file():
+        return False
+    return bool(open_node(url, "the labels").attrs.get(KIND) == LABELS_KIND)
+
+
+def labelled_features(path: Place) -> str | None:
+    """Where the features lie that a labels store has the labels of, if it says so."""
+    features = open_node(path, "the labels").attrs.get(FEATURES)
+    return features if isinstance(features, str) else None
 
 
 def open_truth(path: Place) -> StoredArray | NpyColumn:

@@ -6,18 +6,19 @@ which it is. The options may hold credentials, so nothing here shows them.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 from urllib.parse import urlsplit
 
 import fsspec
 from zarr.storage import FsspecStore
 
-from scrlm_dask.errors import InputError, MissingError, ScrlmError, StoreError
+from scrlm_dask.errors import InputError, MissingError, ScrlmError, UnreachableError
 
 Options: TypeAlias = Mapping[str, Any]
 
@@ -122,23 +123,41 @@ class Location:
             below = filesystem.walk(name, on_error=_unless_gone)
             return any(any(files) for _, _, files in below)
 
-    def read_text(self) -> str:
+    def read_bytes(self) -> bytes:
         if not self.is_remote:
-            return Path(self.url).read_text()
+            return Path(self.url).read_bytes()
         with reaching(self):
             filesystem, path = self.filesystem()
-            return str(filesystem.cat_file(path).decode())
+            return bytes(filesystem.cat_file(path))
+
+    def read_text(self) -> str:
+        return self.read_bytes().decode()
 
     def write_text(self, text: str) -> None:
         """Write in one step: a reader sees the old file or the new one, never a half."""
         if not self.is_remote:
             temporary = Path(self.url).with_suffix(".partial")
-            temporary.write_text(text)
+            with temporary.open("w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())  # else a crash may leave the new name with nothing in it
             temporary.replace(self.url)
             return
         with reaching(self):
             filesystem, path = self.filesystem()
             filesystem.pipe_file(path, text.encode())  # an object store puts whole objects
+
+    @contextmanager
+    def writing(self) -> Iterator[IO[bytes]]:
+        """A file to be written from its beginning to its end."""
+        if not self.is_remote:
+            with Path(self.url).open("wb") as file:
+                yield file
+            return
+        with reaching(self):
+            filesystem, path = self.filesystem()
+            with filesystem.open(path, "wb") as file:
+                yield file
 
     def remove(self, last: tuple[str, ...]) -> None:
         """Remove all that lies at a remote place, the files named `last` after the others.
@@ -185,13 +204,16 @@ def locate(place: Place, storage_options: Options | None = None) -> Location:
     """The location of a path or URL; one that is a location already keeps its own options."""
     if isinstance(place, Location):
         return place
-    _refuse_credentials(str(place))
     return Location(absolute(place), HiddenOptions(storage_options))
 
 
 def absolute(path: str | Path) -> str:
-    """A local path made absolute, since workers may run elsewhere; a URL as it is."""
+    """A local path made absolute, since workers may run elsewhere; a URL as it is.
+
+    Called before a path stands in any message: one that holds credentials is refused here.
+    """
     text = str(path)
+    _refuse_credentials(text)
     if is_remote(text):
         return text.rstrip("/")
     return str(Path(text.removeprefix("file://")).absolute())
@@ -226,7 +248,8 @@ def merged(under: Options, over: Options) -> dict[str, Any]:
 
 @contextmanager
 def reaching(location: Location, what: str = "") -> Iterator[None]:
-    """Whatever goes wrong on the way to a remote store becomes a `StoreError`; `what` names it.
+    """Whatever goes wrong on the way to a remote store becomes an `UnreachableError`, or a
+    `MissingError`; `what` names it.
 
     Libraries raise what they please there. Their tracebacks go no further: URLs with tokens and
     whole requests have been seen in them. Errors of the local disk are left as they are.
@@ -239,7 +262,7 @@ def reaching(location: Location, what: str = "") -> Iterator[None]:
         if not location.is_remote:
             raise
         name = f"{what} {location}".strip()
-        kind = MissingError if isinstance(error, FileNotFoundError) else StoreError
+        kind = MissingError if isinstance(error, FileNotFoundError) else UnreachableError
         raise kind(f"{name} {_problem(location, error)}") from None
 
 

@@ -96,6 +96,11 @@ def manifest_in(group: zarr.Group) -> Manifest | None:
         ) from error
 
 
+def short_digest(*arrays: NDArray[Any]) -> str:
+    """Enough of a digest to tell a few things apart by name."""
+    return digest_of(*arrays).hex()[:12]
+
+
 def digest_of(*arrays: NDArray[Any]) -> bytes:
     """SHA-256 of arrays as they are stored: types, shapes, and elements in C order, little endian.
 

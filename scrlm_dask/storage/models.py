@@ -12,6 +12,7 @@ import zarr
 from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.preprocessing import AffineMap
+from scrlm_dask.kernels.ward import MergeTree
 from scrlm_dask.model import Model
 from scrlm_dask.storage.arrays import add_array, create_group, open_node, read_member
 from scrlm_dask.storage.features import mark_complete
@@ -30,6 +31,7 @@ _ARRAYS = (
     "weights",
     "sigmas",
 )
+_TREE = ("leaves", "weights", "merges", "costs")
 _NUMBERS = ("outlier_weight", "n_outliers", "n_rows", "n_candidates", "inertia")
 _CONFIGS: dict[str, type[FitConfig] | type[KMeansConfig]] = {
     "scrlm": FitConfig,
@@ -59,6 +61,9 @@ def save_model(model: Model, path: Place) -> None:
     create_group(url, attributes)
     for name in _ARRAYS:
         add_array(url / name, getattr(model, name))
+    if model.tree is not None:
+        for name in _TREE:
+            add_array(url / f"tree_{name}", getattr(model.tree, name))
     add_array(url / "shift", model.affine.shift)
     add_array(url / "scale", model.affine.scale)
     mark_complete(url)
@@ -97,7 +102,14 @@ def _model_in(group: zarr.Group, url: Location) -> Model:
     affine = AffineMap(attributes["preprocess"], arrays.pop("shift"), arrays.pop("scale"))
     numbers = {name: attributes[name] for name in _NUMBERS}
     config = _CONFIGS[attributes["method"]](**attributes["config"])
-    return Model(**arrays, **numbers, affine=affine, config=config)
+    return Model(**arrays, **numbers, affine=affine, config=config, tree=_tree_in(group, url))
+
+
+def _tree_in(group: zarr.Group, url: Location) -> MergeTree | None:
+    if "tree_leaves" not in group:
+        return None
+    arrays: Any = {name: read_member(group, url, f"tree_{name}", "the model") for name in _TREE}
+    return MergeTree(**arrays)
 
 
 def method_of(model: Model) -> str:

@@ -1,11 +1,12 @@
-"""One number a row in a .npy file, local or remote, of which whoever needs a piece reads it."""
+"""NumPy's .npy files: their header, and one number a row in one, local or remote, of which whoever
+needs a piece reads it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ _HEADER_BYTES = 2**16
 _HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
+    # 3.0 is for field names of structured dtypes
 }
 
 
@@ -61,8 +63,31 @@ def open_npy(location: Location, what: str) -> NpyColumn:
         raise
     except FileNotFoundError as error:
         raise MissingError(f"{what} {location} does not exist; check the path") from error
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{what} {location} cannot be read as .npy ({error})") from error
+    except OSError as error:
+        raise _unreadable(f"{what} {location}", error) from error
+
+
+def read_header(file: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, Fortran order and dtype; the file then stands at the first item."""
+    try:
+        version = np.lib.format.read_magic(file)
+        if version not in _HEADER_READERS:
+            raise ValueError(f"version {version} of the format holds no plain numbers")
+        shape, fortran, dtype = _HEADER_READERS[version](file)
+    except (ValueError, OSError, EOFError) as error:
+        raise _unreadable(what, error) from error
+    if dtype.hasobject or dtype.names:
+        raise StoreError(
+            f"{what} cannot be read as .npy: it holds {dtype}, records or pickled objects, which "
+            "are never loaded: that runs code of whoever wrote it; save plain numbers"
+        )
+    if any(n < 0 for n in shape):
+        raise StoreError(f"{what} cannot be read as .npy: it claims the shape {shape}; restore it")
+    return shape, fortran, dtype
+
+
+def _unreadable(what: str, error: Exception) -> StoreError:
+    return StoreError(f"{what} cannot be read as .npy ({error}); restore it")
 
 
 def _open(location: Location, what: str) -> NpyColumn:
@@ -70,14 +95,12 @@ def _open(location: Location, what: str) -> NpyColumn:
         filesystem, path = location.filesystem()
         size = filesystem.info(path)["size"]
         file = BytesIO(filesystem.cat_file(path, start=0, end=min(size, _HEADER_BYTES)))
-    version = np.lib.format.read_magic(file)
-    if version not in _HEADER_READERS:
-        raise ValueError(f"version {version} of the format holds no plain numbers")
-    shape, _, dtype = _HEADER_READERS[version](file)
-    if dtype.hasobject:
-        raise ValueError("it holds pickled objects, which are never loaded")
+    shape, _, dtype = read_header(file, f"{what} {location}")
     column = NpyColumn(location, shape, dtype, file.tell())
     needed = column.offset + math.prod(shape) * dtype.itemsize
     if size < needed:
-        raise ValueError(f"{size} of {needed} bytes are there")
+        raise StoreError(
+            f"{what} {location} cannot be read as .npy: {size} of {needed} bytes are there; "
+            "restore it"
+        )
     return column

@@ -13,9 +13,11 @@ from scrlm_dask.storage.locations import Location, Place, is_within, locate
 
 KIND = "scrlm"  # attribute of the groups written here; its value is one of the kinds
 FEATURES_KIND, LABELS_KIND, MODEL_KIND, RUN_KIND = "features", "labels", "model", "run"
+EXPORT_KIND, EXPORT_RECORD = "export", "export.json"
 
-
-_MARKS = ("run.json", "zarr.json")  # what says who wrote: runs have a record, stores an attribute
+# what says who wrote: runs and exports have a record, stores an attribute
+_STORE_MARK = "zarr.json"
+_MARKS = ("run.json", EXPORT_RECORD, _STORE_MARK)
 
 
 def make_way(path: Place, overwrite: bool, kind: str) -> None:
@@ -93,7 +95,7 @@ def _kind_of(target: Location) -> str | None:
     """What this package wrote there, if it did."""
     try:
         mark, content = _mark_of(target)
-        return str(content[KIND] if mark.url.endswith(_MARKS[0]) else content["attributes"][KIND])
+        return str(content["attributes"][KIND] if _is_store(mark) else content[KIND])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -101,15 +103,19 @@ def _kind_of(target: Location) -> str | None:
 def _unmark(target: Location) -> None:
     """Say that it is unfinished before the first file goes: a removal may stop halfway."""
     mark, content = _mark_of(target)
-    if mark.url.endswith(_MARKS[0]):
-        content["status"] = "removed"
-    else:
+    if _is_store(mark):
         content["attributes"]["complete"] = False
+    else:
+        content["status"] = "removed"
     mark.write_text(json.dumps(content))
+
+
+def _is_store(mark: Location) -> bool:
+    return mark.url.endswith(f"/{_STORE_MARK}")
 
 
 def _mark_of(target: Location) -> tuple[Location, Any]:
     """The file that says who wrote there, and what it says."""
-    record = target / _MARKS[0]
-    mark = record if record.is_file() else target / _MARKS[1]
+    places = [target / name for name in _MARKS]
+    mark = next((place for place in places if place.is_file()), places[-1])
     return mark, json.loads(mark.read_text())

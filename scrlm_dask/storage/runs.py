@@ -12,6 +12,24 @@ from scrlm_dask.storage.locations import Location, Place, locate
 from scrlm_dask.storage.outputs import KIND, RUN_KIND, make_way
 
 MODEL, LABELS_STORE, RECORD = "model.zarr", "labels.zarr", "run.json"
+EVENTS = "events.jsonl"
+RUNNING, INTERRUPTED, COMPLETE = "running", "interrupted", "complete"  # what a record says it is
+
+_NUMBER = int | float
+# what the record of a complete run has, as far as commands and reports ask for it
+_RESULT = {"method": str, "config": dict, "features": dict, "phases": list} | {
+    "seconds": _NUMBER,
+    "outlier_share": _NUMBER,
+    "radius": _NUMBER | None,
+}
+_FEATURES = {"path": str | None, "rows": int, "features": int, "dtype": str} | {
+    "blocks": int,
+    "block_rows": int,
+}
+_PHASE = {"name": str, "rows": int, "bytes": int, "seconds": _NUMBER} | {
+    "read_seconds": _NUMBER,
+    "peak_worker_bytes": int,
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +54,10 @@ class RunDirectory:
     def record(self) -> Location:
         return self.location / RECORD
 
+    @property
+    def events(self) -> Location:
+        return self.location / EVENTS
+
     def looks_like_one(self) -> bool:
         return self.record.is_file()
 
@@ -44,10 +66,18 @@ class RunDirectory:
         make_way(self.path, overwrite, RUN_KIND)
         if not self.location.is_remote:  # object stores have no folders
             Path(self.location.url).mkdir(parents=True, exist_ok=True)
-        write_json(self.record, {KIND: RUN_KIND, **record, "status": "running"})
+        self.go_on(record)
+
+    def go_on(self, record: dict[str, Any]) -> None:
+        """Say that somebody is at work."""
+        write_json(self.record, {KIND: RUN_KIND, **record, "status": RUNNING})
+
+    def stop(self, record: dict[str, Any]) -> None:
+        """Say that nobody is at work any more, and that there is no result."""
+        write_json(self.record, {KIND: RUN_KIND, **record, "status": INTERRUPTED})
 
     def finish(self, record: dict[str, Any]) -> None:
-        write_json(self.record, {KIND: RUN_KIND, **record, "status": "complete"})
+        write_json(self.record, {KIND: RUN_KIND, **record, "status": COMPLETE})
 
     def read_record(self) -> dict[str, Any]:
         try:
@@ -55,7 +85,7 @@ class RunDirectory:
         except FileNotFoundError as error:
             raise StoreError(
                 f"{self.path} is not a run directory: it holds no {RECORD}; "
-                "give what `scrlm fit --out` wrote"
+                "give what `scrlm fit --out` wrote, or, to evaluate, `scrlm predict --out`"
             ) from error
         except StoreError:  # a remote store that cannot be reached
             raise
@@ -69,14 +99,48 @@ class RunDirectory:
             )
         return record
 
+    def is_complete(self) -> bool:
+        try:
+            return bool(self.read_record().get("status") == COMPLETE)
+        except StoreError:
+            return False
+
+    def record_of(self, attempt: str) -> dict[str, Any] | None:
+        """The record if it is still that of the attempt, and not of one that took its place."""
+        try:
+            record = self.read_record()
+        except StoreError:
+            return None
+        return record if record.get("attempt") == attempt else None
+
     def check_complete(self) -> dict[str, Any]:
         record = self.read_record()
-        if record.get("status") != "complete":
+        if record.get("status") != COMPLETE:
             raise StoreError(
                 f"the run {self.path} is not complete (status: {record.get('status')}); "
-                "run the fit again with --overwrite"
+                "run the fit again to go on with it, or with --overwrite to begin anew"
             )
         return record
+
+    def result(self) -> dict[str, Any]:
+        """The record of a complete run, with all that those who show or use it ask for."""
+        record = self.check_complete()
+        lacking = _lacking(record, _RESULT)
+        if not lacking:
+            lacking = _lacking(record["features"], _FEATURES)
+            lacking += [name for phase in record["phases"] for name in _lacking(phase, _PHASE)]
+        if lacking:
+            raise StoreError(
+                f"{self.record} lacks {lacking[0]!r}, or has something else there, so it was "
+                "changed since the run ended; run the fit again with --overwrite"
+            )
+        return record
+
+
+def _lacking(content: Any, kinds: dict[str, Any]) -> list[str]:
+    """Names that are not there, or are no values of their kind."""
+    found = content if isinstance(content, dict) else {}
+    return [name for name, kind in kinds.items() if not isinstance(found.get(name, ...), kind)]
 
 
 def write_json(path: Place, content: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ def test_the_index_is_made_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mo
     text._index_of.cache_clear()
     monkeypatch.setattr(text, "_PIECE", 7)
     np.savetxt(tmp_path / "y.csv", X[:300], delimiter=",", fmt="%.3f")
-    monkeypatch.setattr(text, "_STEP", 4)
+    monkeypatch.setattr(text, "STEP", 4)
     source = open_text(str(tmp_path / "y.csv"))
     np.testing.assert_array_equal(source.read(17, 291), X[17:291])
     assert whole.n_lines == 10_000

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numcodecs
 import numpy as np
 import pytest
 import zarr
 from numpy.typing import NDArray
-from zarr.codecs import Crc32cCodec
+from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 
 from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.storage.arrays import read_rows
 from scrlm_dask.storage.description import describe_store
 from scrlm_dask.storage.features import create_features_store, mark_complete, write_features_block
 from scrlm_dask.storage.manifest import Manifest
@@ -78,6 +80,28 @@ def test_codecs(tmp_path: Path, options: dict[str, Any], codecs: tuple[str, ...]
     assert found.codecs == codecs
     assert not found.has_checksums
     assert found.zarr_format == options["zarr_format"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"zarr_format": 3, "compressors": [ZstdCodec(checksum=True)]},
+        {"zarr_format": 3, "compressors": [ZstdCodec(checksum=True)], "shards": (10, 4)},
+        {"zarr_format": 3, "compressors": [GzipCodec()]},
+        {"zarr_format": 2, "compressors": [numcodecs.Zstd(checksum=True)]},
+    ],
+    ids=["zstd", "zstd in shards", "gzip", "zstd of Zarr 2"],
+)
+def test_checksums_that_notice_a_flipped_byte(tmp_path: Path, options: dict[str, Any]) -> None:
+    array_in(tmp_path / "a", chunks=(5, 4), **options)
+    found = describe_store(tmp_path / "a")
+    assert found.has_checksums
+    path = next(p for p in sorted((tmp_path / "a").rglob("*")) if p.is_file() and p.suffix == "")
+    whole = path.read_bytes()
+    for at in range(20, 90):  # among the numbers, whatever comes before and after them
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(StoreError):
+            read_rows(found.features, 0, 5, "it")
 
 
 def test_missing_chunks_are_counted_not_refused(tmp_path: Path) -> None:

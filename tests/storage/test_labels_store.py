@@ -19,6 +19,8 @@ from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.features import mark_complete
 from scrlm_dask.storage.labels import (
     create_labels_store,
+    is_labels_store,
+    labelled_features,
     open_labels,
     open_truth,
     write_labels_block,
@@ -43,7 +45,7 @@ def rows_of(assigned: Assignment, start: int, stop: int) -> Assignment:
 
 
 def finished_store(path: Path) -> str:
-    url = create_labels_store(path, 5, 2).url
+    url = create_labels_store(path, 5, 2, margins=True).url
     for start in (4, 0, 2):  # blocks finish in any order
         write_labels_block(url, start, rows_of(ASSIGNED, start, start + 2))
     mark_complete(url)
@@ -59,7 +61,7 @@ def array_in(path: Path, values: NDArray[Any], **options: Any) -> None:
 
 
 def test_layout(tmp_path: Path) -> None:
-    url = create_labels_store(tmp_path / "labels.zarr", 5, 2).url
+    url = create_labels_store(tmp_path / "labels.zarr", 5, 2, margins=True).url
     assert url == f"{tmp_path}/labels.zarr"
     group = zarr.open_group(url, mode="r")
     assert sorted(group.array_keys()) == ["distances", "labels", "margins"]
@@ -84,7 +86,7 @@ def test_what_is_written_is_what_was_assigned(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_model_without_clusters_are_infinitely_far(tmp_path: Path) -> None:
-    url = create_labels_store(tmp_path / "l", 2, 2).url
+    url = create_labels_store(tmp_path / "l", 2, 2, margins=True).url
     nothing = np.full(2, np.inf)
     write_labels_block(url, 0, Assignment(np.full(2, -1, np.int32), nothing, nothing))
     mark_complete(url)
@@ -108,7 +110,7 @@ def test_an_unfinished_store_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_block_that_was_never_written_is_missing(tmp_path: Path) -> None:
-    url = create_labels_store(tmp_path / "l", 5, 2).url
+    url = create_labels_store(tmp_path / "l", 5, 2, margins=True).url
     write_labels_block(url, 0, rows_of(ASSIGNED, 0, 2))
     write_labels_block(url, 4, rows_of(ASSIGNED, 4, 5))
     mark_complete(url)
@@ -189,7 +191,7 @@ def test_the_truth_inside_a_features_store_is_checked_like_any_other(tmp_path: P
     zarr.create_group(str(tmp_path / "x.zarr"))
     array_in(tmp_path / "x.zarr/features", x)
     array_in(tmp_path / "x.zarr/labels", np.repeat([0.2, 0.9], 10))
-    fit(tmp_path / "x.zarr", FitConfig(preprocess="none"), out=tmp_path / "run")
+    fit(tmp_path / "x.zarr", FitConfig(rho=0.5, preprocess="none"), out=tmp_path / "run")
     with pytest.raises(InputError, match=r"x\.zarr/labels .*float64; labels are one integer a row"):
         evaluate_run(tmp_path / "run")
 
@@ -219,6 +221,16 @@ def test_a_bare_pickle_called_npy_is_refused_and_never_run(tmp_path: Path) -> No
     with pytest.raises(StoreError, match=r"cannot be read as \.npy"):
         open_truth(tmp_path / "y.npy")
     assert not (tmp_path / "trace").exists()
+
+
+def test_it_says_whose_labels_it_has(tmp_path: Path) -> None:
+    for features in (None, "/data/x.zarr"):
+        url = create_labels_store(tmp_path / str(features is None), 5, 2, True, features)
+        assert is_labels_store(url)
+        assert labelled_features(url) == features
+    zarr.create_group(tmp_path / "g")
+    assert not is_labels_store(tmp_path / "g")
+    assert not is_labels_store(tmp_path / "nowhere")
 
 
 def whole(path: Path) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from scrlm_dask.errors import InputError, MissingError, StoreError
 from scrlm_dask.kernels.synthesis import MixtureSpec
 from scrlm_dask.pipeline import evaluate_run, fit, predict, synth
 from scrlm_dask.storage.arrays import StoredArray
+from scrlm_dask.storage.eventlog import EventLog
 from scrlm_dask.storage.locations import (
     Location,
     absolute,
@@ -201,8 +203,9 @@ load_model("s3://bucket/run")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert "StoreError: s3://bucket/run/run.json cannot be opened: s3:// needs scrlm-dask[s3]" in (
-        done.stderr
+    assert (
+        "UnreachableError: s3://bucket/run/run.json cannot be opened: s3:// needs scrlm-dask[s3]"
+        in (done.stderr)
     )
 
 
@@ -279,7 +282,7 @@ def test_a_removal_that_stops_halfway_leaves_nothing_that_looks_finished(
     root = memory.replace("memory://", "brittle://")
     x, run = f"{root}/x.zarr", f"{root}/run"
     synth(x, 40, MixtureSpec(8, 2, 0.1))
-    fit(x, FitConfig(n_clusters=2), out=run)
+    fit(x, FitConfig(rho=0.5, n_clusters=2), out=run)
     target = locate(run if kind == RUN_KIND else x)
     BrittleFileSystem.is_brittle = True
     try:
@@ -288,13 +291,13 @@ def test_a_removal_that_stops_halfway_leaves_nothing_that_looks_finished(
     finally:
         BrittleFileSystem.is_brittle = False
     with pytest.raises(StoreError, match=r"not complete|unfinished"):
-        evaluate_run(run) if kind == RUN_KIND else fit(x, FitConfig())
+        evaluate_run(run) if kind == RUN_KIND else fit(x, FitConfig(rho=0.5))
     make_way(target, True, kind)  # and it is still known to be ours
     assert not target.is_occupied()
 
 
 def test_all_verbs_behind_a_url_in_one_process(memory: str, tmp_path: Path) -> None:
-    spec, config = MixtureSpec(16, 3, 0.2), FitConfig(n_clusters=5, seed=1)
+    spec, config = MixtureSpec(16, 3, 0.2), FitConfig(rho=0.5, n_clusters=5, seed=1)
     for root in (memory, str(tmp_path)):
         assert synth(f"{root}/x.zarr", 300, spec) == f"{root}/x.zarr"
         fit(f"{root}/x.zarr", config, out=f"{root}/run")
@@ -309,6 +312,52 @@ def test_all_verbs_behind_a_url_in_one_process(memory: str, tmp_path: Path) -> N
     }
     for files in (found, local):
         assert json.loads(files.pop("run/run.json"))["status"] == "complete"
+        told = [json.loads(line)["event"] for line in files.pop("run/events.jsonl").splitlines()]
+        assert (told[0], told[-1]) == ("RunStarted", "RunEnded")  # each at its own time
+        del files["labels.zarr/zarr.json"]  # says where the features lie
     assert found == local
     assert evaluate_run(f"{memory}/run") == evaluate_run(tmp_path / "run")
     assert load_model(f"{memory}/run").n_clusters == 3
+
+
+def test_what_is_written_in_one_step_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, synced = tmp_path / "run.json", []
+
+    def fsync(descriptor: int) -> None:
+        synced.append((str(Path(f"/proc/self/fd/{descriptor}").readlink()), place.read_text()))
+
+    place.write_text("old")
+    monkeypatch.setattr(os, "fsync", fsync)
+    locate(place).write_text("new")
+    assert synced == [(str(tmp_path / "run.partial"), "old")]
+    assert place.read_text() == "new"
+
+
+def test_a_second_attempt_adds_to_the_events_of_the_first(memory: str, tmp_path: Path) -> None:
+    lines = [f'{{"event": "{name}"}}\n' for name in ("RunStarted", "PhaseFinished", "RunEnded")]
+    for root in (memory, str(tmp_path)):
+        place = locate(f"{root}/events.jsonl")
+        for _ in range(2):
+            log = EventLog(place)
+            for line in lines:
+                log.write(line)
+        assert place.read_text() == 2 * "".join(lines)
+
+
+def test_events_that_cannot_be_read_are_not_written_over(
+    memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dead(*args: Any) -> None:
+        raise ConnectionError("the line went dead")
+
+    place = locate(f"{memory}/events.jsonl")
+    place.write_text("old\n")
+    log = EventLog(place)
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "cat_file", dead)
+        log.write('"PhaseFinished"\n')
+    assert place.read_text() == "old\n"
+    log.write('"RunEnded"\n')
+    assert place.read_text() == 'old\n"PhaseFinished"\n"RunEnded"\n'

@@ -112,7 +112,7 @@ def test_every_kind_of_map_comes_back(tmp_path: Path, kind: Any) -> None:
     model = replace(
         a_model(),
         affine=AffineMap(kind, np.zeros(8), np.ones(8)),
-        config=FitConfig(preprocess=kind),
+        config=FitConfig(rho=0.5, preprocess=kind),
     )
     save_model(model, tmp_path / "m")
     assert_same_bits(load_model(tmp_path / "m"), model)
@@ -121,10 +121,10 @@ def test_every_kind_of_map_comes_back(tmp_path: Path, kind: Any) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        FitConfig(),
+        FitConfig(rho=0.5),
         FitConfig(seed=2**100, rho=1e-10),
         FitConfig(n_clusters=np.int32(3), rho=np.float32(0.1), n_candidates=np.int64(5)),  # type: ignore[arg-type]
-        FitConfig(refine=LloydConfig(max_iter=7, sample=0.25), polish=True, robust=False),
+        FitConfig(rho=0.5, refine=LloydConfig(max_iter=7, sample=0.25), polish=True, robust=False),
         KMeansConfig(n_clusters=3, init="k-means||", lloyd=LloydConfig(max_seconds=1.5)),
     ],
     ids=["defaults", "extremes", "numpy scalars", "refined", "k-means"],

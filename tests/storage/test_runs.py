@@ -203,7 +203,7 @@ def write_features(path: Path) -> None:
 
 
 def write_labels(path: Path) -> None:
-    create_labels_store(path, 4, 2)
+    create_labels_store(path, 4, 2, margins=True)
 
 
 def write_run(path: Path) -> None:
@@ -236,7 +236,7 @@ def test_each_kind_makes_way_for_its_own_only(tmp_path: Path, kind: str, written
 
 def test_what_synth_and_predict_wrote_is_replaced_when_asked(tmp_path: Path) -> None:
     x, labels = tmp_path / "x.zarr", tmp_path / "labels.zarr"
-    model = fit(two_clusters(), FitConfig(seed=1)).model
+    model = fit(two_clusters(), FitConfig(rho=0.5, seed=1)).model
     for n_rows in (30, 20):
         synth(x, n_rows, MixtureSpec(8, 2, 0.1), overwrite=True)
         predict(model, x, out=labels, overwrite=True)
@@ -278,7 +278,7 @@ def test_predict_does_not_overwrite_the_features_it_reads(tmp_path: Path, origin
     else:
         features_of_a_user(x)
     before = tree(x)
-    model = fit(two_clusters(), FitConfig(seed=1)).model
+    model = fit(two_clusters(), FitConfig(rho=0.5, seed=1)).model
     with pytest.raises(StoreError, match=r"x\.zarr"):
         predict(model, x, out=x, overwrite=True)
     assert tree(x) == before
@@ -286,11 +286,16 @@ def test_predict_does_not_overwrite_the_features_it_reads(tmp_path: Path, origin
 
 def test_fit_does_not_overwrite_the_features_it_reads(tmp_path: Path) -> None:
     # kept beside the results of the first fit, as people do
-    fit(two_clusters(), FitConfig(seed=1), out=tmp_path / "run")
+    fit(two_clusters(), FitConfig(rho=0.5, seed=1), out=tmp_path / "run")
     features_of_a_user(tmp_path / "run/x.zarr")
     before = tree(tmp_path / "run/x.zarr")
     with pytest.raises(StoreError, match="run"):
-        fit(tmp_path / "run/x.zarr", FitConfig(seed=2), out=tmp_path / "run", overwrite=True)
+        fit(
+            tmp_path / "run/x.zarr",
+            FitConfig(rho=0.5, seed=2),
+            out=tmp_path / "run",
+            overwrite=True,
+        )
     assert tree(tmp_path / "run/x.zarr") == before
 
 

@@ -1,0 +1,214 @@
+"""What a run keeps of its work while it is unfinished: values in files of their own, checked.
+
+A file holds numbers, texts, arrays and the dataclasses that a pass is made of, as JSON and plain
+memory behind a SHA-256: nothing is pickled, and what is not whole is never believed. It is written
+in one step and read again at once, so a run that is stopped leaves files that are right, or none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import StoreError
+from scrlm_dask.storage.locations import Location, reaching
+
+CHECKPOINT = "checkpoint"  # folder of a run, removed when the run is complete
+_MAGIC = b"scrlm checkpoint 1\n"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_LENGTH_BYTES = 8
+_KINDS = "biuf"  # of NumPy's types: booleans, integers and floats
+
+Kinds = tuple[type, ...]  # the dataclasses that a value may be made of
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder of saved values, and folders of them; a name in use once is never used otherwise."""
+
+    location: Location
+
+    def __truediv__(self, name: str) -> Checkpoint:
+        return Checkpoint(self.location / name)
+
+    def make(self) -> None:
+        """Workers write only where the client made a folder: one without the mount must fail."""
+        if not self.location.is_remote:  # object stores have no folders
+            Path(self.location.url).mkdir(parents=True, exist_ok=True)
+
+    def names(self) -> set[str]:
+        """Names of the values and folders here."""
+        with reaching(self.location):
+            filesystem, root = self.location.filesystem()
+            try:
+                found = filesystem.ls(root, detail=False)
+            except FileNotFoundError:
+                return set()
+        names = {str(name).rstrip("/").rpartition("/")[2] for name in found}
+        return {name for name in names if not name.endswith(".partial")}
+
+    def save(self, name: str, value: Any) -> None:
+        _write(self.location / name, encode(value))
+
+    def load(self, name: str, kinds: Kinds) -> Any:
+        return decode(_read(self.location / name), kinds, str(self.location / name))
+
+    def is_sound(self, name: str) -> bool:
+        """Whether the value can be believed; reads all of it."""
+        try:
+            _checked(_read(self.location / name), name)
+        except StoreError:
+            return False
+        return True
+
+    def remove(self, *names: str) -> None:
+        """Remove values and folders, or all; what cannot be removed stays, and does no harm."""
+        for place in [self.location / name for name in names] or [self.location]:
+            if not place.is_remote:
+                path = Path(place.url)
+                with suppress(OSError):
+                    path.unlink() if path.is_file() else shutil.rmtree(path)
+                continue
+            with suppress(StoreError), reaching(place):
+                filesystem, root = place.filesystem()
+                filesystem.rm(root, recursive=True)
+
+
+def encode(value: Any) -> list[Any]:
+    """A value as pieces of memory that say themselves whether they are whole; nothing is copied."""
+    arrays: list[NDArray[Any]] = []
+    header = json.dumps(_described(value, arrays)).encode()
+    body: list[Any] = [len(header).to_bytes(_LENGTH_BYTES, "little") + header]
+    body += [array.reshape(-1).view(np.uint8).data for array in arrays]
+    digest = hashlib.sha256()
+    for piece in body:
+        digest.update(piece)
+    return [_MAGIC, digest.digest(), *body]
+
+
+def decode(data: bytes, kinds: Kinds, what: str = "the checkpoint") -> Any:
+    """The value that was encoded; its dataclasses are taken from `kinds`, and from nowhere else."""
+    body = _checked(data, what)
+    end = _LENGTH_BYTES + int.from_bytes(body[:_LENGTH_BYTES], "little")
+    known = {kind.__qualname__: kind for kind in kinds}
+    try:
+        header = json.loads(bytes(body[_LENGTH_BYTES:end]))
+        return _restored(header, body[end:], known)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{what} was written by another version ({error!r}); begin the run anew with "
+            "--overwrite"
+        ) from error
+
+
+def _checked(data: bytes, what: str) -> memoryview:
+    """What lies behind the digest, if it is whole."""
+    begin = len(_MAGIC) + _DIGEST_BYTES
+    body = memoryview(data)[begin:]
+    if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != data[len(_MAGIC) : begin]:
+        raise StoreError(f"{what} is damaged: it is not what was written")
+    return body
+
+
+def _described(value: Any, arrays: list[NDArray[Any]]) -> Any:
+    """The value for JSON; its arrays go to `arrays`, and where they lie is noted."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return _described(value.item(), arrays)
+    if isinstance(value, np.ndarray):
+        array = value
+        if array.dtype.kind not in _KINDS:
+            raise TypeError(f"an array of {array.dtype} cannot be saved")
+        array = array.astype(array.dtype.newbyteorder("<"), "C", copy=False)
+        offset = sum(before.nbytes for before in arrays)
+        arrays.append(array)
+        return {"array": [array.dtype.str, list(array.shape), offset]}
+    describe = partial(_described, arrays=arrays)
+    if is_dataclass(value) and not isinstance(value, type):
+        content = {field.name: describe(getattr(value, field.name)) for field in fields(value)}
+        return {"kind": type(value).__qualname__, "fields": content}
+    if isinstance(value, Mapping):
+        return {"mapping": {name: describe(item) for name, item in value.items()}}
+    if isinstance(value, tuple | list):
+        return {"tuple" if isinstance(value, tuple) else "list": [*map(describe, value)]}
+    raise TypeError(f"a {type(value).__name__} cannot be saved")
+
+
+def _restored(content: Any, memory: memoryview, known: Mapping[str, type]) -> Any:
+    if not isinstance(content, dict):
+        return content
+    restore = partial(_restored, memory=memory, known=known)
+    if "array" in content:
+        return _array(content["array"], memory)
+    if "kind" in content:
+        values = {name: restore(item) for name, item in content["fields"].items()}
+        return known[content["kind"]](**values)
+    if "mapping" in content:
+        return {name: restore(item) for name, item in content["mapping"].items()}
+    items = [restore(item) for item in content["tuple" if "tuple" in content else "list"]]
+    return tuple(items) if "tuple" in content else items
+
+
+def _array(content: Any, memory: memoryview) -> NDArray[Any]:
+    text, shape, offset = content
+    dtype = np.dtype(text)
+    if dtype.kind not in _KINDS:
+        raise ValueError(f"no arrays of {dtype} are saved")
+    count = int(np.prod(shape, dtype=np.int64))
+    if count == 0:
+        return np.empty(shape, dtype.newbyteorder("="))
+    # bounded by what is there: a header cannot ask for memory
+    flat = np.frombuffer(memory, dtype, count, offset)
+    return flat.reshape(shape).astype(dtype.newbyteorder("="))  # a copy, which may be written to
+
+
+def _write(location: Location, pieces: list[Any]) -> None:
+    """Write in one step, and see that it is there."""
+    if location.is_remote:
+        with reaching(location):
+            filesystem, path = location.filesystem()
+            filesystem.pipe_file(path, b"".join(pieces))
+    else:
+        _write_file(Path(location.url), pieces)
+    _checked(_read(location), str(location))
+
+
+def _write_file(path: Path, pieces: list[Any]) -> None:
+    # a name of its own: a task that Dask gave to a second worker writes the same file
+    temporary = Path(f"{path}.{uuid4().hex}.partial")
+    try:
+        with temporary.open("wb") as file:
+            file.writelines(pieces)
+        temporary.replace(path)
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"{path} cannot be written: its folder is not there; every worker must see the run's "
+            "directory under the same path"
+        ) from error
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _read(location: Location) -> bytes:
+    try:
+        with reaching(location):
+            filesystem, path = location.filesystem()
+            return bytes(filesystem.cat_file(path))
+    except StoreError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{location} cannot be read ({error})") from error

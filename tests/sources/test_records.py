@@ -1,0 +1,167 @@
+"""Texts of people, as rows: lines, CSV with line breaks in quotes, JSON lines, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.sources.items import Items, open_items
+from scrlm_dask.sources.records import open_csv, open_json_lines, open_lines
+
+TEXTS = ["one, two", 'said "no"', "first\nsecond", "Ünïcode ✓", "", "-1"]
+
+
+def values(items: Items) -> list[str]:
+    return list(items.source.read(0, items.source.n_rows).tolist())
+
+
+def write_csv(path: Path, rows: list[list[Any]], delimiter: str = ",") -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows(rows)
+    return path
+
+
+class TestLines:
+    def test_a_text_a_line(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.txt"
+        path.write_bytes(b"\xef\xbb\xbfone, two\r\n  three\n\nfour\n\n\n")
+        items = open_items(str(path), None)
+        assert items.kind == "texts"
+        # empty lines at the end are none; those between are, for who reads to judge
+        assert values(items) == ["one, two", "  three", "", "four"]
+        assert items.ids.read(0, 4).tolist() == [0, 1, 2, 3]
+        assert items.source.locate(2) == f"line 3 of {path}"
+
+    def test_other_alphabets_and_what_is_none(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.txt"
+        path.write_bytes("naïve\n猫\n".encode() + b"caf\xe9\n")
+        source = open_lines(str(path))
+        assert source.read(0, 2).tolist() == ["naïve", "猫"]
+        with pytest.raises(StoreError, match=r"x\.txt is not UTF-8 text"):
+            source.read(0, 3)
+
+
+class TestTables:
+    @pytest.mark.parametrize(("suffix", "delimiter"), [(".csv", ","), (".tsv", "\t")])
+    def test_fields_with_line_breaks(self, tmp_path: Path, suffix: str, delimiter: str) -> None:
+        rows = [["n", "text"], *([i, text] for i, text in enumerate(TEXTS))]
+        path = write_csv(tmp_path / f"x{suffix}", rows, delimiter)
+        items = open_items(str(path), "text")
+        assert values(items) == TEXTS
+        assert items.source.columns == ("text",)
+        assert items.source.column("n").read(1, 4).tolist() == [1, 2, 3]
+        assert items.source.column("n").dtype == np.int64
+
+    def test_json_lines(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.jsonl"
+        rows = [{"text": text, "id": f"r{i}", "y": i} for i, text in enumerate(TEXTS)]
+        rows += [{"text": None, "id": "null", "y": 6}, {"id": "gone", "y": 7}]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        items = open_items(str(path), "text")
+        assert values(items) == [*TEXTS, "", ""]
+        assert items.source.column("id").read(5, 8).tolist() == ["r5", "null", "gone"]
+        assert items.source.column("y").dtype == np.int64
+
+    def test_parquet_streams_row_groups_and_null_is_empty(self, tmp_path: Path) -> None:
+        texts = [f"t{i}" for i in range(2500)]
+        texts[7] = None  # type: ignore[call-overload]
+        pq.write_table(pa.table({"n": range(2500), "t": texts}), tmp_path / "x.parquet")
+        items = open_items(str(tmp_path / "x.parquet"), "t")
+        texts[7] = ""
+        assert values(items) == texts
+        pieces = [piece.tolist() for piece in items.source.batches(1000, 2300, 600)]
+        assert pieces == [texts[1000:1600], texts[1600:2200], texts[2200:2300]]
+
+    @given(
+        texts=st.lists(st.text("ab,\"\n\r é'", max_size=6), min_size=1, max_size=20),
+        start=st.integers(0, 20),
+        rows=st.integers(1, 7),
+    )
+    def test_any_texts_come_back(
+        self, tmp_path_factory: pytest.TempPathFactory, texts: list[str], start: int, rows: int
+    ) -> None:
+        path = tmp_path_factory.mktemp("any") / "x.csv"
+        write_csv(path, [["i", "t"], *([i, text] for i, text in enumerate(texts))])
+        source = open_csv(str(path), "csv", "t")
+        start = min(start, len(texts))
+        pieces = list(source.batches(start, len(texts), rows))
+        assert [text for piece in pieces for text in piece.tolist()] == texts[start:]
+        assert all(len(piece) == rows for piece in pieces[:-1])
+
+    def test_far_rows_are_found_by_the_index(self, tmp_path: Path) -> None:
+        rows = [["i", "t"], *([i, f"{i}\n" * (i % 3 + 1)] for i in range(9000))]
+        source = open_csv(str(write_csv(tmp_path / "x.csv", rows)), "csv", "t")
+        for row in (0, 4094, 4095, 4096, 8191, 8999):
+            assert source.read(row, row + 1).tolist() == [rows[row + 1][1]]
+
+
+class TestRefused:
+    def test_columns(self, tmp_path: Path) -> None:
+        path = write_csv(tmp_path / "x.csv", [["id", "text"], [1, "a"]])
+        with pytest.raises(InputError, match=r"x\.csv has several columns .*text.*--column"):
+            open_items(str(path), None)
+        with pytest.raises(InputError, match=r"no column 'txt' \(it has text, id\)"):
+            open_items(str(path), "txt")
+        (tmp_path / "x.txt").write_text("a\n")
+        with pytest.raises(InputError, match=r"--column says nothing about .*x\.txt"):
+            open_items(str(tmp_path / "x.txt"), "text")
+        pq.write_table(pa.table({"n": [1], "t": ["a"]}), tmp_path / "x.parquet")
+        with pytest.raises(InputError, match=r"column 'n' of .* holds int64; name one of texts"):
+            open_items(str(tmp_path / "x.parquet"), "n")
+
+    def test_what_is_no_table(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.csv"
+        path.write_text('id,text\n1,"never closed\n')
+        with pytest.raises(StoreError, match=r"x\.csv is no good CSV"):
+            open_csv(str(path), "csv", "text")
+        path.write_text("id,text\n1,a\n2,b,c\n")
+        with pytest.raises(StoreError, match=r"row 1 of .* has 3 fields and its header has 2"):
+            open_csv(str(path), "csv", "text").read(0, 2)
+        path.write_text("id,text\n")
+        with pytest.raises(StoreError, match="no row after its header"):
+            open_csv(str(path), "csv", "text")
+
+    def test_what_is_no_json(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.jsonl"
+        path.write_text('{"t": "a"}\n{"t": ["b"]}\n[1]\n{"t": \n')
+        source = open_json_lines(str(path), "t")
+        for row, words in ((1, "line 2 of .* holds .*'b'.* no text"), (2, "line 3 .* an object")):
+            with pytest.raises(StoreError, match=words):
+                source.read(row, row + 1)
+        with pytest.raises(StoreError, match=r"line 4 of .* is no JSON"):
+            source.read(3, 4)
+
+    def test_json_that_is_no_text(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.jsonl"
+        deep = "[" * 100_000 + "]" * 100_000
+        path.write_text(f'{{"t": "a"}}\n{{"t": "\\ud800"}}\n{{"t": "b", "u": {deep}}}\n')
+        source = open_json_lines(str(path), "t")
+        with pytest.raises(StoreError, match=r"line 2 of .*ud800.* half of a surrogate pair"):
+            source.read(1, 2)
+        with pytest.raises(StoreError, match=r"line 3 of .* is nested too deeply"):
+            source.read(2, 3)
+
+    def test_integers_that_are_none_later(self, tmp_path: Path) -> None:
+        rows = [["t", "y"], *(["a", i] for i in range(1200)), ["a", "owl"]]
+        source = open_csv(str(write_csv(tmp_path / "x.csv", rows)), "csv", "t").column("y")
+        with pytest.raises(StoreError, match=r"row 1200 of column 'y' .* holds 'owl'"):
+            source.read(1190, 1201)
+
+    def test_inputs(self, tmp_path: Path) -> None:
+        with pytest.raises(StoreError, match=r"gone\.txt does not exist"):
+            open_items(str(tmp_path / "gone.txt"), None)
+        (tmp_path / "x.docx").write_bytes(b"x")
+        with pytest.raises(InputError, match=r"x\.docx ends with \.docx; .*\.jsonl.*folder"):
+            open_items(str(tmp_path / "x.docx"), None)
+        with pytest.raises(InputError, match="is a URL"):
+            open_items("s3://bucket/x.txt", None)
