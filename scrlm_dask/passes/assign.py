@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import dask.array as da
@@ -15,10 +16,13 @@ from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.assignment import assign_and_sum, assign_rows
 from scrlm_dask.kernels.mixture import ClusterSums, merge_sums
 from scrlm_dask.kernels.points import Points
-from scrlm_dask.passes.execution import Execution, fan_in_for
+from scrlm_dask.kernels.pruning import Prune, Pruned, merge_pruned
+from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.features import Features
+from scrlm_dask.passes.permits import computing
+from scrlm_dask.passes.trees import fan_in_for
 from scrlm_dask.resources import pinned_threads
-from scrlm_dask.storage.labels import write_labels_block
+from scrlm_dask.storage.labels import labels_are_whole, write_labels_block
 from scrlm_dask.storage.locations import Location
 
 
@@ -27,6 +31,7 @@ class AssignedPart:
     """What a block adds: its clusters' sums, and its labels if they are collected."""
 
     sums: ClusterSums
+    pruned: Pruned
     labels: tuple[NDArray[np.int32], ...]  # one array a block, joined by the client
 
 
@@ -46,23 +51,39 @@ def assign_pass(
     sq_radius: float,
     *,
     n_clusters: int,
+    prune: Prune,
     labels_url: Location | None,
+    margins: bool,
     collect: bool,
+    of: str,
     weights: da.Array | None = None,
 ) -> AssignedPart:
-    """Label every row. Labels go to the store at `labels_url`, to the client, both or nowhere."""
+    """Label every row. Labels go to the store at `labels_url`, to the client, both or nowhere.
+
+    Margins are only for the store. `of` tells these centers from others.
+    """
+    features = features.in_blocks_for(n_clusters)
+    check = None
+    if labels_url is not None:
+        check = partial(_are_written, labels_url, features.block_rows, features.n_rows)
     assigned: AssignedPart = execution.map_reduce(
         "assign",
-        features.in_blocks_for(n_clusters),
+        features,
         _assign_part,
         _merge,
         fan_in=fan_in_for(8 * n_clusters * features.n_features),
         columns={} if weights is None else {"weights": weights},
+        kinds=(AssignedPart, ClusterSums, Pruned),
+        check=check,
+        of=of,
         centers=centers,
         sq_radius=sq_radius,
+        prune=prune,
         labels_url=labels_url,
+        margins=margins and labels_url is not None,
         collect=collect,
     )
+    execution.pruned["assign"] = assigned.pruned.record()
     return assigned
 
 
@@ -73,6 +94,7 @@ def label_pass(
     sq_radius: float,
     *,
     labels_url: Location | None,
+    margins: bool,
     collect: bool,
 ) -> LabelledPart:
     """`assign_pass` for those who have their model already and need no sums."""
@@ -84,6 +106,7 @@ def label_pass(
         centers=centers,
         sq_radius=sq_radius,
         labels_url=labels_url,
+        margins=margins and labels_url is not None,
         collect=collect,
     )
     return labelled
@@ -101,14 +124,23 @@ def _assign_part(
     start: int,
     centers: Points,
     sq_radius: float,
+    prune: Prune,
     labels_url: Location | None,
+    margins: bool,
     collect: bool,
     weights: NDArray[np.float64] | None = None,
 ) -> AssignedPart:
-    found = assign_and_sum(block, centers, sq_radius, weights)
+    found = assign_and_sum(block, centers, sq_radius, weights, margins=margins, prune=prune)
+    assignment = found.assignment
     if labels_url is not None:
-        write_labels_block(labels_url, start, found.assignment)
-    return AssignedPart(found.sums, (found.assignment.labels,) if collect else ())
+        write_labels_block(labels_url, start, assignment)
+    return AssignedPart(found.sums, assignment.pruned, (assignment.labels,) if collect else ())
+
+
+def _are_written(labels_url: Location, block_rows: int, n_rows: int, blocks: range) -> bool:
+    """Whether the labels of these blocks, which an earlier attempt wrote, can be read."""
+    end = min(n_rows, blocks.stop * block_rows)
+    return labels_are_whole(labels_url, blocks.start * block_rows, end)
 
 
 def _label_part(
@@ -117,9 +149,10 @@ def _label_part(
     centers: Points,
     sq_radius: float,
     labels_url: Location | None,
+    margins: bool,
     collect: bool,
 ) -> LabelledPart:
-    found = assign_rows(block, centers, sq_radius)
+    found = assign_rows(block, centers, sq_radius, margins=margins)
     if labels_url is not None:
         write_labels_block(labels_url, start, found)
     inside = found.labels[found.labels != OUTLIER]
@@ -132,12 +165,13 @@ def _merge_labelled(a: LabelledPart, b: LabelledPart) -> LabelledPart:
 
 
 def _merge(a: AssignedPart, b: AssignedPart) -> AssignedPart:
-    return AssignedPart(merge_sums(a.sums, b.sums), a.labels + b.labels)
+    pruned = merge_pruned(a.pruned, b.pruned)
+    return AssignedPart(merge_sums(a.sums, b.sums), pruned, a.labels + b.labels)
 
 
 def _label_block(block: NDArray[Any], centers: Points, sq_radius: float) -> NDArray[np.int32]:
     try:
-        with pinned_threads():
+        with computing(), pinned_threads():
             return assign_rows(block, centers, sq_radius).labels
     except NonFiniteRowError as error:
         raise InputError(

@@ -1,4 +1,4 @@
-"""One number a row, cut like the features: sample weights, and labels of an earlier pass."""
+"""Numbers of each row, cut like the features: weights, labels of an earlier pass, coordinates."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
 from scrlm_dask.passes.features import Features, scattered
+from scrlm_dask.passes.permits import read_in_turn
 from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.npy import NpyColumn
@@ -57,13 +58,14 @@ def check_weights(
 
 
 def column_of(
-    parts: list[Delayed], features: Features, blocks: list[int] | None, dtype: Any
+    parts: list[Delayed], features: Features, blocks: list[int] | None, dtype: Any, width: int = 1
 ) -> da.Array:
-    """A column whose blocks (rows, 1) are results of tasks, one a block of features."""
+    """Columns whose blocks (rows, width) are results of tasks, one a block of features."""
     sizes = features.array.chunks[0]
     chosen = sizes if blocks is None else [sizes[i] for i in blocks]
     pieces = [
-        da.from_delayed(part, (size, 1), dtype) for part, size in zip(parts, chosen, strict=True)
+        da.from_delayed(part, (size, width), dtype)
+        for part, size in zip(parts, chosen, strict=True)
     ]
     return da.concatenate(pieces)
 
@@ -97,8 +99,10 @@ def _check_length(n_rows: int, features: Features) -> None:
 
 def _read_block(source: StoredArray | NpyColumn, block_info: Any = None) -> NDArray[np.float64]:
     (start, stop), _ = block_info[None]["array-location"]
+    return read_in_turn(lambda: _rows_of(source, start, stop)).astype(np.float64)[:, None]
+
+
+def _rows_of(source: StoredArray | NpyColumn, start: int, stop: int) -> NDArray[Any]:
     if isinstance(source, NpyColumn):
-        values = source.read(start, stop)
-    else:
-        values = read_rows(source, start, stop, WHAT)
-    return values.astype(np.float64)[:, None]
+        return source.read(start, stop)
+    return read_rows(source, start, stop, WHAT)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
 from scrlm_dask.kernels.metrics import Contingency, contingency, merge_contingency
-from scrlm_dask.passes.execution import Execution, tree_reduce
+from scrlm_dask.passes.execution import Execution
+from scrlm_dask.passes.trees import tree_reduce
 from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.npy import NpyColumn
 
@@ -51,10 +52,11 @@ def _slice(labels: Labels, start: int, stop: int) -> Labels:
 
 
 def _part(truth: Labels, labels: Labels, start: int, stop: int) -> Contingency:
-    return contingency(_read(truth, start, stop), _read(labels, start, stop))
+    return contingency(read_labels(truth, start, stop), read_labels(labels, start, stop))
 
 
-def _read(labels: Labels, start: int, stop: int) -> NDArray[np.int64]:
+def read_labels(labels: Labels, start: int, stop: int) -> NDArray[np.int64]:
+    """Rows start..stop-1 of stored labels; of an array, all of it: it came as that piece."""
     if isinstance(labels, StoredArray):
         labels = read_rows(labels, start, stop, "the labels")
     elif isinstance(labels, NpyColumn):

@@ -1,17 +1,15 @@
 """How a pass runs: a part for each block, merged by a tree of fixed shape.
 
 Every distributed quantity is a block's part, how two parts combine, and what is made of the result.
-Reading and computing are one task, so that a worker holds one block a thread. The tree is laid over
-the block numbers: the order in which blocks finish never reaches the numbers.
+Reading and computing are one task, so that a worker holds one block a thread, also of the thread
+that reads ahead.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import reduce
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -20,17 +18,32 @@ import dask.array as da
 import numpy as np
 from dask.delayed import Delayed
 
-from scrlm_dask.errors import InputError, NonFiniteRowError
-from scrlm_dask.events import BlockDone, Listener, PhaseFinished, PhaseStarted
-from scrlm_dask.passes.clients import current_client, process_reports
+from scrlm_dask.errors import ClusterError, NonFiniteRowError, UnusableRowsError
+from scrlm_dask.events import (
+    BlockDone,
+    Event,
+    Listener,
+    PhaseFinished,
+    PhaseStarted,
+    RunEnded,
+    warn,
+)
+from scrlm_dask.passes.clients import current_client, current_worker, process_reports
 from scrlm_dask.passes.features import Features
-from scrlm_dask.passes.stragglers import in_hand, wait_for_stragglers
+from scrlm_dask.passes.groups import Check
+from scrlm_dask.passes.keeping import Keeper
+from scrlm_dask.passes.permits import computing
+from scrlm_dask.passes.poison import naming_poison
+from scrlm_dask.passes.stragglers import RunIsOverError, in_hand, wait_for_stragglers
+from scrlm_dask.passes.trees import FAN_IN
 from scrlm_dask.resources import pinned_threads
+from scrlm_dask.storage.checkpoints import Checkpoint, Kinds
+from scrlm_dask.watching import wanted
+from scrlm_dask.watching.notebook import NotebookCell, in_notebook
+from scrlm_dask.watching.publishing import publisher
 
-FAN_IN = 8
-_LARGE_PART_BYTES = 2**20
-
-Columns: TypeAlias = Mapping[str, da.Array]  # (rows, 1) each, cut like the blocks that are read
+# (rows, 1) each, or (rows, q) for several numbers a row, cut like the blocks that are read
+Columns: TypeAlias = Mapping[str, da.Array]
 
 _listeners: dict[str, Listener] = {}  # by topic, of the runs that this process watches
 
@@ -38,42 +51,72 @@ _listeners: dict[str, Listener] = {}  # by topic, of the runs that this process 
 class Execution:
     """One run: its phases, and those who watch it."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, checkpoint: Checkpoint | None = None) -> None:
         self.phases: list[PhaseFinished] = []
         self.reports: dict[str, dict[str, Any]] = {}
-        self._listener = listener
+        self._read_seconds: dict[str, float] | None = None  # of each process, when last asked
+        self.pruned: dict[str, dict[str, Any]] = {}  # by pass, what was ruled out without a product
+        self.keeper = Keeper(checkpoint, self.tell)
+        self._named: dict[str, str] = {}  # by pass, what the tasks of its blocks are called
+        self._heard_by = [listener]
+        if listener is warn and wanted() and in_notebook():
+            self._heard_by.append(NotebookCell())
+        self._publish: Listener | None = None  # to the scheduler, where blocks are heard of anyway
         self._topic = f"scrlm-{uuid4().hex}"
+        self._began = time.perf_counter()
 
     def __enter__(self) -> Execution:
-        _listeners[self._topic] = self._listener
+        _listeners[self._topic] = self._pass_on
         client = current_client()
         if client is not None:
             client.subscribe_topic(self._topic, self._hear)
+            self._publish = publisher(client, self._topic, self._pass_on)
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         if exc_type is not None:
-            wait_for_stragglers(self._topic)
+            leaving = issubclass(exc_type, KeyboardInterrupt | ClusterError)
+            wait_for_stragglers(self._topic, leaving=leaving)
+        error = None if exc_type is None else exc_type.__name__
+        self.tell(RunEnded(time.perf_counter() - self._began, error))
         client = current_client()
         if client is not None and client.status == "running":
             client.unsubscribe_topic(self._topic)
         _listeners.pop(self._topic, None)
 
-    def tell(self, event: Any) -> None:
-        self._listener(event)
+    def add_listener(self, listener: Listener) -> None:
+        self._heard_by.append(listener)
+
+    def tell(self, event: Event) -> None:
+        if self._publish is not None:
+            self._publish(event)
+        self._pass_on(event)
+
+    def _pass_on(self, event: Event) -> None:
+        for listener in self._heard_by:
+            listener(event)
 
     @contextmanager
     def phase(self, name: str, blocks: int, rows: int, n_bytes: int) -> Iterator[None]:
-        """Time a phase, and ask the workers for their memory at its end."""
+        """Time a phase, and ask the workers for their reading and their memory at its end."""
         self.tell(PhaseStarted(name, blocks, rows, n_bytes))
+        before = self._read_seconds if self._read_seconds is not None else self._ask_workers()
         begin = time.perf_counter()
-        yield
+        with _span(name):
+            yield
         seconds = time.perf_counter() - begin
-        self.reports = process_reports()
+        read = _gained(before, self._ask_workers())
         peak = max((r["peak_memory_bytes"] for r in self.reports.values()), default=0)
-        done = PhaseFinished(name, seconds, rows, n_bytes, blocks, peak)
+        done = PhaseFinished(name, seconds, rows, n_bytes, blocks, peak, read)
         self.phases.append(done)
         self.tell(done)
+
+    def _ask_workers(self) -> dict[str, float]:
+        """Seconds that each has read so far; what else they report is kept."""
+        self.reports = process_reports()
+        read = {name: float(said.pop("read_seconds")) for name, said in self.reports.items()}
+        self._read_seconds = read
+        return read
 
     def map_reduce(
         self,
@@ -87,29 +130,46 @@ class Execution:
         keep: bool = False,
         columns: Columns | None = None,
         piecewise: bool = False,
+        kinds: Kinds | None = None,
+        check: Check | None = None,
+        of: str = "",
         **shared: Any,
     ) -> Any:
         """`part(block, start, **columns, **shared)` of every block (or of `blocks`), combined.
 
-        Values of `columns` hold one number a row, and a part gets those of its rows. Values of
+        Values of `columns` hold numbers of each row, and a part gets those of its rows. Values of
         `shared` may be Delayed: they are computed once and sent to every worker. With `keep` the
         result stays with the workers and a Delayed comes back. With `piecewise` the part is given
-        `done`, too, and says itself how many rows are done, and how many bytes.
+        `done`, too, and says itself how many rows are done, and how many bytes. With `kinds`, the
+        dataclasses that parts are made of, a run that keeps its work keeps this pass, group by
+        group; `check` says whether what some blocks wrote elsewhere is still there, and `of` what
+        the pass is computed from, where that may be otherwise in the next attempt.
         """
         parts = self.parts(name, features, part, blocks, columns or {}, shared, piecewise=piecewise)
-        total = tree_reduce(parts, combine, name, fan_in)
-        with self.reading(name, features, blocks):
+        saved = self.keeper.step(name, kinds, check, of)
+        pass_ = self.keeper.reduce(parts, combine, name, fan_in, saved)
+        with self.reading(name, features, blocks, pass_.taken):
             if keep:
-                return wait(persist(total))
-            return dask.compute(total)[0]
+                return wait(persist(pass_.total))
+            return dask.compute(pass_.total)[0]
 
+    @contextmanager
     def reading(
-        self, name: str, features: Features, blocks: Sequence[int] | None
-    ) -> AbstractContextManager[None]:
-        """The phase of a pass that reads these blocks."""
-        rows = features.n_rows if blocks is None else _rows_of(features, blocks)
-        n_blocks = features.n_blocks if blocks is None else len(blocks)
-        return self.phase(name, n_blocks, rows, rows * features.row_bytes)
+        self,
+        name: str,
+        features: Features,
+        blocks: Sequence[int] | None,
+        taken: Sequence[int] = (),
+    ) -> Iterator[None]:
+        """The phase of a pass that reads these blocks; those `taken`, by position, are done."""
+        numbers = range(features.n_blocks) if blocks is None else blocks
+        rows = _rows_of(features, numbers)
+        with self.phase(name, len(numbers), rows, rows * features.row_bytes):
+            if taken:
+                done = _rows_of(features, [numbers[i] for i in taken])
+                self.tell(BlockDone(name, done, done * features.row_bytes))
+            with naming_poison(name, features, numbers, self._named.get(name)):
+                yield
 
     def parts(
         self,
@@ -128,6 +188,7 @@ class Execution:
             array = array.blocks[list(blocks)]
             # a task of its own: inside the kwargs it would be sent along with every block
             numbers = task("blocks", np.array, list(blocks))
+        self._named[name] = f"{name}-{uuid4().hex}"
         parts = array.map_blocks(
             _block_task,
             *columns.values(),
@@ -143,42 +204,12 @@ class Execution:
             chunks=((1,) * array.numblocks[0], (1,)),
             dtype=object,
             meta=np.empty((0, 0), object),
-            name=f"{name}-{uuid4().hex}",
+            name=self._named[name],
         )
         return list(parts.to_delayed().ravel())
 
     def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
-        self._listener(BlockDone(**event[1]["block"]))
-
-
-def tree_reduce(
-    parts: Sequence[Delayed],
-    combine: Callable[[Any, Any], Any],
-    name: str,
-    fan_in: int = FAN_IN,
-) -> Delayed:
-    """Combine the parts in their order, `fan_in` at a time, level by level."""
-    token = uuid4().hex
-    level = 0
-    while len(parts) > 1:
-        parts = [
-            dask.delayed(_combine_all, pure=False)(
-                combine,
-                list(parts[i : i + fan_in]),
-                dask_key_name=(f"{name}-merge-{token}", level, i),
-            )
-            for i in range(0, len(parts), fan_in)
-        ]
-        level += 1
-    return parts[0]
-
-
-def fan_in_for(part_bytes: int) -> int:
-    """Large parts are merged in pairs, so that few of them wait.
-
-    Whoever asks must count from the shape of the data alone: the bits depend on the answer.
-    """
-    return 2 if part_bytes > _LARGE_PART_BYTES else FAN_IN
+        self._pass_on(BlockDone(**event[1]["block"]))
 
 
 def task(name: str, function: Callable[..., Any], *args: Any) -> Delayed:
@@ -212,12 +243,23 @@ def _rows_of(features: Features, blocks: Sequence[int]) -> int:
     return sum(features.array.chunks[0][i] for i in blocks)
 
 
-def _combine_all(combine: Callable[[Any, Any], Any], parts: list[Any]) -> Any:
-    return reduce(combine, parts)
+def _span(name: str) -> AbstractContextManager[Any]:
+    """Under the phase's name Dask's dashboard shows what its tasks spend their time on."""
+    if current_client() is None:
+        return nullcontext()
+    from distributed import span
+
+    named: AbstractContextManager[Any] = span(name)
+    return named
+
+
+def _gained(before: dict[str, float], after: dict[str, float]) -> float:
+    """Sum over the processes that are there; a worker that came meanwhile began at nothing."""
+    return sum(value - before.get(name, 0.0) for name, value in after.items())
 
 
 def _pinned(function: Callable[..., Any], *args: Any) -> Any:
-    with pinned_threads():
+    with computing(), pinned_threads():
         return function(*args)
 
 
@@ -241,16 +283,18 @@ def _block_task(
     number = int(block_id[0] if numbers is None else numbers[block_id[0]])
     start = number * block_rows
     try:
-        with in_hand(topic) as wanted, pinned_threads():
+        with in_hand(topic) as still, computing(still) as wanted, pinned_threads():
             if not wanted:
-                return None
+                # not nothing: it would be merged, and kept as what the block gave
+                raise RunIsOverError(f"{phase}: the run has ended")
             beside: dict[str, Any] = {
-                name: column[:, 0] for name, column in zip(columns, column_blocks, strict=True)
+                name: column[:, 0] if column.shape[1] == 1 else column
+                for name, column in zip(columns, column_blocks, strict=True)
             }
             beside |= {"done": done} if piecewise else {}
             result = part(block, start, **beside, **shared)
     except NonFiniteRowError as error:
-        raise InputError(
+        raise UnusableRowsError(
             f"row {start + error.row} (block {number}) of {what} holds NaN, infinity or a value "
             "too large for float32; clean or drop the row"
         ) from error
@@ -261,16 +305,10 @@ def _block_task(
 
 def _report(topic: str, event: BlockDone) -> None:
     """Tell whoever watches that a block is done: through the scheduler, or in this process."""
-    if "distributed" in sys.modules:
-        from distributed import get_worker
-
-        try:
-            worker = get_worker()
-        except ValueError:
-            pass
-        else:
-            worker.log_event(topic, {"block": vars(event)})  # Dask adds keys of its own
-            return
+    worker = current_worker()
+    if worker is not None:
+        worker.log_event(topic, {"block": vars(event)})  # Dask adds keys of its own
+        return
     listener = _listeners.get(topic)
     if listener is not None:
         listener(event)

@@ -14,7 +14,11 @@ import zarr
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.passes.clients import current_client
+from scrlm_dask.passes.clients import await_a_worker, current_client
+from scrlm_dask.passes.layout import Layout
+from scrlm_dask.passes.mounts import check_seen_by_workers
+from scrlm_dask.passes.permits import read_in_turn
+from scrlm_dask.sources.registry import check_ingested
 from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.features import (
     block_rows_for,
@@ -39,6 +43,10 @@ class Features:
     what: str  # how messages call it
     path: str | None = None  # where it was opened, for the record
     in_memory: bool = False  # held by the workers: reading it again costs nothing
+    held_axes: int = 0  # along how many axes rows' coordinates may be held, too
+    chunk_rows: int | None = None  # the least that a read brings; None: nobody knows
+    plain: bool = False  # stored as it is, checksums aside: nothing is unpacked when it is read
+    made_of: Features | None = None  # the smaller blocks that these are put together of
 
     @property
     def n_rows(self) -> int:
@@ -56,16 +64,30 @@ class Features:
     def row_bytes(self) -> int:
         return self.n_features * int(self.array.dtype.itemsize)
 
-    def in_blocks_for(self, n_clusters: int) -> Features:
-        """The same rows in blocks that are no smaller than the float64 sums of so many clusters.
+    @property
+    def layout(self) -> Layout:
+        return Layout(
+            self.n_rows,
+            self.n_features,
+            int(self.array.dtype.itemsize),
+            self.block_rows,
+            self.chunk_rows or self.block_rows,
+            read_copies=1 if self.plain else 2,
+        )
 
-        A pass holds such sums for every block in flight: large ones are shared by more rows.
-        """
-        least = -(-8 * n_clusters * self.n_features // self.row_bytes)
-        if self.block_rows >= min(least, self.n_rows):
+    def in_blocks_for(self, n_clusters: int) -> Features:
+        """The same rows in blocks as `Layout.in_blocks_for` has them."""
+        layout = self.layout.in_blocks_for(n_clusters)
+        if layout == self.layout:
             return self
-        block_rows = self.block_rows * -(-least // self.block_rows)
-        return replace(self, array=self.array.rechunk({0: block_rows}), block_rows=block_rows)
+        return replace(
+            self,
+            array=self.array.rechunk({0: layout.block_rows}),
+            block_rows=layout.block_rows,
+            chunk_rows=layout.chunk_rows,
+            plain=False,
+            made_of=self,
+        )
 
 
 def as_features(
@@ -80,7 +102,9 @@ def as_features(
         raise InputError(f"block_rows is {block_rows}; a block needs at least 1 row")
     if isinstance(source, str | Path | Location):
         location = locate(source, storage_options)
+        check_ingested(location)
         stored = open_features_store(location)
+        check_seen_by_workers(location)
         return replace(_from_store(stored, block_rows), path=location.url)
     if isinstance(source, zarr.Array):
         if isinstance(source.store, zarr.storage.LocalStore):
@@ -117,7 +141,14 @@ def planned_blocks(shape: tuple[int, int], dtype: np.dtype[Any], block_rows: int
 def _from_store(stored: StoredArray, block_rows: int | None) -> Features:
     block_rows = block_rows or block_rows_for(stored.shape, stored.dtype, stored.chunks[0])
     array = _lazy_rows(_read_stored, stored, stored.shape, stored.dtype, block_rows)
-    return Features(array, block_rows, f"the features store {stored.url}", stored.url)
+    return Features(
+        array,
+        block_rows,
+        f"the features store {stored.url}",
+        stored.url,
+        chunk_rows=stored.chunks[0],
+        plain=stored.plain,
+    )
 
 
 def _from_zarr_object(source: zarr.Array[Any], block_rows: int | None) -> Features:
@@ -132,7 +163,7 @@ def _from_zarr_object(source: zarr.Array[Any], block_rows: int | None) -> Featur
     chunk_rows = (source.shards or source.chunks)[0]
     block_rows = block_rows or block_rows_for(tuple(source.shape), dtype, chunk_rows)
     array = _lazy_rows(_read_object, source, tuple(source.shape), dtype, block_rows)
-    return Features(array, block_rows, "the Zarr array")
+    return Features(array, block_rows, "the Zarr array", chunk_rows=chunk_rows)
 
 
 def _from_dask(source: da.Array, block_rows: int | None) -> Features:
@@ -162,6 +193,7 @@ def scattered(source: NDArray[Any], block_rows: int) -> da.Array:
         return da.from_array(source, chunks=chunks, name=f"rows-{uuid4().hex}")
     # each block once: inside the graph the scheduler would carry all of the data
     blocks = [source[i : i + block_rows] for i in range(0, len(source), block_rows)]
+    await_a_worker(client)
     futures = client.scatter(blocks, hash=False)
     parts = [
         da.from_delayed(dask.delayed(future), block.shape, source.dtype)
@@ -196,9 +228,9 @@ def _nothing(source: np.dtype[Any], block_info: Any = None) -> NDArray[Any]:
 
 def _read_stored(source: StoredArray, block_info: Any = None) -> NDArray[Any]:
     (start, stop), _ = block_info[None]["array-location"]
-    return read_rows(source, start, stop, "the features store")
+    return read_in_turn(lambda: read_rows(source, start, stop, "the features store"))
 
 
 def _read_object(source: zarr.Array[Any], block_info: Any = None) -> NDArray[Any]:
     (start, stop), _ = block_info[None]["array-location"]
-    return np.asarray(source[start:stop])
+    return read_in_turn(lambda: np.asarray(source[start:stop]))

@@ -6,7 +6,8 @@ only be decoded at once, and its blocks go out one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -15,10 +16,12 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
+from scrlm_dask.events import BlockDone
 from scrlm_dask.kernels.permutation import Permutation
 from scrlm_dask.passes.execution import Execution, persist, task, wait
 from scrlm_dask.passes.features import Features, planned_blocks
 from scrlm_dask.sources.base import Source
+from scrlm_dask.sources.numbered import names_among, united
 from scrlm_dask.sources.shuffle import RunLayout, run_file, write_run
 from scrlm_dask.sources.tables import Rows, Table
 from scrlm_dask.storage.features import write_features_block
@@ -43,12 +46,15 @@ def ingest_pass(
         return 0
     plan = _plan(table, n_features, dtype, block_rows)
     per_span = plan.block_rows // block_rows
+    spans = sorted({block // per_span for block in missing})
+    if table.is_here:
+        return _write_here(execution, table, url, plan, spans, frozenset(missing), block_rows)
     written: int = execution.map_reduce(
         "ingest",
         plan,
         _write_part,
         int.__add__,
-        blocks=sorted({block // per_span for block in missing}),
+        blocks=spans,
         table=_sent(table),
         missing=_sent(frozenset(missing)),
         block_rows=block_rows,
@@ -73,6 +79,23 @@ def scan_pass(
         piecewise=True,
     )
     return np.concatenate([np.empty(0, np.int64), *found])
+
+
+def names_pass(
+    execution: Execution, labels: Source, n_rows: int, block_rows: int
+) -> tuple[str, ...]:
+    """The different texts among the labels of the first `n_rows` rows, sorted."""
+    unit = labels.unit_rows if labels.streams else 1
+    rows = min(n_rows, block_rows * -(-unit // block_rows))
+    found: frozenset[str] = execution.map_reduce(
+        "names",
+        planned_blocks((n_rows, 1), np.dtype(np.int32), rows),
+        _names_part,
+        partial(united, what=labels.what),
+        labels=_sent(labels),
+        block_rows=block_rows,
+    )
+    return tuple(sorted(found))
 
 
 def scatter_pass(
@@ -126,8 +149,33 @@ def _plan(table: Table, n_features: int, dtype: str, block_rows: int) -> Feature
     return planned_blocks((table.n_rows, n_features), np.dtype(dtype), rows)
 
 
+def _write_here(
+    execution: Execution,
+    table: Table,
+    url: Location,
+    plan: Features,
+    spans: Sequence[int],
+    missing: frozenset[int],
+    block_rows: int,
+) -> int:
+    """One span after the other in this thread: a model takes all cores, or a GPU, for itself."""
+
+    def done(rows: int, n_bytes: int) -> None:
+        execution.tell(BlockDone("encode", rows, n_bytes))
+
+    written = 0
+    with execution.reading("encode", plan, spans):
+        for span in spans:
+            start = span * plan.block_rows
+            rows = range(start, min(start + plan.block_rows, table.n_rows))
+            written += _write_part(
+                rows, start, table, missing, block_rows, url, keep_nan=False, done=done
+            )
+    return written
+
+
 def _write_part(
-    span: NDArray[Any],
+    span: Sized,
     start: int,
     table: Table,
     missing: frozenset[int],
@@ -157,6 +205,14 @@ def _scan_part(
         found.append(at + bad_rows(rows.features))
         done(len(rows), rows.features.nbytes)
     return (np.concatenate(found),)
+
+
+def _names_part(span: NDArray[Any], start: int, labels: Source, block_rows: int) -> frozenset[str]:
+    stop, names = start + len(span), frozenset[str]()
+    pieces = labels.batches(start, stop, block_rows)
+    for first, piece in zip(range(start, stop, block_rows), pieces, strict=True):
+        names = united(names, names_among(piece, first, labels), labels.what)
+    return names
 
 
 def _scatter_part(

@@ -9,7 +9,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.errors import StoreError
+from scrlm_dask.errors import StoreError, UnreachableError
 from scrlm_dask.kernels.counts import (
     Classes,
     Counts,
@@ -27,8 +27,9 @@ from scrlm_dask.kernels.statistics import (
     merge_statistics,
     statistics_part,
 )
-from scrlm_dask.passes.execution import Execution, fan_in_for, task
+from scrlm_dask.passes.execution import Execution, task
 from scrlm_dask.passes.features import Features, planned_blocks
+from scrlm_dask.passes.trees import fan_in_for
 from scrlm_dask.storage.arrays import StoredArray, open_node, read_rows
 from scrlm_dask.storage.features import block_arrays
 from scrlm_dask.storage.locations import Location
@@ -151,6 +152,9 @@ def _verify_part(
                 check_digest(url, first // step, *block_arrays(url, first, stop))
             else:
                 read_rows(stored, first, stop, "the features store")
+        except UnreachableError:
+            raise
         except StoreError as error:
+            open_node(url, "the features store")  # raises if all of it is gone by now
             damaged.append(Damage(first // step, first, stop - 1, str(error)))
     return tuple(damaged)

@@ -12,13 +12,27 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.kernels.lloyd import LloydBlock, LloydPart, compared, lloyd_part, merge_lloyd
-from scrlm_dask.kernels.points import Points, prepare_points
+from scrlm_dask.kernels.axes import Frame
+from scrlm_dask.kernels.lloyd import (
+    LloydBlock,
+    LloydPart,
+    WorstRows,
+    compared,
+    lloyd_part,
+    merge_lloyd,
+)
+from scrlm_dask.kernels.mixture import ClusterSums
+from scrlm_dask.kernels.points import Points, project_rows
 from scrlm_dask.kernels.polish import PolishPart, merge_polish, polish_part
 from scrlm_dask.kernels.preprocessing import AffineMap
+from scrlm_dask.kernels.pruning import Prune, Pruned, prepare_centers
 from scrlm_dask.passes.columns import column_of
-from scrlm_dask.passes.execution import Execution, fan_in_for, persist, task, tree_reduce
+from scrlm_dask.passes.execution import Execution, persist, task, wait
 from scrlm_dask.passes.features import Features
+from scrlm_dask.passes.groups import Saved, saved_beside
+from scrlm_dask.passes.trees import fan_in_for
+
+LLOYD_KINDS = (LloydPart, ClusterSums, WorstRows, Pruned)  # what is saved of an iteration
 
 
 @dataclass(frozen=True)
@@ -29,14 +43,32 @@ class LloydStep:
     labels: da.Array  # (rows, 1) int32
 
 
-def send_centers(centers: NDArray[np.float64], affine: AffineMap) -> Delayed:
-    """Centers (k, p), in input units, for the workers.
+def send_centers(
+    centers: NDArray[np.float64], affine: AffineMap, frame: Delayed | None = None
+) -> Delayed:
+    """Centers (k, p), in input units, for the workers; `frame` is that of earlier ones, if any.
 
     They travel inside the task: whichever worker is lost, they are there again. Dask warns of
     graphs that carry data, which this one does on purpose.
     """
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "100GB"}):
-        return persist(task("centers", prepare_points, centers, affine))
+        return persist(task("centers", prepare_centers, centers, affine, frame))
+
+
+def frame_of(centers: Delayed) -> Delayed:
+    """The principal axes of centers that were sent, for those that come of them."""
+    return persist(task("axes", _frame, centers))
+
+
+def hold_coordinates(
+    execution: Execution, features: Features, centers: Delayed, n_axes: int
+) -> da.Array:
+    """Where rows lie along the centers' first axes (rows, n_axes), kept by the workers."""
+    shared = {"centers": centers, "n_axes": n_axes}
+    parts = execution.parts("project", features, _project_part, None, {}, shared)
+    with execution.reading("project", features, None):
+        held = [wait(part) for part in dask.persist(*parts)]
+    return column_of(held, features, None, np.float32, n_axes)
 
 
 def lloyd_pass(
@@ -46,15 +78,23 @@ def lloyd_pass(
     sq_radius: float,
     *,
     n_clusters: int,
+    prune: Prune,
     weights: da.Array | None,
     previous: da.Array | None,
     blocks: list[int] | None,
+    held: da.Array | None = None,
+    saved: Saved | None = None,
 ) -> LloydStep:
-    """One iteration over all blocks, or over `blocks`; `previous` are the labels before it."""
+    """One iteration over all blocks, or over `blocks`; `previous` are the labels before it.
+
+    `held` is what `hold_coordinates` gave for centers of the same frame, where all blocks are read.
+    Where it is `saved`, labels are, too: a run that goes on needs them for its next iteration.
+    """
     if weights is not None and blocks is not None:
         weights = weights.blocks[blocks]
-    columns = {} if weights is None else {"weights": weights}
-    shared = {"centers": centers, "sq_radius": sq_radius}
+    columns = {"weights": weights, "held": held}
+    columns = {name: column for name, column in columns.items() if column is not None}
+    shared = {"centers": centers, "sq_radius": sq_radius, "prune": prune}
     parts = execution.parts("kmeans-step", features, _lloyd_part, blocks, columns, shared)
     token = uuid4().hex
     labels = [
@@ -69,12 +109,19 @@ def lloyd_pass(
         dask.delayed(_part_of, pure=False)(part, old, dask_key_name=(f"kmeans-sums-{token}", i))
         for i, (part, old) in enumerate(zip(parts, before, strict=True))
     ]
-    total = tree_reduce(sums, merge_lloyd, "kmeans-step", fan_in)
-    with execution.reading("kmeans-step", features, blocks):
+    step = execution.keeper.reduce(sums, merge_lloyd, "kmeans-step", fan_in, saved, labels)
+    with execution.reading("kmeans-step", features, blocks, step.taken):
         # in one go: the labels are kept while the sums are combined and dropped
-        total, *labels = dask.persist(total, *labels)
+        total, *labels = dask.persist(step.total, *step.beside)
         found: LloydPart = total.compute()
     return LloydStep(found, column_of(labels, features, blocks, np.int32))
+
+
+def saved_labels(saved: Saved, features: Features, blocks: list[int] | None) -> da.Array | None:
+    """The labels that an iteration of an earlier attempt left; None if they are not whole."""
+    n_blocks = features.n_blocks if blocks is None else len(blocks)
+    found = saved_beside(saved, n_blocks, "kmeans-step")
+    return None if found is None else column_of(found, features, blocks, np.int32)
 
 
 def polish_pass(
@@ -87,10 +134,21 @@ def polish_pass(
         _polish_part,
         merge_polish,
         fan_in=fan_in_for(8 * n_clusters * features.n_features),
+        kinds=(PolishPart,),
         centers=centers,
         sq_radius=sq_radius,
     )
     return found
+
+
+def _frame(centers: Points) -> Frame | None:
+    return None if centers.axes is None else Frame(centers.axes.directions, centers.axes.origin)
+
+
+def _project_part(
+    block: NDArray[Any], start: int, centers: Points, n_axes: int
+) -> NDArray[np.float32]:
+    return project_rows(block, centers, n_axes)
 
 
 def _lloyd_part(
@@ -98,9 +156,11 @@ def _lloyd_part(
     start: int,
     centers: Points,
     sq_radius: float,
+    prune: Prune,
     weights: NDArray[np.float64] | None = None,
+    held: NDArray[np.float32] | None = None,
 ) -> LloydBlock:
-    return lloyd_part(block, start, centers, sq_radius, weights)
+    return lloyd_part(block, start, centers, sq_radius, weights, prune, held)
 
 
 def _labels_of(block: LloydBlock) -> NDArray[np.int32]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,14 @@ from numpy.typing import NDArray
 
 from scrlm_dask.config import ResolvedConfig
 from scrlm_dask.kernels.extraction import Extraction, extract_centers
-from scrlm_dask.kernels.loss import LossPart, loss_part, merge_losses
+from scrlm_dask.kernels.loss import Losses, LossPart, loss_part, losses_of, merge_losses
+from scrlm_dask.kernels.points import squared_radius
+from scrlm_dask.kernels.pruning import Prune, Pruned
 from scrlm_dask.kernels.sampling import Purpose, rows_within, sample_rows
 from scrlm_dask.passes.execution import Execution, blocks_holding, task
 from scrlm_dask.passes.features import Features
 from scrlm_dask.passes.survey import Candidates
+from scrlm_dask.storage.manifest import short_digest
 
 
 @dataclass(frozen=True)
@@ -28,33 +32,45 @@ class ExtractedCenters:
 
 
 def loss_pass(
-    execution: Execution, features: Features, candidates: Delayed, config: ResolvedConfig
-) -> LossPart:
-    """Losses and neighbour counts of the candidates over all rows, or over a random subset."""
+    execution: Execution,
+    features: Features,
+    candidates: Delayed,
+    config: ResolvedConfig,
+    rhos: Sequence[float],
+) -> tuple[Losses, ...]:
+    """Losses and neighbour counts of the candidates over all rows, or over a random subset.
+
+    For each of the rising `rhos`, from one read of the features.
+    """
+    asked = config.asked
+    sq_radii = [squared_radius(rho, asked.F, features.n_features) for rho in rhos]
     blocks = subset = None
     if not config.loss_on_all_rows:
-        seed = config.asked.seed
+        seed = asked.seed
         rows = sample_rows(seed, Purpose.LOSS_ROWS, config.n_rows, config.loss_rows)
         blocks = blocks_holding(rows, features.block_rows)
         subset = task(
             "loss-rows", sample_rows, seed, Purpose.LOSS_ROWS, config.n_rows, config.loss_rows
         )
-    losses: LossPart = execution.map_reduce(
+    part: LossPart = execution.map_reduce(
         "loss",
         features,
         _loss_part,
         merge_losses,
         blocks=blocks,
+        kinds=(LossPart, Pruned),
+        of=short_digest(np.array(sq_radii)),
         candidates=candidates,
-        rho=config.asked.rho,
-        F=config.asked.F,
+        sq_radii=sq_radii,
+        prune=asked.prune,
         subset=subset,
     )
-    return losses
+    execution.pruned["loss"] = part.pruned.record()
+    return losses_of(part, sq_radii, asked.F)
 
 
 def extract(
-    execution: Execution, candidates: Delayed, losses: LossPart, config: ResolvedConfig
+    execution: Execution, candidates: Delayed, losses: Losses, config: ResolvedConfig
 ) -> ExtractedCenters:
     """Greedy extraction as one task beside the candidates."""
     with execution.phase("extract", 1, config.n_candidates, 0):
@@ -66,8 +82,8 @@ def _loss_part(
     block: NDArray[Any],
     start: int,
     candidates: Candidates,
-    rho: float,
-    F: float,
+    sq_radii: list[float],
+    prune: Prune,
     subset: NDArray[np.int64] | None,
 ) -> LossPart:
     if subset is None:
@@ -75,16 +91,16 @@ def _loss_part(
     else:
         numbers = rows_within(subset, start, start + len(block))
         block = block[numbers - start]
-    return loss_part(block, numbers, candidates.points, candidates.rows, rho, F)
+    return loss_part(block, numbers, candidates.points, candidates.rows, sq_radii, prune)
 
 
-def _extract(candidates: Candidates, losses: LossPart, config: ResolvedConfig) -> ExtractedCenters:
+def _extract(candidates: Candidates, losses: Losses, config: ResolvedConfig) -> ExtractedCenters:
     asked = config.asked
     found = extract_centers(
         candidates.points,
         candidates.rows,
         losses,
-        asked.rho,
+        asked.given_rho,
         asked.F,
         asked.n_clusters,
         asked.min_neighbors,

@@ -12,23 +12,33 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
+from scrlm_dask.kernels.loss import Losses
 from scrlm_dask.kernels.oversampling import DrawnRows, Served, draw_rows, merge_drawn, serve
 from scrlm_dask.kernels.points import Points, prepare_points
 from scrlm_dask.kernels.preprocessing import AffineMap, FloatArray
-from scrlm_dask.kernels.sampling import Purpose, row_uniforms, sample_rows, stream, weighted_keys
+from scrlm_dask.kernels.sampling import (
+    Purpose,
+    random_order,
+    row_uniforms,
+    sample_rows,
+    stream,
+    weighted_keys,
+)
 from scrlm_dask.kernels.seeding import (
     LADDER_ROWS,
     SampleSizes,
     Start,
+    ladder_losses,
     plus_plus,
     radius_ladder,
     scrlm_start,
 )
 from scrlm_dask.passes.columns import column_of
-from scrlm_dask.passes.execution import Columns, Execution, task, tree_reduce
+from scrlm_dask.passes.execution import Columns, Execution, persist, task
 from scrlm_dask.passes.features import Features
 from scrlm_dask.passes.lloyd import send_centers
 from scrlm_dask.passes.survey import Survey
+from scrlm_dask.passes.trees import tree_reduce
 
 
 @dataclass(frozen=True)
@@ -81,11 +91,14 @@ def gathered_rows(survey: Delayed) -> FloatArray:
 def scrlm_starts(
     survey: Delayed, affine: AffineMap, n_clusters: int, sizes: SampleSizes, seed: int
 ) -> list[Start]:
-    """SCRLM on the gathered rows for a ladder of radii, a task each."""
+    """SCRLM on the gathered rows for a ladder of radii: one loss for all, then a task each."""
     ladder = task("init", _ladder, survey, affine, n_clusters, sizes, seed).compute()
+    if len(ladder) == 0:
+        return []
+    losses = persist(task("init", _losses, survey, affine, sizes, ladder, seed))
     tasks = [
-        task("init", _start, survey, affine, n_clusters, sizes, float(sq_radius), seed)
-        for sq_radius in ladder
+        task("init", _start, survey, losses, r, affine, n_clusters, sizes, float(ladder[r]), seed)
+        for r in range(len(ladder))
     ]
     return list(dask.compute(*tasks))
 
@@ -192,9 +205,7 @@ def _plus_plus(
 
 
 def _shuffled(survey: Survey, seed: int) -> Any:
-    """Gathered rows come sorted by row number: candidates must not be the first of a sorted set."""
-    order = stream(seed, Purpose.INIT_CHOICES).permutation(len(survey.gathered))
-    return survey.gathered[order]
+    return survey.gathered[random_order(seed, Purpose.INIT_CHOICES, len(survey.gathered))]
 
 
 def _ladder(
@@ -205,8 +216,17 @@ def _ladder(
     return radius_ladder(points, n_clusters, stream(seed, Purpose.INIT_CHOICES, 1))
 
 
+def _losses(
+    survey: Survey, affine: AffineMap, sizes: SampleSizes, ladder: NDArray[np.float64], seed: int
+) -> tuple[Losses, ...]:
+    judged = _shuffled(survey, seed)[: sizes.judged]
+    return ladder_losses(judged, sizes.candidates, affine, ladder)
+
+
 def _start(
     survey: Survey,
+    losses: tuple[Losses, ...],
+    rung: int,
     affine: AffineMap,
     n_clusters: int,
     sizes: SampleSizes,
@@ -217,7 +237,7 @@ def _start(
     return scrlm_start(
         rows[: sizes.judged],
         rows[sizes.judged :],
-        sizes.candidates,
+        losses[rung],
         affine,
         n_clusters,
         sq_radius,

@@ -2,7 +2,8 @@
 
 An exception ends a run at once, but a task in a thread cannot be stopped: it would still write its
 labels, into a run directory that is being removed. So a run that failed first closes its topic,
-which lets no task begin, and waits for those in hand.
+which lets no task begin, and waits for those in hand: not for long if somebody wants to leave, or
+if a worker does not answer, since what such a run has done is kept.
 """
 
 from __future__ import annotations
@@ -11,27 +12,31 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from scrlm_dask.passes.clients import current_client
 
 _POLL_SECONDS = 0.02
-_MOST_POLLS = 3000  # a minute
+_PATIENCE, _LITTLE_PATIENCE = 60.0, 5.0  # seconds
 
 _lock = threading.Lock()
 _in_hand: Counter[str] = Counter()  # block tasks that this process works on, by topic
 _closed: set[str] = set()
 
 
+class RunIsOverError(Exception):
+    """A task of a run that has failed began too late; nobody waits for what it says."""
+
+
 @contextmanager
-def in_hand(topic: str) -> Iterator[bool]:
-    """Count a block task of the run while it works; says whether the run still wants it."""
+def in_hand(topic: str) -> Iterator[Callable[[], bool]]:
+    """Count a block task of the run while it works; gives whether the run still wants it."""
     with _lock:
-        wanted = topic not in _closed
         _in_hand[topic] += 1
     try:
-        yield wanted
+        yield lambda: _is_wanted(topic)
     finally:
         with _lock:
             _in_hand[topic] -= 1
@@ -39,25 +44,32 @@ def in_hand(topic: str) -> Iterator[bool]:
                 del _in_hand[topic]
 
 
-def wait_for_stragglers(topic: str) -> None:
+def wait_for_stragglers(topic: str, *, leaving: bool = False) -> None:
     """Let no more tasks of the run begin, wherever they are, and wait for those in hand."""
-    client = current_client()
+    client, seconds = current_client(), _LITTLE_PATIENCE if leaving else _PATIENCE
     if client is None:
         _close(topic)
         # not asyncio.run: a notebook's cell has an event loop already
-        for _ in range(_MOST_POLLS):
+        for _ in range(int(seconds / _POLL_SECONDS)):
             if not _is_busy(topic):
                 return
             time.sleep(_POLL_SECONDS)
     elif client.status == "running":  # a cluster that is gone writes nothing any more
-        with suppress(Exception):
-            client.run(_settle, topic, on_error="ignore")
+        # in a thread, since a worker that hangs would not let go of this one
+        asking = threading.Thread(target=_settle_all, args=(client, topic, seconds), daemon=True)
+        asking.start()
+        asking.join(seconds + 1.0)
 
 
-async def _settle(topic: str) -> None:
+def _settle_all(client: Any, topic: str, seconds: float) -> None:
+    with suppress(Exception):
+        client.run(_settle, topic, seconds, on_error="ignore")
+
+
+async def _settle(topic: str, seconds: float) -> None:
     """On a worker, whose event loop must go on meanwhile."""
     _close(topic)
-    for _ in range(_MOST_POLLS):
+    for _ in range(int(seconds / _POLL_SECONDS)):
         if not _is_busy(topic):
             return
         await asyncio.sleep(_POLL_SECONDS)
@@ -66,6 +78,11 @@ async def _settle(topic: str) -> None:
 def _close(topic: str) -> None:
     with _lock:
         _closed.add(topic)
+
+
+def _is_wanted(topic: str) -> bool:
+    with _lock:
+        return topic not in _closed
 
 
 def _is_busy(topic: str) -> bool:

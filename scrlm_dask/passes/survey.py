@@ -10,7 +10,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import NonFiniteRowError
-from scrlm_dask.kernels.points import Points, prepare_points
+from scrlm_dask.kernels.points import Points
 from scrlm_dask.kernels.preprocessing import (
     AffineMap,
     FloatArray,
@@ -19,6 +19,7 @@ from scrlm_dask.kernels.preprocessing import (
     merge_moments,
     native_float,
 )
+from scrlm_dask.kernels.pruning import prepare_with_axes
 from scrlm_dask.kernels.sampling import rows_within
 from scrlm_dask.passes.execution import Execution, blocks_holding, persist, task
 from scrlm_dask.passes.features import Features
@@ -43,19 +44,27 @@ class Candidates:
 
 
 def survey_pass(
-    execution: Execution, features: Features, rows: NDArray[np.int64], with_moments: bool
+    execution: Execution,
+    features: Features,
+    rows: NDArray[np.int64],
+    with_moments: bool,
+    blocks: list[int] | None = None,
 ) -> Delayed:
     """Gather the given rows, and the moments if asked; without them only touched blocks are read.
 
-    The result, a `Survey`, stays with the workers.
+    With `blocks` only those are read, moments or not. The result, a `Survey`, stays with the
+    workers.
     """
+    if blocks is None and not with_moments:
+        blocks = blocks_holding(rows, features.block_rows)
     return execution.map_reduce(
         "survey",
         features,
         _survey_part,
         _merge,
-        blocks=None if with_moments else blocks_holding(rows, features.block_rows),
+        blocks=blocks,
         keep=True,
+        kinds=(Survey, Moments),
         rows=task("candidate-rows", np.array, rows),
         with_moments=with_moments,
     )
@@ -91,7 +100,7 @@ def _merge(a: Survey, b: Survey) -> Survey:
 
 
 def _candidates(survey: Survey, rows: NDArray[np.int64], affine: AffineMap) -> Candidates:
-    return Candidates(prepare_points(survey.gathered, affine), rows)
+    return Candidates(prepare_with_axes(survey.gathered, affine), rows)
 
 
 def _moments(survey: Survey) -> Moments | None:

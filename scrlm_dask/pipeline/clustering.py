@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
-from dataclasses import asdict
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,25 +14,39 @@ from numpy.typing import NDArray
 
 from scrlm_dask.config import KMeansConfig
 from scrlm_dask.errors import InputError
-from scrlm_dask.events import Listener, Note, warn
+from scrlm_dask.events import CentersFound, Listener, Note, warn
 from scrlm_dask.kernels.points import LARGEST_SQ_NORM
+from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.model import Model
 from scrlm_dask.passes.assign import AssignedPart, assign_pass
+from scrlm_dask.passes.clients import WorkerMemory, worker_memories
 from scrlm_dask.passes.columns import WeightsLike, as_weights, check_weights
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.features import Features, FeaturesLike, as_features
 from scrlm_dask.passes.lloyd import send_centers
-from scrlm_dask.pipeline.memory import check_memory, place_features, plan_memory
+from scrlm_dask.pipeline.limits import check_memory
+from scrlm_dask.pipeline.memory import kmeans_memory
 from scrlm_dask.pipeline.models import model_from
-from scrlm_dask.pipeline.records import closing_record, opening_record
+from scrlm_dask.pipeline.notes import RESUMED
+from scrlm_dask.pipeline.outlook import tell_kmeans_plan
+from scrlm_dask.pipeline.placement import place_features
+from scrlm_dask.pipeline.records import IN_MEMORY, closing_record, opening_record
 from scrlm_dask.pipeline.refinement import refine
-from scrlm_dask.pipeline.results import Fit, begin_run, finish_run, joined_labels
-from scrlm_dask.pipeline.seeding import seed_centers
-from scrlm_dask.storage.labels import create_labels_store
+from scrlm_dask.pipeline.results import Fit, finish_run, found_labels, labels_store_of
+from scrlm_dask.pipeline.resuming import (
+    check_ours,
+    check_rewritten,
+    check_run,
+    check_unchanged,
+    opened_run,
+)
+from scrlm_dask.pipeline.seeding import Seeding, seed_centers
+from scrlm_dask.pipeline.telling import tell_sizes, tell_start
+from scrlm_dask.storage.identity import files_digest
 from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.manifest import digest_of, short_digest
 from scrlm_dask.storage.models import load_model
 from scrlm_dask.storage.npy import read_npy
-from scrlm_dask.storage.outputs import RUN_KIND, check_apart, check_way
 
 CentersLike: TypeAlias = NDArray[Any] | Model | Place | None
 
@@ -61,22 +75,33 @@ def kmeans(
     target = None if out is None else locate(out, storage_options)
     given = given_centers(centers, config, features, storage_options)
     weights = as_weights(sample_weight, features, storage_options)
-    record = opening_record(features, asdict(config))
-    with ExitStack() as undo, Execution(listener) as execution:
-        run = begin_run(features, target, overwrite, record, undo)
+    inputs = _inputs(centers, given, sample_weight, storage_options)
+    _check_kmeans_memory(features, config, worker_memories())
+    record = _opening_record(features, config, block_rows, storage_options, inputs)
+    with (
+        opened_run(features, target, overwrite, record, storage_options) as run,
+        Execution(listener, run.checkpoint) as execution,
+    ):
+        tell_start(execution, "k-means", features, run.directory)
+        check_rewritten(execution, run, record, storage_options)
+        if run.resumed:
+            execution.tell(RESUMED)
         begin = time.perf_counter()
-        labels_url = None
-        if run is not None:
-            labels_url = create_labels_store(run.labels, features.n_rows, features.block_rows)
+        labels_url = labels_store_of(run, features, config.margins)
+        collect = collect_labels and labels_url is None
         model, assigned, details = _algorithm(
-            execution, features, config, given, weights, labels_url, collect_labels, begin
+            execution, features, config, given, weights, labels_url, collect, begin
         )
         record |= closing_record(model, execution, time.perf_counter() - begin) | details
-        if run is not None:
-            finish_run(run, model, record)
-        undo.pop_all()
+        if centers is not None:
+            record["init"] = {"centers": _origin(centers)}
+        if run.directory is not None:
+            check_unchanged(record, storage_options)
+            check_ours(run.directory, record)
+            finish_run(run.directory, model, record)
         _comment(execution, model)
-    return Fit(model, joined_labels(assigned, collect_labels), record)
+    labels = found_labels(assigned, labels_url) if collect_labels else None
+    return Fit(model, labels, record)
 
 
 def check_kmeans(
@@ -89,22 +114,76 @@ def check_kmeans(
     overwrite: bool = False,
     block_rows: int | None = None,
     storage_options: Options | None = None,
+    workers: Sequence[WorkerMemory] = (),
 ) -> None:
-    """Raise what `kmeans` would raise before it reads a row."""
+    """Raise what `kmeans` would raise before it reads a row.
+
+    `workers` are those that it would have, as far as they are known.
+    """
     features = as_features(source, block_rows, storage_options)
-    target = locate(out, storage_options)
-    given_centers(centers, config, features, storage_options)
+    features = features.in_blocks_for(config.n_clusters)
+    given = given_centers(centers, config, features, storage_options)
     check_weights(sample_weight, features, storage_options)
-    check_apart(target, features.path)
-    check_way(target, overwrite, RUN_KIND)
+    inputs = _inputs(centers, given, sample_weight, storage_options)
+    record = _opening_record(features, config, block_rows, storage_options, inputs)
+    check_run(features, locate(out, storage_options), overwrite, record)
+    _check_kmeans_memory(features, config, workers)
+
+
+def _opening_record(
+    features: Features,
+    config: KMeansConfig,
+    block_rows: int | None,
+    storage_options: Options | None,
+    inputs: dict[str, Any],
+) -> dict[str, Any]:
+    return opening_record(
+        features,
+        config,
+        {},
+        block_rows=block_rows,
+        storage_options=storage_options,
+        inputs=inputs,
+    )
+
+
+def _inputs(
+    centers: CentersLike,
+    given: NDArray[np.float64] | None,
+    weights: WeightsLike,
+    storage_options: Options | None,
+) -> dict[str, Any]:
+    """Where centers and weights come from, and what they are known again by."""
+    inputs: dict[str, Any] = {}
+    if centers is not None and given is not None:
+        inputs |= {"centers": _origin(centers), "centers_digest": digest_of(given).hex()}
+    if isinstance(weights, str | Path | Location):
+        place = locate(weights, storage_options)
+        inputs |= {"sample_weight": place.url, "weights_digest": files_digest(place)}
+    elif weights is not None:
+        inputs |= {"sample_weight": IN_MEMORY}
+    return inputs
 
 
 def read_centers(path: Place, *, storage_options: Options | None = None) -> NDArray[Any]:
     """Centers (k, p) to begin with: those of a run or a model, or an array in a .npy file."""
     location = locate(path, storage_options)
     if location.url.endswith(".npy"):
-        return read_npy(location, "the centers")
+        centers = read_npy(location, "the centers")
+        if centers.ndim != 2:
+            raise InputError(
+                f"the centers {location} have the shape {centers.shape}; they are clusters x "
+                "features"
+            )
+        return centers
     return load_model(location).centers
+
+
+def _origin(centers: NDArray[Any] | Model | Place) -> str:
+    """Where centers come from, for the record."""
+    if isinstance(centers, Model):
+        return "model"
+    return locate(centers).url if isinstance(centers, str | Path | Location) else IN_MEMORY
 
 
 def given_centers(
@@ -144,6 +223,19 @@ def given_centers(
     return values
 
 
+def _check_kmeans_memory(
+    features: Features, config: KMeansConfig, workers: Sequence[WorkerMemory]
+) -> None:
+    planned = partial(
+        kmeans_memory,
+        n_clusters=config.n_clusters,
+        n_workers=max(1, len(workers)),
+        init=config.init,
+    )
+    what = f"k-means with {config.n_clusters} clusters"
+    check_memory(what, planned, features.layout, workers)
+
+
 def _algorithm(
     execution: Execution,
     features: Features,
@@ -155,11 +247,17 @@ def _algorithm(
     began: float,
 ) -> tuple[Model, AssignedPart, dict[str, Any]]:
     """Seed, iterate, and read once more, so that labels and centers agree."""
-    plan = plan_memory(features, config.n_clusters)
-    check_memory(plan, config.n_clusters)
+    workers = worker_memories()
+    plan = kmeans_memory(features.layout, config.n_clusters, len(workers), config.init)
     reads = 2 + config.lloyd.max_iter
-    features = place_features(execution, features, plan, config.lloyd.persist, reads)
-    seeding = seed_centers(execution, features, config, given, weights)
+    tell_kmeans_plan(execution, features.layout, config, plan, workers)
+    features = place_features(execution, features, plan, workers, config.lloyd.persist, reads)
+    seeding = execution.keeper.remember(
+        "seeding",
+        (Seeding, AffineMap),
+        partial(seed_centers, execution, features, config, given, weights),
+    )
+    execution.tell(CentersFound(len(seeding.centers)))
     sq_radius = config.sq_radius(features.n_features)
     refined = refine(
         execution,
@@ -168,6 +266,7 @@ def _algorithm(
         seeding.affine,
         config.lloyd,
         sq_radius=sq_radius,
+        prune=config.prune,
         seed=config.seed,
         began=began,
         weights=weights,
@@ -178,12 +277,21 @@ def _algorithm(
         send_centers(refined.centers, seeding.affine),
         sq_radius,
         n_clusters=config.n_clusters,
+        prune=config.prune,
         labels_url=labels_url,
+        margins=config.margins,
         collect=collect,
+        of=short_digest(refined.centers, np.array(sq_radius)),
         weights=weights,
     )
+    tell_sizes(execution, assigned.sums, sq_radius)
     model = model_from(refined.centers, assigned.sums, seeding.affine, config)
-    details = {"init": seeding.record, "kmeans": refined.record(), "plan": asdict(plan)}
+    most = max(workers, key=lambda worker: worker.n_threads)
+    details = {
+        "init": seeding.record,
+        "kmeans": refined.record(),
+        "plan": plan.record(most.n_threads, most.n_ahead),
+    }
     return model, assigned, details
 
 

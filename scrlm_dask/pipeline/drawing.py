@@ -11,6 +11,7 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, warn
 from scrlm_dask.kernels.synthesis import STRATUM_ROWS, MixtureSpec, true_mixture
 from scrlm_dask.passes.execution import Execution
+from scrlm_dask.passes.mounts import check_seen_by_workers
 from scrlm_dask.passes.synth import synth_pass
 from scrlm_dask.storage.arrays import add_array
 from scrlm_dask.storage.features import (
@@ -57,6 +58,7 @@ def synth(
         request = {"mixture": asdict(spec)}
         manifest = Manifest(n_rows, spec.n_features, "float32", block_rows, (), request)
         create_features_store(url, manifest, labels=True, attributes=request)
+        check_seen_by_workers(url)
         synth_pass(execution, spec, url, n_rows, block_rows)
         truth = true_mixture(spec)
         for name in ("weights", "means", "sigmas"):

@@ -15,7 +15,13 @@ from scrlm_dask.kernels.recovery import Recovery, recovery
 from scrlm_dask.passes.evaluate import Labels, contingency_pass
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.storage.features import has_truth, read_true_sigmas
-from scrlm_dask.storage.labels import check_labels_like, open_labels, open_truth
+from scrlm_dask.storage.labels import (
+    check_labels_like,
+    is_labels_store,
+    labelled_features,
+    open_labels,
+    open_truth,
+)
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.models import load_model
 from scrlm_dask.storage.runs import RunDirectory
@@ -38,18 +44,17 @@ def evaluate_run(
     storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> Evaluation:
-    """Score a run's labels against the truth: an array, labels at a path or URL (.npy or Zarr), or
-    by default those of the run's features store. `storage_options` open URLs."""
-    run = RunDirectory(locate(path, storage_options))
-    recorded = run.check_complete()["features"]["path"]
-    source = None if recorded is None else locate(recorded, storage_options)
-    if truth is not None and not isinstance(truth, np.ndarray):
-        truth = locate(truth, storage_options)
-    labels = open_labels(run.labels, "the labels")
+    """Score labels, of a run or as `predict` wrote them, against the truth: an array, labels at a
+    path or URL (.npy or Zarr), or by default those of the features that were labelled.
+    `storage_options` open URLs."""
+    opened = _open(path, truth, storage_options)
     with Execution(listener) as execution:
-        table = contingency_pass(execution, _truth(truth, source), labels)
+        table = contingency_pass(execution, opened.truth, opened.labels)
     found = scores(table)
-    true_sigmas = read_true_sigmas(source) if truth is None and source is not None else None
+    run, source = opened.run, opened.source
+    if run is None or truth is not None or source is None:
+        return Evaluation(found, None)
+    true_sigmas = read_true_sigmas(source)
     if true_sigmas is None:
         return Evaluation(found, None)
     model = load_model(run.path)
@@ -57,7 +62,39 @@ def evaluate_run(
     return Evaluation(found, errors)
 
 
-def _truth(truth: TruthLike, source: Location | None) -> Labels:
+def check_evaluate(
+    path: Place, truth: TruthLike = None, storage_options: Options | None = None
+) -> None:
+    """Raise what `evaluate_run` would raise before it reads a label."""
+    _open(path, truth, storage_options)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    run: RunDirectory | None  # None where only labels lie
+    source: Location | None  # the features that were labelled, where that is known
+    truth: Labels
+    labels: Labels
+
+
+def _open(path: Place, truth: TruthLike, storage_options: Options | None) -> _Opened:
+    place = locate(path, storage_options)
+    run = None if is_labels_store(place) else RunDirectory(place)
+    recorded = labelled_features(place) if run is None else _features_of(run)
+    source = None if recorded is None else locate(recorded, storage_options)
+    if truth is not None and not isinstance(truth, np.ndarray):
+        truth = locate(truth, storage_options)
+    labels = open_labels(place if run is None else run.labels, "the labels")
+    return _Opened(run, source, known_truth(truth, source), labels)
+
+
+def _features_of(run: RunDirectory) -> str | None:
+    path: str | None = run.result()["features"]["path"]
+    return path
+
+
+def known_truth(truth: TruthLike, source: Location | None) -> Labels:
+    """The truth that was given, or else the one that the features at `source` come with."""
     if isinstance(truth, np.ndarray):
         check_labels_like(truth.shape, truth.dtype, "the truth")
         return truth
@@ -65,7 +102,7 @@ def _truth(truth: TruthLike, source: Location | None) -> Labels:
         return open_truth(truth)
     way_out = "give the truth with --truth FILE (.npy or Zarr)"
     if source is None:
-        raise InputError(f"the features of this run have no path; {way_out}")
+        raise InputError(f"it is not known where the features of these labels lie; {way_out}")
     try:
         known = has_truth(source)
     except StoreError as error:

@@ -13,6 +13,7 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, warn
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.features import FeaturesLike, as_features
+from scrlm_dask.passes.mounts import check_seen_by_workers
 from scrlm_dask.passes.write import write_pass
 from scrlm_dask.storage.features import (
     STORED_DTYPES,
@@ -78,6 +79,7 @@ def write_features(
     with ExitStack() as undo, Execution(listener) as execution:
         undo.callback(discard, staged)
         create_features_store(staged, manifest, labels=labels is not None)
+        check_seen_by_workers(staged)
         blocks = as_features(source, block_rows, storage_options)
         write_pass(execution, blocks, labels, staged, dtype)
         mark_complete(staged)

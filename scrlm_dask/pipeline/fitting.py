@@ -3,36 +3,53 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.config import FitConfig, ResolvedConfig
-from scrlm_dask.events import Listener, warn
+from scrlm_dask.config import FitConfig, LloydConfig, ResolvedConfig
+from scrlm_dask.events import CentersFound, Listener, warn
+from scrlm_dask.kernels.extraction import Extraction
 from scrlm_dask.kernels.points import squared_radius
 from scrlm_dask.kernels.polish import polished
 from scrlm_dask.kernels.preprocessing import AffineMap, fit_map, needs_moments
 from scrlm_dask.kernels.sampling import Purpose, sample_rows
+from scrlm_dask.kernels.scan import ScanSizes
+from scrlm_dask.kernels.ward import MergeTree
 from scrlm_dask.model import Model
 from scrlm_dask.passes.assign import AssignedPart, assign_pass
+from scrlm_dask.passes.clients import WorkerMemory, worker_memories
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.features import Features, FeaturesLike, as_features
+from scrlm_dask.passes.layout import Layout
 from scrlm_dask.passes.lloyd import polish_pass, send_centers
 from scrlm_dask.passes.loss import ExtractedCenters, extract, loss_pass
 from scrlm_dask.passes.survey import candidates_from, moments_of, survey_pass
-from scrlm_dask.pipeline.memory import check_memory, place_features, plan_memory
+from scrlm_dask.pipeline.choosing import Chosen, choose_on_sample
+from scrlm_dask.pipeline.limits import check_memory
+from scrlm_dask.pipeline.memory import fit_memory
 from scrlm_dask.pipeline.models import model_from
 from scrlm_dask.pipeline.notes import announce, comment
-from scrlm_dask.pipeline.records import closing_record, config_record, opening_record
+from scrlm_dask.pipeline.outlook import tell_fit_plan
+from scrlm_dask.pipeline.placement import place_features
+from scrlm_dask.pipeline.records import closing_record, opening_record
 from scrlm_dask.pipeline.refinement import Refinement, refine
-from scrlm_dask.pipeline.results import Fit, begin_run, finish_run, joined_labels
-from scrlm_dask.storage.labels import create_labels_store
+from scrlm_dask.pipeline.results import Fit, finish_run, found_labels, labels_store_of
+from scrlm_dask.pipeline.resuming import (
+    check_ours,
+    check_rewritten,
+    check_run,
+    check_unchanged,
+    opened_run,
+)
+from scrlm_dask.pipeline.telling import tell_losses, tell_sizes, tell_start
 from scrlm_dask.storage.locations import Location, Options, Place, locate
-from scrlm_dask.storage.outputs import RUN_KIND, check_apart, check_way
+from scrlm_dask.storage.manifest import short_digest
 
 
 def fit(
@@ -53,22 +70,37 @@ def fit(
     features = as_features(source, block_rows, storage_options)
     target = None if out is None else locate(out, storage_options)
     resolved = config.resolve(features.n_rows)
-    record = opening_record(features, config_record(resolved))
-    with ExitStack() as undo, Execution(listener) as execution:
-        run = begin_run(features, target, overwrite, record, undo)
-        announce(execution, resolved)
+    workers = worker_memories()
+    check_fit_memory(features.layout, resolved, most_clusters(resolved), workers)
+    record = _opening_record(features, resolved, block_rows, storage_options)
+    with (
+        opened_run(features, target, overwrite, record, storage_options) as run,
+        Execution(listener, run.checkpoint) as execution,
+    ):
+        tell_start(execution, "SCRLM", features, run.directory)
+        check_rewritten(execution, run, record, storage_options)
+        tell_fit_plan(execution, features.layout, resolved, most_clusters(resolved), workers)
+        announce(execution, resolved, run.resumed)
         begin = time.perf_counter()
-        labels_url = None
-        if run is not None:
-            labels_url = create_labels_store(run.labels, features.n_rows, features.block_rows)
-        found = _algorithm(execution, features, resolved, labels_url, collect_labels, begin)
+        labels_url = labels_store_of(run, features, config.margins)
+        collect = collect_labels and labels_url is None
+        found = _algorithm(execution, features, resolved, labels_url, collect, begin)
         record |= closing_record(found.model, execution, time.perf_counter() - begin)
-        record |= found.record
-        if run is not None:
-            finish_run(run, found.model, record)
-        undo.pop_all()
-        comment(execution, found.model, config)
-    return Fit(found.model, joined_labels(found.assigned, collect_labels), record)
+        record |= found.record | {"config": asdict(found.config.asked) | _numbers(found.config)}
+        record["plan"] = _plan_record(features.layout, resolved, found.model.n_clusters, workers)
+        if run.directory is not None:
+            check_unchanged(record, storage_options)
+            check_ours(run.directory, record)
+            finish_run(run.directory, found.model, record)
+        comment(
+            execution,
+            found.model,
+            found.config.asked,
+            chosen=config.rho == "auto",
+            with_margins=config.margins and labels_url is not None,
+        )
+    labels = found_labels(found.assigned, labels_url) if collect_labels else None
+    return Fit(found.model, labels, record)
 
 
 def check_fit(
@@ -78,19 +110,67 @@ def check_fit(
     overwrite: bool = False,
     block_rows: int | None = None,
     storage_options: Options | None = None,
+    workers: Sequence[WorkerMemory] = (),
 ) -> None:
-    """Raise what `fit` would raise before it reads a row: for those who pay to start a cluster."""
+    """Raise what `fit` would raise before it reads a row: for those who pay to start a cluster.
+
+    `workers` are those that it would have, as far as they are known.
+    """
     features = as_features(source, block_rows, storage_options)
-    config.resolve(features.n_rows)
-    target = locate(out, storage_options)
-    check_apart(target, features.path)
-    check_way(target, overwrite, RUN_KIND)
+    resolved = config.resolve(features.n_rows)
+    record = _opening_record(features, resolved, block_rows, storage_options)
+    check_run(features, locate(out, storage_options), overwrite, record)
+    check_fit_memory(features.layout, resolved, most_clusters(resolved), workers)
+
+
+def _opening_record(
+    features: Features,
+    config: ResolvedConfig,
+    block_rows: int | None,
+    storage_options: Options | None,
+) -> dict[str, Any]:
+    return opening_record(
+        features,
+        config.asked,
+        _numbers(config),
+        block_rows=block_rows,
+        storage_options=storage_options,
+        inputs={},
+    )
+
+
+def _numbers(config: ResolvedConfig) -> dict[str, int]:
+    """What words of the config stand for."""
+    return {"n_candidates": config.n_candidates, "loss_rows": config.loss_rows}
+
+
+def check_fit_memory(
+    layout: Layout,
+    config: ResolvedConfig,
+    n_clusters: int | None,
+    workers: Sequence[WorkerMemory],
+) -> None:
+    """Refuse a fit that does not fit its workers; without clusters, what comes before them."""
+    words = f"a fit with {config.n_candidates} candidates"
+    if n_clusters is not None:
+        words += f" and {n_clusters} clusters"
+    planned = partial(
+        fit_memory, config=config, n_clusters=n_clusters, n_workers=max(1, len(workers))
+    )
+    check_memory(words, planned, layout, workers)
+
+
+def most_clusters(config: ResolvedConfig) -> int | None:
+    """As many as there can be; None where nobody said it."""
+    asked = config.asked.n_clusters
+    return None if asked is None else min(asked, config.n_candidates)
 
 
 @dataclass(frozen=True)
 class _Found:
     model: Model
     assigned: AssignedPart
+    config: ResolvedConfig  # with what was chosen
     record: dict[str, Any]
 
 
@@ -103,24 +183,89 @@ def _algorithm(
     began: float,
 ) -> _Found:
     """Algorithm 1, and the mixture's parameters from the rows as they are labelled."""
-    asked = config.asked
     features = _placed(execution, features, config)
-    affine, candidates = _candidates(execution, features, config)
-    losses = loss_pass(execution, features, candidates, config)
-    extracted = extract(execution, candidates, losses, config)
-    del candidates  # only their centers are needed from here on
+    start = execution.keeper.remember(
+        "centers", _START_KINDS, partial(_start, execution, features, config)
+    )
+    if start.pruned:
+        execution.pruned["loss"] = start.pruned
+    config, affine, extracted = start.config, start.affine, start.extracted
+    asked = config.asked
+    execution.tell(CentersFound(len(extracted.rows)))
+    if asked.n_clusters is None:  # now it is known how many there are
+        workers, n_found = worker_memories(), len(extracted.rows)
+        check_fit_memory(features.layout, config, n_found, workers)
+        tell_fit_plan(execution, features.layout, config, n_found, workers)
     moved = _moved(execution, features, extracted.centers, affine, asked, began)
+    sq_radius = asked.sq_radius(features.n_features)
     assigned = assign_pass(
         execution,
         features,
         send_centers(moved.centers, affine),
-        asked.sq_radius(features.n_features),
+        sq_radius,
         n_clusters=len(moved.centers),
+        prune=asked.prune,
         labels_url=labels_url,
+        margins=asked.margins,
         collect=collect,
+        of=short_digest(moved.centers, np.array(sq_radius)),
     )
+    tell_sizes(execution, assigned.sums, sq_radius)
     model = _model(extracted, moved.centers, assigned, affine, config)
-    return _Found(model, assigned, {"kmeans": moved.record()} if asked.refine.max_iter else {})
+    # k-means moves rows between clusters, and the tree knows nothing of it
+    model = replace(model, tree=None if moved.iterations else start.tree)
+    record = start.record | ({"kmeans": moved.record()} if asked.refine.max_iter else {})
+    return _Found(model, assigned, config, record)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What the sample and the loss found; neither is needed any more."""
+
+    config: ResolvedConfig  # with every "auto" settled
+    affine: AffineMap
+    extracted: ExtractedCenters
+    tree: MergeTree | None
+    record: dict[str, Any]
+    pruned: dict[str, Any]
+
+
+_START_KINDS = (
+    *(_Start, AffineMap, ExtractedCenters, Extraction, MergeTree),
+    *(ResolvedConfig, FitConfig, LloydConfig, ScanSizes),
+)
+
+
+def _start(execution: Execution, features: Features, config: ResolvedConfig) -> _Start:
+    """Centers from a sample where it settles them, else from the losses of the candidates."""
+    samples = config.asked.samples
+    chosen = choose_on_sample(execution, features, config) if samples else Chosen(config)
+    affine, extracted = chosen.affine, chosen.extracted
+    if affine is None or extracted is None:
+        if samples:  # more candidates may be needed than anybody knew before
+            check_fit_memory(features.layout, chosen.config, None, worker_memories())
+        affine, extracted = _judged_by_loss(execution, features, chosen.config)
+    pruned = execution.pruned.get("loss", {})
+    return _Start(chosen.config, affine, extracted, chosen.tree, chosen.record, pruned)
+
+
+def _judged_by_loss(
+    execution: Execution, features: Features, config: ResolvedConfig
+) -> tuple[AffineMap, ExtractedCenters]:
+    """The paper's way: losses of the candidates over the rows, and greedy extraction."""
+    affine, candidates = _candidates(execution, features, config)
+    (losses,) = loss_pass(execution, features, candidates, config, [config.asked.given_rho])
+    tell_losses(execution, losses.losses)
+    return affine, extract(execution, candidates, losses, config)
+
+
+def _plan_record(
+    layout: Layout, config: ResolvedConfig, n_clusters: int, workers: Sequence[WorkerMemory]
+) -> dict[str, Any]:
+    """What was planned for the worker with most threads, now that the clusters are counted."""
+    most = max(workers, key=lambda worker: worker.n_threads)
+    plan = fit_memory(layout, config, most_clusters(config) or n_clusters, len(workers))
+    return plan.record(most.n_threads, most.n_ahead)
 
 
 def _placed(execution: Execution, features: Features, config: ResolvedConfig) -> Features:
@@ -128,10 +273,12 @@ def _placed(execution: Execution, features: Features, config: ResolvedConfig) ->
     refine = config.asked.refine
     if refine.max_iter == 0:
         return features
-    # before the fit nobody knows how many clusters there are; candidates are an upper bound
-    most = min(config.asked.n_clusters or config.n_candidates, config.n_candidates)
-    plan = plan_memory(features, most)
-    return place_features(execution, features, plan, refine.persist, 3 + refine.max_iter)
+    workers = worker_memories()
+    # before the fit nobody may know how many clusters there are; candidates are an upper bound
+    most = most_clusters(config) or config.n_candidates
+    plan = fit_memory(features.layout, config, most, len(workers))
+    reads = 3 + refine.max_iter
+    return place_features(execution, features, plan, workers, refine.persist, reads)
 
 
 def _moved(
@@ -147,13 +294,12 @@ def _moved(
         return Refinement(centers)
     features = features.in_blocks_for(len(centers))
     if config.polish:
-        reach = squared_radius(config.rho, config.F, features.n_features)
+        reach = squared_radius(config.given_rho, config.F, features.n_features)
         here = send_centers(centers, affine)
         inside = polish_pass(execution, features, here, reach, len(centers))
         centers = polished(centers, inside, affine.unit_length)
     if not config.refine.max_iter:
         return Refinement(centers)
-    check_memory(plan_memory(features, len(centers)), len(centers))
     return refine(
         execution,
         features,
@@ -161,6 +307,7 @@ def _moved(
         affine,
         config.refine,
         sq_radius=config.sq_radius(features.n_features),
+        prune=config.prune,
         seed=config.seed,
         began=began,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.base import Source, native
+from scrlm_dask.sources.base import Source, holds_texts, native
 from scrlm_dask.sources.registry import SourceOptions, is_column, open_source, open_values
 from scrlm_dask.sources.tables import PlainTable
 from scrlm_dask.storage.features import STORED_DTYPES, TARGET_BLOCK_BYTES, block_rows_for
@@ -61,6 +61,8 @@ class IngestJob:
     manifest: Manifest  # with the rows of the source: fewer if some are dropped
     config: IngestConfig
     url: Location
+    scanned: PlainTable | None = None  # rows that are not finite in it are left out of the store
+    attributes: dict[str, Any] = field(default_factory=dict)  # of the store, beside ingest's own
 
 
 def open_job(
@@ -72,14 +74,7 @@ def open_job(
 ) -> IngestJob:
     apart = [name for name in (config.labels, config.ids) if name is not None and is_column(name)]
     features = open_source(paths, options, apart, storage_options)
-    labels, ids = (
-        open_values(given, name, features, storage_options) if given else None
-        for name, given in (("labels", config.labels), ("ids", config.ids))
-    )
-    if labels is not None and labels.dtype.kind not in "iu":
-        raise InputError(
-            f"the labels {labels.what} hold {labels.dtype}; labels are integers, -1 for outliers"
-        )
+    labels, ids = open_beside(features, config.labels, config.ids, storage_options)
     dtype = config.dtype or ("float16" if native(features.dtype) == np.float16 else "float32")
     n_rows = min(features.n_rows, config.limit or features.n_rows)
     shape = (n_rows, features.n_features)
@@ -94,19 +89,37 @@ def open_job(
         )
     for file in files:
         check_apart(url, file.path)
-    request = {"ingest": asdict(config), "source": asdict(options), "modified": _modified(files)}
+    request = {"ingest": asdict(config), "source": asdict(options), "modified": modified(files)}
     manifest = Manifest(n_rows, features.n_features, dtype, block_rows, files, _plain(request))
     table = PlainTable(features, labels, ids, dtype, n_rows)
-    return IngestJob(table, sources, manifest, config, url)
+    scanned = table if config.nan == "drop" else None
+    return IngestJob(table, sources, manifest, config, url, scanned)
+
+
+def open_beside(
+    rows: Source, labels: str | None, ids: str | None, storage_options: Options | None
+) -> tuple[Source | None, Source | None]:
+    """Labels and ids of the rows: a file each, or a column."""
+    truth, names = (
+        open_values(given, name, rows, storage_options) if given else None
+        for name, given in (("labels", labels), ("ids", ids))
+    )
+    if truth is not None and truth.dtype.kind not in "iu" and not holds_texts(truth):
+        raise InputError(
+            f"the labels {truth.what} hold {truth.dtype}; labels are integers, -1 for outliers, "
+            "or texts, which are numbered: convert them"
+        )
+    return truth, names
 
 
 def _plain(request: dict[str, Any]) -> dict[str, Any]:
     """As it comes back from JSON."""
     source = request["source"]
-    return {**request, "source": {**source, "columns": list(source["columns"])}}
+    lists = {name: list(source[name]) for name in ("columns", "exclude")}
+    return {**request, "source": {**source, **lists}}
 
 
-def _modified(files: Sequence[SourceFile]) -> str | None:
+def modified(files: Sequence[SourceFile]) -> str | None:
     """When the newest of the files was written: their sizes alone would not tell new content."""
     times = [Path(file.path).stat().st_mtime for file in files if Path(file.path).exists()]
     return datetime.fromtimestamp(max(times), UTC).isoformat() if times else None

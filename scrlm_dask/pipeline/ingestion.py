@@ -20,7 +20,8 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.permutation import Permutation
 from scrlm_dask.passes.execution import Execution
-from scrlm_dask.passes.ingest import ingest_pass, scan_pass, scatter_pass, verify_pass
+from scrlm_dask.passes.ingest import ingest_pass, names_pass, scan_pass, scatter_pass, verify_pass
+from scrlm_dask.passes.mounts import check_seen_by_workers
 from scrlm_dask.pipeline.ingest_jobs import (
     IngestConfig,
     IngestJob,
@@ -31,13 +32,15 @@ from scrlm_dask.pipeline.ingest_jobs import (
     row_bytes,
     store_to_continue,
 )
+from scrlm_dask.sources.base import holds_texts
+from scrlm_dask.sources.numbered import numbered
 from scrlm_dask.sources.registry import SourceOptions
 from scrlm_dask.sources.shuffle import RunLayout, ShuffledTable
 from scrlm_dask.sources.tables import KeptTable, Table, ids_dtype
 from scrlm_dask.storage.arrays import add_array
-from scrlm_dask.storage.features import create_features_store, mark_complete
-from scrlm_dask.storage.ingested import DROPPED, SHUFFLE, read_dropped
-from scrlm_dask.storage.locations import Options, Place
+from scrlm_dask.storage.features import LABEL_NAMES, create_features_store, mark_complete
+from scrlm_dask.storage.ingested import DROPPED, SHUFFLE, read_dropped, read_label_names
+from scrlm_dask.storage.locations import Options, Place, locate
 from scrlm_dask.storage.manifest import Manifest, missing_blocks
 from scrlm_dask.storage.outputs import FEATURES_KIND, check_way, discard, make_way
 
@@ -54,6 +57,8 @@ class Ingest:
     kept_blocks: int  # of them, those that an earlier run had written
     n_dropped: int
     n_bytes: int
+    columns: tuple[str, ...] = ()  # that the features come from, where they have names
+    label_names: tuple[str, ...] | None = None  # what the labels 0, 1, ... stand for, if texts
 
 
 def check_ingest(
@@ -89,11 +94,16 @@ def ingest(
     stays, marked unfinished, to be continued. `storage_options` open URLs.
     """
     config, options = config or IngestConfig(), options or SourceOptions()
-    job = open_job(sources, out, config, options, storage_options)
+    return run_job(open_job(sources, out, config, options, storage_options), overwrite, listener)
+
+
+def run_job(job: IngestJob, overwrite: bool, listener: Listener) -> Ingest:
+    """Begin the store of a job, or go on with it, and write what is missing."""
+    for source in job.sources:
+        check_seen_by_workers(locate(source.files[0].path))
     with ExitStack() as undo, Execution(listener) as execution:
-        for source in job.sources:
-            for note in (*source.notes(), *reread_notes(source, job.manifest.block_rows)):
-                execution.tell(Note(note))
+        for note in _notes(job):
+            execution.tell(Note(note))
         try:
             result = _ingest(execution, job, overwrite, undo)
         except BaseException as error:
@@ -102,6 +112,14 @@ def ingest(
             raise
         undo.pop_all()
     return result
+
+
+def _notes(job: IngestJob) -> list[str]:
+    """Each once: features, labels and ids may be columns of the same file."""
+    notes = [f"{source.what}: {note}" for source in job.sources for note in source.notes()]
+    for source in job.sources:
+        notes += reread_notes(source, job.manifest.block_rows)
+    return list(dict.fromkeys(notes))
 
 
 def _spoils_the_store(job: IngestJob, error: BaseException) -> bool:
@@ -121,11 +139,16 @@ def _ingest(execution: Execution, job: IngestJob, overwrite: bool, undo: ExitSta
     if unfinished is None:
         check_way(job.url, overwrite or is_remnant(job.url), FEATURES_KIND)
         check_space(job)
+    names = _label_names(execution, job, unfinished)
+    if names is not None:
+        job = _with_numbers(job, names)
     dropped = _dropped(execution, job, unfinished)
+    if dropped is not None and len(dropped):
+        execution.tell(Note(_dropped_words(len(dropped))))
     table: Table = job.table if dropped is None else KeptTable(job.table, dropped)
     manifest = replace(job.manifest, n_rows=table.n_rows)
     if unfinished is None:
-        _create(job, manifest, overwrite, dropped, undo)
+        _create(job, manifest, overwrite, dropped, names, undo)
     else:
         _check_same_rows(job, manifest, unfinished)
     missing = missing_blocks(job.url)
@@ -148,6 +171,41 @@ def _ingest(execution: Execution, job: IngestJob, overwrite: bool, undo: ExitSta
         kept_blocks=kept,
         n_dropped=0 if dropped is None else len(dropped),
         n_bytes=manifest.n_rows * row_bytes(manifest),
+        columns=job.table.features.columns,
+        label_names=names,
+    )
+
+
+def _label_names(
+    execution: Execution, job: IngestJob, unfinished: Manifest | None
+) -> tuple[str, ...] | None:
+    """What labels are called, if they are texts: as the unfinished store says, or found by a
+    pass over them."""
+    labels = job.table.labels
+    if labels is None or not holds_texts(labels):
+        return None
+    known = None if unfinished is None else read_label_names(job.url)
+    if known is not None:
+        return known
+    names = names_pass(execution, labels, job.table.n_rows, job.manifest.block_rows)
+    execution.tell(
+        Note(
+            f"the labels {labels.what} are texts: {len(names)} names, sorted, are numbered from 0 "
+            f"on and kept as {LABEL_NAMES!r} in the attributes of the store"
+        )
+    )
+    return names
+
+
+def _with_numbers(job: IngestJob, names: tuple[str, ...]) -> IngestJob:
+    assert job.table.labels is not None
+    return replace(job, table=replace(job.table, labels=numbered(job.table.labels, names)))
+
+
+def _dropped_words(number: int) -> str:
+    return (
+        f"{number} row(s) with NaN are left out, and those after them move up: the array "
+        f"{DROPPED!r} of the store has their numbers in the source; ids go with their rows"
     )
 
 
@@ -155,19 +213,19 @@ def _dropped(
     execution: Execution, job: IngestJob, unfinished: Manifest | None
 ) -> NDArray[np.int64] | None:
     """Rows to leave out: as the unfinished store says, or found by a pass over the source."""
-    if job.config.nan != "drop":
+    scanned, manifest = job.scanned, job.manifest
+    if scanned is None:
         return None
     if unfinished is not None:
         known = read_dropped(job.url)
         if known is not None:
             return known
-    manifest = job.manifest
     found = scan_pass(
-        execution, job.table, manifest.n_features, manifest.dtype, manifest.block_rows
+        execution, scanned, scanned.features.n_features, manifest.dtype, manifest.block_rows
     )
-    if len(found) == job.table.n_rows:
+    if len(found) == scanned.n_rows:
         raise InputError(
-            f"every row of {job.table.features.what} holds NaN, infinity or a value too large for "
+            f"every row of {scanned.features.what} holds NaN, infinity or a value too large for "
             f"{manifest.dtype}; no row is left"
         )
     return found
@@ -178,17 +236,22 @@ def _create(
     manifest: Manifest,
     overwrite: bool,
     dropped: NDArray[np.int64] | None,
+    names: tuple[str, ...] | None,
     undo: ExitStack,
 ) -> None:
     make_way(job.url, overwrite or is_remnant(job.url), FEATURES_KIND)
     undo.callback(discard, job.url)
+    attributes = {**job.attributes, **({} if dropped is None else {DROPPED: len(dropped)})}
+    if names is not None:
+        attributes[LABEL_NAMES] = list(names)
     create_features_store(
         job.url,
         manifest,
         labels=job.table.labels is not None,
         ids=ids_dtype(job.table.ids) if job.table.ids is not None else None,
-        attributes={} if dropped is None else {DROPPED: len(dropped)},
+        attributes=attributes,
     )
+    check_seen_by_workers(job.url)
     if dropped is not None and len(dropped):
         add_array(job.url / DROPPED, dropped)
 

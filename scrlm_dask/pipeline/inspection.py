@@ -9,6 +9,7 @@ from scrlm_dask.kernels.preprocessing import PREPROCESS_KINDS, Preprocess
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.features import as_features
 from scrlm_dask.passes.inspect import Damage, Seen, statistics_pass, verify_pass
+from scrlm_dask.sources.registry import check_ingested
 from scrlm_dask.storage.arrays import StoredArray
 from scrlm_dask.storage.description import Description, describe_store
 from scrlm_dask.storage.features import block_rows_for, has_truth
@@ -18,7 +19,9 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 
 def inspect_store(path: Place, *, storage_options: Options | None = None) -> Description:
     """What can be said without reading rows; unfinished stores are described as well."""
-    return describe_store(locate(path, storage_options))
+    location = locate(path, storage_options)
+    check_ingested(location)
+    return describe_store(location)
 
 
 def inspect_rows(
@@ -68,7 +71,7 @@ def verify_store(
     path: Place, *, storage_options: Options | None = None, listener: Listener = warn
 ) -> tuple[Damage, ...]:
     """Read everything again and compare it with checksums and digests: all damaged blocks."""
-    store = describe_store(locate(path, storage_options))
+    store = inspect_store(path, storage_options=storage_options)
     if store.manifest is not None:
         block_rows = store.manifest.block_rows
     else:

@@ -1,88 +1,257 @@
-"""What k-means needs of a worker's memory, and whether the features fit beside it."""
+"""What each phase needs of a worker's memory, and of the client's: bounds, from counts alone.
+
+A worker has its process, what it holds once (candidates or centers, labels between iterations), for
+each thread that computes what that works with, and for each thread, also those that read ahead, a
+block as it is read.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from scrlm_dask.config import Persist
-from scrlm_dask.errors import InputError
-from scrlm_dask.events import Note
+from scrlm_dask.config import Init, ResolvedConfig
+from scrlm_dask.kernels.extraction import AGAINST, TOGETHER
+from scrlm_dask.kernels.oversampling import OVERSAMPLING, ROUNDS
 from scrlm_dask.kernels.points import tile_rows
-from scrlm_dask.passes.clients import WorkerMemory, worker_memories
-from scrlm_dask.passes.execution import Execution
-from scrlm_dask.passes.features import Features, hold_features
+from scrlm_dask.kernels.pruning import MOST_AXES, TRIED_ROWS
+from scrlm_dask.kernels.scan import LEAVES_A_CLUSTER, MOST_CANDIDATES, ScanSizes
+from scrlm_dask.kernels.seeding import (
+    LADDER_ROWS,
+    PROBES,
+    RADIUS_LADDER,
+    plus_plus_sample_rows,
+    scrlm_sample_sizes,
+)
+from scrlm_dask.passes.layout import Layout
+from scrlm_dask.passes.trees import FAN_IN, fan_in_for
 
-_PROCESS_BYTES = 320 * 10**6  # Python, its libraries and compiled kernels before anything is read
-_KEPT_SHARE = 0.6  # Dask begins to spill above this share of a worker's limit
-_EVEN_SHARE = 0.85  # workers do not get exactly equal shares of the blocks
+PROCESS_BYTES = 320 * 10**6  # Python, its libraries and compiled kernels before anything is read
+# the client has no kernels at work, but the scheduler of a local cluster
+CLIENT_BYTES = 330 * 10**6
+EVEN_SHARE = 0.85  # workers do not get exactly equal shares of the blocks
+_MOST_DRAWS = 24  # of k-means++ for a center: 2 + ln K
+_BLOCK_TASK_BYTES = 20_000  # what client and scheduler know of a block in a pass
+
+
+@dataclass(frozen=True)
+class PhaseMemory:
+    """Bytes that a phase needs at its peak, beside the process."""
+
+    name: str
+    held_bytes: int  # once a worker
+    thread_bytes: int  # a thread that computes
+    block_bytes: int  # a thread, also one that reads ahead
+
+    def worker_bytes(self, n_threads: int, n_ahead: int = 0) -> int:
+        work = n_threads * self.thread_bytes + (n_threads + n_ahead) * self.block_bytes
+        return PROCESS_BYTES + self.held_bytes + work
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes that k-means needs at its peak; a worker holds a block, tiles and sums a thread."""
+    """What a run needs: a worker of the phase that needs most, and the client."""
 
-    block_bytes: int
-    tile_bytes: int
-    sums_bytes: int  # k x p in float64
-    center_bytes: int
+    phases: tuple[PhaseMemory, ...]
+    client_bytes: int
 
-    def worker_bytes(self, n_threads: int) -> int:
-        # a block is there encoded and decoded while it is read; of the sums there are those of the
-        # block in hand, a finished part that waits, and the merged one
-        thread = 3 * self.block_bytes + self.tile_bytes + 3 * self.sums_bytes
-        return _PROCESS_BYTES + self.center_bytes + n_threads * thread
+    def worker_bytes(self, n_threads: int, n_ahead: int = 0) -> int:
+        return max(phase.worker_bytes(n_threads, n_ahead) for phase in self.phases)
 
+    def of(self, name: str) -> PhaseMemory:
+        return next(phase for phase in self.phases if phase.name == name)
 
-def plan_memory(features: Features, n_clusters: int) -> MemoryPlan:
-    rows, p = features.in_blocks_for(n_clusters).block_rows, features.n_features
-    tile = tile_rows(n_clusters)
-    return MemoryPlan(
-        block_bytes=min(rows, features.n_rows) * features.row_bytes,
-        tile_bytes=tile * (4 * n_clusters + 12 * p),
-        sums_bytes=8 * n_clusters * p,
-        # as they come, in input units, and mapped
-        center_bytes=(8 + 8 + 4) * n_clusters * p,
-    )
+    def record(self, n_threads: int, n_ahead: int) -> dict[str, Any]:
+        """For `run.json`: what was planned for a worker of so many threads."""
+        return {
+            "worker_bytes": self.worker_bytes(n_threads, n_ahead),
+            "client_bytes": self.client_bytes,
+            "phases": {p.name: p.worker_bytes(n_threads, n_ahead) for p in self.phases},
+        }
 
 
-def check_memory(plan: MemoryPlan, n_clusters: int) -> None:
-    """Refuse in the first second what would fail in the fourth hour."""
-    for worker in worker_memories():
-        need = plan.worker_bytes(worker.n_threads)
-        if worker.limit is not None and need > worker.limit:
-            raise InputError(
-                f"k-means with {n_clusters} clusters needs {need / 1e9:.2f} GB of a worker with "
-                f"{worker.n_threads} thread(s), which has {worker.limit / 1e9:.2f} GB; give more "
-                "memory (--memory-limit), fewer threads or smaller blocks (--block-rows)"
-            )
+def fit_memory(
+    layout: Layout, config: ResolvedConfig, n_clusters: int | None, n_workers: int
+) -> MemoryPlan:
+    """SCRLM. Without a number of clusters only what comes before there are any is planned."""
+    n = config.n_candidates
+    if config.sample is not None:
+        merged = LEAVES_A_CLUSTER * (config.asked.n_clusters or 0)
+        phases = [_survey(layout, config.sample.rows), _scan(layout, config.sample, merged)]
+    else:
+        phases = [_survey(layout, n), _loss(layout, n, _subset_rows(config))]
+        phases.append(_extract(layout, n))
+    client = _client_bytes(layout, n, n_clusters or 0) + 8 * _subset_rows(config)
+    if n_clusters is not None:
+        asked = config.asked
+        if asked.polish:
+            phases.append(_with_centers("polish", layout, n_clusters))
+        if asked.refine.max_iter:
+            phases.append(_lloyd(layout, n_clusters, n_workers))
+        phases.append(_with_centers("assign", layout, n_clusters))
+    return MemoryPlan(tuple(phases), client)
 
 
-def place_features(
-    execution: Execution, features: Features, plan: MemoryPlan, wanted: Persist, n_reads: int
-) -> Features:
-    """Hold the features in the workers' memory if that is wanted or pays; says which and why."""
-    if features.in_memory:
-        return features
-    size, room = features.n_rows * features.row_bytes, _room(plan, worker_memories())
-    space = "no limit" if math.isinf(room) else f"room for {room / 1e9:.2f} GB"
-    sizes = f"{size / 1e9:.2f} GB of features, {space} beside the work"
-    if wanted == "yes" or (wanted == "auto" and size <= room and n_reads > 1):
-        why = "as asked" if wanted == "yes" else "they fit"
-        execution.tell(Note(f"features are held in the workers' memory: {why} ({sizes})"))
-        with execution.reading("hold", features, None):
-            held = hold_features(features)
-        return replace(held, in_memory=True)
-    why = "as asked" if wanted == "no" else sizes if size > room else "they are read only once"
-    execution.tell(Note(f"features are read from their store in every pass: {why}"))
-    return features
+def kmeans_memory(
+    layout: Layout, n_clusters: int, n_workers: int, init: Init = "given"
+) -> MemoryPlan:
+    """k-means, from the rows among which its first centers are looked for."""
+    seeding = tuple(_seeding(layout, n_clusters, n_workers, init))
+    phases = _lloyd(layout, n_clusters, n_workers), _with_centers("assign", layout, n_clusters)
+    client = _client_bytes(layout, 0, n_clusters)
+    if init == "k-means||":
+        client += _thinning_bytes(layout, _most_drawn(n_clusters, ROUNDS))
+    return MemoryPlan((*seeding, *phases), client)
 
 
-def _room(plan: MemoryPlan, workers: list[WorkerMemory]) -> float:
-    """Bytes of features that the workers can hold together beside what k-means needs."""
-    room = 0.0
-    for worker in workers:
-        if worker.limit is None:
-            return math.inf
-        room += max(0.0, _KEPT_SHARE * worker.limit - plan.worker_bytes(worker.n_threads))
-    return _EVEN_SHARE * room
+def _seeding(layout: Layout, n_clusters: int, n_workers: int, init: Init) -> Iterator[PhaseMemory]:
+    """The read that gathers rows, and what is made of them."""
+    if init == "k-means++":
+        rows = plus_plus_sample_rows(layout.n_rows, n_clusters)
+        yield _survey(layout, rows)
+        yield PhaseMemory("init", _thinning_bytes(layout, rows), 0, 0)
+    elif init == "scrlm":
+        yield from _scrlm_seeding(layout, n_clusters)
+    elif init == "k-means||":
+        yield _survey(layout, 1)
+        yield from _oversampling(layout, n_clusters, n_workers)
+    else:
+        yield _survey(layout, n_clusters if init == "random" else 0)
+
+
+def _thinning_bytes(layout: Layout, n_rows: int) -> int:
+    """k-means++ among rows: as they come, joined, and mapped, and a few draws' distances."""
+    rows = n_rows * layout.n_features * (2 * _float_bytes(layout) + 4)
+    return rows + _MOST_DRAWS * n_rows * 32
+
+
+def _scrlm_seeding(layout: Layout, n_clusters: int) -> Iterator[PhaseMemory]:
+    """Starts for a ladder of radii; each thread that tries one has its own copy of the sample."""
+    sizes = scrlm_sample_sizes(layout.n_rows, layout.n_features, n_clusters)
+    n, candidates = sizes.judged + sizes.held_out, sizes.candidates
+    yield _survey(layout, n)
+    sample = n * layout.n_features * _float_bytes(layout)
+    ladder = 32 * PROBES * min(sizes.judged, LADDER_ROWS)  # before the first start
+    probed = 32 * PROBES * candidates
+    points = _point_bytes(layout, candidates, 0) + _tile_bytes(layout, max(candidates, n_clusters))
+    centers = 6 * 8 * n_clusters * layout.n_features
+    losses = 16 * candidates * len(RADIUS_LADDER)
+    held, work = 2 * sample + ladder + losses, sample + probed + points + centers
+    yield PhaseMemory("init", held, work, 0)
+
+
+def _oversampling(layout: Layout, n_clusters: int, n_workers: int) -> Iterator[PhaseMemory]:
+    """Rounds of k-means||: rows are served by the points of one, and drawn as those of the next."""
+    drawn = _most_drawn(n_clusters, 1)
+    # distance and nearest point of each row, of this round and of the one before
+    columns = int(2 * 16 * layout.n_rows / n_workers / EVEN_SHARE)
+    a_row = 64 * min(layout.block_rows, layout.n_rows)
+    masses = (FAN_IN + 2) * 8 * _most_drawn(n_clusters, ROUNDS)
+    held = columns + 2 * _point_bytes(layout, drawn, _float_bytes(layout))
+    work = _tile_bytes(layout, drawn) + a_row + masses
+    yield PhaseMemory("init-serve", held, work, layout.reading_bytes)
+    gathered = 3 * drawn * (layout.n_features * _float_bytes(layout) + 8)
+    yield PhaseMemory("init-draw", columns + gathered, a_row, layout.reading_bytes)
+
+
+def _most_drawn(n_clusters: int, rounds: int) -> int:
+    """Rows are drawn one by one: eight deviations above the mean, and the very first row."""
+    mean = rounds * OVERSAMPLING * n_clusters
+    return 1 + mean + int(8 * math.sqrt(mean))
+
+
+def _subset_rows(config: ResolvedConfig) -> int:
+    """Rows whose numbers client and workers hold, as the loss is not taken on all rows."""
+    return 0 if config.sample is not None or config.loss_on_all_rows else config.loss_rows
+
+
+def _survey(layout: Layout, n_candidates: int) -> PhaseMemory:
+    # the parts of a merge, what is merged of them so far, and that with one more
+    gathered = 3 * n_candidates * (layout.n_features * _float_bytes(layout) + 8)
+    return PhaseMemory("survey", gathered, 0, layout.reading_bytes)
+
+
+def _scan(layout: Layout, sizes: ScanSizes, merged: int) -> PhaseMemory:
+    """The sample as it was gathered, in another order, mapped, and its distances.
+
+    With candidates that may become more, and with the leaves of a merge: their costs and means.
+    """
+    candidates = min(sizes.judged, max(sizes.candidates, MOST_CANDIDATES))
+    rows = sizes.rows * layout.n_features * (2 * _float_bytes(layout) + 8)
+    distances = 4 * candidates * sizes.judged
+    n_leaves = max(sizes.candidates, min(candidates, merged))
+    leaves = n_leaves * (3 * 8 * n_leaves + 8 * 8 * layout.n_features)
+    return PhaseMemory("scan", rows + distances + leaves, 0, 0)
+
+
+def _loss(layout: Layout, n_candidates: int, subset_rows: int) -> PhaseMemory:
+    subset = layout.block_bytes if subset_rows else 0  # a copy of its rows
+    sums = (FAN_IN + 2) * 16 * n_candidates  # in hand, merged, and those that wait
+    work = _tile_bytes(layout, n_candidates) + sums + subset
+    # they come from the worker that made them, and are there twice until they are unpacked
+    held = 2 * _point_bytes(layout, n_candidates, _float_bytes(layout)) + 8 * subset_rows
+    return PhaseMemory("loss", held, work, layout.reading_bytes)
+
+
+def _extract(layout: Layout, n_candidates: int) -> PhaseMemory:
+    work = 6 * TOGETHER * AGAINST + 4 * (TOGETHER + AGAINST) * layout.n_features
+    held = 2 * _point_bytes(layout, n_candidates, _float_bytes(layout))
+    return PhaseMemory("extract", held, work, 0)
+
+
+def _with_centers(name: str, layout: Layout, n_clusters: int) -> PhaseMemory:
+    """A phase that compares rows with centers and sums them by cluster."""
+    layout = layout.in_blocks_for(n_clusters)
+    k, p = n_clusters, layout.n_features
+    # in hand, merged, and those that wait: large ones are merged in pairs
+    n_sums = fan_in_for(8 * k * p) + (1 if fan_in_for(8 * k * p) == 2 else 2)
+    a_row = 64  # label, norm, distances and weight of a row, and what is written of them
+    rows = min(layout.block_rows, layout.n_rows)
+    work = _tile_bytes(layout, k) + n_sums * 8 * k * p + a_row * rows
+    # as they come, in input units, and as points
+    held = 8 * k * p + _point_bytes(layout, k, 8)
+    return PhaseMemory(name, held, work, layout.reading_bytes)
+
+
+def _lloyd(layout: Layout, n_clusters: int, n_workers: int) -> PhaseMemory:
+    base = _with_centers("kmeans-step", layout, n_clusters)
+    # of this iteration and of the one before
+    labels = int(2 * 4 * layout.n_rows / n_workers / EVEN_SHARE)
+    return replace(base, held_bytes=base.held_bytes + labels)
+
+
+def _tile_bytes(layout: Layout, n_points: int) -> int:
+    """Tiles of rows and their products, of shadows and of rows that shadows do not settle."""
+    n, p = n_points, layout.n_features
+    rows = tile_rows(n)
+    products = 2 * 4 * rows * n
+    # a piece of the block, those that wait to be settled, and those joined
+    mapped = 3 * rows * p * (_float_bytes(layout) + 4)
+    tried = TRIED_ROWS * n * 24
+    # along the axes, or as many features as there may be
+    shadows = 4 * n * p + 4 * p * (_axes(p) + 1)
+    return products + mapped + tried + shadows + 64 * n
+
+
+def _point_bytes(layout: Layout, n_points: int, float_bytes: int) -> int:
+    """Points as they are, mapped, and along the axes."""
+    p = layout.n_features
+    each = p * (float_bytes + 4) + 4 * _axes(p) + 24
+    return n_points * each + 4 * p * _axes(p)
+
+
+def _axes(n_features: int) -> int:
+    return min(MOST_AXES, n_features // 2)
+
+
+def _float_bytes(layout: Layout) -> int:
+    """Of a number once it is taken from the block."""
+    return 8 if layout.itemsize > 4 else 4
+
+
+def _client_bytes(layout: Layout, n_candidates: int, n_clusters: int) -> int:
+    # centers and sums: before and after a step, in its graph, and as the model writes them
+    centers = 10 * 8 * n_clusters * layout.n_features
+    return CLIENT_BYTES + centers + 64 * n_candidates + _BLOCK_TASK_BYTES * layout.n_blocks

@@ -12,9 +12,14 @@ from scrlm_dask.passes.execution import Execution
 _NOTABLE_RISK = 0.05
 
 
-def announce(execution: Execution, config: ResolvedConfig) -> None:
+RESUMED = Note("going on with a run that was stopped")
+
+
+def announce(execution: Execution, config: ResolvedConfig, resumed: bool) -> None:
+    if resumed:
+        execution.tell(RESUMED)
     asked = config.asked
-    if asked.n_candidates == "auto" and asked.n_clusters is None:
+    if asked.n_candidates == "auto" and asked.n_clusters is None and not asked.samples:
         execution.tell(
             Note(
                 f"number of clusters not given: {config.n_candidates} candidates, enough to find "
@@ -25,30 +30,41 @@ def announce(execution: Execution, config: ResolvedConfig) -> None:
         )
 
 
-def comment(execution: Execution, model: Model, config: FitConfig) -> None:
-    """Say what a person should know about the result."""
-    reach = radius(config.rho, config.F, model.n_features)
+def comment(
+    execution: Execution, model: Model, config: FitConfig, *, chosen: bool, with_margins: bool
+) -> None:
+    """Say what a person should know about the result; `chosen` is a rho that nobody gave."""
+    rho = config.given_rho
+    reach = radius(rho, config.F, model.n_features)
+    if config.prune != "auto" and not _prunes(config, with_margins):
+        execution.tell(Note(_idle_prune_words(config), warning=True))
     if model.n_clusters == 0:
         execution.tell(
             Note(
                 f"no cluster found: no candidate has {config.min_neighbors} other row(s) "
                 f"closer than the radius {reach:.4g}; try a larger rho than "
-                f"{config.rho:g}, more candidates or fewer min_neighbors",
+                f"{rho:g}, more candidates or fewer min_neighbors",
                 warning=True,
             )
         )
         return
     alone = model.n_clusters == 1 and model.n_outliers == 0 and model.n_rows > 1
-    if alone and config.robust:
+    if alone and config.robust and not chosen:
         hint = " (rows of unit length are at most 2 apart)" if model.affine.unit_length else ""
         execution.tell(
             Note(
                 f"one cluster holds all rows: the radius {reach:.4g} reaches everything"
-                f"{hint}; try a smaller rho than {config.rho:g}",
+                f"{hint}; try a smaller rho than {rho:g}",
                 warning=True,
             )
         )
         return
+    if config.extraction == "merge":
+        return  # the theory knows nothing of merging, and fewer than asked for were told
+    if config.n_clusters is not None and model.n_clusters < config.n_clusters:
+        execution.tell(
+            Note(f"{model.n_clusters} clusters found; {config.n_clusters} were the most asked for")
+        )
     # outliers among the candidates leave fewer for the clusters
     inliers = 1.0 - model.n_outliers / model.n_rows
     risk = missed_cluster_risk(model.n_clusters, model.n_candidates, MIN_WEIGHT * inliers)
@@ -62,3 +78,16 @@ def comment(execution: Execution, model: Model, config: FitConfig) -> None:
                 warning=True,
             )
         )
+
+
+def _prunes(config: FitConfig, with_margins: bool) -> bool:
+    """Whether any pass of the fit could rule pairs out."""
+    return config.extraction == "greedy" or bool(config.refine.max_iter) or not with_margins
+
+
+def _idle_prune_words(config: FitConfig) -> str:
+    return (
+        f"prune is {config.prune} (--prune) and had no effect: the centers came from a sample, "
+        "there were no iterations of k-means, and labels with margins compare every row with "
+        "every center; leave it out, or the margins (margins=False, --no-margins)"
+    )

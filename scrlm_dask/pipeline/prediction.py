@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, warn
-from scrlm_dask.kernels.points import Points, prepare_points
+from scrlm_dask.kernels.points import Points
+from scrlm_dask.kernels.pruning import prepare_centers
 from scrlm_dask.model import Model
 from scrlm_dask.passes.assign import label_pass
 from scrlm_dask.passes.execution import Execution, persist, task
 from scrlm_dask.passes.features import FeaturesLike, as_features
+from scrlm_dask.passes.mounts import check_seen_by_workers
 from scrlm_dask.storage.features import mark_complete
 from scrlm_dask.storage.labels import create_labels_store
 from scrlm_dask.storage.locations import Location, Options, Place, locate
@@ -56,6 +58,7 @@ def predict(
     *,
     out: Place | None = None,
     overwrite: bool = False,
+    margins: bool = True,
     collect_labels: bool = False,
     block_rows: int | None = None,
     storage_options: Options | None = None,
@@ -63,6 +66,7 @@ def predict(
 ) -> Prediction:
     """Label rows with a model, or with the one in a run directory, which the workers then load.
 
+    Without `margins` what goes to `out` has no margins, and no distances of outliers: faster.
     `storage_options` open URLs, of the run, of features and of `out`.
     """
     if not isinstance(model, Model):
@@ -77,13 +81,17 @@ def predict(
             check_apart(labels_url, features.path)
             make_way(labels_url, overwrite, LABELS_KIND)
             undo.callback(discard, labels_url)
-            create_labels_store(labels_url, features.n_rows, features.block_rows)
+            create_labels_store(
+                labels_url, features.n_rows, features.block_rows, margins, features.path
+            )
+            check_seen_by_workers(labels_url)
         found = label_pass(
             execution,
             features,
             persist(center_points(model)),
             fitted.sq_radius,
             labels_url=labels_url,
+            margins=margins,
             collect=collect_labels,
         )
         if labels_url is not None:
@@ -97,7 +105,7 @@ def center_points(model: Model | Place) -> Delayed:
     """A task that gives the model's centers, read by the worker where the model has a path."""
     if not isinstance(model, Model):
         return task("centers", _load_points, locate(model))
-    return task("centers", prepare_points, model.centers, model.affine)
+    return task("centers", prepare_centers, model.centers, model.affine)
 
 
 def check_width(model: Model, n_features: int, what: str) -> None:
@@ -110,4 +118,4 @@ def check_width(model: Model, n_features: int, what: str) -> None:
 
 def _load_points(location: Location) -> Points:
     model = load_model(location)
-    return prepare_points(model.centers, model.affine)
+    return prepare_centers(model.centers, model.affine)

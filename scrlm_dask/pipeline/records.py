@@ -7,24 +7,36 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from scrlm_dask.config import ResolvedConfig
+from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.model import Model
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.features import Features
+from scrlm_dask.storage.identity import features_digest, features_traces
+from scrlm_dask.storage.locations import Options, locate
 from scrlm_dask.storage.models import method_of, package_versions
 
+IN_MEMORY = "array"  # where an input comes from that no path leads to
 
-def config_record(config: ResolvedConfig) -> dict[str, Any]:
-    """What was asked, with the numbers that it stands for."""
+
+def opening_record(
+    features: Features,
+    config: FitConfig | KMeansConfig,
+    numbers: dict[str, Any],
+    *,
+    block_rows: int | None,
+    storage_options: Options | None,
+    inputs: dict[str, Any],
+) -> dict[str, Any]:
+    """What is known before the first row is read, and all that a run is known again by.
+
+    `numbers` are those that stand for words of the config, `inputs` what is read beside features.
+    """
+    digest = written = None
+    if features.path is not None:
+        place = locate(features.path, storage_options)
+        digest, written = features_digest(place), features_traces(place)
     return {
-        **asdict(config.asked),
-        "n_candidates": config.n_candidates,
-        "loss_rows": config.loss_rows,
-    }
-
-
-def opening_record(features: Features, config: dict[str, Any]) -> dict[str, Any]:
-    return {
+        "method": "scrlm" if isinstance(config, FitConfig) else "k-means",
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "features": {
             "source": features.what,
@@ -34,8 +46,16 @@ def opening_record(features: Features, config: dict[str, Any]) -> dict[str, Any]
             "dtype": str(features.array.dtype),
             "blocks": features.n_blocks,
             "block_rows": features.block_rows,
+            "digest": digest,
         },
-        "config": config,
+        "asked": {
+            "config": asdict(config),
+            "block_rows": block_rows,
+            "inputs": inputs,
+            "in_memory": IN_MEMORY in inputs.values(),
+        },
+        "features_written": written,
+        "config": {**asdict(config), **numbers},
         "versions": package_versions(),
     }
 
@@ -45,6 +65,8 @@ def closing_record(model: Model, execution: Execution, seconds: float) -> dict[s
         "seconds": seconds,
         "phases": [asdict(phase) for phase in execution.phases],
         "workers": execution.reports,
+        "pruning": execution.pruned,
+        "taken_over": execution.keeper.taken,
         "method": method_of(model),
         # JSON has no infinity: null stands for it
         "radius": model.radius if math.isfinite(model.radius) else None,

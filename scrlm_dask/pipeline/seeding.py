@@ -16,7 +16,7 @@ from scrlm_dask.kernels.oversampling import OVERSAMPLING, ROUNDS
 from scrlm_dask.kernels.points import prepare_points
 from scrlm_dask.kernels.preprocessing import AffineMap, fit_map, needs_moments
 from scrlm_dask.kernels.sampling import Purpose, stream
-from scrlm_dask.kernels.seeding import plus_plus, scrlm_sample_sizes
+from scrlm_dask.kernels.seeding import plus_plus, plus_plus_sample_rows, scrlm_sample_sizes
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.features import Features
 from scrlm_dask.passes.seeding import (
@@ -29,8 +29,6 @@ from scrlm_dask.passes.seeding import (
 )
 from scrlm_dask.passes.survey import moments_of, survey_pass
 from scrlm_dask.resources import pinned_threads
-
-_PLUS_PLUS_ROWS_A_CLUSTER, _PLUS_PLUS_LEAST_ROWS = 10, 10_000
 
 
 @dataclass(frozen=True)
@@ -81,9 +79,9 @@ def _random(
 def _plus_plus(
     execution: Execution, features: Features, config: KMeansConfig, weights: da.Array | None
 ) -> Seeding:
-    """k-means++ on a sample of rows: on all of them it would be a pass for every cluster."""
-    wanted = max(_PLUS_PLUS_LEAST_ROWS, _PLUS_PLUS_ROWS_A_CLUSTER * config.n_clusters)
-    gathered = _gather(execution, features, config, min(features.n_rows, wanted), weights)
+    """k-means++ on a sample of rows."""
+    wanted = plus_plus_sample_rows(features.n_rows, config.n_clusters)
+    gathered = _gather(execution, features, config, wanted, weights)
     with execution.phase("init", 1, gathered.n_rows, 0):
         centers = plus_plus_centers(
             gathered.survey, gathered.affine, config.n_clusters, config.seed
@@ -127,16 +125,18 @@ def _oversampled(
     gathered = _gather(execution, features, config, 1, weights)
     affine, points = gathered.affine, gathered_rows(gathered.survey)
     service = serve_pass(execution, features, points, affine, 0, None, weights)
+    rounds = 0
     for turn in range(ROUNDS):
         if not service.potential > 0.0:
             break
+        rounds += 1
         mean_draws = float(OVERSAMPLING * config.n_clusters)
         drawn = draw_pass(execution, features, service, mean_draws, weights, config.seed, turn)
         if len(drawn.numbers) == 0:
             continue
         service = serve_pass(execution, features, drawn.raw, affine, len(points), service, weights)
         points = np.concatenate([points, drawn.raw])
-    record = {"drawn_rows": len(points), "rounds": ROUNDS}
+    record = {"drawn_rows": len(points), "rounds": rounds}
     if len(points) <= config.n_clusters:
         return Seeding(_filled(points, config.n_clusters), affine, record)
     candidates = prepare_points(points, affine)

@@ -1,0 +1,81 @@
+"""A scan of rho: a sample of rows in one read, and one task that looks at it where it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.config import ResolvedConfig
+from scrlm_dask.kernels.preprocessing import AffineMap, fit_map, needs_moments
+from scrlm_dask.kernels.sampling import Purpose, random_order, sample_rows
+from scrlm_dask.kernels.scan import SampleScan, ScanSizes, scan_sample
+from scrlm_dask.passes.execution import Execution, task
+from scrlm_dask.passes.features import Features
+from scrlm_dask.passes.survey import Survey, moments_of, survey_pass
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """What a sample said, and the numbers of its rows in the order in which it was looked at."""
+
+    scan: SampleScan | None  # None: there is nothing to choose by
+    rows: NDArray[np.int64]
+    affine: AffineMap
+    n_blocks: int  # read
+
+
+def scan_pass(
+    execution: Execution,
+    features: Features,
+    config: ResolvedConfig,
+    sizes: ScanSizes,
+    blocks: list[int] | None = None,
+) -> Scanned:
+    """Read a sample of rows, of all blocks or of some, and find rho and centers on it.
+
+    Rows are drawn by number, so that another chunking draws the same, unless `blocks` are given;
+    the preprocessing map then comes of those blocks alone.
+    """
+    asked = config.asked
+    numbers = _numbers(features, blocks)
+    drawn = sample_rows(asked.seed, Purpose.SCAN_ROWS, len(numbers), sizes.rows)
+    rows = np.asarray(numbers[drawn] if isinstance(numbers, np.ndarray) else drawn)
+    with_moments = needs_moments(asked.preprocess)
+    survey = survey_pass(execution, features, rows, with_moments, blocks)
+    moments = moments_of(survey) if with_moments else None
+    affine = fit_map(asked.preprocess, features.n_features, moments)
+    with execution.phase("scan", 1, len(rows), 0):
+        found: SampleScan | None = task("scan", _scan, survey, affine, sizes, config).compute()
+    order = random_order(asked.seed, Purpose.SCAN_ORDER, len(rows))
+    n_blocks = features.n_blocks if blocks is None else len(blocks)
+    return Scanned(found, rows[order], affine, n_blocks)
+
+
+def _numbers(features: Features, blocks: list[int] | None) -> range | NDArray[np.int64]:
+    if blocks is None:
+        return range(features.n_rows)
+    starts = [(block * features.block_rows, block) for block in blocks]
+    sizes = features.array.chunks[0]
+    return np.concatenate(
+        [np.arange(start, start + sizes[block], dtype=np.int64) for start, block in starts]
+    )
+
+
+def _scan(
+    survey: Survey, affine: AffineMap, sizes: ScanSizes, config: ResolvedConfig
+) -> SampleScan | None:
+    asked = config.asked
+    order = random_order(asked.seed, Purpose.SCAN_ORDER, len(survey.gathered))
+    return scan_sample(
+        survey.gathered[order],
+        affine,
+        sizes,
+        rho=None if isinstance(asked.rho, str) else asked.rho,
+        F=asked.F,
+        n_clusters=asked.n_clusters,
+        min_neighbors=asked.min_neighbors,
+        extraction=asked.extraction if asked.extraction in ("residual", "merge") else None,
+        keep_candidates=asked.n_candidates != "auto",
+    )

@@ -1,0 +1,50 @@
+"""The tree by which parts are merged. It is laid over the block numbers: the order in which blocks
+finish never reaches the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+from uuid import uuid4
+
+import dask
+from dask.delayed import Delayed
+
+FAN_IN = 8
+_LARGE_PART_BYTES = 2**20
+
+
+def tree_reduce(
+    parts: Sequence[Delayed],
+    combine: Callable[[Any, Any], Any],
+    name: str,
+    fan_in: int = FAN_IN,
+) -> Delayed:
+    """Combine the parts in their order, `fan_in` at a time, level by level."""
+    token = uuid4().hex
+    level = 0
+    while len(parts) > 1:
+        parts = [
+            dask.delayed(_combine_all, pure=False)(
+                combine,
+                list(parts[i : i + fan_in]),
+                dask_key_name=(f"{name}-merge-{token}", level, i),
+            )
+            for i in range(0, len(parts), fan_in)
+        ]
+        level += 1
+    return parts[0]
+
+
+def fan_in_for(part_bytes: int) -> int:
+    """Large parts are merged in pairs, so that few of them wait.
+
+    Whoever asks must count from the shape of the data alone: the bits depend on the answer.
+    """
+    return 2 if part_bytes > _LARGE_PART_BYTES else FAN_IN
+
+
+def _combine_all(combine: Callable[[Any, Any], Any], parts: list[Any]) -> Any:
+    return reduce(combine, parts)
