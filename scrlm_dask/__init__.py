@@ -9,25 +9,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scrlm_dask.cluster import ClusterOptions, connect
     from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
     from scrlm_dask.errors import ClusterError, InputError, ScrlmError, ScrlmWarning, StoreError
     from scrlm_dask.estimators.kmeans import KMeans
     from scrlm_dask.estimators.scrlm import SCRLM
+    from scrlm_dask.kernels.synthesis import MixtureSpec
     from scrlm_dask.model import Model
     from scrlm_dask.pipeline import (
+        EmbedConfig,
         IngestConfig,
+        cut_run,
+        embed,
         evaluate_run,
+        export,
         fit,
         ingest,
         inspect_rows,
         inspect_store,
         kmeans,
         open_features,
+        plan_fit,
         predict,
+        scan_rho,
         synth,
+        verify_run,
         verify_store,
         write_features,
     )
+    from scrlm_dask.reporting.report import write_report
+    from scrlm_dask.rivals.comparing import compare
+    from scrlm_dask.sources.registry import SourceOptions
     from scrlm_dask.storage.models import load_model
 
 _HOMES = {
@@ -37,40 +49,62 @@ _HOMES = {
     "KMeansConfig": "config",
     "LloydConfig": "config",
     "Model": "model",
+    "MixtureSpec": "kernels.synthesis",
+    "SourceOptions": "sources.registry",
     "fit": "pipeline",
     "kmeans": "pipeline",
     "ingest": "pipeline",
+    "embed": "pipeline",
+    "EmbedConfig": "pipeline",
     "IngestConfig": "pipeline",
     "predict": "pipeline",
+    "scan_rho": "pipeline",
+    "cut_run": "pipeline",
     "evaluate_run": "pipeline",
+    "export": "pipeline",
     "synth": "pipeline",
     "inspect_rows": "pipeline",
     "inspect_store": "pipeline",
+    "verify_run": "pipeline",
     "verify_store": "pipeline",
     "open_features": "pipeline",
+    "plan_fit": "pipeline",
     "write_features": "pipeline",
+    "compare": "rivals.comparing",
     "load_model": "storage.models",
+    "write_report": "reporting.report",
     "ScrlmError": "errors",
     "InputError": "errors",
     "StoreError": "errors",
     "ScrlmWarning": "errors",
     "ClusterError": "errors",
+    "ClusterOptions": "cluster",
+    "connect": "cluster",
 }
 
 __all__ = [
     "SCRLM",
     "ClusterError",
+    "ClusterOptions",
+    "EmbedConfig",
     "FitConfig",
     "IngestConfig",
     "InputError",
     "KMeans",
     "KMeansConfig",
     "LloydConfig",
+    "MixtureSpec",
     "Model",
     "ScrlmError",
     "ScrlmWarning",
+    "SourceOptions",
     "StoreError",
+    "compare",
+    "connect",
+    "cut_run",
+    "embed",
     "evaluate_run",
+    "export",
     "fit",
     "ingest",
     "inspect_rows",
@@ -78,10 +112,14 @@ __all__ = [
     "kmeans",
     "load_model",
     "open_features",
+    "plan_fit",
     "predict",
+    "scan_rho",
     "synth",
+    "verify_run",
     "verify_store",
     "write_features",
+    "write_report",
 ]
 
 

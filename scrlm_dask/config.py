@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 from scrlm_dask.errors import InputError
 from scrlm_dask.kernels.points import squared_radius
 from scrlm_dask.kernels.preprocessing import PREPROCESS_KINDS, Preprocess
+from scrlm_dask.kernels.pruning import Prune
+from scrlm_dask.kernels.scan import ScanSizes, scan_sizes
 from scrlm_dask.kernels.theory import default_candidates
 
 # Without a number of clusters to go by, candidates are drawn for this many.
@@ -22,6 +24,8 @@ Persist = Literal["auto", "yes", "no"]
 Init = Literal["scrlm", "k-means++", "k-means||", "random", "given"]
 PERSIST_KINDS: tuple[str, ...] = get_args(Persist)
 INIT_KINDS: tuple[str, ...] = get_args(Init)
+Extraction = Literal["auto", "greedy", "residual", "merge"]
+EXTRACTIONS: tuple[str, ...] = get_args(Extraction)
 
 
 @dataclass(frozen=True)
@@ -58,11 +62,16 @@ class KMeansConfig:
     lloyd: LloydConfig = field(default_factory=lambda: LloydConfig(max_iter=100))
     preprocess: Preprocess = "none"  # "l2": spherical k-means, rows and centers at unit length
     seed: int = 0
+    prune: Prune = "auto"  # axes by which far pairs are ruled out; 0: none; "auto": as it pays
+    margins: bool = True  # store how much farther the second-nearest center is
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n_clusters", _integer("n_clusters", self.n_clusters, 1, ...))
         object.__setattr__(self, "seed", _integer("seed", self.seed, 0, ...))
         object.__setattr__(self, "lloyd", lloyd_config(self.lloyd))
+        object.__setattr__(self, "margins", _flag("margins", self.margins))
+        if not (isinstance(self.prune, str) and self.prune == "auto"):
+            object.__setattr__(self, "prune", _integer("prune", self.prune, 0, "auto"))
         _one_of("init", self.init, INIT_KINDS)
         _one_of("preprocess", self.preprocess, PREPROCESS_KINDS)
 
@@ -75,7 +84,7 @@ class KMeansConfig:
 class FitConfig:
     """Parameters of SCRLM in the paper's terms; `resolve` fills in what depends on the data."""
 
-    rho: float = 0.5
+    rho: float | Literal["auto"] = "auto"  # "auto": chosen on a sample of rows
     F: float = 2.5
     n_clusters: int | None = None  # the paper's T: at most so many; None: as many as are there
     n_candidates: int | Literal["auto"] = "auto"
@@ -85,12 +94,18 @@ class FitConfig:
     seed: int = 0
     polish: bool = False  # move each center to the mean of the rows inside its radius
     refine: LloydConfig = field(default_factory=LloydConfig)  # k-means from the centers found
-    robust: bool = True  # rows outside the radius take no part in k-means, and stay outliers
+    robust: bool | Literal["auto"] = (
+        "auto"  # rows outside the radius take no part and stay outliers
+    )
+    prune: Prune = "auto"  # axes by which far pairs are ruled out; 0: none; "auto": as it pays
+    margins: bool = True  # store the distance of outliers, and that to the second-nearest center
+    extraction: Extraction = "auto"  # how centers are taken from candidates; the paper's: greedy
 
     def __post_init__(self) -> None:
-        for name in ("rho", "F"):
-            object.__setattr__(self, name, _positive(name, getattr(self, name)))
-        if self.rho * self.rho * self.F < _LEAST_SQ_REACH:
+        object.__setattr__(self, "F", _positive("F", self.F))
+        if not _is_word(self.rho, "auto"):
+            object.__setattr__(self, "rho", _positive("rho", self.rho, "auto"))
+        if self.rho != "auto" and self.rho * self.rho * self.F < _LEAST_SQ_REACH:
             raise InputError(
                 f"rho is {self.rho!r}, whose square float32 cannot work with; "
                 "multiply the features (or preprocess='scale') and rho by a large number"
@@ -101,24 +116,53 @@ class FitConfig:
             ("loss_rows", "all", 1),
             ("min_neighbors", ..., 1),
             ("seed", ..., 0),
+            ("prune", "auto", 0),
         ):
             value = getattr(self, name)
-            # identity first: an array would answer == for each of its items
-            if not (value is word or (isinstance(value, str) and value == word)):
+            if not _is_word(value, word):
                 object.__setattr__(self, name, _integer(name, value, least, word))
         _one_of("preprocess", self.preprocess, PREPROCESS_KINDS)
         object.__setattr__(self, "refine", lloyd_config(self.refine))
-        for name in ("polish", "robust"):
+        for name in ("polish", "margins"):
             object.__setattr__(self, name, _flag(name, getattr(self, name)))
-        if not self.robust and self.refine.max_iter == 0:
+        self._settle_extraction()
+        if self.robust is False and self.refine.max_iter == 0 and self.extraction != "merge":
             raise InputError(
                 "robust is False, which says how k-means refines the centers, but no iterations "
                 "are asked for; give some (refine, --kmeans-iter), or leave it out"
             )
 
+    def _settle_extraction(self) -> None:
+        """What "auto" stands for where a given rho decides it."""
+        _one_of("extraction", self.extraction, EXTRACTIONS)
+        if self.extraction == "merge" and self.n_clusters is None:
+            raise InputError(
+                "extraction is 'merge', which merges centers down to n_clusters, but there is no "
+                "such number; give it (n_clusters, --clusters), or extract 'residual'"
+            )
+        if self.rho != "auto" and self.extraction == "auto":
+            object.__setattr__(self, "extraction", "greedy")
+        if not _is_word(self.robust, "auto"):
+            object.__setattr__(self, "robust", _flag("robust", self.robust))
+        elif self.rho != "auto":
+            # merged clusters reach farther than the radius
+            object.__setattr__(self, "robust", self.extraction != "merge")
+
+    @property
+    def samples(self) -> bool:
+        """Whether rho or the centers are found on a sample of rows."""
+        return self.rho == "auto" or self.extraction in ("residual", "merge")
+
+    @property
+    def given_rho(self) -> float:
+        """rho, where it is known."""
+        if isinstance(self.rho, str):
+            raise InputError("rho is 'auto', and nothing has chosen it yet; fit first")
+        return self.rho
+
     def sq_radius(self, n_features: int) -> float:
         """Rows farther than this from every center are outliers; without `robust` none is."""
-        return squared_radius(self.rho, self.F, n_features) if self.robust else math.inf
+        return squared_radius(self.given_rho, self.F, n_features) if self.robust else math.inf
 
     def resolve(self, n_rows: int) -> ResolvedConfig:
         """The same parameters with the numbers that hold for `n_rows` rows."""
@@ -129,10 +173,21 @@ class FitConfig:
                     f"{name} is {value}, but the features have {n_rows} rows; use {n_rows} or fewer"
                 )
         n_candidates = self.n_candidates
+        if self.samples:
+            sizes = self._sizes(n_rows)
+            return ResolvedConfig(self, n_rows, sizes.candidates, sizes.judged, sizes)
         if n_candidates == "auto":
             n_candidates = default_candidates(n_rows, self.n_clusters or ASSUMED_CLUSTERS)
         loss_rows = n_rows if self.loss_rows == "all" else self.loss_rows
         return ResolvedConfig(self, n_rows, n_candidates, loss_rows)
+
+    def _sizes(self, n_rows: int) -> ScanSizes:
+        """Rows of the sample, with the numbers that were asked for in place of the theory's."""
+        sizes = scan_sizes(n_rows, self.n_clusters)
+        judged = sizes.judged if self.loss_rows == "all" else self.loss_rows
+        candidates = sizes.candidates if self.n_candidates == "auto" else self.n_candidates
+        judged = max(judged, candidates)  # candidates are rows that judge, too
+        return ScanSizes(candidates, judged, min(sizes.held_out, n_rows - judged))
 
 
 @dataclass(frozen=True)
@@ -143,19 +198,26 @@ class ResolvedConfig:
     n_rows: int
     n_candidates: int
     loss_rows: int
+    sample: ScanSizes | None = None  # rows on which rho or the centers are found
 
     @property
     def loss_on_all_rows(self) -> bool:
         return self.loss_rows == self.n_rows
 
 
-def _positive(name: str, value: object) -> float:
+def _is_word(value: object, word: object) -> bool:
+    # identity first: an array would answer == for each of its items
+    return value is word or (isinstance(value, str) and value == word)
+
+
+def _positive(name: str, value: object, word: object = ...) -> float:
     if isinstance(value, Real) and not isinstance(value, bool):
         with suppress(OverflowError):  # an integer that no float holds
             number = float(value)
             if math.isfinite(number) and number > 0:
                 return number
-    raise InputError(f"{name} is {value!r}; it must be a finite number above 0")
+    other = "" if word is ... else f", or {word!r}"
+    raise InputError(f"{name} is {value!r}; it must be a finite number above 0{other}")
 
 
 def _share(name: str, value: object) -> float:

@@ -23,12 +23,28 @@ class NonFiniteRowError(InputError):
         self.row = row  # its position in the block
 
 
+class UnusableRowsError(InputError):
+    """Features that no run can go on with: a row that cannot be used, or rows that changed."""
+
+
 class StoreError(ScrlmError, OSError):
     """A file, store or run directory that is missing, broken, unfinished or in the way."""
 
 
+class DamagedItemError(StoreError):
+    """Why an item cannot be encoded, beginning with a verb; who reads it knows which one it is."""
+
+
 class MissingError(StoreError, FileNotFoundError):
     """Nothing lies at the place that was named."""
+
+
+class UnreachableError(StoreError):
+    """A remote store that does not answer, or lets nobody in: what lies there is not known."""
+
+
+class EncoderError(ScrlmError, RuntimeError):
+    """An encoder that failed at its work; what it encoded before is as good as it was."""
 
 
 class ClusterError(ScrlmError, RuntimeError):

@@ -10,6 +10,27 @@ from scrlm_dask.errors import ScrlmWarning
 
 
 @dataclass(frozen=True)
+class RunStarted:
+    """What is run on what."""
+
+    method: str
+    features: str
+    rows: int
+    n_features: int
+    out: str | None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What is to be done, told again when the number of clusters is known."""
+
+    flops: dict[str, int]  # by phase, all its iterations together, if nothing is pruned
+    row_flops: dict[str, float]  # by phase, of a row that is read
+    worker_bytes: int  # that a worker needs at most
+    client_bytes: int
+
+
+@dataclass(frozen=True)
 class PhaseStarted:
     name: str
     blocks: int
@@ -32,6 +53,33 @@ class PhaseFinished:
     bytes: int
     blocks: int
     peak_worker_bytes: int  # largest resident memory of any worker so far
+    read_seconds: float  # that threads spent reading, all workers together
+
+
+@dataclass(frozen=True)
+class CandidatesJudged:
+    """Losses of the candidates, lowest first: a few points of the curve."""
+
+    candidates: int
+    ranks: tuple[int, ...]
+    losses: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class CentersFound:
+    centers: int
+
+
+@dataclass(frozen=True)
+class RowsLabelled:
+    """How many rows the clusters have now, and how many have none."""
+
+    rows: int
+    outliers: int
+    inertia: float
+    # clusters by size: element b counts those of 2^b to 2^(b+1) - 1 rows
+    sizes: tuple[int, ...]
+    empty: int
 
 
 @dataclass(frozen=True)
@@ -57,7 +105,25 @@ class Note:
     warning: bool = False
 
 
-Event = PhaseStarted | BlockDone | PhaseFinished | IterationDone | Note
+@dataclass(frozen=True)
+class RunEnded:
+    seconds: float
+    error: str | None = None  # what ended it before its time
+
+
+Event = (
+    RunStarted
+    | Planned
+    | PhaseStarted
+    | BlockDone
+    | PhaseFinished
+    | CandidatesJudged
+    | CentersFound
+    | IterationDone
+    | RowsLabelled
+    | Note
+    | RunEnded
+)
 Listener = Callable[[Event], None]
 
 

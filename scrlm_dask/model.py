@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.kernels.preprocessing import AffineMap
+from scrlm_dask.kernels.ward import MergeTree
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,13 +38,19 @@ class Model:
     inertia: float  # sum of squared distances; a row outside the radius counts as if on it
     affine: AffineMap
     config: FitConfig | KMeansConfig
+    tree: MergeTree | None = None  # of the centers merged to these, unless k-means moved them
 
     def __repr__(self) -> str:
-        rho = f"rho={self.config.rho:g}, " if isinstance(self.config, FitConfig) else ""
+        rho = f"rho={self.config.given_rho:g}, " if isinstance(self.config, FitConfig) else ""
         return (
             f"Model({self.n_clusters} clusters, {self.n_features} features, "
             f"{rho}{self.n_outliers} of {self.n_rows} rows outliers)"
         )
+
+    def _repr_html_(self) -> str:
+        from scrlm_dask.watching.cells import model_html
+
+        return model_html(self)
 
     @property
     def n_clusters(self) -> int:

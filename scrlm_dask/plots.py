@@ -1,29 +1,37 @@
-"""Pictures of what an inspection found. Matplotlib is an extra: nothing else needs it."""
+"""Pictures of an inspection and of a scan of rho. Matplotlib is an extra: nothing else needs it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.kernels.choice import MOST_SHELL, Choice
 from scrlm_dask.kernels.histograms import Histogram
+from scrlm_dask.kernels.ladder import Rung
 from scrlm_dask.kernels.statistics import Distances, Norms, Spectrum, Statistics
 
-_BLUE, _ORANGE, _GREY = "#2f6690", "#d1495b", "#6b7280"
-_STYLE: Any = {
+BLUE, ORANGE, GREY = "#2f6690", "#d1495b", "#6b7280"
+STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
     "axes.titlepad": 10,
-    "axes.edgecolor": _GREY,
-    "axes.labelcolor": _GREY,
-    "xtick.color": _GREY,
-    "ytick.color": _GREY,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
 }
+
+
+LEAST_SHELL = 1e-4  # an empty one has no place on a logarithmic axis
+LEAST_SHOWN = 0.5  # stands for no cluster, on an axis of logarithms
 
 
 def check_plot(path: str | Path) -> None:
@@ -49,7 +57,7 @@ def plot_statistics(found: Statistics, name: str, preprocess: str, path: str | P
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(13, 4.2), dpi=150, layout="constrained")
         spectrum, norms, distances = figure.subplots(1, 3)
         space = "as stored" if preprocess == "none" else f"after {preprocess}"
@@ -58,8 +66,71 @@ def plot_statistics(found: Statistics, name: str, preprocess: str, path: str | P
         _draw_distances(distances, found.distances, space)
         # a picture is looked at long after the command: it says what it shows
         shape = f"{found.n_rows:,} usable rows of {len(found.means):,} features"
-        figure.suptitle(f"{name}: {shape}", x=0.01, ha="left", color=_GREY, size=11)
+        figure.suptitle(f"{name}: {shape}", x=0.01, ha="left", color=GREY, size=11)
         figure.savefig(path)
+
+
+def _shown_figure(**options: Any) -> Any:
+    """A figure that a notebook shows with nothing said before, not even `%matplotlib inline`."""
+    # no pyplot: it would look for a screen and keep the figure
+    from matplotlib.figure import Figure
+
+    class ShownFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            content = BytesIO()
+            self.savefig(content, format="png", dpi=72)
+            return content.getvalue()
+
+    return ShownFigure(**options)
+
+
+def draw_scan(
+    rungs: Sequence[Rung],
+    choice: Choice,
+    distances: Histogram,
+    radius: float,
+    what: str,
+    path: str | Path | None,
+) -> Any:
+    """The figure; with a path it is saved there, too."""
+    if path is not None:
+        check_plot(path)
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
+        figure = _shown_figure(figsize=(8, 9), dpi=150, layout="constrained")
+        counts, coverage, shell, pairs = figure.subplots(4, 1)
+        rhos = [rung.rho for rung in rungs]
+        lines = (
+            (counts, [max(rung.clusters, LEAST_SHOWN) for rung in rungs], "Clusters"),
+            (coverage, [rung.coverage for rung in rungs], "Share of rows inside a radius"),
+            (shell, [max(rung.shell, LEAST_SHELL) for rung in rungs], "Shell over inside"),
+        )
+        for axes, values, title in lines:
+            axes.plot(rhos, values, color=BLUE, linewidth=2, marker=".", markersize=4)
+            axes.axvspan(choice.low, choice.high, color=ORANGE, alpha=0.15)
+            axes.axvline(choice.rho, color=ORANGE, linewidth=1.5)
+            axes.set_xscale("log")
+            axes.set_title(title)
+        counts.set_yscale("log")
+        shell.set_yscale("log")
+        shell.axhline(MOST_SHELL, color=GREY, linewidth=1, linestyle="--")
+        shell.set_xlabel(f"rho; chosen {choice.rho:.4g} ({choice.basis})")
+        _draw_sampled(pairs, distances, radius)
+        figure.suptitle(what, x=0.01, ha="left", color=GREY, size=11)
+        if path is not None:
+            figure.savefig(path)
+    return figure
+
+
+def _draw_sampled(axes: Any, distances: Histogram, radius: float) -> None:
+    axes.set_title("Distances between rows of the sample")
+    axes.stairs(distances.counts, distances.edges, fill=True, color=BLUE, alpha=0.85)
+    # pairs inside clusters are few beside all others
+    axes.set_yscale("log")
+    axes.axvline(radius, color=ORANGE, linewidth=1.5)
+    axes.set_xlabel(f"distance after preprocessing; radius {radius:.4g}")
+    axes.set_ylabel("pairs")
 
 
 def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
@@ -69,9 +140,9 @@ def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
         return
     shares = np.cumsum(spectrum.variances) / spectrum.variances.sum()
     numbers = np.arange(1, len(shares) + 1)
-    axes.plot(numbers, shares, color=_BLUE, linewidth=2)
-    axes.fill_between(numbers, shares, color=_BLUE, alpha=0.12)
-    axes.axvline(spectrum.axes, color=_ORANGE, linewidth=1.2, linestyle="--")
+    axes.plot(numbers, shares, color=BLUE, linewidth=2)
+    axes.fill_between(numbers, shares, color=BLUE, alpha=0.12)
+    axes.axvline(spectrum.axes, color=ORANGE, linewidth=1.2, linestyle="--")
     left = spectrum.axes > 0.5 * len(shares)
     axes.annotate(
         f"{spectrum.axes:,} of {len(shares):,} axes\nhold 90 %",
@@ -79,7 +150,7 @@ def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
         xytext=(-6 if left else 6, 0),
         textcoords="offset points",
         ha="right" if left else "left",
-        color=_ORANGE,
+        color=ORANGE,
     )
     axes.set_xlim(0, len(shares))
     axes.set_ylim(0, 1.03)
@@ -111,7 +182,7 @@ def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
     axes.set_ylim(0.8, 20.0 * distances.histogram.counts.max())  # room for the words
     axes.set_xlim(0, 1.02 * max(distances.histogram.edges[-1], distances.radius or 0))
     if distances.radius is not None:
-        axes.axvline(distances.radius, color=_ORANGE, linewidth=1.5)
+        axes.axvline(distances.radius, color=ORANGE, linewidth=1.5)
         left = distances.radius > 0.4 * axes.get_xlim()[1]
         axes.annotate(
             f"radius {distances.radius:.3g}\n{_share(distances.share_inside)} inside",
@@ -121,14 +192,14 @@ def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
             textcoords="offset points",
             ha="right" if left else "left",
             va="top",
-            color=_ORANGE,
+            color=ORANGE,
         )
     axes.set_xlabel(f"distance, {space} ({distances.n_rows:,} rows)")
     axes.set_ylabel("pairs")
 
 
 def _draw_histogram(axes: Any, histogram: Histogram) -> None:
-    axes.stairs(histogram.counts, histogram.edges, fill=True, color=_BLUE, alpha=0.85)
+    axes.stairs(histogram.counts, histogram.edges, fill=True, color=BLUE, alpha=0.85)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
@@ -137,5 +208,5 @@ def _share(value: float | None) -> str:
 
 
 def _say_nothing(axes: Any) -> None:
-    axes.text(0.5, 0.5, "too few usable rows", ha="center", va="center", color=_GREY)
+    axes.text(0.5, 0.5, "too few usable rows", ha="center", va="center", color=GREY)
     axes.set_axis_off()

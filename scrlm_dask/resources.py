@@ -90,6 +90,12 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def cpu_seconds() -> float:
+    """CPU seconds of this process, all threads, and of its children that have ended."""
+    usages = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
 def process_report() -> dict[str, Any]:
     """What `run.json` keeps of each worker."""
     return {"peak_memory_bytes": peak_memory(), "threads": effective_threads()}

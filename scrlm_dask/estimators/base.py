@@ -10,7 +10,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from scrlm_dask.model import Model
@@ -19,6 +19,7 @@ from scrlm_dask.passes.features import FeaturesLike, as_features
 from scrlm_dask.pipeline import Fit, center_points, check_width, predict
 from scrlm_dask.storage.features import check_features_like
 from scrlm_dask.storage.locations import Location, Options
+from scrlm_dask.watching.cells import run_html
 
 
 class Clusterer(ClusterMixin, BaseEstimator):
@@ -26,6 +27,20 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     block_rows: int | None
     model_: Model
+    record_: dict[str, Any]
+
+    def _repr_html_(self) -> str:
+        """scikit-learn's diagram, and what was found once there is something."""
+        diagram = str(estimator_html_repr(self))
+        if not hasattr(self, "model_"):
+            return diagram
+        return f"{diagram}<br>{run_html(self.model_, self.record_)}"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in bundle:  # scikit-learn's settings may want text alone
+            bundle["text/html"] = self._repr_html_()
+        return bundle
 
     def predict(
         self, X: FeaturesLike, *, storage_options: Options | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import dask.array as da
 import numpy as np
@@ -16,7 +16,7 @@ from scrlm_dask.kernels.preprocessing import Preprocess
 from scrlm_dask.model import Model
 from scrlm_dask.passes.columns import WeightsLike
 from scrlm_dask.passes.features import FeaturesLike
-from scrlm_dask.pipeline import kmeans, read_centers
+from scrlm_dask.pipeline import kmeans
 from scrlm_dask.storage.locations import Options
 
 
@@ -52,6 +52,9 @@ class KMeans(Clusterer):
     persist : {"auto", "yes", "no"}
         Hold the features in the workers' memory between passes; "auto" if they fit.
     random_state : int, RandomState or None
+    prune : int or "auto"
+        Axes by which pairs that are far apart are ruled out; the result is the same. "auto" lets
+        each block find out what is cheapest, 0 rules nothing out.
     block_rows : int or None
         Rows handled at a time; None follows the input's chunks.
 
@@ -77,6 +80,7 @@ class KMeans(Clusterer):
         persist: Persist = "auto",
         random_state: Any = 0,
         block_rows: int | None = None,
+        prune: int | Literal["auto"] = "auto",
     ) -> None:
         self.n_clusters = n_clusters
         self.init = init
@@ -90,6 +94,7 @@ class KMeans(Clusterer):
         self.persist = persist
         self.random_state = random_state
         self.block_rows = block_rows
+        self.prune = prune
 
     def fit(
         self,
@@ -132,16 +137,16 @@ class KMeans(Clusterer):
         labels: NDArray[np.int32] | da.Array = fitted.labels_
         return labels
 
-    def _config(self) -> tuple[KMeansConfig, NDArray[Any] | Model | None]:
+    def _config(self) -> tuple[KMeansConfig, NDArray[Any] | Model | Path | None]:
         init: Any = self.init
         centers = None
-        if isinstance(init, Path):
-            init = read_centers(init)
         if not isinstance(init, str):
-            init, centers = "given", init if isinstance(init, Model) else np.asarray(init)
+            as_it_is = isinstance(init, Model | Path)
+            init, centers = "given", init if as_it_is else np.asarray(init)
         config = KMeansConfig(
             n_clusters=self.n_clusters,
             init=init,
+            prune=self.prune,
             lloyd=LloydConfig(
                 max_iter=self.max_iter,
                 tol=self.tol,

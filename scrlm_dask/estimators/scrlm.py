@@ -8,7 +8,7 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.config import FitConfig, LloydConfig, lloyd_config
+from scrlm_dask.config import Extraction, FitConfig, LloydConfig, lloyd_config
 from scrlm_dask.estimators.base import Clusterer, is_lazy, seed_of
 from scrlm_dask.kernels.preprocessing import Preprocess
 from scrlm_dask.passes.features import FeaturesLike
@@ -27,9 +27,10 @@ class SCRLM(Clusterer):
     ----------
     n_clusters : int or None
         At most so many clusters; None finds as many as are there.
-    rho : float
+    rho : float or "auto"
         Bandwidth, in units of the preprocessed features: a little above the standard deviation of
-        the widest cluster. The radius of a cluster is rho * sqrt(n_features * F).
+        the widest cluster. The radius of a cluster is rho * sqrt(n_features * F). "auto" chooses
+        it on a sample of rows; `record_["scan"]` says why, and what other values would give.
     F : float
         The loss of a row at its candidate's place; the paper uses 2.5.
     n_candidates : int or "auto"
@@ -47,9 +48,18 @@ class SCRLM(Clusterer):
         Move each center to the mean of the rows inside its radius, in one more pass.
     refine : int or LloydConfig
         k-means iterations from the centers found; a `LloydConfig` also sets when to stop.
-    robust : bool
+    robust : bool or "auto"
         Rows outside the radius take no part in k-means and stay outliers. False is the paper's
         SCRLM + k-means: all rows take part, and every row gets the label of its nearest center.
+        "auto" is True, but for merged centers, whose clusters reach farther than the radius.
+    prune : int or "auto"
+        Axes by which pairs that are far apart are ruled out; the result is the same. "auto" lets
+        each block find out what is cheapest, 0 rules nothing out.
+    extraction : {"auto", "greedy", "residual", "merge"}
+        How centers are taken from candidates. "greedy" is the paper's; "residual" judges
+        candidates on rows of a sample that no center covers yet; "merge" takes several times as
+        many so, and merges them to `n_clusters`. "auto" is "greedy" where rho is given; else
+        "residual" for clusters with a clear scale, and "merge" for a number that is asked for.
     block_rows : int or None
         Rows handled at a time; None follows the input's chunks.
 
@@ -71,7 +81,7 @@ class SCRLM(Clusterer):
     def __init__(
         self,
         n_clusters: int | None = None,
-        rho: float = 0.5,
+        rho: float | Literal["auto"] = "auto",
         F: float = 2.5,
         n_candidates: int | Literal["auto"] = "auto",
         loss_rows: int | Literal["all"] = "all",
@@ -81,7 +91,9 @@ class SCRLM(Clusterer):
         block_rows: int | None = None,
         polish: bool = False,
         refine: int | LloydConfig = 0,
-        robust: bool = True,
+        robust: bool | Literal["auto"] = "auto",
+        prune: int | Literal["auto"] = "auto",
+        extraction: Extraction = "auto",
     ) -> None:
         self.n_clusters = n_clusters
         self.rho = rho
@@ -95,6 +107,8 @@ class SCRLM(Clusterer):
         self.polish = polish
         self.refine = refine
         self.robust = robust
+        self.prune = prune
+        self.extraction = extraction
 
     def fit(
         self, X: FeaturesLike, y: object = None, *, storage_options: Options | None = None
@@ -120,7 +134,7 @@ class SCRLM(Clusterer):
         self.sigmas_ = result.model.sigmas
         self.outlier_weight_ = result.model.outlier_weight
         self.n_clusters_ = result.model.n_clusters
-        self.rho_ = config.rho
+        self.rho_ = result.record["config"]["rho"]
         self.radius_ = result.model.radius
         return self
 
@@ -145,4 +159,6 @@ class SCRLM(Clusterer):
             polish=self.polish,
             refine=lloyd_config(self.refine),
             robust=self.robust,
+            prune=self.prune,
+            extraction=self.extraction,
         )

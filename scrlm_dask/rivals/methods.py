@@ -1,0 +1,165 @@
+"""Every method that SCRLM is compared with, and SCRLM: rows, clusters and a seed in, labels out.
+
+Rows are taken as they are: whoever compares has them preprocessed, the same for all.
+
+"scrlm" and "scrlm+kmeans" are this package's default: rho is chosen from the data, and centers are
+extracted by residual or by merging, whichever the fit takes. The paper's SCRLM is another: greedy
+extraction, with a rho that was tuned.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.rivals import peers
+
+Fit: TypeAlias = Callable[[NDArray[np.float32], int, int], NDArray[np.int64]]
+
+_ITERATIONS = 300  # at most, where a method stops by itself
+_FIXED_ITERATIONS = 25  # FAISS's own number, where it does not
+_TOL = 1e-4
+_PERPLEXITY = 30.0
+_MODULES = {"faiss-cpu": "faiss", "dask-ml": "dask_ml", "superkmeans": "superkmeans"}
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to cluster; `fit(rows, n_clusters, seed)` labels rows (N, p) from 0, -1 outliers."""
+
+    name: str
+    finds_outliers: bool
+    fit: Fit
+    package: str | None = None  # what pip installs it by, where it is no dependency
+
+
+def available(name: str) -> str | None:
+    """None if the method can be used here, else why not."""
+    package = method_called(name).package
+    if package is None:
+        return None
+    if find_spec(_MODULES[package]) is None:
+        return f"needs {package}, which is not installed; pip install {package}"
+    if name == "faiss-superkmeans" and not hasattr(import_module("faiss"), "SuperKmeans"):
+        return f"needs {package} 1.15 or newer; pip install --upgrade {package}"
+    return None
+
+
+def method_called(name: str) -> Method:
+    if name not in METHODS:
+        raise InputError(f"the method {name!r} is not known; there are {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+def _scrlm(x: NDArray[np.float32], k: int, seed: int, *, refine: int) -> NDArray[np.int64]:
+    from scrlm_dask.estimators.scrlm import SCRLM
+
+    fitted = SCRLM(n_clusters=k, preprocess="none", random_state=seed, refine=refine).fit(x)
+    return _integers(fitted.labels_)
+
+
+def _k_means_plus_plus(x: NDArray[Any], k: int, seed: int) -> NDArray[np.int64]:
+    return _integers(peers.sklearn_kmeans(x, k, _ITERATIONS, seed, tol=_TOL).labels)
+
+
+def _minibatch(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
+    from sklearn.cluster import MiniBatchKMeans
+
+    return _integers(MiniBatchKMeans(k, n_init=1, random_state=seed).fit_predict(x))
+
+
+def _complete_linkage(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
+    from sklearn.cluster import AgglomerativeClustering
+
+    return _integers(AgglomerativeClustering(k, linkage="complete").fit_predict(x))
+
+
+def _spectral(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
+    from sklearn.cluster import SpectralClustering
+
+    fitted = SpectralClustering(
+        k, affinity="nearest_neighbors", n_neighbors=min(10, len(x)), random_state=seed
+    )
+    return _integers(_quietly(fitted.fit_predict, x))
+
+
+def _em(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
+    from sklearn.mixture import GaussianMixture
+
+    fitted = GaussianMixture(k, covariance_type="spherical", random_state=seed)
+    return _integers(_quietly(fitted.fit_predict, x))
+
+
+def _tsne(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
+    from sklearn.manifold import TSNE
+
+    # rows have other rows enough to be spread over
+    perplexity = min(_PERPLEXITY, max((len(x) - 1) / 3, 1.0))
+    embedded = TSNE(perplexity=perplexity, random_state=seed).fit_transform(x)
+    return _k_means_plus_plus(embedded, k, seed)
+
+
+def _td(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
+    from scrlm_dask.kernels.tensor import most_likely, spherical_mixture
+
+    return most_likely(x, spherical_mixture(x, k, np.random.default_rng(seed)))
+
+
+def _hdbscan(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
+    from sklearn.cluster import HDBSCAN
+
+    # it finds the number of clusters itself
+    return _integers(HDBSCAN(copy=True).fit_predict(x))
+
+
+def _fixed(peer: Callable[..., peers.Clustered]) -> Fit:
+    def fit(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
+        return _integers(peer(x, k, _FIXED_ITERATIONS, seed).labels)
+
+    return fit
+
+
+def _dask_ml(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
+    found = peers.dask_ml_kmeans(x, k, _ITERATIONS, seed, init="k-means||", tol=_TOL)
+    return _integers(found.labels)
+
+
+def _integers(labels: Any) -> NDArray[np.int64]:
+    return np.asarray(labels).astype(np.int64)
+
+
+def _quietly(run: Callable[..., Any], *args: Any) -> Any:
+    """Without warnings, such as of a method that did not converge: its labels are its answer."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return run(*args)
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method("scrlm", True, partial(_scrlm, refine=0)),
+        Method("scrlm+kmeans", True, partial(_scrlm, refine=_ITERATIONS)),
+        Method("k-means++", False, _k_means_plus_plus),
+        Method("complete-linkage", False, _complete_linkage),
+        Method("spectral", False, _spectral),
+        Method("em", False, _em),
+        Method("t-sne+k-means++", False, _tsne),
+        Method("td", False, _td),
+        Method("hdbscan", True, _hdbscan),
+        Method("minibatch", False, _minibatch),
+        Method("faiss", False, _fixed(peers.faiss_kmeans), "faiss-cpu"),
+        Method("faiss-superkmeans", False, _fixed(peers.faiss_superkmeans), "faiss-cpu"),
+        Method("dask-ml", False, _dask_ml, "dask-ml"),
+        Method("superkmeans", False, _fixed(peers.superkmeans), "superkmeans"),
+    )
+}
