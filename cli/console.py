@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 import traceback
@@ -13,6 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scrlm_dask.events import Note
+from scrlm_dask.watching.lines import JsonLines, plain
+from scrlm_dask.wording import size
+
+from .progress import PhaseProgress, bars
+from .signals import EXIT_INTERRUPTED
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -21,58 +27,69 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_INPUT_REFUSED = 3
 EXIT_CLUSTER_LOST = 4
-EXIT_INTERRUPTED = 130
-
-_LOG_SECONDS = 10.0  # between two lines of one phase in a log
 
 
 class Console:
     """Prints results, notes and progress; the pipeline's listener."""
 
-    def __init__(self, as_json: bool, verbose: bool) -> None:
+    def __init__(self, as_json: bool, verbose: bool, log_json: bool = False) -> None:
         self.as_json = as_json
         self.verbose = verbose
+        self.performance_report: str | None = None  # where one is wanted
+        self.on_cluster = False  # or on its way to one
+        self._lines: JsonLines | None = JsonLines(_to_stderr) if log_json else None
         self.interrupted = "nothing was kept"
         self._bars: Progress | None = None
         self._bar: TaskID | None = None
-        self._phase = _PhaseProgress()
+        self._phase = PhaseProgress()
 
     def say(self, text: str) -> None:
         """A line for people, on stderr."""
-        if self._bars is not None:
+        if self._lines is not None:
+            self._lines(Note(text))
+        elif self._bars is not None:
             self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             click.echo(text, err=True)
 
+    def fail(self, text: str) -> None:
+        """Why the command ends."""
+        if self._lines is not None:
+            _to_stderr(json.dumps({"time": time.time(), "event": "Error", "text": text}) + "\n")
+        else:
+            click.echo(f"Error: {text}", err=True)
+
     def result(self, content: dict[str, Any], table: Any) -> None:
         """The command's answer: a table for people (a rich renderable), or JSON for programs."""
         if self.as_json:
-            click.echo(json.dumps(_plain(content), allow_nan=False))
+            click.echo(json.dumps(plain(content), allow_nan=False))
             return
         from rich.console import Console as RichConsole
 
-        RichConsole(file=sys.stdout, highlight=False).print(table)
+        # paths and names are shown as they are: brackets in them are no markup
+        RichConsole(file=sys.stdout, highlight=False, markup=False).print(table)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
         """Bars on a terminal, one line a step elsewhere."""
-        if not sys.stderr.isatty():
+        if self._lines is not None or not sys.stderr.isatty():
             yield
             return
-        with _bars() as self._bars:
-            try:
-                yield
-            finally:
-                self._bars.refresh()
+        with bars() as self._bars:
+            yield
         self._bars = self._bar = None
 
     def __call__(self, event: Event) -> None:
-        handler = getattr(self, f"_on_{type(event).__name__}")
-        handler(event)
+        if self._lines is not None:
+            self._lines(event)
+            return
+        handler = getattr(self, f"_on_{type(event).__name__}", None)
+        if handler is not None:
+            handler(event)
 
     def _on_PhaseStarted(self, event: Any) -> None:  # noqa: N802 - named after the event
         again = event.name == self._phase.name  # the next iteration: the same bar from the start
-        self._phase = _PhaseProgress(event.name, event.rows)
+        self._phase = PhaseProgress(event.name, event.rows)
         if self._bars is not None and self._bar is not None and again:
             self._bars.reset(self._bar, total=event.rows)
         elif self._bars is not None:
@@ -85,7 +102,8 @@ class Console:
             return  # a late word from a phase that is over
         self._phase.advance(event.rows)
         if self._bars is not None and self._bar is not None:
-            self._bars.update(self._bar, completed=self._phase.done)
+            due = self._phase.picture_is_due()
+            self._bars.update(self._bar, completed=self._phase.done, refresh=due)
         elif self._phase.line_is_due():
             self.say(f"{event.name}: {self._phase.text()}")
 
@@ -112,121 +130,57 @@ class Console:
         self.say(f"warning: {event.text}" if event.warning else event.text)
 
 
-class _PhaseProgress:
-    """Rows done of a phase, at what rate, and when a log wants to hear of it."""
-
-    def __init__(self, name: str = "", rows: int = 0) -> None:
-        self.name = name
-        self._rows = rows
-        self._begin = self._last_line = time.monotonic()
-        self.done = 0
-
-    def advance(self, rows: int) -> None:
-        self.done = min(self._rows, self.done + rows)
-
-    def line_is_due(self) -> bool:
-        now = time.monotonic()
-        due = now - self._last_line >= _LOG_SECONDS and self.done < self._rows
-        if due:
-            self._last_line = now
-        return due
-
-    def text(self) -> str:
-        rate = self.done / max(time.monotonic() - self._begin, 1e-9)
-        left = (self._rows - self.done) / max(rate, 1e-9)
-        share = self.done / max(self._rows, 1)
-        return f"{share:.0%}, {rate:,.0f} rows/s, about {left:.0f} s left"
-
-
-def _bars() -> Progress:
-    from rich.console import Console as RichConsole
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
-
-    class RowsPerSecond(TextColumn):
-        def __init__(self) -> None:
-            super().__init__("")
-
-        def render(self, task: Any) -> Text:
-            speed = task.finished_speed or task.speed
-            return Text(f"{speed:,.0f} rows/s" if speed else "", style="cyan")
-
-    return Progress(
-        TextColumn("{task.description:>9}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        RowsPerSecond(),
-        TimeElapsedColumn(),
-        TextColumn("eta"),
-        TimeRemainingColumn(),
-        console=RichConsole(stderr=True),
-    )
-
-
 @contextmanager
 def failures(console: Console) -> Iterator[None]:
     """Foreseeable errors end as one message and an exit code; -v adds the traceback."""
     from scrlm_dask.errors import ClusterError, ScrlmError
 
-    def end(text: str, code: int) -> None:
+    def end(error: BaseException, text: str, code: int) -> None:
         if console.verbose:
             traceback.print_exc()
-        click.echo(f"Error: {text}", err=True)
+        # what was kept of the work, and how to go on with it
+        console.fail("; ".join([text, *getattr(error, "__notes__", ())]))
         raise SystemExit(code)
 
     try:
         yield
     except ClusterError as error:
-        end(str(error), EXIT_CLUSTER_LOST)
+        end(error, str(error), EXIT_CLUSTER_LOST)
     except ScrlmError as error:
-        end(str(error), EXIT_INPUT_REFUSED)
-    except (KeyboardInterrupt, click.Abort):
-        end(f"interrupted; {console.interrupted}", EXIT_INTERRUPTED)
+        end(error, str(error), EXIT_INPUT_REFUSED)
+    except (KeyboardInterrupt, click.Abort) as error:
+        by = f" by {error}" if str(error) else ""
+        kept = f"; {console.interrupted}" if not hasattr(error, "__notes__") else ""
+        end(error, f"interrupted{by}{kept}", getattr(error, "code", EXIT_INTERRUPTED))
     except Exception as error:
         if isinstance(error, click.ClickException):
             raise
-        if _is_cluster_loss(error):  # first: some of these are OSErrors, too
+        if _is_cluster_loss(error, console.on_cluster):  # first: some of these are OSErrors, too
             what = type(error).__name__
             end(
+                error,
                 f"the Dask cluster, or too many of its workers, were lost ({what}); see that it "
                 "runs and has memory enough, and run the command again",
                 EXIT_CLUSTER_LOST,
             )
         if isinstance(error, OSError):  # no space, no permission, no such device
-            end(f"{error}; see that the output can be written", EXIT_FAILED)
+            end(error, f"{error}; see that it can be read or written", EXIT_FAILED)
         raise
 
 
-def _is_cluster_loss(error: Exception) -> bool:
-    """Dask's own errors for lost workers and schedulers; imported only when something failed."""
+def _is_cluster_loss(error: Exception, on_cluster: bool) -> bool:
+    """Dask's own errors for lost workers and schedulers; imported only when something failed.
+
+    That time is over, disks and object stores say, too: where there is no cluster, it is them.
+    """
     from distributed import KilledWorker, TimeoutError
     from distributed.client import FutureCancelledError
     from distributed.comm import CommClosedError
 
-    return isinstance(error, CommClosedError | KilledWorker | TimeoutError | FutureCancelledError)
+    if isinstance(error, CommClosedError | KilledWorker | FutureCancelledError):
+        return True
+    return on_cluster and isinstance(error, TimeoutError)
 
 
-def size(n_bytes: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.1f} TB"
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null stands for them."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+def _to_stderr(line: str) -> None:
+    click.echo(line, err=True, nl=False)

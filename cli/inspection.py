@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .console import size
-from .tables import facts
+from .tables import facts, few
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from scrlm_dask.kernels.statistics import Statistics
     from scrlm_dask.passes.inspect import Damage, Seen
     from scrlm_dask.storage.description import Description
-
-_FEW = 5
 
 
 def store_content(store: Description) -> dict[str, Any]:
@@ -37,6 +35,7 @@ def store_content(store: Description) -> dict[str, Any]:
         "complete": store.is_complete,
         "missing_blocks": list(store.missing_blocks),
         "labels": store.labels,
+        "label_names": None if store.label_names is None else list(store.label_names),
         "ids": store.ids,
         "manifest": None
         if manifest is None
@@ -157,10 +156,14 @@ def _store_facts(content: dict[str, Any]) -> dict[str, Any]:
     shown["complete"] = _completeness(content)
     if manifest is not None:
         shown["manifest"] = f"{manifest['blocks']:,} blocks of {manifest['block_rows']:,} rows"
+        if "embed" in manifest["request"]:
+            shown["encoder"] = manifest["request"]["embed"]["encoder"]
         if manifest["sources"]:
             shown["made from"] = f"{manifest['sources']:,} files, {size(manifest['source_bytes'])}"
     for name in ("labels", "ids"):
         shown[name] = content[name] or "none"
+    if content["label_names"] is not None:
+        shown["labels"] += f", for {few(content['label_names'])}"
     return shown
 
 
@@ -169,7 +172,7 @@ def _completeness(content: dict[str, Any]) -> str:
     if content["complete"]:
         return "yes"
     if blocks:
-        return f"no: {len(blocks):,} blocks are missing ({_few(blocks)})"
+        return f"no: {len(blocks):,} blocks are missing ({few(blocks)})"
     return f"no: {chunks:,} chunks are missing" if chunks else "no: its writer was stopped"
 
 
@@ -181,10 +184,10 @@ def _rows_facts(content: dict[str, Any]) -> dict[str, Any]:
         "too large for float32": content["too_large_rows"],
     }
     if content["first_unusable_rows"]:
-        shown["first unusable"] = f"rows {_few(content['first_unusable_rows'])}"
+        shown["first unusable"] = f"rows {few(content['first_unusable_rows'])}"
     shown["duplicates"] = _duplicates(content)
     constant = content["constant_features"]
-    shown["constant features"] = f"{len(constant):,} ({_few(constant)})" if constant else 0
+    shown["constant features"] = f"{len(constant):,} ({few(constant)})" if constant else 0
     if content["classes"] is not None:
         shown["classes"] = content["classes"]
         shown["outlier_share"] = content["outlier_share"]
@@ -225,7 +228,7 @@ def _duplicates(content: dict[str, Any]) -> str:
         f"row {group['first_row']:,} x {group['rows']:,}"
         for group in content["largest_duplicate_groups"]
     ]
-    return f"{about}{rows:,} rows ({_few(groups)})" if groups else "none"
+    return f"{about}{rows:,} rows ({few(groups)})" if groups else "none"
 
 
 def _verification_facts(content: dict[str, Any]) -> dict[str, Any]:
@@ -246,8 +249,3 @@ def _shape(sizes: list[int]) -> str:
 
 def _span(ends: list[float]) -> str:
     return f"{ends[0]:.4g} to {ends[1]:.4g}"
-
-
-def _few(items: list[Any]) -> str:
-    more = ", ..." if len(items) > _FEW else ""
-    return ", ".join(str(item) for item in items[:_FEW]) + more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import click
 if TYPE_CHECKING:
     from rich.table import Table
 
+LLOYD_PARAMETERS = ("tol", "inertia_tol", "max_time", "kmeans_sample", "persist")
 _BAR = 8
 _MOST_ROWS = 20
 
@@ -59,7 +61,7 @@ def lloyd_options(command: Callable[..., Any]) -> Callable[..., Any]:
         lloyd = {
             "tol": tol,
             "inertia_tol": inertia_tol,
-            "max_seconds": None if max_time is None else _seconds("--max-time", max_time),
+            "max_seconds": None if max_time is None else parse_seconds("--max-time", max_time),
             "sample": kmeans_sample,
             "persist": persist,
         }
@@ -97,12 +99,17 @@ def iterations_table(record: dict[str, Any]) -> Table:
     return table
 
 
-def _seconds(option: str, text: str) -> float:
+def parse_seconds(option: str, text: str) -> float:
     from dask.utils import parse_timedelta
 
+    refused = click.BadParameter(
+        f"{text!r} is not a duration; write it like 55m", param_hint=option
+    )
     try:
-        return float(parse_timedelta(text))
-    except (KeyError, ValueError) as error:
-        raise click.BadParameter(
-            f"{text!r} is not a duration; write it like 55m", param_hint=option
-        ) from error
+        seconds = float(parse_timedelta(text))
+    # Dask raises an IndexError at nothing at all
+    except (KeyError, ValueError, IndexError, OverflowError) as error:
+        raise refused from error
+    if not math.isfinite(seconds):
+        raise refused
+    return seconds

@@ -6,15 +6,24 @@ from importlib.metadata import version
 
 import click
 
+from .commands.compare import compare
+from .commands.cut import cut
 from .commands.demo import demo
+from .commands.embed import embed
 from .commands.evaluate import evaluate
+from .commands.experiment import experiment
+from .commands.export import export
 from .commands.fit import fit
 from .commands.ingest import ingest
 from .commands.inspect import inspect
 from .commands.kmeans import kmeans
+from .commands.plan import plan
 from .commands.predict import predict
+from .commands.report import report
+from .commands.rho import rho
 from .commands.synth import synth
 from .commands.theory import theory
+from .commands.verify import verify
 
 
 @click.group(
@@ -28,5 +37,7 @@ def main() -> None:
     """
 
 
-for command in (demo, synth, ingest, inspect, fit, kmeans, predict, evaluate, theory):
+_WORK = (demo, synth, ingest, embed, inspect, rho, plan, fit, kmeans, predict)
+_RESULTS = (cut, evaluate, compare, verify, report, export, theory, experiment)
+for command in (*_WORK, *_RESULTS):
     main.add_command(command)

@@ -3,67 +3,131 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import wraps
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from .console import Console, failures
+from .console import Console, failures, size
+from .performance import performance_report
+from .signals import heard
 from .storage import parse_storage_options
 
 _Command = Callable[..., Any]
+# of scrlm_dask.cluster.options, which is not imported for --help
+_KINDS = ("local", "slurm", "pbs", "sge", "lsf", "htcondor", "ssh", "kubernetes")
 
 
 def output_options(command: _Command) -> _Command:
-    """--json and -v; the command gets a `console`, and errors end as messages."""
+    """--json, --log-json and -v; the command gets a `console`, and errors end as messages."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+    @click.option("--log-json", is_flag=True, help="Events on stderr, a line of JSON each.")
     @click.option("-v", "--verbose", is_flag=True, help="Say more on stderr, with tracebacks.")
     @wraps(command)
-    def wrapped(as_json: bool, verbose: bool, **kwargs: Any) -> Any:
-        console = Console(as_json=as_json, verbose=verbose)
-        with failures(console):
+    def wrapped(as_json: bool, log_json: bool, verbose: bool, **kwargs: Any) -> Any:
+        console = Console(as_json=as_json, verbose=verbose, log_json=log_json)
+        with failures(console), heard():
             return command(console=console, **kwargs)
 
     return wrapped
 
 
+def label_options(command: _Command) -> _Command:
+    """--margins, of commands that write labels."""
+    return click.option(
+        "--margins/--no-margins",
+        default=True,
+        show_default=True,
+        help="Store how much farther the second-nearest center is, and the distance of outliers. "
+        "Without, far centers are ruled out and labelling is faster.",
+    )(command)
+
+
+def prune_option(command: _Command) -> _Command:
+    """--prune; the command gets the number of axes, or "auto"."""
+    return click.option(
+        "--prune",
+        metavar="auto|AXES",
+        default="auto",
+        show_default=True,
+        callback=_parsed_axes,
+        help="Axes by which pairs that are far apart are ruled out, exactly; 0 for none. "
+        "By default each block finds out what is cheapest.",
+    )(command)
+
+
+def _parsed_axes(context: click.Context, parameter: click.Parameter, text: str) -> int | str:
+    if text != "auto" and not text.isdecimal():
+        raise click.BadParameter(f"{text!r} is neither auto nor a number of axes")
+    return text if text == "auto" else int(text)
+
+
 def cluster_options(command: _Command) -> _Command:
     """Where to run; the command gets `cluster`, the options as the package takes them."""
 
-    @click.option("--scheduler", metavar="ADDRESS", help="Dask scheduler, e.g. tcp://host:8786.")
+    @click.option(
+        "--scheduler", metavar="ADDRESS", help="Dask scheduler, e.g. tcp:// or tls://host:8786."
+    )
     @click.option("--scheduler-file", metavar="FILE", help="File that a scheduler wrote.")
     @click.option(
-        "--nworkers",
-        type=click.IntRange(min=0),
-        help="Worker processes of a local cluster; 0 works in threads of this process.",
+        "--cluster",
+        "kind",
+        type=click.Choice(_KINDS),
+        help="Who starts the workers, for the length of the command; default: local.",
     )
-    @click.option("--nthreads", type=click.IntRange(min=1), help="Threads of each worker.")
+    @click.option(
+        "--cluster-config",
+        metavar="FILE",
+        help="YAML file for --cluster: arguments of its Dask class, or a DaskCluster manifest; "
+        "see deploy/.",
+    )
+    @click.option(
+        "--nworkers",
+        "--workers",
+        "nworkers",
+        type=click.IntRange(min=0),
+        help="Worker processes of a cluster that is started; 0 works in threads of this process.",
+    )
+    @click.option(
+        "--min-workers", type=click.IntRange(min=1), help="Fewest workers, with --max-workers."
+    )
+    @click.option(
+        "--max-workers",
+        type=click.IntRange(min=1),
+        help="As many workers as there is work for, up to so many.",
+    )
+    @click.option(
+        "--nthreads",
+        "--threads",
+        "nthreads",
+        type=click.IntRange(min=1),
+        help="Threads of each worker.",
+    )
     @click.option("--memory-limit", metavar="SIZE", help="Memory of each worker, e.g. 4GB.")
+    @click.option("--tls-ca-file", metavar="FILE", help="Whose certificates to trust (PEM).")
+    @click.option("--tls-cert", metavar="FILE", help="Own certificate (PEM).")
+    @click.option("--tls-key", metavar="FILE", help="Its key; default: in the same file.")
+    @click.option(
+        "--require-tls",
+        is_flag=True,
+        help="Refuse a scheduler without TLS, but for one on this machine's loopback.",
+    )
     @wraps(command)
-    def wrapped(
-        scheduler: str | None,
-        scheduler_file: str | None,
-        nworkers: int | None,
-        nthreads: int | None,
-        memory_limit: str | None,
-        **kwargs: Any,
-    ) -> Any:
-        local_only = nworkers is not None or nthreads is not None or memory_limit is not None
-        if (scheduler or scheduler_file) and local_only:
-            raise click.UsageError(
-                "--nworkers, --nthreads and --memory-limit start a local cluster; "
-                "they do not go with --scheduler or --scheduler-file"
-            )
-        if scheduler and scheduler_file:
-            raise click.UsageError("give --scheduler or --scheduler-file, not both")
-        if nworkers == 0 and memory_limit is not None:
-            raise click.UsageError("--memory-limit needs workers; it does not go with --nworkers 0")
-        from scrlm_dask.cluster import ClusterOptions
+    def wrapped(kind: str | None, **kwargs: Any) -> Any:
+        from scrlm_dask.cluster.options import ClusterOptions, check
+        from scrlm_dask.errors import InputError
 
-        options = ClusterOptions(scheduler, scheduler_file, nworkers, nthreads, memory_limit)
+        names = [field.name for field in fields(ClusterOptions) if field.name != "cluster"]
+        options = ClusterOptions(cluster=kind, **{name: kwargs.pop(name) for name in names})
+        try:
+            check(options, spell=lambda name: f"--{name.replace('_', '-')}")
+        except InputError as error:
+            raise click.UsageError(str(error)) from error
         return command(cluster=options, **kwargs)
 
     return wrapped
@@ -94,16 +158,59 @@ def _parsed_storage(
     return parse_storage_options(texts) if texts else None
 
 
+def given_options(names: Collection[str]) -> list[str]:
+    """Those of the parameters that were given on the command line, as they are written there."""
+    context = click.get_current_context()
+    return [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name in names
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]
+
+
+def refuse_without(needed: str, *names: str) -> None:
+    """Refuse parameters that were given on the command line and do nothing without `needed`."""
+    given = given_options(names)
+    if given:
+        raise click.UsageError(
+            f"{' and '.join(given)} without {needed} would do nothing; give {needed}, too, or "
+            f"leave {'it' if len(given) == 1 else 'them'} out"
+        )
+
+
 @contextmanager
 def session(console: Console, cluster: Any) -> Iterator[None]:
     """Connect, say to what, and show progress while the command works."""
     from scrlm_dask.cluster import connect
 
-    if not console.verbose:
-        # when a run is cut short, asyncio logs each of Dask's pending tasks with a traceback
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    with connect(cluster) as connection:
-        where = f"; dashboard {connection.dashboard}" if connection.dashboard else ""
-        console.say(f"using {connection.description}{where}")
-        with console.progress():
+    console.on_cluster = cluster.nworkers != 0
+    # when a run is cut short, or its cluster does not start, asyncio logs each of Dask's tasks
+    # that nobody waits for with a traceback
+    _hush(console, "asyncio")
+    with connect(cluster, listener=console) as connection:
+        # and Dask each connection that a lost scheduler leaves; Dask sets its own levels when it
+        # is imported, that of its client apart, so here and not before
+        _hush(console, "distributed", "distributed.client")
+        for line in lines(connection):
+            console.say(line)
+        with performance_report(console.performance_report), console.progress():
             yield
+
+
+def _hush(console: Console, *names: str) -> None:
+    if not console.verbose:
+        for name in names:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def lines(connection: Any) -> Iterator[str]:
+    """What a person hears of a connection."""
+    words = [f"using {connection.description}"]
+    if connection.memory:
+        words.append(f"{connection.nthreads} thread(s) and {size(connection.memory)} in all")
+    if connection.dashboard:
+        words.append(f"dashboard {connection.dashboard}")
+    yield "; ".join(words)
+    if connection.tunnel:
+        yield f"to open the dashboard from elsewhere: {connection.tunnel}"

@@ -10,8 +10,9 @@ def parse_size(option: str, text: str) -> int:
     from dask.utils import parse_bytes
 
     try:
-        n_bytes = int(parse_bytes(text))
-    except ValueError as error:
+        # Dask takes a unit alone, and nothing at all, for one of it
+        n_bytes = int(parse_bytes(text)) if text.strip() else 0
+    except (ValueError, OverflowError) as error:
         raise click.BadParameter(
             f"{text!r} is not a size; write it like 64MB", param_hint=option
         ) from error

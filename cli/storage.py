@@ -49,5 +49,5 @@ def _value(name: str, text: str) -> Any:
 def _json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise click.BadParameter(f"{what} is not valid JSON", param_hint=_HINT) from None

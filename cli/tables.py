@@ -33,6 +33,10 @@ def fit_summary(content: dict[str, Any], model: Any) -> Group:
     names = ("rows", "features", "clusters", "outliers", "outlier_share", "rho", "radius")
     found = {key: content[key] for key in (*names, "inertia") if content[key] is not None}
     parts: list[Any] = [facts("Found", found)]
+    if content.get("scan", {}).get("rungs"):
+        from .scanning import scan_facts
+
+        parts.append(scan_facts(content["scan"]))
     if model.n_clusters:
         parts.append(clusters_table(model))
     if "kmeans" in content:
@@ -49,7 +53,11 @@ def clusters_table(model: Any) -> Table:
     table = Table(title=title or "Clusters", title_justify="left")
     extracted = len(model.losses) > 0
     names = ["cluster", "rows", "weight", "sigma"]
-    moved = model.config.polish or model.config.refine.max_iter if extracted else False
+    config = model.config
+    # only the paper's greedy extraction leaves centers on rows
+    moved = extracted and (
+        config.polish or config.refine.max_iter or config.extraction in ("residual", "merge")
+    )
     where = "began at row" if moved else "center is row"
     for name in [*names, "loss", where] if extracted else names:
         table.add_column(name, justify="right")
@@ -70,7 +78,7 @@ def phases_table(phases: list[dict[str, Any]]) -> Table:
     from rich.table import Table
 
     table = Table(title="Phases", title_justify="left")
-    for name in ("phase", "seconds", "rows/s", "read", "peak memory of a worker"):
+    for name in ("phase", "seconds", "rows/s", "read", "reading", "worker peak"):
         table.add_column(name, justify="left" if name == "phase" else "right")
     for name in dict.fromkeys(phase["name"] for phase in phases):
         # iterations are one phase to a person
@@ -82,9 +90,51 @@ def phases_table(phases: list[dict[str, Any]]) -> Table:
             f"{seconds:.2f}",
             f"{rate:,.0f}",
             size(sum(phase["bytes"] for phase in same)),
+            f"{sum(phase['read_seconds'] for phase in same):.2f} s",
             size(max(phase["peak_worker_bytes"] for phase in same)),
         )
     return table
+
+
+def plan_summary(content: dict[str, Any]) -> Group:
+    """What a fit would take, phase by phase and in all."""
+    from rich.console import Group
+    from rich.table import Table
+
+    names = ("rows", "features", "candidates", "clusters", "workers", "threads")
+    table = Table(title="Phases", title_justify="left", show_footer=True)
+    footers = {
+        "phase": "in all",
+        "FLOPs": f"{content['flops']:.3g}",
+        "read": size(content["bytes"]),
+        "worker memory": size(content["worker_bytes"]),
+        "seconds": f"{content['seconds']:.1f}",
+    }
+    for name, footer in footers.items():
+        table.add_column(name, footer, justify="left" if name == "phase" else "right")
+    table.add_row("start", "", "", "", f"{content['start_seconds']:.1f}")
+    for phase in content["phases"]:
+        times = phase["times"]
+        table.add_row(
+            phase["name"] if times == 1 else f"{phase['name']} x {times}",
+            f"{times * phase['flops']:.3g}",
+            size(times * phase["bytes"]),
+            size(phase["worker_bytes"]),
+            f"{times * phase['seconds']:.1f}",
+        )
+    limit = content["memory_limit"]
+    needs = {
+        "a worker needs at most": size(content["worker_bytes"]),
+        "and has": "no limit" if limit is None else size(limit),
+        "the client needs at most": size(content["client_bytes"]),
+    }
+    return Group(facts("Planned", {name: content[name] for name in names} | needs), table)
+
+
+def few(items: list[Any], most: int = 5) -> str:
+    """The first of many, and how many there are."""
+    shown = ", ".join(str(item) for item in items[:most])
+    return f"{shown}, ... ({len(items):,} in all)" if len(items) > most else shown
 
 
 def _text(name: str, value: Any) -> str:

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 @cluster_options
 @output_options
 def evaluate(console: Console, cluster: Any, storage: Any, run: str, truth: str | None) -> None:
-    """Score the labels of RUN against the truth."""
-    from scrlm_dask.pipeline import evaluate_run
+    """Score the labels of RUN, or those that `scrlm predict` wrote, against the truth."""
+    from scrlm_dask.pipeline import check_evaluate, evaluate_run
 
+    check_evaluate(run, truth, storage)
     with session(console, cluster):
         found = evaluate_run(run, truth, storage_options=storage, listener=console)
     content = numbers(found)

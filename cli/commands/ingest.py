@@ -5,8 +5,14 @@ from typing import Any
 import click
 
 from ..console import Console
-from ..options import cluster_options, output_options, session, storage_options
-from ..tables import facts
+from ..options import (
+    cluster_options,
+    output_options,
+    refuse_without,
+    session,
+    storage_options,
+)
+from ..tables import facts, few
 
 _FORMATS = (
     *("npy", "npz", "bin", "vecs", "hdf5", "parquet", "arrow", "csv", "raw", "zarr"),
@@ -25,6 +31,12 @@ _FORMATS = (
     metavar="NAME",
     multiple=True,
     help="Column of lists, or, given several times, the columns of features.",
+)
+@click.option(
+    "--exclude",
+    metavar="NAME",
+    multiple=True,
+    help="Column that is no feature and is left out. May be repeated.",
 )
 @click.option("--labels", metavar="NAME", help="True labels: a file, or a column of the source.")
 @click.option("--ids", metavar="NAME", help="Names of rows: a file, or a column of the source.")
@@ -59,6 +71,7 @@ def ingest(
     format_name: str | None,
     dataset: str | None,
     columns: tuple[str, ...],
+    exclude: tuple[str, ...],
     labels: str | None,
     ids: str | None,
     dtype: Any,
@@ -84,9 +97,11 @@ def ingest(
 
     from ..sizes import parse_size
 
+    if not shuffle:
+        refuse_without("--shuffle", "seed")
     if format_name == "raw":
         raw_dtype = raw_dtype or dtype
-    options = SourceOptions(format_name, dataset, columns, raw_dtype, features)
+    options = SourceOptions(format_name, dataset, columns, raw_dtype, features, exclude)
     chunk_bytes = parse_size("--chunk-size", chunk_size)
     config = IngestConfig(labels, ids, dtype, chunk_bytes, limit, shuffle, seed, nan)
     check_ingest(sources, out, config, options, overwrite, storage)
@@ -101,7 +116,7 @@ def ingest(
             storage_options=storage,
             listener=console,
         )
-    content = {
+    content: dict[str, Any] = {
         "path": found.path,
         "rows": found.n_rows,
         "features": found.n_features,
@@ -110,5 +125,9 @@ def ingest(
         "kept_blocks": found.kept_blocks,
         "dropped_rows": found.n_dropped,
         "bytes": found.n_bytes,
+        "columns": list(found.columns),
+        "label_names": None if found.label_names is None else list(found.label_names),
     }
-    console.result(content, facts("Features store", content))
+    lists = {name: few(content[name]) for name in ("columns", "label_names") if content[name]}
+    shown = {name: value for name, value in content.items() if not isinstance(value, list | None)}
+    console.result(content, facts("Features store", {**shown, **lists}))

@@ -6,8 +6,14 @@ import click
 
 from ..console import Console
 from ..inspection import damage_content, rows_content, store_content, tables
-from ..options import cluster_options, output_options, session, storage_options
-from .fit import KINDS
+from ..options import (
+    cluster_options,
+    output_options,
+    refuse_without,
+    session,
+    storage_options,
+)
+from ..scales import depth_option, preprocess_option
 
 if TYPE_CHECKING:
     from scrlm_dask.passes.inspect import Damage
@@ -19,16 +25,8 @@ if TYPE_CHECKING:
 @click.option("--verify", is_flag=True, help="Read everything and check digests and checksums.")
 @click.option("--plot", metavar="FILE", help="Draw the statistics, e.g. to out.png.")
 @click.option("--rho", type=float, help="Compare distances with the radius of this bandwidth.")
-@click.option(
-    "--F", "loss_depth", type=float, default=2.5, show_default=True, help="Depth of the loss."
-)
-@click.option(
-    "--preprocess",
-    type=click.Choice(KINDS),
-    default=KINDS[0],
-    show_default=True,
-    help="Take spectrum and distances after this map, as a fit would.",
-)
+@depth_option
+@preprocess_option("Take spectrum and distances after this map, as a fit would.")
 @click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
 @storage_options
 @cluster_options
@@ -54,8 +52,10 @@ def inspect(
     from scrlm_dask.pipeline import inspect_rows, inspect_store, verify_store
     from scrlm_dask.plots import check_plot, plot_statistics
 
-    if rho is not None and not (stats or plot):
-        raise click.UsageError("--rho is for statistics; give --stats or --plot with it")
+    if not (stats or plot):
+        refuse_without("--stats or --plot", "rho", "loss_depth", "preprocess", "block_rows")
+    if rho is None:
+        refuse_without("--rho", "loss_depth")
     if plot:
         check_plot(plot)
     found = inspect_store(store, storage_options=storage)

@@ -5,7 +5,14 @@ from typing import Any
 import click
 
 from ..console import Console
-from ..options import cluster_options, output_options, session, storage_options
+from ..options import (
+    cluster_options,
+    label_options,
+    output_options,
+    session,
+    storage_options,
+)
+from ..performance import performance_option
 from ..tables import facts
 
 
@@ -14,10 +21,12 @@ from ..tables import facts
 @click.argument("features", type=click.Path())
 @click.option("--out", metavar="OUT", required=True, help="Labels store to write.")
 @click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
+@label_options
 @click.option("--overwrite", is_flag=True, help="Replace labels that exist.")
 @storage_options
 @cluster_options
 @output_options
+@performance_option
 def predict(
     console: Console,
     cluster: Any,
@@ -26,6 +35,7 @@ def predict(
     features: str,
     out: str,
     block_rows: int | None,
+    margins: bool,
     overwrite: bool,
 ) -> None:
     """Label the rows of FEATURES with the model of RUN.
@@ -42,6 +52,7 @@ def predict(
             features,
             out=out,
             overwrite=overwrite,
+            margins=margins,
             block_rows=block_rows,
             storage_options=storage,
             listener=console,
