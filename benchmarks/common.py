@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from distributed import Client, get_client
 
 from scrlm_dask.cluster import ClusterOptions, connect
-from scrlm_dask.config import FitConfig
+from scrlm_dask.config import FitConfig, LloydConfig
+from scrlm_dask.events import PhaseFinished, PhaseStarted
 from scrlm_dask.kernels.synthesis import MixtureSpec
 from scrlm_dask.pipeline import fit, synth
+from scrlm_dask.storage.features import TARGET_BLOCK_BYTES
+
+_RESIZE_SECONDS = 120
 
 
 @contextmanager
@@ -30,12 +35,82 @@ def warm_up() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.zarr"
         synth(path, 8192, MixtureSpec(8, 3), chunk_bytes=1024 * 32)
-        fit(path, FitConfig(n_clusters=5, n_candidates=500), block_rows=128)
+        for prune in (0, 4):
+            config = FitConfig(
+                rho=0.5, n_clusters=5, n_candidates=500, refine=LloydConfig(2), prune=prune
+            )
+            fit(path, config, block_rows=128)
+            fit(path, replace(config, robust=False), block_rows=128)
 
 
 def cpu_seconds(client: Client) -> float:
     """CPU seconds that the workers have used so far, all threads."""
     return sum(client.run(time.process_time).values())
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds on the clock, and of all processors."""
+
+    wall: float
+    cpu: float
+
+
+def timed(client: Client, work: Callable[[], Any]) -> Spent:
+    """What some work takes in this process and the workers."""
+    cpu, begin = time.process_time() + cpu_seconds(client), time.perf_counter()
+    work()
+    wall = time.perf_counter() - begin
+    return Spent(wall, time.process_time() + cpu_seconds(client) - cpu)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A phase of a run, and CPU seconds of all workers in it."""
+
+    phase: PhaseFinished
+    cpu: float
+
+
+def measured_phases(
+    client: Client, run: Callable[..., Any], *args: Any, **kwargs: Any
+) -> tuple[list[Measured], Any]:
+    """Every phase of a run, and what the run gave.
+
+    A phase that follows one of its name begins where that one ended: what is prepared for an
+    iteration belongs to it.
+    """
+    phases: list[Measured] = []
+    mark = 0.0
+
+    def listener(event: Any) -> None:
+        nonlocal mark
+        follows = phases and phases[-1].phase.name == getattr(event, "name", None)
+        if isinstance(event, PhaseStarted) and not follows:
+            mark = cpu_seconds(client)
+        elif isinstance(event, PhaseFinished):
+            now = cpu_seconds(client)
+            phases.append(Measured(event, now - mark))
+            mark = now
+
+    result = run(*args, listener=listener, **kwargs)
+    return phases, result
+
+
+def phases_called(name: str, phases: list[Measured]) -> list[Measured]:
+    return [measured for measured in phases if measured.phase.name == name]
+
+
+def resize(client: Client, number: int) -> None:
+    """Give a local cluster so many workers; new ones compile their kernels."""
+    before, deadline = len(client.nthreads()), time.monotonic() + _RESIZE_SECONDS
+    client.cluster.scale(number)
+    while len(client.nthreads()) != number:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{number} workers were not there in {_RESIZE_SECONDS} s")
+        time.sleep(0.01)
+    if number > before:
+        warm_up()
 
 
 def spilled_bytes(client: Client) -> int:
@@ -60,13 +135,22 @@ def scratch(path: str | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def features_store(folder: Path, rows: int, spec: MixtureSpec) -> Path:
+def features_store(
+    folder: Path, rows: int, spec: MixtureSpec, chunk_bytes: int = TARGET_BLOCK_BYTES
+) -> Path:
     """The mixture as a store in the folder; drawn only if it is not there."""
     name = f"{rows}x{spec.n_features}-m{spec.n_clusters}-o{spec.outliers}-s{spec.seed}"
+    if chunk_bytes != TARGET_BLOCK_BYTES:
+        name += f"-c{chunk_bytes}"
     path = folder / f"mixture-{name}.zarr"
     if not path.exists():
-        synth(path, rows, spec)
+        synth(path, rows, spec, chunk_bytes=chunk_bytes)
     return path
+
+
+def plain_lloyd(iterations: int) -> LloydConfig:
+    """Exactly so many iterations, each of which reads the features from disk."""
+    return LloydConfig(max_iter=iterations, tol=0.0, inertia_tol=0.0, persist="no")
 
 
 def print_ratio(name: str, measured: list[float], product: list[float]) -> None:

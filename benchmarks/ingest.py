@@ -12,9 +12,7 @@ import json
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from scrlm_dask.resources import peak_memory
 from scrlm_dask.storage.arrays import create_array, read_rows, write_rows
 from scrlm_dask.storage.features import TARGET_BLOCK_BYTES, open_features_store
 
-from .common import cpu_seconds, scratch, spilled_bytes, workers
+from .common import Spent, scratch, spilled_bytes, timed, workers
 
 LEAST_RATIO = 0.6
 
@@ -60,9 +58,11 @@ def main(
         config = IngestConfig(chunk_bytes=chunk_bytes, shuffle=shuffle)
         copies, ingests = [], []
         for _ in range(repeats):  # in turns, and the best of each counts: others use the disk, too
-            copies.append(timed(client, lambda: plain_copy(source, str(copy), block_rows)))
+            copies.append(timed_to_disk(client, lambda: plain_copy(source, str(copy), block_rows)))
             shutil.rmtree(copy)
-            ingests.append(timed(client, lambda: ingest([source], out, config, overwrite=True)))
+            ingests.append(
+                timed_to_disk(client, lambda: ingest([source], out, config, overwrite=True))
+            )
         report = measure(client)
         report |= {
             "bytes": 4 * rows * features,
@@ -99,22 +99,15 @@ def plain_copy(source: Path, out: str, block_rows: int) -> None:
         write_rows(out, start, np.array(rows[start : start + block_rows]))
 
 
-@dataclass(frozen=True)
-class Spent:
-    """Seconds on the clock, and of all processors, in this process and the workers."""
-
-    wall: float
-    cpu: float
-
-
-def timed(client: Client, work: Callable[[], Any]) -> Spent:
+def timed_to_disk(client: Client, work: Callable[[], Any]) -> Spent:
     """What it takes until the bytes are on the disk, beginning with nothing left to write."""
+
+    def until_written() -> None:
+        work()
+        os.sync()
+
     os.sync()
-    cpu, begin = time.process_time() + cpu_seconds(client), time.perf_counter()
-    work()
-    os.sync()
-    wall = time.perf_counter() - begin
-    return Spent(wall, time.process_time() + cpu_seconds(client) - cpu)
+    return timed(client, until_written)
 
 
 def best(spent: list[Spent]) -> float:

@@ -13,12 +13,20 @@ import click
 import numpy as np
 from distributed import Client
 
-from scrlm_dask.config import KMeansConfig, LloydConfig
-from scrlm_dask.events import PhaseFinished, PhaseStarted
+from scrlm_dask.config import KMeansConfig
 from scrlm_dask.kernels.synthesis import MixtureSpec
 from scrlm_dask.pipeline import kmeans, open_features
 
-from .common import cpu_seconds, features_store, print_ratio, scratch, workers
+from .common import (
+    Measured,
+    features_store,
+    measured_phases,
+    phases_called,
+    plain_lloyd,
+    print_ratio,
+    scratch,
+    workers,
+)
 from .product import best_product_cpu
 
 
@@ -42,17 +50,17 @@ def main(
 
 def iteration_cpu(client: Client, store: Any, clusters: int, iterations: int) -> list[float]:
     """CPU seconds of all workers in each iteration, reads included, from the first rows on."""
-    marks: list[float] = []
+    return [step.cpu for step in kmeans_steps(client, store, clusters, iterations)]
 
-    def listener(event: Any) -> None:
-        if isinstance(event, PhaseStarted | PhaseFinished) and event.name == "kmeans-step":
-            marks.append(cpu_seconds(client))
 
+def kmeans_steps(
+    client: Client, store: Any, clusters: int, iterations: int, **reading: Any
+) -> list[Measured]:
+    """Each iteration of k-means from disk, from the first rows on."""
     init = np.asarray(open_features(store)[:clusters].compute())
-    lloyd = LloydConfig(max_iter=iterations, tol=0.0, inertia_tol=0.0, persist="no")
-    config = KMeansConfig(n_clusters=clusters, init="given", lloyd=lloyd)
-    kmeans(store, config, centers=init, listener=listener)
-    return [after - before for before, after in zip(marks[::2], marks[1::2], strict=True)]
+    config = KMeansConfig(n_clusters=clusters, init="given", lloyd=plain_lloyd(iterations))
+    phases, _ = measured_phases(client, kmeans, store, config, centers=init, **reading)
+    return phases_called("kmeans-step", phases)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,12 @@ from typing import Any
 
 import click
 
-from scrlm_dask.config import KMeansConfig, LloydConfig
+from scrlm_dask.config import KMeansConfig
 from scrlm_dask.kernels.synthesis import MixtureSpec
 from scrlm_dask.pipeline import kmeans
-from scrlm_dask.pipeline.memory import MemoryPlan
 from scrlm_dask.resources import peak_memory
 
-from .common import features_store, scratch, spilled_bytes, workers
+from .common import features_store, plain_lloyd, scratch, spilled_bytes, workers
 
 _GROWTH = 1.15  # what counts as flat: allocators and the order of tasks make some difference
 
@@ -64,8 +63,7 @@ def main(
 def measure(
     rows: int, features: int, clusters: int, nworkers: int, memory_limit: str, folder: str | None
 ) -> dict[str, Any]:
-    lloyd = LloydConfig(max_iter=3, tol=0.0, inertia_tol=0.0, persist="no")
-    config = KMeansConfig(n_clusters=clusters, init="random", lloyd=lloyd)
+    config = KMeansConfig(n_clusters=clusters, init="random", lloyd=plain_lloyd(3))
     with scratch(folder) as place, workers(nworkers, memory_limit) as client:
         store = features_store(place, rows, MixtureSpec(features, clusters))
         result = kmeans(store, config, out=place / f"run-{rows}", overwrite=True)
@@ -73,7 +71,7 @@ def measure(
             "rows": rows,
             "bytes": 4 * rows * features,
             "seconds": result.record["seconds"],
-            "planned": MemoryPlan(**result.record["plan"]).worker_bytes(1),
+            "planned": result.record["plan"]["worker_bytes"],
             "worker_peaks": [w["peak_memory_bytes"] for w in result.record["workers"].values()],
             "spilled_bytes": spilled_bytes(client),
             "client_peak": peak_memory(),

@@ -9,13 +9,13 @@ from disk. Peers that are not installed are left out with a word.
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,25 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.config import KMeansConfig
 from scrlm_dask.kernels.metrics import contingency, scores
 from scrlm_dask.kernels.synthesis import MixtureSpec
+from scrlm_dask.pipeline import kmeans
+from scrlm_dask.resources import cpu_seconds as process_cpu
+from scrlm_dask.resources import peak_memory
+from scrlm_dask.rivals import available, peers
+from scrlm_dask.storage.labels import open_labels
 
-from .common import features_store, scratch, spilled_bytes, workers
+from .common import (
+    cpu_seconds,
+    features_store,
+    plain_lloyd,
+    scratch,
+    spilled_bytes,
+    workers,
+)
 
-Result = tuple[NDArray[Any], NDArray[Any]]  # centers and labels
+_WARM_UP_ROWS = 1024
 
 
 @click.command()
@@ -53,118 +66,92 @@ def main(
     one: str | None,
 ) -> None:
     """Print a table: CPU and wall seconds, peak memory, inertia and accuracy."""
-    spec = MixtureSpec(features, clusters, outliers)
+    task = Task(rows, features, clusters, outliers, iterations)
     if one is not None:
         assert folder is not None
-        print(json.dumps(measure(one, Path(folder), rows, spec, iterations)))
+        print(json.dumps(measure(one, Path(folder), task)))
         return
     print("| method | CPU s | wall s | peak MB | inertia | accuracy |\n|---|---|---|---|---|---|")
     with scratch(folder) as place:
-        with workers(2, "2GB"):
-            features_store(place, rows, spec)
-        for method in methods or METHODS:
-            print(_row(method, _in_a_process(method, place, timeout)), flush=True)
+        for method, report in compare(place, task, methods or tuple(METHODS), timeout):
+            print(_row(method, report), flush=True)
 
 
-def measure(
-    method: str, place: Path, rows: int, spec: MixtureSpec, iterations: int
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Task:
+    """What all methods are given."""
+
+    rows: int
+    features: int
+    clusters: int
+    outliers: float
+    iterations: int
+
+    @property
+    def spec(self) -> MixtureSpec:
+        return MixtureSpec(self.features, self.clusters, self.outliers)
+
+
+def compare(
+    place: Path, task: Task, methods: Sequence[str], timeout: int
+) -> Iterator[tuple[str, dict[str, Any] | str]]:
+    """Each method with its measurements, or why there are none."""
+    features_store(place, task.rows, task.spec)
+    for method in methods:
+        yield method, _in_a_process(method, place, task, timeout)
+
+
+def measure(method: str, place: Path, task: Task) -> dict[str, Any]:
     """CPU and wall seconds of the method alone, without reading the data for its peers."""
     import zarr
 
-    group = zarr.open_group(features_store(place, rows, spec), mode="r")
+    group = zarr.open_group(features_store(place, task.rows, task.spec), mode="r")
     if method.startswith("scrlm_dask"):
-        report, (centers, labels) = _ours(method, place, rows, spec, iterations)
+        report, (centers, labels) = _ours(method, place, task)
         x = np.asarray(group["features"][:])
     else:
         x = np.asarray(group["features"][:])
-        cpu, begin = _cpu(), time.perf_counter()
-        centers, labels = METHODS[method](x, spec.n_clusters, iterations)
+        METHODS[method](x[:_WARM_UP_ROWS], 2, 1)  # imports and compiles, as our workers have
+        cpu, begin = process_cpu(), time.perf_counter()
+        centers, labels = METHODS[method](x, task.clusters, task.iterations)
         report = {
-            "cpu": _cpu() - cpu,
+            "cpu": process_cpu() - cpu,
             "wall": time.perf_counter() - begin,
-            "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak": peak_memory(),
         }
-    inliers = np.asarray(group["labels"][:]) >= 0
-    truth = np.asarray(group["labels"][:])[inliers]
-    # accuracy over the rows of clusters: none of these methods knows outliers
-    table = contingency(truth, np.asarray(labels, np.int64)[inliers])
-    return {**report, "inertia": _inertia(x, centers), "accuracy": scores(table).accuracy}
+    accuracy = inlier_accuracy(np.asarray(group["labels"][:]), labels)
+    return {**report, "inertia": _inertia(x, centers), "accuracy": accuracy}
 
 
-def _ours(
-    method: str, place: Path, rows: int, spec: MixtureSpec, iterations: int
-) -> tuple[dict[str, Any], Result]:
-    from scrlm_dask.config import KMeansConfig, LloydConfig
-    from scrlm_dask.pipeline import kmeans
-    from scrlm_dask.storage.labels import open_labels
+def inlier_accuracy(truth: NDArray[Any], labels: NDArray[Any]) -> float:
+    """Accuracy over the rows of clusters: k-means knows no outliers."""
+    inliers = truth >= 0
+    table = contingency(truth[inliers], np.asarray(labels, np.int64)[inliers])
+    return scores(table).accuracy
 
-    from .common import cpu_seconds
 
+def _ours(method: str, place: Path, task: Task) -> tuple[dict[str, Any], peers.Clustered]:
     init: Any = method.split()[1]
-    lloyd = LloydConfig(max_iter=iterations, tol=0.0, inertia_tol=0.0, persist="no")
-    config = KMeansConfig(n_clusters=spec.n_clusters, init=init, lloyd=lloyd)
-    store, out = features_store(place, rows, spec), place / "run"
+    config = KMeansConfig(task.clusters, init, plain_lloyd(task.iterations))
+    store, out = features_store(place, task.rows, task.spec), place / "run"
     with workers(2, "2GB") as client:
-        cpu, begin = _cpu() + cpu_seconds(client), time.perf_counter()
+        cpu, begin = process_cpu() + cpu_seconds(client), time.perf_counter()
         result = kmeans(store, config, out=out, overwrite=True)
         assert spilled_bytes(client) == 0
         report = {
-            "cpu": _cpu() + cpu_seconds(client) - cpu,
+            "cpu": process_cpu() + cpu_seconds(client) - cpu,
             "wall": time.perf_counter() - begin,
             "peak": max(w["peak_memory_bytes"] for w in result.record["workers"].values()),
         }
+    return report, peers.Clustered(result.model.centers, run_labels(out))
+
+
+def run_labels(run: Path) -> NDArray[Any]:
+    """All labels that a run wrote."""
     import zarr
 
-    labels = zarr.open_array(open_labels(out / "labels.zarr", "the labels").url, mode="r")
-    return report, (result.model.centers, np.asarray(labels[:]))
-
-
-def _sklearn(init: str) -> Callable[..., Result]:
-    def run(x: NDArray[Any], k: int, iterations: int) -> Result:
-        from sklearn.cluster import KMeans
-
-        fitted = KMeans(
-            k, init=init, n_init=1, max_iter=iterations, tol=0.0, algorithm="lloyd", random_state=0
-        ).fit(x)
-        return fitted.cluster_centers_, fitted.labels_
-
-    return run
-
-
-def _faiss(x: NDArray[Any], k: int, iterations: int) -> Result:
-    import faiss
-
-    fitted = faiss.Kmeans(x.shape[1], k, niter=iterations, seed=1, max_points_per_centroid=10**9)
-    fitted.train(x)
-    return fitted.centroids, fitted.index.search(x, 1)[1][:, 0]
-
-
-def _dask_ml(x: NDArray[Any], k: int, iterations: int) -> Result:
-    import dask.array as da
-    from dask_ml.cluster import KMeans
-
-    rows = 64 * 2**20 // x[0].nbytes
-    fitted = KMeans(k, init="random", max_iter=iterations, tol=0.0, random_state=0)
-    fitted.fit(da.from_array(x, chunks=(rows, -1)))
-    return fitted.cluster_centers_, np.asarray(fitted.labels_)
-
-
-def _superkmeans(x: NDArray[Any], k: int, iterations: int) -> Result:
-    from superkmeans import SuperKMeans
-
-    fitted = SuperKMeans(
-        n_clusters=k,
-        dimensionality=x.shape[1],
-        iters=iterations,
-        hierarchical=False,
-        early_termination=False,
-        sampling_fraction=1.0,
-        max_points_per_cluster=10**9,
-        seed=0,
-    )
-    centers = fitted.train(x)
-    return np.asarray(centers), np.asarray(fitted.assign(x, centers))
+    labels = zarr.open_array(open_labels(run / "labels.zarr", "the labels").url, mode="r")
+    return np.asarray(labels[:])
 
 
 METHODS: dict[str, Any] = {
@@ -172,22 +159,27 @@ METHODS: dict[str, Any] = {
     "scrlm_dask random": None,
     "scrlm_dask k-means++": None,
     "scrlm_dask k-means||": None,
-    "scikit-learn k-means++": _sklearn("k-means++"),
-    "scikit-learn random": _sklearn("random"),
-    "faiss": _faiss,
-    "dask-ml random": _dask_ml,
-    "superkmeans": _superkmeans,
+    "scikit-learn k-means++": partial(peers.sklearn_kmeans, seed=0, init="k-means++", tol=0.0),
+    "scikit-learn random": partial(peers.sklearn_kmeans, seed=0, init="random", tol=0.0),
+    "faiss": partial(peers.faiss_kmeans, seed=1),
+    "faiss superkmeans": partial(peers.faiss_superkmeans, seed=1),
+    "dask-ml random": partial(peers.dask_ml_kmeans, seed=0, init="random", tol=0.0),
+    "superkmeans": partial(peers.superkmeans, seed=0),
 }
-_MODULES = {"faiss": "faiss", "dask-ml random": "dask_ml", "superkmeans": "superkmeans"}
+_RIVALS = {  # how the package calls those that may be missing
+    "faiss": "faiss",
+    "faiss superkmeans": "faiss-superkmeans",
+    "dask-ml random": "dask-ml",
+    "superkmeans": "superkmeans",
+}
 
 
-def _in_a_process(method: str, place: Path, timeout: int) -> dict[str, Any] | str:
-    if method in _MODULES and importlib.util.find_spec(_MODULES[method]) is None:
-        return "not installed"
-    given = click.get_current_context().params
-    names = ("rows", "features", "clusters", "outliers", "iterations")
-    words = [word for name in names for word in (f"--{name}", str(given[name]))]
-    words += ["--scratch", str(place)]
+def _in_a_process(method: str, place: Path, task: Task, timeout: int) -> dict[str, Any] | str:
+    missing = available(_RIVALS[method]) if method in _RIVALS else None
+    if missing is not None:
+        return missing
+    words = [word for name, value in asdict(task).items() for word in (f"--{name}", str(value))]
+    words += ["--scratch", str(place.absolute())]
     try:
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.kmeans_peers", "--one", method, *words],
@@ -195,6 +187,7 @@ def _in_a_process(method: str, place: Path, timeout: int) -> dict[str, Any] | st
             text=True,
             check=True,
             timeout=timeout,
+            cwd=Path(__file__).parents[1],  # where `benchmarks` is found
         )
     except subprocess.TimeoutExpired:
         return f"not done in {timeout} s"
@@ -223,12 +216,6 @@ def _inertia(x: NDArray[Any], centers: NDArray[Any]) -> float:
         here = slice(start, start + 10_000)
         total += float(np.square(x[here].astype(np.float64) - centers[nearest[here]]).sum())
     return total
-
-
-def _cpu() -> float:
-    """CPU seconds of this process and of its children that have ended."""
-    usages = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 if __name__ == "__main__":

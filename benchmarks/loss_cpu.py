@@ -14,11 +14,18 @@ import click
 from distributed import Client
 
 from scrlm_dask.config import FitConfig
-from scrlm_dask.events import PhaseFinished, PhaseStarted
 from scrlm_dask.kernels.synthesis import MixtureSpec
 from scrlm_dask.pipeline import fit
 
-from .common import cpu_seconds, features_store, print_ratio, scratch, workers
+from .common import (
+    Measured,
+    features_store,
+    measured_phases,
+    phases_called,
+    print_ratio,
+    scratch,
+    workers,
+)
 from .product import best_product_cpu
 
 
@@ -52,14 +59,13 @@ def main(
 
 def loss_cpu(client: Client, store: Any, config: FitConfig) -> float:
     """CPU seconds of all workers from the start to the end of the loss pass."""
-    marks: dict[str, float] = {}
+    return loss_pass(client, store, config).cpu
 
-    def listener(event: Any) -> None:
-        if isinstance(event, PhaseStarted | PhaseFinished) and event.name == "loss":
-            marks[type(event).__name__] = cpu_seconds(client)
 
-    fit(store, config, listener=listener)
-    return marks["PhaseFinished"] - marks["PhaseStarted"]
+def loss_pass(client: Client, store: Any, config: FitConfig, **reading: Any) -> Measured:
+    """The loss pass of a fit."""
+    phases, _ = measured_phases(client, fit, store, config, **reading)
+    return phases_called("loss", phases)[0]
 
 
 if __name__ == "__main__":

@@ -43,7 +43,9 @@ def main(
     rows = int(gigabytes * 1e9 / (4 * features))
     with scratch(folder) as place, workers(nworkers, memory_limit) as client:
         store = features_store(place, rows, MixtureSpec(features, clusters))
-        result = fit(store, FitConfig(n_clusters=clusters), out=place / "run", overwrite=True)
+        result = fit(
+            store, FitConfig(rho=0.5, n_clusters=clusters), out=place / "run", overwrite=True
+        )
         report = measure(client, result.record)
     print(json.dumps(report, indent=2))
     sys.exit(0 if report["ok"] else 1)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 from distributed import Client
 
 from scrlm_dask.resources import pinned_threads
 
+from .common import Spent
 
-def product_cpu(client: Client, rows: int, features: int, points: int, height: int) -> float:
-    """CPU seconds of the product alone, the rows shared among the workers as in a pass.
+
+def product_spent(client: Client, rows: int, features: int, points: int, height: int) -> Spent:
+    """The product alone, the rows shared among the workers as in a pass; the slowest one's wall.
 
     All at once: cores that share caches and memory are slower together than one alone.
     """
@@ -21,22 +24,28 @@ def product_cpu(client: Client, rows: int, features: int, points: int, height: i
         client.submit(_product, share, features, points, height, workers=[a], pure=False)
         for a in addresses
     ]
-    return float(sum(client.gather(futures)))
+    shares: list[Spent] = client.gather(futures)
+    return Spent(max(share.wall for share in shares), sum(share.cpu for share in shares))
+
+
+def products(
+    client: Client, rows: int, features: int, points: int, repeats: int
+) -> Iterator[Spent]:
+    """All measurements: as one call a block of 64 MB, and tile by tile."""
+    block_rows = 64 * 2**20 // (4 * features)
+    for height in (block_rows, 1024):
+        for _ in range(repeats):
+            yield product_spent(client, rows, features, points, height)
 
 
 def best_product_cpu(
     client: Client, rows: int, features: int, points: int, repeats: int
 ) -> list[float]:
-    """All measurements: as one call a block of 64 MB, and tile by tile."""
-    block_rows = 64 * 2**20 // (4 * features)
-    return [
-        product_cpu(client, rows, features, points, height)
-        for height in (block_rows, 1024)
-        for _ in range(repeats)
-    ]
+    """CPU seconds of all measurements."""
+    return [spent.cpu for spent in products(client, rows, features, points, repeats)]
 
 
-def _product(rows: int, features: int, points: int, height: int) -> float:
+def _product(rows: int, features: int, points: int, height: int) -> Spent:
     rng = np.random.default_rng(0)
     height = min(height, rows)
     x = rng.standard_normal((height, features), dtype=np.float32)
@@ -44,8 +53,8 @@ def _product(rows: int, features: int, points: int, height: int) -> float:
     out = np.empty((height, points), np.float32)
     with pinned_threads():
         np.matmul(x, c.T, out=out)
-        begin = time.process_time()
+        wall, cpu = time.perf_counter(), time.process_time()
         for start in range(0, rows, height):
             here = min(height, rows - start)
             np.matmul(x[:here], c.T, out=out[:here])
-        return time.process_time() - begin
+        return Spent(time.perf_counter() - wall, time.process_time() - cpu)

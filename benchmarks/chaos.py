@@ -1,0 +1,248 @@
+"""Small fits, each with a random fault at a random moment, resumed where that is needed.
+
+    python -m benchmarks.chaos --runs 200
+
+Every run must end with the bits of an undisturbed one, or be refused for what is wrong and then,
+when that is mended, go on to those bits. Nothing that is unfinished may look finished. Exits with 1
+if one did not, or hung. Faults: kill -9 of workers, nannies, clients and schedulers, signals, a
+worker that hangs, chunks deleted, truncated and flipped, a full disk (where a tmpfs can be mounted)
+and a network link that is cut (where network namespaces can be made).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from click.testing import CliRunner
+from scrlm_cli.main import main as scrlm
+
+from .common import scratch
+from .faults import BIN, FAULTS, Cluster, Fault, Scene, mount_tmpfs, unmount
+
+ROWS = 5000
+SYNTH = ("--rows", ROWS, "--features", 16, "--clusters", 5, "--chunk-size", "8kB")
+FIT = (
+    "--rho",
+    0.5,
+    "--candidates",
+    ROWS,
+    "--block-rows",
+    128,
+    "--kmeans-iter",
+    2,
+    "--persist",
+    "no",
+)
+# where a run keeps the groups of its passes; the empty one is before there is any
+MOMENTS = (
+    "",
+    "centers-steps/survey-",
+    *2 * ("centers-steps/loss-",),
+    "refined-steps/kmeans-step-",
+    "assign-",
+)
+_HANG_SECONDS = 120
+_TMPFS_MEGABYTES = 16
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run; `wrong` says what should not be."""
+
+    fault: str
+    code: int
+    resumed: bool
+    seconds: float
+    wrong: str = ""
+
+
+def command(*args: Any) -> None:
+    """A command in this process, which must end well."""
+    result = CliRunner().invoke(scrlm, [*map(str, args), "--nworkers", "0"])
+    if result.exit_code != 0:
+        raise AssertionError(f"{args[:2]} ended with {result.exit_code}: {result.output[-500:]}")
+
+
+def bits(out: Path) -> dict[str, bytes]:
+    files = [f for name in ("labels.zarr", "model.zarr") for f in (out / name).rglob("*")]
+    return {str(file.relative_to(out)): file.read_bytes() for file in files if file.is_file()}
+
+
+class Chaos:
+    """The features, the bits that are right, and the cluster that is broken and healed."""
+
+    def __init__(self, place: Path, seed: int) -> None:
+        self.place, self.rng = place, random.Random(seed)
+        self.features, self.cluster = place / "features.zarr", Cluster(place)
+        self.disk = place / "disk"
+        self.has_disk = False
+        self.right: dict[str, bytes] = {}
+
+    def prepare(self) -> None:
+        self.has_disk = mount_tmpfs(self.disk, _TMPFS_MEGABYTES)
+        command("synth", self.features, *SYNTH)
+        command("fit", self.features, "--out", self.place / "undisturbed", *FIT)
+        self.right = bits(self.place / "undisturbed")
+
+    def can(self, fault: Fault) -> bool:
+        """Whether this machine has what the fault needs."""
+        return (self.has_disk or not fault.on_tmpfs) and (self.cluster.link.up or not fault.on_link)
+
+    def _wait(self, fit: subprocess.Popen[bytes], out: Path) -> None:
+        """Until a random moment: before the run has begun, or somewhere in one of its passes."""
+        folder = self.rng.choice(MOMENTS)
+        deadline = time.monotonic() + _HANG_SECONDS
+        while folder and fit.poll() is None and time.monotonic() < deadline:
+            if any(out.glob(f"checkpoint/{folder}*/group.*")):
+                break
+            time.sleep(0.002)
+        time.sleep(self.rng.uniform(0.0, 1.0 if not folder else 0.3))
+
+    def _start(self, out: Path, on_cluster: bool, features: Path) -> subprocess.Popen[bytes]:
+        where: tuple[Any, ...] = ("--nworkers", 0)
+        if on_cluster:
+            self.cluster.heal()
+            deadline = time.monotonic() + 60
+            while not self.cluster.file.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            where = ("--scheduler-file", self.cluster.file, "--stall-timeout", "40s")
+            where += ("--wait-workers", "120s")  # a busy machine is not the fault that is meant
+        words = [BIN / "scrlm", "fit", features, "--out", out, *FIT, *where]
+        with (out.parent / f"{out.name}.err").open("wb") as err:
+            return subprocess.Popen(
+                [str(word) for word in words], stdout=subprocess.DEVNULL, stderr=err
+            )
+
+    def run(self, number: int, fault: Fault) -> Outcome:
+        begin = time.monotonic()
+        folder = self.disk if fault.on_tmpfs else self.place
+        out = folder / f"run-{number}"
+        features = self.place / f"features-{number}.zarr"
+        shutil.copytree(self.features, features)
+        fit = self._start(out, fault.on_cluster, features)
+        scene = Scene(fit, self.cluster, features, out, self.rng)
+        self._wait(fit, out)
+        fault.do(scene)
+        wrong, code = "", -999
+        try:
+            code = fit.wait(_HANG_SECONDS)
+        except subprocess.TimeoutExpired:
+            fit.kill()
+            fit.wait()
+            wrong = "hung"
+        for undo in scene.undo:
+            undo()
+        said = (folder / f"{out.name}.err").read_text()
+        wrong = wrong or self._judge(fault, code, out, said)
+        resumed = code != 0
+        if resumed and not wrong:
+            wrong = self._go_on(features, out)
+        if not wrong and bits(out) != self.right:
+            wrong = "other bits"
+        if not wrong and (out / "checkpoint").exists():
+            wrong = "left its checkpoint"
+        if not wrong:
+            for path in (out, features):
+                shutil.rmtree(path)
+        return Outcome(fault.name, code, resumed, time.monotonic() - begin, wrong)
+
+    def _judge(self, fault: Fault, code: int, out: Path, said: str) -> str:
+        if code not in fault.codes:
+            return f"ended with {code}: {said[-300:]}"
+        if "Traceback" in said:
+            return f"a traceback: {said[-300:]}"
+        record = out / "run.json"
+        if code != 0 and record.exists():
+            status = json.loads(record.read_text())["status"]
+            if status == "complete" and bits(out) != self.right:
+                return "looks finished"
+        return ""
+
+    def _go_on(self, features: Path, out: Path) -> str:
+        """By --resume where there is a run, else by the whole command again."""
+        again = ("--resume", out) if (out / "run.json").exists() else (features, "--out", out, *FIT)
+        try:
+            command("fit", *again)
+        except AssertionError as error:
+            return f"did not go on: {error}"
+        return ""
+
+    def close(self) -> None:
+        self.cluster.stop()
+        self.cluster.link.remove()
+        if self.has_disk:
+            unmount(self.disk)
+
+
+def play(place: Path, runs: int, seed: int, seconds: float, only: str | None) -> list[Outcome]:
+    """So many runs, the faults in turn so that each comes equally often, or until time is over.
+
+    None where this machine lacks what the faults need.
+    """
+    wanted = [fault for fault in FAULTS if (only or "") in fault.name]
+    if not wanted:
+        known = ", ".join(fault.name for fault in FAULTS)
+        raise click.UsageError(f"no fault's name holds {only!r}; there are {known}")
+    chaos = Chaos(place, seed)
+    outcomes: list[Outcome] = []
+    deadline = time.monotonic() + seconds
+    try:
+        chaos.prepare()
+        faults = [fault for fault in wanted if chaos.can(fault)]
+        for number in range(runs if faults else 0):
+            if time.monotonic() > deadline:
+                break
+            outcomes.append(chaos.run(number, faults[number % len(faults)]))
+            if outcomes[-1].wrong:
+                click.echo(f"run {number}, {outcomes[-1].fault}: {outcomes[-1].wrong}", err=True)
+    finally:
+        chaos.close()
+    return outcomes
+
+
+def summary(outcomes: list[Outcome]) -> dict[str, Any]:
+    by_fault: dict[str, Counter[str]] = {}
+    for outcome in outcomes:
+        counts = by_fault.setdefault(outcome.fault, Counter())
+        counts["runs"] += 1
+        counts[f"exit {outcome.code}"] += 1
+        counts["resumed"] += outcome.resumed
+        counts["wrong"] += bool(outcome.wrong)
+    return {
+        "runs": len(outcomes),
+        "equal_at_once": sum(not o.resumed and not o.wrong for o in outcomes),
+        "equal_when_resumed": sum(o.resumed and not o.wrong for o in outcomes),
+        "hung": sum(o.wrong == "hung" for o in outcomes),
+        "looked_finished": sum(o.wrong == "looks finished" for o in outcomes),
+        "wrong": [f"{o.fault}: {o.wrong}" for o in outcomes if o.wrong],
+        "seconds": sum(o.seconds for o in outcomes),
+        "faults": {name: dict(counts) for name, counts in by_fault.items()},
+    }
+
+
+@click.command()
+@click.option("--runs", default=200, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--seconds", default=7200.0, show_default=True, help="Begin no more runs then.")
+@click.option("--only", help="Faults whose name holds this.")
+@click.option("--scratch", "folder", help="Keep what went wrong here.")
+def main(runs: int, seed: int, seconds: float, only: str | None, folder: str | None) -> None:
+    """Break fits in many ways and print what became of them."""
+    with scratch(folder) as place:
+        report = summary(play(Path(place), runs, seed, seconds, only))
+    print(json.dumps(report, indent=2))
+    sys.exit(1 if report["wrong"] else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""Faults for `benchmarks.chaos`: what is done to a fit while it runs, and to what."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+BIN = Path(sys.executable).parent
+# the least that Dask accepts, so that a worker that hangs is given up within a run
+_QUICK = {
+    "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "10s",
+    "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "11s",
+}
+
+
+class Link:
+    """A cable to another host, which is a network namespace; `up` says whether there is one."""
+
+    here, there = "10.77.9.1", "10.77.9.2"
+
+    def __init__(self) -> None:
+        self.name = f"scrlm{os.getpid()}"
+        self.device = f"v{os.getpid()}"  # at most 15 characters
+        self.up = shutil.which("ip") is not None and all(map(_ip, self._steps()))
+
+    def _steps(self) -> list[str]:
+        pair = f"link add {self.device} type veth peer name eth0 netns {self.name}"
+        inside = f"-n {self.name}"
+        return [
+            f"netns add {self.name}",
+            pair,
+            f"addr add {self.here}/24 dev {self.device}",
+            f"{inside} addr add {self.there}/24 dev eth0",
+            f"{inside} link set eth0 up",
+            f"{inside} link set lo up",
+            f"link set {self.device} up",
+        ]
+
+    def cut(self) -> None:
+        _ip(f"link set {self.device} down")
+
+    def mend(self) -> None:
+        _ip(f"link set {self.device} up")
+
+    def remove(self) -> None:
+        _ip(f"link del {self.device}")
+        _ip(f"netns del {self.name}")
+
+
+def _ip(words: str) -> bool:
+    """Whether `ip` did it."""
+    return subprocess.run(["ip", *words.split()], capture_output=True).returncode == 0
+
+
+@dataclass
+class Cluster:
+    """A scheduler and two workers under nannies, healed before each run that needs it.
+
+    Where namespaces can be made the second worker is on another host.
+    """
+
+    folder: Path
+    scheduler: subprocess.Popen[bytes] | None = None
+    nannies: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    link: Link = field(default_factory=Link)
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "scheduler.json"
+
+    def heal(self) -> None:
+        if self.scheduler is None or self.scheduler.poll() is not None:
+            self.stop()
+            self.file.unlink(missing_ok=True)
+            where = ("--host", self._host, "--port", "0", "--dashboard-address", "127.0.0.1:0")
+            self.scheduler = self._start("scheduler", *where)
+        for i, nanny in enumerate(self.nannies):
+            if nanny.poll() is not None:
+                self.nannies[i] = self._start_worker(i)
+        while len(self.nannies) < 2:
+            self.nannies.append(self._start_worker(len(self.nannies)))
+
+    @property
+    def _host(self) -> str:
+        return self.link.here if self.link.up else "127.0.0.1"
+
+    def _start_worker(self, number: int) -> subprocess.Popen[bytes]:
+        away = number == 1 and self.link.up
+        host = self.link.there if away else self._host
+        options = ("--host", host, "--nthreads", "1", "--memory-limit", "2GB", "--no-dashboard")
+        return self._start("worker", *options, netns=self.link.name if away else None)
+
+    def workers(self) -> list[psutil.Process]:
+        """The processes that compute: children of the nannies."""
+        found = []
+        for nanny in self.nannies:
+            with suppress(psutil.Error):
+                for child in psutil.Process(nanny.pid).children(recursive=True):
+                    if any("spawn_main" in word for word in child.cmdline()):
+                        found.append(child)
+        return found
+
+    def stop(self) -> None:
+        for worker in self.workers():
+            with suppress(psutil.Error):
+                worker.kill()
+        for process in (*self.nannies, *([self.scheduler] if self.scheduler else ())):
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+        self.scheduler, self.nannies = None, []
+
+    def _start(self, what: str, *options: str, netns: str | None = None) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "dask", what, "--scheduler-file", str(self.file), *options]
+        if netns is not None:
+            command = ["nsenter", f"--net=/run/netns/{netns}", *command]
+        with (self.folder / f"{what}.log").open("ab") as log:
+            return subprocess.Popen(
+                command, stdout=log, stderr=log, env={**os.environ, **_QUICK}, cwd=self.folder
+            )
+
+
+@dataclass
+class Scene:
+    """All that a fault may touch."""
+
+    fit: subprocess.Popen[bytes]
+    cluster: Cluster
+    features: Path
+    out: Path
+    rng: random.Random
+    undo: list[Callable[[], Any]] = field(default_factory=list)  # before the run goes on
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    do: Callable[[Scene], None]
+    codes: tuple[int, ...]  # exit codes that are right
+    on_cluster: bool = False  # else in threads of the command
+    on_tmpfs: bool = False
+    on_link: bool = False  # to a worker on another host
+
+
+def _signal(number: int) -> Callable[[Scene], None]:
+    return lambda scene: scene.fit.send_signal(number)
+
+
+def _kill_worker(scene: Scene) -> None:
+    workers = scene.cluster.workers()
+    if workers:
+        scene.rng.choice(workers).kill()
+
+
+def _kill_nanny(scene: Scene) -> None:
+    scene.rng.choice(scene.cluster.nannies).kill()
+
+
+def _kill_scheduler(scene: Scene) -> None:
+    assert scene.cluster.scheduler is not None
+    scene.cluster.scheduler.kill()
+
+
+def _freeze_worker(scene: Scene) -> None:
+    workers = scene.cluster.workers()
+    if workers:
+        frozen = scene.rng.choice(workers)
+        frozen.suspend()
+
+        def thaw() -> None:
+            with suppress(psutil.Error):
+                frozen.kill()
+
+        scene.undo.append(thaw)
+
+
+def _cut_link(scene: Scene) -> None:
+    """The worker on the other host is not heard of again; it ends when the cable is mended."""
+    scene.cluster.link.cut()
+    scene.undo += [scene.cluster.nannies[1].kill, scene.cluster.link.mend]
+
+
+def _damage(how: Callable[[Path], None]) -> Callable[[Scene], None]:
+    def do(scene: Scene) -> None:
+        chunks = sorted((scene.features / "features" / "c").rglob("0"))
+        chunk = scene.rng.choice([path for path in chunks if path.is_file()])
+        kept = chunk.read_bytes()
+        how(chunk)
+        scene.undo.append(lambda: chunk.write_bytes(kept))
+
+    return do
+
+
+def _cut(chunk: Path) -> None:
+    chunk.write_bytes(chunk.read_bytes()[:-7])
+
+
+def _flip(chunk: Path) -> None:
+    content = bytearray(chunk.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    chunk.write_bytes(content)
+
+
+def _fill_disk(scene: Scene) -> None:
+    """Fill the small disk that the run is on."""
+    filler = scene.out.parent / "filler"
+    with suppress(OSError), filler.open("wb") as file:
+        while True:
+            file.write(b"\0" * 4096)
+            file.flush()
+    scene.undo.append(filler.unlink)
+
+
+def mount_tmpfs(place: Path, megabytes: int) -> bool:
+    """Whether a small disk could be made there."""
+    place.mkdir(parents=True, exist_ok=True)
+    if shutil.which("mount") is None:
+        return False
+    options = f"size={megabytes}m"
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def unmount(place: Path) -> None:
+    for _ in range(20):
+        if subprocess.run(["umount", str(place)], capture_output=True).returncode == 0:
+            return
+        time.sleep(0.2)
+
+
+FAULTS = (
+    Fault("kill -9 of the client", _signal(signal.SIGKILL), (0, -9)),
+    Fault("SIGTERM", _signal(signal.SIGTERM), (0, 143, -15)),  # -15: before Python listens
+    Fault("SIGUSR1", _signal(signal.SIGUSR1), (0, 143, -10)),
+    Fault("SIGINT", _signal(signal.SIGINT), (0, 130, -2)),
+    Fault("chunk deleted", _damage(Path.unlink), (0, 3)),
+    Fault("chunk truncated", _damage(_cut), (0, 3)),
+    Fault("chunk flipped", _damage(_flip), (0, 3)),
+    Fault("disk full", _fill_disk, (0, 1, 3), on_tmpfs=True),
+    Fault("kill -9 of a worker", _kill_worker, (0,), on_cluster=True),
+    Fault("kill -9 of a nanny", _kill_nanny, (0,), on_cluster=True),
+    Fault("kill -9 of the scheduler", _kill_scheduler, (0, 4), on_cluster=True),
+    Fault("SIGSTOP of a worker", _freeze_worker, (0, 4), on_cluster=True),
+    Fault("link of a worker cut", _cut_link, (0, 4), on_cluster=True, on_link=True),
+    Fault("kill -9 of the client of a cluster", _signal(signal.SIGKILL), (0, -9), on_cluster=True),
+    Fault("SIGTERM to the client of a cluster", _signal(signal.SIGTERM), (0, 143, -15), True),
+)

@@ -1,0 +1,204 @@
+"""Options and metadata that nobody would write: an answer that is right, or a message.
+
+    python -m benchmarks.fuzz --cases 2000
+
+Each case is a command with options drawn by Hypothesis, or a store whose metadata or chunks were
+changed. It must end with one of the documented codes and without a traceback, and if it ends with 0
+every row must have the label that the model gives it, computed naively. Exits with 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import zarr
+from click.testing import CliRunner
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from scrlm_cli.main import main as scrlm
+
+from scrlm_dask.kernels.synthesis import MixtureSpec
+from scrlm_dask.pipeline import synth
+from scrlm_dask.storage.models import load_model
+
+from .common import scratch
+
+ROWS = 60
+CODES = (0, 1, 2, 3)
+
+_NUMBERS = st.one_of(
+    st.integers(-2, 70).map(str),
+    st.sampled_from(
+        [
+            "0.5",
+            "1e-300",
+            "1e300",
+            "nan",
+            "inf",
+            "-inf",
+            "-0",
+            "x",
+            "",
+            "1e9",
+            "0x10",
+            " ",
+            "1e999h",
+        ]
+    ),
+    st.floats(0.01, 2.0).map(str),
+)
+_WORDS = st.sampled_from(
+    ["none", "l2", "standardize", "auto", "yes", "5s", "-1m", "{}", "[", "é", "a=" + "[" * 99999]
+)
+_VALUED = (
+    *("--rho", "--clusters", "--candidates", "--loss-rows", "--min-neighbors", "--F"),
+    *("--preprocess", "--kmeans-iter", "--tol", "--inertia-tol", "--max-time", "--kmeans-sample"),
+    *("--persist", "--seed", "--block-rows", "--prune", "--storage-option", "--wait-workers"),
+    "--stall-timeout",
+)
+_FLAGS = ("--polish", "--no-robust", "--no-margins", "--overwrite", "--json", "-v")
+OPTIONS = st.lists(
+    st.tuples(st.sampled_from(_VALUED), _NUMBERS | _WORDS)
+    | st.sampled_from(_FLAGS).map(lambda flag: (flag,)),
+    max_size=4,
+).map(lambda found: [word for option in found for word in option])
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 2**40) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=4,
+)
+_KEYS = (
+    *("shape", "data_type", "chunk_grid", "codecs", "fill_value", "attributes", "zarr_format"),
+    *("node_type", "chunk_key_encoding", "dimension_names", "storage_transformers"),
+)
+CHANGES = st.one_of(
+    st.tuples(st.just("set"), st.sampled_from(_KEYS), _JSON),
+    st.tuples(st.just("drop"), st.sampled_from(_KEYS), st.none()),
+    st.tuples(st.just("flip"), st.integers(0, 10**6), st.integers(1, 255)),
+    st.tuples(st.just("cut"), st.integers(0, 10**6), st.none()),
+    st.tuples(st.just("text"), st.binary(max_size=40), st.none()),
+)
+
+
+def make_store(place: Path) -> Path:
+    store = place / "features.zarr"
+    synth(store, ROWS, MixtureSpec(3, 2), chunk_bytes=20 * 12)
+    return store
+
+
+def changed(store: Path, place: Path, change: Any) -> Path:
+    """A copy of the store, with one thing in it that is other."""
+    copy = place / "changed.zarr"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(store, copy)
+    kind, what, value = change
+    metadata = copy / "features" / "zarr.json"
+    chunks = sorted(path for path in (copy / "features" / "c").rglob("*") if path.is_file())
+    if kind == "text":
+        metadata.write_bytes(what)
+    elif kind in ("set", "drop"):
+        content = json.loads(metadata.read_text())
+        content.pop(what, None)
+        metadata.write_text(json.dumps(content | ({what: value} if kind == "set" else {})))
+    else:
+        chunk = chunks[what % len(chunks)]
+        content = bytearray(chunk.read_bytes())
+        at = what % len(content)
+        if kind == "flip":
+            content[at] ^= value
+        chunk.write_bytes(content if kind == "flip" else content[:at])
+    return copy
+
+
+def judge(store: Path, out: Path, options: list[str]) -> str:
+    """What is wrong with a fit with these options; empty if nothing is."""
+    shutil.rmtree(out, ignore_errors=True)
+    words = ["fit", str(store), "--out", str(out), "--nworkers", "0", *options]
+    result = CliRunner().invoke(scrlm, words)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        return f"{words}: {result.exception!r}"
+    if result.exit_code not in CODES or ("Traceback" in result.output and "-v" not in options):
+        return f"{words}: ended with {result.exit_code}: {result.output[-300:]}"
+    if result.exit_code == 0 and "-h" not in options and not labels_agree(store, out):
+        return f"{words}: other labels than the model gives"
+    return ""
+
+
+def labels_agree(store: Path, out: Path) -> bool:
+    """Whether every row has the label that Algorithm 1 gives it, ties and borders aside."""
+    rows = np.asarray(zarr.open_array(store / "features", mode="r")[:], np.float64)
+    labels = zarr.open_array(out / "labels.zarr" / "labels", mode="r")[:]
+    model = load_model(out)
+    if model.n_clusters == 0:
+        return bool((labels == -1).all())
+    if model.affine.unit_length:
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
+        rows = rows / np.where(norms > 0, norms, 1.0)
+        sizes = np.linalg.norm(model.centers, axis=1, keepdims=True)
+        centers = model.centers / np.where(sizes > 0, sizes, 1.0)
+    else:
+        centers = (model.centers - model.affine.shift) * model.affine.scale
+        rows = (rows - model.affine.shift) * model.affine.scale
+    distances = np.sqrt(((rows[:, None, :] - centers[None, :, :]) ** 2).sum(axis=2))
+    nearest = distances.min(axis=1)
+    close = 1e-4 * (1e-30 + np.abs(distances).max())
+    inside = labels >= 0
+    right = distances[np.arange(len(rows)), np.maximum(labels, 0)] <= nearest + close
+    within = nearest <= model.radius + close
+    beyond = nearest >= model.radius - close
+    return len(labels) == len(rows) and bool(np.where(inside, right & within, beyond).all())
+
+
+def fuzz(place: Path, cases: int) -> list[str]:
+    """All that went wrong, shrunk by Hypothesis to one case each."""
+    store, wrong = make_store(place), []
+    check = settings(
+        max_examples=cases // 2,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+
+    @check
+    @given(OPTIONS)
+    def options_at_random(options: list[str]) -> None:
+        said = judge(store, place / "run", options)
+        assert not said, said
+
+    @check
+    @given(CHANGES)
+    def stores_at_random(change: Any) -> None:
+        copy = changed(store, place, change)
+        said = judge(copy, place / "run", ["--candidates", "1"])
+        assert not said, (change, said)
+
+    for test in (options_at_random, stores_at_random):
+        try:
+            test()
+        except AssertionError as error:
+            wrong.append(str(error))
+    return wrong
+
+
+@click.command()
+@click.option("--cases", default=2000, show_default=True)
+@click.option("--scratch", "folder", help="Keep the data here.")
+def main(cases: int, folder: str | None) -> None:
+    """Try odd options and odd stores, and print what went wrong."""
+    with scratch(folder) as place:
+        wrong = fuzz(place, cases)
+    print(json.dumps({"cases": cases, "wrong": wrong}, indent=2))
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
