@@ -17,5 +17,8 @@ _kernels = sorted((Path(__file__).parents[1] / "scrlm_dask" / "kernels").glob("*
 _state = hashlib.sha256(b"".join(path.read_bytes() for path in _kernels)).hexdigest()[:16]
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"scrlm-numba-{_state}"))
 
+# the tests run in two processes, and the clusters of both would find the usual port free at once
+os.environ.setdefault("DASK_SCRLM__DASHBOARD_PORT", "0")
+
 settings.register_profile("suite", deadline=None)  # a first example may compile a kernel
 settings.load_profile("suite")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections import Counter
 from functools import reduce
 from pathlib import Path
@@ -19,10 +18,11 @@ from scrlm_dask.config import FitConfig
 from scrlm_dask.events import BlockDone, PhaseFinished, PhaseStarted
 from scrlm_dask.kernels.assignment import assign_and_sum
 from scrlm_dask.kernels.extraction import extract_centers
-from scrlm_dask.kernels.loss import loss_part, merge_losses
+from scrlm_dask.kernels.loss import loss_part, losses_of, merge_losses
 from scrlm_dask.kernels.mixture import merge_sums, mixture_parameters
 from scrlm_dask.kernels.points import prepare_points, squared_radius
 from scrlm_dask.kernels.preprocessing import block_moments, fit_map, merge_moments
+from scrlm_dask.kernels.pruning import prepare_with_axes
 from scrlm_dask.kernels.sampling import Purpose, sample_rows
 from scrlm_dask.kernels.synthesis import MixtureSpec
 from scrlm_dask.passes.execution import FAN_IN
@@ -30,7 +30,7 @@ from scrlm_dask.pipeline import fit, synth
 from scrlm_dask.resources import pinned_threads
 
 ROWS, FEATURES, BLOCK = 6000, 48, 512
-CONFIG = FitConfig(rho=0.5, n_clusters=30, seed=2)
+CONFIG = FitConfig(rho=0.5, n_clusters=30, seed=2, prune=20)  # blocks are too small to try
 
 
 @pytest.fixture(scope="module")
@@ -58,17 +58,18 @@ def plain_loop(x: Any) -> dict[str, Any]:
         affine = fit_map(
             "standardize", FEATURES, tree(merge_moments, [block_moments(b) for b in blocks])
         )
-        candidates = prepare_points(x[rows], affine)
-        losses = tree(
+        candidates = prepare_with_axes(x[rows], affine)
+        part = tree(
             merge_losses,
             [
-                loss_part(b, np.arange(s, s + len(b)), candidates, rows, CONFIG.rho, CONFIG.F)
+                loss_part(b, np.arange(s, s + len(b)), candidates, rows, [sq_radius], CONFIG.prune)
                 for s, b in zip(starts, blocks, strict=True)
             ],
         )
+        (losses,) = losses_of(part, [sq_radius], CONFIG.F)
         found = extract_centers(candidates, rows, losses, CONFIG.rho, CONFIG.F, 30, 1)
         centers = prepare_points(x[rows[found.picks]], affine)
-        assigned = [assign_and_sum(b, centers, sq_radius) for b in blocks]
+        assigned = [assign_and_sum(b, centers, sq_radius, margins=True) for b in blocks]
         sums = tree(merge_sums, [a.sums for a in assigned])
     mixture = mixture_parameters(sums, centers.raw.astype(float), affine.scale, sq_radius**0.5)
     return {
@@ -159,7 +160,7 @@ def check_workers(workers: dict[str, Any], number: int) -> None:
 
 
 def test_without_moments_only_blocks_with_candidates_are_surveyed(store: Path) -> None:
-    config = FitConfig(n_candidates=3, loss_rows=4, preprocess="none")
+    config = FitConfig(rho=0.5, n_candidates=3, loss_rows=4, preprocess="none")
     events: list[Any] = []
     with backend("one thread"):
         fit(store, config, block_rows=BLOCK, listener=events.append)
@@ -177,14 +178,16 @@ def test_a_killed_worker_changes_nothing(store: Path) -> None:
 
     with backend("one thread"):
         expected = fit(store, CONFIG, block_rows=BLOCK, collect_labels=True)
+    victims: list[int] = []
     killed: list[int] = []
 
     def kill_one(event: Any) -> None:
         if isinstance(event, PhaseStarted) and event.name == "loss":
-            pids = get_client().run(os.getpid)
-            victim = next(iter(pids.values()))
-            threading.Timer(0.02, os.kill, (victim, signal.SIGKILL)).start()
-            killed.append(victim)
+            # while blocks are done the client's own thread speaks, which cannot wait for workers
+            victims.extend(get_client().run(os.getpid).values())
+        if not killed and isinstance(event, BlockDone) and event.name == "loss":
+            killed.append(victims[0])
+            os.kill(victims[0], signal.SIGKILL)
 
     with backend("two workers of two threads"):
         found = fit(store, CONFIG, block_rows=64, collect_labels=True, listener=kill_one)

@@ -6,19 +6,24 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 import benchmarks
-from benchmarks import ingest, loss_cpu, paper_mixture
+from benchmarks import ingest, loss_cpu, paper_mixture, plan, run
+from benchmarks.overhead import busy_seconds
+from benchmarks.report import Table
+from benchmarks.scaling import exponents, worker_numbers
 
 pytestmark = pytest.mark.cluster
 
 
 def test_memory_stays_bounded_while_features_do_not() -> None:
-    options = ["--gigabytes", "0.7", "--memory-limit", "700MB", "--clusters", "10"]
+    options = ["--gigabytes", "1.0", "--memory-limit", "800MB", "--clusters", "10"]
     # in a process of its own: the memory of the client is part of the verdict
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.memory", *options],
@@ -31,7 +36,7 @@ def test_memory_stays_bounded_while_features_do_not() -> None:
     assert report["ok"], report
     assert report["clusters"] == 10
     assert report["spilled_bytes"] == 0
-    assert all(peak < 700e6 for peak in report["worker_peaks"].values())
+    assert all(peak < 800e6 for peak in report["worker_peaks"].values())
     assert done.returncode == 0
 
 
@@ -61,3 +66,110 @@ def test_an_ingest_is_compared_with_a_plain_copy() -> None:
     assert report["same_rows"]
     assert report["copy_bytes_per_second"] > 0
     assert report["ratio"] > 0  # at this size it is the clock's
+
+
+@pytest.mark.timeout(600)  # it starts four clusters, and other tests run beside it
+def test_all_benchmarks_run_from_one_entry(tmp_path: Path) -> None:
+    options = ["--size", "smoke", "--out", str(tmp_path / "out"), "--data", str(tmp_path / "data")]
+    # in a process of its own: drawing and workers must not depend on what the tests have loaded
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.run", *options],
+        cwd=Path(benchmarks.__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert found["machine"]["cores"]
+    parts = found["parts"]
+    assert parts.keys() == run.PARTS.keys()
+    for name, part in parts.items():
+        assert part["status"] == "done", (name, part["why"])
+        assert has_numbers(part["tables"]), name
+        assert all((tmp_path / "out" / plot).stat().st_size for plot in part["plots"])
+    assert [name for name in parts if parts[name]["plots"]] == ["scaling", "overhead", "peers"]
+    report = (tmp_path / "out" / "results.md").read_text()
+    for title in (table["title"] for part in parts.values() for table in part["tables"]):
+        assert title in report
+        assert title in done.stdout
+
+
+def has_numbers(tables: list[dict[str, Any]]) -> bool:
+    return bool(tables) and all(
+        any(isinstance(value, float) for value in row.values())
+        for table in tables
+        for row in table["rows"][:1]  # a peer below it may not be installed
+    )
+
+
+def test_a_part_that_fails_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(lab: run.Lab) -> Iterator[Table]:
+        yield Table("Before", [{"cpu_s": 1.0}])
+        raise RuntimeError("no luck")
+
+    def lacks(lab: run.Lab) -> Iterator[Table]:
+        raise run.SkippedError("not there")
+        yield
+
+    def works(lab: run.Lab) -> Iterator[Table]:
+        yield Table("After", [{"rows": 131_072, "cpu_s": 2.345678, "peak_MB": None}])
+
+    for name, part in {"loss": fails, "kmeans": lacks, "pruning": works}.items():
+        monkeypatch.setitem(run.PARTS, name, part)
+    names = ("pruning", "kmeans", "loss")
+    only = [word for name in names for word in ("--only", name)]
+    done = CliRunner().invoke(run.main, ["--size", "smoke", "--out", str(tmp_path), *only])
+    assert done.exit_code == 1, done.output
+    parts = json.loads((tmp_path / "results.json").read_text())["parts"]
+    assert {name: (part["status"], part["why"]) for name, part in parts.items()} == {
+        "loss": ("failed", "RuntimeError: no luck"),
+        "kmeans": ("skipped", "not there"),
+        "pruning": ("done", ""),
+    }
+    assert parts["loss"]["tables"][0]["rows"] == [{"cpu_s": 1.0}]
+    assert "| 131 072 | 2.35 |  |" in (tmp_path / "results.md").read_text()
+
+
+def test_a_worker_is_busy_while_any_block_is_in_hand() -> None:
+    def task(name: str, worker: str, start: float, stop: float) -> dict[str, Any]:
+        moments = [{"action": "compute", "start": start, "stop": stop}]
+        return {"key": (f"{name}-{'0' * 32}", 0), "worker": worker, "startstops": moments}
+
+    stream = [
+        task("loss", "a", 0.0, 2.0),
+        task("loss", "a", 1.0, 3.0),  # read ahead
+        task("loss", "a", 1.5, 1.75),
+        task("loss", "a", 5.0, 6.0),
+        task("loss", "b", 0.0, 1.0),
+        task("loss-merge", "b", 1.0, 9.0),
+    ]
+    assert busy_seconds(stream, "loss") == 3.0 + 1.0 + 1.0
+
+
+def test_exponents_are_those_of_powers() -> None:
+    points = [
+        {"pass": "loss", "in": axis, "value": x, "cpu_s": 3 * x**power, "product_cpu_s": x}
+        for axis, power in (("N", 1.0), ("p", 0.5))
+        for x in (2.0, 4.0, 8.0)
+    ]
+    found = [(row["in"], row["exponent"], row["product_exponent"]) for row in exponents(points)]
+    one, half = pytest.approx(1.0), pytest.approx(0.5)
+    assert found == [("N", one, one), ("p", half, one)]
+
+
+@pytest.mark.parametrize(("cores", "numbers"), [(1, [1]), (2, [2, 1]), (6, [6, 4, 2, 1])])
+def test_numbers_of_workers_double_up_to_the_cores(cores: int, numbers: list[int]) -> None:
+    assert worker_numbers(cores) == numbers
+
+
+def test_a_plan_is_compared_with_the_fit() -> None:
+    options = ["--rows", "8000", "--features", "32", "--clusters", "5", "--kmeans-iter", "1"]
+    done = CliRunner().invoke(plan.main, options)
+    report = json.loads(done.stdout)
+    assert set(report["phases"]) == {"survey", "loss", "extract", "kmeans-step", "assign"}
+    assert all(phase["predicted"] > 0 for phase in report["phases"].values())
+    memory = report["worker_bytes"]
+    assert max(memory["measured"]) <= memory["predicted"]

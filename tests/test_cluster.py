@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,18 +12,23 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array as da
+import numpy as np
 import psutil
 import pytest
-from distributed import default_client
+from distributed import Client, LocalCluster, default_client
 
-from scrlm_dask import cluster as cluster_module
 from scrlm_dask.cluster import ClusterOptions, Connection, available_cores, connect
+from scrlm_dask.cluster import remote as remote_module
+from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.errors import ClusterError, InputError
-from scrlm_dask.passes.clients import current_client
+from scrlm_dask.passes.clients import current_client, process_reports
+from scrlm_dask.pipeline import fit, kmeans
 from scrlm_dask.resources import process_report
 
 
@@ -33,14 +39,20 @@ def no_address_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "_CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr(remote_module, "_CONNECT_TIMEOUT", 0.5)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@cache
+def _bound() -> socket.socket:
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    return bound
+
+
+def deaf_port() -> int:
+    """Where nobody listens, and nobody else can begin to: it is taken as long as tests run."""
+    port: int = _bound().getsockname()[1]
+    return port
 
 
 # --- threads of this process -------------------------------------------------------------------
@@ -93,33 +105,34 @@ def listeners() -> set[tuple[str, int]]:
 
 
 @contextmanager
-def dashboard_port_taken() -> Iterator[None]:
-    """Somebody else is on Dask's usual port, as on any shared machine."""
+def dashboard_port_taken() -> Iterator[int]:
+    """Somebody else is on the port that the dashboard would have, as on any shared machine."""
     with socket.socket() as taken:
-        try:
-            taken.bind(("127.0.0.1", 8787))
-            taken.listen()
-        except OSError:
-            pass  # it is taken already
-        yield
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with dask.config.set({"scrlm.dashboard-port": port}):
+            yield port
 
 
 @pytest.fixture(scope="class")
-def local() -> Iterator[tuple[Connection, Any, set[tuple[str, int]]]]:
-    """One worker of two threads: the connection, its client and what listens because of it."""
+def local() -> Iterator[Local]:
+    """One worker of two threads: the connection, its client, what listens because of it, and the
+    port that the dashboard could not have.
+    """
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
         # a user's environment must not win
         patch.setenv("OMP_NUM_THREADS", "7")
         patch.delenv("NUMBA_NUM_THREADS", raising=False)
-        stack.enter_context(dashboard_port_taken())
+        taken = stack.enter_context(dashboard_port_taken())
         before = listeners()
-        options = ClusterOptions(nworkers=1, nthreads=2, memory_limit="1GB")
+        options = ClusterOptions(nworkers=1, nthreads=2, memory_limit="3GB")
         connection = stack.enter_context(connect(options))
-        yield connection, default_client(), listeners() - before
+        yield connection, default_client(), listeners() - before, taken
 
 
-Local = tuple[Connection, Any, set[tuple[str, int]]]
+Local = tuple[Connection, Any, set[tuple[str, int]], int]
 
 
 def _environment() -> dict[str, str | None]:
@@ -134,20 +147,30 @@ def _pools() -> list[int]:
     return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
 
 
+@pytest.mark.parametrize("port", ["web", -1, 70_000])
+def test_a_port_that_is_none_is_refused(port: object) -> None:
+    with (
+        dask.config.set({"scrlm.dashboard-port": port}),
+        pytest.raises(InputError, match=r"scrlm\.dashboard-port is .*; give a port such as 8787"),
+        connect(ClusterOptions(nworkers=1)),
+    ):
+        pass
+
+
 @pytest.mark.cluster
 class TestLocalCluster:
     def test_a_local_cluster_has_what_was_asked_for(self, local: Local) -> None:
-        connection, client, _ = local
+        connection, client, *_ = local
         assert connection.description == "a local cluster of 1 worker with 2 threads each"
         assert current_client() is client
         (worker,) = client.scheduler_info(n_workers=-1)["workers"].values()
-        assert worker["nthreads"] == 2
-        assert worker["memory_limit"] == 10**9
+        assert worker["nthreads"] == 3  # one reads ahead
+        assert worker["memory_limit"] == 3 * 10**9
         (pid,) = client.run(os.getpid).values()
         assert pid != os.getpid()
 
     def test_nothing_of_a_local_cluster_can_be_reached_from_outside(self, local: Local) -> None:
-        connection, client, listening = local
+        connection, client, listening, _ = local
         assert client.scheduler.address.startswith("tcp://127.0.0.1:")
         assert connection.dashboard is not None
         assert connection.dashboard.startswith("http://127.0.0.1:")
@@ -156,16 +179,16 @@ class TestLocalCluster:
         assert {ip for ip, _ in listening} == {"127.0.0.1"}
 
     def test_the_dashboard_moves_when_its_port_is_taken(self, local: Local) -> None:
-        connection, _, listening = local
+        connection, _, listening, taken = local
         assert connection.dashboard is not None
         port = int(connection.dashboard.split(":")[2].split("/")[0])
-        assert port != 8787
+        assert port != taken
         assert ("127.0.0.1", port) in listening
 
     def test_workers_have_one_thread_a_task_whatever_the_environment_says(
         self, local: Local
     ) -> None:
-        _, client, _ = local
+        _, client, *_ = local
         (environment,) = client.run(_environment).values()
         names = ("OMP", "OPENBLAS", "MKL", "BLIS")
         assert environment == {f"{name}_NUM_THREADS": "1" for name in names}
@@ -213,7 +236,7 @@ def running(*command: str) -> Iterator[None]:
 
 def wait_for(path: Path) -> Any:
     """The JSON at `path`, once it is there and whole."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 90
     while time.monotonic() < end:
         try:
             return json.loads(path.read_text())
@@ -235,7 +258,7 @@ def cluster_of_others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
             *("worker", address, *worker, *loopback, "--local-directory", str(folder)),
         ):
             with connect(ClusterOptions(scheduler=address)):
-                default_client().wait_for_workers(1, timeout=30)
+                default_client().wait_for_workers(1, timeout=90)
             yield address, file
 
 
@@ -243,7 +266,7 @@ def check_connected_to(address: str) -> None:
     client = current_client()
     assert client is not None
     assert client.scheduler.address == address
-    assert client.submit(_worker_name).result(timeout=20) == "theirs"
+    assert client.submit(_worker_name).result(timeout=90) == "theirs"
 
 
 def _worker_name() -> Any:
@@ -285,7 +308,7 @@ class TestClusterOfOthers:
         self, cluster_of_others: tuple[str, Path], how: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         address, file = cluster_of_others
-        monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", f"tcp://127.0.0.1:{free_port()}")
+        monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", f"tcp://127.0.0.1:{deaf_port()}")
         options = (
             ClusterOptions(scheduler=address)
             if how == "address"
@@ -298,7 +321,7 @@ class TestClusterOfOthers:
 def test_threads_that_are_asked_for_win_over_the_environment(
     monkeypatch: pytest.MonkeyPatch, impatient: None
 ) -> None:
-    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", f"tcp://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", f"tcp://127.0.0.1:{deaf_port()}")
     with connect(ClusterOptions(nworkers=0, nthreads=1)) as connection:
         assert connection.description == "1 thread of this process"
 
@@ -315,7 +338,7 @@ def refusal(options: ClusterOptions) -> str:
 
 
 def test_an_address_where_nobody_listens(impatient: None) -> None:
-    address = f"tcp://127.0.0.1:{free_port()}"
+    address = f"tcp://127.0.0.1:{deaf_port()}"
     begin = time.monotonic()
     message = refusal(ClusterOptions(scheduler=address))
     assert time.monotonic() - begin < 10
@@ -323,18 +346,63 @@ def test_an_address_where_nobody_listens(impatient: None) -> None:
     assert "check the address, or leave it out for a local cluster" in message
 
 
+def test_an_address_where_nobody_says_anything(impatient: None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        message = refusal(ClusterOptions(scheduler=address))
+    assert re.match(rf"no Dask scheduler answers at {address} \(\w.*\); something", message)
+
+
 def test_an_address_in_the_environment_where_nobody_listens(
     monkeypatch: pytest.MonkeyPatch, impatient: None
 ) -> None:
-    address = f"tcp://127.0.0.1:{free_port()}"
+    address = f"tcp://127.0.0.1:{deaf_port()}"
     monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", address)
     assert f"no Dask scheduler answers at {address}" in refusal(ClusterOptions())
 
 
 def test_the_file_of_a_scheduler_that_is_gone(tmp_path: Path, impatient: None) -> None:
     file = tmp_path / "scheduler.json"
-    file.write_text(json.dumps({"address": f"tcp://127.0.0.1:{free_port()}"}))
+    file.write_text(json.dumps({"address": f"tcp://127.0.0.1:{deaf_port()}"}))
     assert str(file) in refusal(ClusterOptions(scheduler_file=str(file)))
+
+
+def test_a_file_that_a_scheduler_is_about_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where both are started by one script: there is none, then a part of it, then all."""
+    file, waited = tmp_path / "scheduler.json", []
+    contents = iter(["", '{"address": "tcp', '{"address": "tcp://127.0.0.1:8786"}'])
+
+    def write_on(seconds: float) -> None:
+        waited.append(seconds)
+        file.write_text(next(contents))
+
+    monkeypatch.setattr("scrlm_dask.cluster.remote.time.sleep", write_on)
+    assert remote_module.address_in(str(file)) == "tcp://127.0.0.1:8786"
+    assert len(waited) == 3
+
+
+@pytest.mark.parametrize("content", [None, '{"address": "tcp'])
+def test_a_file_that_nobody_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    monkeypatch.setattr(remote_module, "_FILE_SECONDS", 0.2)
+    file = tmp_path / "scheduler.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ClusterError, match=r"scheduler\.json .*start one with `dask scheduler"):
+        remote_module.address_in(str(file))
+
+
+def test_a_file_of_something_else_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scrlm_dask.cluster.remote.time.sleep", pytest.fail)
+    (tmp_path / "other.json").write_text('{"colour": "red"}')
+    for file in (tmp_path / "other.json", tmp_path):
+        with pytest.raises(ClusterError, match="no scheduler's address"):
+            remote_module.address_in(str(file))
 
 
 # What follows runs in processes of its own: a client that did not start may stay the current one,
@@ -343,9 +411,10 @@ def test_the_file_of_a_scheduler_that_is_gone(tmp_path: Path, impatient: None) -
 _TRY = """
 import json, os, sys
 from scrlm_dask import cluster
+from scrlm_dask.cluster import remote
 from scrlm_dask.passes.clients import current_client
 
-cluster._CONNECT_TIMEOUT = 0.5
+remote._CONNECT_TIMEOUT = remote._FILE_SECONDS = 0.5
 kept, seen = [], {}
 for name, (environment, options) in json.loads(sys.argv[1]).items():
     os.environ.update(environment)
@@ -387,10 +456,10 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
     (folder / "empty.json").write_text("{}")
     (folder / "text.json").write_text("not JSON")
     return attempts(
-        timeout=30,
+        timeout=120,
         word=({}, {"scheduler": "nonsense"}),
         scheme=({}, {"scheduler": "foo://bar:1"}),
-        tls=({}, {"scheduler": f"tls://127.0.0.1:{free_port()}"}),
+        tls=({}, {"scheduler": f"tls://127.0.0.1:{deaf_port()}"}),
         empty_file=({}, {"scheduler_file": str(folder / "empty.json")}),
         text_file=({}, {"scheduler_file": str(folder / "text.json")}),
         empty_variable=({"DASK_SCHEDULER_ADDRESS": ""}, {"nworkers": 0, "nthreads": 1}),
@@ -419,9 +488,9 @@ class TestWhatIsNoScheduler:
     def test_an_empty_variable_is_no_address(self, seen: Any) -> None:
         assert seen["empty_variable"]["text"] == "1 thread of this process"
 
-    def test_a_file_that_does_not_exist_is_not_waited_for(self, tmp_path: Path) -> None:
+    def test_a_file_that_never_comes_is_not_waited_for_for_ever(self, tmp_path: Path) -> None:
         file = str(tmp_path / "scheduler.json")
-        seen = attempts(timeout=5, missing=({}, {"scheduler_file": file}))
+        seen = attempts(timeout=60, missing=({}, {"scheduler_file": file}))
         assert seen["missing"]["error"] == "ClusterError"
         assert file in seen["missing"]["text"]
 
@@ -465,3 +534,64 @@ if __name__ == "__main__":
         threads = {n for w in model.record_["workers"].values() for n in w["threads"].values()}
         print(threads)
 """
+
+
+def test_a_worker_with_little_memory_does_not_read_ahead_and_none_ever_pauses() -> None:
+    with connect(ClusterOptions(nworkers=1, nthreads=1, memory_limit="1GB")):
+        client = current_client()
+        assert client is not None
+        assert list(client.nthreads().values()) == [1]
+        (pause,) = client.run(_pause_share).values()
+        assert pause is False
+
+
+def _pause_share(dask_worker: Any) -> Any:
+    return dask_worker.memory_manager.memory_pause_fraction
+
+
+def test_a_scheduler_that_is_lost_between_two_phases_is_told_as_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Gone:
+        def run(self, *args: object, **kwargs: object) -> None:
+            raise OSError("Timed out trying to connect")
+
+    monkeypatch.setattr("scrlm_dask.passes.clients.current_client", Gone)
+    with pytest.raises(ClusterError, match=r"was lost .* run the command again"):
+        process_reports()
+
+
+# --- a client of the caller's own, without workers yet -----------------------------------------
+
+
+@contextmanager
+def no_workers_yet() -> Iterator[LocalCluster]:
+    with (
+        LocalCluster(
+            n_workers=0, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster),
+    ):
+        yield cluster
+
+
+def test_no_workers_are_named_and_the_way_out() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    words = r"the scheduler at inproc://.* has had no workers for 0\.2 s; start some"
+    with dask.config.set({"scrlm.wait-workers": "0.2s"}), no_workers_yet():
+        for features in (x, da.from_array(x, chunks=(20, 3))):
+            with pytest.raises(ClusterError, match=words):
+                fit(features, FitConfig(rho=0.5))
+            with pytest.raises(ClusterError, match=words):
+                kmeans(features, KMeansConfig(2))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_an_adaptive_cluster_is_given_a_reason_to_start(lazy: bool) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    with no_workers_yet() as cluster:
+        cluster.adapt(minimum=0, maximum=1, interval="50ms", wait_count=1000)
+        features = da.from_array(x, chunks=(20, 3)) if lazy else x
+        config = FitConfig(rho=0.5, n_clusters=2, n_candidates=40)
+        found = fit(features, config, collect_labels=True)
+    assert len(found.labels) == 40

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, asdict, fields
 from decimal import Decimal
 from typing import Any
 
@@ -29,7 +29,8 @@ def test_what_must_be_a_finite_number_above_0(name: str, value: Any) -> None:
         FitConfig(**{name: value})
     message = str(caught.value)
     assert message.startswith(f"{name} is {value!r}; ")
-    assert message.endswith("it must be a finite number above 0")
+    other = ", or 'auto'" if name == "rho" else ""
+    assert message.endswith(f"it must be a finite number above 0{other}")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_an_integer_that_no_float_holds_is_refused() -> None:
 @pytest.mark.parametrize("kind", ["bogus", "", "Standardize", None, True, 1, ["none"]])
 def test_an_unknown_preprocessing_is_refused_with_those_that_exist(kind: Any) -> None:
     with pytest.raises(InputError) as caught:
-        FitConfig(preprocess=kind)
+        FitConfig(rho=0.5, preprocess=kind)
     expected = "it must be one of none, center, standardize, scale, l2"
     assert str(caught.value) == f"preprocess is {kind!r}; {expected}"
 
@@ -91,23 +92,50 @@ def test_numpy_scalars_become_plain_numbers() -> None:
         seed=np.uint64(7),  # type: ignore[arg-type]
         refine=np.int64(8),  # type: ignore[arg-type]
         robust=np.False_,  # type: ignore[arg-type]
+        prune=np.int8(9),  # type: ignore[arg-type]
+        margins=np.True_,  # type: ignore[arg-type]
     )
     values = [getattr(config, field.name) for field in fields(config)]
-    assert values == [0.25, 2.0, 3, 4, 5, 6, "standardize", 7, False, LloydConfig(8), False]
-    kinds = [float, float, int, int, int, int, str, int, bool, LloydConfig, bool]
+    plain = [
+        0.25,
+        2.0,
+        3,
+        4,
+        5,
+        6,
+        "standardize",
+        7,
+        False,
+        LloydConfig(8),
+        False,
+        9,
+        True,
+        "greedy",
+    ]
+    assert values == plain
+    kinds = [float, float, int, int, int, int, str, int, bool, LloydConfig, bool, int, bool]
+    kinds += [str]
     assert [type(value) for value in values] == kinds
 
 
 def test_the_defaults_are_the_papers() -> None:
+    """But for rho, which is chosen; with a rho of its own a fit is the paper's throughout."""
     config = FitConfig()
-    assert (config.rho, config.F, config.preprocess) == (0.5, 2.5, "standardize")
+    assert (config.rho, config.F, config.preprocess) == ("auto", 2.5, "standardize")
     assert (config.n_clusters, config.n_candidates, config.loss_rows) == (None, "auto", "all")
     assert (config.min_neighbors, config.seed) == (1, 0)
+    assert (config.polish, config.refine.max_iter) == (False, 0)
+    assert (config.extraction, config.robust, config.samples) == ("auto", "auto", True)
+    given = FitConfig(rho=0.5)
+    assert (given.extraction, given.robust, given.samples) == ("greedy", True, False)
+    # all else is left as it was
+    settled = {"rho": 0.5, "extraction": "greedy", "robust": True}
+    assert asdict(given) == asdict(config) | settled
 
 
 def test_a_config_does_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
-        FitConfig().rho = 1.0  # type: ignore[misc]
+        FitConfig(rho=0.5).rho = 1.0  # type: ignore[misc]
 
 
 # --- what the data fills in ---------------------------------------------------------------------
@@ -124,24 +152,24 @@ def test_a_config_does_not_change() -> None:
     ],
 )
 def test_as_many_candidates_as_the_theory_asks_for(n_clusters: int, expected: int) -> None:
-    resolved = FitConfig(n_clusters=n_clusters).resolve(10**6)
+    resolved = FitConfig(rho=0.5, n_clusters=n_clusters).resolve(10**6)
     assert resolved.n_candidates == expected
 
 
 def test_no_more_candidates_than_rows() -> None:
-    assert FitConfig(n_clusters=10).resolve(104).n_candidates == 104
-    assert FitConfig(n_clusters=10).resolve(103).n_candidates == 103
-    assert FitConfig(n_clusters=10).resolve(1).n_candidates == 1
+    assert FitConfig(rho=0.5, n_clusters=10).resolve(104).n_candidates == 104
+    assert FitConfig(rho=0.5, n_clusters=10).resolve(103).n_candidates == 103
+    assert FitConfig(rho=0.5, n_clusters=10).resolve(1).n_candidates == 1
 
 
 def test_without_a_number_of_clusters_candidates_are_drawn_for_1000() -> None:
     assert ASSUMED_CLUSTERS == 1000
-    assert FitConfig().resolve(10**6).n_candidates == 16125
-    assert FitConfig().resolve(500).n_candidates == 500
+    assert FitConfig(rho=0.5).resolve(10**6).n_candidates == 16125
+    assert FitConfig(rho=0.5).resolve(500).n_candidates == 500
 
 
 def test_what_was_asked_for_is_what_is_taken() -> None:
-    asked = FitConfig(n_clusters=10, n_candidates=7, loss_rows=20)
+    asked = FitConfig(rho=0.5, n_clusters=10, n_candidates=7, loss_rows=20)
     resolved = asked.resolve(30)
     assert resolved.asked is asked
     assert (resolved.n_rows, resolved.n_candidates, resolved.loss_rows) == (30, 7, 20)
@@ -149,9 +177,9 @@ def test_what_was_asked_for_is_what_is_taken() -> None:
 
 
 def test_all_rows_judge_unless_told() -> None:
-    assert FitConfig().resolve(30).loss_rows == 30
-    assert FitConfig().resolve(30).loss_on_all_rows
-    assert FitConfig(loss_rows=30).resolve(30).loss_on_all_rows
+    assert FitConfig(rho=0.5).resolve(30).loss_rows == 30
+    assert FitConfig(rho=0.5).resolve(30).loss_on_all_rows
+    assert FitConfig(rho=0.5, loss_rows=30).resolve(30).loss_on_all_rows
 
 
 @pytest.mark.parametrize("name", ["n_candidates", "loss_rows"])

@@ -17,7 +17,7 @@ from backends import backend
 from numpy.typing import NDArray
 
 import scrlm_dask
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import ClusterError, InputError, StoreError
 from scrlm_dask.storage.features import block_arrays
 from scrlm_dask.storage.manifest import check_digest, missing_blocks, read_manifest
 
@@ -93,12 +93,14 @@ def test_a_path_that_only_the_client_sees(tmp_path: Path, monkeypatch: pytest.Mo
     mine = Path("/proc/self/cwd/x.zarr")
     with backend("one thread"):
         scrlm_dask.write_features(lazy(ROWS), mine)
+        opened = scrlm_dask.open_features(mine)
     assert zarr.open_array(mine / "features", mode="r").shape == ROWS.shape
-    opened = scrlm_dask.open_features(mine)
+    with pytest.raises(ClusterError, match=r"do not see /proc/self/cwd/x\.zarr"):
+        scrlm_dask.open_features(mine)
     with pytest.raises(StoreError, match=r"cwd/x\.zarr/features does not exist"):
         opened.sum().compute()
     # nor do workers write to a place that is not the client's
-    with pytest.raises(StoreError, match=r"cwd/y\.zarr does not exist"):
+    with pytest.raises(ClusterError, match=r"do not see /proc/self/cwd/y\.zarr"):
         scrlm_dask.write_features(lazy(ROWS), "/proc/self/cwd/y.zarr")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.zarr"]
 

@@ -14,7 +14,7 @@ import scrlm_dask
 HEAVY = {
     *("numpy", "scipy", "numba", "llvmlite", "sklearn", "pandas", "matplotlib"),
     *("dask", "distributed", "zarr", "numcodecs", "fsspec", "bokeh", "tornado", "threadpoolctl"),
-    *("pyarrow", "h5py"),
+    *("pyarrow", "h5py", "PIL", "torch"),
     *("s3fs", "botocore", "aiohttp"),
 }
 

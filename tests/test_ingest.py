@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import h5py
 import numpy as np
+import pandas
+import pyarrow as pa
 import pytest
 import zarr
 from backends import backend
@@ -22,6 +25,7 @@ from scrlm_dask.events import Note
 from scrlm_dask.pipeline import IngestConfig, check_ingest, ingest
 from scrlm_dask.sources.registry import SourceOptions
 from scrlm_dask.storage.arrays import read_rows
+from scrlm_dask.storage.description import describe_store
 from scrlm_dask.storage.features import block_arrays, open_features_store
 from scrlm_dask.storage.manifest import check_digest, missing_blocks, read_manifest
 
@@ -274,6 +278,137 @@ class TestLabelsAndIds:
         paths, _ = write_csv(tmp_path, drawn(3))
         with pytest.raises(InputError, match=r"no column 'label' \(it has f0, f1, f2, f3\)"):
             run(paths, tmp_path / "out", labels="label")
+
+
+TEXTS = ["owl", "cat", "-1", "dog", "cat", "-1", "übung, x", "cat"] * 5
+NAMES = ["cat", "dog", "owl", "übung, x"]
+NUMBERS = [-1 if text == "-1" else NAMES.index(text) for text in TEXTS]
+
+
+def with_texts(kind: str, folder: Path) -> tuple[Path, str]:
+    """40 rows with labels that are texts: the source, and what --labels is given."""
+    x, path = drawn(40), folder / f"x.{kind}"
+    frame = pandas.DataFrame({"kind": TEXTS, **{f"f{i}": x[:, i] for i in range(P)}})
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    elif kind == "parquet":
+        frame.to_parquet(path, index=False, row_group_size=7)
+    elif kind == "arrow":
+        table = pa.Table.from_pandas(frame.astype({"kind": "category"}), preserve_index=False)
+        with pa.ipc.new_stream(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=9)
+    elif kind == "h5":
+        with h5py.File(path, "w") as file:
+            file["x"], file["kind"] = x, TEXTS
+    else:
+        path = folder / "x.npy"
+        np.save(path, x)
+        np.save(folder / "kind.npy", np.array(TEXTS))
+        return path, str(folder / "kind.npy")
+    return path, "kind"
+
+
+class TestLabelsThatAreTexts:
+    @pytest.mark.parametrize("kind", ["csv", "parquet", "arrow", "h5", "npy"])
+    @pytest.mark.parametrize("shuffle", [False, True])
+    def test_they_are_numbered_in_their_order(
+        self, tmp_path: Path, kind: str, shuffle: bool
+    ) -> None:
+        path, labels = with_texts(kind, tmp_path)
+        done = run([path], tmp_path / "out", labels=labels, shuffle=shuffle)
+        assert done.label_names == tuple(NAMES)
+        assert zarr.open_group(tmp_path / "out", mode="r").attrs["label_names"] == NAMES
+        found, rows = stored(tmp_path / "out", "labels"), stored(tmp_path / "out")
+        assert found.dtype == np.int32
+        order = [int(np.flatnonzero((drawn(40) == row).all(axis=1))[0]) for row in rows]
+        assert (order == list(range(40))) != shuffle
+        assert found.tolist() == [NUMBERS[row] for row in order]
+        check_digest(tmp_path / "out", 0, *block_arrays(tmp_path / "out", 0, 10))
+        assert describe_store(tmp_path / "out").label_names == tuple(NAMES)
+
+    def test_only_those_of_the_rows_that_are_taken(self, tmp_path: Path) -> None:
+        path, labels = with_texts("csv", tmp_path)
+        assert run([path], tmp_path / "out", labels=labels, limit=2).label_names == ("cat", "owl")
+        assert stored(tmp_path / "out", "labels").tolist() == [1, 0]
+
+    def test_outliers_may_come_first(self, tmp_path: Path) -> None:
+        (tmp_path / "x.csv").write_text("kind,a,b\n-1,1,2\n-1,3,4\nowl,5,6\ncat,7,8\n-1,9,9\n")
+        done = run([tmp_path / "x.csv"], tmp_path / "out", labels="kind")
+        assert done.label_names == ("cat", "owl")
+        assert stored(tmp_path / "out", "labels").tolist() == [-1, -1, 1, 0, -1]
+
+    @pytest.mark.cluster
+    @pytest.mark.parametrize("name", ["three threads", "two workers of two threads"])
+    def test_by_several_workers(self, tmp_path: Path, name: str) -> None:
+        path, labels = with_texts("parquet", tmp_path)
+        with backend(name):
+            ingest([path], tmp_path / "out", IngestConfig(labels=labels, chunk_bytes=80))
+        assert stored(tmp_path / "out", "labels").tolist() == NUMBERS
+
+    def test_it_is_said_once(self, tmp_path: Path) -> None:
+        path, labels = with_texts("csv", tmp_path)
+        heard: list[Any] = []
+        ingest([path], tmp_path / "out", IngestConfig(labels=labels), listener=heard.append)
+        notes = [event.text for event in heard if isinstance(event, Note)]
+        assert len(notes) == 2
+        assert "first line is taken as names" in notes[0]
+        assert "4 names, sorted, are numbered from 0 on" in notes[1]
+
+    def test_what_was_stopped_goes_on_with_the_same_numbers(self, tmp_path: Path) -> None:
+        path, labels = with_texts("csv", tmp_path)
+        config = IngestConfig(labels=labels, chunk_bytes=10 * ROW_BYTES)
+        with dask.config.set(scheduler="sync"):
+            with pytest.raises(StoppedError):
+                ingest([path], tmp_path / "out", config, listener=stop_after(2))
+            heard: list[Any] = []
+            done = ingest([path], tmp_path / "out", config, listener=heard.append)
+        assert done.kept_blocks == 2
+        assert "names" not in [e.name for e in heard if type(e).__name__ == "PhaseStarted"]
+        assert stored(tmp_path / "out", "labels").tolist() == NUMBERS
+
+    @pytest.mark.parametrize("text", ["", " ", "nan", "NaN", "-1.0", "-01"])
+    def test_what_may_be_an_outlier_is_no_class(self, tmp_path: Path, text: str) -> None:
+        np.save(tmp_path / "x.npy", drawn(4))
+        np.save(tmp_path / "y.npy", np.array(["b", "a", text, "b"]))
+        words = rf"row 2 of .*y\.npy has the label {text!r}, .*write -1 for outliers"
+        with pytest.raises(InputError, match=words):
+            run([tmp_path / "x.npy"], tmp_path / "out", labels=str(tmp_path / "y.npy"))
+        assert not (tmp_path / "out").exists()
+
+    def test_names_of_rows_are_no_classes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("scrlm_dask.sources.numbered._MOST_NAMES", 20)
+        np.save(tmp_path / "x.npy", drawn(40))
+        np.save(tmp_path / "y.npy", np.array([f"{i}.jpg" for i in range(40)]))
+        with pytest.raises(InputError, match=r"more than 20 different texts, .*--ids"):
+            run([tmp_path / "x.npy"], tmp_path / "out", labels=str(tmp_path / "y.npy"))
+
+
+def test_the_columns_that_features_come_from(tmp_path: Path) -> None:
+    path, labels = with_texts("csv", tmp_path)
+    assert run([path], tmp_path / "out", labels=labels).columns == ("f0", "f1", "f2", "f3")
+    path, labels = with_texts("parquet", tmp_path)
+    options = SourceOptions(exclude=("f1", "f2"))
+    assert run([path], tmp_path / "out", options, labels=labels).columns == ("f0", "f3")
+    np.testing.assert_array_equal(stored(tmp_path / "out"), drawn(40)[:, [0, 3]])
+    np.save(tmp_path / "x.npy", drawn(3))
+    assert run([tmp_path / "x.npy"], tmp_path / "out").columns == ()
+
+
+@pytest.mark.parametrize("headers", [4, 3])
+def test_a_header_of_many_files_is_said_once(tmp_path: Path, headers: int) -> None:
+    for i in range(4):
+        names = "a,b,k,n" if i < headers else ""
+        values = np.column_stack([np.arange(8).reshape(4, 2), np.arange(4), np.arange(4)])
+        np.savetxt(tmp_path / f"{i}.csv", values, "%d", ",", header=names, comments="")
+    heard: list[Any] = []
+    config = IngestConfig(labels="k", ids="n") if headers == 4 else IngestConfig()
+    ingest([tmp_path / "*.csv"], tmp_path / "out", config, listener=heard.append)
+    said = [event.text for event in heard if isinstance(event, Note)]
+    some = "" if headers == 4 else " (of 3 of the 4 files)"
+    line = "the first line is taken as names of columns"
+    assert said == [f"{tmp_path}/0.csv and 3 more: {line}{some}"]
 
 
 class StoppedError(Exception):

@@ -288,6 +288,23 @@ class TestSampleWeights:
         np.testing.assert_array_equal(np.repeat(a.labels, weights), b.labels)
         np.testing.assert_allclose(a.model.weights, b.model.weights)
 
+    def test_rounds_are_those_that_took_place(self) -> None:
+        assert run(noise(400, 3), 5, init="k-means||").record["init"]["rounds"] == ROUNDS
+        # all rows are served by the first that was drawn
+        alike = run(np.ones((50, 3)), 5, init="k-means||").record["init"]
+        assert alike == {"drawn_rows": 1, "rounds": 0}
+
+    def test_the_record_says_where_centers_come_from(self, tmp_path: Path) -> None:
+        x = noise(100, 3)
+        np.save(tmp_path / "c.npy", x[:4])
+        first = run(x, 4, centers=x[:4], out=tmp_path / "run")
+        assert first.record["init"] == {"centers": "array"}
+        assert run(x, 4, centers=first.model).record["init"] == {"centers": "model"}
+        for path in (tmp_path / "run", tmp_path / "c.npy"):
+            assert run(x, 4, centers=path).record["init"] == {"centers": str(path)}
+            found = scrlm_dask.KMeans(4, init=path).fit(x)
+            assert found.record_["init"] == {"centers": str(path)}
+
     @pytest.mark.parametrize("init", WAYS)
     def test_rows_of_no_weight_are_never_drawn(self, init: Init) -> None:
         x = noise(400, 3)

@@ -74,7 +74,7 @@ def test_offences_are_found() -> None:
     assert offences(sources(PACKAGE / "pipeline"), "scrlm_dask.passes")
 
 
-UPPER = ("pipeline", "estimators")
+UPPER = ("pipeline", "estimators", "rivals", "experiments")
 FORBIDDEN = {
     "kernels": (
         *BACKENDS,
@@ -90,7 +90,31 @@ FORBIDDEN = {
         *("dask", "distributed", "click"),
         *(f"scrlm_dask.{name}" for name in ("passes", "cluster", "events", *UPPER)),
     ),
+    # a model and nothing around it: what is encoded, and where it goes, others know
+    "encoders": (
+        *("dask", "distributed", "zarr", "click"),
+        *(f"scrlm_dask.{name}" for name in ("storage", "sources", "passes", "cluster", "events")),
+        *(f"scrlm_dask.{name}" for name in UPPER),
+    ),
+    # events in, pictures and lines out; storage, passes and the pipeline tell it, not the reverse
+    "watching": (
+        *("zarr", "click", "numba"),
+        *(f"scrlm_dask.{name}" for name in ("storage", "sources", "passes", "cluster", *UPPER)),
+    ),
+    # a run that is over: it needs its files and no cluster
+    "reporting": (
+        *("dask", "distributed", "click"),
+        *(f"scrlm_dask.{name}" for name in ("passes", "cluster", "watching", *UPPER)),
+    ),
     "passes": ("click", *(f"scrlm_dask.{name}" for name in ("cluster", *UPPER))),
+    "estimators": (
+        "click",
+        *(f"scrlm_dask.{name}" for name in ("rivals", "experiments", "cluster")),
+    ),
+    # beside the estimators, one of which it compares; workers are no business of its own
+    "rivals": ("click", "distributed", "zarr", "scrlm_dask.cluster", "scrlm_dask.experiments"),
+    # on top of everything but the command line
+    "experiments": ("click", "zarr", "scrlm_dask.cluster"),
 }
 
 
@@ -119,21 +143,34 @@ def test_of_the_sources_only_the_zarr_source_knows_zarr() -> None:
 def test_libraries_of_formats_are_imported_when_they_are_needed() -> None:
     """They are an extra: `require` names it where they are missing."""
     assert offences(sources(PACKAGE, CLI), "pyarrow", "h5py", "datasets") == []
+    assert offences(sources(PACKAGE, CLI), "PIL", "torch", "torchvision", "open_clip") == []
+    assert offences(sources(PACKAGE, CLI), "sentence_transformers", "transformers") == []
+    assert offences(sources(PACKAGE, CLI), "dask_jobqueue", "dask_kubernetes", "asyncssh") == []
+
+
+def test_rivals_of_other_packages_are_imported_in_one_file() -> None:
+    others = [path for path in sources(PACKAGE, CLI) if path.name != "peers.py"]
+    assert offences(others, "faiss", "dask_ml", "superkmeans") == []
 
 
 def test_the_pipeline_does_not_import_the_estimator_or_a_cluster() -> None:
     assert (
         offences(
-            sources(PACKAGE / "pipeline"), "scrlm_dask.estimators", "scrlm_dask.cluster", "click"
+            sources(PACKAGE / "pipeline"),
+            *(f"scrlm_dask.{name}" for name in ("estimators", "rivals", "experiments", "cluster")),
+            "click",
         )
         == []
     )
 
 
-@pytest.mark.parametrize("name", ["errors", "events", "config", "model", "resources", "cluster"])
+@pytest.mark.parametrize(
+    "name", ["errors", "events", "config", "model", "resources", "ahead", "extras", "cluster"]
+)
 def test_what_everybody_uses_uses_nobody(name: str) -> None:
     upper = tuple(f"scrlm_dask.{module}" for module in ("storage", "sources", "passes", *UPPER))
-    assert offences([PACKAGE / f"{name}.py"], *upper) == []
+    found = sources(PACKAGE / name) if (PACKAGE / name).is_dir() else [PACKAGE / f"{name}.py"]
+    assert offences(found, *upper) == []
 
 
 def test_pictures_are_made_of_what_kernels_found() -> None:

@@ -177,7 +177,11 @@ def test_no_cluster_at_all_is_an_answer(tmp_path: Any) -> None:
     heard: list[Any] = []
     out = tmp_path / "run"
     found = fit(
-        x, FitConfig(preprocess="none"), out=out, collect_labels=True, listener=heard.append
+        x,
+        FitConfig(rho=0.5, preprocess="none"),
+        out=out,
+        collect_labels=True,
+        listener=heard.append,
     )
     assert found.model.n_clusters == 0
     assert found.labels is not None
@@ -193,11 +197,11 @@ def test_too_few_candidates_are_spoken_of(tmp_path: Any) -> None:
     x = synth_block(spec, true_mixture(spec), 0, 2000).features
     for candidates, warned in ((100, True), (250, False)):
         heard: list[Any] = []
-        fit(x, FitConfig(n_candidates=candidates), listener=heard.append)
+        fit(x, FitConfig(rho=0.5, n_candidates=candidates), listener=heard.append)
         notes = [event.text for event in heard if isinstance(event, Note)]
         assert any("candidates are few for" in text for text in notes) == warned
     with pytest.warns(scrlm_dask.ScrlmWarning, match="candidates are few"):
-        fit(x, FitConfig(n_candidates=100))  # who does not listen is warned all the same
+        fit(x, FitConfig(rho=0.5, n_candidates=100))  # who does not listen is warned all the same
 
 
 def test_one_cluster_of_everything_is_spoken_of() -> None:
@@ -209,7 +213,7 @@ def test_one_cluster_of_everything_is_spoken_of() -> None:
 def test_errors_are_themselves_inside_an_event_loop() -> None:
     # as in a notebook, whose cells run inside one
     async def cell() -> None:
-        fit(np.full((10, 2), np.nan, np.float32), FitConfig())
+        fit(np.full((10, 2), np.nan, np.float32), FitConfig(rho=0.5))
 
     with pytest.raises(scrlm_dask.InputError, match="row 0"):
         asyncio.run(cell())
@@ -368,7 +372,7 @@ def test_constant_features_are_handled(mixture: NDArray[np.float32]) -> None:
         assert np.isfinite(found.model.sigmas).all()
         assert np.isfinite(found.model.means).all()
     constant = np.full((50, 4), 3.0, np.float32)
-    found = run(constant, FitConfig())
+    found = run(constant, FitConfig(rho=0.5))
     assert found.model.n_clusters == 1
     assert found.model.sigmas.tolist() == [0.0]
     assert found.model.weights.tolist() == [1.0]
@@ -381,7 +385,7 @@ def test_nan_is_named_by_row_and_block(mixture: NDArray[np.float32], block_rows:
             x = mixture[:1000].copy()
             x[637, 5] = bad
             # few candidates, so that the survey need not meet the row
-            config = FitConfig(n_candidates=3, preprocess=preprocess)
+            config = FitConfig(rho=0.5, n_candidates=3, preprocess=preprocess)
             with pytest.raises(
                 scrlm_dask.InputError, match=rf"row 637 \(block {637 // block_rows}\)"
             ):

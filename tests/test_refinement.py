@@ -213,9 +213,9 @@ def test_no_parameter_of_kmeans_without_effect(change: dict[str, Any]) -> None:
 
 def test_robust_has_to_do_with_iterations() -> None:
     with pytest.raises(scrlm_dask.InputError, match=r"robust is False.*--kmeans-iter"):
-        FitConfig(robust=False)
+        FitConfig(rho=0.5, robust=False)
     with pytest.raises(scrlm_dask.InputError, match="robust is 'no'; it must be True or False"):
-        FitConfig(robust="no")  # type: ignore[arg-type]
+        FitConfig(rho=0.5, robust="no")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

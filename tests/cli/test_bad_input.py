@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 
+import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zarr
 
@@ -71,7 +75,39 @@ class TestFeaturesThatAreNone:
                 path.mkdir()
                 (path / "zarr.json").write_text('{"zarr_format": 3, "node')
         words = (str(path), "give the path of")
-        refused("fit", path, "--out", out, words=words)
+        done = refused("fit", path, "--out", out, words=words)
+        assert "NotFoundError" not in done.stderr
+
+    @pytest.mark.parametrize("command", ["fit", "kmeans", "predict", "inspect"])
+    @pytest.mark.parametrize("name", ["a b.csv", "a.npy", "a.parquet", "a.h5", "a.npz", "shards"])
+    def test_files_that_are_not_ingested_yet(
+        self, refused, round_trip, out, tmp_path, command, name
+    ):
+        path, x = tmp_path / name, np.ones((4, 3), np.float32)
+        match name.split(".")[-1]:
+            case "csv":
+                np.savetxt(path, x, delimiter=",")
+            case "npy":
+                np.save(path, x)
+            case "npz":
+                np.savez(path, x)
+            case "parquet":
+                pq.write_table(pa.table({"a": x[:, 0]}), path)
+            case "h5":
+                with h5py.File(path, "w") as file:
+                    file["x"] = x
+            case "shards":
+                path.mkdir()
+                np.save(path / "0.npy", x)
+        args = {
+            "fit": ("fit", path, "--out", out),
+            "kmeans": ("kmeans", path, "--clusters", 2, "--out", out),
+            "predict": ("predict", round_trip.run, path, "--out", out),
+            "inspect": ("inspect", path),
+        }[command]
+        kind = {"shards": "npy folder", "a.h5": "hdf5 file"}.get(name, f"{path.suffix[1:]} file")
+        words = (f"{path} is a {kind}", f"`scrlm ingest {shlex.quote(str(path))} OUT.zarr`")
+        assert "NotFoundError" not in refused(*args, words=words).stderr
 
     def test_a_group_without_features_says_what_it_holds(self, refused, store, out, tmp_path):
         path = tmp_path / "group.zarr"
@@ -115,7 +151,7 @@ class TestBadNumbersInFeatures:
     """In row 3333, which is in the last of the blocks of 1024 rows, and no candidate."""
 
     ROW, BLOCK = 3333, 3
-    OPTIONS = ("--block-rows", 1024, "--candidates", 50)
+    OPTIONS = ("--rho", 0.5, "--block-rows", 1024, "--candidates", 50)
 
     @pytest.fixture(params=["nan", "inf", "-inf"])
     def bad_features(self, request, store, tmp_path, rows):
@@ -343,6 +379,31 @@ def test_options_that_exclude_each_other(invoke, round_trip, out, command, optio
     }[command]
     invoke(command, *args, *options, threads=False).refused(*words, code=USAGE)
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "code"),
+    [
+        (("--stall-timeout", ""), ("--stall-timeout", "not a duration"), USAGE),
+        (("--stall-timeout", " "), ("--stall-timeout", "not a duration"), USAGE),
+        (("--max-time", "1e999h"), ("--max-time", "1e999h", "not a duration"), USAGE),
+        (("--wait-workers", "1e999"), ("--wait-workers", "not a duration"), USAGE),
+        (("--wait-workers", "nan"), ("--wait-workers", "not a duration"), USAGE),
+        (("--storage-option", "a=" + "[" * 10**5), ("the value of a is not valid JSON",), USAGE),
+        (("--memory-limit", "1e999GB"), ("memory limit", "1e999GB"), REFUSED),
+        (("--scheduler", "tcp://[::1"), ("'tcp://[::1' is not an address",), REFUSED),
+    ],
+)
+def test_values_that_are_none(invoke, round_trip, out, options, words, code):
+    done = invoke("fit", round_trip.features, "--out", out, *options, threads=False)
+    done.refused(*words, code=code)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("size", ["", " ", "1e999GB", "nan"])
+def test_sizes_that_are_none(refused, out, size):
+    args = ("--rows", 50, "--features", 4, "--clusters", 2, "--chunk-size", size)
+    refused("synth", out, *args, words=("--chunk-size", "like 64MB"), code=USAGE)
 
 
 class TestOutputThatExists:

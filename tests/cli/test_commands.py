@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -81,7 +82,7 @@ def test_fit_writes_labels_cut_like_the_features(round_trip):
 def test_blocks_are_whole_chunks_unless_told_otherwise(invoke, features, tmp_path):
     """Chunks of 1024 rows are small: all four make one block, and the labels one chunk."""
     out = tmp_path / "run"
-    invoke("fit", features, "--out", out).ok()
+    invoke("fit", features, "--rho", 0.5, "--out", out).ok()
     assert zarr.open_array(out / "labels.zarr" / "labels", mode="r").chunks == (ROWS,)
 
 
@@ -170,8 +171,25 @@ def test_evaluate_finds_an_easy_mixture_solved(round_trip):
     assert found["largest_sigma_error"] < 0.05
 
 
+def test_what_predict_wrote_is_evaluated(round_trip, invoke, tmp_path, truth):
+    """Against the labels of the features that were labelled, or those that are given."""
+    whole = round_trip.outcomes["evaluate"].json()
+    scores = {name: value for name, value in whole.items() if not name.endswith("_error")}
+    assert invoke("evaluate", round_trip.predicted, "--json").json() == scores
+    np.save(tmp_path / "y.npy", truth)
+    given = ("--truth", tmp_path / "y.npy", "--json")
+    assert invoke("evaluate", round_trip.predicted, *given).json() == scores
+    assert invoke("evaluate", round_trip.run / "labels.zarr", *given).json() == scores
+    done = invoke("evaluate", round_trip.run / "labels.zarr")
+    done.refused("not known where the features of these labels lie", "--truth FILE")
+    invoke("evaluate", round_trip.features).refused("is not a run directory", "scrlm predict")
+
+
 def test_predict_gives_the_labels_of_the_fit(round_trip, files_of):
     fitted, predicted = files_of(round_trip.run / "labels.zarr"), files_of(round_trip.predicted)
+    attributes = json.loads(predicted.pop("zarr.json"))["attributes"]
+    assert attributes.pop("features") == str(round_trip.features)
+    assert attributes == json.loads(fitted.pop("zarr.json"))["attributes"]
     assert fitted == predicted
     said = round_trip.outcomes["predict"].json()
     outliers = round_trip.outcomes["fit"].json()["outliers"]
@@ -263,7 +281,7 @@ class TestOptionsOfFit:
     def fit(self, invoke, features, tmp_path, record_of):
         def run(*options, name="run"):
             out = tmp_path / name
-            invoke("fit", features, "--out", out, *options).ok()
+            invoke("fit", features, "--rho", 0.5, "--out", out, *options).ok()
             return zarr.open_group(out / "model.zarr", mode="r"), record_of(out)
 
         return run
@@ -337,7 +355,9 @@ class TestOptionsOfFit:
         np.testing.assert_array_equal(model["center_rows"][:], whole["center_rows"][:])
 
     def test_nthreads(self, invoke, features, tmp_path):
-        done = invoke("fit", features, "--out", tmp_path / "run", "--nthreads", 3).ok()
+        done = invoke(
+            "fit", features, "--rho", 0.5, "--out", tmp_path / "run", "--nthreads", 3
+        ).ok()
         assert "3 threads" in done.stderr
 
 
@@ -364,7 +384,7 @@ def test_fit_takes_features_in_many_forms(invoke, features, store, tmp_path, row
             store(path, rows, compressors="auto")
     out = tmp_path / "run"
     blocks = ("--block-rows", 900)
-    invoke("fit", path, "--out", out, "--candidates", 200, *blocks).ok()
+    invoke("fit", path, "--rho", 0.5, "--out", out, "--candidates", 200, *blocks).ok()
     np.save(tmp_path / "truth.npy", truth)
     found = invoke("evaluate", out, "--truth", tmp_path / "truth.npy", "--json").json()
     assert found["accuracy"] == 1.0
@@ -374,7 +394,7 @@ def test_a_fit_that_finds_nothing_is_a_result_like_any_other(
     invoke, features, tmp_path, labels_of, record_of
 ):
     run, out = tmp_path / "run", tmp_path / "labels.zarr"
-    done = invoke("fit", features, "--out", run, "--rho", 1e-6, "--json")
+    done = invoke("fit", features, "--rho", 0.5, "--out", run, "--rho", 1e-6, "--json")
     assert done.json()["clusters"] == 0
     assert "no cluster found" in done.stderr
     assert "larger rho" in done.stderr

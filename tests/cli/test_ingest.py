@@ -8,7 +8,6 @@ import pickle
 import signal
 import struct
 import subprocess
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -87,9 +86,32 @@ class TestTheCommand:
             "kept_blocks": 0,
             "dropped_rows": 0,
             "bytes": X.nbytes,
+            "columns": [],
+            "label_names": None,
         }
         np.testing.assert_array_equal(stored(out), X)
         assert "rows/s" in done.stderr
+
+    def test_columns_and_names_of_labels(self, invoke, tmp_path, out):
+        names = [f"f{i}" for i in range(P)]
+        table = {"file": ["x"] * ROWS, "kind": ["owl", "cat"] * (ROWS // 2)}
+        table |= {name: X[:, i] for i, name in enumerate(names)}
+        pq.write_table(pa.table(table), tmp_path / "x.parquet")
+        args = ("ingest", tmp_path / "x.parquet", out, "--labels", "kind")
+        invoke(*args).refused("column 'file'", "--exclude file")
+        found = invoke(*args, "--exclude", "file", "--json").json()
+        assert (found["columns"], found["label_names"]) == (names, ["cat", "owl"])
+        done = invoke(*args, "--exclude", "file", "--overwrite").ok()
+        for words in ("f0, f1, f2, f3, f4, ... (6 in all)", "cat, owl"):
+            assert words in done.stdout
+        assert invoke("inspect", out, "--json").json()["label_names"] == ["cat", "owl"]
+        assert "int32, for cat, owl" in invoke("inspect", out).ok().stdout
+
+    def test_a_seed_is_for_a_shuffle(self, invoke, tmp_path, out):
+        np.save(tmp_path / "x.npy", X)
+        done = invoke("ingest", tmp_path / "x.npy", out, "--seed", 5)
+        done.refused("--seed without --shuffle", "leave it out", code=USAGE)
+        assert not out.exists()
 
     def test_what_comes_out_can_be_fitted_and_evaluated(self, invoke, rows, features, tmp_path):
         np.save(tmp_path / "x.npy", rows)
@@ -483,15 +505,11 @@ def test_killed_twice_and_given_again(start, invoke, files_of, tmp_path, shuffle
     kept: set[Path] = set()
     for _ in range(2):
         running = start("ingest", tmp_path / "x.npy", out, *args)
-        deadline = time.monotonic() + 60
-        while len(done_blocks(out) - kept) < 20:
-            assert running.process.poll() is None, running.stderr
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        running.until(lambda kept=kept: len(done_blocks(out) - kept) >= 20)
         family = psutil.Process(running.process.pid).children(recursive=True)
         os.killpg(running.process.pid, signal.SIGKILL)
         running.process.wait()
-        psutil.wait_procs(family, timeout=20)
+        psutil.wait_procs(family, timeout=60)
         kept = done_blocks(out)
         assert 20 <= len(kept) < 200
         invoke("fit", out, "--out", tmp_path / "run").refused("unfinished", str(out))
@@ -500,8 +518,8 @@ def test_killed_twice_and_given_again(start, invoke, files_of, tmp_path, shuffle
         for block in kept
         for chunk in (block, out / "features/c" / block.parent.name / "0")
     }
-    other = invoke("ingest", tmp_path / "x.npy", out, "--chunk-size", "240B", "--seed", 9)
-    other.refused("seed was", "is 9", "--overwrite")
+    other = invoke("ingest", tmp_path / "x.npy", out, "--chunk-size", "240B", "--limit", 9)
+    other.refused("limit was None", "is 9", "--overwrite")
     done = invoke("ingest", tmp_path / "x.npy", out, "--chunk-size", "240B", *shuffle, "--json")
     assert done.json()["kept_blocks"] == len(kept)
     assert all(chunk.stat().st_mtime_ns == stamp for chunk, stamp in stamps.items())
@@ -516,11 +534,9 @@ def test_interrupted_says_how_to_go_on(start, tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3000, P), np.float32))
     out = tmp_path / "out.zarr"
     running = start("ingest", tmp_path / "x.npy", out, "--nworkers", 1, "--chunk-size", "240B")
-    deadline = time.monotonic() + 60
-    while len(done_blocks(out)) < 20:
-        assert running.process.poll() is None, running.stderr
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    running.until(lambda: len(done_blocks(out)) >= 20)
     running.interrupt()
-    running.outcome().refused("interrupted; run the same command again to go on", code=130)
+    running.outcome().refused(
+        "interrupted by SIGINT; run the same command again to go on", code=130
+    )
     assert 20 <= len(done_blocks(out)) < 300

@@ -125,6 +125,18 @@ def test_bad_input(invoke, tmp_path, features):
     invoke("inspect", tmp_path / "nowhere.zarr").refused("nowhere.zarr does not exist")
     invoke("inspect", features, "--stats", "--rho", -1).refused("rho is -1.0")
     invoke("inspect", features, "--plot", tmp_path / "out.txt").refused("out.txt", "out.png")
-    usage = invoke("inspect", features, "--rho", 0.5)
-    assert usage.code == 2
-    assert "--stats or --plot" in usage.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--rho", 0.5), ("--rho without --stats or --plot", "leave it out")),
+        (("--F", 2.5), ("--F without --stats",)),
+        (("--preprocess", "l2", "--verify"), ("--preprocess without --stats",)),
+        (("--block-rows", 9, "--rho", 1), ("--rho and --block-rows without", "leave them out")),
+        (("--stats", "--F", 3), ("--F without --rho",)),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_options_that_would_do_nothing(invoke, features, options, words):
+    invoke("inspect", features, *options).refused(*words, code=2)

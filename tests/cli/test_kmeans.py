@@ -44,6 +44,7 @@ def test_the_run_is_complete(alone, rows, record_of, labels_of, files_of):
         "model.zarr",
         "labels.zarr",
         "run.json",
+        "events.jsonl",
     }
     record = record_of(out)
     assert (record["status"], record["method"], record["radius"]) == ("complete", "k-means", None)
@@ -52,7 +53,8 @@ def test_the_run_is_complete(alone, rows, record_of, labels_of, files_of):
     assert record["kmeans"]["stopped"]
     assert record["kmeans"]["iterations"][0]["rows"] == ROWS
     assert record["init"]["ladder"]
-    assert record["plan"]["sums_bytes"] == 8 * CLUSTERS * FEATURES
+    assert set(record["plan"]["phases"]) == {"survey", "init", "kmeans-step", "assign"}
+    assert record["plan"]["worker_bytes"] == max(record["plan"]["phases"].values())
     group = zarr.open_group(out / "labels.zarr", mode="r")
     assert group.attrs["complete"] is True
     model = zarr.open_group(out / "model.zarr", mode="r")
@@ -78,7 +80,9 @@ def test_predict_and_evaluate_work_on_it(invoke, features, alone, tmp_path, file
     out, _ = alone
     labels = tmp_path / "labels.zarr"
     invoke("predict", out, features, "--out", labels, "--block-rows", CHUNK_ROWS).ok()
-    assert files_of(labels) == files_of(out / "labels.zarr")
+    predicted, fitted = files_of(labels), files_of(out / "labels.zarr")
+    del predicted["zarr.json"], fitted["zarr.json"]  # one says whose labels they are
+    assert predicted == fitted
     found = invoke("evaluate", out, "--json").json()
     assert found["n_clusters"] == CLUSTERS
     assert found["outlier_recall"] == 0.0  # k-means knows no outliers
@@ -98,7 +102,22 @@ def test_every_init(invoke, features, alone, tmp_path, rows, record_of):
         assert record["config"]["init"] == given
         assert len(record["kmeans"]["iterations"]) <= 2
         if init == alone[0]:  # it was at its end already
-            assert record["inertia"] <= record_of(alone[0])["inertia"]
+            assert record["inertia"] <= record_of(alone[0])["inertia"] * (1 + 1e-12)
+
+
+def test_given_centers_say_how_many_and_where_from(
+    invoke, features, alone, tmp_path, rows, record_of, monkeypatch
+):
+    np.save(tmp_path / "centers.npy", rows[:7])
+    monkeypatch.chdir(tmp_path)
+    common = ("--block-rows", CHUNK_ROWS, "--max-iter", 1)
+    for number, (init, clusters) in enumerate(
+        ((alone[0], CLUSTERS), (alone[0] / "model.zarr", CLUSTERS), ("centers.npy", 7))
+    ):
+        out = tmp_path / str(number)
+        said = invoke("kmeans", features, "--out", out, "--init", init, *common, "--json").json()
+        assert said["clusters"] == clusters
+        assert record_of(out)["init"] == said["init"] == {"centers": str(tmp_path / init)}
 
 
 def test_options(invoke, features, alone, tmp_path, rows, record_of):
@@ -202,7 +221,8 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            ((), ("--clusters",)),
+            ((), ("--clusters is missing", "--init scrlm does not say it")),
+            (("--init", "random"), ("--clusters is missing", "--init random")),
             (("--clusters", "many"), ("--clusters", "many")),
             (("--clusters", 3, "--max-time", "soon"), ("--max-time", "'soon'", "like 55m")),
             (("--clusters", 3, "--persist", "maybe"), ("--persist", "maybe")),
@@ -221,6 +241,9 @@ class TestRefused:
         words = ("(3, 7)", "3 clusters in 64 features need", "(3, 64)")
         refused("--clusters", 3, "--init", tmp_path / "c.npy", words=words)
         refused("--clusters", 3, "--init", alone[0], words=("(5, 64)", "(3, 64)"))
+        np.save(tmp_path / "flat.npy", np.ones(64))
+        words = ("flat.npy have the shape (64,)", "clusters x features")
+        refused("--init", tmp_path / "flat.npy", words=words)
         np.save(tmp_path / "nan.npy", np.full((3, 64), math.nan))
         refused("--clusters", 3, "--init", tmp_path / "nan.npy", words=("NaN", "finite"))
         np.save(tmp_path / "p.npy", np.array([{}]), allow_pickle=True)
@@ -244,6 +267,31 @@ class TestRefused:
         options = ("--clusters", 3, "--init", init, "--block-rows", CHUNK_ROWS)
         refused(*options, source=path, words=("row 3333", "block 3", str(path), "clean or drop"))
 
+    @pytest.mark.parametrize(
+        "options",
+        [
+            ("--tol", 1e-4),  # even as it is without the option
+            ("--inertia-tol", 0.1),
+            ("--max-time", "5m"),
+            ("--kmeans-sample", 0.5),
+            ("--persist", "no"),
+            ("--persist", "yes", "--kmeans-iter", 0),
+        ],
+        ids=lambda value: value[0],
+    )
+    def test_iterations_that_a_fit_does_not_have(self, refused, options):
+        words = (f"{options[0]} without --kmeans-iter would do nothing", "leave it out")
+        refused(*options, command="fit", words=words, code=USAGE)
+
     def test_no_robust_without_iterations(self, refused):
         words = ("robust is False", "--kmeans-iter")
         refused("--no-robust", command="fit", words=words)
+
+
+def test_a_run_that_cannot_fit_is_refused_before_a_cluster_is_started(scrlm, features, tmp_path):
+    out = tmp_path / "run"
+    size = ("--nworkers", 1, "--nthreads", 1, "--memory-limit", "310MB")
+    done = scrlm("kmeans", features, "--clusters", CLUSTERS, "--out", out, *size)
+    done.refused("memory", "--memory-limit")
+    assert "local cluster" not in done.stderr
+    assert not out.exists()

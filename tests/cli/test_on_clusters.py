@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,36 +16,41 @@ import numpy as np
 import psutil
 import pytest
 import zarr
+from holding import Hold
 
 pytestmark = pytest.mark.cluster
 
 DASK = (str(Path(sys.executable).parent / "dask"),)
-FIT = ("--clusters", 10, "--block-rows", 500)
-# the loss of every row as a candidate takes seconds: long enough for something to happen
-LONG_ROWS = 16_000
-LONG_FIT = ("--candidates", LONG_ROWS, "--block-rows", 500)
+FIT = ("--rho", 0.5, "--clusters", 10, "--block-rows", 500)
+# many blocks: the loss is held in their middle until something has happened
+LONG_ROWS = 8_000
+LONG_FIT = ("--rho", 0.5, "--candidates", 400, "--block-rows", 250)
 CLUSTER_LOST, INTERRUPTED = 4, 130
+# so long a scheduler that is lost is looked for
+IMPATIENT = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def waiting(start, features, tmp_path_factory) -> dict[str, Any]:
+def waiting(start, dask_scheduler, features, tmp_path_factory) -> dict[str, Any]:
     """Commands that have to give up by themselves: they wait while other tests run."""
     folder = tmp_path_factory.mktemp("waiting")
     out = folder / "out"
-    common = ("fit", features, "--out", out)
+    common = ("fit", features, "--rho", 0.5, "--out", out)
     (folder / "other.json").write_text('{"colour": "red"}')
     lonely = folder / "lonely.json"
     scheduler = ("scheduler", "--host", "127.0.0.1", "--port", 0, "--scheduler-file", lonely)
-    start(*scheduler, "--dashboard-address", "127.0.0.1:0", program=DASK)
-    return {
+    running = start(*scheduler, "--dashboard-address", "127.0.0.1:0", program=DASK)
+    commands = {
         "out": out,
         "file": folder / "missing.json",
         "other file": folder / "other.json",
         "wrong file": start(*common, "--scheduler-file", folder / "other.json"),
         "nobody there": start(*common, "--scheduler", "tcp://127.0.0.1:9"),
         "no file": start(*common, "--scheduler-file", folder / "missing.json"),
-        "no workers": start(*common[:-1], folder / "never", "--scheduler-file", lonely),
     }
+    dask_scheduler(running, lonely)
+    commands["no workers"] = start(*common[:-1], folder / "never", "--scheduler-file", lonely)
+    return commands
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +64,7 @@ def alone(invoke, features, results_of, tmp_path_factory) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def long_features(invoke, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("long") / "features.zarr"
-    size = ("--rows", LONG_ROWS, "--features", 32, "--clusters", 5, "--chunk-size", "64kB")
+    size = ("--rows", LONG_ROWS, "--features", 32, "--clusters", 5, "--chunk-size", "32kB")
     invoke("synth", out, *size).ok()
     return out
 
@@ -73,15 +79,12 @@ def long_alone(invoke, long_features, results_of, tmp_path_factory) -> dict[str,
 class RemoteCluster:
     """A scheduler and two workers, each a process that someone else might have started."""
 
-    def __init__(self, start: Callable[..., Any], folder: Path) -> None:
-        self.file = folder / "scheduler.json"
-        self._start, self._folder = start, folder
+    def __init__(self, start: Callable[..., Any], ready: Callable[..., str], folder: Path) -> None:
+        self.file, self.hold = folder / "scheduler.json", Hold(folder / "hold")
+        self._start, self._ready, self._folder = start, ready, folder
         self.scheduler: Any = None
         self.workers: list[Any] = []
-
-    @property
-    def address(self) -> str:
-        return re.search(r"Scheduler at: +(tcp://127\.0\.0\.1:\d+)", self.scheduler.stderr)[1]
+        self.address = ""
 
     def heal(self) -> None:
         """Replace what other tests have killed."""
@@ -93,8 +96,7 @@ class RemoteCluster:
         while len(self.workers) < 2:
             options = ("--nthreads", 1, "--no-nanny", "--local-directory", self._folder)
             self.workers.append(self._dask("worker", "--host", "127.0.0.1", *options))
-        for worker in self.workers:
-            worker.wait_for("Registered to")
+        self.address = self._ready(self.scheduler, self.file, workers=2)
 
     def stop(self) -> None:
         for running in (*self.workers, self.scheduler):
@@ -103,20 +105,21 @@ class RemoteCluster:
 
     def _dask(self, *args: Any) -> Any:
         common = ("--scheduler-file", self.file, "--dashboard-address", "127.0.0.1:0")
-        return self._start(*args, *common, program=DASK)
+        return self._start(*args, *common, program=DASK, **self.hold.environment)
 
 
 @pytest.fixture(scope="module")
-def breakable(start, tmp_path_factory) -> Iterator[RemoteCluster]:
-    cluster = RemoteCluster(start, tmp_path_factory.mktemp("remote"))
+def breakable(start, dask_scheduler, tmp_path_factory) -> Iterator[RemoteCluster]:
+    cluster = RemoteCluster(start, dask_scheduler, tmp_path_factory.mktemp("remote"))
     yield cluster
     cluster.stop()
 
 
 @pytest.fixture
-def remote(breakable: RemoteCluster) -> RemoteCluster:
+def remote(breakable: RemoteCluster) -> Iterator[RemoteCluster]:
     breakable.heal()
-    return breakable
+    yield breakable
+    breakable.hold.release()
 
 
 def test_local_clusters_find_the_same_bits(start, features, tmp_path, alone, results_of, record_of):
@@ -168,7 +171,7 @@ def test_the_other_commands_on_a_remote_cluster(
     ]
     answers = [command.outcome().json() for command in commands]
     assert files_of(drawn) == files_of(features)
-    assert files_of(labels) == files_of(round_trip.run / "labels.zarr")
+    assert files_of(labels) == files_of(round_trip.predicted)
     assert answers[2]["accuracy"] == 1.0
 
 
@@ -185,7 +188,7 @@ def test_bad_rows_are_named_by_workers_too(start, store, remote, rows, tmp_path)
 
 def test_demo(scrlm):
     """As a newcomer types it: a cluster starts, a dashboard is named, everything is found."""
-    done = scrlm("demo").ok()
+    done = scrlm("demo", timeout=240).ok()
     assert re.search(r"^using a local cluster of \d+ workers", done.stderr, re.MULTILINE)
     assert re.search(r"dashboard http://127\.0\.0\.1:\d+/status", done.stderr)
     assert re.search(r"accuracy +│ +100\.00 %", done.stdout)
@@ -193,7 +196,8 @@ def test_demo(scrlm):
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_demo_keeps_what_it_made(invoke, tmp_path, record_of):
+def test_demo_keeps_what_it_made(invoke, tmp_path, record_of, monkeypatch):
+    monkeypatch.setattr("scrlm_cli.commands.demo._ROWS", 4_000)
     out = tmp_path / "demo"
     done = invoke("demo", "--out", out, "--seed", 3, "--json")
     assert done.json()["evaluation"]["accuracy"] == 1.0
@@ -215,36 +219,47 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
 
 def gone(processes: list[psutil.Process]) -> bool:
     """Within a while."""
-    _, alive = psutil.wait_procs(processes, timeout=15)
+    _, alive = psutil.wait_procs(processes, timeout=60)
     return not alive
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_interrupt(start, long_features, tmp_path, workers):
-    """Ctrl-C goes to the whole process group."""
+def test_interrupt(
+    start, invoke, hold, long_features, tmp_path, workers, record_of, long_alone, results_of
+):
+    """Ctrl-C goes to the whole process group; the fit goes on later from what is done."""
     out = tmp_path / "run"
-    fit = start("fit", long_features, "--out", out, *LONG_FIT, "--nworkers", workers)
+    where = ("--nworkers", workers)
+    fit = start("fit", long_features, "--out", out, *LONG_FIT, *where, **hold.environment)
     fit.wait_for("survey: ")
     assert (out / "run.json").exists()
     family = psutil.Process(fit.process.pid).children(recursive=True)
     fit.interrupt()
-    done = fit.outcome(timeout=30)
+    time.sleep(0.5)  # blocks that are computed now must not be done before it is heard
+    hold.release()
+    done = fit.outcome(timeout=60)
     assert done.code == INTERRUPTED
     assert "assign: " not in done.stderr
-    assert not out.exists()
     assert gone(family)
-    done.refused("interrupted", code=INTERRUPTED)
+    done.refused("interrupted", f"--resume {out}", code=INTERRUPTED)
+    assert record_of(out)["status"] == "interrupted"
+    invoke("evaluate", out).refused("not complete", code=3)
+    invoke("fit", "--resume", out).ok()
+    assert record_of(out)["taken_over"]["survey"] > 0
+    assert results_of(out) == long_alone
 
 
 def test_a_killed_worker_of_a_local_cluster_changes_no_bit(
-    start, long_features, tmp_path, long_alone, results_of
+    start, hold, long_features, tmp_path, long_alone, results_of
 ):
     out = tmp_path / "run"
-    fit = start("fit", long_features, "--out", out, *LONG_FIT, "--nworkers", 2, "--nthreads", 1)
+    size = ("--nworkers", 2, "--nthreads", 1)
+    fit = start("fit", long_features, "--out", out, *LONG_FIT, *size, **hold.environment)
     fit.wait_for("survey: ")
     victim = workers_of(psutil.Process(fit.process.pid))[0]
     victim.kill()
-    done = fit.outcome(timeout=90).ok()
+    hold.release()
+    done = fit.outcome().ok()
     assert gone([victim])
     assert "Traceback" not in done.stderr
     assert results_of(out) == long_alone
@@ -255,31 +270,50 @@ def test_a_killed_worker_of_a_remote_cluster_changes_no_bit(
 ):
     out = tmp_path / "run"
     where = ("--scheduler-file", remote.file)
+    remote.hold.take()
     fit = start("fit", long_features, "--out", out, *LONG_FIT, *where)
     fit.wait_for("survey: ")
     os.kill(remote.workers[0].process.pid, signal.SIGKILL)
-    done = fit.outcome(timeout=90).ok()
+    remote.hold.release()
+    done = fit.outcome().ok()
     assert remote.workers[0].process.wait(5) == -signal.SIGKILL
     assert "Traceback" not in done.stderr
     assert results_of(out) == long_alone
 
 
-def test_a_lost_scheduler_ends_the_command(start, remote, long_features, tmp_path):
+def test_a_lost_scheduler_ends_the_command(
+    start, invoke, remote, long_features, tmp_path, record_of, long_alone, results_of
+):
     out = tmp_path / "run"
     where = ("--scheduler-file", remote.file)
-    fit = start("fit", long_features, "--out", out, *LONG_FIT, *where)
+    remote.hold.take()
+    fit = start("fit", long_features, "--out", out, *LONG_FIT, *where, **IMPATIENT)
     fit.wait_for("survey: ")
     os.kill(remote.scheduler.process.pid, signal.SIGKILL)
-    done = fit.outcome(timeout=60)
+    done = fit.outcome()
+    remote.hold.release()
+    done.refused("lost", "again", f"scrlm fit --resume {out}", code=CLUSTER_LOST)
+    assert record_of(out)["status"] == "interrupted"
+    invoke("fit", long_features, "--out", out, *LONG_FIT).ok()
+    assert record_of(out)["attempts"] == 2
+    assert results_of(out) == long_alone
+
+
+def test_a_lost_scheduler_ends_an_experiment(start, remote, tmp_path):
+    words = ("bounds", "--size", "small", "--out", tmp_path / "out")  # minutes of it
+    experiment = start("experiment", *words, "--scheduler-file", remote.file, **IMPATIENT)
+    experiment.until(lambda: list((tmp_path / "out" / "cells").glob("*")))
+    os.kill(remote.scheduler.process.pid, signal.SIGKILL)
+    done = experiment.outcome()
     done.refused("lost", "again", code=CLUSTER_LOST)
-    assert not out.exists()
+    assert "Traceback" not in done.stderr
 
 
 def test_workers_too_small_to_live_are_told_so(start, features, tmp_path):
     """A worker that is above its memory limit from the start never takes a task."""
     out = tmp_path / "run"
     options = ("--nworkers", 1, "--memory-limit", "50MB")
-    done = start("fit", features, "--out", out, *options).outcome(timeout=20)
+    done = start("fit", features, "--out", out, *options).outcome()
     assert done.code in (2, 3, 4)
     done.refused("memory", code=done.code)
     assert not out.exists()
@@ -288,7 +322,7 @@ def test_workers_too_small_to_live_are_told_so(start, features, tmp_path):
 @pytest.mark.parametrize("address", ["nonsense", "foo://bar:1"])
 def test_an_address_that_is_none(start, features, tmp_path, address):
     out = tmp_path / "run"
-    done = start("fit", features, "--out", out, "--scheduler", address).outcome(timeout=20)
+    done = start("fit", features, "--out", out, "--scheduler", address).outcome()
     done.refused(address, "check the address", code=CLUSTER_LOST)
     assert not out.exists()
 
@@ -302,26 +336,25 @@ def test_workers_that_are_asked_for_win_over_the_environment(start, features, tm
 
 
 def test_nobody_answers(waiting):
-    done = waiting["nobody there"].outcome(timeout=40)
+    done = waiting["nobody there"].outcome()
     done.refused("tcp://127.0.0.1:9", "check the address", code=CLUSTER_LOST)
     assert not waiting["out"].exists()
 
 
 def test_a_scheduler_file_of_something_else(waiting):
-    done = waiting["wrong file"].outcome(timeout=20)
+    done = waiting["wrong file"].outcome()
     done.refused(str(waiting["other file"]), code=CLUSTER_LOST)
     assert not waiting["out"].exists()
 
 
 def test_no_scheduler_file(waiting):
-    """It may be about to be written, but not for ever."""
-    done = waiting["no file"].outcome(timeout=40)
+    """It may be about to be written, and is waited for, but not for ever."""
+    done = waiting["no file"].outcome()
     done.refused(str(waiting["file"]), code=CLUSTER_LOST)
     assert not waiting["out"].exists()
 
 
 def test_no_workers(waiting):
-    """Workers may be about to come, but not for ever, unless the user is told of the wait."""
-    command = waiting["no workers"]
-    if "waiting for" not in command.stderr:
-        command.outcome(timeout=75).refused("workers", "dask worker", code=CLUSTER_LOST)
+    """Workers may be about to come, but not for ever."""
+    done = waiting["no workers"].outcome()
+    done.refused("no workers for 25 s", "dask worker", "--wait-workers", code=CLUSTER_LOST)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import json
+import logging
 import os
 import re
 import struct
@@ -13,8 +15,12 @@ from pathlib import Path
 
 import click
 import pytest
-from scrlm_cli import console
+from scrlm_cli import progress
+from scrlm_cli.console import Console, failures
 from scrlm_cli.main import main
+from scrlm_cli.options import session
+
+from scrlm_dask.cluster import ClusterOptions
 
 DASK = str(Path(sys.executable).parent / "dask")
 COMMANDS = ("synth", "fit", "evaluate", "predict", "theory")
@@ -69,7 +75,7 @@ def test_without_json_a_table_for_people(invoke, round_trip, tmp_path, command):
 
 def test_fit_shows_the_numbers_that_it_wrote(invoke, features, tmp_path, record_of):
     run = tmp_path / "run"
-    done = invoke("fit", features, "--out", run, "--clusters", 10).ok()
+    done = invoke("fit", features, "--rho", 0.5, "--out", run, "--clusters", 10).ok()
     record = record_of(run)
     assert f"{100 * record['outlier_share']:.2f} %" in done.stdout
     for count in record["counts"]:
@@ -86,7 +92,18 @@ def test_json_and_run_json_agree(round_trip, record_of):
 
 def test_a_terminal_gets_a_bar_with_rate_and_time_left(features, tmp_path):
     """stderr is a terminal and stdout a pipe: the bar must not reach the JSON."""
-    args = ("fit", features, "--out", tmp_path / "run", "--block-rows", 50, "--nworkers", 0)
+    args = (
+        "fit",
+        features,
+        "--rho",
+        0.5,
+        "--out",
+        tmp_path / "run",
+        "--block-rows",
+        50,
+        "--nworkers",
+        0,
+    )
     reader, terminal = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     with subprocess.Popen(
@@ -128,17 +145,21 @@ def _read_terminal(reader: int) -> str:
 
 
 def test_a_long_phase_says_how_far_it_is(invoke, features, tmp_path, monkeypatch):
-    monkeypatch.setattr(console, "_LOG_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_LOG_SECONDS", 0.0)
     args = ("--out", tmp_path / "run", "--block-rows", 500, "--nthreads", 1)
-    stderr = invoke("fit", features, *args).ok().stderr
+    stderr = invoke("fit", features, "--rho", 0.5, *args).ok().stderr
     lines = [line for line in stderr.splitlines() if line.startswith("loss: ") and "%" in line]
     shares = [int(re.match(r"loss: (\d+)%, [\d,]+ rows/s, about \d+ s left$", x)[1]) for x in lines]
     assert shares == [12, 25, 38, 50, 62, 75, 88]
 
 
 def test_verbose_says_more(invoke, features, tmp_path):
-    quiet = invoke("fit", features, "--out", tmp_path / "a").ok().stderr.splitlines()
-    loud = invoke("fit", features, "--out", tmp_path / "b", "-v").ok().stderr.splitlines()
+    quiet = invoke("fit", features, "--rho", 0.5, "--out", tmp_path / "a").ok().stderr.splitlines()
+    loud = (
+        invoke("fit", features, "--rho", 0.5, "--out", tmp_path / "b", "-v")
+        .ok()
+        .stderr.splitlines()
+    )
     assert len(loud) == len(quiet) + 4
     assert "loss: 4,000 rows in 1 block(s)" in loud
 
@@ -149,6 +170,28 @@ def test_verbose_adds_the_traceback_to_an_error(invoke, tmp_path):
     assert loud.code == 3
     assert "Traceback" in loud.stderr
     assert loud.stderr.splitlines()[-1] == invoke(*args).refused("missing")
+
+
+@pytest.mark.parametrize(
+    ("on_cluster", "code", "words"),
+    [(False, 1, "read timed out; see that it can be read or written"), (True, 4, "(TimeoutError)")],
+)
+def test_time_that_is_over_is_no_lost_cluster_where_there_is_none(capsys, on_cluster, code, words):
+    console = Console(as_json=False, verbose=False)
+    console.on_cluster = on_cluster
+    with pytest.raises(SystemExit) as ended, failures(console):
+        raise TimeoutError("read timed out")
+    assert ended.value.code == code
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["asyncio", "distributed", "distributed.client"])
+def test_only_verbose_commands_show_what_dask_logs(monkeypatch, name):
+    logger = logging.getLogger(name)
+    monkeypatch.setattr(logger, "level", logging.WARNING)
+    for verbose, level in ((True, logging.WARNING), (False, logging.CRITICAL)):
+        with session(Console(as_json=False, verbose=verbose), ClusterOptions(nworkers=0)):
+            assert logger.level == level
 
 
 def test_version(scrlm):
@@ -165,7 +208,7 @@ def test_dask_knows_the_command(scrlm):
     assert scrlm("scrlm", "theory", *numbers, program=(DASK,)).json() == same
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "demo"])
+@pytest.mark.parametrize("command", main.commands)
 def test_help_explains_the_command_and_every_option(invoke, command):
     shown = invoke(command, "--help", threads=False).ok().stdout
     assert shown == invoke(command, "-h", threads=False).ok().stdout
@@ -184,3 +227,37 @@ def test_the_command_starts_without_what_is_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_events_as_lines_of_json(invoke, features, tmp_path):
+    asked = ("--rho", 0.5, "--clusters", 10)
+    done = invoke("fit", features, "--out", tmp_path / "run", *asked, "--log-json").ok()
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    names = [event["event"] for event in events]
+    assert names[0] == "Note"  # what it connected to
+    told = [event["name"] for event in events if event["event"] == "PhaseFinished"]
+    assert told == PHASES["fit"]
+    kept = [json.loads(x) for x in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert [e["event"] for e in kept] == names[names.index("RunStarted") : -1]
+    refused = invoke("fit", tmp_path / "no", "--out", tmp_path / "x", "--log-json")
+    assert refused.code == 3
+    assert "does not exist" in json.loads(refused.stderr)["text"]
+
+
+def test_a_performance_report_is_about_a_cluster(invoke, features, tmp_path):
+    fit = ("fit", features, "--out", tmp_path / "x", "--performance-report")
+    invoke(*fit, tmp_path / "p.html").refused("does not go with --nworkers 0", code=2)
+    invoke(*fit, tmp_path / "p.txt", threads=False).refused("must end in .html", code=2)
+    invoke(*fit, tmp_path / "no" / "p.html", threads=False).refused("does not exist", code=2)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.cluster
+def test_a_performance_report_needs_no_network(scrlm, features, tmp_path):
+    report = tmp_path / "p.html"
+    args = ("--out", tmp_path / "x", "--clusters", 10, "--performance-report", report)
+    scrlm("fit", features, *args, "--nworkers", 1).ok()
+    page = report.read_text()
+    assert "Dask Performance Report" in page
+    assert not re.search(r"<script[^>]* src=|<link[^>]*stylesheet", page)  # but for its icon
+    assert "loss" in page

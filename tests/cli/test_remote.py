@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from backends import backend
 from s3server import BUCKET, KEY, SECRET, S3Server
 
 from scrlm_dask import SCRLM, FitConfig, KMeans, load_model, open_features
-from scrlm_dask.errors import StoreError
-from scrlm_dask.pipeline import check_fit
-from scrlm_dask.storage.features import open_features_store
+from scrlm_dask.errors import StoreError, UnreachableError
+from scrlm_dask.pipeline import check_fit, verify_store
+from scrlm_dask.storage.features import block_arrays, open_features_store
 from scrlm_dask.storage.locations import locate
 from scrlm_dask.storage.runs import RunDirectory
 
@@ -30,9 +30,9 @@ DASK = (str(Path(sys.executable).parent / "dask"),)
 ROOT = f"s3://{BUCKET}"
 SYNTH = ("--rows", 4000, "--features", 64, "--clusters", 5, "--outliers", 0.3)
 BLOCKS = ("--block-rows", 1024)
-# the loss of every row as a candidate takes seconds: long enough to kill a server
-LONG = ("--rows", 16_000, "--features", 32, "--clusters", 5, "--chunk-size", "64kB")
-LONG_FIT = ("--candidates", 16_000, "--block-rows", 500)
+# more blocks than are read ahead: the loss is held until the server is killed
+LONG = ("--rows", 8_000, "--features", 32, "--clusters", 5, "--chunk-size", "32kB")
+LONG_FIT = ("--rho", 0.5, "--candidates", 400, "--block-rows", 250)
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +46,15 @@ def server(tmp_path_factory) -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="module")
-def workers(start, tmp_path_factory) -> Iterator[list[Any]]:
+def scheduler_file(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("workers") / "scheduler.json"
+
+
+@pytest.fixture(scope="module")
+def workers(start, scheduler_file) -> Iterator[list[Any]]:
     """A scheduler and two workers that someone else starts: they know no credentials."""
-    folder = tmp_path_factory.mktemp("workers")
-    common = ("--scheduler-file", folder / "scheduler.json", "--host", "127.0.0.1")
+    folder = scheduler_file.parent
+    common = ("--scheduler-file", scheduler_file, "--host", "127.0.0.1")
     common += ("--dashboard-address", "127.0.0.1:0")
     processes = [start("scheduler", "--port", 0, *common, program=DASK)]
     options = ("--nthreads", 1, "--no-nanny", "--local-directory", folder)
@@ -68,16 +73,14 @@ class OnS3:
 
 
 @pytest.fixture(scope="module")
-def on_s3(invoke, workers, server) -> OnS3:
-    for worker in workers[1:]:  # which came up beside the server
-        worker.wait_for("Registered to", timeout=120)
-    address = re.search(r"Scheduler at: +(tcp://\S+)", workers[0].stderr)[1]
+def on_s3(invoke, workers, scheduler_file, dask_scheduler, server) -> OnS3:
+    address = dask_scheduler(workers[0], scheduler_file, workers=2)
     common = (*server.arguments, "--scheduler", address, "--json", "-v")
     features, run, predicted = f"{ROOT}/x.zarr", f"{ROOT}/run", f"{ROOT}/labels.zarr"
     # as `round_trip` does on a disk, in threads
     commands = {
         "synth": ("synth", features, *SYNTH, "--chunk-size", "64kB"),
-        "fit": ("fit", features, "--out", run, "--clusters", 10, *BLOCKS),
+        "fit": ("fit", features, "--rho", 0.5, "--out", run, "--clusters", 10, *BLOCKS),
         "evaluate": ("evaluate", run),
         "predict": ("predict", run, features, "--out", predicted, *BLOCKS),
     }
@@ -114,9 +117,12 @@ def test_s3_and_disk_hold_the_same_bytes(on_s3, server, round_trip, files_of) ->
         ("run/labels.zarr", round_trip.run / "labels.zarr"),
         ("labels.zarr", round_trip.predicted),
     ):
-        found = server.objects(name)
+        found, expected = server.objects(name), files_of(path)
         assert len(found) > 3
-        assert found == files_of(path), name
+        if path == round_trip.predicted:  # which says where the features lie
+            mark, other = found.pop("zarr.json"), expected.pop("zarr.json")
+            assert mark == other.replace(bytes(round_trip.features), f"{ROOT}/x.zarr".encode())
+        assert found == expected, name
 
 
 def test_the_record_is_complete_and_names_the_urls_only(
@@ -205,7 +211,7 @@ def test_a_model_from_s3(on_s3, server, round_trip) -> None:
 
 
 def test_the_estimator_on_s3(on_s3, server, round_trip, labels_of) -> None:
-    model = SCRLM(n_clusters=10, block_rows=1024)
+    model = SCRLM(rho=0.5, n_clusters=10, block_rows=1024)
     lazy = model.fit_predict(f"{ROOT}/x.zarr", storage_options=server.options)
     np.testing.assert_array_equal(lazy.compute(), labels_of(round_trip.run))
     without_secrets(repr(model) + repr(model.get_params()) + repr(vars(model)) + repr(lazy))
@@ -242,12 +248,45 @@ def test_not_even_tracebacks_show_credentials(on_s3, server, invoke) -> None:
     assert "not-the-secret" not in without_secrets(outcome.stderr)
 
 
-@pytest.mark.parametrize("role", ["features", "out"])
-def test_credentials_in_a_url_are_refused_unseen(on_s3, server, refused, role) -> None:
-    bad = f"s3://{KEY}:{SECRET}@{BUCKET}/x.zarr"
-    good = f"{ROOT}/x.zarr"
-    features, out = (bad, f"{ROOT}/never") if role == "features" else (good, bad)
-    refused("fit", features, "--out", out, words=("holds credentials", "--storage-option"))
+BAD, GOOD, NEVER = f"s3://{KEY}:{SECRET}@{BUCKET}/x.zarr", f"{ROOT}/x.zarr", f"{ROOT}/never"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("fit", BAD, "--out", NEVER),
+        ("fit", GOOD, "--out", BAD),
+        ("ingest", BAD, NEVER),
+        ("ingest", BAD, NEVER, "--format", "npy"),
+        ("ingest", BAD, NEVER, "--column", "x"),
+        ("ingest", GOOD, NEVER, "--labels", BAD),
+        ("ingest", GOOD, BAD),
+        ("plan", BAD),
+        ("rho", BAD),
+        ("predict", BAD, GOOD, "--out", NEVER),
+        ("evaluate", BAD),
+        ("evaluate", f"{ROOT}/run", "--truth", BAD),
+        ("verify", BAD),
+        ("inspect", BAD),
+    ],
+    ids=lambda args: args[0],
+)
+def test_credentials_in_a_url_are_refused_unseen(on_s3, refused, args) -> None:
+    refused(*args, words=("holds credentials", "--storage-option"))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("embed", BAD, NEVER, "--encoder", "pixels"),
+        ("embed", BAD, NEVER, "--encoder", "hashing", "--column", "x"),
+        ("report", f"{ROOT}/run", "--items", BAD, "--out", "never.html"),
+        ("report", BAD, "--out", "never.html"),
+    ],
+    ids=lambda args: args[0],
+)
+def test_credentials_are_not_seen_where_no_cluster_is_needed(on_s3, refused, args) -> None:
+    refused(*args, words=("holds credentials", "--storage-option"), threads=False)
 
 
 def test_no_such_bucket(on_s3, refused) -> None:
@@ -310,15 +349,41 @@ def test_what_others_wrote_is_left_alone(on_s3, server, refused) -> None:
 # --- a server that dies ------------------------------------------------------------------------
 
 
-def test_a_server_killed_in_the_middle_of_a_fit(on_s3, server, invoke, start, refused) -> None:
+def test_a_server_killed_in_the_middle_of_a_check_is_no_damage(on_s3, server, monkeypatch) -> None:
+    seen = []
+
+    def killing(url: Any, start: int, stop: int) -> Any:
+        seen.append(start)
+        if len(seen) == 4:  # the last block: nobody opens the store after it
+            server.kill()
+        return block_arrays(url, start, stop)
+
+    monkeypatch.setattr("scrlm_dask.passes.inspect.block_arrays", killing)
+    with backend("one thread"), pytest.raises(UnreachableError) as caught:
+        verify_store(f"{ROOT}/x.zarr", storage_options=server.options)
+    monkeypatch.undo()
+    assert re.search(rf"{ROOT}/x\.zarr.* cannot be reached", without_secrets(str(caught.value)))
+    server.start()
+    with backend("three threads"):
+        assert verify_store(f"{ROOT}/x.zarr", storage_options=server.options) == ()
+
+
+def test_evaluate_what_predict_wrote(on_s3, server, invoke) -> None:
+    found = invoke("evaluate", f"{ROOT}/labels.zarr", "--json", *server.arguments).json()
+    assert found.items() <= on_s3.outcomes["evaluate"].json().items()
+
+
+def test_a_server_killed_in_the_middle_of_a_fit(
+    on_s3, server, invoke, start, hold, refused
+) -> None:
     invoke("synth", f"{ROOT}/long.zarr", *LONG, *server.arguments).ok()
     out = f"{ROOT}/killed"
     args = ("fit", f"{ROOT}/long.zarr", "--out", out, *LONG_FIT, *server.arguments)
-    fit = start(*args, "--nworkers", 1)
-    fit.wait_for("survey: ", timeout=120)
+    fit = start(*args, "--nworkers", 1, **hold.environment)
+    fit.wait_for("survey: ")
     server.kill()
-    killed = time.monotonic()
-    outcome = fit.outcome(timeout=killed - fit.began + 60)
+    hold.release()
+    outcome = fit.outcome()
     message = outcome.refused(ROOT, "cannot be reached", "run the command again")
     without_secrets(outcome.stderr)
     assert server.endpoint not in message
@@ -327,4 +392,4 @@ def test_a_server_killed_in_the_middle_of_a_fit(on_s3, server, invoke, start, re
     refused("evaluate", out, words=("not complete", "--overwrite"))
     refused("predict", out, f"{ROOT}/x.zarr", "--out", f"{ROOT}/never", words=("not complete",))
     # and the way out is open
-    check_fit(f"{ROOT}/long.zarr", FitConfig(), out, True, storage_options=server.options)
+    check_fit(f"{ROOT}/long.zarr", FitConfig(rho=0.5), out, True, storage_options=server.options)

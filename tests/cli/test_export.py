@@ -1,0 +1,130 @@
+"""`scrlm export`: what other programs read is what the run says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import zarr
+
+import scrlm_dask
+from scrlm_dask import load_model
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory, scrlm, rows):
+    """A run on features whose rows have names, in the order of the shuffle."""
+    folder = tmp_path_factory.mktemp("named")
+    np.save(folder / "x.npy", rows[:900])
+    np.save(folder / "ids.npy", np.array([f"item <{i}>" for i in range(900)]))
+    store, run = folder / "named.zarr", folder / "run"
+    scrlm("ingest", folder / "x.npy", store, "--ids", folder / "ids.npy", "--shuffle",
+          "--nworkers", 0).ok()  # fmt: skip
+    scrlm("fit", store, "--out", run, "--clusters", 10, "--block-rows", 400, "--nworkers", 0).ok()
+    return store, run
+
+
+@pytest.fixture(scope="module")
+def export(invoke):
+    """`scrlm export`, which needs no cluster."""
+    return partial(invoke, "export", threads=False)
+
+
+def _column(path: Path, name: str) -> np.ndarray:
+    return zarr.open_array(path / name, mode="r")[:]
+
+
+def test_parquet_holds_every_row_with_its_id(export, named, tmp_path):
+    store, run = named
+    done = export(run, "--out", tmp_path / "x", "--json").json()
+    assert done["rows"] == 900
+    assert done["ids"] is True
+    table = pyarrow.parquet.read_table(tmp_path / "x" / "labels.parquet")
+    assert table.column_names == ["row", "id", "label", "distance", "margin"]
+    assert table["row"].to_pylist() == list(range(900))
+    ids = [str(name) for name in _column(store, "ids")]
+    assert sorted(ids) != ids  # shuffled: a wrong order would show
+    assert table["id"].to_pylist() == ids
+    for name, column in (("label", "labels"), ("distance", "distances"), ("margin", "margins")):
+        assert np.array_equal(
+            table[name].to_numpy(), _column(run / "labels.zarr", column), equal_nan=True
+        )
+
+
+def test_csv_says_the_same(export, named, tmp_path):
+    _, run = named
+    export(run, "--out", tmp_path / "x", "--format", "csv").ok()
+    table = pyarrow.csv.read_csv(tmp_path / "x" / "labels.csv")
+    labels = _column(run / "labels.zarr", "labels")
+    assert table["label"].to_pylist() == labels.tolist()
+    assert (labels == -1).any()
+    assert np.allclose(table["distance"].to_numpy(), _column(run / "labels.zarr", "distances"))
+
+
+def test_centers_in_three_forms(export, named, tmp_path):
+    faiss = pytest.importorskip("faiss")
+    store, run = named
+    out = tmp_path / "x"
+    done = export(run, "--out", out, "--json").json()
+    assert done["files"] == ["labels.parquet", "centers.npy", "centers.fbin", "centers.faiss"]
+    centers = load_model(run).centers
+    assert np.array_equal(np.load(out / "centers.npy"), centers)
+    raw = (out / "centers.fbin").read_bytes()
+    assert np.frombuffer(raw[:8], "<u4").tolist() == list(centers.shape)
+    assert np.array_equal(
+        np.frombuffer(raw[8:], "<f4").reshape(centers.shape), centers.astype("<f4")
+    )
+    # the index takes rows as they are, before the standardization that the model has
+    x, labels = _column(store, "features"), _column(run / "labels.zarr", "labels")
+    squares, nearest = faiss.read_index(str(out / "centers.faiss")).search(x, 1)
+    inside = labels >= 0
+    assert np.array_equal(nearest[inside, 0], labels[inside])
+    distances = _column(run / "labels.zarr", "distances")
+    assert np.allclose(np.sqrt(squares[inside, 0]), distances[inside], rtol=1e-3)
+
+
+def test_an_index_of_rows_at_unit_length(rows, tmp_path):
+    faiss = pytest.importorskip("faiss")
+    config = scrlm_dask.KMeansConfig(n_clusters=5, preprocess="l2")
+    np.save(tmp_path / "x.npy", rows[:500])
+    scrlm_dask.ingest([tmp_path / "x.npy"], tmp_path / "x.zarr")
+    scrlm_dask.kmeans(tmp_path / "x.zarr", config, out=tmp_path / "run")
+    done = scrlm_dask.export(tmp_path / "run", tmp_path / "out", table="csv")
+    assert not done.ids
+    _, nearest = faiss.read_index(str(tmp_path / "out" / "centers.faiss")).search(rows[:500], 1)
+    assert np.array_equal(nearest[:, 0], _column(tmp_path / "run" / "labels.zarr", "labels"))
+
+
+def test_without_the_features_there_are_no_ids_and_it_says_so(export, named, tmp_path):
+    _, run = named
+    mine = Path(shutil.copytree(run, tmp_path / "run"))
+    record = json.loads((mine / "run.json").read_text())
+    record["features"]["path"] = str(tmp_path / "gone.zarr")
+    (mine / "run.json").write_text(json.dumps(record))
+    done = export(mine, "--out", tmp_path / "x", "--json")
+    assert "without ids" in done.stderr
+    assert "gone.zarr" in done.stderr
+    assert done.json()["ids"] is False
+    table = pyarrow.parquet.read_table(tmp_path / "x" / "labels.parquet")
+    assert table.column_names == ["row", "label", "distance", "margin"]
+
+
+def test_what_it_refuses(export, named, tmp_path):
+    _, run = named
+    export(tmp_path / "no", "--out", tmp_path / "x").refused("run.json")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    export(run, "--out", tmp_path / "mine", "--overwrite").refused("left alone")
+    export(run, "--out", run / "x").refused("lies inside the run")
+    export(run, "--out", run.parent).refused("choose another")
+    export(run, "--out", tmp_path / "x").ok()
+    export(run, "--out", tmp_path / "x").refused("--overwrite")
+    export(run, "--out", tmp_path / "x", "--format", "csv", "--overwrite").ok()
+    assert not (tmp_path / "x" / "labels.parquet").exists()
+    export(run, "--out", tmp_path / "y", "--format", "xls").refused(code=2)

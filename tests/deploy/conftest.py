@@ -1,0 +1,111 @@
+"""A fit, which can be held while something happens to it, and what it finds undisturbed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from holding import Hold
+
+import scrlm_dask
+from scrlm_dask.kernels.synthesis import MixtureSpec
+
+ROWS, BLOCK_ROWS, CANDIDATES = 8_000, 250, 400
+RHO = 0.5  # given, so that all rows judge the candidates, block by block
+_FOUND = ("labels.zarr/labels", "labels.zarr/distances", "model.zarr/centers", "model.zarr/sigmas")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fit, as the words of a command, and what comes of it."""
+
+    features: Path
+    found: dict[str, Any]
+
+    def command(self, out: Path) -> list[str]:
+        size = ["--candidates", str(CANDIDATES), "--block-rows", str(BLOCK_ROWS)]
+        return ["fit", str(self.features), "--out", str(out), "--rho", str(RHO), *size]
+
+    def check(self, out: Path) -> None:
+        """The run is complete, and holds the bits of an undisturbed one."""
+        assert scrlm_dask.load_model(out).n_rows == ROWS
+        for name, expected in self.found.items():
+            np.testing.assert_array_equal(zarr.open_array(out / name, mode="r")[:], expected)
+
+
+@pytest.fixture(scope="session")
+def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("features") / "features.zarr"
+    with scrlm_dask.connect(nworkers=0):
+        scrlm_dask.synth(path, ROWS, MixtureSpec(32, 5, 0.5, 1 / 16, 1 / 4, 0), chunk_bytes=32_000)
+    return path
+
+
+@pytest.fixture(scope="session")
+def fit(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Fit:
+    out = tmp_path_factory.mktemp("fit") / "run"
+    config = scrlm_dask.FitConfig(rho=RHO, n_candidates=CANDIDATES)
+    with scrlm_dask.connect(nworkers=0):
+        scrlm_dask.fit(features, config, out=out, block_rows=BLOCK_ROWS)
+    found = {name: zarr.open_array(out / name, mode="r")[:] for name in _FOUND}
+    return Fit(features, found)
+
+
+@pytest.fixture
+def hold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hold]:
+    """Taken: all blocks of the loss wait in what is started with its environment."""
+    hold = Hold(tmp_path_factory.mktemp("hold") / "hold")
+    hold.take()
+    yield hold
+    hold.release()
+
+
+@pytest.fixture(scope="session")
+def environment() -> dict[str, str]:
+    """Ours, with the commands under test, and without settings that change where they run."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DASK_", "SLURM_", "SSH_"))}
+    path = f"{Path(sys.executable).parent}:{kept['PATH']}"
+    return {**kept, "PATH": path, "DASK_SCRLM__DASHBOARD_PORT": "0"}
+
+
+@pytest.fixture(scope="session")
+def run(environment: dict[str, str]) -> Callable[..., str]:
+    """Run a program to its end, which must be `code`; what it printed."""
+
+    def to_end(
+        *command: Any, code: int = 0, cwd: Path | None = None, timeout: float = 240, **more: str
+    ) -> str:
+        done = subprocess.run(
+            [str(word) for word in command],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=cwd,
+            env=environment | more,
+        )
+        assert done.returncode == code, f"{command} ended with {done.returncode}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    return to_end
+
+
+@pytest.fixture(scope="session")
+def until() -> Callable[..., None]:
+    """Wait for something to become true; `said` is what to show if it never does."""
+
+    def wait(true: Callable[[], object], said: Callable[[], str], timeout: float = 240) -> None:
+        end = time.monotonic() + timeout
+        while not true():
+            assert time.monotonic() < end, said()
+            time.sleep(0.1)
+
+    return wait

@@ -1,0 +1,42 @@
+"""`benchmarks.chaos`, `fuzz` and `soak` in small: faults, odd input, and fits in one process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from benchmarks.chaos import play, summary
+from benchmarks.fuzz import fuzz
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("fault", ["chunk flipped", "disk full", "kill -9 of a worker"])
+def test_a_fault_at_a_random_moment(tmp_path: Path, fault: str) -> None:
+    report = summary(play(tmp_path, 1, seed=3, seconds=100, only=fault))
+    print(report)
+    if fault == "disk full" and not report["runs"]:
+        pytest.skip("no tmpfs can be mounted here")
+    assert report["wrong"] == []
+    assert report["runs"] == report["equal_at_once"] + report["equal_when_resumed"] > 0
+
+
+def test_odd_options_and_odd_stores(tmp_path: Path) -> None:
+    assert fuzz(tmp_path, 100) == []
+
+
+def test_an_unknown_fault_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(click.UsageError, match=r"'meteor'; there are .*chunk flipped"):
+        play(tmp_path, 1, seed=0, seconds=1, only="meteor")
+
+
+def test_fits_leave_nothing_behind() -> None:
+    """In a process that no other test has left anything in."""
+    words = [sys.executable, "-m", "benchmarks.soak", "--fits", "20"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr

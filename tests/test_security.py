@@ -1,0 +1,133 @@
+"""What is read from a disk is data and never code; what is secret is written nowhere."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+from scrlm_cli.main import main
+
+import scrlm_dask
+import scrlm_dask.storage.arrays as arrays
+
+PACKAGES = (Path(scrlm_dask.__file__).parent, Path(__file__).parents[1] / "cli")
+FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+SECRET, TOKEN = "s3cr3t-of-the-store", "t0ken-of-the-store"
+
+
+def sources() -> list[tuple[Path, ast.Module]]:
+    files = [file for folder in PACKAGES for file in folder.rglob("*.py")]
+    assert len(files) > 100
+    return [(file, ast.parse(file.read_text())) for file in files]
+
+
+def test_nothing_that_unpickles_is_used() -> None:
+    for file, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                assert not {name.name.split(".")[0] for name in node.names} & FORBIDDEN, file
+            if isinstance(node, ast.ImportFrom):
+                assert (node.module or "").split(".")[0] not in FORBIDDEN, file
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                assert name not in ("eval", "exec", "yaml.load"), file
+                if name in ("np.load", "numpy.load"):
+                    given = {k.arg: ast.unparse(k.value) for k in node.keywords}
+                    assert given.get("allow_pickle") == "False", file
+
+
+class Trap:
+    """Leaves a file when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.parametrize("dtype", ["<f4", "|O"])
+@pytest.mark.parametrize("place", ["filters", "compressor"])
+def test_a_store_with_a_codec_that_unpickles_is_refused(
+    tmp_path: Path, dtype: str, place: str
+) -> None:
+    store, mark = tmp_path / "features.zarr", tmp_path / "mark"
+    array = zarr.create_array(
+        store, shape=(4, 2), chunks=(4, 2), dtype="<f4", zarr_format=2, compressors=None
+    )
+    array[:] = 1.0
+    metadata = json.loads((store / ".zarray").read_text())
+    codec = {"id": "pickle", "protocol": 5}
+    metadata |= {"dtype": dtype, "fill_value": None if dtype == "|O" else 0.0}
+    metadata[place] = [codec] if place == "filters" else codec
+    (store / ".zarray").write_text(json.dumps(metadata))
+    (chunk,) = [file for file in store.iterdir() if not file.name.startswith(".z")]
+    chunk.write_bytes(pickle.dumps(Trap(mark)))
+    for command in (
+        ("fit", store, "--out", tmp_path / "run"),
+        ("inspect", store, "--stats"),
+        ("ingest", store, tmp_path / "other.zarr"),
+        ("evaluate", tmp_path / "run", "--truth", store),
+    ):
+        result = CliRunner().invoke(main, [*map(str, command), "--nworkers", "0"])
+        assert result.exit_code == 3, (command, result.output)
+    assert not mark.exists()
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> str:
+    """A features store at a URL that is opened with secrets."""
+    url = f"memory://{tmp_path.name}"
+    rows = np.random.default_rng(0).normal(size=(200, 4)).astype("f4")
+    arrays.create_group(f"{url}/features.zarr", {})
+    arrays.create_array(f"{url}/features.zarr/features", (200, 4), (50, 4), "f4", np.nan)
+    arrays.write_rows(f"{url}/features.zarr/features", 0, rows)
+    return url
+
+
+def test_secrets_are_written_nowhere(remote: str, tmp_path: Path) -> None:
+    """Neither shown, with -v and in errors, nor kept: run.json, checkpoints, stores."""
+    secrets = ("--storage-option", f"key={SECRET}", "--storage-option", f"client.token={TOKEN}")
+    common = ("--nworkers", "0", "-v", *secrets)
+    said = []
+
+    def invoke(*args: str) -> int:
+        result = CliRunner().invoke(main, [*args, *common])
+        said.append(result.output + str(result.exception or ""))
+        return result.exit_code
+
+    features, run = f"{remote}/features.zarr", f"{remote}/run"
+    assert invoke("fit", features, "--out", run, "--json") == 0
+    assert invoke("verify", run) == 0
+    assert invoke("predict", run, features, "--out", f"{remote}/labels.zarr") == 0
+    files = fsspec.filesystem("memory")
+    chunk = f"/{tmp_path.name}/features.zarr/features/c/3/0"
+    content = files.cat_file(chunk)
+    files.pipe_file(chunk, content[:-8] + b"\x00" * 8)  # stops in the middle, and keeps its work
+    assert invoke("fit", features, "--out", f"{remote}/stopped", "--block-rows", "50") == 3
+    files.rm_file(chunk)
+    assert invoke("fit", features, "--out", f"{remote}/never") == 3
+    assert invoke("fit", f"{remote}/nothing", "--out", f"{remote}/never") == 3
+    kept = files.find(f"/{tmp_path.name}")
+    assert any(name.endswith("run/run.json") for name in kept)
+    for text in (SECRET, TOKEN):
+        assert all(text not in words for words in said)
+        assert all(text.encode() not in files.cat_file(name) for name in kept)
+
+
+def test_names_are_no_markup(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(50, 4)).astype("f4")
+    store = tmp_path / "[red]rows[/red].zarr"
+    zarr.create_array(store, data=rows, chunks=(50, 4))
+    result = CliRunner().invoke(main, ["inspect", str(store)])
+    assert result.exit_code == 0
+    assert "[red]rows[/red]" in result.stdout.replace("\n", "").replace("│", "").replace(" ", "")
