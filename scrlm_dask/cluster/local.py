@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from scrlm_dask.ahead import read_ahead
 from scrlm_dask.cluster.describing import count, described
 from scrlm_dask.cluster.options import ClusterOptions, Connection
-from scrlm_dask.cluster.workers import ONE_THREAD, PRELOAD, environment_before_spawn, settings
+from scrlm_dask.cluster.workers import (
+    ONE_THREAD,
+    PRELOAD,
+    environment_before_spawn,
+    settings,
+    start_quiet_tracker,
+)
 from scrlm_dask.errors import InputError
 
 _MEMORY_TO_READ_AHEAD = 1_500 * 10**6  # of a thread: below, blocks in waiting could fill a worker
@@ -62,6 +68,7 @@ def local_cluster(workers: LocalWorkers, least: int | None) -> Iterator[Connecti
     """Workers on this machine; with `least`, so many, and more while there is work for them."""
     from distributed import Client, LocalCluster
 
+    start_quiet_tracker()
     with (
         environment_before_spawn(),
         LocalCluster(

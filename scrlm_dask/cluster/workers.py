@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 from scrlm_dask.ahead import SETTING
@@ -40,6 +41,11 @@ _RESTFUL = {
     "distributed.worker.profile.interval": "100ms",
     "distributed.admin.tick.interval": "200ms",
 }
+
+
+# Python's own process that removes semaphores behind one that was killed, as it should, and then
+# warns of them on the terminal of whoever stopped it on purpose
+_TRACKER_WARNINGS = "ignore:resource_tracker"
 
 
 def settings(ahead: int) -> dict[str, Any]:
@@ -79,3 +85,16 @@ def environment_before_spawn() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def start_quiet_tracker() -> None:
+    """Start the process that tidies up after this one; without it Dask would, and let it warn."""
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, _TRACKER_WARNINGS)))
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = before
