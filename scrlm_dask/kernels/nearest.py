@@ -30,7 +30,7 @@ from scrlm_dask.kernels.preprocessing import native_float
 from scrlm_dask.kernels.pruning import Prune, Pruned, most_survivors, prune_block
 from scrlm_dask.kernels.shadows import PointShadows, RowShadows, reach
 
-_CHUNK = 32  # centers that are looked at together
+_LANES = 128  # centers that are looked at side by side; each lane has its least value
 _SPAN = 128  # features that are measured before it is asked whether that is enough
 _SLAB_ROWS = 8192  # converted at a time, where the block is of another type
 
@@ -192,10 +192,10 @@ def _label_tile(  # type: ignore[no-untyped-def]
     products, c_halves, errors, labels, raw, inv_norms, sq_norms, c_raw, c_inv_norms, scale
 ):
     rows, k = products.shape
-    minima = np.empty(-(-k // _CHUNK), np.float32)
+    minima = np.empty(min(k, _LANES), np.float32)
     near = np.empty(k, np.int32)
     for i in range(rows):
-        least = _chunk_minima(products[i], c_halves, minima)
+        least = _lane_minima(products[i], c_halves, minima)
         # all that rounding could put first
         limit = np.float32(least + errors[i])
         count = _select_within(products[i], c_halves, minima, limit, near)
@@ -207,7 +207,7 @@ def _label_settled(  # type: ignore[no-untyped-def]
     products, c_halves, mapped, sq_norms, c_mapped, c_sq_norms, half_gaps, labels
 ):
     rows, k = products.shape
-    minima = np.empty(-(-k // _CHUNK), np.float32)
+    minima = np.empty(min(k, _LANES), np.float32)
     near = np.empty(k, np.int32)
     for i in range(rows):
         guess = _first_least(products[i], c_halves, minima, near)
@@ -220,10 +220,9 @@ def _label_settled(  # type: ignore[no-untyped-def]
 
 @compiled()
 def _first_least(products, c_halves, minima, near):  # type: ignore[no-untyped-def]
-    """The center whose |c|^2 / 2 - y.c is least, ties to the first; fills the chunks' minima."""
-    least = _chunk_minima(products, c_halves, minima)
-    _select_within(products, c_halves, minima, least, near)
-    return near[0]
+    """The center whose |c|^2 / 2 - y.c is least, ties to the first; fills the lanes' minima."""
+    least = _lane_minima(products, c_halves, minima)
+    return near[: _select_within(products, c_halves, minima, least, near)].min()
 
 
 @compiled()
@@ -248,7 +247,7 @@ def _label_near(  # type: ignore[no-untyped-def]
     scale,
 ):
     rows, k = products.shape
-    minima = np.empty(-(-k // _CHUNK), np.float32)
+    minima = np.empty(min(k, _LANES), np.float32)
     near = np.empty(k, np.int32)
     least_distances = np.empty(k)
     n_hard = finished = 0
@@ -296,11 +295,15 @@ def _label_near(  # type: ignore[no-untyped-def]
 @compiled()
 def _sq_distance_up_to(y, c, bound, sq_sum):  # type: ignore[no-untyped-def]
     """`sq_distance`, or as much of it as shows that the two are surely farther apart."""
+    # twice the error there is more than the error of what exceeds the bound by so much; beyond that
+    # the bound is finer than float32, and all of it is measured
+    error = sq_distance_error(bound, sq_sum, y.shape[0])
+    enough = bound + 2.0 * error if 2.0 * error <= bound else np.inf
     total = 0.0
     for first in range(0, y.shape[0], _SPAN):
         here = slice(first, min(first + _SPAN, y.shape[0]))
         total += np.float64(sq_distance(y[here], c[here]))
-        if total - sq_distance_error(total, sq_sum, y.shape[0]) > bound:
+        if total > enough:
             break
     return total
 
@@ -325,7 +328,7 @@ def _first_of(near, x, inv_norm, c_raw, c_inv_norms, scale):  # type: ignore[no-
         nearest = np.inf
         for j in near:
             sq_dist = exact_sq_distance(x, inv_norm, c_raw[j], c_inv_norms[j], scale)
-            if sq_dist < nearest:
+            if sq_dist < nearest or (sq_dist == nearest and j < label):
                 label, nearest = j, sq_dist
     return label
 
@@ -337,38 +340,46 @@ def _limit(sq_dist, shadow_error, error, sq_norm):  # type: ignore[no-untyped-de
     return np.float32(0.5 * (within * within + error - sq_norm))
 
 
-# no number here is NaN, so that many are compared at a time
-@compiled("nnan", "nsz")
-def _chunk_minima(products, c_halves, minima):  # type: ignore[no-untyped-def]
-    """|c|^2 / 2 - y.c ranks centers like their distance: its least value, and each chunk's."""
-    k = products.shape[0]
-    least = np.float32(np.inf)
-    for chunk in range(k // _CHUNK):
-        some = products[chunk * _CHUNK : (chunk + 1) * _CHUNK]
-        some_halves = c_halves[chunk * _CHUNK : (chunk + 1) * _CHUNK]
-        low = np.float32(np.inf)
-        for j in range(_CHUNK):
-            low = min(some_halves[j] - some[j], low)
-        minima[chunk] = low
-        least = min(low, least)
-    if k % _CHUNK:
-        low = np.float32(np.inf)
-        for j in range(k - k % _CHUNK, k):
-            low = min(c_halves[j] - products[j], low)
-        minima[k // _CHUNK] = low
-        least = min(low, least)
+@compiled()
+def _lane_minima(products, c_halves, minima):  # type: ignore[no-untyped-def]
+    """|c|^2 / 2 - y.c ranks centers like their distance: its least value, and each lane's.
+
+    Lane l has the centers l, l + lanes, l + 2 lanes and so on.
+    """
+    lanes = minima.shape[0]
+    for lane in range(lanes):
+        minima[lane] = c_halves[lane] - products[lane]
+    for first in range(lanes, products.shape[0], lanes):
+        _lower(minima, products[first : first + lanes], c_halves[first : first + lanes])
+    least = minima[0]
+    for lane in range(1, lanes):
+        least = min(minima[lane], least)
     return least
 
 
 @compiled()
+def _lower(minima, products, c_halves):  # type: ignore[no-untyped-def]
+    """Keep the lesser of both in every lane."""
+    for lane in range(products.shape[0]):
+        value, least = c_halves[lane] - products[lane], minima[lane]
+        # By arithmetic, as LLVM compares one at a time what it is told to choose from. One of the
+        # terms is 0, and both numbers are finite, so nothing is rounded.
+        lower = np.float32(value < least)
+        minima[lane] = lower * value + (np.float32(1.0) - lower) * least
+
+
+@compiled()
 def _select_within(products, c_halves, minima, limit, near):  # type: ignore[no-untyped-def]
-    """Centers whose |c|^2 / 2 - y.c is no more than the limit, into `near`; returns how many."""
-    k = products.shape[0]
+    """Centers whose |c|^2 / 2 - y.c is no more than the limit, into `near`; returns how many.
+
+    They come lane by lane.
+    """
+    k, lanes = products.shape[0], minima.shape[0]
     count = 0
-    for chunk in range(minima.shape[0]):
-        if minima[chunk] > limit:
+    for lane in range(lanes):
+        if minima[lane] > limit:
             continue
-        for j in range(chunk * _CHUNK, min((chunk + 1) * _CHUNK, k)):
+        for j in range(lane, k, lanes):
             if c_halves[j] - products[j] <= limit:
                 near[count] = j
                 count += 1

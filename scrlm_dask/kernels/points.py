@@ -134,12 +134,13 @@ def mapped_rows(
     k, p = points.mapped.shape
     height = tile_rows(k)
     mapped = np.empty((min(height, len(block)), p), np.float32)
+    moved = None if held is None else origin_moved(points, held.shape[1])
     for start in range(0, len(block), height):
         rows = map_like(block[start : start + height], points, start, mapped)
         usable = rows.sq_norms < LARGEST_SQ_NORM  # NaN is not less, either
         if not usable.all():
             raise NonFiniteRowError(start + int(np.argmin(usable)))
-        yield with_coordinates(rows, points, held)
+        yield rows if held is None or moved is None else with_coordinates(rows, held, moved)
 
 
 def project_rows(block: NDArray[Any], points: Points, n_axes: int) -> NDArray[np.float32]:
@@ -165,12 +166,12 @@ def origin_moved(points: Points, n_axes: int) -> NDArray[np.float32]:
 
 
 def with_coordinates(
-    rows: MappedRows, points: Points, held: NDArray[np.float32] | None
+    rows: MappedRows, held: NDArray[np.float32], moved: NDArray[np.float32]
 ) -> MappedRows:
-    """The rows with those of the held coordinates that are theirs, if any are held."""
-    if held is None:
-        return rows
-    moved = origin_moved(points, held.shape[1])
+    """The rows with those of the held coordinates (n, q) that are theirs.
+
+    `moved` (q,) is where `origin_moved` says that their origin lies.
+    """
     return replace(rows, coordinates=held[rows.positions] + moved)
 
 

@@ -25,6 +25,7 @@ from scrlm_dask.kernels.points import (
     Tile,
     map_like,
     mapped_rows,
+    origin_moved,
     prepare_points,
     tile_rows,
     tiles,
@@ -54,6 +55,7 @@ _MULTIPLE = 16
 _LEAST_POINTS, _LEAST_FEATURES = 64, 48
 TRIED_ROWS = _TRIED_ROWS = 64
 _LEAST_ROWS = 16 * _TRIED_ROWS  # of a block, or trying would cost more than it saves
+_THEN = ", then "  # between a glance and the cut that follows it
 _GLANCES = (Cut(15), Cut(31), Cut(15, principal=True), Cut(31, principal=True))
 
 # Costs in units of a multiply-add inside a matrix product (measured, see benchmarks/RESULTS.md):
@@ -87,6 +89,11 @@ def along_axes(pruned: Pruned) -> bool:
     return any("principal" in cuts for cuts in pruned.cuts)  # as `Cut` calls them
 
 
+def at_a_glance(pruned: Pruned) -> bool:
+    """Whether a glance settled rows of some block."""
+    return any(_THEN in cuts for cuts in pruned.cuts)
+
+
 def merge_pruned(a: Pruned, b: Pruned) -> Pruned:
     cuts = {cut: a.cuts.get(cut, 0) + b.cuts.get(cut, 0) for cut in a.cuts | b.cuts}
     return Pruned(cuts, a.pairs + b.pairs, a.finished + b.finished, a.dense + b.dense)
@@ -109,10 +116,12 @@ def prepare_with_axes(raw: NDArray[Any], affine: AffineMap, frame: Frame | None 
     return replace(points, axes=Axes(frame.directions, coordinates, frame.origin))
 
 
-def prepare_centers(raw: NDArray[Any], affine: AffineMap, frame: Frame | None = None) -> Points:
-    """`prepare_with_axes` for points that many rows will be labelled by."""
+def prepare_centers(
+    raw: NDArray[Any], affine: AffineMap, frame: Frame | None = None, glance: bool = True
+) -> Points:
+    """`prepare_with_axes` for points that many rows will be labelled by, if asked at a glance."""
     centers = prepare_with_axes(raw, affine, frame)
-    if centers.axes is None:
+    if centers.axes is None or not glance:
         return centers
     return replace(centers, half_gaps=half_gaps(centers))
 
@@ -125,7 +134,7 @@ class Cuts:
     glance: Cut = DENSE
 
     def __str__(self) -> str:
-        return f"{self.glance}, then {self.cut}" if self.glance.n_axes else str(self.cut)
+        return f"{self.glance}{_THEN}{self.cut}" if self.glance.n_axes else str(self.cut)
 
 
 def choose_cuts(
@@ -160,7 +169,9 @@ def _tried_rows(
 ) -> MappedRows:
     step = len(block) // _TRIED_ROWS
     tried = map_like(block[::step], points)
-    return with_coordinates(tried, points, None if held is None else held[::step])
+    if held is None:
+        return tried
+    return with_coordinates(tried, held[::step], origin_moved(points, held.shape[1]))
 
 
 def _cheapest_glance(
@@ -189,21 +200,30 @@ def _cheapest_cut(tried: MappedRows, points: Points, survivors: Survivors) -> Cu
     best, least = DENSE, _GAIN * k * (p + _LOOK)
     none, n_held = np.zeros(1, np.int64), _n_held(tried)
     for ladder in _ladders(points):
-        affordable = [cut for cut in ladder if cut_cost(cut, none, k, p, n_held) < least]
-        # The longest first: what it leaves open every shorter one does, too, and where that is
-        # nearly everything none of them needs to be tried.
-        finish = 0.0
-        for cut in affordable[-1:] + affordable[:-1]:
-            if cut_cost(cut, none, k, p, n_held) + finish >= least:
+        finishes: dict[int, float] = {}  # by place on the ladder
+        for i in _by_halves(len(ladder)):
+            # what a longer one leaves open every shorter one does, too
+            finish = max((finishes[j] for j in finishes if j > i), default=0.0)
+            if cut_cost(ladder[i], none, k, p, n_held) + finish >= least:
                 continue
-            shadows = point_shadows(points, cut)
+            shadows = point_shadows(points, ladder[i])
             counts = survivors(tried, row_shadows(tried, shadows), shadows)
-            cost = cut_cost(cut, counts, k, p, n_held)
-            if cut is affordable[-1]:
-                finish = finish_cost(counts, k, p)
+            cost = cut_cost(ladder[i], counts, k, p, n_held)
+            finishes[i] = finish_cost(counts, k, p)
             if cost < least:
-                best, least = cut, cost
+                best, least = ladder[i], cost
     return best
+
+
+def _by_halves(n: int) -> Iterator[int]:
+    """Numbers below n, each once: the middle one, the last, those between, and then the lower."""
+    if n > 0:
+        middle = n // 2
+        yield middle
+        if middle < n - 1:
+            yield n - 1
+            yield from (middle + 1 + i for i in _by_halves(n - middle - 2))
+        yield from _by_halves(middle)
 
 
 def _n_held(rows: MappedRows) -> int:

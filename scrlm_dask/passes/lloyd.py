@@ -44,15 +44,19 @@ class LloydStep:
 
 
 def send_centers(
-    centers: NDArray[np.float64], affine: AffineMap, frame: Delayed | None = None
+    centers: NDArray[np.float64],
+    affine: AffineMap,
+    frame: Delayed | None = None,
+    glance: bool = True,
 ) -> Delayed:
     """Centers (k, p), in input units, for the workers; `frame` is that of earlier ones, if any.
 
-    They travel inside the task: whichever worker is lost, they are there again. Dask warns of
-    graphs that carry data, which this one does on purpose.
+    Without `glance` they are not prepared for one, which takes all distances between them. They
+    travel inside the task: whichever worker is lost, they are there again. Dask warns of graphs
+    that carry data, which this one does on purpose.
     """
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "100GB"}):
-        return persist(task("centers", prepare_centers, centers, affine, frame))
+        return persist(task("centers", prepare_centers, centers, affine, frame, glance))
 
 
 def frame_of(centers: Delayed) -> Delayed:

@@ -31,7 +31,7 @@ from scrlm_dask.kernels.preprocessing import (
     native_float,
     needs_moments,
 )
-from scrlm_dask.kernels.pruning import prepare_with_axes
+from scrlm_dask.kernels.pruning import prepare_centers, prepare_with_axes
 from scrlm_dask.passes.features import Features
 from scrlm_dask.pipeline.choosing import PAPER_RHO
 from scrlm_dask.resources import pinned_threads
@@ -197,7 +197,7 @@ def _rates(
     usable = np.isfinite(raw).all(axis=1)
     if not usable.all():
         raise _bad_row(features, int(candidate_rows[np.argmin(usable)]))
-    once, candidates = _prepared(raw, affine, watch)
+    once, candidates = _prepared(prepare_with_axes, raw, affine, watch)
     sq_radii = [squared_radius(asked.given_rho, asked.F, features.n_features)]
     numbers = np.arange(start, start + len(block), dtype=np.int64)
 
@@ -262,8 +262,8 @@ def _center_rates(
     asked = config.asked
     # extracted rows are as they were stored until something moves them
     moved = raw.astype(np.float64) if asked.polish or asked.refine.max_iter else raw
-    once, centers = _prepared(moved, affine, watch)
-    _, unmoved = _prepared(raw, affine, watch)
+    once, centers = _prepared(prepare_centers, moved, affine, watch)
+    _, unmoved = _prepared(prepare_centers, raw, affine, watch)
     inside, sq_radius = (
         squared_radius(asked.given_rho, asked.F, n_features),
         asked.sq_radius(n_features),
@@ -313,9 +313,14 @@ def _extracted(
     return _timed(lambda: run(asked.n_clusters))
 
 
-def _prepared(raw: NDArray[Any], affine: AffineMap, watch: _Stopwatch) -> tuple[float, Points]:
-    watch.first(lambda: prepare_with_axes(raw[:64], affine))
-    return _timed(lambda: prepare_with_axes(raw, affine))
+def _prepared(
+    prepare: Callable[[NDArray[Any], AffineMap], Points],
+    raw: NDArray[Any],
+    affine: AffineMap,
+    watch: _Stopwatch,
+) -> tuple[float, Points]:
+    watch.first(lambda: prepare(raw[:64], affine))
+    return _timed(lambda: prepare(raw, affine))
 
 
 def _first_points(points: Points) -> Points:
@@ -328,6 +333,7 @@ def _first_points(points: Points) -> Points:
         mapped=points.mapped[:few],
         sq_norms=points.sq_norms[:few],
         axes=None,
+        half_gaps=None,
     )
 
 

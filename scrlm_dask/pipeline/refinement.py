@@ -17,7 +17,7 @@ from scrlm_dask.config import LloydConfig
 from scrlm_dask.events import IterationDone
 from scrlm_dask.kernels.lloyd import LloydPart, inertia, move_centers, relative_shift
 from scrlm_dask.kernels.preprocessing import AffineMap
-from scrlm_dask.kernels.pruning import Prune, Pruned, along_axes, merge_pruned
+from scrlm_dask.kernels.pruning import Prune, Pruned, along_axes, at_a_glance, merge_pruned
 from scrlm_dask.kernels.sampling import Purpose, stream
 from scrlm_dask.passes.execution import Execution
 from scrlm_dask.passes.features import Features
@@ -36,6 +36,9 @@ from scrlm_dask.pipeline.telling import tell_sizes
 # A sample has said what it can when the inertia falls by less than this share, and at the latest
 # after so many iterations.
 _SAMPLE_TOL, SAMPLE_ITERATIONS = 0.01, 10
+# Where a glance was of no use it is tried again after so many iterations: centers that have found
+# their clusters may lie farther from each other.
+_GLANCE_AGAIN = 4
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,7 @@ class _Loop:
     frame: Delayed | None = None  # of the first centers: the later ones come of them
     coordinates: da.Array | None = None  # of all rows in that frame, once they are held
     projecting: bool = False  # whether the iteration before projected rows
+    glancing: bool = False  # whether a glance was of use in it
 
     def run_all(self) -> Refinement:
         """All stages, from where an earlier attempt left off: samples, then all blocks."""
@@ -165,7 +169,8 @@ class _Loop:
         begin = time.perf_counter()
         state = self.state
         number = len(state.iterations) + 1
-        centers = send_centers(state.centers, self.affine, self.frame)
+        glance = self.glancing or number % _GLANCE_AGAIN == 1
+        centers = send_centers(state.centers, self.affine, self.frame, glance)
         if self.frame is None:
             self.frame = frame_of(centers)
         if self.projecting and self.coordinates is None and self.features.held_axes:
@@ -186,6 +191,7 @@ class _Loop:
             saved=self._saved(number) if due else None,
         )
         self.projecting = blocks is None and along_axes(step.part.pruned)
+        self.glancing = at_a_glance(step.part.pruned)
         moved = move_centers(
             state.centers, step.part, self.affine.unit_length, reseed=blocks is None
         )

@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from scrlm_dask.kernels.axes import Frame
 from scrlm_dask.kernels.nearest import nearest_centers
-from scrlm_dask.kernels.points import Points, map_like, project_rows, with_coordinates
+from scrlm_dask.kernels.points import (
+    Points,
+    map_like,
+    origin_moved,
+    project_rows,
+    with_coordinates,
+)
 from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.kernels.pruning import cut_cost, prepare_centers, prepare_with_axes
 from scrlm_dask.kernels.shadows import Cut, point_shadows, reach, row_shadows
@@ -50,7 +56,8 @@ def test_no_pair_is_nearer_than_held_shadows_say(
     assert held.shape == (120, HELD)
     later = prepare_with_axes(x[20:] + np.float32(shift), plain(p), frame_of(first))
     shadows = point_shadows(later, Cut(n_axes, principal=True))
-    rows = with_coordinates(map_like(x, later), later, held)
+    moved = origin_moved(later, held.shape[1])
+    rows = with_coordinates(map_like(x, later), held, moved)
     seen = row_shadows(rows, shadows)
     y, c = 1.5 * x.astype(np.float64), 1.5 * later.raw.astype(np.float64)
     true = np.square(y[:, None] - c[None]).sum(axis=-1)
