@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import dask
@@ -38,9 +39,12 @@ from scrlm_dask.resources import pinned_threads
 
 # Seconds for each measurement; the loss is most of a fit
 _SECONDS = {"survey": 0.1, "loss": 0.5, "polish": 0.2, "kmeans-step": 0.3, "assign": 0.3}
-_READ_SECONDS, _READ_BYTES = 0.5, 256 * 10**6  # no more blocks are read after so long, or so much
+_READ_COPIES = 2  # of a block, while it is read
+_LEAST_READS = 3  # that are timed, unless
+_READ_SECONDS, _READ_BYTES = 0.5, 256 * 10**6  # it took so long, or was so much
 _FEW_ROWS = 1024  # of the small one of two measurements; fewer are not pruned
 _LEAST_SECONDS = 0.02  # what is shorter is repeated
+_TIMES = 2  # that the many rows are measured
 _MOST_EXTRACTED = 2048
 _SCAN_LOSSES = 3.0  # about what a scan takes for each row, in losses of as many candidates
 
@@ -143,25 +147,36 @@ def _with_rho(config: ResolvedConfig) -> ResolvedConfig:
 
 
 def _read(features: Features, wanted: int, watch: _Stopwatch) -> _Sample:
-    """Blocks from all over the store, until there are rows enough for the candidates."""
-    # the first one twice: the first time is not counted
-    order = [0, *_spread_blocks(features.n_blocks)]
-    watch.first(lambda: features.array.blocks[order[0]].compute())
-    found: dict[int, NDArray[Any]] = {}
-    seconds = cpu = 0.0
-    n_bytes = 0
-    for number in order:
+    """Blocks from all over the store, until there are rows enough for the candidates.
+
+    The first one is not timed, unless there is no other: it is the first thing that is read, and
+    then it lies in the system's cache. Of the others the quickest counts.
+    """
+
+    def read(number: int) -> NDArray[Any]:
+        return np.asarray(features.array.blocks[number].compute())
+
+    first, *others = _spread_blocks(features.n_blocks)
+    took, block = _timed(lambda: read(first))
+    watch.first_seconds += took
+    found, rates, seconds = {first: block}, [], 0.0
+    for number in others or [first]:
+        # Workers use their memory again and again; here it would be new for each block, and a
+        # machine may be slow to hand out what nobody has used yet.
+        watch.first(lambda: np.ones(_READ_COPIES * block.nbytes, np.uint8))  # noqa: B023
         cpu_before = time.process_time()
-        took, block = _timed(lambda number=number: features.array.blocks[number].compute())  # type: ignore[misc]
+        took, block = _timed(lambda number=number: read(number))  # type: ignore[misc]
+        cpu = min(time.process_time() - cpu_before, took)
         found[number] = block
-        seconds, cpu = seconds + took, cpu + time.process_time() - cpu_before
-        n_bytes += block.nbytes
-        enough = sum(map(len, found.values())) >= wanted and len(found) > 1
+        rates.append(ReadRate(took / block.nbytes, cpu / block.nbytes))
+        seconds += took
+        enough = sum(map(len, found.values())) >= wanted and len(rates) >= _LEAST_READS
+        n_bytes = sum(block.nbytes for block in found.values())
         if enough or seconds > _READ_SECONDS or n_bytes > _READ_BYTES:
             break
-    rate = ReadRate(seconds / n_bytes, min(cpu, seconds) / n_bytes)
     numbers = sorted(found)
     starts = [number * features.block_rows for number in numbers]
+    rate = min(rates, key=lambda rate: rate.seconds)
     return _Sample([found[number] for number in numbers], starts, rate)
 
 
@@ -347,10 +362,12 @@ def _measured(run: Callable[[int], Any], n_rows: int, budget: float) -> tuple[Ra
     """A rate from few and from many rows of a block, and what came of the last ones."""
     few = min(_FEW_ROWS, n_rows)
     few_seconds, found = _repeated(lambda: run(few))
-    many = min(n_rows, int(budget / max(few_seconds, 1e-9) * few))
+    many = min(n_rows, int(budget / _TIMES / max(few_seconds, 1e-9) * few))
     if many < 2 * few:
         return Rate(row=few_seconds / few), found
-    many_seconds, found = _repeated(lambda: run(many))
+    # others may use the machine for a moment: the least of some runs
+    runs = [_repeated(lambda: run(many)) for _ in range(_TIMES)]
+    many_seconds, found = min(runs, key=itemgetter(0))
     row = (many_seconds - few_seconds) / (many - few)
     if row <= 0.0:  # the clock is coarser than the work
         return Rate(row=many_seconds / many), found

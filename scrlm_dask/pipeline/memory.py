@@ -28,7 +28,7 @@ from scrlm_dask.kernels.seeding import (
 from scrlm_dask.passes.layout import Layout
 from scrlm_dask.passes.trees import FAN_IN, fan_in_for
 
-PROCESS_BYTES = 320 * 10**6  # Python, its libraries and compiled kernels before anything is read
+PROCESS_BYTES = 350 * 10**6  # Python, its libraries and compiled kernels before anything is read
 # the client has no kernels at work, but the scheduler of a local cluster
 CLIENT_BYTES = 330 * 10**6
 EVEN_SHARE = 0.85  # workers do not get exactly equal shares of the blocks

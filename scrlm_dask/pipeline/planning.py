@@ -20,8 +20,7 @@ from scrlm_dask.storage.locations import Options
 _PHASE_SECONDS = 0.1  # to send the graph, and to ask the workers for their memory at the end
 _TASK_SECONDS = 0.004  # of the scheduler, for each block
 _WRITE_SECONDS = 0.02  # to write a block's labels
-_START_SECONDS = 2.5  # until a new worker has imported what its tasks need, and loaded kernels
-_LOAD_SECONDS = 1.0  # of them, to load the kernels, which threads of this process need, too
+_MOST_START_SECONDS = 2.5  # of a new worker; more than that is kernels being compiled, once for all
 _SENT_SECONDS = 2e-9  # a byte of candidates or centers, to each worker
 
 
@@ -140,7 +139,7 @@ def planned(
         )
         for work in fit_work(layout, config, n_clusters, held)
     )
-    start = _start_seconds(workers, crew)
+    start = _start_seconds(calibration, crew)
     return Plan(
         rows=layout.n_rows,
         features=layout.n_features,
@@ -201,9 +200,9 @@ def _extra_seconds(
     return _PHASE_SECONDS + work.blocks * _TASK_SECONDS + sent + written
 
 
-def _start_seconds(workers: Sequence[WorkerMemory], crew: Crew) -> float:
-    """New workers start at once, as far as there are cores for it."""
-    seconds = _START_SECONDS if any(worker.own_process for worker in workers) else _LOAD_SECONDS
+def _start_seconds(calibration: Calibration, crew: Crew) -> float:
+    """What was loaded here for the first time each new worker loads, as far as there are cores."""
+    seconds = min(calibration.first_seconds, _MOST_START_SECONDS)
     return seconds * max(1.0, crew.n_workers / crew.n_cores)
 
 
