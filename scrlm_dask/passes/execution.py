@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -188,6 +188,7 @@ class Execution:
             array = array.blocks[list(blocks)]
             # a task of its own: inside the kwargs it would be sent along with every block
             numbers = task("blocks", np.array, list(blocks))
+        _spread(shared, array.numblocks[0])
         self._named[name] = f"{name}-{uuid4().hex}"
         parts = array.map_blocks(
             _block_task,
@@ -232,6 +233,27 @@ def wait(value: Delayed) -> Delayed:
             if future.exception() is not None:
                 future.result()
     return value
+
+
+def _spread(shared: dict[str, Any], n_blocks: int) -> None:
+    """Have what blocks need on every worker, where blocks are few.
+
+    Dask sends few tasks to where what they need lies. All would go to the worker that prepared it,
+    and the others would get what they can steal.
+    """
+    client = current_client()
+    # more than two a thread are dealt out evenly, whatever lies where
+    if client is None or n_blocks > 2 * sum(client.nthreads().values()):
+        return
+    from distributed import futures_of
+    from distributed import wait as settled
+
+    kept = {value.key for value in shared.values() if isinstance(value, Delayed)}
+    futures = [future for future in futures_of(list(shared.values())) if future.key in kept]
+    if futures and all(future.status == "finished" for future in settled(futures).done):
+        # whoever loses a worker or the scheduler meanwhile will hear of it from the blocks
+        with suppress(Exception):
+            client.replicate(futures)
 
 
 def blocks_holding(rows: Any, block_rows: int) -> list[int]:
