@@ -80,6 +80,25 @@ def test_as_many_threads_as_cores_unless_told() -> None:
         assert dask.config.get("num_workers") == available_cores()
 
 
+def test_little_work_starts_no_workers_that_nobody_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
+    assert ClusterOptions().for_little_work() == ClusterOptions(nworkers=0)
+    for asked in (
+        ClusterOptions(nworkers=2),
+        ClusterOptions(nthreads=1),
+        ClusterOptions(memory_limit="2GB"),
+        ClusterOptions(cluster="local"),
+        ClusterOptions(cluster="slurm"),
+        ClusterOptions(scheduler="tcp://127.0.0.1:1"),
+        ClusterOptions(scheduler_file="file.json"),
+    ):
+        assert asked.for_little_work() == asked
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tcp://127.0.0.1:1")
+    assert ClusterOptions().for_little_work() == ClusterOptions()
+
+
 def test_the_cores_are_those_this_process_may_use() -> None:
     allowed = os.sched_getaffinity(0)
     assert available_cores() == len(allowed)

@@ -45,7 +45,8 @@ def rho(
     """Say which bandwidth the Zarr store FEATURES speaks for, and how clearly.
 
     A sample of rows, from at least 16 random blocks, is clustered with a ladder of values of rho.
-    `scrlm fit` does the same when it is given no --rho.
+    `scrlm fit` does the same when it is given no --rho. It works in threads of this process, unless
+    --nworkers, a scheduler or a cluster is given.
     """
     from scrlm_dask.config import FitConfig
     from scrlm_dask.pipeline import check_features, scan_rho
@@ -62,7 +63,7 @@ def rho(
         "seed": seed,
     }
     check_features(features, FitConfig(rho="auto", **asked), block_rows, storage)
-    with session(console, cluster):
+    with session(console, cluster.for_little_work()):
         found = scan_rho(
             features,
             **asked,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scrlm_dask.errors import InputError
 
@@ -48,13 +48,22 @@ class ClusterOptions:
     @property
     def address(self) -> str | None:
         """The scheduler's, if one was named; who asks for workers of his own gets them."""
-        if self.scheduler or self.cluster or any(getattr(self, name) is not None for name in _OWN):
+        if self.scheduler or self._asks_for_workers:
             return self.scheduler or None
         return os.environ.get(_ENVIRONMENT) or None
 
     @property
     def is_local(self) -> bool:
         return not self.is_managed and self.scheduler_file is None and self.address is None
+
+    def for_little_work(self) -> ClusterOptions:
+        """The same, but threads of this process where nothing is asked for: no start to wait for."""
+        usual = self.is_local and not self._asks_for_workers
+        return replace(self, nworkers=0) if usual else self
+
+    @property
+    def _asks_for_workers(self) -> bool:
+        return bool(self.cluster) or any(getattr(self, name) is not None for name in _OWN)
 
 
 @dataclass(frozen=True)

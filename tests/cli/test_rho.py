@@ -31,6 +31,11 @@ def test_the_table_and_the_picture(invoke, features, tmp_path):
     assert len(content["rungs"]) > 8
 
 
+def test_a_scan_starts_no_workers(scrlm, features):
+    said = scrlm("rho", features, "--json").stderr
+    assert "threads of this process" in said
+
+
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
