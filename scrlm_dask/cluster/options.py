@@ -57,7 +57,7 @@ class ClusterOptions:
         return not self.is_managed and self.scheduler_file is None and self.address is None
 
     def for_little_work(self) -> ClusterOptions:
-        """The same, but threads of this process where nothing is asked for: no start to wait for."""
+        """The same, but threads of this process where nothing is asked for: they start at once."""
         usual = self.is_local and not self._asks_for_workers
         return replace(self, nworkers=0) if usual else self
 
