@@ -174,10 +174,11 @@ def _is_cluster_loss(error: Exception, on_cluster: bool) -> bool:
     That time is over, disks and object stores say, too: where there is no cluster, it is them.
     """
     from distributed import KilledWorker, TimeoutError
-    from distributed.client import FutureCancelledError
+    from distributed.client import FutureCancelledError, FuturesCancelledError
     from distributed.comm import CommClosedError
 
-    if isinstance(error, CommClosedError | KilledWorker | FutureCancelledError):
+    cancelled = FutureCancelledError | FuturesCancelledError
+    if isinstance(error, CommClosedError | KilledWorker | cancelled):
         return True
     return on_cluster and isinstance(error, TimeoutError)
 

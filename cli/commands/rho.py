@@ -46,7 +46,8 @@ def rho(
 
     A sample of rows, from at least 16 random blocks, is clustered with a ladder of values of rho.
     `scrlm fit` does the same when it is given no --rho. It works in threads of this process, unless
-    --nworkers, a scheduler or a cluster is given.
+    any option asks for workers (--nworkers, --nthreads, --memory-limit, ...), a scheduler or a
+    cluster.
     """
     from scrlm_dask.config import FitConfig
     from scrlm_dask.pipeline import check_features, scan_rho

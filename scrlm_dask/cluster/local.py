@@ -27,7 +27,7 @@ _LOOPBACK = "127.0.0.1"
 # two that find the usual port free in the same moment both want it, and 0 is whatever is free
 _PORT_SETTING, _DASHBOARD_PORT = "scrlm.dashboard-port", 8787
 _MANY_CORES = 8
-_LEAST_MEMORY = 300 * 10**6
+_LEAST_MEMORY = 450 * 10**6
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from scrlm_dask.kernels.pruning import Prune, Pruned, most_survivors, prune_bloc
 from scrlm_dask.kernels.shadows import PointShadows, RowShadows, reach
 
 _LANES = 128  # centers that are looked at side by side; each lane has its least value
+_LARGEST_HALF = 2.0**126
 _SPAN = 128  # features that are measured before it is asked whether that is enough
 _SLAB_ROWS = 8192  # converted at a time, where the block is of another type
 
@@ -83,7 +84,8 @@ class _Search:
 
     def __init__(self, centers: Points, sq_radius: float, n_rows: int) -> None:
         self._centers, self._sq_radius = centers, sq_radius
-        self._halves = (0.5 * centers.sq_norms).astype(np.float32)
+        # none is infinite: centers so far away are nobody's nearest, whatever they are ranked by
+        self._halves = np.minimum(0.5 * centers.sq_norms, _LARGEST_HALF).astype(np.float32)
         self._largest = float(centers.sq_norms.max(initial=0.0))
         self._floor = underflow(centers.raw.shape[1])
         self.labels, self.inv_norms = np.empty(n_rows, np.int32), np.empty(n_rows)

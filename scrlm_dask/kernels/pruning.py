@@ -90,7 +90,7 @@ def along_axes(pruned: Pruned) -> bool:
 
 
 def at_a_glance(pruned: Pruned) -> bool:
-    """Whether a glance settled rows of some block."""
+    """Whether some block was seen at a glance first."""
     return any(_THEN in cuts for cuts in pruned.cuts)
 
 
@@ -114,6 +114,11 @@ def prepare_with_axes(raw: NDArray[Any], affine: AffineMap, frame: Frame | None 
     if not np.isfinite(coordinates).all():
         return points
     return replace(points, axes=Axes(frame.directions, coordinates, frame.origin))
+
+
+def points_frame(points: Points) -> Frame | None:
+    """The axes of some points, for others that come of them."""
+    return None if points.axes is None else Frame(points.axes.directions, points.axes.origin)
 
 
 def prepare_centers(
@@ -202,7 +207,7 @@ def _cheapest_cut(tried: MappedRows, points: Points, survivors: Survivors) -> Cu
     for ladder in _ladders(points):
         finishes: dict[int, float] = {}  # by place on the ladder
         for i in _by_halves(len(ladder)):
-            # what a longer one leaves open every shorter one does, too
+            # what a longer one leaves open nearly every shorter one does, too
             finish = max((finishes[j] for j in finishes if j > i), default=0.0)
             if cut_cost(ladder[i], none, k, p, n_held) + finish >= least:
                 continue

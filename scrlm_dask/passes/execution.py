@@ -45,6 +45,8 @@ from scrlm_dask.watching.publishing import publisher
 # (rows, 1) each, or (rows, q) for several numbers a row, cut like the blocks that are read
 Columns: TypeAlias = Mapping[str, da.Array]
 
+_SPREAD_SECONDS = 10.0  # then the blocks go where they go: a worker may be stuck, or lost
+
 _listeners: dict[str, Listener] = {}  # by topic, of the runs that this process watches
 
 
@@ -58,6 +60,7 @@ class Execution:
         self.pruned: dict[str, dict[str, Any]] = {}  # by pass, what was ruled out without a product
         self.keeper = Keeper(checkpoint, self.tell)
         self._named: dict[str, str] = {}  # by pass, what the tasks of its blocks are called
+        self._shared: dict[str, dict[str, Any]] = {}  # by pass, what all of its blocks need
         self._heard_by = [listener]
         if listener is warn and wanted() and in_notebook():
             self._heard_by.append(NotebookCell())
@@ -168,6 +171,7 @@ class Execution:
             if taken:
                 done = _rows_of(features, [numbers[i] for i in taken])
                 self.tell(BlockDone(name, done, done * features.row_bytes))
+            _spread(self._shared.pop(name, {}), len(numbers) - len(taken))
             with naming_poison(name, features, numbers, self._named.get(name)):
                 yield
 
@@ -188,7 +192,7 @@ class Execution:
             array = array.blocks[list(blocks)]
             # a task of its own: inside the kwargs it would be sent along with every block
             numbers = task("blocks", np.array, list(blocks))
-        _spread(shared, array.numblocks[0])
+        self._shared[name] = shared
         self._named[name] = f"{name}-{uuid4().hex}"
         parts = array.map_blocks(
             _block_task,
@@ -236,24 +240,37 @@ def wait(value: Delayed) -> Delayed:
 
 
 def _spread(shared: dict[str, Any], n_blocks: int) -> None:
-    """Have what blocks need on every worker, where blocks are few.
+    """Have what blocks need on as many workers as there are blocks for, where these are few.
 
     Dask sends few tasks to where what they need lies. All would go to the worker that prepared it,
-    and the others would get what they can steal.
+    and the others would get what they can steal. More than two a thread it deals out evenly, unless
+    they come with columns or blocks that are held, and then they go to those.
     """
     client = current_client()
-    # more than two a thread are dealt out evenly, whatever lies where
-    if client is None or n_blocks > 2 * sum(client.nthreads().values()):
+    if client is None:
         return
     from distributed import futures_of
     from distributed import wait as settled
 
-    kept = {value.key for value in shared.values() if isinstance(value, Delayed)}
-    futures = [future for future in futures_of(list(shared.values())) if future.key in kept]
-    if futures and all(future.status == "finished" for future in settled(futures).done):
-        # whoever loses a worker or the scheduler meanwhile will hear of it from the blocks
-        with suppress(Exception):
-            client.replicate(futures)
+    # who loses a worker or the scheduler meanwhile, or whose points cannot be prepared, hears of it
+    # from the blocks
+    with suppress(Exception):
+        threads = client.nthreads()
+        kept = {value.key for value in shared.values() if isinstance(value, Delayed)}
+        futures = [future for future in futures_of(list(shared.values())) if future.key in kept]
+        if not futures or not 1 < n_blocks <= 2 * sum(threads.values()):
+            return
+        # By tasks, not by `replicate`: Dask removes copies that no task waits for.
+        token = uuid4().hex
+        received = [
+            client.submit(_received, *futures, key=(f"receive-{token}", i), workers=[worker])
+            for i, worker in enumerate(list(threads)[:n_blocks])
+        ]
+        settled(received, timeout=_SPREAD_SECONDS)
+
+
+def _received(*values: Any) -> None:
+    """What a task needs is with its worker when it begins."""
 
 
 def blocks_holding(rows: Any, block_rows: int) -> list[int]:

@@ -12,7 +12,6 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.kernels.axes import Frame
 from scrlm_dask.kernels.lloyd import (
     LloydBlock,
     LloydPart,
@@ -25,7 +24,7 @@ from scrlm_dask.kernels.mixture import ClusterSums
 from scrlm_dask.kernels.points import Points, project_rows
 from scrlm_dask.kernels.polish import PolishPart, merge_polish, polish_part
 from scrlm_dask.kernels.preprocessing import AffineMap
-from scrlm_dask.kernels.pruning import Prune, Pruned, prepare_centers
+from scrlm_dask.kernels.pruning import Prune, Pruned, points_frame, prepare_centers
 from scrlm_dask.passes.columns import column_of
 from scrlm_dask.passes.execution import Execution, persist, task, wait
 from scrlm_dask.passes.features import Features
@@ -47,13 +46,13 @@ def send_centers(
     centers: NDArray[np.float64],
     affine: AffineMap,
     frame: Delayed | None = None,
-    glance: bool = True,
+    glance: bool = False,
 ) -> Delayed:
     """Centers (k, p), in input units, for the workers; `frame` is that of earlier ones, if any.
 
-    Without `glance` they are not prepared for one, which takes all distances between them. They
-    travel inside the task: whichever worker is lost, they are there again. Dask warns of graphs
-    that carry data, which this one does on purpose.
+    With `glance` they are prepared for one, which takes all distances between them. They travel
+    inside the task: whichever worker is lost, they are there again. Dask warns of graphs that carry
+    data, which this one does on purpose.
     """
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "100GB"}):
         return persist(task("centers", prepare_centers, centers, affine, frame, glance))
@@ -61,7 +60,7 @@ def send_centers(
 
 def frame_of(centers: Delayed) -> Delayed:
     """The principal axes of centers that were sent, for those that come of them."""
-    return persist(task("axes", _frame, centers))
+    return persist(task("axes", points_frame, centers))
 
 
 def hold_coordinates(
@@ -143,10 +142,6 @@ def polish_pass(
         sq_radius=sq_radius,
     )
     return found
-
-
-def _frame(centers: Points) -> Frame | None:
-    return None if centers.axes is None else Frame(centers.axes.directions, centers.axes.origin)
 
 
 def _project_part(

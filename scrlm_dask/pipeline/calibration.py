@@ -32,7 +32,7 @@ from scrlm_dask.kernels.preprocessing import (
     native_float,
     needs_moments,
 )
-from scrlm_dask.kernels.pruning import prepare_centers, prepare_with_axes
+from scrlm_dask.kernels.pruning import points_frame, prepare_centers, prepare_with_axes
 from scrlm_dask.passes.features import Features
 from scrlm_dask.pipeline.choosing import PAPER_RHO
 from scrlm_dask.resources import pinned_threads
@@ -74,6 +74,7 @@ class Calibration:
     rates: dict[str, Rate]  # by phase
     seconds: float  # of the whole calibration
     first_seconds: float  # of them, what was done for the first time
+    load_seconds: float  # of those, what loaded kernels, as every new worker will
     rows: int  # that were read for it
     notes: tuple[str, ...] = ()
 
@@ -112,10 +113,16 @@ class _Stopwatch:
     """Adds up what is done for the first time."""
 
     first_seconds: float = 0.0
+    load_seconds: float = 0.0  # of them, to load kernels
     notes: list[str] = field(default_factory=list)
 
     def first(self, run: Callable[[], object]) -> None:
         self.first_seconds += _timed(run)[0]
+
+    def load(self, run: Callable[[], object]) -> None:
+        before = self.first_seconds
+        self.first(run)
+        self.load_seconds += self.first_seconds - before
 
 
 def calibrate(features: Features, config: ResolvedConfig, n_clusters: int) -> Calibration:
@@ -135,7 +142,8 @@ def calibrate(features: Features, config: ResolvedConfig, n_clusters: int) -> Ca
         rates.pop("extract")
     seconds = time.perf_counter() - begin
     notes = tuple(watch.notes)
-    return Calibration(sample.read, rates, seconds, watch.first_seconds, sample.n_rows, notes)
+    first, load = watch.first_seconds, watch.load_seconds
+    return Calibration(sample.read, rates, seconds, first, load, sample.n_rows, notes)
 
 
 def _with_rho(config: ResolvedConfig) -> ResolvedConfig:
@@ -150,7 +158,7 @@ def _read(features: Features, wanted: int, watch: _Stopwatch) -> _Sample:
     """Blocks from all over the store, until there are rows enough for the candidates.
 
     The first one is not timed, unless there is no other: it is the first thing that is read, and
-    then it lies in the system's cache. Of the others the quickest counts.
+    then it lies in the system's cache. Of the others the median counts.
     """
 
     def read(number: int) -> NDArray[Any]:
@@ -176,7 +184,7 @@ def _read(features: Features, wanted: int, watch: _Stopwatch) -> _Sample:
             break
     numbers = sorted(found)
     starts = [number * features.block_rows for number in numbers]
-    rate = min(rates, key=lambda rate: rate.seconds)
+    rate = sorted(rates, key=lambda rate: rate.seconds)[len(rates) // 2]
     return _Sample([found[number] for number in numbers], starts, rate)
 
 
@@ -255,8 +263,9 @@ def _survey_rate(
     block: NDArray[Any], config: ResolvedConfig, watch: _Stopwatch
 ) -> tuple[AffineMap, Rate]:
     kind = config.asked.preprocess
-    watch.first(lambda: block_moments(block[:64]))
-    rate, moments = _measured(lambda rows: block_moments(block[:rows]), len(block), 0.1)
+    watch.load(lambda: block_moments(block[:64]))
+    budget = _SECONDS["survey"]
+    rate, moments = _measured(lambda rows: block_moments(block[:rows]), len(block), budget)
     wanted = needs_moments(kind)
     # of all rows: a map that is fitted to few may divide by nothing
     moments = block_moments(block) if wanted and moments.count < len(block) else moments
@@ -279,6 +288,8 @@ def _center_rates(
     moved = raw.astype(np.float64) if asked.polish or asked.refine.max_iter else raw
     once, centers = _prepared(prepare_centers, moved, affine, watch)
     _, unmoved = _prepared(prepare_centers, raw, affine, watch)
+    # from the second iteration on axes are known, and a glance is tried now and then
+    again, _ = _timed(lambda: prepare_centers(moved, affine, points_frame(centers), glance=False))
     inside, sq_radius = (
         squared_radius(asked.given_rho, asked.F, n_features),
         asked.sq_radius(n_features),
@@ -301,8 +312,10 @@ def _center_rates(
     for name, run in phases.items():
         few = _first_points(unmoved if name == "polish" else centers)
         _first(watch, partial(run, 64, few))
+        # with all of them, for a glance: few have no gaps that are worth one
+        watch.load(lambda run=run: run(min(_FEW_ROWS, len(block))))  # type: ignore[misc]
         rate, _ = _measured(run, len(block), _SECONDS[name])
-        rates[name] = replace(rate, once=once)
+        rates[name] = replace(rate, once=again if name == "kmeans-step" else once)
     return rates
 
 
@@ -324,7 +337,7 @@ def _extracted(
             candidates, rows, some, asked.given_rho, asked.F, most, asked.min_neighbors
         )
 
-    watch.first(lambda: run(1))
+    watch.load(lambda: run(1))
     return _timed(lambda: run(asked.n_clusters))
 
 
@@ -334,7 +347,7 @@ def _prepared(
     affine: AffineMap,
     watch: _Stopwatch,
 ) -> tuple[float, Points]:
-    watch.first(lambda: prepare(raw[:64], affine))
+    watch.load(lambda: prepare(raw[:64], affine))
     return _timed(lambda: prepare(raw, affine))
 
 
@@ -355,7 +368,7 @@ def _first_points(points: Points) -> Points:
 def _first(watch: _Stopwatch, run: Callable[[int], object]) -> None:
     """Once with whole products and once with shadows, which are different kernels."""
     for prune in (0, 16):
-        watch.first(lambda prune=prune: run(prune))  # type: ignore[misc]
+        watch.load(lambda prune=prune: run(prune))  # type: ignore[misc]
 
 
 def _measured(run: Callable[[int], Any], n_rows: int, budget: float) -> tuple[Rate, Any]:

@@ -274,7 +274,7 @@ def _algorithm(
     assigned = assign_pass(
         execution,
         features,
-        send_centers(refined.centers, seeding.affine),
+        send_centers(refined.centers, seeding.affine, glance=not config.margins),
         sq_radius,
         n_clusters=config.n_clusters,
         prune=config.prune,

@@ -201,7 +201,7 @@ def _algorithm(
     assigned = assign_pass(
         execution,
         features,
-        send_centers(moved.centers, affine),
+        send_centers(moved.centers, affine, glance=not asked.margins),
         sq_radius,
         n_clusters=len(moved.centers),
         prune=asked.prune,

@@ -20,7 +20,9 @@ from scrlm_dask.storage.locations import Options
 _PHASE_SECONDS = 0.1  # to send the graph, and to ask the workers for their memory at the end
 _TASK_SECONDS = 0.004  # of the scheduler, for each block
 _WRITE_SECONDS = 0.02  # to write a block's labels
-_MOST_START_SECONDS = 2.5  # of a new worker; more than that is kernels being compiled, once for all
+# Of a new worker. Less is known only of a process that has loaded kernels before; more is kernels
+# being compiled, once for all.
+_LEAST_START_SECONDS, _MOST_START_SECONDS = 0.5, 2.5
 _SENT_SECONDS = 2e-9  # a byte of candidates or centers, to each worker
 
 
@@ -201,8 +203,8 @@ def _extra_seconds(
 
 
 def _start_seconds(calibration: Calibration, crew: Crew) -> float:
-    """What was loaded here for the first time each new worker loads, as far as there are cores."""
-    seconds = min(calibration.first_seconds, _MOST_START_SECONDS)
+    """Kernels that were loaded here each new worker loads, too, as far as there are cores."""
+    seconds = min(max(calibration.load_seconds, _LEAST_START_SECONDS), _MOST_START_SECONDS)
     return seconds * max(1.0, crew.n_workers / crew.n_cores)
 
 

@@ -112,7 +112,7 @@ class _Loop:
     frame: Delayed | None = None  # of the first centers: the later ones come of them
     coordinates: da.Array | None = None  # of all rows in that frame, once they are held
     projecting: bool = False  # whether the iteration before projected rows
-    glancing: bool = False  # whether a glance was of use in it
+    glancing: bool = True  # whether a glance was of use in it
 
     def run_all(self) -> Refinement:
         """All stages, from where an earlier attempt left off: samples, then all blocks."""
@@ -169,7 +169,7 @@ class _Loop:
         begin = time.perf_counter()
         state = self.state
         number = len(state.iterations) + 1
-        glance = self.glancing or number % _GLANCE_AGAIN == 1
+        glance = self.prune == "auto" and (self.glancing or number % _GLANCE_AGAIN == 1)
         centers = send_centers(state.centers, self.affine, self.frame, glance)
         if self.frame is None:
             self.frame = frame_of(centers)

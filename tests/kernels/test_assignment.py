@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,3 +101,22 @@ def test_equals_float64(seed: int, rows: int, p: int, k: int, offset: float, spr
         alone = assign_rows(x, points, sq_radius, prune=prune)
         np.testing.assert_array_equal(alone.labels, found.assignment.labels)
         np.testing.assert_array_equal(np.isnan(alone.sq_distances), ~inside)
+
+
+@pytest.mark.parametrize("k", [1, 2, 127, 128, 129, 300])
+@pytest.mark.parametrize("prune", [0, 7])
+def test_the_nearest_of_any_number_of_centers(k: int, prune: int) -> None:
+    rng = np.random.default_rng(k)
+    raw = rng.integers(-3, 4, (k, 8)).astype(np.float32)  # whole numbers: many ties, all exact
+    x = rng.integers(-3, 4, (400, 8)).astype(np.float32)
+    found = assign_rows(x, centers_at(raw.tolist()), np.inf, prune=prune)
+    sq_distances = np.square(x[:, None] - raw).sum(axis=-1)
+    assert np.array_equal(found.labels, sq_distances.argmin(axis=1))
+
+
+def test_a_center_beyond_float32_is_nobodys_nearest() -> None:
+    rng = np.random.default_rng(0)
+    raw = rng.normal(size=(600, 4)).astype(np.float32)
+    raw[127] = 1e15
+    found = assign_rows(raw[:50], centers_at(raw.tolist(), [1e5] * 4), np.inf)
+    assert np.array_equal(found.labels, np.arange(50))
