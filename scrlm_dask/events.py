@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -130,4 +131,12 @@ Listener = Callable[[Event], None]
 def warn(event: Event) -> None:
     """The listener of those who do not watch: they still hear warnings."""
     if isinstance(event, Note) and event.warning:
-        warnings.warn(event.text, ScrlmWarning, stacklevel=2)
+        warnings.warn(event.text, ScrlmWarning, stacklevel=_levels_to_caller())
+
+
+def _levels_to_caller() -> int:
+    """How far up the first line lies that is not of this package: a warning is about that one."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("scrlm_dask"):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -83,6 +83,16 @@ def test_paths_and_zarr_arrays(x: NDArray[np.float32], tmp_path: Path) -> None:
         np.testing.assert_array_equal(fitted.predict(source).compute(), expected.labels_)
 
 
+@pytest.mark.parametrize("init", ["scrlm", "k-means++", "k-means||", "random"])
+def test_weights_that_are_all_alike_change_nothing(x: NDArray[np.float32], init: str) -> None:
+    plain = KMeans(6, init=init).fit(x)
+    for weight in (1.0, 3.0):
+        alike = KMeans(6, init=init).fit(x, sample_weight=np.full(len(x), weight))
+        np.testing.assert_allclose(alike.cluster_centers_, plain.cluster_centers_, rtol=1e-9)
+        assert np.array_equal(alike.labels_, plain.labels_)
+        assert alike.inertia_ == pytest.approx(weight * plain.inertia_)
+
+
 def test_sample_weight(x: NDArray[np.float32]) -> None:
     weights = np.where(np.arange(len(x)) < 600, 1.0, 0.0)
     half, dropped = KMeans(6, init=x[:6]), KMeans(6, init=x[:6])

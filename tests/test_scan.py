@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +158,23 @@ class TestNumberAskedFor:
         assert best["rho"] == merged.rho_
         assert merged.model_.tree.n_leaves > 10
         json.dumps(merged.record_, allow_nan=False)
+
+    def test_outliers_that_are_merged_away_are_warned_of(self) -> None:
+        rng = np.random.default_rng(0)
+        means = rng.normal(size=(6, 64))
+        inside = means[rng.integers(0, 6, 2400)] + 0.1 * rng.normal(size=(2400, 64))
+        x = np.concatenate([inside, rng.normal(size=(600, 64))]).astype(np.float32)
+        assert (SCRLM().fit(x).labels_ == -1).sum() == 600
+        with pytest.warns(ScrlmWarning, match=r"6 clear clusters beside 20% outliers, and 4 were"):
+            merged = SCRLM(n_clusters=4).fit(x)
+        assert (merged.labels_ >= 0).all()
+        with pytest.warns(ScrlmWarning) as said:
+            SCRLM(n_clusters=4).fit(x)
+        rho = float(re.search(r"--rho ([\d.]+)", str(said[0].message))[1])
+        assert said[0].filename == __file__  # not a line of the package
+        best = SCRLM(rho=rho, n_clusters=4, n_candidates=500).fit(x)
+        assert best.n_clusters_ == 4
+        assert (best.labels_[2400:] == -1).all()
 
     def test_it_serves_rows_better_than_the_paper_does(self, digits, merged: SCRLM) -> None:
         greedy = SCRLM(rho=merged.rho_, n_clusters=10, refine=1, robust=False).fit(digits)

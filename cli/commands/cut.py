@@ -57,6 +57,8 @@ def _table(content: dict[str, Any]) -> Table:
     table = Table(title=f"The first {shown} of {content['clusters']} clusters of the cut")
     for name in ("cluster", "rows", "clusters of the run"):
         table.add_column(name, justify="left" if name.startswith("clusters") else "right")
+    if content["labels"] is not None:
+        table.caption = f"labels of all rows: {content['labels']}"
     for k in range(shown):
         table.add_row(str(k), f"{content['counts'][k]:,}", few(content["members"][k], 8))
     return table

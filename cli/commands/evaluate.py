@@ -28,7 +28,7 @@ def evaluate(console: Console, cluster: Any, storage: Any, run: str, truth: str 
     from scrlm_dask.pipeline import check_evaluate, evaluate_run
 
     check_evaluate(run, truth, storage)
-    with session(console, cluster):
+    with session(console, cluster.for_little_work()):
         found = evaluate_run(run, truth, storage_options=storage, listener=console)
     content = numbers(found)
     console.result(content, facts("Against the truth", content))

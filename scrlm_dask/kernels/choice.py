@@ -56,8 +56,7 @@ def choose(rungs: Sequence[Rung], n_clusters: int | None, merge: bool = False) -
     fits = stretch is not None and (n_clusters is None or stretch[0].clusters <= n_clusters)
     if stretch is not None and fits and not merge:
         return _choice(stretch, "stretch", _stretch_words(stretch))
-    # up to its peak the count only says that rows begin to have neighbours
-    beyond = rungs[max(range(len(rungs)), key=lambda r: rungs[r].clusters) :]
+    beyond = _beyond_peak(rungs)
     dip = _dip(beyond, n_clusters) if stretch is None and not merge else None
     if dip is not None:
         return dip
@@ -72,6 +71,19 @@ def choose(rungs: Sequence[Rung], n_clusters: int | None, merge: bool = False) -
         able = [r for r in beyond if _is_whole(r)] or [r for r in beyond if _finds_any(r)]
         lasting = [min(able, key=lambda rung: rung.shell)]
     return _choice(lasting, "persistent", _persistent_words(lasting, rungs))
+
+
+def clear_scale(rungs: Sequence[Rung]) -> Choice | None:
+    """The stretch or the dip, if there is one, however many clusters are asked for."""
+    stretch = _widest(rungs, _is_clean)
+    if stretch is not None:
+        return _choice(stretch, "stretch", _stretch_words(stretch))
+    return _dip(_beyond_peak(rungs), None)
+
+
+def _beyond_peak(rungs: Sequence[Rung]) -> Sequence[Rung]:
+    """Up to its peak the count only says that rows begin to have neighbours."""
+    return rungs[max(range(len(rungs)), key=lambda r: rungs[r].clusters) :]
 
 
 def _dip(rungs: Sequence[Rung], n_clusters: int | None) -> Choice | None:
@@ -183,7 +195,7 @@ def _persistent_words(run: list[Rung], rungs: Sequence[Rung]) -> str:
     counts = [rung.clusters for rung in rungs]
     shell = max(rung.shell for rung in run)
     if len(run) == 1:
-        found = f"none persists, and the shell is emptiest at {run[0].rho:.3g}"
+        found = f"none persists beyond its peak, where the shell is emptiest at {run[0].rho:.3g}"
     else:
         ends = f"from {run[0].rho:.3g} to {run[-1].rho:.3g}"
         found = f"that of {run[0].clusters} persists longest ({ends})"

@@ -58,7 +58,7 @@ class _ServedPart:
 
 def choose_rows(seed: int, n_rows: int, size: int, weights: da.Array | None) -> NDArray[np.int64]:
     """Row numbers (rising) of a random sample, by weight where there are weights."""
-    if weights is None:
+    if weights is None or _alike(weights):
         return sample_rows(seed, Purpose.INIT_ROWS, n_rows, size)
     starts = np.concatenate([[0], np.cumsum(weights.chunks[0])[:-1]])
     token = uuid4().hex
@@ -71,6 +71,12 @@ def choose_rows(seed: int, n_rows: int, size: int, weights: da.Array | None) -> 
     total = tree_reduce(parts, _merge_weighted, "choose")
     keys, rows = dask.compute(task("choose", _largest, total, size))[0]
     return np.sort(rows[np.isfinite(keys)])
+
+
+def _alike(weights: da.Array) -> bool:
+    """Whether no row counts more than another: then they are drawn as without weights."""
+    least, most = dask.compute(weights.min(), weights.max())
+    return bool(least == most)
 
 
 def plus_plus_centers(

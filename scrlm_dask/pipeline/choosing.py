@@ -9,6 +9,7 @@ from typing import Any
 
 from scrlm_dask.config import FitConfig, ResolvedConfig
 from scrlm_dask.events import Note
+from scrlm_dask.kernels.choice import clear_scale
 from scrlm_dask.kernels.extraction import Extraction
 from scrlm_dask.kernels.preprocessing import AffineMap
 from scrlm_dask.kernels.scan import SampleScan
@@ -19,6 +20,7 @@ from scrlm_dask.passes.features import Features
 from scrlm_dask.passes.loss import ExtractedCenters
 from scrlm_dask.passes.scan import Scanned, scan_pass
 
+_FEW_OUTLIERS = 0.02
 PAPER_RHO = 0.5  # for rows that show no scale at all
 _EVERY_ROW = (
     "merged clusters reach farther than the radius: every row gets the label of its nearest "
@@ -103,8 +105,26 @@ def scan_notes(scanned: Scanned, config: ResolvedConfig) -> list[Note]:
         text = f"rho {choice.rho:.4g} (as well {choice.low:.4g} to {choice.high:.4g}): {choice.why}"
         notes.append(Note(text, warning=choice.basis == "persistent"))
     if scan.extraction == "merge" and asked.robust == "auto":
-        notes.append(Note(_EVERY_ROW))
+        notes.append(_merging_note(scan, asked))
     return notes + list(_candidate_notes(scan, config))
+
+
+def _merging_note(scan: SampleScan, asked: FitConfig) -> Note:
+    """That there are no outliers: a warning where the data shows some, and how to keep them."""
+    clear, most = clear_scale(scan.rungs), asked.n_clusters
+    if clear is None or most is None or clear.clusters <= most:
+        return Note(_EVERY_ROW)
+    outliers = 1.0 - min(rung.coverage for rung in scan.rungs if rung.rho >= clear.rho)
+    if outliers < _FEW_OUTLIERS:
+        return Note(_EVERY_ROW)
+    return Note(
+        f"the data has {clear.clusters} clear clusters beside {outliers:.0%} outliers, and {most} "
+        "were asked for: they are merged, every row gets the label of its nearest center, and none "
+        "is an outlier. To keep outliers, leave the number of clusters out and join what is found "
+        f"(scrlm cut RUN --clusters {most}, cut_run), or take the {most} best alone, with a rho "
+        f"that is given (--rho {clear.rho:.3g}, rho={clear.rho:.3g})",
+        warning=True,
+    )
 
 
 def _candidate_notes(scan: SampleScan, config: ResolvedConfig) -> Iterator[Note]:

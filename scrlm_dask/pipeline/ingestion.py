@@ -7,7 +7,7 @@ again goes on where the work was stopped.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +43,11 @@ from scrlm_dask.storage.ingested import DROPPED, SHUFFLE, read_dropped, read_lab
 from scrlm_dask.storage.locations import Options, Place, locate
 from scrlm_dask.storage.manifest import Manifest, missing_blocks
 from scrlm_dask.storage.outputs import FEATURES_KIND, check_way, discard, make_way
+
+# names of columns that are rarely meant to be clustered by
+_NO_FEATURES = frozenset(
+    {"id", "ids", "index", "key", "label", "labels", "class", "target", "y", "cluster"}
+)
 
 
 @dataclass(frozen=True)
@@ -119,7 +124,17 @@ def _notes(job: IngestJob) -> list[str]:
     notes = [f"{source.what}: {note}" for source in job.sources for note in source.notes()]
     for source in job.sources:
         notes += reread_notes(source, job.manifest.block_rows)
+    notes += _column_notes(job.table.features.columns)
     return list(dict.fromkeys(notes))
+
+
+def _column_notes(columns: tuple[str, ...]) -> Iterator[str]:
+    odd = [name for name in columns if name.lower() in _NO_FEATURES]
+    if odd:
+        named = " and ".join(repr(name) for name in odd)
+        count = "counts as a feature" if len(odd) == 1 else "count as features"
+        exclude = " ".join(f"--exclude {name}" for name in odd)
+        yield f"{named} {count}; if not meant so, say --labels or --ids, or leave out by {exclude}"
 
 
 def _spoils_the_store(job: IngestJob, error: BaseException) -> bool:

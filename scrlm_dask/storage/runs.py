@@ -83,8 +83,10 @@ class RunDirectory:
         try:
             record = json.loads(self.record.read_text())
         except FileNotFoundError as error:
+            there = self.location.exists()
+            why = f"is not a run directory: it holds no {RECORD}" if there else "does not exist"
             raise StoreError(
-                f"{self.path} is not a run directory: it holds no {RECORD}; "
+                f"{self.path} {why}; "
                 "give what `scrlm fit --out` wrote, or, to evaluate, `scrlm predict --out`"
             ) from error
         except StoreError:  # a remote store that cannot be reached

@@ -107,6 +107,15 @@ class TestTheCommand:
         assert invoke("inspect", out, "--json").json()["label_names"] == ["cat", "owl"]
         assert "int32, for cat, owl" in invoke("inspect", out).ok().stdout
 
+    def test_columns_that_are_rarely_features_are_told(self, invoke, tmp_path, out):
+        file = tmp_path / "rows.csv"
+        file.write_text("ID,x,y2,label\n" + "".join(f"{i},{i / 7},{-i},1\n" for i in range(20)))
+        said = invoke("ingest", file, out).ok().stderr
+        assert "'ID' and 'label' count as features" in said
+        assert "--exclude ID --exclude label" in said
+        said = invoke("ingest", file, out, "--overwrite", "--labels", "label", "--ids", "ID").stderr
+        assert "feature" not in said
+
     def test_a_seed_is_for_a_shuffle(self, invoke, tmp_path, out):
         np.save(tmp_path / "x.npy", X)
         done = invoke("ingest", tmp_path / "x.npy", out, "--seed", 5)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from scrlm_dask.kernels.choice import choose
+from scrlm_dask.kernels.choice import choose, clear_scale
 from scrlm_dask.kernels.ladder import Rung
 
 
@@ -91,7 +91,8 @@ def test_what_is_no_dip(ladder) -> None:
 def test_where_no_count_persists_the_emptiest_shell_is_taken() -> None:
     found = choose([*NOISE, rung(0.2, 40, 0.9), rung(0.3, 30, 0.6), rung(0.4, 20, 0.7)], None)
     assert (found.basis, found.rho, found.clusters) == ("persistent", 0.3, 30)
-    assert "none persists, and the shell is emptiest at 0.3, with up to 0.6 rows" in found.why
+    words = "none persists beyond its peak, where the shell is emptiest at 0.3, with up to 0.6 rows"
+    assert words in found.why
 
 
 def test_one_cluster_only_where_there_are_no_more_and_outliers() -> None:
@@ -140,3 +141,11 @@ def test_no_scale_is_said_with_numbers() -> None:
 def test_no_cluster_anywhere() -> None:
     with pytest.raises(ValueError, match="no rung"):
         choose([rung(0.1, 0), rung(0.2, 0)], None)
+
+
+def test_a_clear_scale_is_there_whatever_is_asked_for() -> None:
+    rungs = [*NOISE, *(rung(rho, 12, 0.0) for rho in (0.3, 0.4, 0.5)), rung(0.9, 1, 2.0)]
+    found = clear_scale(rungs)
+    assert found is not None
+    assert (found.basis, found.clusters) == ("stretch", 12)
+    assert clear_scale([rung(0.2, 40, 0.9), rung(0.3, 30, 0.6), rung(0.4, 20, 0.7)]) is None
