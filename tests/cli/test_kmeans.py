@@ -290,7 +290,7 @@ class TestRefused:
 
 def test_a_run_that_cannot_fit_is_refused_before_a_cluster_is_started(scrlm, features, tmp_path):
     out = tmp_path / "run"
-    size = ("--nworkers", 1, "--nthreads", 1, "--memory-limit", "310MB")
+    size = ("--nworkers", 1, "--nthreads", 32, "--memory-limit", "450MB")
     done = scrlm("kmeans", features, "--clusters", CLUSTERS, "--out", out, *size)
     done.refused("memory", "--memory-limit")
     assert "local cluster" not in done.stderr
