@@ -284,12 +284,13 @@ class TestSeconds:
 
     def test_the_plan_is_the_sum(self) -> None:
         rates = dict.fromkeys(("survey", "loss", "extract", "kmeans-step", "assign"), Rate(1.0))
-        calibration = Calibration(ReadRate(0.0, 0.0), rates, 3.0, 1.0, 10)
+        calibration = Calibration(ReadRate(0.0, 0.0), rates, 3.0, 1.0, 0.7, 10)
         workers = [WorkerMemory(GB, 1, 1)] * 2
         lloyd = LloydConfig(max_iter=4, persist="no")
         plan = planned(TINY, resolved(refine=lloyd), 2, workers, None, calibration)
         assert crew_of(workers) == Crew(2, 2, 2, 2)
         assert [phase.name for phase in plan.phases] == list(rates)
+        assert plan.start_seconds == 0.7
         assert plan.seconds == pytest.approx(
             plan.start_seconds + sum(phase.times * phase.seconds for phase in plan.phases)
         )

@@ -342,6 +342,7 @@ class TestOdd:
 
 
 class TestSameBits:
+    @pytest.mark.filterwarnings("ignore:the data has 6 clear clusters:scrlm_dask.ScrlmWarning")
     @pytest.mark.parametrize("n_clusters", [None, 4])
     @pytest.mark.parametrize("preprocess", ["none", "standardize"])
     def test_whatever_the_workers_and_the_chunks(

@@ -117,7 +117,9 @@ def test_without_the_features_there_are_no_ids_and_it_says_so(export, named, tmp
 
 def test_what_it_refuses(export, named, tmp_path):
     _, run = named
-    export(tmp_path / "no", "--out", tmp_path / "x").refused("run.json")
+    export(tmp_path / "no", "--out", tmp_path / "x").refused("does not exist")
+    (tmp_path / "empty").mkdir()
+    export(tmp_path / "empty", "--out", tmp_path / "x").refused("run.json")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
     export(run, "--out", tmp_path / "mine", "--overwrite").refused("left alone")

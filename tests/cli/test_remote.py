@@ -299,7 +299,7 @@ def test_no_such_bucket(on_s3, refused) -> None:
 def test_no_such_key(on_s3, refused) -> None:
     words = (f"{ROOT}/none.zarr", "does not exist")
     refused("fit", f"{ROOT}/none.zarr", "--out", f"{ROOT}/never", words=words)
-    refused("evaluate", f"{ROOT}/none", words=(f"{ROOT}/none is not a run directory",))
+    refused("evaluate", f"{ROOT}/none", words=(f"{ROOT}/none does not exist",))
     refused("predict", f"{ROOT}/none", f"{ROOT}/x.zarr", "--out", f"{ROOT}/never")
 
 

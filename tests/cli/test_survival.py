@@ -163,7 +163,7 @@ def test_usage(invoke, features, tmp_path):
     elsewhere = ("--cluster", "local", "--require-tls", "--wait-workers", "9s")
     for options in ((), elsewhere):
         run = invoke("fit", "--resume", tmp_path / "run", *options)
-        run.refused("not a run directory", code=REFUSED)
+        run.refused("does not exist", code=REFUSED)
     bad = ("--stall-timeout", "soon")
     invoke("fit", features, "--out", tmp_path / "run", *bad).refused("duration", code=2)
 
