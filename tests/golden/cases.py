@@ -1,0 +1,1070 @@
+"""Small fixed runs whose results are recorded: what users call, and what they get.
+
+A case is a function that is given an empty folder and returns a plain dict. Only names are used
+that users know: those at the root of `scrlm_dask`, and the command line.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import inspect
+import json
+import math
+import struct
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+import scrlm_dask
+from scrlm_dask import (
+    SCRLM,
+    EmbedConfig,
+    FitConfig,
+    IngestConfig,
+    KMeans,
+    KMeansConfig,
+    LloydConfig,
+    MixtureSpec,
+    Model,
+    ScrlmWarning,
+    SourceOptions,
+)
+
+ROWS, FEATURES, BLOCK_ROWS = 600, 12, 100
+SIZES = (170, 140, 110, 80, 60)  # rows of the clusters; the rest are outliers
+SIGMA, SPREAD, REACH = 0.3, 4.0, 12.0
+RHO = 0.3  # after standardization: above every cluster's sigma, and far below their distances
+INGESTED = 60  # rows of files of other formats
+THREADS = 2  # the memory plan of a run counts them
+
+Result = dict[str, Any]
+Case = Callable[[Path], Result]
+CASES: dict[str, Case] = {}
+
+
+def run_case(name: str, folder: Path) -> Result:
+    """Return the result of a case as JSON would give it back, with `<tmp>` for the folder."""
+    folder = folder.resolve()
+    settings = {"scheduler": "threads", "num_workers": THREADS, "scrlm.checkpoint-seconds": 0}
+    with warnings.catch_warnings(), dask.config.set(settings):
+        warnings.simplefilter("ignore", ScrlmWarning)
+        found = CASES[name](folder)
+    text = json.dumps(_plain(found)).replace(str(folder), "<tmp>")
+    return dict(json.loads(text))
+
+
+def case(function: Case) -> Case:
+    """Add a function to the cases, by its name."""
+    CASES[function.__name__] = function
+    return function
+
+
+# data
+
+
+def mixture() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return rows of clusters that lie far apart, with outliers between them, and their labels."""
+    rng = np.random.default_rng(20240229)
+    means = rng.normal(size=(len(SIZES), FEATURES)) * SPREAD
+    parts = [means[k] + rng.normal(size=(size, FEATURES)) * SIGMA for k, size in enumerate(SIZES)]
+    parts.append(rng.uniform(-REACH, REACH, size=(ROWS - sum(SIZES), FEATURES)))
+    labels = np.repeat([*range(len(SIZES)), -1], [len(part) for part in parts])
+    order = rng.permutation(ROWS)
+    return np.concatenate(parts)[order].astype(np.float32), labels[order]
+
+
+def features_store(folder: Path) -> Path:
+    """Write the mixture with its labels as a features store, a chunk a block."""
+    rows, labels = mixture()
+    path = folder / "features.zarr"
+    scrlm_dask.write_features(
+        rows, path, labels=labels, chunk_bytes=BLOCK_ROWS * FEATURES * 4, listener=quiet
+    )
+    return path
+
+
+def quiet(event: Any) -> None:
+    """Listen to nothing."""
+
+
+class StopAfter:
+    """Interrupt a run, as Ctrl-C does, when so many of its blocks are done."""
+
+    def __init__(self, blocks: int) -> None:
+        self._left = blocks
+
+    def __call__(self, event: Any) -> None:
+        """Count down at each block."""
+        if type(event).__name__ == "BlockDone":
+            self._left -= 1
+            if self._left == 0:
+                raise KeyboardInterrupt
+
+
+def command(*args: Any, cluster: bool = True) -> Result:
+    """Run `scrlm ARGS --json` in threads of this process; return the exit code and the object."""
+    texts = [str(arg) for arg in args] + ["--json"]
+    if cluster:
+        texts += ["--nworkers", "0", "--nthreads", str(THREADS)]
+    result = _invoke(texts)
+    content = json.loads(result.stdout) if result.stdout else None
+    return {"code": result.exit_code, "json": content}
+
+
+def _invoke(texts: list[str]) -> Any:
+    from click.testing import CliRunner
+    from scrlm_cli.main import main
+
+    result = CliRunner(env={"DASK_SCHEDULER_ADDRESS": None}).invoke(main, texts)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+# results as plain values
+
+
+def _plain(value: Any) -> Any:
+    """Return dicts, lists, numbers and texts; JSON has no infinity, so it becomes a text."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def digest_of(values: NDArray[Any]) -> str:
+    """Return a SHA-256 of the bytes of an array, and of what they mean."""
+    if values.dtype.kind in "OUT":
+        content = json.dumps([str(value) for value in values]).encode()
+    else:
+        content = np.ascontiguousarray(values).tobytes()
+    return hashlib.sha256(f"{values.dtype.kind}{values.shape}".encode() + content).hexdigest()
+
+
+def labels_of(labels: Any) -> Result:
+    """Return what identifies labels exactly."""
+    values = np.asarray(labels).astype(np.int32)
+    names, counts = np.unique(values, return_counts=True)
+    return {
+        "dtype": str(np.asarray(labels).dtype),
+        "rows": len(values),
+        "counts": dict(zip(names.tolist(), counts.tolist(), strict=True)),
+        "sha256": digest_of(values),
+    }
+
+
+def column_of(values: Any) -> Result:
+    """Return a summary of floats, one a row, and a digest of their bits."""
+    array = np.asarray(values)
+    finite = array[np.isfinite(array)].astype(np.float64)
+    return {
+        "dtype": str(array.dtype),
+        "rows": len(array),
+        "finite": len(finite),
+        "mean": float(finite.mean()) if len(finite) else None,
+        "largest": float(finite.max()) if len(finite) else None,
+        "bits": digest_of(array),
+    }
+
+
+def model_of(model: Model) -> Result:
+    """Return all that a model says."""
+    tree = model.tree
+    return {
+        "repr": repr(model),
+        "n_clusters": model.n_clusters,
+        "n_features": model.n_features,
+        "radius": model.radius,
+        **{
+            field.name: getattr(model, field.name)
+            for field in fields(model)
+            if field.name not in ("affine", "config", "tree")
+        },
+        "dtypes": [str(array.dtype) for array in (model.centers, model.means, model.weights)],
+        "affine": asdict(model.affine),
+        "config": {"class": type(model.config).__name__, **asdict(model.config)},
+        # the leaves are many, and lie where rounding may choose between neighbors
+        "tree": None if tree is None else {name: {"bits": digest_of(np.asarray(array))}
+                                           for name, array in asdict(tree).items()},
+    }  # fmt: skip
+
+
+def labels_store_of(path: Path) -> Result:
+    """Return what a labels store holds."""
+    group = zarr.open_group(path, mode="r")
+    found: Result = {"attributes": dict(group.attrs), "arrays": sorted(group.array_keys())}
+    for name in found["arrays"]:
+        values = group[name][:]
+        found[name] = labels_of(values) if values.dtype.kind == "i" else column_of(values)
+    return found
+
+
+def run_of(path: Path) -> Result:
+    """Return what a finished run directory holds."""
+    stored = zarr.open_group(path / "model.zarr", mode="r")
+    model = scrlm_dask.load_model(path)
+    attributes = dict(stored.attrs)
+    config = "as in the model" if attributes["config"] == asdict(model.config) else "another one"
+    return {
+        "files": sorted(entry.name for entry in path.iterdir()),
+        "record": record_of(json.loads((path / "run.json").read_text())),
+        "events": list(_events_in(path / "events.jsonl")),
+        "model": model_of(model),
+        "model_attributes": {**attributes, "config": config},
+        "model_arrays": sorted(stored.array_keys()),
+        "labels": labels_store_of(path / "labels.zarr"),
+    }
+
+
+def record_of(record: Result) -> Result:
+    """Return a record of a run, or of a scan, with the rungs of its ladder as columns."""
+    if "scan" in record:
+        return {**record, "scan": record_of(record["scan"])}
+    if "rungs" not in record:
+        return record
+    names = list(record["rungs"][0])
+    assert all(list(rung) == names for rung in record["rungs"])
+    columns = {name: [rung[name] for rung in record["rungs"]] for name in names}
+    return {**record, "rungs": columns}
+
+
+def run_by_command(folder: Path, verb: str, *args: Any) -> Result:
+    """Run `scrlm fit` or `scrlm kmeans` on the mixture; return what it printed and the run."""
+    store, run = features_store(folder), folder / "run"
+    done = command(verb, store, *args, "--block-rows", BLOCK_ROWS, "--out", run)
+    record = json.loads((run / "run.json").read_text())
+    printed = {
+        key: "as in the record" if key in record and value == record[key] else value
+        for key, value in done["json"].items()
+    }
+    return {"code": done["code"], "printed": printed, **run_of(run)}
+
+
+def _events_in(path: Path) -> Iterator[str]:
+    """Yield what was told, in order; how many blocks are told at a time depends on the clock."""
+    for line in path.read_text().splitlines():
+        event = json.loads(line)
+        if event["event"] != "BlocksDone":
+            yield " ".join([event["event"], *([event["name"]] if "name" in event else [])])
+
+
+def features_of(path: Path) -> Result:
+    """Return what a features store holds: rows, labels and ids exactly."""
+    group = zarr.open_group(path, mode="r")
+    attributes = dict(group.attrs)
+    manifest = attributes.get("manifest", {})
+    # sizes of files are those that another version of their library writes
+    manifest["sources"] = [source["path"] for source in manifest.get("sources", [])]
+    found: Result = {"attributes": attributes, "arrays": sorted(group.array_keys())}
+    for name in found["arrays"]:
+        values = group[name][:]
+        kind = {"dtype": str(values.dtype), "shape": values.shape, "chunks": group[name].chunks}
+        found[name] = {**kind, "sha256": digest_of(values)}
+    return found
+
+
+def fitted(folder: Path, config: FitConfig, **options: Any) -> Result:
+    """Fit the mixture in blocks, into a run directory."""
+    store, run = features_store(folder), folder / "run"
+    options = {"block_rows": BLOCK_ROWS, "collect_labels": True, "listener": quiet, **options}
+    found = scrlm_dask.fit(store, config, out=run, **options)
+    return {**run_of(run), "collected": labels_of(found.labels)}
+
+
+def clustered(folder: Path, config: KMeansConfig, **options: Any) -> Result:
+    """Run k-means on the mixture in blocks, into a run directory."""
+    store, run = features_store(folder), folder / "run"
+    options = {"block_rows": BLOCK_ROWS, "collect_labels": True, "listener": quiet, **options}
+    found = scrlm_dask.kmeans(store, config, out=run, **options)
+    return {**run_of(run), "collected": labels_of(found.labels)}
+
+
+# SCRLM
+
+
+@case
+def fit_with_rho(folder: Path) -> Result:
+    """Fit with a given bandwidth, the paper's way."""
+    return fitted(folder, FitConfig(rho=RHO))
+
+
+@case
+def fit_command(folder: Path) -> Result:
+    """Fit by the command line, with a bandwidth and at most 4 clusters."""
+    return run_by_command(folder, "fit", "--rho", RHO, "--clusters", 4, "--seed", 3)
+
+
+@case
+def fit_with_rho_auto(folder: Path) -> Result:
+    """Fit with a bandwidth that is chosen on a sample."""
+    return fitted(folder, FitConfig())
+
+
+@case
+def fit_greedy_with_rho_auto(folder: Path) -> Result:
+    """Fit the paper's way with a bandwidth that is chosen on a sample."""
+    return fitted(folder, FitConfig(extraction="greedy", n_clusters=5, seed=1))
+
+
+@case
+def fit_merged(folder: Path) -> Result:
+    """Fit by merging centers to fewer than there are, and refine them."""
+    lloyd = LloydConfig(max_iter=4)
+    return fitted(folder, FitConfig(n_clusters=4, extraction="merge", refine=lloyd))
+
+
+@case
+def fit_merged_with_rho(folder: Path) -> Result:
+    """Fit by merging without k-means, so that the tree stays; then join clusters by it."""
+    found = fitted(folder, FitConfig(rho=0.12, n_clusters=5, extraction="merge"))
+    return {**found, "cut": scrlm_dask.cut_run(folder / "run", 3)}
+
+
+@case
+def fit_residual(folder: Path) -> Result:
+    """Fit by judging candidates on rows that no center covers yet."""
+    return fitted(folder, FitConfig(rho=RHO, extraction="residual"))
+
+
+@case
+def fit_with_robust_kmeans(folder: Path) -> Result:
+    """Fit by the command line and refine within the radius, first on a sample of blocks."""
+    asked = ("--rho", RHO, "--kmeans-iter", 4, "--robust", "--kmeans-sample", 0.4)
+    return run_by_command(folder, "fit", *asked)
+
+
+@case
+def fit_with_kmeans_on_all_rows(folder: Path) -> Result:
+    """Fit by the command line and refine with all rows, as in the paper."""
+    asked = ("--rho", RHO, "--kmeans-iter", 3, "--no-robust", "--persist", "no")
+    return run_by_command(folder, "fit", *asked)
+
+
+@case
+def fit_polished(folder: Path) -> Result:
+    """Fit and move each center to the mean of its rows."""
+    return fitted(folder, FitConfig(rho=RHO, polish=True, min_neighbors=5))
+
+
+@case
+def fit_l2(folder: Path) -> Result:
+    """Fit by cosine distance."""
+    return fitted(folder, FitConfig(rho=0.06, preprocess="l2", min_neighbors=5))
+
+
+@case
+def fit_without_preprocessing(folder: Path) -> Result:
+    """Fit rows as they are, with another depth of the loss."""
+    return fitted(folder, FitConfig(rho=1.0, F=3.0, preprocess="none"))
+
+
+@case
+def fit_centered_and_scaled(folder: Path) -> Result:
+    """Fit with each of the two maps that are left."""
+    rows, _ = mixture()
+    found: Result = {}
+    for kind, rho in (("center", 1.0), ("scale", RHO)):
+        config = FitConfig(rho=rho, preprocess=kind)  # type: ignore[arg-type]
+        done = scrlm_dask.fit(
+            rows, config, block_rows=BLOCK_ROWS, collect_labels=True, listener=quiet
+        )
+        found[kind] = {"labels": labels_of(done.labels), "model": model_of(done.model)}
+    return found
+
+
+@case
+def fit_on_samples(folder: Path) -> Result:
+    """Fit with few candidates that are judged on some of the rows."""
+    return fitted(folder, FitConfig(rho=RHO, n_candidates=80, loss_rows=250, seed=5))
+
+
+@case
+def fit_pruned(folder: Path) -> Result:
+    """Fit with a fixed number of axes to rule pairs out by, and without margins."""
+    return fitted(folder, FitConfig(rho=RHO, prune=3, margins=False))
+
+
+@case
+def fit_resumed(folder: Path) -> Result:
+    """Interrupt a fit in the middle and run it again: as if nothing had been."""
+    lloyd = LloydConfig(max_iter=3, tol=0.0, inertia_tol=0.0, persist="no")
+    config = FitConfig(rho=RHO, n_clusters=5, polish=True, refine=lloyd)
+    return _resumed(folder, partial(scrlm_dask.fit, config=config), "fit", blocks=20)
+
+
+@case
+def kmeans_resumed(folder: Path) -> Result:
+    """Interrupt k-means in the middle and run it again: as if nothing had been."""
+    lloyd = LloydConfig(max_iter=4, tol=0.0, inertia_tol=0.0, persist="no")
+    config = KMeansConfig(n_clusters=6, init="k-means++", lloyd=lloyd)
+    return _resumed(folder, partial(scrlm_dask.kmeans, config=config), "kmeans", blocks=21)
+
+
+def _resumed(folder: Path, run: Callable[..., Any], verb: str, blocks: int) -> Result:
+    """Return both attempts of a run that was interrupted, and whether it equals another one."""
+    store, whole, stopped = features_store(folder), folder / "whole", folder / "stopped"
+    with dask.config.set(num_workers=1):  # blocks come one after the other
+        run(store, out=whole, block_rows=BLOCK_ROWS, listener=quiet)
+        try:
+            run(store, out=stopped, block_rows=BLOCK_ROWS, listener=StopAfter(blocks))
+        except KeyboardInterrupt:
+            status = json.loads((stopped / "run.json").read_text())["status"]
+            kept = (stopped / "checkpoint").is_dir()
+        done = _invoke(
+            [verb, "--resume", str(stopped), "--json", "--nworkers", "0", "--nthreads", "1"]
+        )
+    taken = json.loads((stopped / "run.json").read_text())["taken_over"]
+    assert taken, "nothing was taken over from the attempt before"
+    same = all(_bytes_below(whole / name) == _bytes_below(stopped / name)
+               for name in ("labels.zarr", "model.zarr"))  # fmt: skip
+    assert same, "the run that was interrupted found something else"
+    return {
+        "status": status,
+        "kept": kept,
+        "same": same,
+        "code": done.exit_code,
+        **run_of(stopped),
+    }
+
+
+def _bytes_below(path: Path) -> dict[str, bytes]:
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
+
+@case
+def fit_without_clusters(folder: Path) -> Result:
+    """Fit with a bandwidth that is too small: what is found, and what is warned of, and where."""
+    rows, _ = mixture()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        done = scrlm_dask.fit(rows, FitConfig(rho=1e-3), block_rows=BLOCK_ROWS)
+    told = [
+        {
+            "category": warning.category.__name__,
+            "file": Path(warning.filename).name,
+            "text": str(warning.message),
+        }
+        for warning in caught
+    ]
+    return {"model": model_of(done.model), "record": done.record, "warnings": told}
+
+
+# k-means
+
+
+@case
+def kmeans_from_scrlm(folder: Path) -> Result:
+    """Begin with SCRLM on a sample."""
+    return clustered(folder, KMeansConfig(n_clusters=5, init="scrlm"))
+
+
+@case
+def kmeans_plus_plus(folder: Path) -> Result:
+    """Begin with k-means++ on a sample, with standardized rows."""
+    config = KMeansConfig(n_clusters=6, init="k-means++", preprocess="standardize", seed=2)
+    return clustered(folder, config)
+
+
+@case
+def kmeans_parallel(folder: Path) -> Result:
+    """Begin with k-means||."""
+    return clustered(folder, KMeansConfig(n_clusters=5, init="k-means||"))
+
+
+@case
+def kmeans_random(folder: Path) -> Result:
+    """Begin with random rows, by the command line."""
+    asked = ("--clusters", 5, "--init", "random", "--max-iter", 8, "--no-margins")
+    return run_by_command(folder, "kmeans", *asked)
+
+
+@case
+def kmeans_given_array(folder: Path) -> Result:
+    """Begin with given rows."""
+    rows, labels = mixture()
+    centers = np.stack([rows[labels == k][0] for k in range(len(SIZES))])
+    lloyd = LloydConfig(max_iter=10, tol=0.0, inertia_tol=0.0)
+    return clustered(folder, KMeansConfig(n_clusters=5, init="given", lloyd=lloyd), centers=centers)
+
+
+@case
+def kmeans_given_run(folder: Path) -> Result:
+    """Begin with the centers of another run, by the command line."""
+    first = folder / "first"
+    scrlm_dask.fit(
+        mixture()[0], FitConfig(rho=RHO), out=first, block_rows=BLOCK_ROWS, listener=quiet
+    )
+    return run_by_command(folder, "kmeans", "--init", first, "--preprocess", "standardize")
+
+
+@case
+def kmeans_weighted(folder: Path) -> Result:
+    """Let rows count differently, by weights in a file."""
+    weights = folder / "weights.npy"
+    np.save(weights, 1.0 + np.arange(ROWS) % 3)
+    config = KMeansConfig(n_clusters=5, init="k-means++")
+    return clustered(folder, config, sample_weight=weights)
+
+
+@case
+def kmeans_spherical(folder: Path) -> Result:
+    """Iterate at unit length, first on a sample of blocks."""
+    lloyd = LloydConfig(max_iter=6, sample=0.3)
+    config = KMeansConfig(n_clusters=5, init="k-means||", preprocess="l2", lloyd=lloyd, prune=2)
+    return clustered(folder, config)
+
+
+# after a run
+
+
+@case
+def predicted(folder: Path) -> Result:
+    """Label other rows, by Python and by the command line."""
+    store, run = features_store(folder), folder / "run"
+    scrlm_dask.fit(store, FitConfig(rho=RHO), out=run, block_rows=BLOCK_ROWS, listener=quiet)
+    rows, _ = mixture()
+    other = (rows[::-1] + np.float32(0.01))[:250]
+    found = scrlm_dask.predict(run, other, collect_labels=True, block_rows=60, listener=quiet)
+    lazy = scrlm_dask.predict(
+        scrlm_dask.load_model(run), da.from_array(other, chunks=(77, -1)), collect_labels=True
+    )
+    out = folder / "predicted.zarr"
+    done = command("predict", run, store, "--out", out, "--block-rows", 150)
+    return {
+        "array": {**asdict(found), "labels": labels_of(found.labels)},
+        "dask": {**asdict(lazy), "labels": labels_of(lazy.labels)},
+        "command": done,
+        "stored": labels_store_of(out),
+    }
+
+
+@case
+def cut(folder: Path) -> Result:
+    """Join the clusters of a run to fewer."""
+    store, run, out = features_store(folder), folder / "run", folder / "cut.zarr"
+    scrlm_dask.fit(store, FitConfig(rho=RHO), out=run, block_rows=BLOCK_ROWS, listener=quiet)
+    return {
+        "found": scrlm_dask.cut_run(run, 2),
+        "command": command("cut", run, "--clusters", 3, "--out", out, cluster=False),
+        "stored": labels_store_of(out),
+    }
+
+
+@case
+def evaluated(folder: Path) -> Result:
+    """Score the labels of a run against the truth: of a drawn mixture, and another one."""
+    store, run = folder / "drawn.zarr", folder / "run"
+    spec = MixtureSpec(24, 4, outliers=0.2, seed=1)
+    scrlm_dask.synth(store, ROWS, spec, chunk_bytes=BLOCK_ROWS * 24 * 4, listener=quiet)
+    config = FitConfig(rho=0.4)
+    scrlm_dask.fit(store, config, out=run, block_rows=BLOCK_ROWS, listener=quiet)
+    drawn = zarr.open_group(store, mode="r")
+    other = np.arange(ROWS) % 4
+    return {
+        "drawn": {
+            "labels": labels_of(drawn["labels"][:]),
+            "first": drawn["features"][0],
+            "features": column_of(drawn["features"][:].ravel()),
+        },
+        "found": asdict(scrlm_dask.evaluate_run(run, listener=quiet)),
+        "other": asdict(scrlm_dask.evaluate_run(run, other, listener=quiet)),
+        "command": command("evaluate", run),
+    }
+
+
+@case
+def verified(folder: Path) -> Result:
+    """Compute a part of a run again: as it is, and with a label changed."""
+    store, run = features_store(folder), folder / "run"
+    scrlm_dask.fit(store, FitConfig(rho=RHO), out=run, block_rows=BLOCK_ROWS, listener=quiet)
+    sound = scrlm_dask.verify_run(run, blocks=4, losses=3, seed=1, listener=quiet)
+    labels = zarr.open_array(run / "labels.zarr" / "labels", mode="r+")
+    labels[217] = int(labels[217]) + 1
+    damaged = command("verify", run, "--blocks", 6, "--losses", 5)
+    return {
+        "sound": {**asdict(sound), "ok": sound.ok},
+        "damaged": damaged,
+        "store": scrlm_dask.verify_store(store, listener=quiet),
+    }
+
+
+@case
+def rho_scanned(folder: Path) -> Result:
+    """Ask which bandwidth the rows speak for."""
+    store = features_store(folder)
+    found = scrlm_dask.scan_rho(store, block_rows=50, seed=2, listener=quiet)
+    few = scrlm_dask.scan_rho(store, n_clusters=3, block_rows=50, listener=quiet)
+    done = command("rho", store, "--block-rows", 50, "--seed", 2)
+    return {
+        "record": record_of(found.record),
+        "rho": found.rho,
+        "radius": found.radius_at(found.rho),
+        "clusters": found.n_clusters,
+        "sigma_max": found.sigma_max,
+        "assumption_1": found.assumption_1,
+        "choice": asdict(found.choice),
+        "few": {**few.record, "rungs": len(few.record["rungs"])},
+        "code": done["code"],
+        "same": done["json"] == found.record,
+    }
+
+
+@case
+def exported(folder: Path) -> Result:
+    """Write a run for other programs: tables and centers."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    rows, _ = mixture()
+    np.save(folder / "rows.npy", rows)
+    np.save(folder / "ids.npy", np.array([f"item {i}" for i in range(ROWS)]))
+    store, run = folder / "features.zarr", folder / "run"
+    config = IngestConfig(ids=str(folder / "ids.npy"), chunk_bytes=BLOCK_ROWS * FEATURES * 4)
+    scrlm_dask.ingest([folder / "rows.npy"], store, config, listener=quiet)
+    scrlm_dask.fit(store, FitConfig(rho=RHO), out=run, listener=quiet)
+    done = scrlm_dask.export(run, folder / "parquet", listener=quiet)
+    other = command("export", run, "--out", folder / "csv", "--format", "csv", cluster=False)
+    tables = {
+        "parquet": pyarrow.parquet.read_table(folder / "parquet" / "labels.parquet"),
+        "csv": pyarrow.csv.read_csv(folder / "csv" / "labels.csv"),
+    }
+    return {
+        "done": asdict(done),
+        "command": other,
+        "tables": {name: _table_of(table) for name, table in tables.items()},
+        "centers": np.load(folder / "parquet" / "centers.npy"),
+        "fbin": {
+            "shape": np.fromfile(folder / "csv" / "centers.fbin", "<u4", 2),
+            "values": np.fromfile(folder / "csv" / "centers.fbin", "<f4", offset=8),
+        },
+        "names": sorted(entry.name for entry in (folder / "parquet").iterdir()),
+    }
+
+
+def _table_of(table: Any) -> Result:
+    """Return the columns of an Arrow table."""
+    found: Result = {"types": {field.name: str(field.type) for field in table.schema}}
+    for name in table.column_names:
+        values = np.array(table.column(name).to_pylist())
+        is_float = values.dtype.kind == "f"
+        found[name] = column_of(values) if is_float else {"sha256": digest_of(values)}
+    return found
+
+
+@case
+def inspected(folder: Path) -> Result:
+    """Describe a store, its rows and its soundness."""
+    store = features_store(folder)
+    return command("inspect", store, "--stats", "--verify", "--rho", RHO)
+
+
+@case
+def planned(folder: Path) -> Result:
+    """Ask what a fit would take: its numbers without the times."""
+    rows, _ = mixture()
+    lloyd = LloydConfig(max_iter=3)
+    plan = scrlm_dask.plan_fit(rows, FitConfig(rho=RHO, n_clusters=5, refine=lloyd))
+    asked = ("--rows", 100_000, "--features", 640, "--clusters", 50)
+    theory = command("theory", *asked, cluster=False)
+    return {"plan": {**asdict(plan), "notes": "*"}, "theory": theory}
+
+
+# estimators
+
+
+def _estimated(estimator: Any, folder: Path, inputs: dict[str, Any]) -> Result:
+    """Fit an estimator to each input; return what it has then."""
+    found: Result = {"parameters": sorted(estimator.get_params())}
+    for name, X in inputs.items():
+        estimator.fit(X)
+        labels = estimator.labels_
+        found[name] = {
+            "attributes": sorted(key for key in vars(estimator) if key.endswith("_")),
+            "labels": labels_of(labels.compute() if isinstance(labels, da.Array) else labels),
+            "lazy": isinstance(labels, da.Array),
+            "centers": estimator.cluster_centers_,
+            "inertia": estimator.inertia_,
+            "iterations": estimator.n_iter_,
+            "predicted": labels_of(np.asarray(estimator.predict(X))),
+            "record": estimator.record_ if name in ("numpy", "path") else sorted(estimator.record_),
+        }
+    return found
+
+
+def _inputs(folder: Path) -> dict[str, Any]:
+    """Return the mixture as each kind of input."""
+    rows, _ = mixture()
+    store = features_store(folder)
+    return {
+        "numpy": rows,
+        "dask": da.from_array(rows, chunks=(130, -1)),
+        "zarr": zarr.open_array(store / "features", mode="r"),
+        "path": store,
+    }
+
+
+@case
+def scrlm_estimator(folder: Path) -> Result:
+    """Fit the estimator SCRLM to each kind of input."""
+    return _estimated(SCRLM(rho=RHO, block_rows=BLOCK_ROWS), folder, _inputs(folder))
+
+
+@case
+def kmeans_estimator(folder: Path) -> Result:
+    """Fit the estimator KMeans to each kind of input."""
+    estimator = KMeans(5, init="k-means++", max_iter=5, block_rows=BLOCK_ROWS, random_state=4)
+    return _estimated(estimator, folder, _inputs(folder))
+
+
+# files of other formats
+
+
+def _ingested_rows() -> NDArray[np.float32]:
+    return mixture()[0][:INGESTED]
+
+
+def _write_npy(folder: Path) -> tuple[Any, ...]:
+    np.save(folder / "x.npy", _ingested_rows())
+    return (folder / "x.npy",)
+
+
+def _write_npz(folder: Path) -> tuple[Any, ...]:
+    np.savez_compressed(folder / "x.npz", emb=_ingested_rows(), other=np.arange(3))
+    return (folder / "x.npz", "--dataset", "emb")
+
+
+def _write_shards(folder: Path) -> tuple[Any, ...]:
+    """Write eleven files, so that 2 must come before 10."""
+    (folder / "shards").mkdir()
+    for i, part in enumerate(np.array_split(_ingested_rows().astype(np.float64), 11)):
+        np.save(folder / "shards" / f"emb_{i}.npy", part)
+    return (folder / "shards",)
+
+
+def _write_fbin(folder: Path) -> tuple[Any, ...]:
+    rows = _ingested_rows()
+    (folder / "x.fbin").write_bytes(struct.pack("<II", *rows.shape) + rows.tobytes())
+    return (folder / "x.fbin",)
+
+
+def _write_u8bin(folder: Path) -> tuple[Any, ...]:
+    rows = (np.arange(INGESTED * FEATURES) % 251).astype(np.uint8).reshape(INGESTED, FEATURES)
+    (folder / "x.u8bin").write_bytes(struct.pack("<II", *rows.shape) + rows.tobytes())
+    return (folder / "x.u8bin",)
+
+
+def _write_fvecs(folder: Path) -> tuple[Any, ...]:
+    rows = _ingested_rows()
+    parts = [struct.pack("<i", rows.shape[1]) + row.tobytes() for row in rows]
+    (folder / "x.fvecs").write_bytes(b"".join(parts))
+    return (folder / "x.fvecs",)
+
+
+def _write_raw(folder: Path) -> tuple[Any, ...]:
+    _ingested_rows().astype(np.float16).tofile(folder / "x.dat")
+    return (folder / "x.dat", "--format", "raw", "--raw-dtype", "float16", "--features", FEATURES)
+
+
+def _write_hdf5(folder: Path) -> tuple[Any, ...]:
+    import h5py
+
+    with h5py.File(folder / "x.h5", "w") as file:
+        file.create_dataset("deep/train", data=_ingested_rows(), chunks=(7, FEATURES))
+        file["test"] = _ingested_rows()[:1]
+        file["label"] = np.arange(INGESTED) % 5
+        file["name"] = [f"{i}.jpg" for i in range(INGESTED)]
+    return (folder / "x.h5", "--dataset", "deep/train", "--labels", "label", "--ids", "name")
+
+
+def _arrow_table() -> Any:
+    import pyarrow as pa
+
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(_ingested_rows().ravel()), FEATURES)
+    names = pa.array([f"{i}.jpg" for i in range(INGESTED)], pa.string())
+    classes = pa.array([("cat", "dog", "eel")[i % 3] for i in range(INGESTED)], pa.string())
+    return pa.table({"name": names, "class": classes, "emb": vectors})
+
+
+_COLUMNS = ("--column", "emb", "--labels", "class", "--ids", "name")
+
+
+def _write_parquet(folder: Path) -> tuple[Any, ...]:
+    import pyarrow.parquet as pq
+
+    table = _arrow_table()
+    for i, start in enumerate((0, 25)):
+        part = table.slice(start, 25 if i == 0 else None)
+        pq.write_table(part, folder / f"x{i}.parquet", row_group_size=9)
+    return (folder / "x0.parquet", folder / "x1.parquet", *_COLUMNS)
+
+
+def _write_wide_parquet(folder: Path) -> tuple[Any, ...]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = _ingested_rows()
+    columns = {f"f{i}": rows[:, i] for i in range(FEATURES)}
+    pq.write_table(pa.table({"id": np.arange(INGESTED) * 3, **columns}), folder / "x.parquet")
+    return (folder / "x.parquet", "--ids", "id", "--exclude", "f0")
+
+
+def _write_arrow(folder: Path) -> tuple[Any, ...]:
+    import pyarrow as pa
+
+    table = _arrow_table()
+    with pa.ipc.new_stream(folder / "x.arrow", table.schema) as writer:
+        writer.write_table(table, max_chunksize=4)
+    return (folder / "x.arrow", *_COLUMNS)
+
+
+def _write_huggingface(folder: Path) -> tuple[Any, ...]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import datasets
+
+        datasets.disable_progress_bars()
+        datasets.Dataset(_arrow_table()).save_to_disk(folder / "hf", num_shards=2)
+    return (folder / "hf", *_COLUMNS)
+
+
+def _write_csv(folder: Path) -> tuple[Any, ...]:
+    with (folder / "x.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["name", "class", *(f"f{i}" for i in range(FEATURES))])
+        for i, row in enumerate(_ingested_rows()):
+            writer.writerow([f"{i}.jpg", i % 4, *(repr(float(v)) for v in row)])
+    return (folder / "x.csv", "--labels", "class", "--ids", "name")
+
+
+def _write_zarr(folder: Path) -> tuple[Any, ...]:
+    rows = _ingested_rows()
+    array = zarr.create_array(
+        folder / "x.zarr", shape=rows.shape, dtype=rows.dtype, chunks=(5, 6), zarr_format=2
+    )
+    array[...] = rows
+    return (folder / "x.zarr",)
+
+
+def _write_clip(folder: Path) -> tuple[Any, ...]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for name in ("img_emb", "metadata"):
+        (folder / "clip" / name).mkdir(parents=True)
+    for i, numbers in enumerate(np.array_split(np.arange(INGESTED), 3)):
+        part = _ingested_rows()[numbers].astype(np.float16)
+        np.save(folder / f"clip/img_emb/img_emb_{i}.npy", part)
+        table = pa.table({"image_path": [f"{r}.jpg" for r in numbers], "label": numbers % 5})
+        pq.write_table(table, folder / f"clip/metadata/metadata_{i}.parquet")
+    return (folder / "clip", "--labels", "label", "--ids", "image_path")
+
+
+_WRITERS: dict[str, Callable[[Path], tuple[Any, ...]]] = {
+    "npy": _write_npy,
+    "npz": _write_npz,
+    "shards": _write_shards,
+    "fbin": _write_fbin,
+    "u8bin": _write_u8bin,
+    "fvecs": _write_fvecs,
+    "raw": _write_raw,
+    "hdf5": _write_hdf5,
+    "parquet": _write_parquet,
+    "wide_parquet": _write_wide_parquet,
+    "arrow": _write_arrow,
+    "huggingface": _write_huggingface,
+    "csv": _write_csv,
+    "zarr": _write_zarr,
+    "clip_retrieval": _write_clip,
+}
+
+
+def _ingest(folder: Path, *, writer: Callable[[Path], tuple[Any, ...]]) -> Result:
+    """Ingest files of one format by the command line."""
+    args = writer(folder)
+    sources = [arg for arg in args if isinstance(arg, Path)]
+    options = args[len(sources) :]
+    out = folder / "out.zarr"
+    done = command("ingest", *sources, out, *options, "--chunk-size", f"{17 * FEATURES * 4}B")
+    return {**done, "stored": features_of(out)}
+
+
+for _name, _writer in _WRITERS.items():
+    CASES[f"ingest_{_name}"] = partial(_ingest, writer=_writer)
+
+
+@case
+def ingest_with_options(folder: Path) -> Result:
+    """Ingest in random order, without rows that are not finite, as float16, and the first rows."""
+    rows = _ingested_rows()
+    rows[[7, 31]] = np.nan
+    np.save(folder / "x.npy", rows)
+    np.save(folder / "labels.npy", np.arange(INGESTED) % 4)
+    labels, chunk = str(folder / "labels.npy"), 16 * FEATURES * 2
+    common: Result = {"labels": labels, "dtype": "float16", "chunk_bytes": chunk}
+    ways = {
+        "shuffled": IngestConfig(shuffle=True, seed=3, nan="drop", **common),
+        "limited": IngestConfig(limit=20, nan="keep", **common),
+    }
+    found: Result = {}
+    for name, config in ways.items():
+        out = folder / f"{name}.zarr"
+        options = SourceOptions(format="npy")
+        done = scrlm_dask.ingest([folder / "x.npy"], out, config, options=options, listener=quiet)
+        found[name] = {"done": asdict(done), "stored": features_of(out)}
+    lazy = scrlm_dask.open_features(folder / "limited.zarr", block_rows=8)
+    found["opened"] = {"chunks": lazy.chunks, "dtype": str(lazy.dtype)}
+    return found
+
+
+@case
+def embedded(folder: Path) -> Result:
+    """Encode texts by hashing."""
+    lines = [f"the {('red', 'green', 'blue')[i % 3]} item number {i}" for i in range(40)]
+    (folder / "texts.txt").write_text("\n".join(lines) + "\n")
+    out = folder / "out.zarr"
+    done = scrlm_dask.embed(
+        str(folder / "texts.txt"), out, EmbedConfig("hashing:32"), listener=quiet
+    )
+    rows = zarr.open_group(out, mode="r")["features"][:]
+    return {"done": asdict(done), "first": rows[0], "rows": column_of(rows.ravel())}
+
+
+# what users call
+
+
+@case
+def public_names(folder: Path) -> Result:
+    """List the names at the root, with their parameters and fields."""
+    return {name: _signature_of(getattr(scrlm_dask, name)) for name in sorted(scrlm_dask.__all__)}
+
+
+def _signature_of(value: Any) -> Result:
+    if isinstance(value, type) and issubclass(value, Exception | Warning):
+        bases = value.__mro__[1:]
+        return {"bases": [base.__name__ for base in bases if base is not object]}
+    parameters = inspect.signature(value).parameters.values()
+    return {
+        "module": value.__module__.partition(".")[0],
+        "parameters": [f"{p.kind.name[0]} {p.name}{_default_of(p)}" for p in parameters],
+        "methods": _methods_of(value) if isinstance(value, type) else [],
+    }
+
+
+def _methods_of(kind: type) -> list[str]:
+    """Return methods and properties of its own; scikit-learn adds some that depend on it."""
+    ours = [base for base in kind.__mro__ if base.__module__.startswith("scrlm_dask")]
+    names = {name for base in ours for name, value in vars(base).items() if _is_own(value)}
+    return sorted(name for name in names if not name.startswith(("_", "set_", "get_")))
+
+
+def _is_own(value: Any) -> bool:
+    return inspect.isfunction(value) or isinstance(value, property | classmethod)
+
+
+def _default_of(parameter: inspect.Parameter) -> str:
+    default = parameter.default
+    if default is inspect.Parameter.empty:
+        return ""
+    if callable(default):
+        return f" = {getattr(default, '__name__', 'a function')}"
+    return f" = {default!r}" if type(default).__repr__ is not object.__repr__ else " = ..."
+
+
+@case
+def command_options(folder: Path) -> Result:
+    """List the commands with their arguments and options."""
+    import click
+    from scrlm_cli.main import main
+
+    context = click.Context(main)
+    found: Result = {"": _parameters_of(main)}
+    for name in main.list_commands(context):
+        found[name] = _parameters_of(main.get_command(context, name))
+    return found
+
+
+def _parameters_of(found: Any) -> list[str]:
+    words = []
+    for parameter in found.params:
+        names = "/".join([*parameter.opts, *parameter.secondary_opts])
+        word = f"{names} {parameter.type.name}"
+        words.append(f"{word} {parameter.default!r}" if _has_default(parameter) else word)
+    return words
+
+
+def _has_default(parameter: Any) -> bool:
+    default = parameter.default
+    return isinstance(default, str | int | float) and not isinstance(default, bool)
+
+
+@case
+def refusals(folder: Path) -> Result:
+    """Ask for what cannot be done: how commands end, and what they say."""
+    store, rows = features_store(folder), mixture()[0]
+    bad = rows.copy()
+    bad[123, 4] = np.nan
+    scrlm_dask.write_features(rows[:, :5], folder / "narrow.zarr", listener=quiet)
+    run = folder / "run"
+    scrlm_dask.fit(store, FitConfig(rho=RHO), out=run, listener=quiet)
+    asked: dict[str, tuple[Any, ...]] = {
+        "missing": ("fit", folder / "nothing.zarr", "--rho", 1, "--out", folder / "a"),
+        "in the way": ("fit", store, "--rho", 1, "--out", run),
+        "too many": ("kmeans", store, "--clusters", 601, "--out", folder / "b"),
+        "too narrow": ("predict", run, folder / "narrow.zarr", "--out", folder / "c"),
+        "no number": ("fit", store, "--extraction", "merge", "--rho", 1, "--out", folder / "d"),
+        "usage": ("fit", store, "--rho", "small", "--out", folder / "e"),
+    }
+    found: Result = {}
+    for name, args in asked.items():
+        done = _invoke([*map(str, args), "--nworkers", "0"])
+        last = done.stderr.splitlines()[-1]
+        found[name] = {"code": done.exit_code, "said": last}
+    try:
+        scrlm_dask.fit(bad, FitConfig(rho=RHO), block_rows=BLOCK_ROWS, listener=quiet)
+    except ValueError as error:
+        found["not finite"] = {"class": type(error).__name__, "said": str(error)}
+    return found
+
+
+@case
+def events_told(folder: Path) -> Result:
+    """Listen to a fit: which events come, and in which order phases do."""
+    rows, _ = mixture()
+    told: list[Any] = []
+    config = FitConfig(rho=RHO, refine=LloydConfig(max_iter=2, persist="no"))
+    scrlm_dask.fit(rows, config, block_rows=BLOCK_ROWS, listener=told.append)
+    others = [event for event in told if type(event).__name__ != "BlockDone"]
+    return {
+        "blocks": Counter(event.name for event in told if type(event).__name__ == "BlockDone"),
+        "order": [type(event).__name__ for event in others],
+        "events": [_event_of(event) for event in others],
+    }
+
+
+def _event_of(event: Any) -> Result:
+    """Return the fields of an event; a note may speak of the machine's memory."""
+    content = asdict(event)
+    return {**content, "text": "*"} if "text" in content else content

@@ -1,0 +1,91 @@
+"""Record the results of all cases, or print a digest of each.
+
+`python tests/golden/record.py` rewrites expected.json. `python tests/golden/record.py --bits`
+prints a line for each case with a SHA-256 over all bits of its floats: on one machine the lines
+before and after a change are the same, unless the change has another result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+EXPECTED = HERE / "expected.json"
+_WIDTH = 160
+
+
+def main() -> None:
+    """Run the cases that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bits", action="store_true", help="print digests, write nothing")
+    parser.add_argument("--case", action="append", help="only this one; may be repeated")
+    parser.add_argument("--times", action="store_true", help="print seconds on stderr")
+    arguments = parser.parse_args()
+    # the checkout that this file belongs to comes first, as in the tests
+    sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
+    for package in ("scrlm_dask", "scrlm_cli"):
+        spec = importlib.util.find_spec(package)
+        print(f"{package}: {spec.origin if spec else 'not found'}", file=sys.stderr)
+    # as tests/conftest.py has it
+    os.environ.setdefault("SCIPY_ARRAY_API", "1")
+    os.environ.setdefault("DASK_SCRLM__DASHBOARD_PORT", "0")
+    results = _results(arguments.case, arguments.times)
+    if arguments.bits:
+        _print_bits(results)
+    else:
+        _write(results, whole=arguments.case is None)
+
+
+def _results(names: list[str] | None, times: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    from golden.cases import CASES, run_case
+
+    for name in names or CASES:
+        begin = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            yield name, run_case(name, Path(folder))
+        if times:
+            print(f"{name}: {time.perf_counter() - begin:.2f} s", file=sys.stderr)
+
+
+def _print_bits(results: Iterator[tuple[str, dict[str, Any]]]) -> None:
+    from golden.comparing import full_digest
+
+    for name, result in results:
+        print(f"{full_digest(result)}  {name}", flush=True)
+
+
+def _write(results: Iterator[tuple[str, dict[str, Any]]], *, whole: bool) -> None:
+    """Rewrite expected.json, or the cases of it that were run."""
+    from golden.comparing import masked, rounded
+
+    expected = {} if whole else json.loads(EXPECTED.read_text())
+    expected |= {name: rounded(masked(result)) for name, result in results}
+    EXPECTED.write_text(_laid_out(expected) + "\n")
+    print(f"{len(expected)} cases, {EXPECTED.stat().st_size} bytes", file=sys.stderr)
+
+
+def _laid_out(value: Any, indent: int = 0) -> str:
+    """Return JSON in which what fits in a line has one, so that differences are short."""
+    line = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    if not isinstance(value, dict | list) or len(line) + indent <= _WIDTH:
+        return line
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(k)}:{_laid_out(v, indent + 1)}" for k, v in value.items()]
+    else:
+        parts = [_laid_out(item, indent + 1) for item in value]
+    pad = "\n" + " " * (indent + 1)
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    return f"{begin}{pad}{(',' + pad).join(parts)}\n{' ' * indent}{end}"
+
+
+if __name__ == "__main__":
+    main()
