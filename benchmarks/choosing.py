@@ -23,9 +23,9 @@ import zarr
 from numpy.typing import NDArray
 
 from scrlm_dask import SCRLM, LloydConfig, ScrlmWarning
-from scrlm_dask.experiments.datasets import KNOWN
-from scrlm_dask.kernels.metrics import contingency, scores
-from scrlm_dask.kernels.synthesis import MixtureSpec, synth_block, true_mixture
+from scrlm_dask.kernels.evaluation.metrics import contingency, scores
+from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
+from scrlm_dask.paper.datasets import KNOWN
 
 from .common import scratch
 

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from distributed import Client, get_client
+from scrlm_dask.pipeline.fit.fit import fit
+from scrlm_dask.pipeline.synth.synth import synth
 
-from scrlm_dask.cluster import ClusterOptions, connect
+from scrlm_dask.clusters.connect import connect
+from scrlm_dask.clusters.options import ClusterOptions
 from scrlm_dask.config import FitConfig, LloydConfig
 from scrlm_dask.events import PhaseFinished, PhaseStarted
-from scrlm_dask.kernels.synthesis import MixtureSpec
-from scrlm_dask.pipeline import fit, synth
-from scrlm_dask.storage.features import TARGET_BLOCK_BYTES
+from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.storage.feature_store import TARGET_BLOCK_BYTES
 
 _RESIZE_SECONDS = 120
 

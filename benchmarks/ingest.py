@@ -19,11 +19,12 @@ from typing import Any
 import click
 import numpy as np
 from distributed import Client
+from scrlm_dask.pipeline.ingest.ingest import ingest
 
-from scrlm_dask.pipeline import IngestConfig, ingest
-from scrlm_dask.resources import peak_memory
+from scrlm_dask.engine.threads import peak_memory
+from scrlm_dask.pipeline.ingest_job import IngestConfig
 from scrlm_dask.storage.arrays import create_array, read_rows, write_rows
-from scrlm_dask.storage.features import TARGET_BLOCK_BYTES, open_features_store
+from scrlm_dask.storage.feature_store import TARGET_BLOCK_BYTES, open_features_store
 
 from .common import Spent, scratch, spilled_bytes, timed, workers
 

@@ -22,15 +22,16 @@ from typing import Any
 import click
 import numpy as np
 from numpy.typing import NDArray
+from scrlm_dask.pipeline.kmeans.kmeans import kmeans
 
 from scrlm_dask.config import KMeansConfig
-from scrlm_dask.kernels.metrics import contingency, scores
-from scrlm_dask.kernels.synthesis import MixtureSpec
-from scrlm_dask.pipeline import kmeans
-from scrlm_dask.resources import cpu_seconds as process_cpu
-from scrlm_dask.resources import peak_memory
-from scrlm_dask.rivals import available, peers
-from scrlm_dask.storage.labels import open_labels
+from scrlm_dask.engine.threads import cpu_seconds as process_cpu
+from scrlm_dask.engine.threads import peak_memory
+from scrlm_dask.kernels.evaluation.metrics import contingency, scores
+from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.paper import baselines as peers
+from scrlm_dask.paper.baselines import available_methods
+from scrlm_dask.storage.label_store import open_labels
 
 from .common import (
     cpu_seconds,
@@ -175,7 +176,7 @@ _RIVALS = {  # how the package calls those that may be missing
 
 
 def _in_a_process(method: str, place: Path, task: Task, timeout: int) -> dict[str, Any] | str:
-    missing = available(_RIVALS[method]) if method in _RIVALS else None
+    missing = available_methods(_RIVALS[method]) if method in _RIVALS else None
     if missing is not None:
         return missing
     words = [word for name, value in asdict(task).items() for word in (f"--{name}", str(value))]

@@ -12,10 +12,12 @@ import sys
 from pathlib import Path
 
 import click
+from scrlm_dask.pipeline.fit.fit import fit
+from scrlm_dask.pipeline.synth.synth import synth
 
 from scrlm_dask.config import FitConfig
-from scrlm_dask.kernels.synthesis import MixtureSpec
-from scrlm_dask.pipeline import Evaluation, evaluate_run, fit, synth
+from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.evaluate import Evaluation, evaluate_run
 
 from .common import scratch, workers
 

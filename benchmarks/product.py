@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from distributed import Client
 
-from scrlm_dask.resources import pinned_threads
+from scrlm_dask.engine.threads import pinned_threads
 
 from .common import Spent
 

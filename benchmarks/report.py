@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np  # noqa: F401  its BLAS is seen only where it is loaded
 from threadpoolctl import threadpool_info
 
-from scrlm_dask.cluster import available_cores
-from scrlm_dask.passes.clients import machine_memory
+from scrlm_dask.clusters.local import available_cores
+from scrlm_dask.engine.workers import machine_memory
 
 _PACKAGES = ("numpy", "dask", "zarr", "numba", "scikit-learn")
 

@@ -21,7 +21,7 @@ from typing import Any
 import click
 from distributed import Client
 
-from scrlm_dask.cluster import available_cores
+from scrlm_dask.clusters.local import available_cores
 from scrlm_dask.config import FitConfig
 from scrlm_dask.errors import InputError
 

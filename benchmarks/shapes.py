@@ -9,7 +9,7 @@ from pathlib import Path
 from distributed import Client
 
 from scrlm_dask.config import FitConfig
-from scrlm_dask.kernels.synthesis import MixtureSpec
+from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 
 from .common import Measured, features_store
 from .kmeans_cpu import kmeans_steps

@@ -24,12 +24,12 @@ from pathlib import Path
 import click
 import dask
 from distributed import Client
-from scrlm_cli.console import Console
+from scrlm_cli.terminal.console import Console
+from scrlm_dask.pipeline.fit.fit import fit
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.events import Listener, warn
-from scrlm_dask.kernels.synthesis import MixtureSpec
-from scrlm_dask.pipeline import fit
+from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 
 from .common import features_store, scratch, timed, workers
 

@@ -6,24 +6,12 @@ from importlib.metadata import version
 
 import click
 
-from .commands.compare import compare
-from .commands.cut import cut
+from .commands.clustering import fit, kmeans, predict
+from .commands.data import embed, ingest, inspect, synth
 from .commands.demo import demo
-from .commands.embed import embed
-from .commands.evaluate import evaluate
-from .commands.experiment import experiment
-from .commands.export import export
-from .commands.fit import fit
-from .commands.ingest import ingest
-from .commands.inspect import inspect
-from .commands.kmeans import kmeans
-from .commands.plan import plan
-from .commands.predict import predict
-from .commands.report import report
-from .commands.rho import rho
-from .commands.synth import synth
-from .commands.theory import theory
-from .commands.verify import verify
+from .commands.research import compare, experiment, theory
+from .commands.results import cut, evaluate, export, report, verify
+from .commands.tuning import plan, rho
 
 
 @click.group(

@@ -9,11 +9,11 @@ from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from scrlm_dask.errors import InputError
-from scrlm_dask.kernels.points import squared_radius
-from scrlm_dask.kernels.preprocessing import PREPROCESS_KINDS, Preprocess
-from scrlm_dask.kernels.pruning import Prune
-from scrlm_dask.kernels.scan import ScanSizes, scan_sizes
-from scrlm_dask.kernels.theory import default_candidates
+from scrlm_dask.kernels.bandwidth.search import ScanSizes, scan_sizes
+from scrlm_dask.kernels.distances.points import squared_radius
+from scrlm_dask.kernels.distances.preprocessing import PREPROCESS_KINDS, Preprocess
+from scrlm_dask.kernels.distances.pruning import Prune
+from scrlm_dask.kernels.scrlm.theory import default_candidates
 
 # Without a number of clusters to go by, candidates are drawn for this many.
 ASSUMED_CLUSTERS = 1000

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.config import FitConfig, KMeansConfig
-from scrlm_dask.kernels.preprocessing import AffineMap
-from scrlm_dask.kernels.ward import MergeTree
+from scrlm_dask.kernels.distances.preprocessing import AffineMap
+from scrlm_dask.kernels.scrlm.ward import MergeTree
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +48,7 @@ class Model:
         )
 
     def _repr_html_(self) -> str:
-        from scrlm_dask.watching.cells import model_html
+        from scrlm_dask.monitoring.html import model_html
 
         return model_html(self)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from scrlm_dask.cluster import ClusterOptions, connect
+from scrlm_dask.clusters.connect import connect
+from scrlm_dask.clusters.options import ClusterOptions
 
 BACKENDS = {
     "one thread": ClusterOptions(nworkers=0, nthreads=1),

@@ -13,7 +13,7 @@ os.environ.setdefault("SCIPY_ARRAY_API", "1")  # else scikit-learn skips one of 
 
 # Numba's cache looks at the file of a kernel, not at those of the kernels it calls: after a change
 # to any of them all are compiled anew, or a test could pass with yesterday's code.
-_kernels = sorted((Path(__file__).parents[1] / "scrlm_dask" / "kernels").glob("*.py"))
+_kernels = sorted((Path(__file__).parents[1] / "scrlm_dask" / "kernels").rglob("*.py"))
 _state = hashlib.sha256(b"".join(path.read_bytes() for path in _kernels)).hexdigest()[:16]
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"scrlm-numba-{_state}"))
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from ..console import Console
-from ..options import cluster_options, output_options, session, storage_options
-from ..tables import facts, fit_summary
-from .evaluate import numbers
-from .fit import summary
+from ..options.shared import cluster_options, output_options, session, storage_options
+from ..tables.summaries import facts, fit_summary
+from ..terminal.console import Console
+from .clustering import summary
+from .results import evaluation_record
 
 _ROWS, _FEATURES, _CLUSTERS, _AT_MOST, _OUTLIERS = 40_000, 640, 50, 100, 0.3
 _ITERATIONS = 10
@@ -40,8 +40,10 @@ def _demo(
     from rich.console import Group
 
     from scrlm_dask.config import FitConfig, LloydConfig
-    from scrlm_dask.kernels.synthesis import MixtureSpec
-    from scrlm_dask.pipeline import evaluate_run, fit, synth
+    from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+    from scrlm_dask.pipeline.evaluate import evaluate_run
+    from scrlm_dask.pipeline.fit import fit
+    from scrlm_dask.pipeline.synth import synth
 
     features, run = f"{folder}/features.zarr", f"{folder}/run"
     spec = MixtureSpec(_FEATURES, _CLUSTERS, _OUTLIERS, seed=seed)
@@ -55,7 +57,7 @@ def _demo(
         synth(features, _ROWS, spec, chunk_bytes=16_000_000, **outputs)
         config = FitConfig(n_clusters=_AT_MOST, seed=seed, refine=LloydConfig(_ITERATIONS))
         result = fit(features, config, out=run, **outputs)
-        found = numbers(evaluate_run(run, **stores))
+        found = evaluation_record(evaluate_run(run, **stores))
     content = summary(result, run)
     headline = (
         f"{found['n_clusters']} of {found['n_classes']} clusters found; "

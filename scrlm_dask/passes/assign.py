@@ -11,18 +11,18 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
+from scrlm_dask.engine.execution import Execution
+from scrlm_dask.engine.features import Features
+from scrlm_dask.engine.read_ahead import compute_slot
+from scrlm_dask.engine.threads import pinned_threads
+from scrlm_dask.engine.tree_reduce import fan_in_for
 from scrlm_dask.errors import InputError, NonFiniteRowError
 from scrlm_dask.kernels import OUTLIER
-from scrlm_dask.kernels.assignment import assign_and_sum, assign_rows
-from scrlm_dask.kernels.mixture import ClusterSums, merge_sums
-from scrlm_dask.kernels.points import Points
-from scrlm_dask.kernels.pruning import Prune, Pruned, merge_pruned
-from scrlm_dask.passes.execution import Execution
-from scrlm_dask.passes.features import Features
-from scrlm_dask.passes.permits import computing
-from scrlm_dask.passes.trees import fan_in_for
-from scrlm_dask.resources import pinned_threads
-from scrlm_dask.storage.labels import labels_are_whole, write_labels_block
+from scrlm_dask.kernels.distances.assignment import assign_and_sum, assign_rows
+from scrlm_dask.kernels.distances.cluster_sums import ClusterSums, merge_sums
+from scrlm_dask.kernels.distances.points import Points
+from scrlm_dask.kernels.distances.pruning import Prune, Pruned, merge_pruned
+from scrlm_dask.storage.label_store import labels_complete, write_labels_block
 from scrlm_dask.storage.locations import Location
 
 
@@ -140,7 +140,7 @@ def _assign_part(
 def _are_written(labels_url: Location, block_rows: int, n_rows: int, blocks: range) -> bool:
     """Whether the labels of these blocks, which an earlier attempt wrote, can be read."""
     end = min(n_rows, blocks.stop * block_rows)
-    return labels_are_whole(labels_url, blocks.start * block_rows, end)
+    return labels_complete(labels_url, blocks.start * block_rows, end)
 
 
 def _label_part(
@@ -171,7 +171,7 @@ def _merge(a: AssignedPart, b: AssignedPart) -> AssignedPart:
 
 def _label_block(block: NDArray[Any], centers: Points, sq_radius: float) -> NDArray[np.int32]:
     try:
-        with computing(), pinned_threads():
+        with compute_slot(), pinned_threads():
             return assign_rows(block, centers, sq_radius).labels
     except NonFiniteRowError as error:
         raise InputError(

@@ -12,24 +12,23 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.kernels.lloyd import (
+from scrlm_dask.engine.checkpointing import Saved, saved_per_block
+from scrlm_dask.engine.execution import Execution, persist, task, wait
+from scrlm_dask.engine.features import Features, column_of
+from scrlm_dask.engine.tree_reduce import fan_in_for
+from scrlm_dask.kernels.distances.cluster_sums import ClusterSums
+from scrlm_dask.kernels.distances.points import Points, project_rows
+from scrlm_dask.kernels.distances.preprocessing import AffineMap
+from scrlm_dask.kernels.distances.pruning import Prune, Pruned, points_frame, prepare_centers
+from scrlm_dask.kernels.kmeans.lloyd import (
     LloydBlock,
     LloydPart,
     WorstRows,
-    compared,
+    compare_labels,
     lloyd_part,
     merge_lloyd,
 )
-from scrlm_dask.kernels.mixture import ClusterSums
-from scrlm_dask.kernels.points import Points, project_rows
-from scrlm_dask.kernels.polish import PolishPart, merge_polish, polish_part
-from scrlm_dask.kernels.preprocessing import AffineMap
-from scrlm_dask.kernels.pruning import Prune, Pruned, points_frame, prepare_centers
-from scrlm_dask.passes.columns import column_of
-from scrlm_dask.passes.execution import Execution, persist, task, wait
-from scrlm_dask.passes.features import Features
-from scrlm_dask.passes.groups import Saved, saved_beside
-from scrlm_dask.passes.trees import fan_in_for
+from scrlm_dask.kernels.scrlm.polish import PolishPart, merge_polish, polish_part
 
 LLOYD_KINDS = (LloydPart, ClusterSums, WorstRows, Pruned)  # what is saved of an iteration
 
@@ -58,12 +57,12 @@ def send_centers(
         return persist(task("centers", prepare_centers, centers, affine, frame, glance))
 
 
-def frame_of(centers: Delayed) -> Delayed:
+def make_frame(centers: Delayed) -> Delayed:
     """The principal axes of centers that were sent, for those that come of them."""
     return persist(task("axes", points_frame, centers))
 
 
-def hold_coordinates(
+def keep_coordinates(
     execution: Execution, features: Features, centers: Delayed, n_axes: int
 ) -> da.Array:
     """Where rows lie along the centers' first axes (rows, n_axes), kept by the workers."""
@@ -123,7 +122,7 @@ def lloyd_pass(
 def saved_labels(saved: Saved, features: Features, blocks: list[int] | None) -> da.Array | None:
     """The labels that an iteration of an earlier attempt left; None if they are not whole."""
     n_blocks = features.n_blocks if blocks is None else len(blocks)
-    found = saved_beside(saved, n_blocks, "kmeans-step")
+    found = saved_per_block(saved, n_blocks, "kmeans-step")
     return None if found is None else column_of(found, features, blocks, np.int32)
 
 
@@ -167,7 +166,7 @@ def _labels_of(block: LloydBlock) -> NDArray[np.int32]:
 
 
 def _part_of(block: LloydBlock, previous: NDArray[np.int32] | None) -> LloydPart:
-    return block.part if previous is None else compared(block, previous[:, 0])
+    return block.part if previous is None else compare_labels(block, previous[:, 0])
 
 
 def _polish_part(block: NDArray[Any], start: int, centers: Points, sq_radius: float) -> PolishPart:

@@ -11,13 +11,13 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.config import ResolvedConfig
-from scrlm_dask.kernels.extraction import Extraction, extract_centers
-from scrlm_dask.kernels.loss import Losses, LossPart, loss_part, losses_of, merge_losses
-from scrlm_dask.kernels.points import squared_radius
-from scrlm_dask.kernels.pruning import Prune, Pruned
-from scrlm_dask.kernels.sampling import Purpose, rows_within, sample_rows
-from scrlm_dask.passes.execution import Execution, blocks_holding, task
-from scrlm_dask.passes.features import Features
+from scrlm_dask.engine.execution import Execution, blocks_holding, task
+from scrlm_dask.engine.features import Features
+from scrlm_dask.kernels.distances.points import squared_radius
+from scrlm_dask.kernels.distances.pruning import Prune, Pruned
+from scrlm_dask.kernels.randomness.sampling import Purpose, rows_within, sample_rows
+from scrlm_dask.kernels.scrlm.extraction import Extraction, extract_centers
+from scrlm_dask.kernels.scrlm.loss import Losses, LossPart, loss_part, losses_of, merge_losses
 from scrlm_dask.passes.survey import Candidates
 from scrlm_dask.storage.manifest import short_digest
 

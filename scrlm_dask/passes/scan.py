@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.config import ResolvedConfig
-from scrlm_dask.kernels.preprocessing import AffineMap, fit_map, needs_moments
-from scrlm_dask.kernels.sampling import Purpose, random_order, sample_rows
-from scrlm_dask.kernels.scan import SampleScan, ScanSizes, scan_sample
-from scrlm_dask.passes.execution import Execution, task
-from scrlm_dask.passes.features import Features
+from scrlm_dask.engine.execution import Execution, task
+from scrlm_dask.engine.features import Features
+from scrlm_dask.kernels.bandwidth.search import SampleScan, ScanSizes, scan_sample
+from scrlm_dask.kernels.distances.preprocessing import AffineMap, fit_map, needs_moments
+from scrlm_dask.kernels.randomness.sampling import Purpose, random_order, sample_rows
 from scrlm_dask.passes.survey import Survey, moments_of, survey_pass
 
 

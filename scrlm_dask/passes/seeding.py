@@ -12,11 +12,26 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.kernels.loss import Losses
-from scrlm_dask.kernels.oversampling import DrawnRows, Served, draw_rows, merge_drawn, serve
-from scrlm_dask.kernels.points import Points, prepare_points
-from scrlm_dask.kernels.preprocessing import AffineMap, FloatArray
-from scrlm_dask.kernels.sampling import (
+from scrlm_dask.engine.execution import Columns, Execution, persist, task
+from scrlm_dask.engine.features import Features, column_of
+from scrlm_dask.engine.tree_reduce import tree_reduce
+from scrlm_dask.kernels.distances.points import Points, prepare_points
+from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray
+from scrlm_dask.kernels.kmeans.init import (
+    LADDER_ROWS,
+    DrawnRows,
+    RowCosts,
+    SampleSizes,
+    Start,
+    draw_rows,
+    merge_drawn,
+    plus_plus,
+    radius_ladder,
+    radius_losses,
+    row_costs,
+    scrlm_start,
+)
+from scrlm_dask.kernels.randomness.sampling import (
     Purpose,
     random_order,
     row_uniforms,
@@ -24,25 +39,13 @@ from scrlm_dask.kernels.sampling import (
     stream,
     weighted_keys,
 )
-from scrlm_dask.kernels.seeding import (
-    LADDER_ROWS,
-    SampleSizes,
-    Start,
-    ladder_losses,
-    plus_plus,
-    radius_ladder,
-    scrlm_start,
-)
-from scrlm_dask.passes.columns import column_of
-from scrlm_dask.passes.execution import Columns, Execution, persist, task
-from scrlm_dask.passes.features import Features
+from scrlm_dask.kernels.scrlm.loss import Losses
 from scrlm_dask.passes.lloyd import send_centers
 from scrlm_dask.passes.survey import Survey
-from scrlm_dask.passes.trees import tree_reduce
 
 
 @dataclass(frozen=True)
-class Service:
+class CoverState:
     """How all rows are served by the points drawn so far; rows stay with the workers."""
 
     potential: float  # sum of weight times squared distance
@@ -51,7 +54,7 @@ class Service:
 
 
 @dataclass(frozen=True)
-class _ServedPart:
+class _CostPart:
     potential: float
     masses: NDArray[np.float64]
 
@@ -89,7 +92,7 @@ def plus_plus_centers(
     return found
 
 
-def gathered_rows(survey: Delayed) -> FloatArray:
+def gather_rows(survey: Delayed) -> FloatArray:
     rows: FloatArray = task("init", _gathered, survey).compute()
     return rows
 
@@ -109,15 +112,15 @@ def scrlm_starts(
     return list(dask.compute(*tasks))
 
 
-def serve_pass(
+def cost_pass(
     execution: Execution,
     features: Features,
     points: NDArray[Any],
     affine: AffineMap,
     first: int,
-    before: Service | None,
+    before: CoverState | None,
     weights: da.Array | None,
-) -> Service:
+) -> CoverState:
     """Account for newly drawn points (m, p), numbered from `first` on, in one read."""
     columns: dict[str, da.Array] = {} if weights is None else {"weights": weights}
     columns |= {} if before is None else before.columns
@@ -125,7 +128,7 @@ def serve_pass(
         "points": send_centers(points, affine),
         "first": first,
     }
-    parts = execution.parts("init-serve", features, _serve_part, None, columns, shared)
+    parts = execution.parts("init-serve", features, _cost_part, None, columns, shared)
     token = uuid4().hex
     kept = {
         name: [
@@ -138,12 +141,12 @@ def serve_pass(
         dask.delayed(_summed, pure=False)(part, dask_key_name=(f"served-{token}", i))
         for i, part in enumerate(parts)
     ]
-    total = tree_reduce(sums, _merge_served, "init-serve")
+    total = tree_reduce(sums, _merge_costs, "init-serve")
     with execution.reading("init-serve", features, None):
         total, *rows = dask.persist(total, *kept["sq_distances"], *kept["nearest"])
-        found: _ServedPart = total.compute()
+        found: _CostPart = total.compute()
     half = len(parts)
-    return Service(
+    return CoverState(
         found.potential,
         found.masses,
         {
@@ -156,7 +159,7 @@ def serve_pass(
 def draw_pass(
     execution: Execution,
     features: Features,
-    service: Service,
+    service: CoverState,
     mean_draws: float,
     weights: da.Array | None,
     seed: int,
@@ -226,7 +229,7 @@ def _losses(
     survey: Survey, affine: AffineMap, sizes: SampleSizes, ladder: NDArray[np.float64], seed: int
 ) -> tuple[Losses, ...]:
     judged = _shuffled(survey, seed)[: sizes.judged]
-    return ladder_losses(judged, sizes.candidates, affine, ladder)
+    return radius_losses(judged, sizes.candidates, affine, ladder)
 
 
 def _start(
@@ -251,7 +254,7 @@ def _start(
     )
 
 
-def _serve_part(
+def _cost_part(
     block: NDArray[Any],
     start: int,
     points: Points,
@@ -259,30 +262,30 @@ def _serve_part(
     weights: NDArray[np.float64] | None = None,
     sq_distances: NDArray[np.float64] | None = None,
     nearest: NDArray[np.int64] | None = None,
-) -> tuple[_ServedPart, Served]:
+) -> tuple[_CostPart, RowCosts]:
     before = None
     if sq_distances is not None and nearest is not None:
-        before = Served(sq_distances, nearest)
-    served = serve(block, points, first, before)
+        before = RowCosts(sq_distances, nearest)
+    served = row_costs(block, points, first, before)
     masses = np.ones(len(block)) if weights is None else weights
-    part = _ServedPart(
+    part = _CostPart(
         float((masses * served.sq_distances).sum()),
         np.bincount(served.nearest, masses, first + len(points.raw)).astype(np.float64),
     )
     return part, served
 
 
-def _kept(found: tuple[_ServedPart, Served], name: str) -> NDArray[Any]:
+def _kept(found: tuple[_CostPart, RowCosts], name: str) -> NDArray[Any]:
     column: NDArray[Any] = getattr(found[1], name)[:, None]
     return column
 
 
-def _summed(found: tuple[_ServedPart, Served]) -> _ServedPart:
+def _summed(found: tuple[_CostPart, RowCosts]) -> _CostPart:
     return found[0]
 
 
-def _merge_served(a: _ServedPart, b: _ServedPart) -> _ServedPart:
-    return _ServedPart(a.potential + b.potential, a.masses + b.masses)
+def _merge_costs(a: _CostPart, b: _CostPart) -> _CostPart:
+    return _CostPart(a.potential + b.potential, a.masses + b.masses)
 
 
 def _draw_part(

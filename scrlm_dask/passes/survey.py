@@ -9,9 +9,11 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
+from scrlm_dask.engine.execution import Execution, blocks_holding, persist, task
+from scrlm_dask.engine.features import Features
 from scrlm_dask.errors import NonFiniteRowError
-from scrlm_dask.kernels.points import Points
-from scrlm_dask.kernels.preprocessing import (
+from scrlm_dask.kernels.distances.points import Points
+from scrlm_dask.kernels.distances.preprocessing import (
     AffineMap,
     FloatArray,
     Moments,
@@ -19,10 +21,8 @@ from scrlm_dask.kernels.preprocessing import (
     merge_moments,
     native_float,
 )
-from scrlm_dask.kernels.pruning import prepare_with_axes
-from scrlm_dask.kernels.sampling import rows_within
-from scrlm_dask.passes.execution import Execution, blocks_holding, persist, task
-from scrlm_dask.passes.features import Features
+from scrlm_dask.kernels.distances.pruning import prepare_with_axes
+from scrlm_dask.kernels.randomness.sampling import rows_within
 
 _TOO_LARGE = 1e37  # a candidate near float32's end would take all rows with it
 

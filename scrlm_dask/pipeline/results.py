@@ -1,67 +1,142 @@
-"""What a fit gives back, and the run directory that it is written to."""
+"""A model from centers and what the last read said of their rows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.config import ASSUMED_CLUSTERS, FitConfig, KMeansConfig, ResolvedConfig
+from scrlm_dask.engine.execution import Execution
+from scrlm_dask.events import Note
+from scrlm_dask.kernels.distances.cluster_sums import ClusterSums
+from scrlm_dask.kernels.distances.points import prepare_points, radius
+from scrlm_dask.kernels.distances.preprocessing import AffineMap
+from scrlm_dask.kernels.kmeans.lloyd import inertia
+from scrlm_dask.kernels.scrlm.mixture import mixture_parameters
+from scrlm_dask.kernels.scrlm.theory import MIN_WEIGHT, missed_cluster_risk, required_sizes
 from scrlm_dask.model import Model
-from scrlm_dask.passes.assign import AssignedPart
-from scrlm_dask.passes.features import Features
-from scrlm_dask.pipeline.resuming import OpenRun
-from scrlm_dask.storage.arrays import read_rows
-from scrlm_dask.storage.features import mark_complete
-from scrlm_dask.storage.labels import (
-    continued_labels_store,
-    create_labels_store,
-    open_labels,
-)
-from scrlm_dask.storage.locations import Location, Options, Place, locate
-from scrlm_dask.storage.models import load_model, save_model
-from scrlm_dask.storage.outputs import discard
-from scrlm_dask.storage.runs import RunDirectory
-from scrlm_dask.watching.cells import run_html
+
+_NO_ROWS = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A fitted model and the record of its run (what `run.json` holds)."""
+def build_model(
+    centers: NDArray[Any],
+    sums: ClusterSums,
+    affine: AffineMap,
+    config: FitConfig | KMeansConfig,
+    *,
+    center_rows: NDArray[np.int64] = _NO_ROWS,
+    losses: NDArray[np.float64] | None = None,
+    neighbors: NDArray[np.int64] = _NO_ROWS,
+    n_candidates: int = 0,
+) -> Model:
+    """The model of centers (k, p), in input units, and the sums of the rows labelled with them."""
+    points = prepare_points(centers, affine)
+    sq_radius = config.sq_radius(affine.n_features)
+    mixture = mixture_parameters(
+        sums, points.raw * points.inv_norms[:, None], affine.scale, math.sqrt(sq_radius)
+    )
+    return Model(
+        centers=centers,
+        center_rows=center_rows,
+        losses=np.empty(0) if losses is None else losses,
+        neighbors=neighbors,
+        means=mixture.means,
+        counts=sums.counts,
+        weights=mixture.weights,
+        sigmas=mixture.sigmas,
+        outlier_weight=mixture.outlier_weight,
+        n_outliers=sums.n_rows - int(sums.counts.sum()),
+        n_rows=sums.n_rows,
+        n_candidates=n_candidates,
+        inertia=inertia(sums, sq_radius),
+        affine=affine,
+        config=config,
+    )
 
-    model: Model
-    labels: NDArray[np.int32] | None  # (N,) if they were collected
-    record: dict[str, Any] = field(repr=False)
 
-    def _repr_html_(self) -> str:
-        return run_html(self.model, self.record)
+_NOTABLE_RISK = 0.05
 
 
-def labels_store_of(run: OpenRun, features: Features, margins: bool) -> Location | None:
-    """Where the labels go, if there is a run to write; one that goes on has some already."""
-    if run.directory is None:
-        return None
-    lay_out = continued_labels_store if run.resumed else create_labels_store
-    return lay_out(run.directory.labels, features.n_rows, features.block_rows, margins)
+RESUMED = Note("going on with a run that was stopped")
 
 
-def finish_run(run: RunDirectory, model: Model, record: dict[str, Any]) -> None:
-    mark_complete(run.labels)
-    discard(run.model)  # an earlier attempt may have come as far as this
-    save_model(model, run.model)
-    run.finish(record)
+def announce_fit(execution: Execution, config: ResolvedConfig, resumed: bool) -> None:
+    if resumed:
+        execution.tell(RESUMED)
+    asked = config.asked
+    if asked.n_candidates == "auto" and asked.n_clusters is None and not asked.samples:
+        execution.tell(
+            Note(
+                f"number of clusters not given: {config.n_candidates} candidates, enough to find "
+                f"{ASSUMED_CLUSTERS} clusters"
+                if config.n_candidates < config.n_rows
+                else f"number of clusters not given: all {config.n_rows} rows are candidates"
+            )
+        )
 
 
-def finished_fit(path: Place, storage_options: Options | None = None) -> Fit:
-    """What a complete run found, but for its labels, which stay where they are."""
-    run = locate(path, storage_options)
-    return Fit(load_model(run), None, RunDirectory(run).result())
+def warn_about_result(
+    execution: Execution, model: Model, config: FitConfig, *, chosen: bool, with_margins: bool
+) -> None:
+    """Say what a person should know about the result; `chosen` is a rho that nobody gave."""
+    rho = config.given_rho
+    reach = radius(rho, config.F, model.n_features)
+    if config.prune != "auto" and not _prunes(config, with_margins):
+        execution.tell(Note(_idle_prune_words(config), warning=True))
+    if model.n_clusters == 0:
+        execution.tell(
+            Note(
+                f"no cluster found: no candidate has {config.min_neighbors} other row(s) "
+                f"closer than the radius {reach:.4g}; try a larger rho than "
+                f"{rho:g}, more candidates or fewer min_neighbors",
+                warning=True,
+            )
+        )
+        return
+    alone = model.n_clusters == 1 and model.n_outliers == 0 and model.n_rows > 1
+    if alone and config.robust and not chosen:
+        hint = " (rows of unit length are at most 2 apart)" if model.affine.unit_length else ""
+        execution.tell(
+            Note(
+                f"one cluster holds all rows: the radius {reach:.4g} reaches everything"
+                f"{hint}; try a smaller rho than {rho:g}",
+                warning=True,
+            )
+        )
+        return
+    if config.extraction == "merge":
+        return  # the theory knows nothing of merging, and fewer than asked for were told
+    if config.n_clusters is not None and model.n_clusters < config.n_clusters:
+        execution.tell(
+            Note(f"{model.n_clusters} clusters found; {config.n_clusters} were the most asked for")
+        )
+    # outliers among the candidates leave fewer for the clusters
+    inliers = 1.0 - model.n_outliers / model.n_rows
+    risk = missed_cluster_risk(model.n_clusters, model.n_candidates, MIN_WEIGHT * inliers)
+    if risk > _NOTABLE_RISK and model.n_candidates < model.n_rows:
+        enough = required_sizes(model.n_clusters, min_weight=MIN_WEIGHT * inliers).n_candidates
+        execution.tell(
+            Note(
+                f"{model.n_candidates} candidates are few for {model.n_clusters} clusters beside "
+                f"{1.0 - inliers:.0%} outliers: the risk of having missed a cluster is up to "
+                f"{risk:.0%}; with n_candidates (--candidates) {enough} it is negligible",
+                warning=True,
+            )
+        )
 
 
-def found_labels(assigned: AssignedPart, stored: Location | None) -> NDArray[np.int32]:
-    """Labels of all rows (N,): from the store, where an earlier attempt wrote some, or the pass."""
-    if stored is None:
-        return np.concatenate(assigned.labels)
-    labels = open_labels(stored, "the labels")
-    return read_rows(labels, 0, labels.shape[0], "the labels")
+def _prunes(config: FitConfig, with_margins: bool) -> bool:
+    """Whether any pass of the fit could rule pairs out."""
+    return config.extraction == "greedy" or bool(config.refine.max_iter) or not with_margins
+
+
+def _idle_prune_words(config: FitConfig) -> str:
+    return (
+        f"prune is {config.prune} (--prune) and had no effect: the centers came from a sample, "
+        "there were no iterations of k-means, and labels with margins compare every row with "
+        "every center; leave it out, or the margins (margins=False, --no-margins)"
+    )

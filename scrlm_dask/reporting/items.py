@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, MissingError, StoreError
-from scrlm_dask.extras import require
+from scrlm_dask.optional import import_optional
 from scrlm_dask.sources.base import choices
-from scrlm_dask.sources.shards import numeric_order
+from scrlm_dask.sources.sharded import numeric_order
 from scrlm_dask.storage.locations import absolute, is_remote
-from scrlm_dask.storage.npy import read_header
+from scrlm_dask.storage.npy_files import read_header
 
 _THUMBNAIL = 72  # pixels
 _MOST_TEXT = 280
@@ -83,7 +83,7 @@ class ParquetItems:
         return found
 
     def _read(self, group: int, places: list[int]) -> list[Any]:
-        pa = require("pyarrow", "Parquet")
+        pa = import_optional("pyarrow", "Parquet")
         try:
             values = self.file.read_row_group(group, columns=[self.column]).column(0)
             return [values[place].as_py() for place in places]
@@ -169,9 +169,9 @@ def _npy(path: Path) -> NpyItems:
 
 
 def _parquet(path: Path, column: str | None) -> ParquetItems:
-    pa = require("pyarrow", "Parquet")
+    pa = import_optional("pyarrow", "Parquet")
     try:
-        file = require("pyarrow.parquet", "Parquet").ParquetFile(
+        file = import_optional("pyarrow.parquet", "Parquet").ParquetFile(
             path, page_checksum_verification=True
         )
     except (OSError, pa.ArrowInvalid) as error:

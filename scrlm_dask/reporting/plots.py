@@ -1,260 +1,212 @@
-"""Figures of a report, each as the bytes of a PNG file. Matplotlib is an extra."""
+"""Pictures of an inspection and of a scan of rho. Matplotlib is an extra: nothing else needs it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scrlm_dask.errors import InputError
-from scrlm_dask.kernels.choice import MOST_SHELL
-from scrlm_dask.kernels.histograms import LogHistogram, coarse
-from scrlm_dask.plots import BLUE, GREY, LEAST_SHELL, LEAST_SHOWN, ORANGE, STYLE
-from scrlm_dask.reporting.findings import Findings
-from scrlm_dask.reporting.maps import PlaneMap
-from scrlm_dask.reporting.words import phase_rows
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.kernels.bandwidth.choose import MOST_SHELL, Choice
+from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
+from scrlm_dask.kernels.statistics.histograms import Histogram
+from scrlm_dask.kernels.statistics.row_statistics import Distances, Norms, Spectrum, Statistics
 
-_COLORS = (BLUE, ORANGE, "#3f8f6b", "#e09f3e", "#7d5ba6", GREY)
-_BINS = 60
-_NAMED_ON_MAP = 12
-Draw = Callable[[Any], None]
+BLUE, ORANGE, GREY = "#2f6690", "#d1495b", "#6b7280"
+STYLE: Any = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.titlepad": 10,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+}
 
 
-def check_plots() -> None:
-    """Say how to get what is missing before anything is read."""
+LEAST_SHELL = 1e-4  # an empty one has no place on a logarithmic axis
+LEAST_SHOWN = 0.5  # stands for no cluster, on an axis of logarithms
+
+
+def check_plot(path: str | Path) -> None:
+    """Raise what `plot_statistics` would raise before anything is computed for it."""
+    target = Path(path)
+    if target.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise InputError(f"the plot {path} has no known ending; give one like out.png")
+    if not target.absolute().parent.is_dir():
+        raise StoreError(f"the folder of the plot {path} does not exist; make it first")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise InputError(
-            "a report needs Matplotlib, which is not installed; install the extra with "
+            "plots need Matplotlib, which is not installed; install the extra with "
             "pip install 'scrlm-dask[plot]'"
         ) from error
 
 
-def run_figures(found: Findings, plane: PlaneMap | None) -> Iterator[tuple[str, str, bytes]]:
-    """(name, what it shows, PNG) of what there is to show."""
-    record, model = found.record, found.model
-    yield "phases", "Time by phase", _png(lambda axes: _phases(axes, record))
-    if model.n_clusters:
-        yield "sizes", "Cluster sizes", _png(lambda axes: _sizes(axes, [found]))
-        yield "sigmas", "Sigmas", _png(lambda axes: _sigmas(axes, found))
-    yield "outliers", "Outliers", _png(lambda axes: _outliers(axes, found), height=1.3)
-    if found.columns.inside.bins.total or found.columns.outside.bins.total:
-        yield (
-            "distances",
-            "Distances to the nearest center",
-            _png(lambda axes: _distances(axes, found)),
-        )
-    if found.columns.margins.bins.total:
-        yield "margins", "Margins", _png(lambda axes: _margins(axes, found.columns.margins))
-    if found.ladder:
-        yield "rho", "How rho was chosen", _png(lambda axes: _ladder(axes, found))
-    if found.loss_curve is not None:
-        yield "losses", "Losses of the candidates", _png(lambda axes: _losses(axes, found))
-    if found.iterations:
-        yield "inertia", "Inertia", _png(lambda axes: _inertia(axes, [found]))
-    if plane is not None:
-        yield "map", "Map of the centers", _png(lambda axes: _map(axes, found, plane), height=5.2)
-
-
-def comparison_figures(runs: Sequence[Findings]) -> Iterator[tuple[str, str, bytes]]:
-    yield "compared-sizes", "Cluster sizes", _png(lambda axes: _sizes(axes, runs))
-    if any(found.iterations for found in runs):
-        yield "compared-inertia", "Inertia", _png(lambda axes: _inertia(axes, runs))
-    yield "compared-phases", "Time by phase", _png(lambda axes: _phases_compared(axes, runs))
-
-
-def _png(draw: Draw, height: float = 3.2) -> bytes:
+def plot_statistics(found: Statistics, name: str, preprocess: str, path: str | Path) -> None:
+    """Spectrum, lengths of rows and distances between rows, side by side, as a file."""
+    check_plot(path)
     # no pyplot: it would look for a screen and keep the figure
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(STYLE):
-        figure = Figure(figsize=(6.4, height), dpi=160, layout="constrained")
-        draw(figure.subplots())
-        content = BytesIO()
-        # without a date: the same run gives the same bytes
-        figure.savefig(content, format="png", metadata={"Software": "scrlm-dask"})
-    return content.getvalue()
+        figure = Figure(figsize=(13, 4.2), dpi=150, layout="constrained")
+        spectrum, norms, distances = figure.subplots(1, 3)
+        space = "as stored" if preprocess == "none" else f"after {preprocess}"
+        _draw_spectrum(spectrum, found.spectrum, space)
+        _draw_norms(norms, found.norms)
+        _draw_distances(distances, found.distances, space)
+        # a picture is looked at long after the command: it says what it shows
+        shape = f"{found.n_rows:,} usable rows of {len(found.means):,} features"
+        figure.suptitle(f"{name}: {shape}", x=0.01, ha="left", color=GREY, size=11)
+        figure.savefig(path)
 
 
-def _phases(axes: Any, record: dict[str, Any]) -> None:
-    rows = phase_rows(record)[::-1]
-    names = [r["name"] if r["times"] == 1 else f"{r['name']} x {r['times']}" for r in rows]
-    bars = axes.barh(names, [r["seconds"] for r in rows], color=BLUE, height=0.62)
-    axes.bar_label(bars, [f"{r['seconds']:.2f} s" for r in rows], padding=4, color=GREY, size=9)
-    axes.margins(x=0.16)
-    axes.set_xlabel("seconds")
+def _shown_figure(**options: Any) -> Any:
+    """A figure that a notebook shows with nothing said before, not even `%matplotlib inline`."""
+    # no pyplot: it would look for a screen and keep the figure
+    from matplotlib.figure import Figure
+
+    class ShownFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            content = BytesIO()
+            self.savefig(content, format="png", dpi=72)
+            return content.getvalue()
+
+    return ShownFigure(**options)
 
 
-def _phases_compared(axes: Any, runs: Sequence[Findings]) -> None:
-    names = list(dict.fromkeys(r["name"] for f in runs for r in phase_rows(f.record)))
-    left = np.zeros(len(runs))
-    for number, name in enumerate(names):
-        seconds = np.array(
-            [sum(r["seconds"] for r in phase_rows(f.record) if r["name"] == name) for f in runs]
+def draw_scan(
+    rungs: Sequence[BandwidthTrial],
+    choice: Choice,
+    distances: Histogram,
+    radius: float,
+    what: str,
+    path: str | Path | None,
+) -> Any:
+    """The figure; with a path it is saved there, too."""
+    if path is not None:
+        check_plot(path)
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
+        figure = _shown_figure(figsize=(8, 9), dpi=150, layout="constrained")
+        counts, coverage, shell, pairs = figure.subplots(4, 1)
+        rhos = [rung.rho for rung in rungs]
+        lines = (
+            (counts, [max(rung.clusters, LEAST_SHOWN) for rung in rungs], "Clusters"),
+            (coverage, [rung.coverage for rung in rungs], "Share of rows inside a radius"),
+            (shell, [max(rung.shell, LEAST_SHELL) for rung in rungs], "Shell over inside"),
         )
-        axes.barh(
-            _distinct(runs),
-            seconds,
-            left=left,
-            label=name,
-            color=_COLORS[number % len(_COLORS)],
-            alpha=1.0 if number < len(_COLORS) else 0.5,
-            height=0.55,
-        )
-        left += seconds
-    axes.set_xlabel("seconds")
-    axes.invert_yaxis()
-    axes.legend(frameon=False, fontsize=8, ncols=2)
+        for axes, values, title in lines:
+            axes.plot(rhos, values, color=BLUE, linewidth=2, marker=".", markersize=4)
+            axes.axvspan(choice.low, choice.high, color=ORANGE, alpha=0.15)
+            axes.axvline(choice.rho, color=ORANGE, linewidth=1.5)
+            axes.set_xscale("log")
+            axes.set_title(title)
+        counts.set_yscale("log")
+        shell.set_yscale("log")
+        shell.axhline(MOST_SHELL, color=GREY, linewidth=1, linestyle="--")
+        shell.set_xlabel(f"rho; chosen {choice.rho:.4g} ({choice.basis})")
+        _draw_sampled(pairs, distances, radius)
+        figure.suptitle(what, x=0.01, ha="left", color=GREY, size=11)
+        if path is not None:
+            figure.savefig(path)
+    return figure
 
 
-def _sizes(axes: Any, runs: Sequence[Findings]) -> None:
-    for number, (found, name) in enumerate(zip(runs, _distinct(runs), strict=True)):
-        sizes = np.sort(found.model.counts)[::-1]
-        color = _COLORS[number % len(_COLORS)]
-        marker = "o" if len(sizes) <= 60 else None
-        axes.plot(
-            np.arange(1, len(sizes) + 1), sizes, color=color, marker=marker, ms=3.5, label=name
-        )
-    if max(found.model.n_clusters for found in runs) > 20:
-        axes.set_xscale("log")
-    every = np.concatenate([found.model.counts for found in runs])
-    if every.max(initial=1) > 50 * max(1, np.median(every) if len(every) else 1):
-        axes.set_yscale("symlog", linthresh=1)
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.set_xlabel("clusters, the largest first")
-    axes.set_ylabel("rows")
-    if len(runs) > 1:
-        axes.legend(frameon=False, fontsize=8)
+def _draw_sampled(axes: Any, distances: Histogram, radius: float) -> None:
+    axes.set_title("Distances between rows of the sample")
+    axes.stairs(distances.counts, distances.edges, fill=True, color=BLUE, alpha=0.85)
+    # pairs inside clusters are few beside all others
+    axes.set_yscale("log")
+    axes.axvline(radius, color=ORANGE, linewidth=1.5)
+    axes.set_xlabel(f"distance after preprocessing; radius {radius:.4g}")
+    axes.set_ylabel("pairs")
 
 
-def _sigmas(axes: Any, found: Findings) -> None:
-    model = found.model
-    filled = model.counts > 0
-    axes.scatter(
-        model.counts[filled], model.sigmas[filled], s=14, color=BLUE, alpha=0.6, linewidths=0
-    )
-    sizes = model.counts[filled]
-    if sizes.max(initial=1) > 20 * sizes.min(initial=sizes.max(initial=1)):
-        axes.set_xscale("log")
-    axes.set_ylim(0, 1.1 * float(np.nanmax(model.sigmas[filled], initial=0.0)) or 1.0)
-    axes.set_xlabel("rows of the cluster")
-    axes.set_ylabel("sigma, in input units")
-
-
-def _outliers(axes: Any, found: Findings) -> None:
-    share = found.record["outlier_share"]
-    axes.barh([0], [1 - share], color=BLUE, height=0.5)
-    axes.barh([0], [share], left=[1 - share], color=ORANGE, height=0.5)
-    axes.text(0, 0.42, f"with a label {100 * (1 - share):.2f} %", color=BLUE, va="bottom")
-    axes.text(1, 0.42, f"outliers {100 * share:.2f} %", color=ORANGE, ha="right", va="bottom")
-    axes.set_xlim(0, 1)
-    axes.set_ylim(-0.35, 1.0)
-    axes.set_axis_off()
-
-
-def _distances(axes: Any, found: Findings) -> None:
-    columns = found.columns
-    _histogram(axes, columns.inside, BLUE, "rows with a label")
-    _histogram(axes, columns.outside, ORANGE, "outliers")
-    radius = found.record.get("radius")
-    if radius:
-        axes.axvline(
-            radius, color=GREY, linewidth=1.2, linestyle="--", label=f"radius {radius:.4g}"
-        )
-    axes.set_xlabel("distance, after preprocessing")
-    axes.set_ylabel("rows")
-    axes.legend(frameon=False, fontsize=8)
-
-
-def _margins(axes: Any, margins: LogHistogram) -> None:
-    _histogram(axes, margins, BLUE, None)
-    axes.set_xlabel("how much farther the second-nearest center is")
-    axes.set_ylabel("rows with a label")
-
-
-def _histogram(axes: Any, histogram: LogHistogram, color: str, label: str | None) -> None:
-    if not histogram.bins.total:
+def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
+    axes.set_title("Spectrum")
+    if spectrum is None or not spectrum.axes:
+        _say_nothing(axes)
         return
-    bars = coarse(histogram, _BINS)
-    axes.stairs(bars.counts, bars.edges, fill=True, color=color, alpha=0.75, label=label)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-
-
-def _losses(axes: Any, found: Findings) -> None:
-    curve = found.loss_curve
-    assert curve is not None
-    axes.plot(curve[0], curve[1], color=BLUE, linewidth=1.8)
-    axes.fill_between(curve[0], curve[1], color=BLUE, alpha=0.12)
-    axes.set_xlabel("candidates, the lowest loss first")
-    axes.set_ylabel("loss")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-
-
-def _ladder(axes: Any, found: Findings) -> None:
-    """Clusters, and rows in the shell around the radius for each inside, over rho."""
-    rhos = [rung["rho"] for rung in found.ladder]
-    counts = [max(rung["clusters"], LEAST_SHOWN) for rung in found.ladder]
-    axes.plot(rhos, counts, color=BLUE, linewidth=2, marker=".", markersize=4)
-    axes.set(xscale="log", yscale="log", xlabel="rho; the line is the one chosen")
-    axes.set_ylabel("clusters", color=BLUE)
-    axes.axvline(found.record["config"]["rho"], color=GREY, linewidth=1.5)
-    beside = axes.twinx()
-    shells = [max(rung["shell"], LEAST_SHELL) for rung in found.ladder]
-    beside.plot(rhos, shells, color=ORANGE, linewidth=1.5, marker=".", markersize=3)
-    beside.axhline(MOST_SHELL, color=ORANGE, linewidth=1, linestyle="--")
-    beside.set_yscale("log")
-    beside.set_ylabel("shell over inside", color=ORANGE)
-
-
-def _inertia(axes: Any, runs: Sequence[Findings]) -> None:
-    for number, (found, name) in enumerate(zip(runs, _distinct(runs), strict=True)):
-        numbers = [done["number"] for done in found.iterations if not done["sampled"]]
-        values = [done["inertia"] for done in found.iterations if not done["sampled"]]
-        color = _COLORS[number % len(_COLORS)]
-        axes.plot(numbers, values, color=color, marker="o", ms=3.5, label=name)
-    axes.locator_params(axis="x", integer=True)
-    axes.set_xlabel("iteration of k-means")
-    axes.set_ylabel("inertia")
-    if len(runs) > 1:
-        axes.legend(frameon=False, fontsize=8)
-
-
-def _map(axes: Any, found: Findings, plane: PlaneMap) -> None:
-    counts, xy = found.model.counts, plane.xy
-    areas = 10 + 240 * counts / max(int(counts.max()), 1)
-    order = found.by_size  # small ones on top of large ones
-    dots = axes.scatter(
-        xy[order, 0],
-        xy[order, 1],
-        s=areas[order],
-        c=found.model.sigmas[order],
-        cmap="viridis",
-        alpha=0.75,
-        linewidths=0.4,
-        edgecolors="white",
+    shares = np.cumsum(spectrum.variances) / spectrum.variances.sum()
+    numbers = np.arange(1, len(shares) + 1)
+    axes.plot(numbers, shares, color=BLUE, linewidth=2)
+    axes.fill_between(numbers, shares, color=BLUE, alpha=0.12)
+    axes.axvline(spectrum.axes, color=ORANGE, linewidth=1.2, linestyle="--")
+    left = spectrum.axes > 0.5 * len(shares)
+    axes.annotate(
+        f"{spectrum.axes:,} of {len(shares):,} axes\nhold 90 %",
+        (spectrum.axes, 0.08),
+        xytext=(-6 if left else 6, 0),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        color=ORANGE,
     )
-    for cluster in order[:_NAMED_ON_MAP]:
+    axes.set_xlim(0, len(shares))
+    axes.set_ylim(0, 1.03)
+    sampled = f", sample of {spectrum.sampled_rows:,} rows" if spectrum.sampled_rows else ""
+    axes.set_xlabel(f"principal axes, {space}{sampled}")
+    axes.set_ylabel("share of the variance held")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+
+
+def _draw_norms(axes: Any, norms: Norms | None) -> None:
+    axes.set_title("Lengths of rows")
+    if norms is None:
+        _say_nothing(axes)
+        return
+    _draw_histogram(axes, norms.histogram)
+    axes.locator_params(axis="y", integer=True)
+    axes.set_xlabel("norm, as stored")
+    axes.set_ylabel("rows")
+
+
+def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
+    axes.set_title("Distances between rows")
+    if distances is None:
+        _say_nothing(axes)
+        return
+    # pairs inside clusters are few beside all others, and those that rho is chosen by
+    axes.set_yscale("log")
+    _draw_histogram(axes, distances.histogram)
+    axes.set_ylim(0.8, 20.0 * distances.histogram.counts.max())  # room for the words
+    axes.set_xlim(0, 1.02 * max(distances.histogram.edges[-1], distances.radius or 0))
+    if distances.radius is not None:
+        axes.axvline(distances.radius, color=ORANGE, linewidth=1.5)
+        left = distances.radius > 0.4 * axes.get_xlim()[1]
         axes.annotate(
-            str(cluster), xy[cluster], fontsize=7, ha="center", va="center", color="black"
+            f"radius {distances.radius:.3g}\n{_share(distances.share_inside)} inside",
+            (distances.radius, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(-6 if left else 6, -2),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            va="top",
+            color=ORANGE,
         )
-    axes.figure.colorbar(dots, ax=axes, label="sigma", shrink=0.7)
-    axes.set_aspect("equal", "datalim")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_xlabel(f"{plane.method}; areas go with rows")
+    axes.set_xlabel(f"distance, {space} ({distances.n_rows:,} rows)")
+    axes.set_ylabel("pairs")
 
 
-def _distinct(runs: Sequence[Findings]) -> list[str]:
-    """Names of runs, numbered where two have the same."""
-    names = [found.name for found in runs]
-    return [
-        name if names.count(name) == 1 else f"{name} ({number})"
-        for number, name in enumerate(names, 1)
-    ]
+def _draw_histogram(axes: Any, histogram: Histogram) -> None:
+    axes.stairs(histogram.counts, histogram.edges, fill=True, color=BLUE, alpha=0.85)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _share(value: float | None) -> str:
+    return "none" if not value else f"{100 * value:.2g} %"
+
+
+def _say_nothing(axes: Any) -> None:
+    axes.text(0.5, 0.5, "too few usable rows", ha="center", va="center", color=GREY)
+    axes.set_axis_off()

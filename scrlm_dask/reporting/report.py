@@ -1,22 +1,172 @@
-"""`scrlm report`: one page that needs no other file, and its figures."""
+"""What the template of a report is filled with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.kernels.metrics import Contingency, contingency, merge_contingency, scores
-from scrlm_dask.reporting.findings import Findings, read_findings
-from scrlm_dask.reporting.items import Item, NpyItems, open_items
-from scrlm_dask.reporting.maps import plane_map
-from scrlm_dask.reporting.page import GENERATOR, render, shown_clusters
-from scrlm_dask.reporting.plots import check_plots, comparison_figures, run_figures
-from scrlm_dask.storage.features import is_shuffled
+from scrlm_dask.kernels.evaluation.metrics import (
+    Contingency,
+    contingency,
+    merge_contingency,
+    scores,
+)
+from scrlm_dask.reporting.figures import check_plots, comparison_figures, run_figures
+from scrlm_dask.reporting.items import Item, NpyItems, data_uri, open_items, picture_of
+from scrlm_dask.reporting.report_data import ReportData, plane_map, read_report_data
+from scrlm_dask.reporting.summary import comparison, run_facts, summary_sentences
+from scrlm_dask.storage.feature_store import is_shuffled
 from scrlm_dask.storage.locations import Location, Options, Place, locate
-from scrlm_dask.storage.runs import RunDirectory
+from scrlm_dask.storage.run_directory import RunDirectory
+
+GENERATOR = "scrlm-dask report"  # by which a report is known that may be written again
+
+
+SHOWN_CLUSTERS = 30
+
+
+Figures = Sequence[tuple[str, str, bytes]]
+
+
+def render(
+    runs: Sequence[ReportData],
+    figures: Sequence[Figures],
+    compared: Figures,
+    agreement: Sequence[Mapping[str, str]],
+    items: Mapping[int, Item],
+    picture_shape: tuple[int, ...] | None,
+) -> str:
+    """The page. All that comes from outside is escaped by the template."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string((files(__package__) / "report.html").read_text())
+    names = [found.name for found in runs]
+    several = len(runs) > 1
+    return template.render(
+        generator=GENERATOR,
+        version=version("scrlm-dask"),
+        title=f"Report of {len(runs)} runs" if several else f"Report of {names[0]}",
+        subtitle=", ".join(found.location.url for found in runs),
+        names=names,
+        comparison=comparison(runs) if several else [],
+        agreement=agreement,
+        compared_figures=[_figure(*figure) for figure in compared],
+        runs=[
+            _run(found, shown, items, picture_shape)
+            for found, shown in zip(runs, figures, strict=True)
+        ],
+    )
+
+
+def shown_clusters(found: ReportData) -> list[int]:
+    return [int(cluster) for cluster in found.by_size[:SHOWN_CLUSTERS]]
+
+
+def _run(
+    found: ReportData,
+    figures: Figures,
+    items: Mapping[int, Item],
+    picture_shape: tuple[int, ...] | None,
+) -> dict[str, Any]:
+    model, record = found.model, found.record
+    shown = shown_clusters(found)
+    several = f"The largest {len(shown)} of {model.n_clusters:,} clusters"
+    return {
+        "name": found.name,
+        "sentences": summary_sentences(found),
+        "notes": found.notes,
+        "numbers": [
+            (f"{model.n_clusters:,}", "clusters"),
+            (f"{model.n_rows:,}", "rows"),
+            (f"{100 * record['outlier_share']:.2f} %", "outliers"),
+            (f"{record['seconds']:.1f} s", "in all"),
+        ],
+        "figures": [_figure(*figure) for figure in figures],
+        "clusters_title": several if len(shown) < model.n_clusters else "Clusters",
+        "clusters": [_cluster(found, cluster) for cluster in shown],
+        "extracted": len(model.losses) > 0,
+        "pairs": [_pair(found, number) for number in range(len(found.pairs.first))],
+        "radius": record.get("radius"),
+        "prototypes": [_prototype(found, cluster, items, picture_shape) for cluster in shown],
+        "facts": run_facts(found),
+    }
+
+
+def _figure(name: str, title: str, png: bytes) -> dict[str, str]:
+    return {"name": name, "title": title, "uri": data_uri(png)}
+
+
+def _cluster(found: ReportData, cluster: int) -> dict[str, str]:
+    model = found.model
+    return {
+        "number": str(cluster),
+        "rows": f"{model.counts[cluster]:,}",
+        "share": f"{100 * model.counts[cluster] / model.n_rows:.2f} %",
+        "weight": f"{model.weights[cluster]:.4f}",
+        "sigma": f"{model.sigmas[cluster]:.4g}",
+        "loss": f"{model.losses[cluster]:,.1f}" if len(model.losses) else "",
+        "nearest": _nearest(found, cluster),
+    }
+
+
+def _nearest(found: ReportData, cluster: int) -> str:
+    distances = np.linalg.norm(found.points - found.points[cluster], axis=1)
+    distances[cluster] = np.inf
+    other = int(distances.argmin())
+    return f"{other} at {distances[other]:.4g}" if np.isfinite(distances[other]) else "-"
+
+
+def _pair(found: ReportData, number: int) -> dict[str, str]:
+    model, pairs = found.model, found.pairs
+    both = [int(pairs.first[number]), int(pairs.second[number])]
+    distance, radius = float(pairs.distances[number]), found.record.get("radius")
+    return {
+        "names": " and ".join(str(cluster) for cluster in both),
+        "distance": f"{distance:.4g}",
+        "share": f"{distance / radius:.0%}" if radius else "",
+        "rows": " and ".join(f"{model.counts[cluster]:,}" for cluster in both),
+        "sigmas": " and ".join(f"{model.sigmas[cluster]:.4g}" for cluster in both),
+    }
+
+
+def _prototype(
+    found: ReportData,
+    cluster: int,
+    items: Mapping[int, Item],
+    picture_shape: tuple[int, ...] | None,
+) -> dict[str, Any]:
+    """The rows nearest to a center, and the center itself where rows are pictures."""
+    center = None
+    if picture_shape is not None and np.prod(picture_shape) == found.model.n_features:
+        center = picture_of(found.model.centers[cluster].reshape(picture_shape))
+    rows = [int(row) for row in found.columns.nearest.of(cluster)]
+    names = _names(found, rows)
+    return {
+        "number": cluster,
+        "rows": f"{found.model.counts[cluster]:,}",
+        "center": center,
+        "shown": [{**vars(items.get(row, Item())), "name": names[row]} for row in rows],
+    }
+
+
+def _names(found: ReportData, rows: Sequence[int]) -> dict[int, str]:
+    """Rows by their id, else by their number."""
+    if found.labelled.ids is None:
+        return {row: f"row {row:,}" for row in rows}
+    ids = {row: found.labelled.read(row, row + 1).ids for row in rows}
+    return {row: str(name[0]) if name is not None else "" for row, name in ids.items()}
+
 
 REPORT = "report.html"
 
@@ -45,7 +195,7 @@ def write_report(
     """
     target = _target(runs, out, storage_options)
     check_plots()
-    found = [read_findings(run, rows_each, storage_options) for run in runs]
+    found = [read_report_data(run, rows_each, storage_options) for run in runs]
     shown, shape = _items(found, items, items_column, storage_options)
     figures = [list(run_figures(each, plane_map(each.points))) for each in found]
     several = len(found) > 1
@@ -99,7 +249,7 @@ def _figures_folder(target: Location) -> Location:
 
 
 def _items(
-    runs: Sequence[Findings],
+    runs: Sequence[ReportData],
     items: str | Path | None,
     column: str | None,
     storage_options: Options | None,
@@ -124,7 +274,7 @@ def _items(
     return opened.get(wanted), tuple(shape) or None
 
 
-def _agreement(runs: Sequence[Findings]) -> list[dict[str, str]]:
+def _agreement(runs: Sequence[ReportData]) -> list[dict[str, str]]:
     """How far the labels of runs on the same features agree, pair by pair."""
     rows = []
     for a, b in combinations(runs, 2):
@@ -144,7 +294,7 @@ def _agreement(runs: Sequence[Findings]) -> list[dict[str, str]]:
     return rows
 
 
-def _table(a: Findings, b: Findings) -> Contingency:
+def _table(a: ReportData, b: ReportData) -> Contingency:
     """How often each label of one met each of the other."""
     tables = (
         contingency(

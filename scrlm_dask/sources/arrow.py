@@ -6,16 +6,18 @@ ragged lists flatten silently: nulls and lengths are checked first.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.extras import require
+from scrlm_dask.optional import import_optional
 from scrlm_dask.sources.base import (
     TEXT,
     Source,
@@ -25,7 +27,7 @@ from scrlm_dask.sources.base import (
     refuse_others,
     source_file,
 )
-from scrlm_dask.sources.joined import recut
+from scrlm_dask.sources.sharded import concatenate, regroup
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def check_column(name: str, names: Sequence[str], what: str) -> None:
 
 def item_type(kind: Any) -> Any | None:
     """The type of the numbers in a list column's rows, if it is one."""
-    pa = require("pyarrow", "Arrow")
+    pa = import_optional("pyarrow", "Arrow")
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         return kind.value_type if _is_number(kind.value_type) else None
@@ -83,8 +85,8 @@ def item_type(kind: Any) -> Any | None:
 
 def lists_to_rows(array: Any, width: int | None, first: int, what: str) -> NDArray[Any]:
     """A list array as (rows, width); `first` is the number of its first row, for messages."""
-    pa = require("pyarrow", "Arrow")
-    lengths = require("pyarrow.compute", "Arrow").list_value_length(array)
+    pa = import_optional("pyarrow", "Arrow")
+    lengths = import_optional("pyarrow.compute", "Arrow").list_value_length(array)
     if array.null_count:
         row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
         raise StoreError(f"row {row} of {what} is null; drop the row or fill it")
@@ -109,7 +111,7 @@ def lists_to_rows(array: Any, width: int | None, first: int, what: str) -> NDArr
 
 def scalars_to_values(array: Any, first: int, what: str) -> NDArray[Any]:
     """A column of numbers or texts as (rows,)."""
-    types = require("pyarrow", "Arrow").types
+    types = import_optional("pyarrow", "Arrow").types
     if array.null_count:
         row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
         raise StoreError(f"row {row} of {what} is null; drop the row or fill it")
@@ -121,7 +123,7 @@ def scalars_to_values(array: Any, first: int, what: str) -> NDArray[Any]:
 
 
 def scalar_dtype(kind: Any, what: str) -> np.dtype[Any]:
-    types = require("pyarrow", "Arrow").types
+    types = import_optional("pyarrow", "Arrow").types
     if types.is_dictionary(kind):
         kind = kind.value_type
     if types.is_string(kind) or types.is_large_string(kind):
@@ -176,7 +178,7 @@ class ArrowStream(Source):
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
         pieces = (native_items(piece, self.dtype) for piece in self._pieces(start, stop))
-        yield from recut(pieces, rows, np.concatenate)
+        yield from regroup(pieces, rows, np.concatenate)
 
     def _pieces(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
         first = 0
@@ -210,14 +212,14 @@ def native_items(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def _schema(path: str) -> Any:
-    pa = require("pyarrow", f"the Arrow file {path}")
+    pa = import_optional("pyarrow", f"the Arrow file {path}")
     with pa.memory_map(path) as file:
         return pa.ipc.open_stream(file).schema
 
 
 def _batches(path: str) -> Iterator[Any]:
     """Mapped: a batch's numbers are touched only if they are used."""
-    pa = require("pyarrow", f"the Arrow file {path}")
+    pa = import_optional("pyarrow", f"the Arrow file {path}")
     with pa.memory_map(path) as file:
         yield from pa.ipc.open_stream(file)
 
@@ -260,5 +262,45 @@ def _number_columns(names: Sequence[str], known: dict[str, Any], what: str) -> P
 
 
 def _is_number(kind: Any) -> bool:
-    types = require("pyarrow", "Arrow").types
+    types = import_optional("pyarrow", "Arrow").types
     return bool(types.is_floating(kind) or types.is_integer(kind))
+
+
+STATE, SPLITS = "state.json", "dataset_dict.json"
+
+
+def looks_like_dataset(folder: str) -> bool:
+    return any((Path(folder) / name).is_file() for name in (STATE, SPLITS))
+
+
+def open_dataset(folder: str, asked: Sequence[str], apart: Sequence[str]) -> Source:
+    if (Path(folder) / SPLITS).is_file():
+        splits = _read_json(Path(folder) / SPLITS).get("splits", [])
+        raise InputError(
+            f"{folder} holds several splits ({', '.join(splits)}); give one of them, such as "
+            f"{Path(folder) / splits[0] if splits else folder}"
+        )
+    state = _read_json(Path(folder) / STATE)
+    if state.get("_indices_data_files"):
+        raise InputError(
+            f"{folder} was saved with a selection of rows; save it again after flatten_indices()"
+        )
+    names = [entry["filename"] for entry in state.get("_data_files") or []]
+    if not names:
+        raise StoreError(f"{folder}/{STATE} names no data files; save the dataset again")
+    paths = [str(Path(folder) / name) for name in names]
+    for path in paths:
+        if not Path(path).is_file():
+            raise StoreError(f"{path} is missing, which {STATE} names; restore it")
+    # dataset_info.json is not asked: its numbers are of the split as it was once loaded, not saved
+    return concatenate([open_arrow(path, asked, apart) for path in paths])
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} cannot be read ({error}); save the dataset again") from error
+    if not isinstance(content, dict):
+        raise StoreError(f"{path} is not the record of a dataset; save it again")
+    return content

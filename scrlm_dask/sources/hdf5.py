@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
-from scrlm_dask.extras import require
+from scrlm_dask.optional import import_optional
 from scrlm_dask.sources.base import Source, choices, native, reading, source_file
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -34,7 +34,7 @@ class Hdf5Source(Source):
         return open_hdf5(self.files[0].path, name)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        h5py = require("h5py", f"the HDF5 file {self.files[0].path}")
+        h5py = import_optional("h5py", f"the HDF5 file {self.files[0].path}")
         with (
             reading(f"{self.what} (rows {start} to {stop - 1})"),
             h5py.File(self.files[0].path, "r") as file,
@@ -47,7 +47,7 @@ class Hdf5Source(Source):
 
 def open_hdf5(path: str, name: str | None = None) -> Hdf5Source:
     """The dataset called `name`, or the only table of numbers in the file."""
-    h5py = require("h5py", f"the HDF5 file {path}")
+    h5py = import_optional("h5py", f"the HDF5 file {path}")
     with reading(path), h5py.File(path, "r") as file:
         found: dict[str, Any] = {}
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import DamagedItemError, InputError
-from scrlm_dask.extras import require
+from scrlm_dask.optional import import_optional
 from scrlm_dask.sources.base import TEXT, Source
-from scrlm_dask.sources.shards import numeric_order
+from scrlm_dask.sources.sharded import numeric_order
 from scrlm_dask.storage.manifest import SourceFile
 
 SUFFIXES = (
@@ -95,7 +95,7 @@ def open_images(folder: str) -> tuple[ImageFolder, str]:
 
 def load_image(folder: str, path: str) -> Any:
     """The image in RGB, 8 bits a colour."""
-    pillow = require("PIL.Image", "images", "embed-images")
+    pillow = import_optional("PIL.Image", "images", "embed-images")
     try:
         with pillow.open(Path(folder) / path) as image:
             image.load()

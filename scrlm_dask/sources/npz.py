@@ -22,9 +22,9 @@ from scrlm_dask.sources.base import (
     source_file,
     table_bytes,
 )
-from scrlm_dask.sources.flat import FlatSource, check_size
+from scrlm_dask.sources.vector_files import FlatSource, check_size
 from scrlm_dask.storage.manifest import SourceFile
-from scrlm_dask.storage.npy import read_header
+from scrlm_dask.storage.npy_files import read_header
 
 _PIECE = 2**24
 

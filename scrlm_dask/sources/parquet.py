@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import StoreError
-from scrlm_dask.extras import require
+from scrlm_dask.optional import import_optional
 from scrlm_dask.sources.arrow import (
     Picked,
     check_column,
@@ -22,7 +22,7 @@ from scrlm_dask.sources.arrow import (
     scalars_to_values,
 )
 from scrlm_dask.sources.base import Source, native, reading, source_file
-from scrlm_dask.sources.joined import recut
+from scrlm_dask.sources.sharded import regroup
 
 MAGIC = b"PAR1"
 _PIECE_BYTES = 8 * 2**20  # of a row group that is decoded at a time
@@ -57,7 +57,7 @@ class ParquetSource(Source):
         return np.concatenate([np.empty((0, *self.shape[1:]), native(self.dtype)), *pieces])
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
-        yield from recut(self._pieces(start, stop), rows, np.concatenate)
+        yield from regroup(self._pieces(start, stop), rows, np.concatenate)
 
     def _pieces(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
         ends = np.cumsum(self.group_rows)
@@ -133,7 +133,7 @@ def _groups(parquet: Any) -> tuple[int, ...]:
 
 
 def _width(parquet: Any, picked: Picked, path: str) -> int:
-    types = require("pyarrow", "Parquet").types
+    types = import_optional("pyarrow", "Parquet").types
     kind = parquet.schema_arrow.field(picked.columns[0]).type
     if types.is_fixed_size_list(kind):
         return int(kind.list_size)
@@ -146,7 +146,7 @@ def _width(parquet: Any, picked: Picked, path: str) -> int:
 
 
 def _open(path: str) -> Any:
-    pq = require("pyarrow.parquet", f"the Parquet file {path}")
+    pq = import_optional("pyarrow.parquet", f"the Parquet file {path}")
     return pq.ParquetFile(
         path,
         page_checksum_verification=True,

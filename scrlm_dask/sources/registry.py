@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources import hdf5, npy, parquet, text
-from scrlm_dask.sources.arrow import open_arrow
+from scrlm_dask.sources import hdf5, parquet, text
+from scrlm_dask.sources.arrow import looks_like_dataset, open_arrow, open_dataset
 from scrlm_dask.sources.base import Source
-from scrlm_dask.sources.binary import BIN_DTYPES, VECS_DTYPES, open_bin, open_raw, open_vecs
-from scrlm_dask.sources.clip import looks_like_clip, open_clip
-from scrlm_dask.sources.huggingface import looks_like_dataset, open_dataset
-from scrlm_dask.sources.joined import join
+from scrlm_dask.sources.clip_retrieval import looks_like_clip, open_clip
 from scrlm_dask.sources.npz import open_npz
-from scrlm_dask.sources.shards import files_in, matching, unshelled
+from scrlm_dask.sources.sharded import concatenate, files_in, matching, natural_order
+from scrlm_dask.sources.vector_files import (
+    BIN_DTYPES,
+    VECS_DTYPES,
+    open_bin,
+    open_npy,
+    open_raw,
+    open_vecs,
+)
+from scrlm_dask.sources.vector_files import MAGIC as NPY_MAGIC
 from scrlm_dask.sources.zarr_store import looks_like_zarr, open_zarr, open_zarr_values
 from scrlm_dask.storage.locations import Location, Options, absolute, is_remote, locate
 
@@ -61,7 +67,7 @@ class Format:
 
 _COLUMNS = ("columns", "exclude")
 FORMATS = {
-    "npy": Format(lambda path, _: npy.open_npy(path), (".npy",), npy.MAGIC),
+    "npy": Format(lambda path, _: open_npy(path), (".npy",), NPY_MAGIC),
     "npz": Format(
         lambda path, r: open_npz(path, r.options.dataset), (".npz",), b"PK\x03\x04", ("dataset",)
     ),
@@ -127,9 +133,9 @@ def open_source(
     if not paths:
         raise InputError("no source was given; name at least one file or folder")
     request = Request(options, (*apart, *options.exclude), storage_options)
-    ordered = unshelled([str(path) for path in paths])
+    ordered = natural_order([str(path) for path in paths])
     found = [part for path in ordered for part in _open_path(path, request)]
-    source = join(found)
+    source = concatenate(found)
     if len(source.shape) != 2 or 0 in source.shape:
         raise InputError(
             f"{source.what} has the shape {source.shape}; features are rows x features, at least "
@@ -202,7 +208,7 @@ def _values_file(given: str, name: str, source: Source, storage_options: Options
     if Path(path).is_file():
         format_name = _format_of(path)
         if format_name == "npy":
-            return npy.open_npy(path)
+            return open_npy(path)
         if format_name == "csv":
             return text.open_text_values(path, source.n_rows)
     raise InputError(f"the {name} {path} are in no format that is read here; give {_VALUES}")

@@ -12,14 +12,8 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.sources.base import Source, choices, native
-from scrlm_dask.storage.arrays import (
-    StoredArray,
-    check_complete,
-    describe,
-    open_node,
-    read_rows,
-)
-from scrlm_dask.storage.features import FEATURES
+from scrlm_dask.storage.arrays import StoredArray, check_complete, describe, open_node, read_rows
+from scrlm_dask.storage.feature_store import FEATURES
 from scrlm_dask.storage.locations import Location, reaching
 from scrlm_dask.storage.manifest import SourceFile
 

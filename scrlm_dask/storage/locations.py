@@ -194,7 +194,7 @@ class Location:
         if not self.is_remote:
             return {}
         defaults = _S3_DEFAULTS if urlsplit(self.url).scheme in _S3 else {}
-        return merged(defaults, self.options.reveal())
+        return merge_options(defaults, self.options.reveal())
 
 
 Place: TypeAlias = str | Path | Location
@@ -236,13 +236,13 @@ def is_within(inner: Location, outer: Location) -> bool:
     return type(filesystem) is type(other) and f"{below}/".startswith(f"{path}/")
 
 
-def merged(under: Options, over: Options) -> dict[str, Any]:
+def merge_options(under: Options, over: Options) -> dict[str, Any]:
     """Both, one inside the other where both nest; `over` wins."""
     result = dict(under)
     for name, value in over.items():
         before = result.get(name)
         both = isinstance(value, Mapping) and isinstance(before, Mapping)
-        result[name] = merged(before, value) if both else value  # type: ignore[arg-type]
+        result[name] = merge_options(before, value) if both else value  # type: ignore[arg-type]
     return result
 
 

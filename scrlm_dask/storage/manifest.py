@@ -22,11 +22,11 @@ from scrlm_dask.storage.arrays import (
     create_array,
     describe,
     member,
+    missing_chunks,
     open_node,
     read_rows,
     write_rows,
 )
-from scrlm_dask.storage.chunks import missing_chunks
 from scrlm_dask.storage.locations import Location, Place, locate, reaching
 
 MANIFEST, DIGESTS = "manifest", "digests"
@@ -98,10 +98,10 @@ def manifest_in(group: zarr.Group) -> Manifest | None:
 
 def short_digest(*arrays: NDArray[Any]) -> str:
     """Enough of a digest to tell a few things apart by name."""
-    return digest_of(*arrays).hex()[:12]
+    return digest_arrays(*arrays).hex()[:12]
 
 
-def digest_of(*arrays: NDArray[Any]) -> bytes:
+def digest_arrays(*arrays: NDArray[Any]) -> bytes:
     """SHA-256 of arrays as they are stored: types, shapes, and elements in C order, little endian.
 
     Of the standard library's digests it is the fastest on CPUs that have instructions for it, and
@@ -119,7 +119,7 @@ def digest_of(*arrays: NDArray[Any]) -> bytes:
 
 def write_digest(place: Place, block: int, *arrays: NDArray[Any]) -> None:
     """Say that a block is done: called after its arrays were written, and by nobody else."""
-    digest = np.frombuffer(digest_of(*arrays), np.uint8)
+    digest = np.frombuffer(digest_arrays(*arrays), np.uint8)
     write_rows(locate(place) / DIGESTS, block, digest[None, :])
 
 
@@ -137,7 +137,7 @@ def check_digest(place: Place, block: int, *arrays: NDArray[Any]) -> None:
         raise StoreError(f"the features store {url} has no manifest to check its blocks against")
     stored = describe(_digests(url), url / DIGESTS)
     expected = read_rows(stored, block, block + 1, "the digests").tobytes()
-    if digest_of(*arrays) != expected:
+    if digest_arrays(*arrays) != expected:
         rows = manifest.rows_of(block)
         raise StoreError(
             f"block {block} (rows {rows.start} to {rows.stop - 1}) of the features store {url} is "

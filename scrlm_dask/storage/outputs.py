@@ -20,10 +20,10 @@ _STORE_MARK = "zarr.json"
 _MARKS = ("run.json", EXPORT_RECORD, _STORE_MARK)
 
 
-def make_way(path: Place, overwrite: bool, kind: str) -> None:
+def clear_output(path: Place, overwrite: bool, kind: str) -> None:
     """See that nothing lies at `path`, and remove what may be removed."""
     target = locate(path)
-    check_way(target, overwrite, kind)
+    check_output_free(target, overwrite, kind)
     if not target.is_remote and target.exists():
         shutil.rmtree(target.url)
     elif target.is_occupied():
@@ -31,7 +31,7 @@ def make_way(path: Place, overwrite: bool, kind: str) -> None:
         target.remove(last=_MARKS)
 
 
-def check_way(path: Place, overwrite: bool, kind: str) -> None:
+def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
     """Refuse an output that is in the way. Only what this package wrote may be replaced."""
     target = locate(path)
     if target.is_remote and not target.parents():
@@ -55,7 +55,7 @@ def check_way(path: Place, overwrite: bool, kind: str) -> None:
         )
 
 
-def check_apart(path: Place, source: Place | None) -> None:
+def check_not_inside(path: Place, source: Place | None) -> None:
     """Refuse an output that would swallow what is read."""
     if source is not None and is_within(locate(source), locate(path)):
         raise StoreError(

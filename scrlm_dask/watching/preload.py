@@ -1,13 +1,15 @@
-"""`dask scheduler --preload scrlm_dask.watching.preload`: the page before the first run."""
+"""Deprecated name of `scrlm_dask.preload`, kept for one release."""
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
 
+from scrlm_dask.preload import dask_setup
 
-def dask_setup(scheduler: Any) -> None:
-    from scrlm_dask.watching.plugin import RunsPlugin
+__all__ = ["dask_setup"]
 
-    plugin = RunsPlugin()
-    plugin.attach(scheduler)
-    scheduler.add_plugin(plugin)
+warnings.warn(
+    "--preload scrlm_dask.watching.preload is deprecated; use --preload scrlm_dask.preload",
+    FutureWarning,
+    stacklevel=2,
+)

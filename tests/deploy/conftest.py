@@ -17,7 +17,7 @@ import zarr
 from holding import Hold
 
 import scrlm_dask
-from scrlm_dask.kernels.synthesis import MixtureSpec
+from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 
 ROWS, BLOCK_ROWS, CANDIDATES = 8_000, 250, 400
 RHO = 0.5  # given, so that all rows judge the candidates, block by block

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from scrlm_dask.cluster import ClusterOptions
-from scrlm_dask.cluster.kube import manifest, start
+from scrlm_dask.clusters.kubernetes import manifest, start
+from scrlm_dask.clusters.options import ClusterOptions
 from scrlm_dask.errors import InputError
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -16,7 +16,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
-_MODULE, _FUNCTION = "scrlm_dask.kernels.loss", "loss_part"
+_MODULE, _FUNCTION = "scrlm_dask.kernels.scrlm.loss", "loss_part"
 _MOST_SECONDS = 200  # no process is to outlive its test for long
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from scrlm_dask.errors import DamagedItemError, InputError
 from scrlm_dask.sources.images import load_image, open_images
-from scrlm_dask.sources.shards import numeric_order
+from scrlm_dask.sources.sharded import numeric_order
 
 
 def paint(path: Path, colour: tuple[int, int, int] = (10, 20, 30)) -> Path:

@@ -43,7 +43,7 @@ def test_a_row_group_is_decoded_once_and_never_held(tmp_path: Path) -> None:
         writer.write_table(table, row_group_size=60_000)
     code = f"""
 from scrlm_dask.sources.parquet import open_parquet
-from scrlm_dask.resources import peak_memory
+from scrlm_dask.engine.threads import peak_memory
 source = open_parquet({str(path)!r})
 assert source.unit_rows == 60_000, source.unit_rows
 next(source.batches(0, 10_000, 10_000))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from formats import WRITERS
-from scrlm_cli.commands.ingest import ingest
+from scrlm_cli.commands.data import ingest
 
 from scrlm_dask.errors import InputError
 from scrlm_dask.sources.registry import FORMATS, SourceOptions, open_source

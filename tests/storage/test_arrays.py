@@ -15,8 +15,8 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ZstdCodec
 
+from scrlm_dask.engine.features import as_features
 from scrlm_dask.errors import StoreError
-from scrlm_dask.passes.features import as_features
 from scrlm_dask.storage.arrays import (
     StoredArray,
     add_array,

@@ -18,25 +18,33 @@ import numpy as np
 import pytest
 from dask.base import tokenize
 from fsspec.implementations.memory import MemoryFileSystem
+from scrlm_dask.pipeline.fit.fit import fit
+from scrlm_dask.pipeline.predict.predict import predict
+from scrlm_dask.pipeline.synth.synth import synth
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.errors import InputError, MissingError, StoreError
-from scrlm_dask.kernels.synthesis import MixtureSpec
-from scrlm_dask.pipeline import evaluate_run, fit, predict, synth
+from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.evaluate import evaluate_run
 from scrlm_dask.storage.arrays import StoredArray
-from scrlm_dask.storage.eventlog import EventLog
 from scrlm_dask.storage.locations import (
     Location,
     absolute,
     is_remote,
     is_within,
     locate,
-    merged,
+    merge_options,
     reaching,
 )
-from scrlm_dask.storage.models import load_model
-from scrlm_dask.storage.outputs import FEATURES_KIND, RUN_KIND, check_way, discard, make_way
-from scrlm_dask.storage.runs import RunDirectory
+from scrlm_dask.storage.model_store import load_model
+from scrlm_dask.storage.outputs import (
+    FEATURES_KIND,
+    RUN_KIND,
+    check_output_free,
+    clear_output,
+    discard,
+)
+from scrlm_dask.storage.run_directory import EventLog, RunDirectory
 
 SECRET = "do-not-print-me"
 OPTIONS = {"key": "a-key", "secret": SECRET, "client_kwargs": {"headers": [SECRET + "2"]}}
@@ -104,7 +112,7 @@ def test_what_lies_within(inner: str, outer: str, expected: bool) -> None:
 def test_nested_options_are_merged() -> None:
     under = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
     over = {"a": {"c": {"f": 4}}, "e": {"g": 5}}
-    assert merged(under, over) == {"a": {"b": 1, "c": {"d": 2, "f": 4}}, "e": {"g": 5}}
+    assert merge_options(under, over) == {"a": {"b": 1, "c": {"d": 2, "f": 4}}, "e": {"g": 5}}
     assert under == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
 
 
@@ -246,13 +254,13 @@ def test_only_our_own_makes_way(root: Location) -> None:
     run.finish({})
     (root / "run-2").write_text("mine")
     with pytest.raises(StoreError, match="--overwrite"):
-        make_way(run.location, False, RUN_KIND)
+        clear_output(run.location, False, RUN_KIND)
     with pytest.raises(StoreError, match="left alone"):
-        make_way(run.location, True, FEATURES_KIND)
+        clear_output(run.location, True, FEATURES_KIND)
     with pytest.raises(StoreError, match=f"lies inside the run {run.location}"):
-        check_way(run.location / "inner", True, RUN_KIND)
+        check_output_free(run.location / "inner", True, RUN_KIND)
     assert run.check_complete()["status"] == "complete"
-    make_way(run.location, True, RUN_KIND)
+    clear_output(run.location, True, RUN_KIND)
     assert not run.location.is_occupied()
     assert (root / "run-2").read_text() == "mine"
 
@@ -287,12 +295,12 @@ def test_a_removal_that_stops_halfway_leaves_nothing_that_looks_finished(
     BrittleFileSystem.is_brittle = True
     try:
         with pytest.raises(StoreError, match="the line went dead"):
-            make_way(target, True, kind)
+            clear_output(target, True, kind)
     finally:
         BrittleFileSystem.is_brittle = False
     with pytest.raises(StoreError, match=r"not complete|unfinished"):
         evaluate_run(run) if kind == RUN_KIND else fit(x, FitConfig(rho=0.5))
-    make_way(target, True, kind)  # and it is still known to be ours
+    clear_output(target, True, kind)  # and it is still known to be ours
     assert not target.is_occupied()
 
 

@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.storage.features import (
+from scrlm_dask.storage.feature_store import (
     block_arrays,
     create_features_store,
     mark_complete,
@@ -27,7 +27,7 @@ from scrlm_dask.storage.manifest import (
     SourceFile,
     check_digest,
     create_manifest,
-    digest_of,
+    digest_arrays,
     missing_blocks,
     read_manifest,
     write_digest,
@@ -104,7 +104,7 @@ def test_the_digests_are_an_array_that_zarr_knows(tmp_path: Path) -> None:
     url = store_in(tmp_path, 0)
     digests = zarr.open_array(f"{url}/digests", mode="r")
     assert (digests.shape, digests.chunks, digests.dtype) == ((3, 32), (1, 32), np.uint8)
-    assert digests[0].tobytes() == digest_of(ROWS[:4])
+    assert digests[0].tobytes() == digest_arrays(ROWS[:4])
     assert sorted(zarr.open_group(url, mode="r").array_keys()) == ["digests", "features"]
 
 
@@ -183,20 +183,20 @@ def test_only_what_readers_understand_is_laid_out(
 
 def test_the_digest_is_sha256_of_type_shape_and_bytes() -> None:
     expected = hashlib.sha256(b"<f4(4, 2)" + ROWS[:4].tobytes()).digest()
-    assert digest_of(ROWS[:4]) == expected
+    assert digest_arrays(ROWS[:4]) == expected
     # neither the layout in memory nor the byte order is part of what is stored
-    assert digest_of(np.asfortranarray(ROWS[:4])) == expected
-    assert digest_of(ROWS[:4].astype(">f4")) == expected
-    assert digest_of(ROWS[:8:2]) != expected
+    assert digest_arrays(np.asfortranarray(ROWS[:4])) == expected
+    assert digest_arrays(ROWS[:4].astype(">f4")) == expected
+    assert digest_arrays(ROWS[:8:2]) != expected
 
 
 def test_a_border_that_moves_is_noticed() -> None:
     text = np.dtypes.StringDType()
-    assert digest_of(np.array(["ab", "c"], text)) != digest_of(np.array(["a", "bc"], text))
-    assert digest_of(ROWS[:2], ROWS[2:4]) != digest_of(ROWS[:3], ROWS[3:4])
-    assert digest_of(ROWS[:2]) != digest_of(ROWS[:2].reshape(1, 4))
-    assert digest_of(np.zeros(2, np.int32)) != digest_of(np.zeros(2, np.float32))
-    assert digest_of(np.zeros((0, 2))) != digest_of(np.zeros((0, 3)))
+    assert digest_arrays(np.array(["ab", "c"], text)) != digest_arrays(np.array(["a", "bc"], text))
+    assert digest_arrays(ROWS[:2], ROWS[2:4]) != digest_arrays(ROWS[:3], ROWS[3:4])
+    assert digest_arrays(ROWS[:2]) != digest_arrays(ROWS[:2].reshape(1, 4))
+    assert digest_arrays(np.zeros(2, np.int32)) != digest_arrays(np.zeros(2, np.float32))
+    assert digest_arrays(np.zeros((0, 2))) != digest_arrays(np.zeros((0, 3)))
 
 
 @given(
@@ -204,10 +204,10 @@ def test_a_border_that_moves_is_noticed() -> None:
     st.data(),
 )
 def test_any_flipped_bit_changes_the_digest(values: NDArray[np.float32], data: Any) -> None:
-    before = digest_of(values)
+    before = digest_arrays(values)
     flat = values.copy().reshape(-1).view(np.uint8)
     flat[data.draw(st.integers(0, flat.size - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    assert digest_of(flat.view(np.float32).reshape(values.shape)) != before
+    assert digest_arrays(flat.view(np.float32).reshape(values.shape)) != before
 
 
 def test_the_manifest_can_be_given_to_a_group_that_is_there(tmp_path: Path) -> None:

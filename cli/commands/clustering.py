@@ -1,0 +1,301 @@
+""""""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..options.fitting import (
+    KINDS,
+    check_usage,
+    fit_options,
+    lloyd_options,
+    local_memories,
+    read_run,
+    resume_option,
+)
+from ..options.shared import (
+    cluster_options,
+    label_options,
+    output_options,
+    performance_option,
+    prune_option,
+    session,
+    storage_options,
+)
+from ..options.watchdog import StallWatchdog, watchdog_options
+from ..tables.summaries import facts, fit_summary
+from ..terminal.console import Console
+
+if TYPE_CHECKING:
+    from scrlm_dask.config import KMeansConfig
+    from scrlm_dask.runs.lifecycle import Fit
+
+
+@click.command()
+@click.argument("features", type=click.Path(), required=False)
+@fit_options
+@click.option("--out", metavar="RUN", help="Run directory to write.")
+@click.option("--overwrite", is_flag=True, help="Replace a run that exists.")
+@resume_option
+@watchdog_options
+@cluster_options
+@output_options
+@performance_option
+def fit(
+    console: Console,
+    cluster: Any,
+    storage: Any,
+    lasting: StallWatchdog,
+    features: str | None,
+    asked: dict[str, Any],
+    block_rows: int | None,
+    out: str | None,
+    overwrite: bool,
+    resume: str | None,
+) -> None:
+    """Find clusters and outliers in the Zarr store FEATURES.
+
+    RUN gets model.zarr (centers, weights, sigmas), labels.zarr (a label, distance and margin for
+    every row; -1 is an outlier) and run.json (what was done and how long it took). A fit that was
+    stopped goes on when the same command is given again, or `scrlm fit --resume RUN`.
+    """
+    from scrlm_dask.config import FitConfig
+    from scrlm_dask.pipeline.fit import check_fit
+    from scrlm_dask.pipeline.fit import fit as run_fit
+    from scrlm_dask.runs.lifecycle import Fit
+
+    check_usage(resume, features, out)
+    if resume is not None:
+        before = read_run(resume, "scrlm", storage)
+        if isinstance(before, Fit):
+            show_fit(console, before, resume)
+            return
+        out, features, asked, block_rows = resume, before.features, before.config, before.block_rows
+    config, place = FitConfig(**asked), str(out)
+    workers = local_memories(cluster) or ()
+    check_fit(str(features), config, place, overwrite, block_rows, storage, workers)
+    with lasting.settings(), session(console, cluster), lasting.watching(console, place):
+        result = run_fit(
+            str(features),
+            config,
+            out=place,
+            overwrite=overwrite,
+            block_rows=block_rows,
+            storage_options=storage,
+            listener=lasting,
+        )
+    show_fit(console, result, place)
+
+
+def show_fit(console: Console, result: Fit, out: str) -> None:
+    content = summary(result, out)
+    console.result(content, fit_summary(content, result.model))
+    console.say(f"written to {out}: model.zarr, labels.zarr, run.json")
+
+
+def summary(result: Fit, out: str) -> dict[str, Any]:
+    """The fit in numbers, for --json and for the tables."""
+    model, record = result.model, result.record
+    return {
+        "run": out,
+        "method": record["method"],
+        "rows": model.n_rows,
+        "features": model.n_features,
+        "clusters": model.n_clusters,
+        "outliers": model.n_outliers,
+        "outlier_share": record["outlier_share"],
+        "outlier_weight": model.outlier_weight,
+        "rho": record["config"].get("rho"),
+        "radius": record["radius"],
+        "candidates": model.n_candidates,
+        "inertia": model.inertia,
+        "seconds": record["seconds"],
+        "phases": record["phases"],
+        **{name: record[name] for name in ("init", "scan", "kmeans", "plan") if name in record},
+    }
+
+
+_WAYS = ("scrlm", "k-means++", "k-means||", "random")
+
+
+@click.command()
+@click.argument("features", type=click.Path(), required=False)
+@click.option("--out", metavar="RUN", help="Run directory to write.")
+@click.option("--clusters", type=int, help="Number of clusters; default: as many as --init brings.")
+@click.option(
+    "--init",
+    default=_WAYS[0],
+    show_default=True,
+    metavar="[" + "|".join(_WAYS) + "|PATH]",
+    help="Where to begin; the path of a run, a model or a .npy array continues from its centers.",
+)
+@click.option("--max-iter", type=int, default=100, show_default=True, help="Most full passes.")
+@click.option("--spherical", is_flag=True, help="Rows and centers at unit length: cosine distance.")
+@click.option("--sample-weight", metavar="FILE", help="How much each row counts, .npy or Zarr.")
+@click.option(
+    "--preprocess",
+    type=click.Choice(KINDS),
+    default="none",
+    show_default=True,
+    help="Map applied to rows first.",
+)
+@lloyd_options
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
+@click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
+@label_options
+@prune_option
+@click.option("--overwrite", is_flag=True, help="Replace a run that exists.")
+@resume_option
+@watchdog_options
+@storage_options
+@cluster_options
+@output_options
+@performance_option
+def kmeans(
+    console: Console,
+    cluster: Any,
+    storage: Any,
+    lasting: StallWatchdog,
+    features: str | None,
+    out: str | None,
+    sample_weight: str | None,
+    block_rows: int | None,
+    overwrite: bool,
+    resume: str | None,
+    **config: Any,
+) -> None:
+    """Cluster the Zarr store FEATURES by k-means, one read of it an iteration.
+
+    RUN gets what `scrlm fit` writes; every row gets the label of its nearest center. A run that was
+    stopped goes on when the same command is given again, or `scrlm kmeans --resume RUN`.
+    """
+    from scrlm_dask.config import KMeansConfig
+    from scrlm_dask.pipeline.kmeans import check_kmeans
+    from scrlm_dask.pipeline.kmeans import kmeans as run_kmeans
+    from scrlm_dask.runs.lifecycle import Fit
+
+    check_usage(resume, features, out)
+    if resume is None:
+        asked, centers = _asked(storage, **config)
+    else:
+        before = read_run(resume, "k-means", storage)
+        if isinstance(before, Fit):
+            show_fit(console, before, resume)
+            return
+        out, features, block_rows = resume, before.features, before.block_rows
+        asked, centers = KMeansConfig(**before.config), before.inputs.get("centers")
+        sample_weight = before.inputs.get("sample_weight")
+    source, place = str(features), str(out)
+    shared: Any = {
+        "centers": centers,
+        "sample_weight": sample_weight,
+        "overwrite": overwrite,
+        "block_rows": block_rows,
+        "storage_options": storage,
+    }
+    check_kmeans(source, asked, place, workers=local_memories(cluster) or (), **shared)
+    with lasting.settings(), session(console, cluster), lasting.watching(console, place):
+        result = run_kmeans(source, asked, out=place, listener=lasting, **shared)
+    show_fit(console, result, place)
+
+
+def _asked(
+    storage: Any,
+    lloyd: dict[str, Any],
+    clusters: int | None,
+    init: str,
+    max_iter: int,
+    spherical: bool,
+    preprocess: Any,
+    seed: int,
+    margins: bool,
+    prune: Any,
+) -> tuple[KMeansConfig, str | None]:
+    """The config that the options stand for, and the path of the centers to begin with, if any."""
+    from scrlm_dask.config import KMeansConfig, LloydConfig
+
+    if spherical and preprocess not in ("none", "l2"):
+        raise click.UsageError("--spherical takes rows at unit length; leave --preprocess out")
+    given = init not in _WAYS
+    if given:
+        centers = _centers_at(init, storage)
+        clusters = len(centers) if clusters is None else clusters
+    if clusters is None:
+        raise click.UsageError(
+            f"--clusters is missing: how many are to be found? --init {init} does not say it, only "
+            "the centers of a run, a model or a .npy array do"
+        )
+    config = KMeansConfig(
+        n_clusters=clusters,
+        init="given" if given else init,  # type: ignore[arg-type]
+        lloyd=LloydConfig(max_iter=max_iter, **lloyd),
+        preprocess="l2" if spherical else preprocess,
+        seed=seed,
+        prune=prune,
+        margins=margins,
+    )
+    return config, init if given else None
+
+
+def _centers_at(path: str, storage: Any) -> Any:
+    """The centers in a file; a word that was misspelt looks like one, too."""
+    from scrlm_dask.errors import MissingError
+    from scrlm_dask.pipeline.kmeans import read_centers
+
+    try:
+        return read_centers(path, storage_options=storage)
+    except MissingError as error:
+        raise MissingError(f"{error}, or begin by one of {', '.join(_WAYS)}") from error
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.argument("features", type=click.Path())
+@click.option("--out", metavar="OUT", required=True, help="Labels store to write.")
+@click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
+@label_options
+@click.option("--overwrite", is_flag=True, help="Replace labels that exist.")
+@storage_options
+@cluster_options
+@output_options
+@performance_option
+def predict(
+    console: Console,
+    cluster: Any,
+    storage: Any,
+    run: str,
+    features: str,
+    out: str,
+    block_rows: int | None,
+    margins: bool,
+    overwrite: bool,
+) -> None:
+    """Label the rows of FEATURES with the model of RUN.
+
+    OUT gets a label (-1 is an outlier), a distance and a margin for every row.
+    """
+    from scrlm_dask.pipeline.predict import check_predict
+    from scrlm_dask.pipeline.predict import predict as run_predict
+
+    check_predict(run, features, out, overwrite, block_rows, storage)
+    with session(console, cluster):
+        found = run_predict(
+            run,
+            features,
+            out=out,
+            overwrite=overwrite,
+            margins=margins,
+            block_rows=block_rows,
+            storage_options=storage,
+            listener=console,
+        )
+    content = {
+        "labels": out,
+        "rows": found.n_rows,
+        "clusters": len(found.counts),
+        "outliers": found.n_outliers,
+        "outlier_share": found.n_outliers / found.n_rows,
+    }
+    console.result(content, facts("Labels", content))

@@ -1,0 +1,394 @@
+""""""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..options.fitting import depth_option, preprocess_option
+from ..options.shared import (
+    cluster_options,
+    output_options,
+    require_option,
+    session,
+    storage_options,
+)
+from ..tables.store import damage_content, rows_content, store_content, store_tables
+from ..tables.summaries import facts, first_few
+from ..terminal.console import Console
+
+if TYPE_CHECKING:
+    from scrlm_dask.passes.digests import DamagedBlock
+
+
+@click.command()
+@click.argument("out", type=click.Path())
+@click.option("--rows", type=int, default=20_000, show_default=True, help="Rows to draw.")
+@click.option("--features", type=int, default=640, show_default=True, help="Features of a row.")
+@click.option("--clusters", type=int, default=100, show_default=True, help="Clusters.")
+@click.option("--outliers", type=float, default=0.5, show_default=True, help="Share of outliers.")
+@click.option(
+    "--sigma-min", type=float, default=1 / 16, show_default=True, help="Sigma of the first."
+)
+@click.option(
+    "--sigma-max", type=float, default=1 / 4, show_default=True, help="Sigma of the last."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
+@click.option("--chunk-size", default="64MB", show_default=True, help="Size of a chunk.")
+@click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
+@storage_options
+@cluster_options
+@output_options
+def synth(
+    console: Console,
+    cluster: Any,
+    storage: Any,
+    out: str,
+    rows: int,
+    features: int,
+    clusters: int,
+    outliers: float,
+    sigma_min: float,
+    sigma_max: float,
+    seed: int,
+    chunk_size: str,
+    overwrite: bool,
+) -> None:
+    """Draw the paper's Gaussian mixture with outliers into the features store OUT.
+
+    Blocks are drawn by the workers; the bits depend on the seed alone, not on the chunks.
+    """
+    from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+    from scrlm_dask.pipeline.synth import check_synth
+    from scrlm_dask.pipeline.synth import synth as draw
+
+    from ..options.parsing import parse_size
+
+    spec = MixtureSpec(features, clusters, outliers, sigma_min, sigma_max, seed)
+    chunk_bytes = parse_size("--chunk-size", chunk_size)
+    check_synth(out, rows, overwrite, storage)
+    with session(console, cluster):
+        path = draw(
+            out,
+            rows,
+            spec,
+            chunk_bytes=chunk_bytes,
+            overwrite=overwrite,
+            storage_options=storage,
+            listener=console,
+        )
+    content = {
+        "path": path,
+        "rows": rows,
+        "features": features,
+        "clusters": clusters,
+        "outliers": outliers,
+        "seed": seed,
+        "bytes": 4 * rows * features,
+    }
+    console.result(content, facts("Features store", content))
+
+
+_FORMATS = (
+    *("npy", "npz", "bin", "vecs", "hdf5", "parquet", "arrow", "csv", "raw", "zarr"),
+    *("clip-retrieval", "huggingface"),
+)
+
+
+@click.command()
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@click.argument("out", type=click.Path())
+@click.option("--format", "format_name", type=click.Choice(_FORMATS), help="Default: found out.")
+@click.option("--dataset", metavar="NAME", help="Array of an HDF5, .npz or Zarr source.")
+@click.option(
+    "--column",
+    "columns",
+    metavar="NAME",
+    multiple=True,
+    help="Column of lists, or, given several times, the columns of features.",
+)
+@click.option(
+    "--exclude",
+    metavar="NAME",
+    multiple=True,
+    help="Column that is no feature and is left out. May be repeated.",
+)
+@click.option("--labels", metavar="NAME", help="True labels: a file, or a column of the source.")
+@click.option("--ids", metavar="NAME", help="Names of rows: a file, or a column of the source.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float16", "float32"]),
+    help="How features are stored; default: float16 as it is, all else as float32.",
+)
+@click.option("--raw-dtype", metavar="DTYPE", help="Items of a raw file; default: --dtype.")
+@click.option("--features", type=click.IntRange(min=1), help="Features of a row of a raw file.")
+@click.option("--chunk-size", default="64MB", show_default=True, help="Size of a chunk.")
+@click.option("--limit", type=click.IntRange(min=1), help="Take the first so many rows only.")
+@click.option("--shuffle", is_flag=True, help="Store the rows in a random order.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random order.")
+@click.option(
+    "--nan",
+    type=click.Choice(["error", "drop", "keep"]),
+    default="error",
+    show_default=True,
+    help="Rows that hold NaN or infinity.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
+@storage_options
+@cluster_options
+@output_options
+def ingest(
+    console: Console,
+    cluster: Any,
+    storage: Any,
+    sources: tuple[str, ...],
+    out: str,
+    format_name: str | None,
+    dataset: str | None,
+    columns: tuple[str, ...],
+    exclude: tuple[str, ...],
+    labels: str | None,
+    ids: str | None,
+    dtype: Any,
+    raw_dtype: str | None,
+    features: int | None,
+    chunk_size: str,
+    limit: int | None,
+    shuffle: bool,
+    seed: int,
+    nan: Any,
+    overwrite: bool,
+) -> None:
+    """Write the rows of SOURCE... into the features store OUT.
+
+    A source is a file, a folder or a pattern in quotes: .npy, .npz, .fbin, .u8bin, .i8bin, .fvecs,
+    .bvecs, HDF5, Parquet, Arrow, CSV, raw, Zarr, clip-retrieval or Hugging Face's save_to_disk.
+
+    A command that was stopped goes on when it is given again.
+    """
+    from scrlm_dask.pipeline.ingest import check_ingest
+    from scrlm_dask.pipeline.ingest import ingest as run_ingest
+    from scrlm_dask.pipeline.ingest_job import IngestConfig
+    from scrlm_dask.sources.registry import SourceOptions
+
+    from ..options.parsing import parse_size
+
+    if not shuffle:
+        require_option("--shuffle", "seed")
+    if format_name == "raw":
+        raw_dtype = raw_dtype or dtype
+    options = SourceOptions(format_name, dataset, columns, raw_dtype, features, exclude)
+    chunk_bytes = parse_size("--chunk-size", chunk_size)
+    config = IngestConfig(labels, ids, dtype, chunk_bytes, limit, shuffle, seed, nan)
+    check_ingest(sources, out, config, options, overwrite, storage)
+    console.interrupted = "run the same command again to go on"
+    with session(console, cluster):
+        found = run_ingest(
+            sources,
+            out,
+            config,
+            options=options,
+            overwrite=overwrite,
+            storage_options=storage,
+            listener=console,
+        )
+    content: dict[str, Any] = {
+        "path": found.path,
+        "rows": found.n_rows,
+        "features": found.n_features,
+        "dtype": found.dtype,
+        "blocks": found.n_blocks,
+        "kept_blocks": found.kept_blocks,
+        "dropped_rows": found.n_dropped,
+        "bytes": found.n_bytes,
+        "columns": list(found.columns),
+        "label_names": None if found.label_names is None else list(found.label_names),
+    }
+    lists = {name: first_few(content[name]) for name in ("columns", "label_names") if content[name]}
+    shown = {name: value for name, value in content.items() if not isinstance(value, list | None)}
+    console.result(content, facts("Features store", {**shown, **lists}))
+
+
+@click.command()
+@click.argument("source", type=click.Path())
+@click.argument("out", type=click.Path())
+@click.option(
+    "--encoder",
+    metavar="NAME",
+    required=True,
+    help="pixels[:SIDE], hashing[:FEATURES], sentence-transformers:NAME_OR_PATH, "
+    "open_clip:MODEL/PRETRAINED_OR_PATH, torchvision:MODEL[/WEIGHTS_OR_PATH], or module:function "
+    "(or file.py:function), which runs that code.",
+)
+@click.option("--column", metavar="NAME", help="Column of texts of a CSV, JSON or Parquet file.")
+@click.option(
+    "--labels",
+    metavar="NAME",
+    help="True labels: a file, a column, or `folder` for the folders that images lie in.",
+)
+@click.option(
+    "--ids",
+    metavar="NAME",
+    help="Names of rows: a file or a column; default: paths of images, numbers of rows.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="Items that the encoder is given at a time.",
+)
+@click.option("--device", metavar="NAME", help="Of the model, e.g. cpu or cuda:0; default: a GPU.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float16", "float32"]),
+    help="How features are stored; default: float16 as it is, all else as float32.",
+)
+@click.option("--chunk-size", default="8MB", show_default=True, help="Size of a chunk.")
+@click.option("--limit", type=click.IntRange(min=1), help="Take the first so many items only.")
+@click.option(
+    "--on-error",
+    type=click.Choice(["refuse", "skip"]),
+    default="refuse",
+    show_default=True,
+    help="Damaged images and empty texts; to skip them, all items are looked at first.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
+@storage_options
+@output_options
+def embed(
+    console: Console,
+    storage: Any,
+    source: str,
+    out: str,
+    encoder: str,
+    column: str | None,
+    labels: str | None,
+    ids: str | None,
+    batch_size: int,
+    device: str | None,
+    dtype: Any,
+    chunk_size: str,
+    limit: int | None,
+    on_error: Any,
+    overwrite: bool,
+) -> None:
+    """Encode the images or texts of SOURCE into the features store OUT.
+
+    SOURCE is a folder of images, with all folders in it, a .txt file with a text a line, or a CSV,
+    TSV, JSON-lines or Parquet file with --column. The encoder works in this process.
+
+    A command that was stopped goes on when it is given again.
+    """
+    from scrlm_dask.pipeline.embed import EmbedConfig
+    from scrlm_dask.pipeline.embed import embed as run_embed
+
+    from ..options.parsing import parse_size
+
+    chunk_bytes = parse_size("--chunk-size", chunk_size)
+    config = EmbedConfig(
+        *(encoder, column, labels, ids, batch_size, device, dtype, chunk_bytes, limit, on_error)
+    )
+    console.interrupted = "run the same command again to go on"
+    with console.progress():
+        found = run_embed(
+            source,
+            out,
+            config,
+            overwrite=overwrite,
+            storage_options=storage,
+            listener=console,
+        )
+    content: dict[str, Any] = {
+        "path": found.path,
+        "encoder": encoder,
+        "input": source,
+        "rows": found.n_rows,
+        "features": found.n_features,
+        "dtype": found.dtype,
+        "blocks": found.n_blocks,
+        "kept_blocks": found.kept_blocks,
+        "skipped_items": found.n_dropped,
+        "bytes": found.n_bytes,
+        "label_names": None if found.label_names is None else list(found.label_names),
+    }
+    shown = {name: value for name, value in content.items() if name != "label_names"}
+    if found.label_names:
+        shown["label_names"] = first_few(list(found.label_names))
+    console.result(content, facts("Features store", shown))
+
+
+@click.command()
+@click.argument("store", type=click.Path())
+@click.option("--stats", is_flag=True, help="Read all rows once and say what they are like.")
+@click.option("--verify", is_flag=True, help="Read everything and check digests and checksums.")
+@click.option("--plot", metavar="FILE", help="Draw the statistics, e.g. to out.png.")
+@click.option("--rho", type=float, help="Compare distances with the radius of this bandwidth.")
+@depth_option
+@preprocess_option("Take spectrum and distances after this map, as a fit would.")
+@click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
+@storage_options
+@cluster_options
+@output_options
+def inspect(
+    console: Console,
+    cluster: Any,
+    storage: Any,
+    store: str,
+    stats: bool,
+    verify: bool,
+    plot: str | None,
+    rho: float | None,
+    loss_depth: float,
+    preprocess: Any,
+    block_rows: int | None,
+) -> None:
+    """Say what the features store STORE is: shape, chunks, codecs, completeness, manifest.
+
+    --stats adds what one read of the rows tells: ranges, NaN, duplicates, norms, spectrum and
+    distances. --verify ends with code 3 if a block is damaged, and names each that is.
+    """
+    from scrlm_dask.pipeline.inspect import inspect_rows, inspect_store, verify_store
+    from scrlm_dask.reporting.plots import check_plot, plot_statistics
+
+    if not (stats or plot):
+        require_option("--stats or --plot", "rho", "loss_depth", "preprocess", "block_rows")
+    if rho is None:
+        require_option("--rho", "loss_depth")
+    if plot:
+        check_plot(plot)
+    found = inspect_store(store, storage_options=storage)
+    content = store_content(found)
+    damaged: tuple[DamagedBlock, ...] = ()
+    if stats or plot or verify:
+        with session(console, cluster):
+            if verify:
+                damaged = verify_store(store, storage_options=storage, listener=console)
+                content["verification"] = damage_content(damaged, found)
+            if damaged and (stats or plot):
+                console.say("no statistics: the store is damaged")
+            elif stats or plot:
+                seen = inspect_rows(
+                    store,
+                    rho=rho,
+                    F=loss_depth,
+                    preprocess=preprocess,
+                    block_rows=block_rows,
+                    storage_options=storage,
+                    listener=console,
+                )
+                content["statistics"] = rows_content(seen)
+                if plot:
+                    plot_statistics(seen.statistics, found.url, preprocess, plot)
+    console.result(content, store_tables(content))
+    _reject_damaged(damaged, found.url)
+
+
+def _reject_damaged(damaged: tuple[DamagedBlock, ...], url: str) -> None:
+    """What was found is printed; the exit code says that it is not good."""
+    from scrlm_dask.errors import StoreError
+
+    if damaged:
+        named = "; ".join(f"block {d.block} (rows {d.first_row} to {d.last_row})" for d in damaged)
+        raise StoreError(f"{len(damaged)} block(s) of {url} are damaged: {named}; restore them")

@@ -1,0 +1,264 @@
+""""""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..options.fitting import preprocess_option
+from ..options.parsing import parse_seconds, parse_size
+from ..options.shared import cluster_options, output_options, session, storage_options
+from ..tables.summaries import comparison_table, facts
+from ..terminal.console import Console
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from scrlm_dask.paper.compare import Comparison, MethodScores
+
+
+@click.command()
+@click.argument("features", type=click.Path())
+@click.option(
+    "--truth",
+    type=click.Path(),
+    help="True labels, .npy or Zarr, -1 for outliers; default: those in the features store.",
+)
+@click.option(
+    "--methods",
+    metavar="A,B,...",
+    help="Which ones; default: the paper's. docs/peers.md has all of them.",
+)
+@click.option("--clusters", type=int, required=True, help="How many clusters to ask for.")
+@click.option(
+    "--outliers",
+    is_flag=True,
+    help="There are outliers: methods that know none get a cluster more, for them.",
+)
+@click.option(
+    "--seeds", type=int, default=1, show_default=True, help="Run each method with so many seeds."
+)
+@click.option(
+    "--timeout",
+    metavar="DURATION",
+    default="10m",
+    show_default=True,
+    help="End a method that takes longer.",
+)
+@click.option(
+    "--memory-limit",
+    metavar="SIZE",
+    help="End a method that holds more, e.g. 4GB; default: what the machine has.",
+)
+@click.option("--rows", type=int, help="Compare on a random sample of so many rows.")
+@preprocess_option("Map applied to rows first, the same for all methods.")
+@storage_options
+@output_options
+def compare(
+    console: Console,
+    storage: Any,
+    features: str,
+    truth: str | None,
+    methods: str | None,
+    clusters: int,
+    outliers: bool,
+    seeds: int,
+    timeout: str,
+    memory_limit: str | None,
+    rows: int | None,
+    preprocess: Any,
+) -> None:
+    """Cluster FEATURES by several methods, each in a process of its own, and score them.
+
+    All get the same rows, in memory. CPU and wall seconds are those of the clustering alone.
+    """
+    from scrlm_dask.paper.compare import PAPERS
+    from scrlm_dask.paper.compare import compare as run_compare
+
+    found = run_compare(
+        features,
+        truth,
+        n_clusters=clusters,
+        methods=PAPERS if methods is None else [name.strip() for name in methods.split(",")],
+        outliers=outliers,
+        seeds=seeds,
+        timeout=parse_seconds("--timeout", timeout),
+        memory_limit=None if memory_limit is None else parse_size("--memory-limit", memory_limit),
+        n_rows=rows,
+        preprocess=preprocess,
+        storage_options=storage,
+        listener=console,
+    )
+    content = _numbers(found)
+    console.result(content, comparison_table(content))
+
+
+def _numbers(found: Comparison) -> dict[str, Any]:
+    """The comparison as names and numbers."""
+    return {
+        "rows": found.n_rows,
+        "features": found.n_features,
+        "preprocess": found.preprocess,
+        "methods": [_method(method) for method in found.methods],
+    }
+
+
+def _method(found: MethodScores) -> dict[str, Any]:
+    from scrlm_dask.paper.compare import MEASURED
+
+    spreads = {name: found.spread(name) for name in MEASURED}
+    attempts = [asdict(attempt) for attempt in found.attempts]
+    for attempt in attempts:
+        attempt.update(attempt.pop("scores") or {})
+        attempt.pop("matching", None)
+    return {
+        "method": found.method,
+        "clusters": found.n_clusters,
+        "reason": found.reason,
+        "mean": {name: spread and spread.mean for name, spread in spreads.items()},
+        "deviation": {name: spread and spread.deviation for name, spread in spreads.items()},
+        "seeds": attempts,
+    }
+
+
+# of scrlm_dask.experiments, which is not imported for --help
+_NAMES = ("bounds", "bandwidth", "methods", "images")
+
+
+_SIZES = ("smoke", "small", "paper")
+
+
+def _parse_data(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, str | None] | None:
+    """Names and paths; a name alone is to be fetched."""
+    found: dict[str, str | None] = {}
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not name or (equals and not path):
+            raise click.BadParameter(f"{text!r} is not NAME=PATH")
+        if name in found:
+            raise click.BadParameter(f"{name} is given twice")
+        found[name] = path or None
+    return found or None
+
+
+@click.command()
+@click.argument("name", type=click.Choice(_NAMES), metavar="NAME")
+@click.option("--out", metavar="FOLDER", required=True, help="Folder to write, or to go on with.")
+@click.option(
+    "--size",
+    type=click.Choice(_SIZES),
+    default="small",
+    show_default=True,
+    help="smoke: shows that it runs; small: minutes on two cores; paper: the paper's grids.",
+)
+@click.option(
+    "--data",
+    metavar="NAME=PATH",
+    multiple=True,
+    callback=_parse_data,
+    help="For images: a features store with labels; may be repeated. A name alone, mnist or "
+    "fashion, is fetched; without --data both are.",
+)
+@storage_options
+@cluster_options
+@output_options
+def experiment(
+    console: Console,
+    cluster: Any,
+    storage: Any,
+    name: str,
+    out: str,
+    size: Any,
+    data: dict[str, str | None] | None,
+) -> None:
+    """Run an experiment of the paper: NAME is bounds, bandwidth, methods or images.
+
+    bounds: success regions against Corollary 7 (Figure 4). bandwidth: for which rho it succeeds
+    (Figure 5). methods: accuracy beside other methods, with 50 % outliers (Figure 6). images:
+    accuracy, purity and time on real images (Figures 7 to 10, Tables 1 and 2).
+
+    FOLDER gets results.csv, results.parquet (with the extra formats), summary.json and figures
+    (with the extra plot), and keeps each finished cell: the same command again goes on.
+    """
+    if data and name != "images":
+        raise click.UsageError(f"the experiment {name} draws its own data; leave --data out")
+    from scrlm_dask.paper.runner import run_experiment as run_experiment
+
+    console.interrupted = "finished cells were kept, and the same command again goes on"
+    with session(console, cluster):
+        ran = run_experiment(
+            name, out, size=size, data=data, storage_options=storage, listener=console
+        )
+    console.result({"out": ran.out, **ran.summary}, _experiment_tables(ran))
+
+
+def _experiment_tables(ran: Any) -> Group:
+    from rich.console import Group
+
+    done = {
+        "cells": f"{ran.n_cells:,}, {ran.n_kept:,} of them from before",
+        "seconds": ran.summary["seconds"],
+        "out": ran.out,
+        "files": ", ".join(ran.files),
+    }
+    return Group(*(_experiment_table(table) for table in ran.tables), facts("Done", done))
+
+
+def _experiment_table(content: Any) -> Any:
+    from rich.table import Table
+
+    table = Table(title=content.title, title_justify="left")
+    for number, name in enumerate(content.header):
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
+    for line in content.lines:
+        table.add_row(*line)
+    return table
+
+
+@click.command()
+@click.option("--rows", type=int, required=True, help="Rows N.")
+@click.option("--features", type=int, required=True, help="Features p.")
+@click.option("--clusters", type=int, required=True, help="Clusters m.")
+@click.option("--candidates", type=int, help="Candidates n; default: what the theory asks.")
+@click.option(
+    "--min-weight", type=float, default=0.8, show_default=True, help="Smallest weight x m."
+)
+@click.option("--delta", type=float, default=0.01, show_default=True, help="Risk of failure.")
+@output_options
+def theory(
+    console: Console,
+    rows: int,
+    features: int,
+    clusters: int,
+    candidates: int | None,
+    min_weight: float,
+    delta: float,
+) -> None:
+    """What the paper guarantees: Theorem 1 for these numbers, Corollary 7 for this risk."""
+    from scrlm_dask.kernels.scrlm.theory import required_sizes, success_probability
+
+    need = required_sizes(clusters, delta, min_weight, rows)
+    if candidates is None:
+        candidates = min(need.n_candidates, rows)
+    content = {
+        "rows": rows,
+        "features": features,
+        "clusters": clusters,
+        "candidates": candidates,
+        "success_probability_at_least": success_probability(
+            rows, features, clusters, candidates, min_weight
+        ),
+        "required_candidates": need.n_candidates,
+        "required_rows": need.n_rows,
+        "required_features": need.n_features,
+    }
+    console.result(content, facts("Theory", content))
+    if features < need.n_features:
+        console.say(
+            "the bound on features is loose, by a factor of over 64 in the paper's experiments: "
+            "fewer are usually enough"
+        )

@@ -1,0 +1,139 @@
+""""""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..options.fitting import (
+    clusters_option,
+    depth_option,
+    fit_options,
+    local_memories,
+    neighbors_option,
+    preprocess_option,
+)
+from ..options.shared import cluster_options, output_options, session, storage_options
+from ..tables.summaries import plan_summary, scan_facts, scan_table
+from ..terminal.console import Console
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+
+@click.command()
+@click.argument("features", type=click.Path())
+@clusters_option
+@click.option("--plot", metavar="FILE", help="Draw the scan, e.g. to rho.png.")
+@click.option(
+    "--candidates", type=int, help="Rows of the sample tried as centers; default: as theory asks."
+)
+@neighbors_option
+@depth_option
+@preprocess_option("Map applied to rows first, as a fit would.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
+@click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
+@storage_options
+@cluster_options
+@output_options
+def rho(
+    console: Console,
+    cluster: Any,
+    storage: Any,
+    features: str,
+    clusters: int | None,
+    plot: str | None,
+    candidates: int | None,
+    min_neighbors: int,
+    loss_depth: float,
+    preprocess: Any,
+    seed: int,
+    block_rows: int | None,
+) -> None:
+    """Say which bandwidth the Zarr store FEATURES speaks for, and how clearly.
+
+    A sample of rows, from at least 16 random blocks, is clustered with a ladder of values of rho.
+    `scrlm fit` does the same when it is given no --rho. It works in threads of this process, unless
+    any option asks for workers (--nworkers, --nthreads, --memory-limit, ...), a scheduler or a
+    cluster.
+    """
+    from scrlm_dask.config import FitConfig
+    from scrlm_dask.pipeline.plan import check_features
+    from scrlm_dask.pipeline.rho import scan_rho
+    from scrlm_dask.reporting.plots import check_plot
+
+    if plot:
+        check_plot(plot)
+    asked: dict[str, Any] = {
+        "n_clusters": clusters,
+        "F": loss_depth,
+        "preprocess": preprocess,
+        "n_candidates": "auto" if candidates is None else candidates,
+        "min_neighbors": min_neighbors,
+        "seed": seed,
+    }
+    check_features(features, FitConfig(rho="auto", **asked), block_rows, storage)
+    with session(console, cluster.for_little_work()):
+        found = scan_rho(
+            features,
+            **asked,
+            block_rows=block_rows,
+            storage_options=storage,
+            listener=console,
+        )
+    if plot:
+        found.plot(plot)
+    console.result(found.record, _rho_tables(found.record))
+
+
+def _rho_tables(record: dict[str, Any]) -> Group:
+    from rich.console import Group
+
+    return Group(scan_table(record), scan_facts(record))
+
+
+@click.command()
+@click.argument("features", type=click.Path())
+@fit_options
+@cluster_options
+@output_options
+def plan(
+    console: Console,
+    cluster: Any,
+    storage: Any,
+    features: str,
+    asked: dict[str, Any],
+    block_rows: int | None,
+) -> None:
+    """Say what `scrlm fit` would take with these options: FLOPs, bytes, memory and time.
+
+    Kernels and reads are measured here for about 2 seconds, on rows of FEATURES. A fit that does
+    not fit the workers' memory is refused, with the settings that would make it fit.
+    """
+    from dataclasses import asdict
+
+    from scrlm_dask.clusters.local import available_cores
+    from scrlm_dask.config import FitConfig
+    from scrlm_dask.engine.workers import worker_memories
+    from scrlm_dask.pipeline.plan import check_features, plan_fit
+
+    config = FitConfig(**asked)
+    workers, cores = local_memories(cluster), available_cores()
+    if workers is None:
+        check_features(features, config, block_rows, storage)
+        cores = None  # theirs, which are as many as they have threads
+        with session(console, cluster):
+            workers = worker_memories()
+    found = plan_fit(
+        features,
+        config,
+        workers=workers,
+        n_cores=cores,
+        block_rows=block_rows,
+        storage_options=storage,
+    )
+    content = asdict(found)
+    console.result(content, plan_summary(content))
+    for note in found.notes:
+        console.say(note)

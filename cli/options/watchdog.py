@@ -1,0 +1,141 @@
+"""Options of commands that run for hours: how long they wait for workers, and for progress."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..terminal.console import EXIT_CLUSTER_LOST
+from ..terminal.signals import raise_in_main
+from .parsing import parse_seconds
+
+_DUMP_SECONDS = 5.0
+# deaths of workers that a block may be near to before it is blamed: preempted nodes take blocks
+# with them that are not at fault
+_FAILURES_SETTING, _ALLOWED_FAILURES = "distributed.scheduler.allowed-failures", 5
+
+
+def watchdog_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--stall-timeout and --wait-workers; the command gets `lasting`, for `watched`."""
+
+    @click.option(
+        "--stall-timeout",
+        metavar="DURATION",
+        default="1h",
+        show_default=True,
+        help="End with code 4 when no block was finished for so long; 0 waits for ever.",
+    )
+    @click.option(
+        "--wait-workers",
+        metavar="DURATION",
+        help="How long to wait for the first worker; default: 25s for a scheduler that runs, 1h "
+        "for a queue.",
+    )
+    @wraps(command)
+    def wrapped(stall_timeout: str, wait_workers: str | None, **kwargs: Any) -> Any:
+        stall = parse_seconds("--stall-timeout", stall_timeout)
+        wait = None if wait_workers is None else parse_seconds("--wait-workers", wait_workers)
+        return command(lasting=StallWatchdog(stall, wait), **kwargs)
+
+    return wrapped
+
+
+class StallWatchdog:
+    """A listener that passes events on, and notices when none come."""
+
+    def __init__(self, stall_seconds: float, wait_seconds: float | None) -> None:
+        self._stall_seconds = stall_seconds
+        self._wait_seconds = wait_seconds
+        self._last = time.monotonic()
+        self._listener: Callable[[Any], None] = lambda event: None
+
+    def __call__(self, event: Any) -> None:
+        self._last = time.monotonic()
+        self._listener(event)
+
+    @contextmanager
+    def settings(self) -> Iterator[None]:
+        """Dask's, for clusters that are connected to or started inside."""
+        import dask
+
+        configured = dask.config.get(_FAILURES_SETTING, None)
+        # whoever expects more of them keeps that
+        more = isinstance(configured, int) and configured > _ALLOWED_FAILURES
+        wanted = {_FAILURES_SETTING: float(configured if more else _ALLOWED_FAILURES)}
+        if self._wait_seconds is not None:
+            wanted["scrlm.wait-workers"] = self._wait_seconds
+        with dask.config.set(wanted):
+            yield
+
+    @contextmanager
+    def watching(self, listener: Callable[[Any], None], out: str) -> Iterator[None]:
+        """End the command when nothing happens for too long; the cluster's state goes to `out`."""
+        self._listener, self._last = listener, time.monotonic()
+        over = threading.Event()
+        if self._stall_seconds > 0 and threading.current_thread() is threading.main_thread():
+            threading.Thread(target=self._watch, args=(over, out), daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _watch(self, over: threading.Event, out: str) -> None:
+        from scrlm_dask.errors import ClusterError
+
+        while not over.wait(min(1.0, self._stall_seconds / 4)):
+            idle = time.monotonic() - self._last
+            if idle > self._stall_seconds:
+                where = _write_state(out)
+                error = ClusterError(
+                    f"no block was finished for {idle:.0f} s (--stall-timeout); {where}"
+                )
+                error.code = EXIT_CLUSTER_LOST  # type: ignore[attr-defined]
+                if not over.is_set():
+                    raise_in_main(error)
+                return
+
+
+def _write_state(out: str) -> str:
+    """Write what the scheduler knows of the cluster to a file; says where, or why not."""
+    from scrlm_dask.engine.workers import current_client
+
+    client = current_client()
+    if client is None:
+        return "the threads of this process are stuck in a read, or compute one very large block"
+    written: list[Path] = []
+    asking = threading.Thread(target=_dump, args=(client, out, written), daemon=True)
+    asking.start()
+    asking.join(_DUMP_SECONDS)
+    if not written:
+        return "the scheduler does not say in what state it is"
+    return f"the cluster's state is in {written[0]}"
+
+
+def _dump(client: Any, out: str, written: list[Path]) -> None:
+    """Adds the file to `written` when it is."""
+    from scrlm_dask.engine.failures import cluster_state
+
+    with suppress(Exception):  # a cluster in trouble answers in many ways
+        text = json.dumps(cluster_state(client), indent=2, default=str)
+        file = _state_file(out)
+        file.write_text(text)
+        written.append(file)
+
+
+def _state_file(out: str) -> Path:
+    """In the run, or, if that is elsewhere, a file that nobody else can have put there before."""
+    if Path(out).is_dir():
+        return Path(out) / "cluster-state.json"
+    handle, name = tempfile.mkstemp(prefix="scrlm-cluster-state-", suffix=".json")
+    os.close(handle)
+    return Path(name)

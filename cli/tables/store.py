@@ -1,0 +1,257 @@
+"""What an inspection found, as names and values for --json, and as tables for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scrlm_dask.text import format_bytes
+
+from .summaries import facts, first_few
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from scrlm_dask.kernels.statistics.row_statistics import Statistics
+    from scrlm_dask.passes.digests import DamagedBlock
+    from scrlm_dask.pipeline.inspect import RowsReport
+    from scrlm_dask.storage.store_info import Description
+
+
+def store_content(store: Description) -> dict[str, Any]:
+    rows, features = store.features.shape
+    manifest = store.manifest
+    return {
+        "store": store.url,
+        "rows": rows,
+        "features": features,
+        "dtype": str(store.features.dtype),
+        "bytes": store.raw_bytes,
+        "stored_bytes": store.stored_bytes,
+        "zarr_format": store.zarr_format,
+        "chunks": list(store.inner_chunks or store.features.chunks),
+        "shards": list(store.features.chunks) if store.inner_chunks else None,
+        "n_files": store.n_chunks,
+        "n_missing_chunks": store.n_missing_chunks,
+        "codecs": list(store.codecs),
+        "checksums": store.has_checksums,
+        "complete": store.is_complete,
+        "missing_blocks": list(store.missing_blocks),
+        "labels": store.labels,
+        "label_names": None if store.label_names is None else list(store.label_names),
+        "ids": store.ids,
+        "manifest": None
+        if manifest is None
+        else {
+            "blocks": manifest.n_blocks,
+            "block_rows": manifest.block_rows,
+            "sources": len(manifest.sources),
+            "source_bytes": sum(source.bytes for source in manifest.sources),
+            "request": manifest.request,
+        },
+    }
+
+
+def rows_content(seen: RowsReport) -> dict[str, Any]:
+    found, classes = seen.statistics, seen.classes
+    return {
+        "usable_rows": found.n_rows,
+        "nan_rows": found.unusable.nan,
+        "infinite_rows": found.unusable.infinite,
+        "too_large_rows": found.unusable.too_large,
+        "first_unusable_rows": list(found.unusable.first),
+        "duplicate_rows": found.duplicates.rows,
+        "duplicates_counted_share": found.duplicates.counted_share,
+        "largest_duplicate_groups": [
+            {"first_row": row, "rows": count} for row, count in found.duplicates.groups
+        ],
+        "constant_features": list(found.constant),
+        "classes": None if classes is None else classes.n_classes,
+        "outlier_share": None if classes is None else classes.outlier_share,
+        **_ranges(found),
+        "norms": _norms(found),
+        "spectrum": _spectrum(found),
+        "distances": _distances(found),
+    }
+
+
+def _ranges(found: Statistics) -> dict[str, Any]:
+    if not found.n_rows:
+        return {"mean_range": None, "std_range": None}
+    return {
+        "mean_range": [float(found.means.min()), float(found.means.max())],
+        "std_range": [float(found.deviations.min()), float(found.deviations.max())],
+    }
+
+
+def _norms(found: Statistics) -> dict[str, Any] | None:
+    norms = found.norms
+    return norms and {
+        "min": norms.least,
+        "mean": norms.mean,
+        "max": norms.largest,
+        "quantiles": {str(share): value for share, value in norms.quantiles.items()},
+        "histogram": _histogram(norms.histogram),
+    }
+
+
+def _spectrum(found: Statistics) -> dict[str, Any] | None:
+    spectrum = found.spectrum
+    return spectrum and {
+        "axes_for_90_percent": spectrum.axes,
+        "sampled_rows": spectrum.sampled_rows,
+        "variances": spectrum.variances.tolist(),
+    }
+
+
+def _distances(found: Statistics) -> dict[str, Any] | None:
+    distances = found.distances
+    return distances and {
+        "sampled_rows": distances.n_rows,
+        "pairs": distances.n_pairs,
+        "quantiles": {str(share): value for share, value in distances.quantiles.items()},
+        "radius": distances.radius,
+        "inside_radius_share": distances.share_inside,
+        "histogram": _histogram(distances.histogram),
+    }
+
+
+def _histogram(histogram: Any) -> dict[str, Any]:
+    return {"edges": histogram.edges.tolist(), "counts": histogram.counts.tolist()}
+
+
+def damage_content(damaged: tuple[DamagedBlock, ...], store: Description) -> dict[str, Any]:
+    return {
+        "digests": store.manifest is not None,
+        "checksums": store.has_checksums,
+        "damaged_blocks": [
+            {
+                "block": damage.block,
+                "first_row": damage.first_row,
+                "last_row": damage.last_row,
+                "reason": damage.reason,
+            }
+            for damage in damaged
+        ],
+    }
+
+
+def store_tables(content: dict[str, Any]) -> Group:
+    from rich.console import Group
+
+    parts: list[Any] = [facts("Features store", _store_facts(content))]
+    if "statistics" in content:
+        parts.append(facts("Rows", _rows_facts(content["statistics"])))
+    if "verification" in content:
+        parts.append(facts("Verification", _verification_facts(content["verification"])))
+    return Group(*parts)
+
+
+def _store_facts(content: dict[str, Any]) -> dict[str, Any]:
+    manifest = content["manifest"]
+    shown = {name: content[name] for name in ("store", "rows", "features", "dtype")}
+    shown["size"] = (
+        f"{format_bytes(content['bytes'])}, {format_bytes(content['stored_bytes'])} stored"
+    )
+    shown["chunks"] = _shape(content["chunks"])
+    if content["shards"]:
+        shown["shards"] = _shape(content["shards"])
+    shown["files"] = content["n_files"]
+    shown["codecs"] = ", ".join(content["codecs"]) or "none"
+    shown["complete"] = _completeness(content)
+    if manifest is not None:
+        shown["manifest"] = f"{manifest['blocks']:,} blocks of {manifest['block_rows']:,} rows"
+        if "embed" in manifest["request"]:
+            shown["encoder"] = manifest["request"]["embed"]["encoder"]
+        if manifest["sources"]:
+            shown["made from"] = (
+                f"{manifest['sources']:,} files, {format_bytes(manifest['source_bytes'])}"
+            )
+    for name in ("labels", "ids"):
+        shown[name] = content[name] or "none"
+    if content["label_names"] is not None:
+        shown["labels"] += f", for {first_few(content['label_names'])}"
+    return shown
+
+
+def _completeness(content: dict[str, Any]) -> str:
+    blocks, chunks = content["missing_blocks"], content["n_missing_chunks"]
+    if content["complete"]:
+        return "yes"
+    if blocks:
+        return f"no: {len(blocks):,} blocks are missing ({first_few(blocks)})"
+    return f"no: {chunks:,} chunks are missing" if chunks else "no: its writer was stopped"
+
+
+def _rows_facts(content: dict[str, Any]) -> dict[str, Any]:
+    shown = {
+        "usable rows": content["usable_rows"],
+        "with NaN": content["nan_rows"],
+        "with infinity": content["infinite_rows"],
+        "too large for float32": content["too_large_rows"],
+    }
+    if content["first_unusable_rows"]:
+        shown["first unusable"] = f"rows {first_few(content['first_unusable_rows'])}"
+    shown["duplicates"] = _duplicates(content)
+    constant = content["constant_features"]
+    shown["constant features"] = f"{len(constant):,} ({first_few(constant)})" if constant else 0
+    if content["classes"] is not None:
+        shown["classes"] = content["classes"]
+        shown["outlier_share"] = content["outlier_share"]
+    if content["mean_range"]:
+        shown["means"] = _span(content["mean_range"])
+        shown["deviations"] = _span(content["std_range"])
+    if content["norms"]:
+        norms = content["norms"]
+        shown["norms"] = f"{_span([norms['min'], norms['max']])}, mean {norms['mean']:.4g}"
+    return shown | _space_facts(content)
+
+
+def _space_facts(content: dict[str, Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    spectrum, distances = content["spectrum"], content["distances"]
+    if spectrum:
+        total = len(spectrum["variances"])
+        sampled = spectrum["sampled_rows"]
+        note = f" (of a sample of {sampled:,} rows)" if sampled else ""
+        shown["90 % of the variance"] = (
+            f"in {spectrum['axes_for_90_percent']:,} of {total:,} axes{note}"
+        )
+    if distances:
+        quantiles = list(distances["quantiles"].values())
+        shown["distances"] = (
+            f"{_span([quantiles[0], quantiles[-1]])} (1 % to 99 %), median {quantiles[2]:.4g}"
+        )
+        if distances["radius"] is not None:
+            shown["radius"] = distances["radius"]
+            shown["pairs inside it"] = f"{100 * distances['inside_radius_share']:.3g} %"
+    return shown
+
+
+def _duplicates(content: dict[str, Any]) -> str:
+    rows, share = content["duplicate_rows"], content["duplicates_counted_share"]
+    about = "" if share == 1 else f"about (from {share:.3g} of the rows) "
+    groups = [
+        f"row {group['first_row']:,} x {group['rows']:,}"
+        for group in content["largest_duplicate_groups"]
+    ]
+    return f"{about}{rows:,} rows ({first_few(groups)})" if groups else "none"
+
+
+def _verification_facts(content: dict[str, Any]) -> dict[str, Any]:
+    means = [name for name in ("digests", "checksums") if content[name]]
+    shown: dict[str, Any] = {
+        "checked against": " and ".join(means) or "nothing: it has no digests and no checksums",
+        "damaged blocks": len(content["damaged_blocks"]),
+    }
+    for damage in content["damaged_blocks"]:
+        rows = f"rows {damage['first_row']:,} to {damage['last_row']:,}"
+        shown[f"block {damage['block']:,}"] = f"{rows}: {damage['reason']}"
+    return shown
+
+
+def _shape(sizes: list[int]) -> str:
+    return " x ".join(f"{n:,}" for n in sizes)
+
+
+def _span(ends: list[float]) -> str:
+    return f"{ends[0]:.4g} to {ends[1]:.4g}"

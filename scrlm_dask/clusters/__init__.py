@@ -1,0 +1,1 @@
+"""Connect to a Dask cluster, or start one."""

@@ -1,0 +1,142 @@
+"""Workers as jobs of a batch system, by dask-jobqueue; the scheduler runs in this process."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import shutil
+from contextlib import ExitStack
+from os.path import expandvars
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from scrlm_dask.clusters.local import check_memory_limit, free_dashboard_port
+from scrlm_dask.clusters.options import ClusterOptions
+from scrlm_dask.clusters.worker_settings import PRELOAD, environment
+from scrlm_dask.errors import ClusterError, InputError
+from scrlm_dask.optional import import_optional
+from scrlm_dask.settings import read_ahead
+
+CLASSES = {
+    "slurm": "SLURMCluster",
+    "pbs": "PBSCluster",
+    "sge": "SGECluster",
+    "lsf": "LSFCluster",
+    "htcondor": "HTCondorCluster",
+}
+
+
+def start(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
+    kind = str(options.cluster)
+    library = import_optional("dask_jobqueue", f"a cluster by {kind}", "jobqueue")
+    found = getattr(library, CLASSES[kind])
+    command = shlex.split(found.job_cls.submit_command)[0]
+    if shutil.which(command) is None:
+        raise ClusterError(
+            f"the command {command} of {kind} is not here; run this on a host that submits jobs"
+        )
+    given = arguments(options, config)
+    given |= security(options, given, undo)
+    try:
+        cluster = undo.enter_context(found(job_cls=_telling(found.job_cls), **given))
+    except (TypeError, ValueError) as error:
+        where = options.cluster_config or "the command line"
+        raise InputError(f"{found.__name__} does not take what {where} says: {error}") from error
+    cluster.scale(options.nworkers or options.min_workers or 1)
+    return cluster
+
+
+def refusals(cluster: Any) -> list[str]:
+    """What the batch system said to jobs that it did not take."""
+    refused: list[str] = getattr(getattr(cluster, "job_cls", None), "refused", [])
+    return refused
+
+
+def _telling(job: Any) -> Any:
+    """The class of jobs, which also keeps what is said when one cannot be submitted.
+
+    Dask raises that where nobody listens, and waits for the worker ever after.
+    """
+    refused: list[str] = []
+
+    async def start(self: Any) -> None:
+        try:
+            await job.start(self)
+        except (OSError, RuntimeError, ValueError) as error:
+            refused.append(" ".join(str(error).split()))
+            raise
+
+    return type(job.__name__, (job,), {"start": start, "refused": refused})
+
+
+def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]:
+    """What the class is told: the file's words, then the command's, then what workers need."""
+    given = {name.replace("-", "_"): value for name, value in config.items()}
+    processes = _setting(options, given, "processes") or 1
+    limit = check_memory_limit(options.memory_limit)
+    if options.nthreads is not None:
+        given["cores"] = options.nthreads * processes
+    if limit is not None:
+        given["memory"] = str(limit * processes)
+    cores = _setting(options, given, "cores")
+    if cores is None or _setting(options, given, "memory") is None:
+        raise InputError(
+            f"a job of {options.cluster} needs cores and memory; give --nthreads and "
+            "--memory-limit, or cores and memory in --cluster-config"
+        )
+    ahead = read_ahead()
+    # the last --nthreads counts: what reads ahead is no core that must be paid for
+    more = ["--nthreads", str(int(cores) // processes + ahead)] if ahead else []
+    extra = [*(_setting(options, given, "worker_extra_args") or []), "--preload", PRELOAD, *more]
+    exports = [f"export {name}={value}" for name, value in environment(ahead).items()]
+    prologue = [*(_setting(options, given, "job_script_prologue") or []), *exports]
+    scheduler = {"dashboard_address": f":{free_dashboard_port()}"}
+    return {
+        "silence_logs": logging.CRITICAL,
+        **given,
+        "processes": processes,
+        "worker_extra_args": extra,
+        "job_script_prologue": prologue,
+        "scheduler_options": scheduler | (_setting(options, given, "scheduler_options") or {}),
+    }
+
+
+def _setting(options: ClusterOptions, given: dict[str, Any], name: str) -> Any:
+    """An argument, or Dask's own setting for it."""
+    import dask
+
+    setting = f"jobqueue.{options.cluster}.{name.replace('_', '-')}"
+    return given.get(name, dask.config.get(setting, None))
+
+
+def security(options: ClusterOptions, given: dict[str, Any], undo: ExitStack) -> dict[str, Any]:
+    """TLS, unless the file says otherwise: many users share the machines of a batch system.
+
+    Without certificates of the user's own, temporary ones are made, for the owner's eyes only.
+    """
+    from distributed import Security
+
+    if options.has_tls:
+        return {"security": Security()}
+    if "security" in given or (given.get("protocol") and not options.require_tls):
+        return {}
+    folder = _setting(options, given, "shared_temp_directory") or "."
+    return {"security": temporary_certificate(Path(expandvars(folder)), undo), "protocol": "tls://"}
+
+
+def temporary_certificate(shared: Path, undo: ExitStack) -> Any:
+    """A certificate in files that workers on other machines can read, and only their owner."""
+    from distributed import Security
+
+    made = Security.temporary().get_tls_config_for_role("worker")
+    name = TemporaryDirectory(prefix=".scrlm-tls-", dir=shared.expanduser().resolve())
+    folder = Path(undo.enter_context(name))
+    files = {}
+    for part in ("ca_file", "cert", "key"):
+        files[part] = folder / f"{part}.pem"
+        files[part].touch(0o600)
+        files[part].write_text(made[part])
+    pair = [(role, part) for role in ("client", "scheduler", "worker") for part in ("cert", "key")]
+    roles = {f"tls_{role}_{part}": str(files[part]) for role, part in pair}
+    return Security(tls_ca_file=str(files["ca_file"]), require_encryption=True, **roles)

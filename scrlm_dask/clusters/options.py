@@ -1,0 +1,172 @@
+"""Where to run, as it is asked for, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scrlm_dask.errors import InputError
+
+LOCAL, SSH, KUBERNETES = "local", "ssh", "kubernetes"
+
+
+JOB_QUEUES = ("slurm", "pbs", "sge", "lsf", "htcondor")
+
+
+KINDS = (LOCAL, *JOB_QUEUES, SSH, KUBERNETES)
+
+
+_ENVIRONMENT = "DASK_SCHEDULER_ADDRESS"
+
+
+# whom a group of options asks for a cluster of its own
+_OWN = ("nworkers", "nthreads", "memory_limit", "min_workers", "max_workers")
+
+
+_TLS = ("tls_ca_file", "tls_cert", "tls_key")
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Where to run. Dask's own names; what is not given is found out."""
+
+    scheduler: str | None = None
+    scheduler_file: str | None = None
+    nworkers: int | None = None  # 0: no cluster, the threads of this process
+    nthreads: int | None = None
+    memory_limit: str | None = None
+    cluster: str | None = None  # one of KINDS: who starts the workers
+    cluster_config: str | None = None  # file with the arguments of that cluster
+    min_workers: int | None = None  # with max_workers: as many as there is work for
+    max_workers: int | None = None
+    tls_ca_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None  # else it is in the file of the certificate
+    require_tls: bool = False  # refuse to talk without it, but on this machine
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether somebody else starts the workers for us."""
+        return self.cluster not in (None, LOCAL)
+
+    @property
+    def has_tls(self) -> bool:
+        return self.tls_ca_file is not None
+
+    @property
+    def address(self) -> str | None:
+        """The scheduler's, if one was named; who asks for workers of his own gets them."""
+        if self.scheduler or self._asks_for_workers:
+            return self.scheduler or None
+        return os.environ.get(_ENVIRONMENT) or None
+
+    @property
+    def is_local(self) -> bool:
+        return not self.is_managed and self.scheduler_file is None and self.address is None
+
+    def for_little_work(self) -> ClusterOptions:
+        """The same, but threads of this process where nothing is asked for: they start at once."""
+        usual = self.is_local and not self._asks_for_workers
+        return replace(self, nworkers=0) if usual else self
+
+    @property
+    def _asks_for_workers(self) -> bool:
+        return bool(self.cluster) or any(getattr(self, name) is not None for name in _OWN)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """What was connected to, in words and numbers."""
+
+    description: str
+    dashboard: str | None
+    nthreads: int | None = None  # of all workers together
+    memory: int | None = None  # bytes, likewise; None if one has no limit
+    tunnel: str | None = None  # the command that brings the dashboard to another machine
+
+
+def check(options: ClusterOptions, spell: Callable[[str], str] = str) -> None:
+    """Refuse what contradicts itself, or would do nothing. `spell` says how options are written."""
+    for problem in _problems(options, spell):
+        raise InputError(problem)
+
+
+def _problems(options: ClusterOptions, spell: Callable[[str], str]) -> Iterator[str]:
+    def given(*names: str) -> str:
+        found = [spell(name) for name in names if getattr(options, name) is not None]
+        return " and ".join(found)
+
+    remote, own = given("scheduler", "scheduler_file"), given(*_OWN)
+    if options.scheduler and options.scheduler_file:
+        yield f"give {spell('scheduler')} or {spell('scheduler_file')}, not both"
+    if remote and (own or options.cluster):
+        yield (
+            f"{own or spell('cluster')} starts a cluster of its own and does not go with {remote}, "
+            "whose workers run already"
+        )
+    if options.cluster is not None and options.cluster not in KINDS:
+        yield f"the cluster {options.cluster!r} is not known; give one of {', '.join(KINDS)}"
+    if options.cluster_config is not None and not options.is_managed:
+        managed = ", ".join(kind for kind in KINDS if kind != LOCAL)
+        yield f"{spell('cluster_config')} needs {spell('cluster')}, one of {managed}"
+    yield from _number_problems(options, spell)
+    if options.has_tls != (options.tls_cert is not None) or (
+        options.tls_key is not None and not options.has_tls
+    ):
+        yield f"{given(*_TLS)} alone is no use; give {spell('tls_ca_file')} and {spell('tls_cert')}"
+
+
+def _number_problems(options: ClusterOptions, spell: Callable[[str], str]) -> Iterator[str]:
+    least, most = spell("min_workers"), spell("max_workers")
+    none = f"{spell('nworkers')} 0"
+    if options.nworkers == 0 and options.memory_limit is not None:
+        yield f"{spell('memory_limit')} needs workers; it does not go with {none}"
+    if options.nworkers == 0 and (options.is_managed or options.has_tls):
+        yield f"{none} works in this process and needs neither another cluster nor certificates"
+    if options.min_workers is not None and options.max_workers is None:
+        yield f"{least} without {most} would do nothing; give {most}, too"
+    if options.max_workers is not None and options.nworkers is not None:
+        yield f"give {spell('nworkers')}, or {least} and {most}, not both"
+    if (options.min_workers or 1) > (options.max_workers or options.min_workers or 1):
+        yield f"{least} {options.min_workers} is more than {most} {options.max_workers}"
+    counts = (options.nworkers, options.max_workers)
+    if options.cluster == SSH and counts != (None, None):
+        yield f"the hosts of an ssh cluster stand in {spell('cluster_config')}; change them there"
+
+
+def read_config(options: ClusterOptions) -> dict[str, Any]:
+    """A mapping of arguments, also as Dask's own file `jobqueue.yaml` has them for each kind."""
+    import yaml
+
+    file = options.cluster_config
+    if file is None:
+        return {}
+    try:
+        content = yaml.safe_load(Path(file).read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        # not even -v shows the error itself, which quotes the file: a line may hold a password
+        raise InputError(
+            f"the cluster's configuration {file} cannot be read: {_problem(error)}"
+        ) from None
+    if isinstance(content, dict) and "jobqueue" in content:
+        kinds = content["jobqueue"]
+        content = kinds.get(options.cluster) if isinstance(kinds, dict) else None
+    if not isinstance(content, dict):
+        raise InputError(
+            f"the cluster's configuration {file} has no arguments for {options.cluster}; write "
+            "NAME: VALUE lines, see deploy/"
+        )
+    return content
+
+
+def _problem(error: Exception) -> str:
+    """What is wrong, and where, without words of the file."""
+    if isinstance(error, OSError):
+        return str(error)
+    said = re.sub(r"'[^'<]{2,}'", "'...'", getattr(error, "problem", None) or type(error).__name__)
+    mark = getattr(error, "problem_mark", None)
+    return said if mark is None else f"{said} (line {mark.line + 1}, column {mark.column + 1})"

@@ -1,0 +1,60 @@
+"""Scheduler and workers on hosts that ssh leads to; the first host has the scheduler."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from scrlm_dask.clusters.local import check_memory_limit
+from scrlm_dask.clusters.options import ClusterOptions
+from scrlm_dask.clusters.worker_settings import PRELOAD, spawn_settings
+from scrlm_dask.errors import InputError
+from scrlm_dask.optional import import_optional
+from scrlm_dask.settings import read_ahead
+
+_SSH_TIMEOUT = 20  # seconds, for a host to answer
+
+
+def start(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
+    import dask
+    from distributed import Security, SSHCluster
+
+    import_optional("asyncssh", "a cluster by ssh", "ssh")
+    security = {"security": Security()} if options.has_tls else {}
+    # the hosts inherit the configuration, certificates among it: paths must be the same there
+    with dask.config.set(spawn_settings(read_ahead())):
+        return undo.enter_context(SSHCluster(**arguments(options, config), **security))
+
+
+def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]:
+    """What the class is told: the file's words, then the command's, then what workers need."""
+    hosts = config.get("hosts")
+    if not isinstance(hosts, list) or len(hosts) < 2:
+        raise InputError(
+            "an ssh cluster needs hosts: [SCHEDULER, WORKER, ...] in --cluster-config; one host "
+            "may stand there twice"
+        )
+    if options.require_tls and not options.has_tls:
+        raise InputError(
+            "--require-tls of an ssh cluster needs --tls-ca-file and --tls-cert, at the same paths "
+            "on all hosts"
+        )
+    worker = dict(config.get("worker_options") or {})
+    limit = check_memory_limit(options.memory_limit)
+    worker |= {} if limit is None else {"memory_limit": limit}
+    nthreads = options.nthreads or worker.get("nthreads")
+    worker |= {} if nthreads is None else {"nthreads": int(nthreads) + read_ahead()}
+    worker["preload"] = [*worker.get("preload", []), PRELOAD]
+    scheduler = {"port": 0, **(config.get("scheduler_options") or {})}
+    if options.has_tls:
+        scheduler["protocol"] = worker["protocol"] = "tls"
+    connect = config.get("connect_options") or {}
+    patient = {"connect_timeout": _SSH_TIMEOUT}
+    return {
+        **config,
+        "connect_options": [patient | each for each in connect]
+        if isinstance(connect, list)
+        else patient | connect,
+        "worker_options": worker,
+        "scheduler_options": scheduler,
+    }

@@ -1,0 +1,155 @@
+"""Encoders that hold a model: sentence-transformers, open_clip and torchvision, as installed.
+
+A model that is not on the disk yet is fetched by its library, as it does for everybody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scrlm_dask.encoders.encoder import Encoder, Kind, loading, version_of
+from scrlm_dask.errors import InputError
+from scrlm_dask.optional import import_optional
+
+_HEADS = ("fc", "head", "heads", "classifier")  # what torchvision calls the last layers
+# before it a file can run code even as `weights_only` (CVE-2025-32434, CVE-2026-24747)
+_SAFE_TORCH = (2, 10)
+_OFFLINE = (
+    "check the name, give the path of a model on this disk, or load it once where there is a "
+    "network"
+)
+
+
+def open_sentences(name: str, rest: str, kind: Kind, device: str | None) -> Encoder:
+    """`sentence-transformers:NAME_OR_PATH`."""
+    _check_path(name, rest)
+    with loading(name, _OFFLINE):
+        library = import_optional("sentence_transformers", f"the encoder {name}", "embed-text")
+        model = library.SentenceTransformer(rest, device=device)
+
+    def encode(texts: list[Any]) -> Any:
+        return model.encode(
+            texts, batch_size=len(texts), show_progress_bar=False, convert_to_numpy=True
+        )
+
+    return Encoder(name, version_of("sentence-transformers"), encode)
+
+
+def open_clip_model(name: str, rest: str, kind: Kind, device: str | None) -> Encoder:
+    """`open_clip:MODEL/PRETRAINED_OR_PATH`, for images and for texts."""
+    architecture, _, pretrained = rest.partition("/")
+    if not pretrained:
+        raise InputError(
+            f"the encoder {name} has no weights; give open_clip:MODEL/PRETRAINED, such as "
+            "open_clip:ViT-B-32/laion2b_s34b_b79k, or a path in place of PRETRAINED"
+        )
+    _check_path(name, pretrained)
+    with loading(name, _OFFLINE):
+        library = import_optional("open_clip", f"the encoder {name}", "embed-images")
+        torch, place = _torch(device)
+        _is_weights_file(name, pretrained, torch)
+        model, _, transform = library.create_model_and_transforms(
+            architecture, pretrained=pretrained, device=place
+        )
+        tokenizer = library.get_tokenizer(architecture) if kind == "texts" else None
+    model.eval()
+
+    def encode(items: list[Any]) -> Any:
+        if tokenizer is not None:
+            return model.encode_text(tokenizer(items).to(place))
+        return model.encode_image(torch.stack([*map(transform, items)]).to(place))
+
+    return Encoder(name, version_of("open-clip-torch"), _inferring(torch, encode))
+
+
+def open_torchvision(name: str, rest: str, kind: Kind, device: str | None) -> Encoder:
+    """`torchvision:MODEL[/WEIGHTS_OR_PATH]`: what the layer before the classes gives."""
+    model_name, _, weights = rest.partition("/")
+    _check_path(name, weights)
+    with loading(name, _OFFLINE):
+        models = import_optional("torchvision.models", f"the encoder {name}", "embed-images")
+        torch, place = _torch(device)
+        is_file = _is_weights_file(name, weights, torch)
+        known = models.get_model_weights(model_name)
+        chosen = known["DEFAULT" if is_file or not weights else weights]
+        model = models.get_model(model_name, weights=None if is_file else chosen)
+        head = _without_head(name, model, torch.nn)
+        if is_file:
+            # tensors alone: a pickle of a stranger would run code
+            state = torch.load(weights, map_location="cpu", weights_only=True)
+            _load_state(name, model, state, head)
+        model.to(place).eval()
+        transform = chosen.transforms()
+
+    def encode(images: list[Any]) -> Any:
+        return model(torch.stack([*map(transform, images)]).to(place))
+
+    return Encoder(name, version_of("torchvision"), _inferring(torch, encode))
+
+
+def _without_head(name: str, model: Any, nn: Any) -> str:
+    """Take the layer away that makes classes of features; returns what it was called."""
+    head = next((head for head in _HEADS if hasattr(model, head)), None)
+    layer = getattr(model, head, None) if head is not None else None
+    if head is not None and isinstance(layer, nn.Linear):
+        setattr(model, head, nn.Identity())
+        return head
+    if isinstance(layer, nn.Sequential) and isinstance(layer[-1], nn.Linear):
+        last = [child for child, _ in layer.named_children()][-1]
+        setattr(layer, last, nn.Identity())
+        return f"{head}.{last}"
+    raise InputError(
+        f"the encoder {name} ends in no linear layer that could be left out; take another model, "
+        "or give a function of yours as module:function"
+    )
+
+
+def _load_state(name: str, model: Any, state: Any, head: str) -> None:
+    """Weights of the file; those of the head, whose classes may be others, are not needed."""
+    kept = {key: value for key, value in state.items() if not key.startswith(f"{head}.")}
+    found = model.load_state_dict(kept, strict=False)
+    wrong = [*found.missing_keys, *found.unexpected_keys]
+    if wrong:
+        raise InputError(
+            f"the weights of {name} are those of another model ({wrong[0]} and "
+            f"{len(wrong) - 1} more do not fit); check the path"
+        )
+
+
+def _inferring(torch: Any, function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Without gradients, and back from the device."""
+
+    def encode(items: list[Any]) -> Any:
+        with torch.inference_mode():
+            return function(items).float().cpu().numpy()
+
+    return encode
+
+
+def _torch(device: str | None) -> tuple[Any, Any]:
+    """PyTorch, and where a model goes."""
+    torch = import_optional("torch", "a model", "embed-images")
+    return torch, torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _is_weights_file(name: str, place: str, torch: Any) -> bool:
+    """Whether weights are a file of this disk; refused where PyTorch might run what is in it."""
+    if not Path(place).is_file():
+        return False
+    found = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
+    if found < _SAFE_TORCH:
+        raise InputError(
+            f"the encoder {name} reads a file of weights, which before PyTorch "
+            f"{'.'.join(map(str, _SAFE_TORCH))} can run code of whoever made it, and this is "
+            f"{torch.__version__}; install a newer torch"
+        )
+    return True
+
+
+def _check_path(name: str, place: str) -> None:
+    """What is written as a path is none of the names that libraries fetch."""
+    if place.startswith((".", "/", "~")) and not Path(place).exists():
+        raise InputError(f"the encoder {name} names {place}, which does not exist; check the path")

@@ -1,0 +1,1 @@
+"""How a pass runs: blocks, tree reduction, checkpoints, read-ahead, failures, workers."""

@@ -1,0 +1,329 @@
+"""Features in whatever form they come, as one Dask array of regular row blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import dask
+import dask.array as da
+import numpy as np
+import zarr
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from scrlm_dask.engine.block_layout import Layout
+from scrlm_dask.engine.read_ahead import read_in_turn
+from scrlm_dask.engine.workers import check_paths_visible, current_client, wait_for_worker
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.sources.registry import check_ingested
+from scrlm_dask.storage.arrays import StoredArray, read_rows
+from scrlm_dask.storage.feature_store import (
+    WHAT,
+    block_rows_for,
+    check_features_like,
+    check_weights_like,
+    checked_features,
+    open_features_store,
+    open_weights,
+)
+from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.npy_files import NpyColumn
+
+FeaturesLike: TypeAlias = str | Path | Location | zarr.Array[Any] | da.Array | NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Features:
+    """Rows in blocks of `block_rows` (the last may be smaller), each with all its features.
+
+    Nothing is read before a pass asks for it, and nothing of it ever reaches the client.
+    """
+
+    array: da.Array
+    block_rows: int
+    what: str  # how messages call it
+    path: str | None = None  # where it was opened, for the record
+    in_memory: bool = False  # held by the workers: reading it again costs nothing
+    held_axes: int = 0  # along how many axes rows' coordinates may be held, too
+    chunk_rows: int | None = None  # the least that a read brings; None: nobody knows
+    plain: bool = False  # stored as it is, checksums aside: nothing is unpacked when it is read
+    made_of: Features | None = None  # the smaller blocks that these are put together of
+
+    @property
+    def n_rows(self) -> int:
+        return int(self.array.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        return int(self.array.shape[1])
+
+    @property
+    def n_blocks(self) -> int:
+        return int(self.array.numblocks[0])
+
+    @property
+    def row_bytes(self) -> int:
+        return self.n_features * int(self.array.dtype.itemsize)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(
+            self.n_rows,
+            self.n_features,
+            int(self.array.dtype.itemsize),
+            self.block_rows,
+            self.chunk_rows or self.block_rows,
+            read_copies=1 if self.plain else 2,
+        )
+
+    def in_blocks_for(self, n_clusters: int) -> Features:
+        """The same rows in blocks as `Layout.in_blocks_for` has them."""
+        layout = self.layout.in_blocks_for(n_clusters)
+        if layout == self.layout:
+            return self
+        return replace(
+            self,
+            array=self.array.rechunk({0: layout.block_rows}),
+            block_rows=layout.block_rows,
+            chunk_rows=layout.chunk_rows,
+            plain=False,
+            made_of=self,
+        )
+
+
+def as_features(
+    source: FeaturesLike, block_rows: int | None = None, storage_options: Options | None = None
+) -> Features:
+    """Features from a path or URL, a Zarr array, a Dask array or a NumPy array.
+
+    Without `block_rows` a block is a chunk, or several small chunks. A URL is opened with
+    `storage_options`, which travel with the tasks that read it.
+    """
+    if block_rows is not None and block_rows < 1:
+        raise InputError(f"block_rows is {block_rows}; a block needs at least 1 row")
+    if isinstance(source, str | Path | Location):
+        location = locate(source, storage_options)
+        check_ingested(location)
+        stored = open_features_store(location)
+        check_paths_visible(location)
+        return replace(_from_store(stored, block_rows), path=location.url)
+    if isinstance(source, zarr.Array):
+        if isinstance(source.store, zarr.storage.LocalStore):
+            return _from_store(checked_features(source), block_rows)
+        return _from_zarr_object(source, block_rows)
+    if isinstance(source, da.Array):
+        return _from_dask(source, block_rows)
+    if isinstance(source, np.ndarray):
+        return _from_numpy(source, block_rows)
+    raise InputError(
+        f"features of type {type(source).__name__} are not understood; give a path, a Zarr array, "
+        "a Dask array or a NumPy array"
+    )
+
+
+def persist_features(features: Features) -> Features:
+    """The same features, read once and held in the workers' memory."""
+    held = dask.persist(features.array)[0]
+    if current_client() is not None:
+        from distributed import futures_of, wait
+
+        for future in wait(futures_of(held)).done:
+            if future.status == "error":
+                future.result()
+    return replace(features, array=held)
+
+
+def placeholder_blocks(shape: tuple[int, int], dtype: np.dtype[Any], block_rows: int) -> Features:
+    """Blocks with nothing in them, for parts that draw or read their rows themselves."""
+    array = _lazy_rows(_nothing, dtype, shape, dtype, block_rows)
+    return Features(array, block_rows, "the plan")
+
+
+def _from_store(stored: StoredArray, block_rows: int | None) -> Features:
+    block_rows = block_rows or block_rows_for(stored.shape, stored.dtype, stored.chunks[0])
+    array = _lazy_rows(_read_stored, stored, stored.shape, stored.dtype, block_rows)
+    return Features(
+        array,
+        block_rows,
+        f"the features store {stored.url}",
+        stored.url,
+        chunk_rows=stored.chunks[0],
+        plain=stored.plain,
+    )
+
+
+def _from_zarr_object(source: zarr.Array[Any], block_rows: int | None) -> Features:
+    """An array that no path leads to (in memory, or behind a store of the caller's own)."""
+    dtype = np.dtype(source.dtype)
+    check_features_like(tuple(source.shape), dtype, "the Zarr array")
+    if source.nchunks_initialized != source.nchunks:
+        raise StoreError(
+            f"{source.nchunks - source.nchunks_initialized} chunk(s) of the Zarr array are missing "
+            f"and would read as {source.fill_value}; write them (write_empty_chunks=True)"
+        )
+    chunk_rows = (source.shards or source.chunks)[0]
+    block_rows = block_rows or block_rows_for(tuple(source.shape), dtype, chunk_rows)
+    array = _lazy_rows(_read_object, source, tuple(source.shape), dtype, block_rows)
+    return Features(array, block_rows, "the Zarr array", chunk_rows=chunk_rows)
+
+
+def _from_dask(source: da.Array, block_rows: int | None) -> Features:
+    if any(np.isnan(size) for axis in source.chunks for size in axis):
+        raise InputError(
+            "the Dask array has chunks of unknown size; call .compute_chunk_sizes() on it first"
+        )
+    check_features_like(source.shape, source.dtype, "the Dask array")
+    sizes = source.chunks[0]
+    regular = all(size == sizes[0] for size in sizes[:-1]) and sizes[-1] <= sizes[0]
+    chunk_rows = sizes[0] if regular else None
+    block_rows = block_rows or block_rows_for(source.shape, source.dtype, chunk_rows)
+    return Features(source.rechunk({0: block_rows, 1: -1}), block_rows, "the Dask array")
+
+
+def _from_numpy(source: NDArray[Any], block_rows: int | None) -> Features:
+    check_features_like(source.shape, source.dtype, "the array")
+    block_rows = block_rows or block_rows_for(source.shape, source.dtype, None)
+    return Features(scatter_rows(source, block_rows), block_rows, "the array", in_memory=True)
+
+
+def scatter_rows(source: NDArray[Any], block_rows: int) -> da.Array:
+    """An array in memory as a Dask array of row blocks, which lie with the workers."""
+    client = current_client()
+    if client is None:
+        chunks = (block_rows, *source.shape[1:])
+        return da.from_array(source, chunks=chunks, name=f"rows-{uuid4().hex}")
+    # each block once: inside the graph the scheduler would carry all of the data
+    blocks = [source[i : i + block_rows] for i in range(0, len(source), block_rows)]
+    wait_for_worker(client)
+    futures = client.scatter(blocks, hash=False)
+    parts = [
+        da.from_delayed(dask.delayed(future), block.shape, source.dtype)
+        for future, block in zip(futures, blocks, strict=True)
+    ]
+    return da.concatenate(parts)
+
+
+def _lazy_rows(
+    read: Any, source: Any, shape: tuple[int, ...], dtype: np.dtype[Any], block_rows: int
+) -> da.Array:
+    """A Dask array whose blocks are read by the workers, in the task that uses them.
+
+    The name is new each time: what lies at a path may have changed since.
+    """
+    n_rows, n_features = shape
+    sizes = [min(block_rows, n_rows - start) for start in range(0, n_rows, block_rows)]
+    return da.map_blocks(
+        read,
+        source=source,
+        chunks=(tuple(sizes), (n_features,)),
+        dtype=dtype,
+        meta=np.empty((0, 0), dtype),
+        name=f"read-{uuid4().hex}",
+    )
+
+
+def _nothing(source: np.dtype[Any], block_info: Any = None) -> NDArray[Any]:
+    # strides of 0: the shape of the block without its memory
+    return np.broadcast_to(source.type(0), block_info[None]["chunk-shape"])
+
+
+def _read_stored(source: StoredArray, block_info: Any = None) -> NDArray[Any]:
+    (start, stop), _ = block_info[None]["array-location"]
+    return read_in_turn(lambda: read_rows(source, start, stop, "the features store"))
+
+
+def _read_object(source: zarr.Array[Any], block_info: Any = None) -> NDArray[Any]:
+    (start, stop), _ = block_info[None]["array-location"]
+    return read_in_turn(lambda: np.asarray(source[start:stop]))
+
+
+_LARGEST_SUM = 1e250  # times the largest squared distance it still is a number
+
+
+WeightsLike: TypeAlias = Place | da.Array | NDArray[Any] | None
+
+
+def as_weights(
+    source: WeightsLike, features: Features, storage_options: Options | None = None
+) -> da.Array | None:
+    """Sample weights (rows, 1) from an array or from a file (.npy or Zarr); checked."""
+    if source is None:
+        return None
+    if isinstance(source, str | Path | Location):
+        source = locate(source, storage_options)
+    weights = _as_column(source, features)
+    finite, least, most = dask.compute(da.isfinite(weights).all(), weights.min(), weights.max())
+    if not (finite and least >= 0.0):
+        bad = int(dask.compute((~(da.isfinite(weights) & (weights >= 0.0))).argmax(axis=0))[0][0])
+        value = float(weights[bad].compute()[0])
+        raise InputError(f"the sample weight of row {bad} is {value}; weights are finite and >= 0")
+    if not most > 0.0:
+        raise InputError("all sample weights are zero; at least one row must count")
+    if most > _LARGEST_SUM / features.n_rows:
+        raise InputError(
+            f"sample weights go up to {most:g}, whose sums float64 cannot hold; divide all of them "
+            "by the largest"
+        )
+    return weights
+
+
+def check_weights(
+    source: WeightsLike, features: Features, storage_options: Options | None = None
+) -> None:
+    """Raise what a file of weights says against itself before its numbers are read."""
+    if isinstance(source, str | Path | Location):
+        _check_length(open_weights(locate(source, storage_options)).shape[0], features)
+
+
+def column_of(
+    parts: list[Delayed], features: Features, blocks: list[int] | None, dtype: Any, width: int = 1
+) -> da.Array:
+    """Columns whose blocks (rows, width) are results of tasks, one a block of features."""
+    sizes = features.array.chunks[0]
+    chosen = sizes if blocks is None else [sizes[i] for i in blocks]
+    pieces = [
+        da.from_delayed(part, (size, width), dtype)
+        for part, size in zip(parts, chosen, strict=True)
+    ]
+    return da.concatenate(pieces)
+
+
+def _as_column(source: Any, features: Features) -> da.Array:
+    if isinstance(source, Location):
+        stored = open_weights(source)
+        _check_length(stored.shape[0], features)
+        return da.map_blocks(
+            _read_block,
+            source=stored,
+            chunks=(features.array.chunks[0], (1,)),
+            dtype=np.float64,
+            meta=np.empty((0, 0)),
+            name=f"weights-{uuid4().hex}",
+        )
+    values = source if isinstance(source, da.Array) else np.asarray(source)
+    check_weights_like(values.shape, values.dtype, WHAT)
+    _check_length(values.shape[0], features)
+    if isinstance(values, np.ndarray):
+        values = scatter_rows(values, features.block_rows)
+    return values.astype(np.float64)[:, None].rechunk((features.array.chunks[0], (1,)))
+
+
+def _check_length(n_rows: int, features: Features) -> None:
+    if n_rows != features.n_rows:
+        raise InputError(
+            f"there are {n_rows} sample weights and {features.n_rows} rows; give one a row"
+        )
+
+
+def _read_block(source: StoredArray | NpyColumn, block_info: Any = None) -> NDArray[np.float64]:
+    (start, stop), _ = block_info[None]["array-location"]
+    return read_in_turn(lambda: _rows_of(source, start, stop)).astype(np.float64)[:, None]
+
+
+def _rows_of(source: StoredArray | NpyColumn, start: int, stop: int) -> NDArray[Any]:
+    if isinstance(source, NpyColumn):
+        return source.read(start, stop)
+    return read_rows(source, start, stop, WHAT)

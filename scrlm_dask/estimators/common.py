@@ -1,0 +1,93 @@
+"""What both estimators share: input that is lazy or in memory, and labels of either kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.utils import check_random_state, estimator_html_repr
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from scrlm_dask.engine.features import FeaturesLike, as_features
+from scrlm_dask.model import Model
+from scrlm_dask.monitoring.html import run_html
+from scrlm_dask.passes.assign import lazy_labels
+from scrlm_dask.pipeline.predict import center_points, check_width, predict
+from scrlm_dask.runs.lifecycle import Fit
+from scrlm_dask.storage.feature_store import check_features_like
+from scrlm_dask.storage.locations import Location, Options
+
+
+class Clusterer(ClusterMixin, BaseEstimator):
+    """Fits a `Model` and labels rows with it. NumPy in, NumPy out; everything else is lazy."""
+
+    block_rows: int | None
+    model_: Model
+    record_: dict[str, Any]
+
+    def _repr_html_(self) -> str:
+        """scikit-learn's diagram, and what was found once there is something."""
+        diagram = str(estimator_html_repr(self))
+        if not hasattr(self, "model_"):
+            return diagram
+        return f"{diagram}<br>{run_html(self.model_, self.record_)}"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        if "text/html" in bundle:  # scikit-learn's settings may want text alone
+            bundle["text/html"] = self._repr_html_()
+        return bundle
+
+    def predict(
+        self, X: FeaturesLike, *, storage_options: Options | None = None
+    ) -> NDArray[np.int32] | da.Array:
+        """Label rows with the fitted clusters; lazy for lazy input."""
+        check_is_fitted(self)
+        if is_lazy(X):
+            return self._lazy(X, storage_options)
+        X = self._validated(X, reset=False)
+        found = predict(self.model_, X, collect_labels=True, block_rows=self.block_rows)
+        assert found.labels is not None
+        return found.labels
+
+    def _store(self, result: Fit, X: FeaturesLike, storage_options: Options | None) -> None:
+        self.model_ = result.model
+        self.record_ = result.record
+        self.cluster_centers_ = result.model.centers
+        self.inertia_ = result.model.inertia
+        self.n_features_in_ = result.model.n_features
+        self.n_iter_ = len(result.record.get("kmeans", {}).get("iterations", ()))
+        labels = result.labels
+        self.labels_ = self._lazy(X, storage_options) if labels is None else labels
+
+    def _lazy(self, X: FeaturesLike, storage_options: Options | None) -> da.Array:
+        # a Dask array keeps its own chunks, so that labels align with it
+        if isinstance(X, da.Array):
+            array = X
+        else:
+            array = as_features(X, self.block_rows, storage_options).array
+        check_features_like(array.shape, array.dtype, "the input")
+        check_width(self.model_, array.shape[1], "the input")
+        return lazy_labels(array, center_points(self.model_), self.model_.sq_radius)
+
+    def _validated(self, X: object, *, reset: bool) -> NDArray[Any]:
+        """scikit-learn's checks; only for arrays in memory: they would pull lazy input into it."""
+        floats = [np.float64, np.float32, np.float16]
+        checked: NDArray[Any] = validate_data(self, X, reset=reset, dtype=floats)
+        return checked
+
+
+def is_lazy(X: object) -> bool:
+    return isinstance(X, str | Path | Location | zarr.Array | da.Array)
+
+
+def seed_of(random_state: Any) -> int:
+    """The seed itself where there is one, so that it can be read in the record."""
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31))

@@ -1,0 +1,1 @@
+"""Choosing the bandwidth rho on a sample: trial bandwidths, the rule, the search."""

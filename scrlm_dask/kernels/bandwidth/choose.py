@@ -1,0 +1,213 @@
+"""Which bandwidth a ladder speaks for.
+
+1. The stable stretch: the widest run of rungs with one count of clusters, more than one, and next
+   to no row in the shell around the radius. Whether a row belongs does not hang on rho there. Where
+   clusters nearly touch there may be none; then the dip, where the shell is far emptier than below
+   and above.
+2. Else, for a number of clusters that was asked for, the rung whose centers, merged to so many,
+   serve rows held out best. Also where merging itself was asked for.
+3. Else the count that persists over the longest stretch, or the emptiest shell if none persists,
+   with a warning: there is no clear scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
+
+Basis = Literal["stretch", "dip", "held-out", "persistent", "given"]
+
+MOST_SHELL = 0.02  # shell over inside; on data with no scale it is 0.5 and more
+_LEAST_COVERAGE = 0.05  # a few rows stored twice are no clusters
+_LEAST_RATIO = 1.14  # of the ends of a stretch: three rungs, where they are 7 % apart
+_MOST_DIP, _LEAST_DEPTH = 0.25, 4.0  # shell of a dip, and those beside it over that
+_DIP_COVERAGE = 0.3
+_DIP_EXCESS = 1.25  # a dip counts pairs of outliers, too: so many times those asked for will do
+_HALF = 0.5
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A bandwidth, the interval over which it would have been the same, and why."""
+
+    rho: float
+    low: float
+    high: float
+    clusters: int
+    basis: Basis
+    why: str
+
+    @property
+    def clear(self) -> bool:
+        """Whether the data shows a scale."""
+        return self.basis in ("stretch", "dip")
+
+
+def choose(rungs: Sequence[BandwidthTrial], n_clusters: int | None, merge: bool = False) -> Choice:
+    """The rule, on rungs of rising rho.
+
+    `n_clusters` are the most that are wanted; with `merge` they are what is wanted.
+    """
+    stretch = _widest(rungs, _is_clean)
+    fits = stretch is not None and (n_clusters is None or stretch[0].clusters <= n_clusters)
+    if stretch is not None and fits and not merge:
+        return _choice(stretch, "stretch", _stretch_words(stretch))
+    beyond = _beyond_peak(rungs)
+    dip = _dip(beyond, n_clusters) if stretch is None and not merge else None
+    if dip is not None:
+        return dip
+    if n_clusters is not None:
+        judged = [rung for rung in rungs if rung.held_out is not None]
+        if judged:
+            return _best_held_out(judged, n_clusters, stretch)
+    lasting = _widest(beyond, _is_whole) or _widest(beyond, _finds_any)
+    if lasting is None:
+        raise ValueError("no rung finds a cluster")
+    if len(lasting) == 1:
+        able = [r for r in beyond if _is_whole(r)] or [r for r in beyond if _finds_any(r)]
+        lasting = [min(able, key=lambda rung: rung.shell)]
+    return _choice(lasting, "persistent", _persistent_words(lasting, rungs))
+
+
+def clear_scale(rungs: Sequence[BandwidthTrial]) -> Choice | None:
+    """The stretch or the dip, if there is one, however many clusters are asked for."""
+    stretch = _widest(rungs, _is_clean)
+    if stretch is not None:
+        return _choice(stretch, "stretch", _stretch_words(stretch))
+    return _dip(_beyond_peak(rungs), None)
+
+
+def _beyond_peak(rungs: Sequence[BandwidthTrial]) -> Sequence[BandwidthTrial]:
+    """Up to its peak the count only says that rows begin to have neighbours."""
+    return rungs[max(range(len(rungs)), key=lambda r: rungs[r].clusters) :]
+
+
+def _dip(rungs: Sequence[BandwidthTrial], n_clusters: int | None) -> Choice | None:
+    """The emptiest shell, if it is nearly empty and those below and above it are not."""
+    able = [r for r in range(1, len(rungs) - 1) if rungs[r].clusters > 1]
+    able = [r for r in able if rungs[r].coverage >= _DIP_COVERAGE and rungs[r].shell <= _MOST_DIP]
+    if not able:
+        return None
+    best = min(able, key=lambda r: rungs[r].shell)
+    below, above = (max(r.shell for r in some) for some in (rungs[:best], rungs[best + 1 :]))
+    rung = rungs[best]
+    deep = min(below, above) >= _LEAST_DEPTH * max(rung.shell, MOST_SHELL)
+    if not deep or (n_clusters is not None and rung.clusters > _DIP_EXCESS * n_clusters):
+        return None
+    low = high = best
+    while low > 0 and rungs[low - 1].shell <= _MOST_DIP:
+        low -= 1
+    while high + 1 < len(rungs) and rungs[high + 1].shell <= _MOST_DIP:
+        high += 1
+    clusters = rung.clusters if n_clusters is None else min(rung.clusters, n_clusters)
+    why = (
+        f"{rung.clusters} cluster(s), and {rung.shell:.2g} rows in the shell around the radius for "
+        f"each inside, where there are up to {below:.2g} below and {above:.2g} above"
+    )
+    return Choice(rung.rho, rungs[low].rho, rungs[high].rho, clusters, "dip", why)
+
+
+def _is_clean(rung: BandwidthTrial) -> bool:
+    return rung.shell <= MOST_SHELL and rung.coverage >= _LEAST_COVERAGE
+
+
+def _is_whole(rung: BandwidthTrial) -> bool:
+    return rung.clusters > 0 and rung.coverage >= _HALF
+
+
+def _finds_any(rung: BandwidthTrial) -> bool:
+    return rung.clusters > 0
+
+
+def _widest(
+    rungs: Sequence[BandwidthTrial], good: Callable[[BandwidthTrial], bool]
+) -> list[BandwidthTrial] | None:
+    """The longest run, by the ratio of its ends, of good rungs with the same count; ties go up.
+
+    A clean run needs a least length, and one of several clusters goes before one of a single one.
+    """
+    runs = list(_runs(rungs, good))
+    if good is _is_clean:
+        runs = [run for run in runs if run[-1].rho >= _LEAST_RATIO * run[0].rho]
+        # one ball that holds every row says nothing: any data has it
+        alone = [run for run in runs if run[0].clusters == 1 and run[0].coverage < 1.0]
+        runs = [run for run in runs if run[0].clusters > 1] or alone
+    return max(reversed(runs), key=lambda run: run[-1].rho / run[0].rho, default=None)
+
+
+def _runs(
+    rungs: Sequence[BandwidthTrial], good: Callable[[BandwidthTrial], bool]
+) -> Iterator[list[BandwidthTrial]]:
+    run: list[BandwidthTrial] = []
+    for rung in rungs:
+        if run and not (good(rung) and rung.clusters == run[0].clusters):
+            yield run
+            run = []
+        if good(rung):
+            run = [*run, rung]
+    if run:
+        yield run
+
+
+def _choice(run: list[BandwidthTrial], basis: Basis, why: str) -> Choice:
+    low, high = run[0].rho, run[-1].rho
+    return Choice(math.sqrt(low * high), low, high, run[0].clusters, basis, why)
+
+
+def _best_held_out(
+    judged: Sequence[BandwidthTrial], n_clusters: int, stretch: list[BandwidthTrial] | None
+) -> Choice:
+    values = [rung.held_out or 0.0 for rung in judged]
+    best = min(range(len(judged)), key=values.__getitem__)
+    # neighbours that do as well to 1 %
+    low = high = best
+    while low > 0 and values[low - 1] <= 1.01 * values[best]:
+        low -= 1
+    while high + 1 < len(judged) and values[high + 1] <= 1.01 * values[best]:
+        high += 1
+    merged = judged[best].merged or n_clusters
+    few = f", fewer than the {n_clusters} asked for" if merged < n_clusters else ""
+    why = (
+        f"{_beside(stretch, n_clusters)}; of {len(judged)} values, this one's centers, merged to "
+        f"{merged}{few}, are nearest to rows held out (mean squared distance {values[best]:.5g})"
+    )
+    rungs = judged[best], judged[low], judged[high]
+    return Choice(rungs[0].rho, rungs[1].rho, rungs[2].rho, merged, "held-out", why)
+
+
+def _beside(stretch: list[BandwidthTrial] | None, n_clusters: int) -> str:
+    """Why the stretch does not decide."""
+    if stretch is None:
+        return "no stretch of rho has an empty shell"
+    clear = f"the data has {stretch[0].clusters} clear clusters"
+    if stretch[0].clusters > n_clusters:
+        return f"{clear}, more than were asked for"
+    return f"{clear}, but merging to {n_clusters} was asked for"
+
+
+def _stretch_words(run: list[BandwidthTrial]) -> str:
+    shell = max(rung.shell for rung in run)
+    return (
+        f"{run[0].clusters} cluster(s) for every rho from {run[0].rho:.3g} to {run[-1].rho:.3g}, "
+        f"and at most {shell:.2g} rows in the shell around the radius for each inside"
+    )
+
+
+def _persistent_words(run: list[BandwidthTrial], rungs: Sequence[BandwidthTrial]) -> str:
+    counts = [rung.clusters for rung in rungs]
+    shell = max(rung.shell for rung in run)
+    if len(run) == 1:
+        found = f"none persists beyond its peak, where the shell is emptiest at {run[0].rho:.3g}"
+    else:
+        ends = f"from {run[0].rho:.3g} to {run[-1].rho:.3g}"
+        found = f"that of {run[0].clusters} persists longest ({ends})"
+    return (
+        f"the data shows no clear scale: the count of clusters runs from {min(counts)} to "
+        f"{max(counts)} for rho from {rungs[0].rho:.3g} to {rungs[-1].rho:.3g}; {found}, with up "
+        f"to {shell:.2g} rows in the shell around the radius for each inside, where a clear scale "
+        f"has {MOST_SHELL:g}; look at `scrlm rho --plot`, or say how many clusters or which rho"
+    )

@@ -1,0 +1,197 @@
+"""A ladder of bandwidths on a sample: what each of them would find, from one set of distances."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.distances.points import Points, sq_distance
+from scrlm_dask.kernels.distances.pruning import Pruned
+from scrlm_dask.kernels.jit import jit
+from scrlm_dask.kernels.scrlm.extraction import loss_order
+from scrlm_dask.kernels.scrlm.loss import Losses, LossPart, losses_of
+
+_BATCH = 256
+# Below this share of both squared norms a product in float32 says too little of a distance.
+_CLOSE = 1e-3
+_STEP, _LEAST_RUNGS, _MOST_RUNGS = 1.07, 8, 64
+_NEAREST_QUANTILE, _WIDEST_QUANTILE = 0.02, 0.6
+_MANY_ALIKE, _RUNGS_BELOW = 0.5, 16
+_LOOKED_AT = 4_000_000  # distances by which the ladder's ends are set
+# A row in the shell could as well be on the other side of the radius.
+SHELL = (0.8, 1.25)
+
+
+@dataclass(frozen=True)
+class BandwidthTrial:
+    """What SCRLM finds on the sample with one bandwidth."""
+
+    rho: float
+    clusters: int
+    coverage: float  # share of rows inside the radius of a center
+    shell: float  # rows between 0.8 R^2 and 1.25 R^2 of a center, over rows inside
+    neighbors: tuple[float, float, float]  # of candidates: quantiles 0.1, 0.5 and 0.9
+    held_out: float | None = None  # mean squared distance of other rows to the clusters asked for
+    merged: int | None = None  # so many: as were asked for, or as there are
+
+
+@dataclass(frozen=True)
+class TrialClusters:
+    """Centers picked on the sample with one bandwidth, and the sample's labels."""
+
+    picks: NDArray[np.int64]  # (m,) positions of candidates
+    labels: NDArray[np.int32]  # (rows,) OUTLIER outside every radius
+    shell: float
+
+
+def pair_sq_distances(sample: Points, n_candidates: int) -> NDArray[np.float32]:
+    """Squared distances (n, rows) of the first n points of the sample to all of them."""
+    found = np.empty((n_candidates, len(sample.mapped)), np.float32)
+    for start in range(0, n_candidates, _BATCH):
+        some = slice(start, min(start + _BATCH, n_candidates))
+        np.matmul(sample.mapped[some], sample.mapped.T, out=found[some])
+        _settle(found[some], start, sample.mapped, sample.sq_norms)
+    return found
+
+
+def make_ladder(sq_distances: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Rising squared radii: from rows that have hardly a neighbour to most of all pairs.
+
+    Empty where no two rows differ.
+    """
+    n = len(sq_distances)
+    nearest = np.array([_nearest(sq_distances[j], j) for j in range(n)])
+    apart = nearest[(nearest > 0.0) & np.isfinite(nearest)]
+    stride = max(1, sq_distances.size // _LOOKED_AT)
+    some = sq_distances.ravel()[::stride]
+    some = some[some > 0.0]
+    if len(some) == 0 or len(apart) == 0:
+        return np.zeros(0)
+    high = float(np.quantile(some, _WIDEST_QUANTILE))
+    low = min(float(np.quantile(apart, _NEAREST_QUANTILE)), high / _STEP**2)
+    if np.mean([_has_twin(sq_distances[j], j) for j in range(n)]) >= _MANY_ALIKE:
+        # rows that are alike are clusters at every radius below the least distance of others
+        low /= _STEP ** (2 * _RUNGS_BELOW)
+    n_rungs = math.ceil(math.log(high / low) / (2.0 * math.log(_STEP)))
+    return np.geomspace(low, high, min(max(n_rungs, _LEAST_RUNGS), _MOST_RUNGS))
+
+
+def trial_losses(
+    sq_distances: NDArray[np.float32], sq_radii: NDArray[np.float64], F: float
+) -> tuple[Losses, ...]:
+    """Losses of the candidates over the sample at each of the rising radii."""
+    shape = len(sq_distances), len(sq_radii)
+    sums, counts = np.zeros(shape), np.zeros(shape, np.int64)
+    _add_pairs(sq_distances, sq_radii, sums, counts)
+    return losses_of(LossPart(sums, counts, Pruned()), sq_radii.tolist(), F)
+
+
+def find_clusters(
+    sq_distances: NDArray[np.float32],
+    losses: Losses,
+    sq_radius: float,
+    F: float,
+    min_neighbors: int,
+) -> TrialClusters:
+    """The paper's greedy extraction on the sample, and the labels that it gives."""
+    alive = np.flatnonzero(losses.neighbors >= min_neighbors)
+    order = alive[loss_order(losses.losses[alive], alive, F)]
+    picks = _greedy(sq_distances, order, sq_radius)
+    labels, inside, shell = judge(sq_distances, picks, sq_radius)
+    return TrialClusters(picks, labels, shell / max(inside, 1))
+
+
+def judge(
+    sq_distances: NDArray[np.float32], picks: NDArray[np.int64], sq_radius: float
+) -> tuple[NDArray[np.int32], int, int]:
+    """Labels (rows,) by the nearest pick, pairs inside the radius, and pairs in its shell."""
+    labels = np.full(sq_distances.shape[1], OUTLIER, np.int32)
+    low, high = SHELL
+    inside, shell = _judge(sq_distances, picks, sq_radius, low, high, labels)
+    return labels, inside, shell
+
+
+@jit()
+def _settle(products, start, mapped, sq_norms):  # type: ignore[no-untyped-def]
+    for a in range(products.shape[0]):
+        j = start + a
+        for i in range(products.shape[1]):
+            sq_sum = sq_norms[i] + sq_norms[j]
+            value = sq_sum - 2.0 * products[a, i]
+            if value < _CLOSE * sq_sum:
+                value = 0.0 if i == j else sq_distance(mapped[i], mapped[j])
+            products[a, i] = value
+
+
+@jit()
+def _nearest(sq_distances, own):  # type: ignore[no-untyped-def]
+    """The least distance above 0: rows that are alike say nothing of a scale."""
+    least = np.inf
+    for i in range(len(sq_distances)):
+        if i != own and 0.0 < sq_distances[i] < least:
+            least = sq_distances[i]
+    return least
+
+
+@jit()
+def _has_twin(sq_distances, own):  # type: ignore[no-untyped-def]
+    alike = 0
+    for i in range(len(sq_distances)):
+        alike += i != own and sq_distances[i] == 0.0
+    return alike > 0
+
+
+@jit()
+def _add_pairs(sq_distances, sq_radii, sums, counts):  # type: ignore[no-untyped-def]
+    n, rows = sq_distances.shape
+    widest = sq_radii[-1]
+    for j in range(n):
+        for i in range(rows):
+            value = sq_distances[j, i]
+            if value < widest and i != j:
+                low, high = 0, len(sq_radii) - 1
+                while low < high:
+                    middle = (low + high) // 2
+                    if value < sq_radii[middle]:
+                        high = middle
+                    else:
+                        low = middle + 1
+                sums[j, low] += value
+                counts[j, low] += 1
+
+
+@jit()
+def _greedy(sq_distances, order, sq_radius):  # type: ignore[no-untyped-def]
+    gone = np.zeros(sq_distances.shape[0], np.bool_)
+    picks = np.empty(len(order), np.int64)
+    m = 0
+    for j in order:
+        if not gone[j]:
+            picks[m] = j
+            m += 1
+            for k in order:
+                if sq_distances[j, k] < sq_radius:
+                    gone[k] = True
+    return picks[:m]
+
+
+@jit()
+def _judge(sq_distances, picks, sq_radius, low, high, labels):  # type: ignore[no-untyped-def]
+    rows = sq_distances.shape[1]
+    nearest = np.full(rows, np.inf)
+    inside = shell = 0
+    for k in range(len(picks)):
+        for i in range(rows):
+            value = sq_distances[picks[k], i]
+            if low * sq_radius < value < high * sq_radius:
+                shell += 1
+            if value < sq_radius:
+                inside += 1
+                if value < nearest[i]:
+                    nearest[i] = value
+                    labels[i] = k
+    return inside, shell

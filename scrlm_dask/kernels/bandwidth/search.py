@@ -1,0 +1,324 @@
+"""A sample scanned for its scale: rungs of a ladder, the choice among them, and its centers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels.bandwidth.choose import Choice, choose
+from scrlm_dask.kernels.bandwidth.ladder import (
+    BandwidthTrial,
+    find_clusters,
+    judge,
+    make_ladder,
+    pair_sq_distances,
+    trial_losses,
+)
+from scrlm_dask.kernels.distances.nearest_center import measure_rows, nearest_centers
+from scrlm_dask.kernels.distances.points import Points, prepare_points, squared_radius
+from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray
+from scrlm_dask.kernels.evaluation.metrics import contingency, scores
+from scrlm_dask.kernels.kmeans.lloyd import lloyd_part, move_centers
+from scrlm_dask.kernels.scrlm.extraction import extract_residual
+from scrlm_dask.kernels.scrlm.mixture import model_sigmas
+from scrlm_dask.kernels.scrlm.theory import MIN_WEIGHT, required_sizes
+from scrlm_dask.kernels.scrlm.ward import MergeTree, cut_tree, group_means, ward_tree
+from scrlm_dask.kernels.statistics.histograms import Histogram, histogram_of
+
+SampleExtraction = Literal["residual", "merge"]
+
+LEAST_CANDIDATES, MOST_CANDIDATES = 2048, 4096
+LEAST_JUDGED, MOST_JUDGED = 8192, 20_480
+MOST_HELD_OUT = 4096
+LEAVES_A_CLUSTER = 10  # extracted for each that is wanted, and then merged
+_MERGED_RUNGS = 8  # of the ladder, at which centers are merged and judged
+_SETTLING_STEPS = 3
+_MERGED_FROM = 0.3  # share of rows that radii must cover for centers to be merged
+_HISTOGRAM_BINS, _HISTOGRAM_PAIRS = 80, 1_000_000
+NUDGE = 0.1  # of rho, by which the stability is tried
+
+
+@dataclass(frozen=True)
+class ScanSizes:
+    """Rows of a sample: candidates are the first of those that judge; others are held out."""
+
+    candidates: int
+    judged: int
+    held_out: int
+
+    @property
+    def rows(self) -> int:
+        return self.judged + self.held_out
+
+
+@dataclass(frozen=True)
+class SampleCenters:
+    """Centers found on a sample."""
+
+    centers: NDArray[np.float64]  # (m, p) in input units
+    positions: NDArray[np.int64]  # (m,) in the sample, of the candidates where they began
+    losses: NDArray[np.float64]  # (m,)
+    neighbors: NDArray[np.int64]  # (m,)
+    tree: MergeTree | None = None
+
+
+@dataclass(frozen=True)
+class PerturbedRho:
+    """What another rho would have given."""
+
+    rho: float
+    clusters: int
+    ari: float  # adjusted Rand index of the sample's labels with those of the chosen rho
+
+
+@dataclass(frozen=True)
+class SampleScan:
+    """What a sample says about rho."""
+
+    rungs: tuple[BandwidthTrial, ...]
+    choice: Choice
+    extraction: SampleExtraction
+    found: SampleCenters
+    coverage: float
+    nudged: tuple[PerturbedRho, ...]
+    sigma_max: float  # of the clusters found, in model units
+    n_candidates: int
+    needed_candidates: int  # that the theory asks for, by the clusters found
+    first_candidates: int  # before the theory asked for more
+    sizes: ScanSizes
+    distances: Histogram = field(repr=False)  # between rows of the sample
+
+
+def scan_sizes(n_rows: int, n_clusters: int | None) -> ScanSizes:
+    """By the theory for the clusters asked for, within bounds on memory and time.
+
+    Where there are too few rows to hold some out, all of them judge.
+    """
+    wanted = required_sizes(n_clusters or 1)
+    judged = min(n_rows, MOST_JUDGED, max(LEAST_JUDGED, wanted.n_rows))
+    candidates = min(judged, MOST_CANDIDATES, max(LEAST_CANDIDATES, wanted.n_candidates))
+    return ScanSizes(candidates, judged, min(n_rows - judged, MOST_HELD_OUT))
+
+
+def scan_sample(
+    rows: FloatArray,
+    affine: AffineMap,
+    sizes: ScanSizes,
+    *,
+    rho: float | None,
+    F: float,
+    n_clusters: int | None,
+    min_neighbors: int,
+    extraction: SampleExtraction | None,
+    keep_candidates: bool = False,
+) -> SampleScan | None:
+    """Scan rows (judged + held out, p) in random order; None where no two rows differ.
+
+    With a `rho` there is no choice to be made, only centers to be found. Without an `extraction`
+    clusters with a clear scale come by residual extraction, and a number asked for by merging.
+    Where there are too few candidates for the clusters found, or for those asked for, it is done
+    again with more, unless `keep_candidates` says that their number was asked for.
+    """
+    first = sizes.candidates
+    while True:
+        scan = _Sample(rows, affine, sizes, F, n_clusters, min_neighbors)
+        found = scan.found(rho, extraction, first)
+        del scan  # its distances must not lie beside those of the next one
+        if found is None or keep_candidates:
+            return found
+        candidates = min(MOST_CANDIDATES, sizes.judged, _wanted_candidates(found, n_clusters))
+        if candidates <= sizes.candidates:
+            return found
+        sizes = replace(sizes, candidates=candidates)
+
+
+def _wanted_candidates(found: SampleScan, n_clusters: int | None) -> int:
+    """As many as the clusters ask for; what merging asks for is no matter of the theory."""
+    if found.extraction == "residual":
+        return found.needed_candidates
+    few = n_clusters is not None and len(found.found.centers) < n_clusters
+    return MOST_CANDIDATES if few else 0
+
+
+class _Sample:
+    """Distances of a sample, and what is asked of them."""
+
+    def __init__(
+        self,
+        rows: FloatArray,
+        affine: AffineMap,
+        sizes: ScanSizes,
+        F: float,
+        n_clusters: int | None,
+        min_neighbors: int,
+    ) -> None:
+        self._affine, self._sizes, self._F = affine, sizes, F
+        self._n_clusters, self._min_neighbors = n_clusters, min_neighbors
+        self._judged, self._held_out = rows[: sizes.judged], rows[sizes.judged :]
+        self._sq = pair_sq_distances(prepare_points(self._judged, affine), sizes.candidates)
+
+    def found(
+        self, rho: float | None, extraction: SampleExtraction | None, first: int
+    ) -> SampleScan | None:
+        if rho is not None:
+            rungs, choice = self._given(rho)
+        else:
+            rungs = self._rungs(extraction)
+            if not any(rung.clusters for rung in rungs):
+                return None
+            choice = choose(rungs, self._n_clusters, merge=extraction == "merge")
+        way = extraction or ("merge" if choice.basis == "held-out" else "residual")
+        limit = choice.clusters if rho is None else self._n_clusters
+        centers = self._centers(choice.rho, way, limit)
+        labels = self._labels(centers, choice.rho, way)
+        inside = float(np.mean(labels >= 0))
+        m = max(len(centers.centers), 1)
+        return SampleScan(
+            rungs=tuple(rungs),
+            choice=choice,
+            extraction=way,
+            found=centers,
+            coverage=inside,
+            nudged=self._nudges(choice, way, labels) if rho is None else (),
+            sigma_max=self._sigma_max(centers, choice.rho, way),
+            n_candidates=self._sizes.candidates,
+            needed_candidates=required_sizes(
+                m, min_weight=MIN_WEIGHT * max(inside, 1e-3)
+            ).n_candidates,
+            first_candidates=first,
+            sizes=self._sizes,
+            distances=self._histogram(),
+        )
+
+    def _rho(self, sq_radius: float) -> float:
+        return math.sqrt(sq_radius / (self._F * self._affine.n_features))
+
+    def _sq_radius(self, rho: float) -> float:
+        return squared_radius(rho, self._F, self._affine.n_features)
+
+    def _given(self, rho: float) -> tuple[list[BandwidthTrial], Choice]:
+        (rung,) = self._plain_rungs(np.array([self._sq_radius(rho)]))
+        return [rung], Choice(rho, rho, rho, rung.clusters, "given", "rho was given")
+
+    def _rungs(self, extraction: SampleExtraction | None) -> list[BandwidthTrial]:
+        sq_radii = make_ladder(self._sq)
+        rungs = self._plain_rungs(sq_radii) if len(sq_radii) else []
+        if self._n_clusters is None or not any(rung.clusters for rung in rungs):
+            return rungs
+        if extraction is None and choose(rungs, self._n_clusters).clear:
+            return rungs  # nothing will be merged
+        able = [r for r, rung in enumerate(rungs) if rung.coverage >= _MERGED_FROM]
+        tried = np.linspace(0, len(able) - 1, _MERGED_RUNGS).astype(int) if able else ()
+        merged = {r: self._merged(rungs[r]) for r in {able[i] for i in tried}}
+        if all(rung.merged != self._n_clusters for rung in merged.values()):
+            # where most clusters are found, however few rows those hold
+            peak = max(range(len(rungs)), key=lambda r: rungs[r].clusters)
+            merged[peak] = self._merged(rungs[peak])
+        carry = {r: rung for r, rung in merged.items() if rung.merged == self._n_clusters}
+        for r, rung in (carry or merged).items():  # or else the best of fewer
+            rungs[r] = rung
+        return rungs
+
+    def _plain_rungs(self, sq_radii: NDArray[np.float64]) -> list[BandwidthTrial]:
+        rungs = []
+        for sq_radius, losses in zip(
+            sq_radii.tolist(), trial_losses(self._sq, sq_radii, self._F), strict=True
+        ):
+            found = find_clusters(self._sq, losses, sq_radius, self._F, self._min_neighbors)
+            low, middle, high = np.quantile(losses.neighbors, (0.1, 0.5, 0.9)).tolist()
+            coverage = float(np.mean(found.labels >= 0))
+            rungs.append(
+                BandwidthTrial(
+                    self._rho(sq_radius),
+                    len(found.picks),
+                    coverage,
+                    found.shell,
+                    (low, middle, high),
+                )
+            )
+        return rungs
+
+    def _centers(self, rho: float, way: SampleExtraction, limit: int | None) -> SampleCenters:
+        """Centers at the mean of their rows inside the radius, merged if that is the way."""
+        wanted = self._sizes.candidates if limit is None else limit
+        most = LEAVES_A_CLUSTER * wanted if way == "merge" else wanted
+        sq_radius = self._sq_radius(rho)
+        found = extract_residual(self._sq, sq_radius, self._F, most, self._min_neighbors)
+        raw = self._judged[found.picks].astype(np.float64)
+        if len(raw) == 0:
+            return SampleCenters(raw, found.picks, found.losses, found.neighbors)
+        step = lloyd_part(self._judged, 0, prepare_points(raw, self._affine), sq_radius)
+        moved = move_centers(raw, step.part, self._affine.unit_length, reseed=False).centers
+        if way == "residual":
+            return SampleCenters(moved, found.picks, found.losses, found.neighbors)
+        weights = np.maximum(step.part.sums.masses, 1.0)
+        tree = ward_tree(moved, weights, prepare_points(moved, self._affine).mapped)
+        groups = cut_tree(tree, wanted)
+        n_groups = int(groups.max()) + 1
+        heaviest = [int(np.argmax(np.where(groups == k, weights, -1.0))) for k in range(n_groups)]
+        return SampleCenters(
+            self._settled(group_means(tree, groups)),
+            found.picks[heaviest],
+            np.bincount(groups, found.losses).astype(np.float64),
+            np.bincount(groups, found.neighbors).astype(np.int64),
+            tree,
+        )
+
+    def _settled(self, centers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Merged centers after a few steps of k-means, to which their rows outside radii belong."""
+        for _ in range(_SETTLING_STEPS):
+            step = lloyd_part(self._judged, 0, prepare_points(centers, self._affine), math.inf)
+            centers = move_centers(centers, step.part, self._affine.unit_length, False).centers
+        return centers
+
+    def _points(self, centers: SampleCenters) -> Points:
+        return prepare_points(centers.centers, self._affine)
+
+    def _merged(self, rung: BandwidthTrial) -> BandwidthTrial:
+        """The rung with what its merged centers are to rows held out, or to all."""
+        found = self._centers(rung.rho, "merge", self._n_clusters)
+        test = self._held_out if len(self._held_out) else self._judged
+        points = self._points(found)
+        apart = float(measure_rows(test, nearest_centers(test, points), points).mean())
+        return replace(rung, held_out=apart, merged=len(found.centers))
+
+    def _labels(
+        self, centers: SampleCenters, rho: float, way: SampleExtraction
+    ) -> NDArray[np.int32]:
+        if way == "residual":
+            return judge(self._sq, centers.positions, self._sq_radius(rho))[0]
+        return nearest_centers(self._judged, self._points(centers)).labels
+
+    def _nudges(
+        self, choice: Choice, way: SampleExtraction, labels: NDArray[np.int32]
+    ) -> tuple[PerturbedRho, ...]:
+        found = []
+        for rho in (choice.rho * (1.0 - NUDGE), choice.rho * (1.0 + NUDGE)):
+            # as many as there are at that rho: a count that changes is what is asked about
+            limit = self._n_clusters if way == "merge" else None
+            centers = self._centers(rho, way, limit)
+            other = self._labels(centers, rho, way)
+            ari = scores(contingency(labels, other)).ari
+            found.append(PerturbedRho(rho, len(centers.centers), ari))
+        return tuple(found)
+
+    def _sigma_max(self, centers: SampleCenters, rho: float, way: SampleExtraction) -> float:
+        sq_radius = self._sq_radius(rho) if way == "residual" else math.inf
+        if len(centers.centers) == 0:
+            return 0.0
+        step = lloyd_part(self._judged, 0, self._points(centers), sq_radius)
+        sigmas = model_sigmas(step.part.sums, self._affine.scale, math.sqrt(sq_radius))
+        return float(sigmas.max())
+
+    def _histogram(self) -> Histogram:
+        candidates, rows = np.divmod(
+            np.arange(0, self._sq.size, max(1, self._sq.size // _HISTOGRAM_PAIRS)),
+            self._sq.shape[1],
+        )
+        apart = candidates != rows  # the candidates are the first of the rows
+        some = np.sqrt(self._sq[candidates[apart], rows[apart]].astype(np.float64))
+        return histogram_of(some, _HISTOGRAM_BINS)

@@ -1,0 +1,1 @@
+"""Distances: preprocessing maps, points, projections, pruning, nearest centers, cluster sums."""

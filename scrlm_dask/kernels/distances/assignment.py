@@ -1,0 +1,162 @@
+"""Nearest center of each row, or outlier: steps 14 to 21 of Algorithm 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.distances.cluster_sums import ClusterSums, sum_rows
+from scrlm_dask.kernels.distances.nearest_center import measure_rows, nearest_centers
+from scrlm_dask.kernels.distances.points import Points, exact_sq_distance, tiles, underflow
+from scrlm_dask.kernels.distances.projections import DENSE
+from scrlm_dask.kernels.distances.pruning import Prune, Pruned
+from scrlm_dask.kernels.jit import jit
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Where each row of a block belongs; distances in the model's space."""
+
+    labels: NDArray[np.int32]  # (rows,) OUTLIER if no center is closer than the radius
+    sq_distances: NDArray[np.float64]  # (rows,) to the nearest center; NaN where not looked for
+    second_sq_distances: NDArray[np.float64] | None  # (rows,) to the second-nearest, if asked for
+    pruned: Pruned = field(default_factory=Pruned)
+
+    @property
+    def distances(self) -> NDArray[np.float32]:
+        return np.sqrt(self.sq_distances).astype(np.float32)
+
+    @property
+    def margins(self) -> NDArray[np.float32] | None:
+        """How much farther the second-nearest center is: small where the label is a close call."""
+        if self.second_sq_distances is None:
+            return None
+        second = np.sqrt(self.second_sq_distances)
+        nearest = np.where(np.isfinite(self.sq_distances), np.sqrt(self.sq_distances), 0.0)
+        return (second - nearest).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class SummedAssignment:
+    """An assignment and what the mixture's parameters need of its rows."""
+
+    assignment: Assignment
+    sums: ClusterSums
+
+
+def assign_rows(
+    block: NDArray[Any],
+    centers: Points,
+    sq_radius: float,
+    *,
+    margins: bool = False,
+    prune: Prune = "auto",
+) -> Assignment:
+    """Label each row of a block (rows, p) with its nearest center (k, p), ties to the first.
+
+    With `margins` the second-nearest center is looked for, too, and how far outliers lie from the
+    nearest one. That leaves little to rule out, so every distance is taken.
+    """
+    if margins:
+        return _cut_off(_two_nearest(block, centers)[0], sq_radius)
+    found = nearest_centers(block, centers, sq_radius, prune)
+    sq_distances = measure_rows(block, found, centers)
+    sq_distances[~(sq_distances < sq_radius)] = np.nan
+    return _cut_off(Assignment(found.labels, sq_distances, None, found.pruned), sq_radius)
+
+
+def assign_and_sum(
+    block: NDArray[Any],
+    centers: Points,
+    sq_radius: float,
+    weights: NDArray[np.float64] | None = None,
+    *,
+    margins: bool = False,
+    prune: Prune = "auto",
+) -> SummedAssignment:
+    """`assign_rows`, and each cluster's sums. `weights` (rows,) says how much each row counts."""
+    if margins:
+        two, inv_norms = _two_nearest(block, centers)
+        summed = sum_rows(block, two.labels, inv_norms, centers, sq_radius, weights)
+        return SummedAssignment(_cut_off(two, sq_radius), summed.sums)
+    found = nearest_centers(block, centers, sq_radius, prune)
+    summed = sum_rows(block, found.labels, found.inv_norms, centers, sq_radius, weights)
+    assignment = Assignment(summed.labels, summed.sq_distances, None, found.pruned)
+    return SummedAssignment(assignment, summed.sums)
+
+
+def _cut_off(found: Assignment, sq_radius: float) -> Assignment:
+    """The same, rows outside the radius being outliers."""
+    inside = found.sq_distances < sq_radius  # NaN is not
+    return replace(found, labels=np.where(inside, found.labels, OUTLIER).astype(np.int32))
+
+
+def _two_nearest(block: NDArray[Any], centers: Points) -> tuple[Assignment, NDArray[np.float64]]:
+    """The nearest and the second-nearest center of each row, and 1 / |x| where that matters."""
+    labels, inv_norms = np.full(len(block), OUTLIER, np.int32), np.ones(len(block))
+    nearest, second = np.full(len(block), np.inf), np.full(len(block), np.inf)
+    for tile in tiles(block, centers):
+        here = slice(int(tile.positions[0]), int(tile.positions[-1]) + 1)
+        inv_norms[here] = tile.inv_norms
+        if len(centers.raw):
+            _label_two(
+                tile.products,
+                tile.raw,
+                tile.inv_norms,
+                tile.sq_norms,
+                centers.raw,
+                centers.inv_norms,
+                centers.sq_norms,
+                centers.scale,
+                centers.error_factor,
+                underflow(centers.raw.shape[1]),
+                labels[here],
+                nearest[here],
+                second[here],
+            )
+    pairs = len(block) * len(centers.raw)
+    return Assignment(labels, nearest, second, Pruned({str(DENSE): 1}, pairs, 0, pairs)), inv_norms
+
+
+@jit()
+def _label_two(  # type: ignore[no-untyped-def]
+    products,
+    raw,
+    inv_norms,
+    sq_norms,
+    c_raw,
+    c_inv_norms,
+    c_sq_norms,
+    scale,
+    error_factor,
+    floor,
+    labels,
+    nearest,
+    second,
+):
+    rows, k = products.shape
+    for i in range(rows):
+        # |c|^2 - 2 y.c ranks centers like the distance: its second least upper bound
+        best = runner_up = np.inf
+        for j in range(k):
+            error = error_factor * (sq_norms[i] + c_sq_norms[j]) + floor
+            upper = c_sq_norms[j] - 2.0 * products[i, j] + error
+            if upper < runner_up:
+                if upper < best:
+                    best, runner_up = upper, best
+                else:
+                    runner_up = upper
+        # whatever rounding could put among the first two is measured exactly
+        for j in range(k):
+            error = error_factor * (sq_norms[i] + c_sq_norms[j]) + floor
+            if c_sq_norms[j] - 2.0 * products[i, j] - error > runner_up:
+                continue
+            sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
+            if sq_dist < nearest[i]:
+                second[i], nearest[i], labels[i] = nearest[i], sq_dist, j
+            elif sq_dist < second[i]:
+                second[i] = sq_dist

@@ -1,0 +1,388 @@
+"""The nearest center of each row of a block, by shadows where they help.
+
+The nearest shadow is a good guess, and the distance to its center a bound: only centers whose
+shadows are nearer than that can be nearer themselves. With a radius, so are only those inside it,
+and a row with none of them is an outlier whatever its nearest center. Where centers lie far from
+each other, a row that is near to the guess is settled by that alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.distances.points import (
+    MappedRows,
+    Points,
+    Tile,
+    exact_sq_distance,
+    sq_distance,
+    sq_distance_error,
+    underflow,
+)
+from scrlm_dask.kernels.distances.preprocessing import native_float
+from scrlm_dask.kernels.distances.projections import ProjectedPoints, ProjectedRows, distance_bound
+from scrlm_dask.kernels.distances.pruning import Prune, Pruned, max_possible_points, prune_block
+from scrlm_dask.kernels.jit import jit
+
+_LANES = 128  # centers that are looked at side by side; each lane has its least value
+_LARGEST_HALF = 2.0**126
+_SPAN = 128  # features that are measured before it is asked whether that is enough
+_SLAB_ROWS = 8192  # converted at a time, where the block is of another type
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """Where the rows of a block belong."""
+
+    labels: NDArray[np.int32]  # (rows,) ties to the first; OUTLIER where none is inside the radius
+    inv_norms: NDArray[np.float64]  # (rows,) 1 / |x| where rows count at unit length, else 1
+    pruned: Pruned
+
+
+def nearest_centers(
+    block: NDArray[Any],
+    centers: Points,
+    sq_radius: float = math.inf,
+    prune: Prune = "auto",
+    held: NDArray[np.float32] | None = None,
+) -> Nearest:
+    """Label each row of a block (rows, p) with its nearest center (k, p).
+
+    A label may still be of a center outside the radius: whoever measures the distance will see.
+    `held` (rows, q) are the rows' coordinates along the centers' axes, if they are known.
+    """
+    search = _Search(centers, sq_radius, len(block))
+    pruned = prune_block(block, centers, prune, search, search, held)
+    return Nearest(search.labels, search.inv_norms, pruned)
+
+
+def measure_rows(block: NDArray[Any], nearest: Nearest, centers: Points) -> NDArray[np.float64]:
+    """Squared distance of each row to the center of its label (rows,); NaN for outliers."""
+    sq_distances = np.full(len(block), np.nan)
+    for first in range(0, len(block), _SLAB_ROWS):
+        here = slice(first, first + _SLAB_ROWS)
+        _measure_slab(
+            native_float(block[here]),
+            nearest.inv_norms[here],
+            centers.raw,
+            centers.inv_norms,
+            centers.scale,
+            nearest.labels[here],
+            sq_distances[here],
+        )
+    return sq_distances
+
+
+class _Search:
+    """The labels of a block as its tiles go by."""
+
+    def __init__(self, centers: Points, sq_radius: float, n_rows: int) -> None:
+        self._centers, self._sq_radius = centers, sq_radius
+        # none is infinite: centers so far away are nobody's nearest, whatever they are ranked by
+        self._halves = np.minimum(0.5 * centers.sq_norms, _LARGEST_HALF).astype(np.float32)
+        self._largest = float(centers.sq_norms.max(initial=0.0))
+        self._floor = underflow(centers.raw.shape[1])
+        self.labels, self.inv_norms = np.empty(n_rows, np.int32), np.empty(n_rows)
+
+    def survivors(
+        self, rows: MappedRows, seen: ProjectedRows, shadows: ProjectedPoints
+    ) -> NDArray[np.int64]:
+        """How many centers may be the nearest of each row."""
+        halves = self._halves - seen.products
+        guesses = halves.argmin(axis=1)
+        apart = rows.mapped - self._centers.mapped[guesses]
+        sq_guessed = np.einsum("ij,ij->i", apart, apart, dtype=np.float64)
+        within = distance_bound(np.minimum(sq_guessed, self._sq_radius), seen.errors)
+        slack = shadows.error_factor * (rows.sq_norms + self._largest)
+        limits = 0.5 * (within + slack - rows.sq_norms)
+        return np.asarray(np.count_nonzero(halves <= limits[:, None], axis=1))
+
+    def is_settled(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.bool_]:
+        return np.asarray(self._settled(rows, seen) != OUTLIER)
+
+    def settle(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.int64]:
+        """Label the rows that lie nearer to some center than any other center can."""
+        labels = self._settled(rows, seen)
+        self._keep(rows, labels)
+        return np.flatnonzero(labels == OUTLIER)
+
+    def _settled(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.int32]:
+        """Labels (rows,) of those, OUTLIER for the others."""
+        labels = np.empty(len(rows.raw), np.int32)
+        _label_settled(
+            seen.products,
+            self._halves,
+            rows.mapped,
+            rows.sq_norms,
+            self._centers.mapped,
+            self._centers.sq_norms,
+            self._centers.half_gaps,
+            labels,
+        )
+        return labels
+
+    def add(self, tile: Tile) -> None:
+        """Label rows by their whole products."""
+        labels = np.full(len(tile.raw), OUTLIER, np.int32)
+        if tile.products.shape[1] == 0:
+            return self._keep(tile, labels)
+        _label_tile(
+            tile.products,
+            self._halves,
+            self._centers.error_factor * (tile.sq_norms + self._largest) + self._floor,
+            labels,
+            *self._pairs(tile),
+        )
+        return self._keep(tile, labels)
+
+    def add_near(
+        self, rows: MappedRows, seen: ProjectedRows, shadows: ProjectedPoints
+    ) -> tuple[NDArray[np.int64], int]:
+        """Label rows by the centers that their shadows leave open.
+
+        Returns the rows with too many of them, which have no label yet, and how many such pairs
+        there were for the others.
+        """
+        labels, hard = np.empty(len(seen.which), np.int32), np.empty(len(seen.which), np.int64)
+        n_hard, finished = _label_near(
+            seen.which,
+            seen.products,
+            self._halves,
+            seen.errors,
+            shadows.error_factor * (rows.sq_norms + self._largest) + self._floor,
+            rows.mapped,
+            self._centers.mapped,
+            self._centers.sq_norms,
+            self._sq_radius,
+            max_possible_points(len(self._halves)),
+            labels,
+            hard,
+            *self._pairs(rows),
+        )
+        self._keep(rows, labels, seen.which)
+        return hard[:n_hard], finished
+
+    def _keep(
+        self, rows: MappedRows, labels: NDArray[np.int32], which: NDArray[np.int64] | None = None
+    ) -> None:
+        """Labels of the rows, or of `which`, by their place among them."""
+        here = rows.positions if which is None else rows.positions[which]
+        self.labels[here] = labels
+        self.inv_norms[rows.positions] = rows.inv_norms
+
+    def _pairs(self, rows: MappedRows) -> tuple[Any, ...]:
+        """What a compiled kernel needs to measure pairs exactly."""
+        centers = self._centers
+        return (
+            rows.raw,
+            rows.inv_norms,
+            rows.sq_norms,
+            centers.raw,
+            centers.inv_norms,
+            centers.scale,
+        )
+
+
+@jit()
+def _label_tile(  # type: ignore[no-untyped-def]
+    products, c_halves, errors, labels, raw, inv_norms, sq_norms, c_raw, c_inv_norms, scale
+):
+    rows, k = products.shape
+    minima = np.empty(min(k, _LANES), np.float32)
+    near = np.empty(k, np.int32)
+    for i in range(rows):
+        least = _lane_minima(products[i], c_halves, minima)
+        # all that rounding could put first
+        limit = np.float32(least + errors[i])
+        count = _select_within(products[i], c_halves, minima, limit, near)
+        labels[i] = _first_of(near[:count], raw[i], inv_norms[i], c_raw, c_inv_norms, scale)
+
+
+@jit()
+def _label_settled(  # type: ignore[no-untyped-def]
+    products, c_halves, mapped, sq_norms, c_mapped, c_sq_norms, half_gaps, labels
+):
+    rows, k = products.shape
+    minima = np.empty(min(k, _LANES), np.float32)
+    near = np.empty(k, np.int32)
+    for i in range(rows):
+        guess = _first_least(products[i], c_halves, minima, near)
+        bound = half_gaps[guess] * half_gaps[guess]
+        sq_sum = sq_norms[i] + c_sq_norms[guess]
+        sq_dist = _sq_distance_up_to(mapped[i], c_mapped[guess], bound, sq_sum)
+        error = sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
+        labels[i] = guess if sq_dist + error < bound else OUTLIER
+
+
+@jit()
+def _first_least(products, c_halves, minima, near):  # type: ignore[no-untyped-def]
+    """The center whose |c|^2 / 2 - y.c is least, ties to the first; fills the lanes' minima."""
+    least = _lane_minima(products, c_halves, minima)
+    return near[: _select_within(products, c_halves, minima, least, near)].min()
+
+
+@jit()
+def _label_near(  # type: ignore[no-untyped-def]
+    which,
+    products,
+    c_halves,
+    shadow_errors,
+    errors,
+    mapped,
+    c_mapped,
+    c_sq_norms,
+    sq_radius,
+    most,
+    labels,
+    hard,
+    raw,
+    inv_norms,
+    sq_norms,
+    c_raw,
+    c_inv_norms,
+    scale,
+):
+    rows, k = products.shape
+    minima = np.empty(min(k, _LANES), np.float32)
+    near = np.empty(k, np.int32)
+    least_distances = np.empty(k)
+    n_hard = finished = 0
+    for seen in range(rows):
+        i = which[seen]
+        labels[seen] = OUTLIER
+        guess = _first_least(products[seen], c_halves, minima, near)
+        nearest = sq_radius
+        limit = _limit(nearest, shadow_errors[seen], errors[i], sq_norms[i])
+        if c_halves[guess] - products[seen, guess] > limit:
+            continue
+        sq_sum = sq_norms[i] + c_sq_norms[guess]
+        sq_dist = _sq_distance_up_to(mapped[i], c_mapped[guess], nearest, sq_sum)
+        error = sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
+        least_guessed = sq_dist - error
+        nearest = min(nearest, sq_dist + error)
+        limit = _limit(nearest, shadow_errors[seen], errors[i], sq_norms[i])
+        count = _select_within(products[seen], c_halves, minima, limit, near)
+        if count > most:
+            hard[n_hard] = i
+            n_hard += 1
+            continue
+        finished += count
+        for s in range(count):
+            if near[s] == guess:
+                least_distances[s] = least_guessed
+                continue
+            sq_sum = sq_norms[i] + c_sq_norms[near[s]]
+            sq_dist = _sq_distance_up_to(mapped[i], c_mapped[near[s]], nearest, sq_sum)
+            error = sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
+            least_distances[s] = sq_dist - error
+            # one that was not measured to its end is farther than this anyway
+            nearest = min(nearest, sq_dist + error)
+        # those that rounding could put first stay
+        kept = 0
+        for s in range(count):
+            if least_distances[s] <= nearest:
+                near[kept] = near[s]
+                kept += 1
+        if kept > 0:
+            labels[seen] = _first_of(near[:kept], raw[i], inv_norms[i], c_raw, c_inv_norms, scale)
+    return n_hard, finished
+
+
+@jit()
+def _sq_distance_up_to(y, c, bound, sq_sum):  # type: ignore[no-untyped-def]
+    """`sq_distance`, or as much of it as shows that the two are surely farther apart."""
+    # twice the error there is more than the error of what exceeds the bound by so much; beyond that
+    # the bound is finer than float32, and all of it is measured
+    error = sq_distance_error(bound, sq_sum, y.shape[0])
+    enough = bound + 2.0 * error if 2.0 * error <= bound else np.inf
+    total = 0.0
+    for first in range(0, y.shape[0], _SPAN):
+        here = slice(first, min(first + _SPAN, y.shape[0]))
+        total += np.float64(sq_distance(y[here], c[here]))
+        if total > enough:
+            break
+    return total
+
+
+@jit()
+def _measure_slab(  # type: ignore[no-untyped-def]
+    raw, inv_norms, c_raw, c_inv_norms, scale, labels, sq_distances
+):
+    for i in range(len(labels)):
+        k = labels[i]
+        if k != OUTLIER:
+            sq_distances[i] = exact_sq_distance(
+                raw[i], inv_norms[i], c_raw[k], c_inv_norms[k], scale
+            )
+
+
+@jit()
+def _first_of(near, x, inv_norm, c_raw, c_inv_norms, scale):  # type: ignore[no-untyped-def]
+    """The nearest of some centers, ties to the first."""
+    label = near[0]
+    if len(near) > 1:
+        nearest = np.inf
+        for j in near:
+            sq_dist = exact_sq_distance(x, inv_norm, c_raw[j], c_inv_norms[j], scale)
+            if sq_dist < nearest or (sq_dist == nearest and j < label):
+                label, nearest = j, sq_dist
+    return label
+
+
+@jit()
+def _limit(sq_dist, shadow_error, error, sq_norm):  # type: ignore[no-untyped-def]
+    """What |c|^2 / 2 - y.c of shadows exceeds only if the pair is surely farther apart."""
+    within = math.sqrt(sq_dist) + shadow_error
+    return np.float32(0.5 * (within * within + error - sq_norm))
+
+
+@jit()
+def _lane_minima(products, c_halves, minima):  # type: ignore[no-untyped-def]
+    """|c|^2 / 2 - y.c ranks centers like their distance: its least value, and each lane's.
+
+    Lane l has the centers l, l + lanes, l + 2 lanes and so on.
+    """
+    lanes = minima.shape[0]
+    for lane in range(lanes):
+        minima[lane] = c_halves[lane] - products[lane]
+    for first in range(lanes, products.shape[0], lanes):
+        _lower(minima, products[first : first + lanes], c_halves[first : first + lanes])
+    least = minima[0]
+    for lane in range(1, lanes):
+        least = min(minima[lane], least)
+    return least
+
+
+@jit()
+def _lower(minima, products, c_halves):  # type: ignore[no-untyped-def]
+    """Keep the lesser of both in every lane."""
+    for lane in range(products.shape[0]):
+        value, least = c_halves[lane] - products[lane], minima[lane]
+        # By arithmetic, as LLVM compares one at a time what it is told to choose from. One of the
+        # terms is 0, and both numbers are finite, so nothing is rounded.
+        lower = np.float32(value < least)
+        minima[lane] = lower * value + (np.float32(1.0) - lower) * least
+
+
+@jit()
+def _select_within(products, c_halves, minima, limit, near):  # type: ignore[no-untyped-def]
+    """Centers whose |c|^2 / 2 - y.c is no more than the limit, into `near`; returns how many.
+
+    They come lane by lane.
+    """
+    k, lanes = products.shape[0], minima.shape[0]
+    count = 0
+    for lane in range(lanes):
+        if minima[lane] > limit:
+            continue
+        for j in range(lane, k, lanes):
+            if c_halves[j] - products[j] <= limit:
+                near[count] = j
+                count += 1
+    return count

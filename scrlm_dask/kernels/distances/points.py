@@ -1,0 +1,289 @@
+"""Rows and points mapped into the model's space, and how far apart they are.
+
+Distances come from one float32 matrix product, |y|^2 + |c|^2 - 2 y.c, which is fast and rounds.
+Whoever decides something by such a distance (inside the radius or not, this center or that one)
+uses `error_factor` to tell the pairs that rounding could decide, and asks
+`exact_sq_distance` for those few. So labels and neighbour counts do not depend on how rows were
+cut into tiles and blocks, nor on the BLAS.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import NonFiniteRowError
+from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray, native_float
+from scrlm_dask.kernels.jit import jit
+
+UNIT_ROUNDOFF = 2.0**-24  # of float32
+LEAST_FLOAT = 2.0**-126  # below it float32 loses digits, and some processors all of them
+LARGEST_SQ_NORM = 2.0**120  # two such rows have a product that float32 can hold
+_TILE_BYTES = 16 * 2**20
+_MIN_TILE_ROWS, _MAX_TILE_ROWS = 128, 1024
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Principal axes, strongest first, and where points lie along them."""
+
+    directions: NDArray[np.float32]  # (p, q) orthonormal
+    coordinates: NDArray[np.float32]  # (k, q)
+    origin: NDArray[np.float64]  # (p,) from where coordinates of rows that are held are counted
+
+
+@dataclass(frozen=True)
+class Points:
+    """k points (candidates or centers) ready to be compared with rows.
+
+    The mapped points are moved by `shift`, their own mean, as the rows will be: distances do not
+    change and the float32 product does not cancel when the data lies far from the origin.
+    """
+
+    raw: FloatArray  # (k, p) in input units
+    inv_norms: NDArray[np.float64]  # (k,) 1 / |x| where the map asks for unit length, else 1
+    mapped: NDArray[np.float32]  # (k, p)
+    sq_norms: NDArray[np.float64]  # (k,) of mapped
+    shift: NDArray[np.float64]  # (p,)
+    scale: NDArray[np.float64]  # (p,)
+    unit_length: bool
+    axes: Axes | None = None  # where many rows will come
+    half_gaps: NDArray[np.float64] | None = None  # (k,) of centers that rows will be labelled by
+
+    @property
+    def error_factor(self) -> float:
+        """Bound e with |float32 squared distance - true one| <= e * (|y|^2 + |c|^2).
+
+        p roundings in the product, a few more in the map and the norms.
+        """
+        return (len(self.scale) + 24) * UNIT_ROUNDOFF
+
+
+@dataclass(frozen=True)
+class MappedRows:
+    """Some rows of a block, mapped like the points."""
+
+    positions: NDArray[np.int64]  # (rows,) in the block
+    raw: FloatArray  # (rows, p)
+    inv_norms: NDArray[np.float64]  # (rows,)
+    sq_norms: NDArray[np.float64]  # (rows,) of mapped
+    mapped: NDArray[np.float32]  # (rows, p)
+    # (rows, q) along the points' first axes, where they are known already
+    coordinates: NDArray[np.float32] | None = field(default=None, kw_only=True)
+
+    def take(self, which: NDArray[np.int64]) -> MappedRows:
+        """A copy of those rows, by their place among these."""
+        return MappedRows(
+            self.positions[which],
+            self.raw[which],
+            self.inv_norms[which],
+            self.sq_norms[which],
+            self.mapped[which],
+            coordinates=None if self.coordinates is None else self.coordinates[which],
+        )
+
+
+@dataclass(frozen=True)
+class Tile(MappedRows):
+    """Rows and their products with the points."""
+
+    products: NDArray[np.float32]  # (rows, k)
+
+
+def prepare_points(raw: NDArray[Any], affine: AffineMap) -> Points:
+    """Map points (k, p), given in input units, into the space of `affine`."""
+    raw = native_float(raw)
+    inv_norms = inverse_norms(raw, affine.unit_length)
+    # einsum converts piece by piece: no float64 copy of the points
+    shift = np.einsum("i,ij->j", inv_norms, raw, dtype=np.float64) / max(len(raw), 1)
+    mapped = np.empty(raw.shape, np.float32)
+    sq_norms = np.empty(len(raw))
+    _map_rows(raw, inv_norms, shift, affine.scale, mapped, sq_norms)
+    return Points(raw, inv_norms, mapped, sq_norms, shift, affine.scale, affine.unit_length)
+
+
+def tiles(block: NDArray[Any], points: Points) -> Iterator[Tile]:
+    """The rows of a block (rows, p) and their products, small enough to stay in cache.
+
+    Tiles share their buffers: one is good until the next one is asked for.
+    """
+    products = np.empty((tile_rows(len(points.mapped)), len(points.mapped)), np.float32)
+    for rows in map_rows(block, points):
+        yield with_products(rows, points, products[: len(rows.raw)])
+
+
+def with_products(rows: MappedRows, points: Points, out: NDArray[np.float32] | None = None) -> Tile:
+    products = np.matmul(rows.mapped, points.mapped.T, out=out)
+    return Tile(rows.positions, rows.raw, rows.inv_norms, rows.sq_norms, rows.mapped, products)
+
+
+def map_rows(
+    block: NDArray[Any], points: Points, held: NDArray[np.float32] | None = None
+) -> Iterator[MappedRows]:
+    """Cut a block (rows, p) into pieces of `tile_rows` and map them like the points.
+
+    They share one buffer: a piece is good until the next one is asked for. Raises
+    `NonFiniteRowError` at the first row that holds NaN or infinity. `held` (rows, q) are the rows'
+    coordinates, as `project_rows` gives them.
+    """
+    k, p = points.mapped.shape
+    height = tile_rows(k)
+    mapped = np.empty((min(height, len(block)), p), np.float32)
+    moved = None if held is None else move_origin(points, held.shape[1])
+    for start in range(0, len(block), height):
+        rows = map_like(block[start : start + height], points, start, mapped)
+        usable = rows.sq_norms < LARGEST_SQ_NORM  # NaN is not less, either
+        if not usable.all():
+            raise NonFiniteRowError(start + int(np.argmin(usable)))
+        yield rows if held is None or moved is None else with_coordinates(rows, held, moved)
+
+
+def project_rows(block: NDArray[Any], points: Points, n_axes: int) -> NDArray[np.float32]:
+    """Coordinates (rows, n_axes) of a block (rows, p) along the points' first axes.
+
+    They are counted from the axes' origin, so that they hold for other points with these axes, too.
+    """
+    assert points.axes is not None
+    directions = np.ascontiguousarray(points.axes.directions[:, :n_axes])
+    coordinates = np.empty((len(block), directions.shape[1]), np.float32)
+    moved = move_origin(points, directions.shape[1])
+    for rows in map_rows(block, points):
+        here = slice(int(rows.positions[0]), int(rows.positions[-1]) + 1)
+        coordinates[here] = rows.mapped @ directions - moved
+    return coordinates
+
+
+def move_origin(points: Points, n_axes: int) -> NDArray[np.float32]:
+    """Where the axes' origin lies along the first of them (n_axes,), seen from these points."""
+    assert points.axes is not None
+    apart = (points.axes.origin - points.shift) * points.scale
+    return np.asarray(apart @ points.axes.directions[:, :n_axes], np.float32)
+
+
+def with_coordinates(
+    rows: MappedRows, held: NDArray[np.float32], moved: NDArray[np.float32]
+) -> MappedRows:
+    """The rows with those of the held coordinates (n, q) that are theirs.
+
+    `moved` (q,) is where `origin_moved` says that their origin lies.
+    """
+    return replace(rows, coordinates=held[rows.positions] + moved)
+
+
+def map_like(
+    x: NDArray[Any], points: Points, start: int = 0, out: NDArray[np.float32] | None = None
+) -> MappedRows:
+    """Rows (rows, p), which begin at position `start` of their block, in the points' space."""
+    raw = native_float(x)
+    inv_norms = inverse_norms(raw, points.unit_length)
+    sq_norms = np.empty(len(raw))
+    mapped = np.empty(raw.shape, np.float32) if out is None else out[: len(raw)]
+    _map_rows(raw, inv_norms, points.shift, points.scale, mapped, sq_norms)
+    positions = np.arange(start, start + len(raw), dtype=np.int64)
+    return MappedRows(positions, raw, inv_norms, sq_norms, mapped)
+
+
+def tile_rows(n_points: int) -> int:
+    """Rows of a tile: its products stay near the cache, and the product call stays efficient."""
+    fitting = _TILE_BYTES // (4 * max(n_points, 1))
+    return max(_MIN_TILE_ROWS, min(_MAX_TILE_ROWS, fitting))
+
+
+def underflow(n_features: int) -> float:
+    """What a product of so many terms may be off because numbers are too small for float32."""
+    return (n_features + 64.0) * LEAST_FLOAT
+
+
+def inverse_norms(raw: FloatArray, unit_length: bool) -> NDArray[np.float64]:
+    """1 / |x| of each row (rows, p); 1 for rows of zeros and where unit length is not asked."""
+    if not unit_length:
+        return np.ones(len(raw))
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.sqrt(np.einsum("ij,ij->i", raw, raw, dtype=np.float64))
+    # a row whose square overflows has no direction left: NaN, which the tile will refuse
+    norms = np.where(np.isfinite(norms), norms, np.nan)
+    return np.asarray(1.0 / np.where(norms == 0.0, 1.0, norms))
+
+
+def squared_radius(rho: float, F: float, n_features: int) -> float:
+    """R^2 = rho^2 p F: outside it the robust loss is zero."""
+    return rho * rho * F * n_features
+
+
+def radius(rho: float, F: float, n_features: int) -> float:
+    return math.sqrt(squared_radius(rho, F, n_features))
+
+
+@jit("reassoc", "contract")
+def _map_rows(raw, inv_norms, shift, scale, mapped, sq_norms):  # type: ignore[no-untyped-def]
+    # float64 until the last step: a large offset of the data is gone before anything is rounded
+    for i in range(raw.shape[0]):
+        total = 0.0
+        for j in range(raw.shape[1]):
+            value = np.float32((raw[i, j] * inv_norms[i] - shift[j]) * scale[j])
+            mapped[i, j] = value
+            total += np.float64(value) * np.float64(value)
+        sq_norms[i] = total
+
+
+@jit("reassoc", "contract")
+def exact_sq_distance(x, x_inv_norm, c, c_inv_norm, scale):  # type: ignore[no-untyped-def]
+    """Squared distance of a raw row and a raw point in the model's space, in float64."""
+    total = 0.0
+    for j in range(x.shape[0]):
+        d = (x[j] * x_inv_norm - c[j] * c_inv_norm) * scale[j]
+        total += d * d
+    return total
+
+
+@jit("reassoc", "contract")
+def sq_distance(y, c):  # type: ignore[no-untyped-def]
+    """Squared distance of two mapped vectors (p,): float32, but nothing cancels."""
+    total = np.float32(0.0)
+    for j in range(y.shape[0]):
+        d = y[j] - c[j]
+        total += d * d
+    return total
+
+
+@jit()
+def sq_distance_error(sq_dist, sq_sum, n_features):  # type: ignore[no-untyped-def]
+    """Bound on how far `sq_distance` is off; `sq_sum` is the sum of both squared norms.
+
+    Each square and each sum rounds, and so did each vector when it was mapped.
+    """
+    rounded = (n_features + 4.0) * sq_dist + 8.0 * math.sqrt(sq_sum * max(sq_dist, 0.0))
+    rounded += 8.0 * UNIT_ROUNDOFF * sq_sum
+    return UNIT_ROUNDOFF * rounded + (n_features + 64.0) * LEAST_FLOAT
+
+
+@jit()
+def select_above(products, bound, halves, maybe, near):  # type: ignore[no-untyped-def]
+    """Points j with products[j] > bound + halves[j], into `near`; returns how many.
+
+    `maybe` has a byte a point, filled up with zeros to a multiple of eight, and `near` has room
+    for one more than that.
+    """
+    for j in range(products.shape[0]):
+        maybe[j] = products[j] > bound + halves[j]
+    return select_marked(maybe, near)
+
+
+@jit()
+def select_marked(maybe, near):  # type: ignore[no-untyped-def]
+    """Points whose byte is 1, into `near`; returns how many."""
+    # eight at a time: nearly all are 0
+    eights = maybe.view(np.uint64)
+    count = 0
+    for eight in range(len(eights)):
+        if eights[eight] == 0:
+            continue
+        for j in range(8 * eight, 8 * eight + 8):
+            near[count] = j
+            count += maybe[j]
+    return count

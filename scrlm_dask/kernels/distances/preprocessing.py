@@ -1,0 +1,135 @@
+"""The affine map that carries input features into the model's space, and its statistics.
+
+y = (u(x) - shift) * scale, with u(x) = x / |x| for unit length and u(x) = x otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import NonFiniteRowError
+from scrlm_dask.kernels.jit import jit
+
+FloatArray = NDArray[np.float32] | NDArray[np.float64]
+Preprocess = Literal["none", "center", "standardize", "scale", "l2"]
+PREPROCESS_KINDS: tuple[str, ...] = get_args(Preprocess)
+
+_TILE_ROWS = 512
+
+
+@dataclass(frozen=True)
+class AffineMap:
+    """What happens to a row before distances are taken; saved with the model."""
+
+    kind: Preprocess
+    shift: NDArray[np.float64]  # (p,)
+    scale: NDArray[np.float64]  # (p,)
+
+    @property
+    def unit_length(self) -> bool:
+        return self.kind == "l2"
+
+    @property
+    def n_features(self) -> int:
+        return len(self.scale)
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, mean and sum of squared deviations of each feature: a mergeable part."""
+
+    count: int
+    mean: NDArray[np.float64]  # (p,)
+    m2: NDArray[np.float64]  # (p,)
+
+
+def needs_moments(kind: Preprocess) -> bool:
+    return kind in ("center", "standardize", "scale")
+
+
+def block_moments(block: NDArray[Any]) -> Moments:
+    """Moments of a block (rows, p), tile by tile so that no float64 copy of it is made.
+
+    Raises `NonFiniteRowError` where there is NaN, infinity or a number whose square overflows.
+    """
+    total = Moments(0, np.zeros(block.shape[1]), np.zeros(block.shape[1]))
+    for start in range(0, len(block), _TILE_ROWS):
+        tile = native_float(block[start : start + _TILE_ROWS])
+        mean, m2 = _two_pass(tile)
+        if not np.isfinite(m2).all():
+            raise NonFiniteRowError(start + int(np.argmax(_badness(tile))))
+        total = merge_moments(total, Moments(len(tile), mean, m2))
+    return total
+
+
+def native_float(x: NDArray[Any]) -> FloatArray:
+    """x as C-ordered native float32, or float64 if it has more than float32 can hold.
+
+    Numba knows neither float16 nor foreign byte orders.
+    """
+    if x.dtype.itemsize > 4:
+        return np.ascontiguousarray(x, dtype=np.float64)
+    return np.ascontiguousarray(x, dtype=np.float32)
+
+
+def _badness(tile: FloatArray) -> NDArray[np.float64]:
+    """(rows,) infinite for rows that are not finite, else their largest number."""
+    largest = np.abs(tile).max(axis=1).astype(np.float64)
+    return np.where(np.isfinite(largest), largest, np.inf)
+
+
+def merge_moments(a: Moments, b: Moments) -> Moments:
+    """Chan's update: safe where sum(x^2) - n mean^2 would cancel."""
+    count = a.count + b.count
+    if count == 0:
+        return a
+    delta = b.mean - a.mean
+    mean = a.mean + delta * (b.count / count)
+    m2 = a.m2 + b.m2 + delta * delta * (a.count * b.count / count)
+    return Moments(count, mean, m2)
+
+
+def fit_map(kind: Preprocess, n_features: int, moments: Moments | None) -> AffineMap:
+    """The map of the given kind; `moments` of all rows are needed as `needs_moments` says."""
+    zero, one = np.zeros(n_features), np.ones(n_features)
+    if moments is None:
+        return AffineMap(kind, zero, one)
+    if kind == "center":
+        return AffineMap(kind, moments.mean, one)
+    variance = np.where(is_constant(moments), 0.0, moments.m2 / moments.count)
+    if kind == "standardize":
+        return AffineMap(kind, moments.mean, _inverse_deviation(variance))
+    # one factor for all features, so that their proportions stay as they are
+    return AffineMap(kind, zero, np.full(n_features, _inverse_deviation(variance.mean())))
+
+
+def _inverse_deviation(variance: Any) -> NDArray[np.float64]:
+    # a constant feature separates nothing: any finite factor will do
+    return np.asarray(1.0 / np.sqrt(np.where(variance > 0.0, variance, 1.0)))
+
+
+def is_constant(moments: Moments) -> NDArray[np.bool_]:
+    """Features whose variance is no more than what rounding leaves of a constant."""
+    eps = float(np.finfo(np.float64).eps)
+    # sums are no longer than a tile before they are merged, so that is how far errors grow
+    return np.asarray(moments.m2 / moments.count <= (_TILE_ROWS * eps * moments.mean) ** 2)
+
+
+@jit()
+def _two_pass(tile):  # type: ignore[no-untyped-def]
+    rows, p = tile.shape
+    mean, m2 = np.zeros(p), np.zeros(p)
+    for i in range(rows):
+        for j in range(p):
+            mean[j] += tile[i, j]
+    for j in range(p):
+        mean[j] /= rows
+    for i in range(rows):
+        for j in range(p):
+            d = tile[i, j] - mean[j]
+            m2[j] += d * d
+    return mean, m2

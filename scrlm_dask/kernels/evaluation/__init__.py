@@ -1,0 +1,1 @@
+"""Scores against true labels, and the rows and pairs that describe centers."""

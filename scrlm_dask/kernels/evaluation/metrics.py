@@ -1,0 +1,260 @@
+"""How well labels agree with a known truth: accuracy, purity, NMI, ARI and outlier scores.
+
+All of them are functions of one table, how many rows carry each pair (truth, label). It is sparse
+and it adds up, so rows can be counted block by block. -1 is the outlier, in truth and in labels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import linear_sum_assignment
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.kernels import OUTLIER
+
+
+@dataclass(frozen=True)
+class Contingency:
+    """Rows counted by pair: three arrays (pairs,), pairs unique, sorted by truth, then label."""
+
+    truth_ids: NDArray[np.int64]
+    label_ids: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Agreement of labels with a truth.
+
+    n_clusters and n_classes do not count the outlier. `matching` holds label -> truth for every
+    cluster that shares rows with the class it is matched with.
+    """
+
+    accuracy: float
+    purity: float
+    nmi: float
+    ari: float
+    outlier_precision: float
+    outlier_recall: float
+    n_rows: int
+    n_clusters: int
+    n_classes: int
+    matching: dict[int, int]
+
+
+def contingency(truth: ArrayLike, labels: ArrayLike) -> Contingency:
+    """Count the pairs of one block, truth (rows,) and labels (rows,), integers of any value."""
+    truth_ids, label_ids = _integers("truth", truth), _integers("labels", labels)
+    if truth_ids.size != label_ids.size:
+        raise InputError(
+            f"truth has {truth_ids.size} rows but labels has {label_ids.size}; "
+            "pass both for the same rows, in the same order"
+        )
+    return _count(truth_ids, label_ids, np.ones(truth_ids.size, dtype=np.int64))
+
+
+def merge_contingency(a: Contingency, b: Contingency) -> Contingency:
+    """The counts over the rows of both parts; exact, so neither order nor grouping matters."""
+    return _count(
+        np.concatenate([a.truth_ids, b.truth_ids]),
+        np.concatenate([a.label_ids, b.label_ids]),
+        np.concatenate([a.counts, b.counts]),
+    )
+
+
+def scores(table: Contingency) -> Scores:
+    """Every score of a table that counts at least one row.
+
+    accuracy: rows right under the best one-to-one matching of clusters with classes, over all
+    rows; -1 matches only -1.
+    purity: each cluster's largest overlap with a class, plus outliers called outliers, over all
+    rows.
+    nmi, ari: as in scikit-learn (arithmetic mean), the outliers being a class of their own.
+    outlier_precision, outlier_recall: nan when nothing was called, or nothing is, an outlier.
+    """
+    if table.counts.size == 0:
+        raise InputError("the table counts 0 rows, but scores need at least 1; pass labelled rows")
+    n_rows = int(table.counts.sum())
+    called, is_outlier = table.label_ids == OUTLIER, table.truth_ids == OUTLIER
+    found = int(table.counts[called & is_outlier].sum())
+    inliers = _select(table, ~called & ~is_outlier)
+    matching, matched = _best_matching(inliers)
+    return Scores(
+        accuracy=(matched + found) / n_rows,
+        purity=(_largest_overlaps(inliers) + found) / n_rows,
+        nmi=_nmi(table),
+        ari=_ari(table),
+        outlier_precision=_ratio(found, int(table.counts[called].sum())),
+        outlier_recall=_ratio(found, int(table.counts[is_outlier].sum())),
+        n_rows=n_rows,
+        n_clusters=np.unique(table.label_ids[~called]).size,
+        n_classes=np.unique(table.truth_ids[~is_outlier]).size,
+        matching=matching,
+    )
+
+
+def with_outlier_cluster(table: Contingency) -> Contingency:
+    """The same rows, where the cluster that the outliers match best is called the outlier.
+
+    For methods that know no outliers and were given a cluster more: the outliers are a class of
+    the matching, which gives each class, this one too, at most one cluster.
+    """
+    is_outlier = table.truth_ids == OUTLIER
+    outlier_class = int(table.truth_ids.max(initial=0)) + 1
+    classes = np.where(is_outlier, outlier_class, table.truth_ids)
+    matching, _ = _best_matching(_count(classes, table.label_ids, table.counts))
+    matched = [label for label, truth in matching.items() if truth == outlier_class]
+    called = np.isin(table.label_ids, matched)
+    return _count(table.truth_ids, np.where(called, OUTLIER, table.label_ids), table.counts)
+
+
+def _integers(name: str, values: ArrayLike) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise InputError(
+            f"{name} has shape {array.shape}, but one value a row is needed; pass a 1-d array"
+        )
+    # an empty list is float64 to NumPy, and still a valid block of 0 rows
+    if array.size and not np.can_cast(array.dtype, np.int64):
+        raise InputError(
+            f"{name} is {array.dtype}, but integers that fit int64 are needed; "
+            f"use {name}.astype(np.int64) if its values are whole numbers"
+        )
+    return array.astype(np.int64, copy=False)
+
+
+def _count(
+    truth_ids: NDArray[np.int64], label_ids: NDArray[np.int64], counts: NDArray[np.int64]
+) -> Contingency:
+    """Sort the pairs and add up the counts of equal ones; all arrays (entries,)."""
+    order = np.lexsort((label_ids, truth_ids))
+    truth_ids, label_ids = truth_ids[order], label_ids[order]
+    is_first = np.ones(order.size, dtype=bool)
+    is_first[1:] = (truth_ids[1:] != truth_ids[:-1]) | (label_ids[1:] != label_ids[:-1])
+    starts = np.flatnonzero(is_first)
+    # reduceat, not bincount with weights: that one adds in float64, which is exact to 2^53 only
+    return Contingency(truth_ids[starts], label_ids[starts], np.add.reduceat(counts[order], starts))
+
+
+def _select(table: Contingency, keep: NDArray[np.bool_]) -> Contingency:
+    return Contingency(table.truth_ids[keep], table.label_ids[keep], table.counts[keep])
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else math.nan
+
+
+def _best_matching(inliers: Contingency) -> tuple[dict[int, int], int]:
+    """The one-to-one matching label -> truth with the most rows, and that number of rows."""
+    classes, rows = np.unique(inliers.truth_ids, return_inverse=True)
+    clusters, columns = np.unique(inliers.label_ids, return_inverse=True)
+    # float64: the solver converts to it anyway, and an int64 table would be held twice
+    overlaps = np.zeros((classes.size, clusters.size))
+    overlaps[rows, columns] = inliers.counts
+    pair_rows, pair_columns = linear_sum_assignment(overlaps, maximize=True)
+    matched = overlaps[pair_rows, pair_columns]
+    # the solver also pairs up what is left over, in an order that means nothing
+    real = matched > 0
+    matching = zip(
+        clusters[pair_columns[real]].tolist(), classes[pair_rows[real]].tolist(), strict=True
+    )
+    return dict(sorted(matching)), int(matched.sum())
+
+
+def _largest_overlaps(inliers: Contingency) -> int:
+    """The sum over clusters of the largest overlap with one class."""
+    clusters, columns = np.unique(inliers.label_ids, return_inverse=True)
+    largest = np.zeros(clusters.size, dtype=np.int64)
+    np.maximum.at(largest, columns, inliers.counts)
+    return int(largest.sum())
+
+
+def _marginal(
+    ids: NDArray[np.int64], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """Rows of each distinct id (ids,), and where each pair finds its own (pairs,)."""
+    distinct, index = np.unique(ids, return_inverse=True)
+    sizes = np.zeros(distinct.size, dtype=np.int64)
+    np.add.at(sizes, index, counts)
+    return sizes, index
+
+
+def _nmi(table: Contingency) -> float:
+    """Mutual information over the arithmetic mean of both entropies."""
+    class_sizes, rows = _marginal(table.truth_ids, table.counts)
+    cluster_sizes, columns = _marginal(table.label_ids, table.counts)
+    if class_sizes.size == cluster_sizes.size == 1:
+        return 1.0  # both say "all the same": 0/0, and full agreement
+    n_rows = int(table.counts.sum())
+    # a sum of logs, since the product of two sizes can leave int64
+    log_ratios = np.log(table.counts) + math.log(n_rows)
+    log_ratios -= np.log(class_sizes)[rows] + np.log(cluster_sizes)[columns]
+    mutual = float(np.sum(table.counts / n_rows * log_ratios))
+    mean_entropy = (_entropy(class_sizes / n_rows) + _entropy(cluster_sizes / n_rows)) / 2
+    # rounding may leave the exact range by an ulp
+    return min(max(mutual / mean_entropy, 0.0), 1.0)
+
+
+def _entropy(shares: NDArray[np.float64]) -> float:
+    return -float(np.sum(shares * np.log(shares)))
+
+
+def _ari(table: Contingency) -> float:
+    """Adjusted Rand index from the four counts of ordered pairs of rows."""
+    both = _sum_of_squares(table.counts)
+    only_class = _sum_of_squares(_marginal(table.truth_ids, table.counts)[0]) - both
+    only_cluster = _sum_of_squares(_marginal(table.label_ids, table.counts)[0]) - both
+    if only_class == only_cluster == 0:
+        return 1.0  # the same partition; with one row or one cluster the formula is 0/0
+    n_rows = int(table.counts.sum())
+    neither = n_rows * n_rows - only_class - only_cluster - both
+    together = both - n_rows  # without the pairs of a row with itself
+    agreement = 2 * (together * neither - only_class * only_cluster)
+    return agreement / (
+        (together + only_class) * (only_class + neither)
+        + (together + only_cluster) * (only_cluster + neither)
+    )
+
+
+def _sum_of_squares(values: NDArray[np.int64]) -> int:
+    """Exact: Python integers, for the square of 4e9 rows does not fit int64."""
+    return sum(value * value for value in values.tolist())
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Largest relative errors over the clusters that were matched with a true one."""
+
+    weights: float
+    sigmas: float
+
+
+def recovery(
+    table: Contingency,
+    result: Scores,
+    weights: NDArray[np.float64],
+    sigmas: NDArray[np.float64],
+    true_sigmas: NDArray[np.float64],
+) -> Recovery:
+    """Compare found weights and sigmas (k,) with the truth, as the scores matched them.
+
+    A cluster's true weight is its share of the rows that were drawn: the sample's own deviation
+    from the mixture's weights is no error of the fit.
+    """
+    if not result.matching:
+        return Recovery(float("nan"), float("nan"))
+    labels = np.array(list(result.matching), np.int64)
+    classes = np.array(list(result.matching.values()), np.int64)
+    shares = np.array([table.counts[table.truth_ids == c].sum() for c in classes]) / result.n_rows
+    return Recovery(
+        weights=_largest(weights[labels], shares),
+        sigmas=_largest(sigmas[labels], true_sigmas[classes]),
+    )
+
+
+def _largest(found: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
+    return float(np.max(np.abs(found / truth - 1.0)))

@@ -1,0 +1,1 @@
+"""k-means: Lloyd iterations and initialization."""

@@ -1,0 +1,235 @@
+"""k-means|| (Bahmani et al.): many starting points in few passes, thinned out afterwards."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels.distances.nearest_center import measure_rows, nearest_centers
+from scrlm_dask.kernels.distances.points import Points, prepare_points
+from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray, native_float
+from scrlm_dask.kernels.distances.pruning import prepare_with_axes
+from scrlm_dask.kernels.kmeans.lloyd import lloyd_part, move_centers
+from scrlm_dask.kernels.scrlm.extraction import extract_centers
+from scrlm_dask.kernels.scrlm.loss import Losses, loss_part, losses_of
+from scrlm_dask.kernels.scrlm.theory import required_sizes
+
+ROUNDS = 3
+
+
+OVERSAMPLING = 2  # l / k: points drawn in a round, on average, for each cluster asked for
+
+
+@dataclass(frozen=True)
+class RowCosts:
+    """How well each row of a block is served by the points drawn so far."""
+
+    sq_distances: NDArray[np.float64]  # (rows,) to the nearest one
+    nearest: NDArray[np.int64]  # (rows,) which one it is
+
+
+@dataclass(frozen=True)
+class DrawnRows:
+    """Rows drawn as points: a mergeable part."""
+
+    numbers: NDArray[np.int64]  # (m,) rising
+    raw: FloatArray  # (m, p)
+
+
+def row_costs(block: NDArray[Any], points: Points, first: int, before: RowCosts | None) -> RowCosts:
+    """Account for new points, numbered from `first` on; those drawn earlier win ties."""
+    found = nearest_centers(block, points)
+    sq_distances = measure_rows(block, found, points)
+    nearest = first + found.labels.astype(np.int64)
+    if before is None:
+        return RowCosts(sq_distances, nearest)
+    closer = sq_distances < before.sq_distances
+    return RowCosts(
+        np.where(closer, sq_distances, before.sq_distances),
+        np.where(closer, nearest, before.nearest),
+    )
+
+
+def draw_rows(
+    block: NDArray[Any],
+    start: int,
+    uniforms: NDArray[np.float64],
+    masses: NDArray[np.float64],
+    mean_draws: float,
+    potential: float,
+) -> DrawnRows:
+    """Draw each row by itself, with a chance in proportion to its mass times squared distance.
+
+    `masses` (rows,) are those products, `potential` their sum over all rows.
+    """
+    drawn = np.flatnonzero(uniforms * potential < mean_draws * masses)
+    return DrawnRows(start + drawn, native_float(block[drawn]))
+
+
+def merge_drawn(a: DrawnRows, b: DrawnRows) -> DrawnRows:
+    return DrawnRows(np.concatenate([a.numbers, b.numbers]), np.concatenate([a.raw, b.raw]))
+
+
+_F = 2.5
+
+
+LADDER_ROWS = 2**14  # rows among which the ladder's distances are looked for
+
+
+# Expected rows of a sample inside a radius, against those of a cluster of average size.
+RADIUS_LADDER = (0.125, 0.25, 0.5, 1.0, 2.0)
+
+
+PROBES = 512  # points whose distances to all others are taken together
+
+
+_SAMPLE_BYTES = 128 * 2**20
+
+
+_LEAST_CANDIDATES = 4096
+
+
+_PLUS_PLUS_ROWS_A_CLUSTER, _PLUS_PLUS_LEAST_ROWS = 10, 10_000
+
+
+@dataclass(frozen=True)
+class SampleSizes:
+    """Rows that an SCRLM start looks at."""
+
+    judged: int  # rows over which the loss is taken
+    candidates: int  # of them, tried as centers
+    held_out: int  # other rows, on which the choice of the radius is made
+
+
+@dataclass(frozen=True)
+class Start:
+    """Centers to begin from, and how good they are on rows they have not seen."""
+
+    centers: NDArray[np.float64]  # (k, p) in input units
+    rho: float
+    extracted: int  # centers that SCRLM found; the rest came by k-means++
+    mean_sq_distance: float
+
+
+def plus_plus(
+    points: Points,
+    n_clusters: int,
+    rng: np.random.Generator,
+    weights: NDArray[np.float64] | None = None,
+    begin: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64]:
+    """k-means++ (Arthur & Vassilvitskii), the best of a few draws each time as scikit-learn does.
+
+    Positions of `n_clusters` points; `begin` are positions that are chosen already. Where fewer
+    points differ than are asked for, the first ones not chosen yet fill up.
+    """
+    n = len(points.raw)
+    masses = np.ones(n) if weights is None else weights
+    picks = [] if begin is None else [int(i) for i in begin]
+    if not picks:
+        picks.append(int(rng.choice(n, p=masses / masses.sum())))
+    closest = np.full(n, np.inf)
+    for some in range(0, len(picks), PROBES):
+        near = _sq_distances(points, np.array(picks[some : some + PROBES])).min(axis=0)
+        closest = np.minimum(closest, near)
+    draws = 2 + int(math.log(n_clusters))
+    while len(picks) < n_clusters:
+        reach = np.cumsum(masses * closest)
+        if not reach[-1] > 0.0:
+            break  # every point lies on a chosen one
+        drawn = np.searchsorted(reach, rng.random(draws) * reach[-1], side="right")
+        drawn = np.minimum(drawn, n - 1)
+        rivals = np.minimum(closest, _sq_distances(points, drawn))
+        best = int(np.argmin(rivals @ masses))
+        closest = rivals[best]
+        closest[drawn[best]] = 0.0
+        picks.append(int(drawn[best]))
+    missing = n_clusters - len(picks)
+    return np.array(picks + _others(n, picks)[:missing], np.int64)
+
+
+def plus_plus_sample_rows(n_rows: int, n_clusters: int) -> int:
+    """Rows that k-means++ looks at: on all of them it would be a pass for every cluster."""
+    return min(n_rows, max(_PLUS_PLUS_LEAST_ROWS, _PLUS_PLUS_ROWS_A_CLUSTER * n_clusters))
+
+
+def scrlm_sample_sizes(n_rows: int, n_features: int, n_clusters: int) -> SampleSizes:
+    """As many rows as the theory asks to find so many clusters, within bounds on memory and time.
+
+    Held-out rows are as many as the candidates, as far as there are rows.
+    """
+    fitting = max(2 * n_clusters, _SAMPLE_BYTES // (4 * n_features))
+    judged = min(n_rows, fitting, max(_LEAST_CANDIDATES, required_sizes(n_clusters).n_rows))
+    candidates = min(judged, max(_LEAST_CANDIDATES, 4 * n_clusters))
+    return SampleSizes(judged, candidates, min(n_rows - judged, candidates))
+
+
+def radius_ladder(sample: Points, n_clusters: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Squared radii to try (rising): a row has so and so many of the sample's rows inside them.
+
+    In k clusters of equal size a row has one k-th of the rows around it, whatever their scale.
+    """
+    probes = rng.permutation(len(sample.raw))[:PROBES]
+    sq = np.sort(_sq_distances(sample, probes), axis=None)[len(probes) :]  # not to themselves
+    shares = np.minimum(np.array(RADIUS_LADDER) / n_clusters, 0.5)
+    ladder = np.quantile(sq, shares) if len(sq) else np.zeros(0)
+    return np.unique(ladder[ladder > 0.0])
+
+
+def radius_losses(
+    judged: FloatArray, n_candidates: int, affine: AffineMap, sq_radii: NDArray[np.float64]
+) -> tuple[Losses, ...]:
+    """Losses of the first `n_candidates` rows (judged, p) over all of them, a radius each."""
+    rows = np.arange(len(judged), dtype=np.int64)
+    candidates = prepare_with_axes(judged[:n_candidates], affine)
+    radii = sq_radii.tolist()
+    part = loss_part(judged, rows, candidates, rows[:n_candidates], radii)
+    return losses_of(part, radii, _F)
+
+
+def scrlm_start(
+    judged: FloatArray,
+    held_out: FloatArray,
+    losses: Losses,
+    affine: AffineMap,
+    n_clusters: int,
+    sq_radius: float,
+    seed: int,
+) -> Start:
+    """SCRLM on rows (judged, p) with one radius, moved to the means of the rows around them.
+
+    The first rows are the candidates, whose losses are given. Where fewer centers are found than
+    asked for, k-means++ adds to them.
+    """
+    rows = np.arange(len(losses.losses), dtype=np.int64)
+    candidates = prepare_points(judged[: len(rows)], affine)
+    rho = math.sqrt(sq_radius / (_F * affine.n_features))
+    found = extract_centers(candidates, rows, losses, rho, _F, n_clusters, 1)
+    rng = np.random.default_rng(seed)
+    picks = plus_plus(candidates, n_clusters, rng, begin=found.picks)
+    centers = judged[picks].astype(np.float64)
+    step = lloyd_part(judged, 0, prepare_with_axes(centers, affine), math.inf)
+    moved = move_centers(centers, step.part, affine.unit_length).centers
+    test = held_out if len(held_out) else judged
+    points = prepare_with_axes(moved, affine)
+    sq_distances = measure_rows(test, nearest_centers(test, points), points)
+    return Start(moved, rho, len(found.picks), float(sq_distances.mean()))
+
+
+def _sq_distances(points: Points, picks: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Squared distances (picks, points), good to float32."""
+    products = points.mapped[picks] @ points.mapped.T
+    sq = points.sq_norms[picks, None] + points.sq_norms - 2.0 * products
+    sq = np.maximum(sq, 0.0)
+    # rounding must not leave a point at a distance from itself
+    sq[np.arange(len(picks)), picks] = 0.0
+    return np.asarray(sq)
+
+
+def _others(n: int, picks: list[int]) -> list[int]:
+    chosen = set(picks)
+    return [i for i in range(n) if i not in chosen]

@@ -1,0 +1,1 @@
+"""Randomness keyed by purpose and row number: sampling, permutations, synthetic mixtures."""

@@ -1,0 +1,99 @@
+"""The paper's Gaussian mixture with outliers, any rows of it, the same bits however they are cut.
+
+Rows are drawn in strata of fixed size, each with a random stream of its own, so that a block needs
+only the strata that it touches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.randomness.sampling import Purpose, stream
+
+STRATUM_ROWS = 1024
+_WEIGHT_RANGE = (0.8, 1.2)
+
+
+@dataclass(frozen=True)
+class MixtureSpec:
+    """Parameters of the mixture: m means and the outliers come from N(0, I_p)."""
+
+    n_features: int
+    n_clusters: int
+    outliers: float = 0.5  # share of rows that are outliers
+    sigma_min: float = 1 / 16
+    sigma_max: float = 1 / 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n_features < 1 or self.n_clusters < 1:
+            raise InputError(
+                f"a mixture of {self.n_clusters} clusters in {self.n_features} features cannot be "
+                "drawn; both must be at least 1"
+            )
+        if not 0 <= self.outliers <= 1:
+            raise InputError(f"the share of outliers is {self.outliers}; it must be in [0, 1]")
+        if not 0 < self.sigma_min <= self.sigma_max < math.inf:
+            raise InputError(
+                f"sigma runs from {self.sigma_min} to {self.sigma_max}; "
+                "it must start above 0, not fall, and end"
+            )
+        if self.seed < 0:
+            raise InputError(f"the seed is {self.seed}; it must not be negative")
+
+
+@dataclass(frozen=True)
+class TrueMixture:
+    """What the rows are drawn from."""
+
+    weights: NDArray[np.float64]  # (m,) shares of all rows, outliers included
+    means: NDArray[np.float32]  # (m, p)
+    sigmas: NDArray[np.float64]  # (m,)
+
+
+@dataclass(frozen=True)
+class SynthBlock:
+    features: NDArray[np.float32]  # (rows, p)
+    labels: NDArray[np.int32]  # (rows,) the truth, OUTLIER for outliers
+
+
+def true_mixture(spec: MixtureSpec) -> TrueMixture:
+    rng = stream(spec.seed, Purpose.SYNTH_MIXTURE)
+    weights = rng.uniform(*_WEIGHT_RANGE, size=spec.n_clusters)
+    weights *= (1.0 - spec.outliers) / weights.sum()
+    means = rng.standard_normal((spec.n_clusters, spec.n_features), dtype=np.float32)
+    sigmas = np.linspace(spec.sigma_min, spec.sigma_max, spec.n_clusters)
+    return TrueMixture(weights, means, sigmas)
+
+
+def synth_block(spec: MixtureSpec, mixture: TrueMixture, start: int, stop: int) -> SynthBlock:
+    """Rows start..stop-1 of the endless sample of the mixture."""
+    features = np.empty((stop - start, spec.n_features), np.float32)
+    labels = np.empty(stop - start, np.int32)
+    for stratum in range(start // STRATUM_ROWS, -(-stop // STRATUM_ROWS)):
+        first = stratum * STRATUM_ROWS
+        begin, end = max(start, first), min(stop, first + STRATUM_ROWS)
+        inside, outside = slice(begin - first, end - first), slice(begin - start, end - start)
+        drawn = _draw_stratum(spec, mixture, stratum)
+        features[outside], labels[outside] = drawn.features[inside], drawn.labels[inside]
+    return SynthBlock(features, labels)
+
+
+def _draw_stratum(spec: MixtureSpec, mixture: TrueMixture, stratum: int) -> SynthBlock:
+    rng = stream(spec.seed, Purpose.SYNTH_ROWS, stratum)
+    rank = np.searchsorted(np.cumsum(mixture.weights), rng.random(STRATUM_ROWS), side="right")
+    # with no outliers the weights sum to 1 only up to rounding
+    last = spec.n_clusters if spec.outliers > 0 else spec.n_clusters - 1
+    labels = np.minimum(rank, last).astype(np.int32)
+    labels[labels == spec.n_clusters] = OUTLIER
+    features = rng.standard_normal((STRATUM_ROWS, spec.n_features), dtype=np.float32)
+    inlier = labels != OUTLIER
+    sigmas = mixture.sigmas[labels[inlier]].astype(np.float32)
+    features[inlier] = features[inlier] * sigmas[:, None] + mixture.means[labels[inlier]]
+    return SynthBlock(features, labels)

@@ -1,0 +1,1 @@
+"""SCRLM: robust loss, greedy extraction, polishing, mixture parameters, theory, Ward merging."""

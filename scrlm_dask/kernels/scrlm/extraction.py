@@ -1,0 +1,189 @@
+"""Greedy extraction of centers from candidates: steps 5 to 13 of Algorithm 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels.distances.points import Points, exact_sq_distance, squared_radius
+from scrlm_dask.kernels.jit import jit
+from scrlm_dask.kernels.scrlm.loss import Losses
+
+# Losses closer than this share of themselves are one loss: duplicated rows and mirrored pairs tie
+# in truth but not in float32, and which of them wins must not hang on rounding.
+TIE_TOLERANCE = 1e-5
+
+
+TOGETHER, AGAINST = 256, 4096  # candidates that are compared at a time
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """The picked candidates in the order in which they were picked."""
+
+    picks: NDArray[np.int64]  # (m,) positions among the candidates
+    losses: NDArray[np.float64]  # (m,)
+    neighbors: NDArray[np.int64]  # (m,)
+
+
+def extract_centers(
+    candidates: Points,
+    candidate_rows: NDArray[np.int64],
+    losses: Losses,
+    rho: float,
+    F: float,
+    max_clusters: int | None,
+    min_neighbors: int,
+) -> Extraction:
+    """Pick the candidate of lowest loss, drop those closer than the radius to it, repeat.
+
+    It stops after `max_clusters` picks or when no candidate left has `min_neighbors` other rows
+    inside its radius, which for 1 is the paper's L < -F with the self term left out. Candidates
+    are visited in batches: their mutual products cost one matrix product a batch.
+    """
+    sq_radius = squared_radius(rho, F, candidates.raw.shape[1])
+    limit = len(candidate_rows) if max_clusters is None else max_clusters
+    alive = np.flatnonzero(losses.neighbors >= min_neighbors)
+    order = alive[loss_order(losses.losses[alive], candidate_rows[alive], F)]
+    picks: list[int] = []
+    while len(order) and len(picks) < limit:
+        batch = order[:TOGETHER]
+        suppressed = np.zeros(len(batch), np.bool_)
+        near = _near(candidates, batch, batch, sq_radius)
+        new: list[int] = []
+        for k in range(len(batch)):
+            if not suppressed[k] and len(picks) + len(new) < limit:
+                new.append(int(batch[k]))
+                suppressed |= near[k]
+        picks += new
+        order = _survivors(candidates, np.array(new), order[len(batch) :], sq_radius)
+    chosen = np.array(picks, np.int64)
+    return Extraction(chosen, losses.losses[chosen], losses.neighbors[chosen])
+
+
+def loss_order(losses: NDArray[np.float64], rows: NDArray[np.int64], F: float) -> NDArray[np.int64]:
+    """Positions by rising loss; those that tie stand by row number."""
+    order = np.argsort(losses, kind="stable")
+    return order[np.lexsort((rows[order], _tie_groups(losses[order], F)))]
+
+
+@jit()
+def _tie_groups(rising, F):  # type: ignore[no-untyped-def]
+    groups = np.zeros(len(rising), np.int64)
+    first = 0
+    for k in range(1, len(rising)):
+        groups[k] = groups[k - 1]
+        if rising[k] - rising[first] > TIE_TOLERANCE * (F + abs(rising[first])):
+            groups[k] += 1
+            first = k
+    return groups
+
+
+def _survivors(
+    candidates: Points, picks: NDArray[np.int64], rest: NDArray[np.int64], sq_radius: float
+) -> NDArray[np.int64]:
+    """Those of `rest` that lie outside the radius of every pick."""
+    keep = np.ones(len(rest), np.bool_)
+    for start in range(0, len(rest), AGAINST):
+        some = slice(start, start + AGAINST)
+        keep[some] = ~_near(candidates, picks, rest[some], sq_radius).any(axis=0)
+    return rest[keep]
+
+
+def _near(
+    points: Points, a: NDArray[np.int64], b: NDArray[np.int64], sq_radius: float
+) -> NDArray[np.bool_]:
+    """Which of the points b lie inside the radius of which of the points a: (len(a), len(b))."""
+    products = points.mapped[a] @ points.mapped[b].T
+    near = np.empty(products.shape, np.bool_)
+    _decide(
+        products,
+        a,
+        b,
+        points.raw,
+        points.inv_norms,
+        points.sq_norms,
+        points.scale,
+        points.error_factor,
+        sq_radius,
+        near,
+    )
+    return near
+
+
+@jit()
+def _decide(  # type: ignore[no-untyped-def]
+    products, a, b, raw, inv_norms, sq_norms, scale, error_factor, sq_radius, near
+):
+    for i in range(len(a)):
+        for j in range(len(b)):
+            sq_sum = sq_norms[a[i]] + sq_norms[b[j]]
+            sq_dist = sq_sum - 2.0 * products[i, j]
+            if abs(sq_dist - sq_radius) <= error_factor * sq_sum:
+                sq_dist = exact_sq_distance(
+                    raw[a[i]], inv_norms[a[i]], raw[b[j]], inv_norms[b[j]], scale
+                )
+            near[i, j] = sq_dist < sq_radius
+
+
+def extract_residual(
+    sq_distances: NDArray[np.float32],
+    sq_radius: float,
+    F: float,
+    max_clusters: int,
+    min_neighbors: int,
+) -> Extraction:
+    """Pick among n candidates by their squared distances (n, rows) to the rows of a sample.
+
+    The first n rows are the candidates themselves, and none counts for itself. A loss and the
+    neighbours are those over the rows that were not covered when the candidate was picked; it
+    stops where no candidate has `min_neighbors` of them. Ties go to the first candidate.
+    """
+    picks, gains, neighbors = _extract(sq_distances, sq_radius, max_clusters, min_neighbors)
+    return Extraction(picks, -F * gains, neighbors)
+
+
+@jit()
+def _extract(sq_distances, sq_radius, most, min_neighbors):  # type: ignore[no-untyped-def]
+    n, rows = sq_distances.shape
+    open_rows = np.ones(rows, np.bool_)
+    gains, counts = np.empty(n), np.empty(n, np.int64)
+    for j in range(n):
+        gains[j], counts[j] = _gain(sq_distances[j], sq_radius, open_rows, j)
+    seen = np.zeros(n, np.int64)  # number of picks when the gain was taken
+    most = min(most, n)
+    picks, found = np.empty(most, np.int64), np.empty(most)
+    neighbors = np.empty(most, np.int64)
+    m = 0
+    while m < most:
+        # gains only fall as rows are covered: the largest old one that still is when taken anew
+        # is the largest of all
+        j = int(np.argmax(gains))
+        if gains[j] < 0.0:
+            break
+        if seen[j] < m:
+            gains[j], counts[j] = _gain(sq_distances[j], sq_radius, open_rows, j)
+            seen[j] = m
+        elif counts[j] < min_neighbors:
+            gains[j] = -1.0  # and never more
+        else:
+            picks[m], found[m], neighbors[m] = j, gains[j], counts[j]
+            for i in range(rows):
+                if sq_distances[j, i] < sq_radius:
+                    open_rows[i] = False
+            gains[j] = -1.0
+            m += 1
+    return picks[:m], found[:m], neighbors[:m]
+
+
+@jit()
+def _gain(sq_distances, sq_radius, open_rows, own):  # type: ignore[no-untyped-def]
+    """Sum over open rows inside the radius, but its own, of 1 - d^2 / R^2, and their number."""
+    total, count = 0.0, 0
+    for i in range(len(sq_distances)):
+        if open_rows[i] and i != own and sq_distances[i] < sq_radius:
+            total += 1.0 - sq_distances[i] / sq_radius
+            count += 1
+    return total, count

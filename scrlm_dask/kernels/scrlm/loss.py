@@ -1,0 +1,390 @@
+"""The robust loss of candidates: step 4 of Algorithm 1, the one heavy computation.
+
+L(c) = sum over rows x of min(|x - c|^2 / (p rho^2) - F, 0), the candidate's own row left out. With
+S the sum of squared distances of the k rows inside the radius R this is F (S / R^2 - k), so a pass
+sums S and k only, and for a whole ladder of radii as easily as for one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels.distances.points import (
+    UNIT_ROUNDOFF,
+    MappedRows,
+    Points,
+    Tile,
+    exact_sq_distance,
+    select_above,
+    sq_distance,
+    sq_distance_error,
+    underflow,
+)
+from scrlm_dask.kernels.distances.projections import ProjectedPoints, ProjectedRows, distance_bound
+from scrlm_dask.kernels.distances.pruning import (
+    Prune,
+    Pruned,
+    max_possible_points,
+    merge_pruned,
+    prune_block,
+)
+from scrlm_dask.kernels.jit import jit
+
+# One float32 rounding of a pair's norms may be this share of R^2; beyond it the pair is computed
+# anew in float64: clusters tiny against their distance from each other would be lost in float32.
+_MAX_RELATIVE_ROUNDING = 5e-7
+_FAR_PRODUCT = np.float32(-1e38)  # of a pair that is not to count
+_FEW_ROUNDINGS = 8.0 * UNIT_ROUNDOFF  # of the sums that a product is compared with
+_CHUNK = 256  # candidates that are looked at together
+
+
+@dataclass(frozen=True)
+class LossPart:
+    """What some rows say about n candidates at r radii: a mergeable part.
+
+    A row is counted at the least radius that it lies inside of.
+    """
+
+    sq_sums: NDArray[np.float64]  # (n, r) squared distances
+    neighbors: NDArray[np.int64]  # (n, r) rows other than the candidate's own
+    pruned: Pruned
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Losses of n candidates at one radius."""
+
+    losses: NDArray[np.float64]  # (n,)
+    neighbors: NDArray[np.int64]  # (n,) other rows closer than the radius
+
+
+def loss_part(
+    block: NDArray[Any],
+    row_numbers: NDArray[np.int64],
+    candidates: Points,
+    candidate_rows: NDArray[np.int64],
+    sq_radii: Sequence[float],
+    prune: Prune = "auto",
+) -> LossPart:
+    """Sums of every candidate over a block (rows, p) whose rows are numbered `row_numbers`.
+
+    `sq_radii` rise. A row never counts for the candidate that it is itself: it is left out by its
+    number, since in float32 its distance to itself need not be 0.
+    """
+    sums = _Sums(candidates, candidate_rows, row_numbers, np.array(sq_radii, np.float64))
+    return sums.finish(prune_block(block, candidates, prune, sums))
+
+
+def merge_losses(a: LossPart, b: LossPart) -> LossPart:
+    return LossPart(
+        a.sq_sums + b.sq_sums, a.neighbors + b.neighbors, merge_pruned(a.pruned, b.pruned)
+    )
+
+
+def losses_of(part: LossPart, sq_radii: Sequence[float], F: float) -> tuple[Losses, ...]:
+    """Losses at each of the radii that the part was summed for."""
+    sq_sums, neighbors = part.sq_sums.cumsum(axis=1), part.neighbors.cumsum(axis=1)
+    losses = F * (sq_sums / np.array(sq_radii) - neighbors)
+    return tuple(
+        Losses(np.ascontiguousarray(losses[:, r]), np.ascontiguousarray(neighbors[:, r]))
+        for r in range(len(sq_radii))
+    )
+
+
+class _Sums:
+    """A block's sums as its tiles go by."""
+
+    def __init__(
+        self,
+        candidates: Points,
+        candidate_rows: NDArray[np.int64],
+        row_numbers: NDArray[np.int64],
+        sq_radii: NDArray[np.float64],
+    ) -> None:
+        if not (np.diff(sq_radii) > 0.0).all():
+            raise ValueError(f"squared radii must rise, but are {sq_radii.tolist()}")
+        self._candidates, self._sq_radii = candidates, sq_radii
+        self._own = _positions_of(row_numbers, candidate_rows)
+        shape = len(candidates.raw), len(sq_radii)
+        self._sq_sums, self._counts = np.zeros(shape), np.zeros(shape)
+
+    def finish(self, pruned: Pruned) -> LossPart:
+        return LossPart(self._sq_sums, self._counts.astype(np.int64), pruned)
+
+    def survivors(
+        self, rows: MappedRows, seen: ProjectedRows, shadows: ProjectedPoints
+    ) -> NDArray[np.int64]:
+        """How many candidates may lie inside the widest radius of each row."""
+        outer = self._limits(rows.sq_norms, seen.errors, -shadows.error_factor)
+        return np.asarray(np.count_nonzero(seen.products > outer[0][:, None] + outer[1], axis=1))
+
+    def add(self, tile: Tile) -> None:
+        """Add rows by their whole products."""
+        self._leave_out_own(tile, tile.products)
+        factor = self._candidates.error_factor
+        doubt = 0.5 * (factor + _FEW_ROUNDINGS)
+        _add_tile(
+            tile.products,
+            *self._limits(tile.sq_norms, 0.0, -factor),
+            *self._limits(tile.sq_norms, 0.0, 0.0),
+            (doubt * tile.sq_norms + underflow(tile.raw.shape[1])).astype(np.float32),
+            (doubt * self._candidates.sq_norms).astype(np.float32),
+            *self._pairs(tile),
+        )
+
+    def add_near(
+        self, rows: MappedRows, seen: ProjectedRows, shadows: ProjectedPoints
+    ) -> tuple[NDArray[np.int64], int]:
+        """Add rows by the pairs that their shadows leave open.
+
+        Returns the rows with too many of them, which are not added, and the number of such pairs.
+        """
+        self._leave_out_own(rows, seen.products)
+        hard = np.empty(len(seen.which), np.int64)
+        n_hard, finished = _add_near(
+            seen.which,
+            seen.products,
+            *self._limits(rows.sq_norms[seen.which], seen.errors, -shadows.error_factor),
+            rows.mapped,
+            self._candidates.mapped,
+            max_possible_points(len(self._candidates.raw)),
+            hard,
+            *self._pairs(rows),
+        )
+        return hard[:n_hard], finished
+
+    def _leave_out_own(self, rows: MappedRows, products: NDArray[np.float32]) -> None:
+        own = self._own[rows.positions]
+        here = np.flatnonzero(own >= 0)
+        products[here, own[here]] = _FAR_PRODUCT
+
+    def _limits(
+        self, sq_norms: NDArray[np.float64], errors: Any, error_factor: float
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """For rows and for candidates, whose sum is the product of a pair on the widest radius.
+
+        |y|^2 + |c|^2 - 2 y.c = R^2, solved for y.c, with the given error of the left side: one
+        comparison settles most pairs.
+        """
+        factor = 0.5 * (1.0 + error_factor)
+        bounds = factor * sq_norms - 0.5 * distance_bound(self._sq_radii[-1], errors)
+        bounds = np.maximum(bounds, 0.5 * _FAR_PRODUCT)  # which no radius must reach
+        halves = factor * self._candidates.sq_norms
+        return bounds.astype(np.float32), halves.astype(np.float32)
+
+    def _pairs(self, rows: MappedRows) -> tuple[Any, ...]:
+        """What a compiled kernel needs to measure pairs and to add them up."""
+        candidates = self._candidates
+        return (
+            rows.raw,
+            rows.inv_norms,
+            rows.sq_norms,
+            candidates.raw,
+            candidates.inv_norms,
+            candidates.sq_norms,
+            candidates.scale,
+            candidates.error_factor,
+            self._sq_radii,
+            self._sq_sums,
+            self._counts,
+        )
+
+
+def _positions_of(wanted: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each wanted number stands among `numbers`; -1 for those that do not."""
+    order = np.argsort(numbers)
+    places = np.searchsorted(numbers, wanted, sorter=order)
+    found = order[np.minimum(places, len(order) - 1)]
+    return np.where(numbers[found] == wanted, found, -1)
+
+
+@jit()
+def _add_tile(  # type: ignore[no-untyped-def]
+    products,
+    outer,
+    c_outer,
+    middle,
+    c_middle,
+    doubts,
+    c_doubts,
+    raw,
+    inv_norms,
+    sq_norms,
+    c_raw,
+    c_inv_norms,
+    c_sq_norms,
+    scale,
+    error_factor,
+    sq_radii,
+    sq_sums,
+    counts,
+):
+    rows, n = products.shape
+    maybe = np.zeros(-(-n // 8) * 8, np.uint8)
+    near = np.empty(len(maybe) + 1, np.int32)
+    gains, hits = np.zeros(n), np.zeros(n, np.int32)
+    finest = _MAX_RELATIVE_ROUNDING / UNIT_ROUNDOFF * sq_radii[0] - c_sq_norms.max()
+    first = 0
+    while first < rows:
+        four = min(first + 4, rows)
+        if four - first == 4 and len(sq_radii) == 1 and sq_norms[first:four].max() <= finest:
+            for start in range(0, n, _CHUNK):
+                stop = min(start + _CHUNK, n)
+                here = slice(start, stop)
+                doubtful = _add_four(
+                    # row by row: Numba knows of these that they lie in one piece
+                    products[first, here],
+                    products[first + 1, here],
+                    products[first + 2, here],
+                    products[first + 3, here],
+                    middle[first:four],
+                    doubts[first:four],
+                    c_middle[here],
+                    c_doubts[here],
+                    gains[here],
+                    hits[here],
+                )
+                for i in range(first, four if doubtful else first):
+                    for j in range(start, stop):
+                        gain = products[i, j] - (middle[i] + c_middle[j])
+                        if abs(gain) > doubts[i] + c_doubts[j]:
+                            continue
+                        if gain > 0.0:  # take back what was added
+                            gains[j] -= np.float64(gain)
+                            hits[j] -= 1
+                        sq_dist = exact_sq_distance(
+                            raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale
+                        )
+                        _add_pair(sq_dist, j, sq_radii, sq_sums, counts)
+        else:
+            for i in range(first, four):
+                count = select_above(products[i], outer[i], c_outer, maybe, near)
+                for s in range(count):
+                    j = near[s]
+                    sq_sum = sq_norms[i] + c_sq_norms[j]
+                    sq_dist = max(0.0, sq_sum - 2.0 * products[i, j])
+                    rounding = UNIT_ROUNDOFF * sq_sum
+                    if _in_doubt(sq_dist, error_factor * sq_sum, rounding, sq_radii):
+                        sq_dist = exact_sq_distance(
+                            raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale
+                        )
+                    _add_pair(sq_dist, j, sq_radii, sq_sums, counts)
+        first = four
+    # a gain is half of R^2 - d^2
+    for j in range(n):
+        sq_sums[j, 0] += hits[j] * sq_radii[0] - 2.0 * gains[j]
+        counts[j, 0] += hits[j]
+
+
+@jit()
+def _add_near(  # type: ignore[no-untyped-def]
+    which,
+    products,
+    outer,
+    c_outer,
+    mapped,
+    c_mapped,
+    most,
+    hard,
+    raw,
+    inv_norms,
+    sq_norms,
+    c_raw,
+    c_inv_norms,
+    c_sq_norms,
+    scale,
+    error_factor,
+    sq_radii,
+    sq_sums,
+    counts,
+):
+    rows, n = products.shape
+    maybe = np.zeros(-(-n // 8) * 8, np.uint8)
+    near = np.empty(len(maybe) + 1, np.int32)
+    n_hard = finished = 0
+    for seen in range(rows):
+        i = which[seen]
+        count = select_above(products[seen], outer[seen], c_outer, maybe, near)
+        if count > most:
+            hard[n_hard] = i
+            n_hard += 1
+            continue
+        finished += count
+        for s in range(count):
+            j = near[s]
+            sq_sum = sq_norms[i] + c_sq_norms[j]
+            sq_dist = np.float64(sq_distance(mapped[i], c_mapped[j]))
+            # nothing cancelled: what counts is how far the two vectors were moved by rounding
+            rounding = UNIT_ROUNDOFF * math.sqrt(sq_sum * sq_dist)
+            error = sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
+            if _in_doubt(sq_dist, error, rounding, sq_radii):
+                sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
+            _add_pair(sq_dist, j, sq_radii, sq_sums, counts)
+    return n_hard, finished
+
+
+@jit()
+def _add_four(  # type: ignore[no-untyped-def]
+    p0, p1, p2, p3, bounds, doubts, halves, c_doubts, gains, hits
+):
+    """Add what four rows lie inside the radius of some candidates, (R^2 - d^2) / 2 for each pair.
+
+    Returns whether there are pairs about which rounding leaves a doubt; they are added as well.
+    """
+    b0, b1, b2, b3 = bounds[0], bounds[1], bounds[2], bounds[3]
+    d0, d1, d2, d3 = doubts[0], doubts[1], doubts[2], doubts[3]
+    zero, doubt = np.float32(0.0), np.int32(0)
+    # written so that it is done for many candidates at a time
+    for j in range(len(halves)):
+        g0 = p0[j] - (b0 + halves[j])
+        g1 = p1[j] - (b1 + halves[j])
+        g2 = p2[j] - (b2 + halves[j])
+        g3 = p3[j] - (b3 + halves[j])
+        here = c_doubts[j]
+        doubt |= np.int32(
+            (abs(g0) <= d0 + here)
+            | (abs(g1) <= d1 + here)
+            | (abs(g2) <= d2 + here)
+            | (abs(g3) <= d3 + here)
+        )
+        # float64: a sum of 1e9 float32 terms loses the gap between clusters
+        gains[j] += (
+            np.float64(g0 if g0 > zero else zero) + np.float64(g1 if g1 > zero else zero)
+        ) + (np.float64(g2 if g2 > zero else zero) + np.float64(g3 if g3 > zero else zero))
+        hits[j] += np.int32(g0 > zero) + np.int32(g1 > zero)
+        hits[j] += np.int32(g2 > zero) + np.int32(g3 > zero)
+    return doubt != 0
+
+
+@jit()
+def _add_pair(sq_dist, j, sq_radii, sq_sums, counts):  # type: ignore[no-untyped-def]
+    r = _rung(sq_dist, sq_radii)
+    if r < len(sq_radii):
+        sq_sums[j, r] += sq_dist
+        counts[j, r] += 1.0
+
+
+@jit()
+def _rung(sq_dist, sq_radii):  # type: ignore[no-untyped-def]
+    """The least radius that holds the distance; their number if none does."""
+    r = len(sq_radii)
+    while r > 0 and sq_dist < sq_radii[r - 1]:
+        r -= 1
+    return r
+
+
+@jit()
+def _in_doubt(sq_dist, error, rounding, sq_radii):  # type: ignore[no-untyped-def]
+    """Whether float32 is too coarse for the pair, or may be wrong about which radii hold it."""
+    r = _rung(sq_dist, sq_radii)
+    if r > 0 and sq_dist - sq_radii[r - 1] <= error:
+        return True
+    if r == len(sq_radii):
+        return False
+    return sq_radii[r] - sq_dist <= error or rounding > _MAX_RELATIVE_ROUNDING * sq_radii[r]

@@ -1,0 +1,90 @@
+"""Polishing: a center moves to the mean of all rows inside its radius.
+
+The robust loss is a sum of upside-down paraboloids cut off at the radius, so this step never raises
+the loss of a center, and rows outside the radius have no say in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels.distances.points import Points, exact_sq_distance, inverse_norms, tiles
+from scrlm_dask.kernels.jit import jit
+
+
+@dataclass(frozen=True)
+class PolishPart:
+    """Rows inside each center's radius, a row in as many as reach it: a mergeable part."""
+
+    counts: NDArray[np.int64]  # (k,)
+    offsets: NDArray[np.float64]  # (k, p) sum of x - center, in input units
+
+
+def polish_part(block: NDArray[Any], centers: Points, sq_radius: float) -> PolishPart:
+    k, p = centers.raw.shape
+    counts, offsets = np.zeros(k, np.int64), np.zeros((k, p))
+    for tile in tiles(block, centers):
+        _add_inside(
+            tile.products,
+            tile.raw,
+            tile.inv_norms,
+            tile.sq_norms,
+            centers.raw,
+            centers.inv_norms,
+            centers.sq_norms,
+            centers.scale,
+            centers.error_factor,
+            sq_radius,
+            counts,
+            offsets,
+        )
+    return PolishPart(counts, offsets)
+
+
+def merge_polish(a: PolishPart, b: PolishPart) -> PolishPart:
+    return PolishPart(a.counts + b.counts, a.offsets + b.offsets)
+
+
+def polish_centers(
+    centers: NDArray[Any], part: PolishPart, unit_length: bool
+) -> NDArray[np.float64]:
+    """Centers (k, p), in input units, at the mean of the rows inside their radius."""
+    raw = centers.astype(np.float64)
+    start = raw * inverse_norms(raw, unit_length)[:, None]
+    moved = start + part.offsets / np.maximum(part.counts, 1)[:, None]
+    return np.asarray(moved * inverse_norms(moved, unit_length)[:, None])
+
+
+@jit("reassoc", "contract")
+def _add_inside(  # type: ignore[no-untyped-def]
+    products,
+    raw,
+    inv_norms,
+    sq_norms,
+    c_raw,
+    c_inv_norms,
+    c_sq_norms,
+    scale,
+    error_factor,
+    sq_radius,
+    counts,
+    offsets,
+):
+    rows, k = products.shape
+    for i in range(rows):
+        for j in range(k):
+            sq_sum = sq_norms[i] + c_sq_norms[j]
+            sq_dist = sq_sum - 2.0 * products[i, j]
+            if sq_dist > sq_radius + error_factor * sq_sum:
+                continue
+            if abs(sq_dist - sq_radius) <= error_factor * sq_sum:
+                sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
+            if not sq_dist < sq_radius:
+                continue
+            counts[j] += 1
+            for f in range(raw.shape[1]):
+                offsets[j, f] += raw[i, f] * inv_norms[i] - c_raw[j, f] * c_inv_norms[j]

@@ -1,0 +1,135 @@
+"""The paper's guarantees: Theorem 1 (how likely success is) and Corollary 7 (what is enough).
+
+Both speak of N rows with p features, m clusters of weight at least a/m each, n candidates and a
+bandwidth between the largest sigma and sqrt(0.6). Here a is `min_weight`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scrlm_dask.errors import InputError
+
+MIN_WEIGHT = 0.8  # the paper's a in all of its synthetic experiments
+
+
+MOST_RHO = math.sqrt(0.6)  # Assumption 1, for features of deviation 1
+
+
+DELTA = 0.01  # "success" in the paper: 99 runs of 100
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """The smallest counts that satisfy Corollary 7."""
+
+    n_candidates: int
+    n_rows: int
+    n_features: int
+
+
+def success_probability(
+    n_rows: int,
+    n_features: int,
+    n_clusters: int,
+    n_candidates: int,
+    min_weight: float = MIN_WEIGHT,
+) -> float:
+    """Theorem 1: a lower bound, in [0, 1], on the probability of 100 % accuracy.
+
+    `n_candidates` may exceed `n_rows`: when the loss is computed on a random subset of the rows,
+    the theorem holds with the subset's size as `n_rows`, and candidates come from all rows.
+    """
+    _check_count("n_rows", n_rows)
+    _check_count("n_features", n_features)
+    _check_count("n_clusters", n_clusters)
+    _check_count("n_candidates", n_candidates)
+    _check_min_weight(min_weight)
+    log_m = math.log(n_clusters)
+    log_failures = (
+        math.log(10) + 2 * math.log(n_rows) - n_features / 128,
+        log_m - n_candidates * min_weight / n_clusters,
+        math.log(2) + log_m - n_features / 128,
+        log_m - min_weight * (n_rows - 1) / n_clusters,
+    )
+    # one term of log 0 is already a certain failure, so larger ones need no exp that could overflow
+    failure = sum(math.exp(min(term, 0.0)) for term in log_failures)
+    return max(0.0, 1.0 - failure)
+
+
+def required_sizes(
+    n_clusters: int,
+    delta: float = DELTA,
+    min_weight: float = MIN_WEIGHT,
+    n_rows: int | None = None,
+) -> Requirements:
+    """Corollary 7: what is enough for 100 % accuracy with probability above 1 - delta.
+
+    The bound on the features grows with the number of rows: it is taken at the given `n_rows`, or
+    at the required number of rows when none is given.
+    """
+    _check_count("n_clusters", n_clusters)
+    _check_min_weight(min_weight)
+    if not 0 < delta < 1:
+        raise InputError(
+            f"delta is {delta}, but a failure probability lies strictly between 0 and 1; "
+            f"use for example {DELTA}"
+        )
+    if n_rows is not None:
+        _check_count("n_rows", n_rows)
+    candidates = n_clusters / min_weight * (math.log(n_clusters) + math.log(4 / delta))
+    rows = _smallest_above(candidates + 1)
+    features = max(
+        features_for_rows(rows if n_rows is None else n_rows, delta),
+        features_for_clusters(n_clusters, delta),
+    )
+    return Requirements(
+        n_candidates=_smallest_above(candidates),
+        n_rows=rows,
+        n_features=_smallest_above(features),
+    )
+
+
+def features_for_rows(n_rows: int, delta: float = DELTA) -> float:
+    """Corollary 7: more features than this are enough, as far as the number of rows goes."""
+    return 128 * (2 * math.log(n_rows) + math.log(40 / delta))
+
+
+def features_for_clusters(n_clusters: int, delta: float = DELTA) -> float:
+    """Corollary 7: more features than this are enough, as far as the number of clusters goes."""
+    return 128 * (math.log(n_clusters) + math.log(8 / delta))
+
+
+def missed_cluster_risk(
+    n_clusters: int, n_candidates: int, min_weight: float = MIN_WEIGHT
+) -> float:
+    """Bound on the probability that some cluster holds no candidate: a term of Theorem 1."""
+    return min(1.0, n_clusters * math.exp(-n_candidates * min_weight / n_clusters))
+
+
+def default_candidates(n_rows: int, n_clusters: int) -> int:
+    """How many candidates to draw: the Corollary 7 number, or every row when there are fewer."""
+    _check_count("n_rows", n_rows)
+    return min(required_sizes(n_clusters).n_candidates, n_rows)
+
+
+def _smallest_above(bound: float) -> int:
+    """The smallest integer above `bound`, for the corollary's inequalities are strict."""
+    return math.floor(bound) + 1
+
+
+def _check_count(name: str, value: int) -> None:
+    if not value >= 1:
+        raise InputError(f"{name} is {value}, but at least 1 is needed; use 1 or more")
+
+
+def _check_min_weight(value: float) -> None:
+    if not 0 < value <= 1:
+        raise InputError(
+            f"min_weight is {value}, but m clusters of weight min_weight/m or more sum to at most "
+            f"1; use a value above 0 and up to 1, for example {MIN_WEIGHT}"
+        )
+
+
+PAPER_RHO = 0.5  # for rows that show no scale at all

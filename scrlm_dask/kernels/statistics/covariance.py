@@ -1,0 +1,80 @@
+"""The covariance of features and its spectrum: how many axes the rows really use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigvalsh, svdvals
+
+from scrlm_dask.kernels.distances.points import Points, inverse_norms
+from scrlm_dask.kernels.distances.preprocessing import AffineMap, native_float
+
+_TILE_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Comoments:
+    """Count, mean and sums of products of deviations of features: a mergeable part."""
+
+    count: int
+    mean: NDArray[np.float64]  # (p,)
+    products: NDArray[np.float64]  # (p, p)
+
+
+def block_comoments(block: NDArray[Any], unit_length: bool) -> Comoments:
+    """Co-moments of a block (rows, p), of its rows at unit length if asked.
+
+    Deviations are taken from the block's own mean before they are multiplied, tile by tile, so that
+    neither a large offset cancels nor a float64 copy of the block is made.
+    """
+    p = block.shape[1]
+    mean, products = np.zeros(p), np.zeros((p, p))
+    for tile in _tiles(block, unit_length):
+        mean += tile.sum(axis=0)
+    mean /= max(len(block), 1)
+    for tile in _tiles(block, unit_length):
+        tile -= mean
+        products += tile.T @ tile
+    return Comoments(len(block), mean, products)
+
+
+def _tiles(block: NDArray[Any], unit_length: bool) -> Any:
+    for start in range(0, len(block), _TILE_ROWS):
+        raw = native_float(block[start : start + _TILE_ROWS])
+        yield raw * inverse_norms(raw, unit_length)[:, None]
+
+
+def merge_comoments(a: Comoments, b: Comoments) -> Comoments:
+    """Chan's update, as for the moments of single features."""
+    count = a.count + b.count
+    if count == 0:
+        return a
+    delta = b.mean - a.mean
+    products = a.products + b.products
+    products += np.outer(delta, delta * (a.count * b.count / count))
+    return Comoments(count, a.mean + delta * (b.count / count), products)
+
+
+def spectrum(comoments: Comoments, affine: AffineMap) -> NDArray[np.float64]:
+    """(p,) variances along the principal axes in the space of `affine`, falling."""
+    scaled = comoments.products * affine.scale
+    scaled *= affine.scale[:, None] / comoments.count
+    values = np.asarray(eigvalsh(scaled, overwrite_a=True, check_finite=False))
+    return np.maximum(values[::-1], 0.0)  # what rounding leaves of a zero may be negative
+
+
+def sampled_spectrum(points: Points) -> NDArray[np.float64]:
+    """`spectrum` of the points alone (k, p): at most k axes, where p x p would be too large."""
+    # points are centered on their own mean already
+    return np.asarray(svdvals(points.mapped.astype(np.float64)) ** 2 / len(points.mapped))
+
+
+def axes_holding(variances: NDArray[np.float64], share: float) -> int:
+    """How many of the first axes hold that share of the variance; 0 if there is none."""
+    held = np.cumsum(variances)
+    if not len(held) or held[-1] == 0.0:
+        return 0
+    return min(int(np.searchsorted(held, share * held[-1])) + 1, len(held))

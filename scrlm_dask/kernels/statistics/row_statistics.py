@@ -1,0 +1,360 @@
+"""Rows that are equal byte for byte, found by their hashes in bounded memory.
+
+Hashes are kept while there are at most `CAPACITY` different ones. Beyond that only those that begin
+with a zero bit are, then with two, and so on: a share of the rows that the hashes choose, copies
+together with their originals. Which rows these are depends on the rows alone, not on how they were
+cut into blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.distance import pdist
+
+from scrlm_dask.kernels.distances.points import prepare_points
+from scrlm_dask.kernels.distances.preprocessing import (
+    AffineMap,
+    Moments,
+    Preprocess,
+    block_moments,
+    fit_map,
+    is_constant,
+    merge_moments,
+    native_float,
+    needs_moments,
+)
+from scrlm_dask.kernels.jit import jit
+from scrlm_dask.kernels.randomness.sampling import rows_within
+from scrlm_dask.kernels.statistics.covariance import (
+    Comoments,
+    axes_holding,
+    block_comoments,
+    merge_comoments,
+    sampled_spectrum,
+    spectrum,
+)
+from scrlm_dask.kernels.statistics.histograms import (
+    Histogram,
+    LogHistogram,
+    coarse,
+    histogram_of,
+    log_histogram,
+    merge_histograms,
+    quantile,
+)
+
+CAPACITY = 2**20  # different hashes kept: 24 bytes each
+
+
+_FEW = 5
+
+
+@dataclass(frozen=True)
+class RowHashes:
+    """The different hashes of rows, and how often each was met: a mergeable part."""
+
+    level: int  # only hashes that begin with so many zero bits are kept
+    hashes: NDArray[np.uint64]  # (n,) rising
+    counts: NDArray[np.int64]  # (n,)
+    first_rows: NDArray[np.int64]  # (n,) the row that had it first
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Rows that repeat an earlier one. Estimated from a share of the rows if that is below 1."""
+
+    rows: int
+    counted_share: float
+    groups: tuple[tuple[int, int], ...]  # the largest: first row, and how many rows equal it
+
+
+def row_hashes(
+    block: NDArray[Any], numbers: NDArray[np.int64], capacity: int = CAPACITY
+) -> RowHashes:
+    """Hashes of the rows of a block (rows, p) whose row numbers are `numbers`."""
+    rows = native_float(block)
+    hashes = np.empty(len(rows), np.uint64)
+    _hash(rows.view(np.uint32 if rows.itemsize == 4 else np.uint64), hashes)
+    return _gather(0, hashes, np.ones(len(rows), np.int64), numbers, capacity)
+
+
+def merge_hashes(a: RowHashes, b: RowHashes, capacity: int = CAPACITY) -> RowHashes:
+    return _gather(
+        max(a.level, b.level),
+        np.concatenate([a.hashes, b.hashes]),
+        np.concatenate([a.counts, b.counts]),
+        np.concatenate([a.first_rows, b.first_rows]),
+        capacity,
+    )
+
+
+def duplicates_among(found: RowHashes) -> Duplicates:
+    repeated = np.flatnonzero(found.counts > 1)
+    order = np.lexsort((found.first_rows[repeated], -found.counts[repeated]))[:_FEW]
+    groups = tuple((int(found.first_rows[i]), int(found.counts[i])) for i in repeated[order])
+    copies = int((found.counts - 1).sum())
+    return Duplicates(copies << found.level, 0.5**found.level, groups)
+
+
+def _gather(
+    level: int,
+    hashes: NDArray[np.uint64],
+    counts: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    capacity: int,
+) -> RowHashes:
+    """Equal hashes put together, and thinned until they fit."""
+    chosen = _begins_with_zeros(hashes, level)
+    unique, places = np.unique(hashes[chosen], return_inverse=True)
+    totals = np.zeros(len(unique), np.int64)
+    np.add.at(totals, places, counts[chosen])
+    first = np.full(len(unique), np.iinfo(np.int64).max)
+    np.minimum.at(first, places, rows[chosen])
+    while len(unique) > capacity:
+        level += 1
+        kept = _begins_with_zeros(unique, level)
+        unique, totals, first = unique[kept], totals[kept], first[kept]
+    return RowHashes(level, unique, totals, first)
+
+
+def _begins_with_zeros(hashes: NDArray[np.uint64], level: int) -> NDArray[np.bool_]:
+    return hashes <= np.uint64(2 ** (64 - level) - 1)
+
+
+@jit()
+def _hash(words, hashes):  # type: ignore[no-untyped-def]
+    # each step is a bijection for a given word, so rows that differ in one number never collide
+    for i in range(words.shape[0]):
+        h = np.uint64(0x9E3779B97F4A7C15)
+        for j in range(words.shape[1]):
+            h = (h ^ np.uint64(words[i, j])) * np.uint64(0xFF51AFD7ED558CCD)
+            h ^= h >> np.uint64(32)
+        h = (h ^ (h >> np.uint64(29))) * np.uint64(0xC4CEB9FE1A85EC53)
+        hashes[i] = h ^ (h >> np.uint64(32))
+
+
+_FEW_BAD_ROWS = 10
+
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class NonFiniteRows:
+    """How many rows hold what cannot be worked with: a mergeable part."""
+
+    nan: int  # rows with at least one NaN
+    infinite: int  # rows with at least one infinity and no NaN
+    too_large: int  # finite rows with a number that float32 cannot hold
+    first: tuple[int, ...]  # the first few of all of them, rising
+
+    @property
+    def total(self) -> int:
+        return self.nan + self.infinite + self.too_large
+
+
+@dataclass(frozen=True)
+class FiniteRows:
+    """The rows of a block that can be worked with, their numbers, and a count of the others."""
+
+    block: NDArray[Any]  # (rows, p)
+    numbers: NDArray[np.int64]  # (rows,) row numbers
+    unusable: NonFiniteRows
+
+
+def finite_rows(block: NDArray[Any], start: int) -> FiniteRows:
+    """Leave out the rows of a block (rows, p), the first of them number `start`, that no sum over
+    rows would survive."""
+    # the extremes of a row tell all: NaN is passed on by both
+    lowest, highest = (ends.astype(np.float64) for ends in (block.min(axis=1), block.max(axis=1)))
+    nan = np.isnan(lowest)
+    infinite = ~nan & (np.isinf(lowest) | np.isinf(highest))
+    too_large = ~nan & ~infinite & ((lowest < -_LARGEST) | (highest > _LARGEST))
+    bad = nan | infinite | too_large
+    first = tuple(int(row) + start for row in np.flatnonzero(bad)[:_FEW_BAD_ROWS])
+    unusable = NonFiniteRows(int(nan.sum()), int(infinite.sum()), int(too_large.sum()), first)
+    numbers = np.arange(start, start + len(block), dtype=np.int64)
+    if not bad.any():  # no copy of the block
+        return FiniteRows(block, numbers, unusable)
+    return FiniteRows(block[~bad], numbers[~bad], unusable)
+
+
+def merge_nonfinite(a: NonFiniteRows, b: NonFiniteRows) -> NonFiniteRows:
+    return NonFiniteRows(
+        a.nan + b.nan,
+        a.infinite + b.infinite,
+        a.too_large + b.too_large,
+        tuple(sorted(a.first + b.first)[:_FEW_BAD_ROWS]),
+    )
+
+
+WIDEST_COVARIANCE = 4096  # features: p x p sums of float64 are 128 MiB
+
+
+QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
+
+
+_SHARE = 0.9
+
+
+_NORM_BINS, _DISTANCE_BINS = 50, 80
+
+
+@dataclass(frozen=True)
+class StatisticsPart:
+    """What a block adds: sums over its usable rows, and those of them that are in the sample."""
+
+    unusable: NonFiniteRows
+    moments: Moments
+    norms: LogHistogram
+    norm_moments: Moments
+    hashes: RowHashes
+    comoments: Comoments | None  # where the features are not too many
+    sample: NDArray[Any]  # (n, p) in row order
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Lengths of rows as they are stored."""
+
+    least: float
+    mean: float
+    largest: float
+    quantiles: dict[float, float]
+    histogram: Histogram
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Variances along the principal axes, in the model's space."""
+
+    variances: NDArray[np.float64]  # falling
+    axes: int  # so many of the first hold 90 % of the variance
+    sampled_rows: int | None  # None: of all rows
+
+
+@dataclass(frozen=True)
+class Distances:
+    """How far apart rows of a random sample are, in the model's space."""
+
+    n_rows: int
+    n_pairs: int
+    quantiles: dict[float, float]
+    histogram: Histogram
+    radius: float | None
+    share_inside: float | None  # of the pairs: closer than the radius
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What all usable rows look like. Without any there is nothing to say of them."""
+
+    n_rows: int  # usable ones
+    unusable: NonFiniteRows
+    means: NDArray[np.float64]  # (p,)
+    deviations: NDArray[np.float64]  # (p,)
+    constant: tuple[int, ...]  # numbers of the features that are
+    duplicates: Duplicates
+    norms: Norms | None
+    spectrum: Spectrum | None
+    distances: Distances | None  # where the sample has two rows
+
+
+def statistics_part(
+    block: NDArray[Any], start: int, sampled: NDArray[np.int64], unit_length: bool
+) -> StatisticsPart:
+    """Statistics of a block (rows, p); `sampled` are the row numbers of the sample, rising."""
+    usable = finite_rows(block, start)
+    rows = usable.block
+    norms = np.concatenate([_norms(tile) for tile in _tiles(rows)] or [np.empty(0)])
+    picks = np.isin(usable.numbers, rows_within(sampled, start, start + len(block)))
+    covariance = block.shape[1] <= WIDEST_COVARIANCE
+    return StatisticsPart(
+        usable.unusable,
+        block_moments(rows),
+        log_histogram(norms),
+        block_moments(norms[:, None]),
+        row_hashes(rows, usable.numbers),
+        block_comoments(rows, unit_length) if covariance else None,
+        native_float(rows[picks]),
+    )
+
+
+def merge_statistics(a: StatisticsPart, b: StatisticsPart) -> StatisticsPart:
+    comoments = None
+    if a.comoments is not None and b.comoments is not None:
+        comoments = merge_comoments(a.comoments, b.comoments)
+    return StatisticsPart(
+        merge_nonfinite(a.unusable, b.unusable),
+        merge_moments(a.moments, b.moments),
+        merge_histograms(a.norms, b.norms),
+        merge_moments(a.norm_moments, b.norm_moments),
+        merge_hashes(a.hashes, b.hashes),
+        comoments,
+        np.concatenate([a.sample, b.sample]),
+    )
+
+
+def finish_statistics(
+    part: StatisticsPart, preprocess: Preprocess, radius: float | None
+) -> Statistics:
+    """What is made of the parts of all blocks."""
+    moments, p = part.moments, len(part.moments.mean)
+    empty = moments.count == 0
+    known = moments if needs_moments(preprocess) and not empty else None
+    affine = fit_map(preprocess, p, known)
+    return Statistics(
+        n_rows=moments.count,
+        unusable=part.unusable,
+        means=moments.mean,
+        deviations=np.sqrt(moments.m2 / max(moments.count, 1)),
+        constant=() if empty else tuple(int(j) for j in np.flatnonzero(is_constant(moments))),
+        duplicates=duplicates_among(part.hashes),
+        norms=None if empty else _norms_of(part),
+        spectrum=None if empty else _spectrum_of(part, affine),
+        distances=_distances_of(part, affine, radius) if len(part.sample) > 1 else None,
+    )
+
+
+def _tiles(rows: NDArray[Any]) -> list[NDArray[Any]]:
+    return [native_float(rows[i : i + 1024]) for i in range(0, len(rows), 1024)]
+
+
+def _norms(tile: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(np.sqrt(np.einsum("ij,ij->i", tile, tile, dtype=np.float64)))
+
+
+def _norms_of(part: StatisticsPart) -> Norms:
+    return Norms(
+        part.norms.least,
+        float(part.norm_moments.mean[0]),
+        part.norms.largest,
+        {share: quantile(part.norms, share) for share in QUANTILES},
+        coarse(part.norms, _NORM_BINS),
+    )
+
+
+def _spectrum_of(part: StatisticsPart, affine: AffineMap) -> Spectrum | None:
+    if part.comoments is not None:
+        variances = spectrum(part.comoments, affine)
+        return Spectrum(variances, axes_holding(variances, _SHARE), None)
+    if len(part.sample) < 2:
+        return None
+    variances = sampled_spectrum(prepare_points(part.sample, affine))
+    return Spectrum(variances, axes_holding(variances, _SHARE), len(part.sample))
+
+
+def _distances_of(part: StatisticsPart, affine: AffineMap, radius: float | None) -> Distances:
+    distances = pdist(prepare_points(part.sample, affine).mapped.astype(np.float64))
+    return Distances(
+        len(part.sample),
+        len(distances),
+        {share: float(np.quantile(distances, share)) for share in QUANTILES},
+        histogram_of(distances, _DISTANCE_BINS),
+        radius,
+        None if radius is None else float(np.mean(distances < radius)),
+    )

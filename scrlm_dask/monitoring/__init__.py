@@ -1,0 +1,1 @@
+"""Listeners for events: dashboard page, Prometheus metrics, JSON log, notebook cell."""

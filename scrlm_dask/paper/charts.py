@@ -1,0 +1,384 @@
+"""A panel of the paper's region figures: where runs succeeded, and where theory says they must."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.reporting.plots import BLUE, GREY, ORANGE, STYLE
+
+
+@dataclass(frozen=True)
+class Point:
+    """A cell of the grid. `success` is None where it could not be run or was not asked for."""
+
+    x: float
+    y: float
+    success: bool | None
+    inside: bool  # the panel's bounds, which are on y alone
+    promised: bool  # by all of Corollary 7, which also asks for numbers that a panel does not show
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A grid of points, y against x, and the theoretical bounds on y alone at each x."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    points: tuple[Point, ...]
+    bounds: tuple[dict[float, float], ...]  # x -> y, a line each
+    log_y: bool = True
+
+    @property
+    def xs(self) -> list[float]:
+        return sorted({point.x for point in self.points})
+
+    @property
+    def ys(self) -> list[float]:
+        return sorted({point.y for point in self.points})
+
+    def column(self, x: float) -> list[Point]:
+        """The points over x, from below."""
+        return sorted((point for point in self.points if point.x == x), key=lambda p: p.y)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What is enough in theory, what was enough on the grid, and theory over that."""
+
+    x: float
+    theory: float
+    observed: float | None  # None: not even the largest of the grid
+    at_least: bool = False  # the least of the grid was enough: the factor may be larger
+
+    @property
+    def factor(self) -> float | None:
+        return None if self.observed is None else self.theory / self.observed
+
+
+@dataclass(frozen=True)
+class Tightness:
+    """By which factor a bound asks for more than was needed, over the columns of a panel.
+
+    Columns in which not even the largest of the grid was enough are not counted.
+    """
+
+    least: float
+    median: float
+    most: float
+    counted: int
+    columns: int
+    open_from: float | None = None  # the least factor that may be larger
+
+    def is_at_least(self, value: float) -> bool:
+        """Whether one of the three may be larger: a factor up to it may be."""
+        return self.open_from is not None and self.open_from <= value
+
+
+def least_enough(column: Sequence[Point]) -> float | None:
+    """The least y from which on all of a column, from below, succeeded."""
+    enough = None
+    for point in reversed(column):
+        if not point.success:
+            break
+        enough = point.y
+    return enough
+
+
+def limits(panel: Panel) -> list[Limit]:
+    """A limit for each column, against the first of the panel's bounds."""
+    return [_limit(panel.bounds[0], panel.column(x)) for x in panel.xs]
+
+
+def _limit(bound: dict[float, float], column: Sequence[Point]) -> Limit:
+    enough, lowest = least_enough(column), column[0]
+    return Limit(lowest.x, bound[lowest.x], enough, at_least=enough == lowest.y)
+
+
+def tightness(found: Sequence[Limit]) -> Tightness | None:
+    """None where no column of the grid succeeded."""
+    factors = [limit.factor for limit in found if limit.factor is not None]
+    if not factors:
+        return None
+    unsure = (limit.factor for limit in found if limit.at_least and limit.factor is not None)
+    return Tightness(
+        min(factors),
+        median(factors),
+        max(factors),
+        len(factors),
+        len(found),
+        min(unsure, default=None),
+    )
+
+
+def broken_promises(panel: Panel) -> list[Point]:
+    """Points where theory promises success and there was none."""
+    return [point for point in panel.points if point.promised and point.success is False]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Neighbouring points of a column that all succeeded, from `low` to `high`."""
+
+    x: float
+    low: float
+    high: float
+
+
+def widest_stretch(column: Sequence[Point]) -> Stretch | None:
+    """The widest of a column, from below; the first where two are as wide."""
+    stretches: list[Stretch] = []
+    for k, point in enumerate(column):
+        if point.success and k and column[k - 1].success:
+            stretches[-1] = Stretch(point.x, stretches[-1].low, point.y)
+        elif point.success:
+            stretches.append(Stretch(point.x, point.y, point.y))
+    return max(stretches, key=lambda s: s.high - s.low, default=None)
+
+
+_FAILED, _LIGHT, _DARK, _IMPOSSIBLE, _BROKEN = range(5)  # what a cell of a region is
+
+
+_COLORS = ("#ffffff", "#b9cfe0", "#3c5a78", "#efe9dc", ORANGE)
+
+
+_WORDS = (
+    "failed",
+    "succeeded",
+    "inside the bound on y alone, and succeeded",
+    "fewer rows than candidates",
+    "promised by all of Corollary 7, but failed",
+)
+
+
+_LINES = (ORANGE, BLUE, "#3f8f6b", "#e09f3e", "#7d5ba6", "#8c564b", "#17a2b8", GREY, "#c06c9b")
+
+
+_MARKERS = "osD^vPX<>"
+
+
+_MOST_LINES = 50  # between cells: more would hide them
+
+
+@dataclass(frozen=True)
+class Line:
+    """Means and spreads over seeds, against x."""
+
+    name: str
+    x: tuple[float, ...]
+    means: tuple[float, ...]
+    spreads: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over one axis, or single points of them."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: tuple[Line, ...]
+    log_x: bool = True
+    log_y: bool = False
+    joined: bool = True
+
+
+def region_figure(panels: Sequence[Panel], title: str) -> bytes:
+    """Where runs succeeded (light), and inside the bound on y alone (dark), four panels."""
+
+    def draw(figure: Any) -> None:
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+
+        for axes, panel in zip(figure.subplots(2, 2).ravel(), panels, strict=True):
+            _draw_region(axes, panel)
+        seen = sorted({_kind(point) for panel in panels for point in panel.points})
+        handles: list[Any] = [
+            Patch(facecolor=_COLORS[kind], edgecolor=GREY, linewidth=0.6, label=_WORDS[kind])
+            for kind in seen
+        ]
+        handles.append(Line2D([], [], color=ORANGE, linewidth=2, label="bound on y alone"))
+        figure.legend(handles=handles, loc="outside lower center", ncols=3)
+
+    return _png(10.5, 9.0, title, draw)
+
+
+def chart_figure(charts: Sequence[Chart], title: str, columns: int = 3) -> bytes:
+    """Charts side by side; a name has the same color and marker in all of them."""
+    names = list(dict.fromkeys(line.name for chart in charts for line in chart.lines))
+    columns = min(columns, len(charts))
+    rows = -(-len(charts) // columns)
+
+    def draw(figure: Any) -> None:
+        grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes, chart in zip(grid, charts, strict=False):
+            _draw_chart(axes, chart, names)
+        for axes in grid[len(charts) :]:
+            axes.set_axis_off()
+        handles: dict[str, Any] = {}
+        for axes in grid[: len(charts)]:
+            found = zip(*axes.get_legend_handles_labels(), strict=True)
+            handles |= {name: handle for handle, name in found}
+        labels = [name for name in names if name in handles]
+        figure.legend(
+            [handles[name] for name in labels],
+            labels,
+            loc="outside lower center",
+            ncols=min(7 if columns > 2 else 5, len(labels)),
+        )
+
+    return _png(max(6.0, 4.4 * columns), 3.9 * rows + 0.6, title, draw)
+
+
+def pictures_figure(pictures: Mapping[str, NDArray[np.uint8]], title: str) -> bytes:
+    """Centers (k, height, width[, 3]) of each data set as pictures, ten in a row."""
+
+    mosaics = {name: _mosaic(values) for name, values in pictures.items()}
+    tallest = max(mosaic.shape[0] / mosaic.shape[1] for mosaic in mosaics.values())
+
+    def draw(figure: Any) -> None:
+        grid = figure.subplots(1, len(mosaics), squeeze=False)[0]
+        for axes, (name, mosaic) in zip(grid, mosaics.items(), strict=True):
+            axes.imshow(mosaic, cmap="gray_r", interpolation="nearest")
+            axes.set_title(name)
+            axes.set_axis_off()
+
+    return _png(5.4 * len(mosaics), 5.2 * tallest + 0.8, title, draw)
+
+
+def _kind(point: Point) -> int:
+    if point.success is None:
+        return _IMPOSSIBLE
+    if point.success:
+        return _DARK if point.inside else _LIGHT
+    return _BROKEN if point.promised else _FAILED
+
+
+def _draw_region(axes: Any, panel: Panel) -> None:
+    from matplotlib.colors import ListedColormap
+
+    xs, ys = panel.xs, panel.ys
+    kinds = np.full((len(ys), len(xs)), np.nan)
+    for point in panel.points:
+        kinds[ys.index(point.y), xs.index(point.x)] = _kind(point)
+    axes.pcolormesh(
+        _edges(xs, log=True),
+        _edges(ys, log=panel.log_y),
+        kinds,
+        cmap=ListedColormap(_COLORS),
+        vmin=-0.5,
+        vmax=len(_COLORS) - 0.5,
+        edgecolors="#e3e6ea",
+        linewidth=0.3 if len(ys) <= _MOST_LINES else 0.0,
+    )
+    for bound in panel.bounds:
+        heights = list(bound.values())
+        if len(set(heights)) == 1:  # the same everywhere
+            axes.axhline(heights[0], color=ORANGE, linewidth=2)
+        else:
+            axes.plot(list(bound), heights, color=ORANGE, linewidth=2)
+    axes.set_xscale("log", base=2)
+    if panel.log_y:
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter(_whole)
+    axes.xaxis.set_major_formatter(_whole)
+    axes.set_xlim(*_edges(xs, log=True)[[0, -1]])
+    axes.set_title(panel.title)
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    axes.grid(False)
+
+
+def _edges(values: Sequence[float], log: bool) -> NDArray[np.float64]:
+    """Borders halfway between the values, and as far beyond the first and the last."""
+    centers = np.log(values) if log else np.asarray(values, np.float64)
+    gaps = np.diff(centers) if len(centers) > 1 else np.ones(1)
+    inner = centers[:-1] + gaps / 2
+    first, last = centers[0] - gaps[0] / 2, centers[-1] + gaps[-1] / 2
+    edges = np.concatenate([[first], inner[: len(centers) - 1], [last]])
+    return np.exp(edges) if log else edges
+
+
+def _whole(value: float, _: int) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+
+def _draw_chart(axes: Any, chart: Chart, names: Sequence[str]) -> None:
+    for line in chart.lines:
+        number = names.index(line.name)
+        axes.errorbar(
+            line.x,
+            line.means,
+            yerr=line.spreads,
+            label=line.name,
+            color=_LINES[number % len(_LINES)],
+            marker=_MARKERS[number % len(_MARKERS)],
+            markersize=6,
+            linewidth=1.8 if chart.joined else 0,
+            elinewidth=1,
+            capsize=2,
+            alpha=0.9,
+            zorder=2 + len(names) - number,  # the first, ours, above the others
+        )
+    ticks = sorted({x for line in chart.lines for x in line.x})
+    if chart.log_x:
+        axes.set_xscale("log")
+    if chart.log_x and chart.joined:
+        axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
+        axes.minorticks_off()
+    elif chart.log_x:
+        _plain_ticks(axes.xaxis)
+    if chart.log_y:
+        axes.set_yscale("log")
+        _plain_ticks(axes.yaxis)
+    axes.set_title(chart.title)
+    axes.set_xlabel(chart.x_label)
+    axes.set_ylabel(chart.y_label)
+    axes.grid(True, color="#e3e6ea", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Numbers as people write them, at 1, 2 and 5 of each decade."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _mosaic(values: NDArray[np.uint8], across: int = 10) -> NDArray[np.uint8]:
+    """Pictures (k, h, w[, 3]) side by side, `across` in a row, with a gap between them."""
+    k, h, w, *rest = values.shape
+    across = min(across, k)
+    down = -(-k // across)
+    whole = np.zeros((down * (h + 1) - 1, across * (w + 1) - 1, *rest), np.uint8)
+    if rest:
+        whole[:] = 255
+    for number, picture in enumerate(values):
+        top, left = (number // across) * (h + 1), (number % across) * (w + 1)
+        whole[top : top + h, left : left + w] = picture
+    return whole
+
+
+def _png(width: float, height: float, title: str, draw: Callable[[Any], None]) -> bytes:
+    # no pyplot: it would look for a screen and keep the figure
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({**STYLE, "legend.frameon": False}):
+        figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
+        draw(figure)
+        # a picture is looked at long after the command: it says what it shows
+        figure.suptitle(title, x=0.01, ha="left", color=GREY, size=11)
+        content = BytesIO()
+        figure.savefig(content, format="png", metadata={"Software": "scrlm-dask"})
+    return content.getvalue()

@@ -1,0 +1,236 @@
+"""Methods beside each other: the same rows, the same truth, what they found and what it took."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.engine.execution import Execution
+from scrlm_dask.engine.features import Features, FeaturesLike, as_features
+from scrlm_dask.engine.workers import machine_memory
+from scrlm_dask.errors import InputError
+from scrlm_dask.events import Listener, Note, warn
+from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.distances.points import prepare_points
+from scrlm_dask.kernels.distances.preprocessing import (
+    Preprocess,
+    block_moments,
+    fit_map,
+    needs_moments,
+)
+from scrlm_dask.kernels.evaluation.metrics import Scores, contingency, scores, with_outlier_cluster
+from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
+from scrlm_dask.paper.baselines import Method, find_method
+from scrlm_dask.paper.run_with_limits import Task, check_limits, run_with_limits
+from scrlm_dask.passes.seeding import gather_rows
+from scrlm_dask.passes.survey import survey_pass
+from scrlm_dask.pipeline.evaluate import TruthLike, known_truth, read_labels
+from scrlm_dask.storage.locations import Options, locate
+from scrlm_dask.text import format_bytes
+
+PAPERS = (
+    *("scrlm", "scrlm+kmeans", "k-means++", "complete-linkage"),
+    *("spectral", "em", "t-sne+k-means++", "td"),
+)
+MEASURED = (
+    *("accuracy", "purity", "nmi", "ari", "outlier_precision", "outlier_recall"),
+    *("cpu_seconds", "wall_seconds", "peak_bytes"),
+)
+_COPIES = 2  # of the rows: a method holds them, and works on them
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A method with one seed: what it found and took, or why it did not."""
+
+    seed: int
+    scores: Scores | None
+    reason: str | None
+    cpu_seconds: float | None
+    wall_seconds: float | None
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation over seeds."""
+
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True)
+class MethodScores:
+    """A method with every seed; the first that does not finish is the last."""
+
+    method: str
+    n_clusters: int  # that it was asked for
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def reason(self) -> str | None:
+        """Why it did not finish, if so."""
+        return self.attempts[-1].reason
+
+    def spread(self, name: str) -> Spread | None:
+        """Of one of `MEASURED`; None if it did not finish."""
+        if self.reason is not None:
+            return None
+        values = [
+            float(getattr(attempt if hasattr(attempt, name) else attempt.scores, name))
+            for attempt in self.attempts
+        ]
+        return Spread(float(np.mean(values)), float(np.std(values)))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    n_rows: int  # that were compared on
+    n_features: int
+    preprocess: Preprocess
+    methods: tuple[MethodScores, ...]
+
+
+def compare(
+    source: FeaturesLike,
+    truth: TruthLike = None,
+    *,
+    n_clusters: int,
+    methods: Sequence[str] = PAPERS,
+    outliers: bool = False,
+    seeds: int = 1,
+    timeout: float = 600.0,
+    memory_limit: int | None = None,
+    n_rows: int | None = None,
+    preprocess: Preprocess = "standardize",
+    storage_options: Options | None = None,
+    listener: Listener = warn,
+) -> Comparison:
+    """Run each method in a process of its own on the same rows, preprocessed, all in memory.
+
+    `truth` is an array, labels at a path or URL (.npy or Zarr), or by default those of the
+    features store. With `outliers`, methods that know none are asked for one cluster more, and the
+    one that fits the true outliers best counts as outliers. `n_rows` takes a random sample.
+    """
+    chosen = _checked(methods, n_clusters, seeds)
+    check_limits(timeout, memory_limit)
+    features = as_features(source, None, storage_options)
+    known = _all_labels(truth, features, storage_options)
+    size_wanted = _checked_size(features, n_rows, memory_limit)
+    numbers = sample_rows(0, Purpose.COMPARED_ROWS, features.n_rows, size_wanted)
+    with Execution(listener) as execution, tempfile.TemporaryDirectory(prefix="scrlm-") as folder:
+        rows = Path(folder) / "rows.npy"
+        np.save(rows, _mapped_rows(execution, features, numbers, preprocess))
+        _tell_of_outliers(known[numbers], outliers, execution.tell)
+        limits = (timeout, memory_limit or machine_memory())
+        runs = _Runs(rows, known[numbers], n_clusters, outliers, seeds, limits, execution.tell)
+        found = [runs.of(method) for method in chosen]
+    return Comparison(len(numbers), features.n_features, preprocess, tuple(found))
+
+
+def _checked(methods: Sequence[str], n_clusters: int, seeds: int) -> list[Method]:
+    if not methods:
+        raise InputError("no method is named; give some of those that are compared")
+    if n_clusters < 1 or seeds < 1:
+        raise InputError(f"{n_clusters} cluster(s) and {seeds} seed(s); give at least 1 of each")
+    return [find_method(name) for name in dict.fromkeys(methods)]
+
+
+def _all_labels(
+    truth: TruthLike, features: Features, storage_options: Options | None
+) -> NDArray[np.int64]:
+    if truth is None and features.path is None:
+        raise InputError(f"{features.what} brings no labels; give the truth beside it")
+    place = None if features.path is None else locate(features.path, storage_options)
+    if truth is not None and not isinstance(truth, np.ndarray):
+        truth = locate(truth, storage_options)
+    labels = known_truth(truth, place)
+    if labels.shape[0] != features.n_rows:
+        raise InputError(
+            f"the truth has {labels.shape[0]} rows and {features.what} has {features.n_rows}; "
+            "they must describe the same rows"
+        )
+    return read_labels(labels, 0, features.n_rows)
+
+
+def _checked_size(features: Features, n_rows: int | None, memory_limit: int | None) -> int:
+    """Rows to compare on, which methods hold in memory, all at once."""
+    if n_rows is not None and n_rows < 1:
+        raise InputError(f"{n_rows} rows cannot be compared on; take at least 1")
+    wanted = min(n_rows or features.n_rows, features.n_rows)
+    limit = memory_limit or machine_memory()
+    row_bytes = _COPIES * 4 * features.n_features
+    if wanted * row_bytes <= limit:
+        return wanted
+    raise InputError(
+        f"the methods hold rows in memory, and {wanted:,} rows of {features.what} twice over are "
+        f"{format_bytes(wanted * row_bytes)}, of which {format_bytes(limit)} may be "
+        f"used; compare on a random sample (n_rows, --rows {max(limit // row_bytes // 2, 1)})"
+    )
+
+
+def _mapped_rows(
+    execution: Execution, features: Features, numbers: NDArray[np.int64], kind: Preprocess
+) -> NDArray[np.float32]:
+    """Those rows (N, p), mapped as for a fit but for a common shift, which no distance shows."""
+    rows = gather_rows(survey_pass(execution, features, numbers, with_moments=False))
+    moments = block_moments(rows) if needs_moments(kind) else None
+    return prepare_points(rows, fit_map(kind, rows.shape[1], moments)).mapped
+
+
+def _tell_of_outliers(truth: NDArray[np.int64], outliers: bool, tell: Listener) -> None:
+    share = float(np.mean(truth == OUTLIER))
+    if share > 0.0 and not outliers:
+        text = (
+            f"{share:.2%} of the rows are outliers in truth, for which most methods have no "
+            "cluster: their rows count as wrong (outliers=True, --outliers gives one more)"
+        )
+        tell(Note(text, warning=True))
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """What is the same for every method."""
+
+    rows: Path
+    truth: NDArray[np.int64]  # (N,)
+    n_clusters: int
+    outliers: bool
+    seeds: int
+    limits: tuple[float, int]  # seconds and bytes
+    tell: Listener
+
+    def of(self, method: Method) -> MethodScores:
+        asked = self.n_clusters + (self.outliers and not method.finds_outliers)
+        done: list[Attempt] = []
+        for seed in range(self.seeds):
+            self.tell(Note(f"running {method.name} with seed {seed}"))
+            done.append(self._attempt(method, asked, seed))
+            self.tell(Note(_said(method, done[-1])))
+            if done[-1].reason is not None:
+                break  # it would not fare better with another seed
+        return MethodScores(method.name, asked, tuple(done))
+
+    def _attempt(self, method: Method, n_clusters: int, seed: int) -> Attempt:
+        outcome = run_with_limits(Task(method.name, self.rows, n_clusters, seed), *self.limits)
+        found = None if outcome.labels is None else self._scores(method, outcome.labels)
+        costs = (outcome.cpu_seconds, outcome.wall_seconds, outcome.peak_bytes)
+        return Attempt(seed, found, outcome.reason, *costs)
+
+    def _scores(self, method: Method, labels: NDArray[np.int64]) -> Scores:
+        table = contingency(self.truth, labels)
+        if self.outliers and not method.finds_outliers:
+            table = with_outlier_cluster(table)
+        return scores(table)
+
+
+def _said(method: Method, done: Attempt) -> str:
+    """What a person hears meanwhile: the table comes at the very end."""
+    if done.scores is None:
+        return f"{method.name} did not finish: {done.reason}"
+    return f"{method.name}: accuracy {done.scores.accuracy:.2%}, {done.cpu_seconds:.2f} CPU s"

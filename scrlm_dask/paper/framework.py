@@ -1,0 +1,158 @@
+"""Cells of a grid on disk, a small JSON file each: a grid goes on where it was stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_args
+
+from scrlm_dask.errors import StoreError
+from scrlm_dask.storage.locations import Location
+from scrlm_dask.storage.outputs import KIND
+from scrlm_dask.storage.run_directory import write_json
+
+RECORD, CELLS = "experiment.json", "cells"
+
+
+EXPERIMENT_KIND = "experiment"
+
+
+class Cell(Protocol):
+    """A frozen dataclass of plain values: all that its result depends on."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that are worked on, for those who watch."""
+
+
+def cell_key(parameters: Mapping[str, Any]) -> str:
+    """The same for the same parameters, whatever their order."""
+    text = json.dumps(parameters, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def seed_for(parameters: Mapping[str, Any], number: int) -> int:
+    """The seed of a cell's run: neither workers nor the rest of the grid have a say."""
+    return int(cell_key({"parameters": dict(parameters), "run": number})[:15], 16)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where an experiment keeps its record and its cells."""
+
+    location: Location
+
+    def open(self, record: dict[str, Any]) -> None:
+        """Begin, or go on with the very same experiment; anything else is left alone."""
+        if not self.location.is_occupied():
+            if not self.location.is_remote:
+                (Path(self.location.url) / CELLS).mkdir(parents=True, exist_ok=True)
+            write_json(self.location / RECORD, {KIND: EXPERIMENT_KIND, **record})
+            return
+        found = self._record()
+        for name, value in json.loads(json.dumps(record)).items():
+            if found.get(name) != value:
+                raise StoreError(
+                    f"{self.location} holds an experiment with another {name}: "
+                    f"{_short(found.get(name), value)}; choose another --out, or remove it"
+                )
+
+    def read(self, cell: Cell) -> dict[str, Any] | None:
+        """The result of a cell, if it is finished."""
+        parameters = asdict(cell)
+        place = self._place(parameters)
+        if not place.is_file():
+            return None
+        try:
+            content = json.loads(place.read_text())
+            result = content["result"]
+        except (ValueError, KeyError, TypeError):
+            return None  # damaged: it is computed again
+        same = content.get("cell") == json.loads(json.dumps(parameters))
+        return result if same and isinstance(result, dict) else None
+
+    def keep(self, cell: Cell, result: dict[str, Any]) -> None:
+        parameters = asdict(cell)
+        write_json(self._place(parameters), {"cell": parameters, "result": result})
+
+    def _place(self, parameters: dict[str, Any]) -> Location:
+        return self.location / CELLS / f"{cell_key(parameters)}.json"
+
+    def _record(self) -> dict[str, Any]:
+        try:
+            found = json.loads((self.location / RECORD).read_text())
+        except (OSError, ValueError):
+            found = None
+        if not isinstance(found, dict) or found.get(KIND) != EXPERIMENT_KIND:
+            raise StoreError(
+                f"{self.location} exists and holds no experiment, so it is left alone; "
+                "choose another --out"
+            )
+        return found
+
+
+def _short(found: Any, wanted: Any) -> str:
+    """Both in a few words; of mappings what differs."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        names = [n for n in sorted(found.keys() | wanted.keys()) if found.get(n) != wanted.get(n)]
+        return "; ".join(f"{n} was {found.get(n)}, is now {wanted.get(n)}" for n in names[:3])
+    return f"it was {found}, is now {wanted}"
+
+
+Size = Literal["smoke", "small", "paper"]
+
+
+SIZES: tuple[str, ...] = get_args(Size)
+
+
+Result: TypeAlias = dict[str, Any]  # of a cell, as JSON holds it
+
+
+NOT_RUN = "-"  # in tables, where there is no result
+
+
+@dataclass(frozen=True)
+class Table:
+    """Texts for a terminal."""
+
+    title: str
+    header: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class ExperimentResult:
+    """What an experiment found: a line a measurement, the numbers that count, tables, pictures."""
+
+    rows: list[dict[str, Any]]
+    summary: dict[str, Any]
+    tables: tuple[Table, ...]
+    figures: Callable[[], dict[str, bytes]]  # PNG files by name; they need Matplotlib
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Cells are independent of each other; `settings` say what they are to those who go on."""
+
+    name: str
+    settings: dict[str, Any]
+    cells: Sequence[Cell]
+    measure: Callable[[Any], Result]
+    finish: Callable[[Mapping[Any, Result]], ExperimentResult]
+
+
+def doubling(first: int, last: int) -> tuple[int, ...]:
+    return steps(first, last, 2.0)
+
+
+def steps(first: int, last: int, ratio: float) -> tuple[int, ...]:
+    """Whole numbers from `first` up to `last`, each about `ratio` times the one before."""
+    count = math.floor(math.log(last / first) / math.log(ratio) + 1e-9)
+    return tuple(sorted({round(first * ratio**k) for k in range(count + 1)}))

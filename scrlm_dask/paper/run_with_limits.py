@@ -1,0 +1,166 @@
+"""One method in a process of its own, which is ended when it takes too long or too much memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.paper.baselines import available_methods, find_method
+from scrlm_dask.text import format_bytes
+
+LABELS_FILE = "labels.npy"
+READY = b"ready\n"
+_ROWS_FILE, _ERRORS_FILE = "rows.npy", "stderr"
+_START_SECONDS = 300.0  # imports, compilation and reading the rows, which the limit is not for
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Task:
+    """A method and what it is given; rows (N, p) as an array, or as a .npy file of float32."""
+
+    method: str
+    rows: NDArray[np.float32] | Path
+    n_clusters: int
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Labels and what they took, or why there are none.
+
+    CPU seconds, of all threads and children, and wall seconds are those of the fit alone; memory
+    is the most that the process ever held, libraries and rows included.
+    """
+
+    labels: NDArray[np.int64] | None  # (N,)
+    reason: str | None
+    cpu_seconds: float | None
+    wall_seconds: float | None
+    peak_bytes: int
+
+
+def run_with_limits(task: Task, timeout: float, memory: int | None = None) -> Outcome:
+    """Run a task; it has so many seconds for the fit, and bytes of memory (None: any)."""
+    check_limits(timeout, memory)
+    missing = available_methods(task.method)
+    if missing is not None:
+        return Outcome(None, missing, None, None, 0)
+    with tempfile.TemporaryDirectory(prefix="scrlm-rival-") as name:
+        folder = Path(name)
+        rows = task.rows
+        if not isinstance(rows, Path):
+            np.save(folder / _ROWS_FILE, np.ascontiguousarray(rows, np.float32))
+            rows = folder / _ROWS_FILE
+        with _started(task, rows.absolute(), folder) as process:
+            return _watched(process, folder, timeout, memory)
+
+
+def check_limits(timeout: float, memory: int | None) -> None:
+    if not timeout > 0:
+        raise InputError(f"the time limit is {timeout:g} s; give more than 0")
+    if memory is not None and memory < 1:
+        raise InputError(f"the memory limit is {memory} bytes; give more, or None for no limit")
+
+
+@contextmanager
+def _started(task: Task, rows: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The process, of which nothing is left at the end, whatever ends it."""
+    method = find_method(task.method).name
+    words = [method, str(rows), str(task.n_clusters), str(task.seed), str(folder)]
+    with (folder / _ERRORS_FILE).open("wb") as errors:
+        process = subprocess.Popen(
+            # -P: a file in the current folder must not stand in for a library
+            [sys.executable, "-P", "-m", "scrlm_dask.paper.subprocess_main", *words],
+            stdin=subprocess.PIPE,  # closed when this process dies, by whatever: then it ends
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,  # a group of its own, to be ended with its children
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def _watched(
+    process: subprocess.Popen[bytes], folder: Path, timeout: float, memory: int | None
+) -> Outcome:
+    """Look at it, again and again, until it is done or takes more than it may."""
+    assert process.stdout is not None
+    peak, said, began = 0, b"", None
+    limit, deadline = _START_SECONDS, time.monotonic() + _START_SECONDS
+    while True:
+        peak = max(peak, _memory_of(process.pid))
+        if memory is not None and peak > memory:
+            return Outcome(None, f"more than {format_bytes(memory)}", None, None, peak)
+        if time.monotonic() > deadline:
+            words = f"more than {timeout:g} s" if began else f"did not start in {limit:g} s"
+            return Outcome(None, words, None, None, peak)
+        if not select.select([process.stdout], [], [], _POLL_SECONDS)[0]:
+            continue
+        piece = _read_some(process.stdout)
+        said += piece
+        if not piece:
+            return _ended(process, said, folder, peak)
+        if began is None and said.startswith(READY):
+            began = time.monotonic()
+            deadline = began + timeout
+
+
+def _read_some(pipe: IO[bytes]) -> bytes:
+    return os.read(pipe.fileno(), 2**16)
+
+
+def _memory_of(pid: int) -> int:
+    """Resident bytes of a process and all its children."""
+    total = 0
+    with suppress(psutil.Error):
+        parent = psutil.Process(pid)
+        for process in (parent, *parent.children(recursive=True)):
+            with suppress(psutil.Error):
+                total += int(process.memory_info().rss)
+    return total
+
+
+def _ended(process: subprocess.Popen[bytes], said: bytes, folder: Path, peak: int) -> Outcome:
+    """What a process that ended by itself left behind."""
+    code = process.wait()
+    told: dict[str, Any] = {}
+    with suppress(ValueError):
+        told = json.loads(said.removeprefix(READY) or b"{}")
+    peak = max(peak, told.get("peak_bytes", 0))
+    if "error" in told:
+        return Outcome(None, told["error"], None, None, peak)
+    if code != 0 or not told:
+        return Outcome(None, _last_words(code, folder), None, None, peak)
+    labels = np.load(folder / LABELS_FILE, allow_pickle=False)
+    return Outcome(labels, None, told["cpu_seconds"], told["wall_seconds"], peak)
+
+
+def _last_words(code: int, folder: Path) -> str:
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    lines = (folder / _ERRORS_FILE).read_text(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"{how}: {last}" if last else how

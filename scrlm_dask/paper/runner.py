@@ -1,0 +1,246 @@
+"""The experiments by name."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from io import BytesIO, StringIO
+from typing import Any
+
+import dask
+
+from scrlm_dask.engine.execution import Execution, task
+from scrlm_dask.engine.workers import current_client
+from scrlm_dask.errors import InputError
+from scrlm_dask.events import BlockDone, Listener, Note, RunStarted, warn
+from scrlm_dask.monitoring.json_log import plain
+from scrlm_dask.optional import import_optional
+from scrlm_dask.paper.bandwidth import bandwidth
+from scrlm_dask.paper.bounds import bounds
+from scrlm_dask.paper.framework import (
+    SIZES,
+    Cell,
+    Experiment,
+    ExperimentResult,
+    Folder,
+    Result,
+    Size,
+    Table,
+)
+from scrlm_dask.paper.methods import methods
+from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.run_directory import write_json
+
+ON_MIXTURES: dict[str, Callable[[Size], Experiment]] = {
+    "bounds": bounds,
+    "bandwidth": bandwidth,
+    "methods": methods,
+}
+
+
+IMAGES = "images"  # the one that takes data sets
+
+
+NAMES = (*ON_MIXTURES, IMAGES)
+
+
+TABLE, SUMMARY = "results", "summary.json"
+
+
+NO_FIGURES = (
+    "no figures: Matplotlib is not installed; install scrlm-dask[plot] and run the command again, "
+    "which repeats no cell"
+)
+
+
+def write_results(
+    folder: Location, found: ExperimentResult, head: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Write everything; returns the summary as it was written, and the names of the files."""
+    files = [*_write_tables(folder, found.rows), *_write_figures(folder, found)]
+    notes = list(found.notes) + ([] if find_spec("matplotlib") else [NO_FIGURES])
+    summary = {**head, **found.summary, "notes": notes, "files": [*files, SUMMARY]}
+    summary = plain(summary)
+    # last: where it is, the rest is, too
+    write_json(folder / SUMMARY, summary)
+    return summary, [*files, SUMMARY]
+
+
+def _write_tables(folder: Location, rows: list[dict[str, Any]]) -> list[str]:
+    """CSV always, Parquet where pyarrow is installed."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    (folder / f"{TABLE}.csv").write_text(text.getvalue())
+    if find_spec("pyarrow") is None:
+        return [f"{TABLE}.csv"]
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    content = BytesIO()
+    table = import_optional("pyarrow", "a table").table(columns)
+    import_optional("pyarrow.parquet", "Parquet").write_table(table, content)
+    _write_bytes(folder / f"{TABLE}.parquet", content.getvalue())
+    return [f"{TABLE}.csv", f"{TABLE}.parquet"]
+
+
+def _write_figures(folder: Location, found: ExperimentResult) -> Iterable[str]:
+    if find_spec("matplotlib") is None:
+        return
+    for name, content in found.figures().items():
+        _write_bytes(folder / name, content)
+        yield name
+
+
+def _write_bytes(place: Location, content: bytes) -> None:
+    with place.writing() as file:
+        file.write(content)
+
+
+Keep = Callable[[Any, Result], None]
+
+
+def run_cells(
+    execution: Execution,
+    name: str,
+    cells: Sequence[Cell],
+    measure: Callable[[Any], Result],
+    keep: Keep,
+) -> None:
+    """Measure every cell; `keep` gets each as soon as it is done, in this process."""
+    # the long ones first: at the end nobody waits for one that began last
+    ordered = sorted(cells, key=lambda cell: cell.n_rows, reverse=True)
+
+    def done(cell: Cell, result: Result) -> None:
+        keep(cell, result)
+        execution.tell(BlockDone(name, cell.n_rows, 0))
+
+    with execution.phase(name, len(ordered), sum(cell.n_rows for cell in ordered), 0):
+        if current_client() is None:
+            _in_threads(name, ordered, measure, done)
+        else:
+            _on_workers(name, ordered, measure, done)
+
+
+def _in_threads(
+    name: str, cells: Sequence[Cell], measure: Callable[[Any], Result], done: Keep
+) -> None:
+    def step(number: int) -> None:
+        done(cells[number], measure(cells[number]))
+
+    dask.compute([task(name, step, number) for number in range(len(cells))])
+
+
+def _on_workers(
+    name: str, cells: Sequence[Cell], measure: Callable[[Any], Result], done: Keep
+) -> None:
+    from distributed import as_completed
+
+    client: Any = current_client()
+    tasks = [task(name, measure, cell) for cell in cells]
+    futures = client.compute(tasks)
+    by_key = {future.key: cell for future, cell in zip(futures, cells, strict=True)}
+    try:
+        for future in as_completed(futures):
+            # not `with_results`: that gives what cancelled a future as if it were a result
+            done(by_key[future.key], future.result())
+    finally:
+        client.cancel(futures)
+
+
+@dataclass(frozen=True)
+class ExperimentRun:
+    """What was found, how much of it was there already, and the files that hold it."""
+
+    out: str
+    summary: dict[str, Any]
+    tables: tuple[Table, ...]
+    files: tuple[str, ...]
+    n_cells: int
+    n_kept: int  # of them, from before
+
+
+def run_experiment(
+    name: str,
+    out: Place,
+    *,
+    size: Size = "small",
+    data: Mapping[str, Place | None] | None = None,
+    storage_options: Options | None = None,
+    listener: Listener = warn,
+) -> ExperimentRun:
+    """Run the experiment `name` of the paper in the folder `out`.
+
+    `smoke` shows that it runs, `small` takes minutes on two cores, `paper` has the paper's own
+    grids. Finished cells are kept in `out`, and the same call again goes on with the others.
+    `data` is for `images`: features stores with labels by name; None instead of a path fetches one
+    of the known sets, which is also what happens to all of them without `data`.
+    """
+    _check(name, size, data)
+    folder = Folder(locate(out, storage_options))
+    experiment = _made(name, size, folder.location, data, storage_options, listener)
+    head = {"experiment": name, "size": size, "version": version("scrlm-dask")}
+    folder.open({**head, "settings": experiment.settings})
+    begin = time.perf_counter()
+    results, n_kept = _measured(experiment, folder, listener)
+    found = experiment.finish(results)
+    spent = {"cells": len(results), "kept": n_kept, "seconds": time.perf_counter() - begin}
+    summary, files = write_results(folder.location, found, {**head, **spent})
+    for text in summary["notes"]:
+        listener(Note(text))
+    return ExperimentRun(
+        folder.location.url, summary, found.tables, tuple(files), len(results), n_kept
+    )
+
+
+def _check(name: str, size: str, data: Mapping[str, Any] | None) -> None:
+    if name not in NAMES:
+        raise InputError(f"there is no experiment {name!r}; use one of {', '.join(NAMES)}")
+    if size not in SIZES:
+        raise InputError(f"the size {size!r} is not known; use one of {', '.join(SIZES)}")
+    if data and name != IMAGES:
+        raise InputError(f"the experiment {name} draws its own data; leave data sets out")
+
+
+def _made(
+    name: str,
+    size: Size,
+    folder: Location,
+    data: Mapping[str, Place | None] | None,
+    storage_options: Options | None,
+    listener: Listener,
+) -> Experiment:
+    if name in ON_MIXTURES:
+        return ON_MIXTURES[name](size)
+    from scrlm_dask.paper.datasets import stores_for
+    from scrlm_dask.paper.images import images
+
+    return images(size, stores_for(data, folder, listener), storage_options)
+
+
+def _measured(
+    experiment: Experiment, folder: Folder, listener: Listener
+) -> tuple[dict[Cell, Result], int]:
+    """The results of all cells, in their order, and how many of them were there already."""
+    before = {cell: folder.read(cell) for cell in experiment.cells}
+    results: dict[Cell, Result] = {c: found for c, found in before.items() if found is not None}
+    left = [cell for cell in experiment.cells if cell not in results]
+    n_kept = len(results)
+    if n_kept:
+        listener(Note(f"{n_kept} of {len(before)} cells are done already"))
+
+    def keep(cell: Cell, result: Result) -> None:
+        folder.keep(cell, result)
+        results[cell] = result
+
+    if left:
+        with Execution(listener) as execution:
+            rows = sum(cell.n_rows for cell in left)
+            where = folder.location.url
+            execution.tell(RunStarted("experiment", experiment.name, rows, 0, where))
+            run_cells(execution, experiment.name, left, experiment.measure, keep)
+    return {cell: results[cell] for cell in experiment.cells}, n_kept

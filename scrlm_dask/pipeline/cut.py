@@ -1,0 +1,119 @@
+"""Coarser clusters from a run: its merge tree, or that of its clusters, cut higher up."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.engine.workers import machine_memory
+from scrlm_dask.errors import InputError
+from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.distances.points import prepare_points
+from scrlm_dask.kernels.scrlm.ward import MergeTree, cut_tree, tree_bytes, ward_tree, weighted_means
+from scrlm_dask.model import Model
+from scrlm_dask.storage.arrays import read_rows, write_rows
+from scrlm_dask.storage.feature_store import LABELS, mark_complete
+from scrlm_dask.storage.label_store import create_labels_store, open_labels
+from scrlm_dask.storage.locations import Options, Place, locate
+from scrlm_dask.storage.model_store import load_model
+from scrlm_dask.storage.outputs import LABELS_KIND, check_not_inside, clear_output, discard
+from scrlm_dask.storage.run_directory import RunDirectory
+
+_USABLE_SHARE = 0.5  # of the machine's memory, for the tree of a model without one
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The clusters of a run, joined to fewer; outliers stay what they are."""
+
+    groups: NDArray[np.int64]  # (k,) the coarse cluster of each cluster of the run
+    centers: NDArray[np.float64]  # (g, p) means of the coarse clusters, in input units
+    counts: NDArray[np.int64]  # (g,) their rows
+    n_outliers: int
+
+
+def cut_model(model: Model, n_clusters: int) -> Cut:
+    """Join the clusters of a model to `n_clusters`, those first that Ward's tree joins first."""
+    if not 1 <= n_clusters <= model.n_clusters:
+        raise InputError(
+            f"{n_clusters} clusters are asked of a model that has {model.n_clusters}; a cut joins "
+            f"clusters: ask for 1 to {model.n_clusters}, or fit again with more"
+        )
+    groups = _groups(model, n_clusters)
+    counts = np.bincount(groups, model.counts).astype(np.int64)
+    means = weighted_means(model.means, _masses(model), groups)
+    return Cut(groups, means, counts, model.n_outliers)
+
+
+def cut_run(
+    run: Place,
+    n_clusters: int,
+    *,
+    out: Place | None = None,
+    overwrite: bool = False,
+    storage_options: Options | None = None,
+) -> Cut:
+    """Join the clusters of a run; with `out` its labels, so joined, go to that labels store.
+
+    Features are not read: every cluster of the cut is a union of clusters of the run.
+    """
+    location = locate(run, storage_options)
+    directory = RunDirectory(location)
+    record = directory.result()
+    cut = cut_model(load_model(location), n_clusters)
+    if out is None:
+        return cut
+    stored = open_labels(directory.labels, "the labels")
+    target, n_rows, block_rows = locate(out, storage_options), stored.shape[0], stored.chunks[0]
+    check_not_inside(target, location.url)
+    clear_output(target, overwrite, LABELS_KIND)
+    # outliers come last, where -1 finds itself
+    coarse = np.append(cut.groups, OUTLIER).astype(np.int32)
+    with ExitStack() as undo:
+        undo.callback(discard, target)
+        path = record["features"]["path"]
+        create_labels_store(target, n_rows, block_rows, False, path, distances=False)
+        for start in range(0, n_rows, block_rows):
+            labels = read_rows(stored, start, min(start + block_rows, n_rows), "the labels")
+            write_rows(target / LABELS, start, coarse[labels])
+        mark_complete(target)
+        undo.pop_all()
+    return cut
+
+
+def _groups(model: Model, n_clusters: int) -> NDArray[np.int64]:
+    tree = model.tree
+    if tree is None or tree.n_leaves < model.n_clusters:
+        tree = _tree_of(model)
+    fine, coarse = cut_tree(tree, model.n_clusters), cut_tree(tree, n_clusters)
+    groups = np.empty(model.n_clusters, np.int64)
+    groups[fine] = coarse
+    return groups
+
+
+def _tree_of(model: Model) -> MergeTree:
+    """The tree of the clusters themselves, where none was kept."""
+    need, here = tree_bytes(model.n_clusters), machine_memory()
+    if need > _USABLE_SHARE * here:
+        raise InputError(
+            f"a cut of {model.n_clusters} clusters without a merge tree needs {need / 1e9:.2f} GB, "
+            f"and this process may take {_USABLE_SHARE:.0%} of the {here / 1e9:.2f} GB here; cut "
+            "it where there is more memory, or fit again with fewer clusters"
+        )
+    mapped = prepare_points(model.means, model.affine).mapped
+    return ward_tree(model.means, _masses(model), mapped)
+
+
+def _masses(model: Model) -> NDArray[np.float64]:
+    """What the clusters weigh: their rows, each as much as it counted in the fit.
+
+    Within a radius weights are those of the mixture, which has rows beyond it; there rows have no
+    weights of their own, and are counted. A cluster without rows must not weigh nothing.
+    """
+    counted = math.isfinite(model.radius)
+    masses = model.counts.astype(np.float64) if counted else model.weights * model.n_rows
+    return np.where(masses > 0.0, masses, 1.0)

@@ -1,0 +1,174 @@
+"""An index of the centers for FAISS, where it is installed."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.events import Listener, Note, warn
+from scrlm_dask.kernels.distances.preprocessing import AffineMap
+from scrlm_dask.model import Model
+from scrlm_dask.optional import import_optional
+from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
+from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.model_store import load_model
+from scrlm_dask.storage.outputs import (
+    EXPORT_KIND,
+    EXPORT_RECORD,
+    KIND,
+    check_not_inside,
+    check_output_free,
+    clear_output,
+    discard,
+)
+from scrlm_dask.storage.run_directory import RunDirectory, write_json
+
+
+def faiss_index(model: Model) -> bytes | None:
+    """A file's content, or None without FAISS or without centers.
+
+    The index maps rows as the model does before it looks for their nearest center: rows go in as
+    they are, and the numbers that come out are labels and squared distances of the model.
+    """
+    try:
+        faiss = import_module("faiss")
+    except ImportError:
+        return None
+    if model.n_clusters == 0:
+        return None
+    n_features = model.n_features
+    chain = faiss.IndexPreTransform(faiss.IndexFlatL2(n_features))
+    chain.prepend_transform(_transform(faiss, model.affine))
+    chain.add(model.centers.astype(np.float32))
+    content: bytes = faiss.serialize_index(chain).tobytes()
+    return content
+
+
+def _transform(faiss: Any, affine: AffineMap) -> Any:
+    n_features = affine.n_features
+    if affine.unit_length:
+        return faiss.NormalizationTransform(n_features, 2.0)
+    linear = faiss.LinearTransform(n_features, n_features, True)
+    faiss.copy_array_to_vector(np.diag(affine.scale).astype(np.float32).ravel(), linear.A)
+    faiss.copy_array_to_vector((-affine.shift * affine.scale).astype(np.float32), linear.b)
+    linear.is_trained = True
+    return linear
+
+
+TableFormat = Literal["parquet", "csv"]
+
+
+FORMATS: tuple[str, ...] = get_args(TableFormat)
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written: names of files in the folder, and the rows of the table."""
+
+    files: tuple[str, ...]
+    n_rows: int
+    n_clusters: int
+    ids: bool
+
+
+def check_export(
+    run: Place,
+    out: Place,
+    overwrite: bool = False,
+    storage_options: Options | None = None,
+) -> None:
+    """Raise what `export` would raise before it writes."""
+    import_optional("pyarrow", "an export")
+    source, target = locate(run, storage_options), locate(out, storage_options)
+    RunDirectory(source).check_complete()
+    check_not_inside(target, source)
+    check_output_free(target, overwrite, EXPORT_KIND)
+
+
+def export(
+    run: Place,
+    out: Place,
+    *,
+    table: TableFormat = "parquet",
+    overwrite: bool = False,
+    storage_options: Options | None = None,
+    listener: Listener = warn,
+) -> Export:
+    """Write a run's labels and centers to the folder `out`, in forms that others read.
+
+    The table has a line a row: its number, its id if the features have ids, label, distance and,
+    if they were stored, margin. Centers are in the units of the features, in a .npy and a .fbin
+    file. Where FAISS is installed, its index of the centers takes rows as they are.
+    """
+    if table not in FORMATS:
+        raise InputError(f"the table format {table!r} is not known; use {' or '.join(FORMATS)}")
+    check_export(run, out, overwrite, storage_options)
+    source, target = locate(run, storage_options), locate(out, storage_options)
+    store = open_label_table(RunDirectory(source), storage_options)
+    model = load_model(source)
+    if store.ids_note is not None:
+        listener(Note(store.ids_note, warning=True))
+    with ExitStack() as undo:
+        clear_output(target, overwrite, EXPORT_KIND)
+        undo.callback(discard, target)
+        if not target.is_remote:
+            Path(target.url).mkdir(parents=True)
+        record = {KIND: EXPORT_KIND, "run": source.url, "status": "running"}
+        write_json(target / EXPORT_RECORD, record)
+        _write_table(store, target / f"labels.{table}", table)
+        files = [f"labels.{table}", *_write_centers(model, target)]
+        write_json(target / EXPORT_RECORD, {**record, "status": "complete", "files": files})
+        undo.pop_all()
+    return Export(tuple(files), store.n_rows, model.n_clusters, store.ids is not None)
+
+
+def _write_table(store: LabelTable, place: Location, table: TableFormat) -> None:
+    """Piece by piece: all rows together need not fit in memory."""
+    writer: Any = None
+    with place.writing() as file:
+        for piece in store.pieces():
+            rows = _arrow_table(piece)
+            writer = writer or _writer(file, rows.schema, table)
+            writer.write_table(rows)
+        writer.close()
+
+
+def _writer(file: Any, schema: Any, table: TableFormat) -> Any:
+    if table == "csv":
+        return import_optional("pyarrow.csv", "CSV").CSVWriter(file, schema)
+    # a flipped byte in a page is noticed when it is read
+    parquet = import_optional("pyarrow.parquet", "Parquet")
+    return parquet.ParquetWriter(file, schema, write_page_checksum=True)
+
+
+def _arrow_table(rows: LabelledRows) -> Any:
+    columns: dict[str, Any] = {"row": rows.numbers}
+    if rows.ids is not None:
+        ids = rows.ids
+        columns["id"] = ids if ids.dtype.kind in "iu" else [str(name) for name in ids]
+    columns |= {"label": rows.labels, "distance": rows.distances}
+    if rows.margins is not None:
+        columns["margin"] = rows.margins
+    return import_optional("pyarrow", "a table").table(columns)
+
+
+def _write_centers(model: Model, target: Location) -> list[str]:
+    """The centers (k, p): as they are, as .fbin and, if FAISS is there, as an index."""
+    written = ["centers.npy", "centers.fbin"]
+    with (target / written[0]).writing() as file:
+        np.save(file, model.centers, allow_pickle=False)
+    with (target / written[1]).writing() as file:
+        file.write(np.array(model.centers.shape, "<u4").tobytes())
+        file.write(model.centers.astype("<f4").tobytes())
+    index = faiss_index(model)
+    if index is not None:
+        written.append("centers.faiss")
+        with (target / written[2]).writing() as file:
+            file.write(index)
+    return written

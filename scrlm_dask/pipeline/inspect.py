@@ -1,0 +1,180 @@
+"""Looking at a store: statistics in one read, or every block against its digest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from scrlm_dask.engine.execution import Execution, task
+from scrlm_dask.engine.features import Features, as_features
+from scrlm_dask.engine.tree_reduce import fan_in_for
+from scrlm_dask.errors import InputError
+from scrlm_dask.events import Listener, Note, warn
+from scrlm_dask.kernels.distances.points import radius
+from scrlm_dask.kernels.distances.preprocessing import PREPROCESS_KINDS, Preprocess
+from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
+from scrlm_dask.kernels.statistics.histograms import (
+    Classes,
+    Counts,
+    classes_among,
+    count_values,
+    merge_counts,
+)
+from scrlm_dask.kernels.statistics.row_statistics import (
+    WIDEST_COVARIANCE,
+    Statistics,
+    StatisticsPart,
+    finish_statistics,
+    merge_statistics,
+    statistics_part,
+)
+from scrlm_dask.passes.digests import DamagedBlock, check_digests_pass
+from scrlm_dask.sources.registry import check_ingested
+from scrlm_dask.storage.arrays import StoredArray, read_rows
+from scrlm_dask.storage.feature_store import block_rows_for, has_truth
+from scrlm_dask.storage.label_store import open_labels
+from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.store_info import Description, describe_store
+
+_SAMPLE_ROWS = 1024
+
+
+_SAMPLE_BYTES = 64 * 2**20  # of rows with very many features fewer are sampled
+
+
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class RowsReport:
+    """What the one read of a store found."""
+
+    statistics: Statistics
+    classes: Classes | None  # where the store has labels
+
+
+@dataclass(frozen=True)
+class _Part:
+    statistics: StatisticsPart
+    labels: Counts | None
+
+
+def statistics_pass(
+    execution: Execution,
+    features: Features,
+    labels: StoredArray | None,
+    preprocess: Preprocess,
+    radius: float | None,
+) -> RowsReport:
+    """One read of all rows. Only the result of all comes to the client: O(p)."""
+    p = features.n_features
+    size = min(_SAMPLE_ROWS, features.n_rows, max(2, _SAMPLE_BYTES // (8 * p)))
+    sampled = sample_rows(_SEED, Purpose.INSPECTED_ROWS, features.n_rows, size)
+    part: Delayed = execution.map_reduce(
+        "inspect",
+        features,
+        _statistics_part,
+        _merge,
+        fan_in=fan_in_for(8 * p * p if p <= WIDEST_COVARIANCE else 0),
+        keep=True,
+        sampled=task("sampled-rows", np.array, sampled),
+        labels=labels,
+        unit_length=preprocess == "l2",
+    )
+    seen: RowsReport = task("statistics", _finish, part, preprocess, radius).compute()
+    return seen
+
+
+def _statistics_part(
+    block: NDArray[Any],
+    start: int,
+    sampled: NDArray[np.int64],
+    labels: StoredArray | None,
+    unit_length: bool,
+) -> _Part:
+    counts = None
+    if labels is not None:
+        counts = count_values(read_rows(labels, start, start + len(block), "the labels"))
+    return _Part(statistics_part(block, start, sampled, unit_length), counts)
+
+
+def _merge(a: _Part, b: _Part) -> _Part:
+    labels = None
+    if a.labels is not None and b.labels is not None:
+        labels = merge_counts(a.labels, b.labels)
+    return _Part(merge_statistics(a.statistics, b.statistics), labels)
+
+
+def _finish(part: _Part, preprocess: Preprocess, radius: float | None) -> RowsReport:
+    classes = None if part.labels is None else classes_among(part.labels)
+    return RowsReport(finish_statistics(part.statistics, preprocess, radius), classes)
+
+
+def inspect_store(path: Place, *, storage_options: Options | None = None) -> Description:
+    """What can be said without reading rows; unfinished stores are described as well."""
+    location = locate(path, storage_options)
+    check_ingested(location)
+    return describe_store(location)
+
+
+def inspect_rows(
+    path: Place,
+    *,
+    rho: float | None = None,
+    F: float = 2.5,
+    preprocess: Preprocess = "standardize",
+    block_rows: int | None = None,
+    storage_options: Options | None = None,
+    listener: Listener = warn,
+) -> RowsReport:
+    """Statistics of all rows, in one read. Rows that are not finite are counted and left out.
+
+    Spectrum and distances are those of the model's space, into which `preprocess` leads; with a
+    `rho` they are compared with the radius of its clusters.
+    """
+    if preprocess not in PREPROCESS_KINDS:
+        kinds = ", ".join(PREPROCESS_KINDS)
+        raise InputError(f"preprocess is {preprocess!r}; it must be one of {kinds}")
+    if rho is not None and not (rho > 0 and F > 0):
+        raise InputError(f"rho is {rho} and F is {F}; both must be positive")
+    path = locate(path, storage_options)
+    features = as_features(path, block_rows)
+    reach = None if rho is None else radius(rho, F, features.n_features)
+    with Execution(listener) as execution:
+        labels = _labels(execution, path, features.n_rows)
+        return statistics_pass(execution, features, labels, preprocess, reach)
+
+
+def _labels(execution: Execution, path: Location, n_rows: int) -> StoredArray | None:
+    """The truth, if the store has it; others may call something else `labels`."""
+    if not has_truth(path):
+        return None
+    try:
+        labels = open_labels(path, "the array")
+        if labels.shape[0] == n_rows:
+            return labels
+        reason = f"there are {labels.shape[0]} for {n_rows} rows"
+    except InputError as error:
+        reason = str(error)
+    execution.tell(Note(f"labels are left out: {reason}"))
+    return None
+
+
+def verify_store(
+    path: Place, *, storage_options: Options | None = None, listener: Listener = warn
+) -> tuple[DamagedBlock, ...]:
+    """Read everything again and compare it with checksums and digests: all damaged blocks."""
+    store = inspect_store(path, storage_options=storage_options)
+    if store.manifest is not None:
+        block_rows = store.manifest.block_rows
+    else:
+        stored = store.features
+        block_rows = block_rows_for(stored.shape, stored.dtype, stored.chunks[0])
+    with Execution(listener) as execution:
+        return check_digests_pass(
+            execution, store.location, store.features, block_rows, store.manifest is not None
+        )

@@ -1,0 +1,280 @@
+"""Lloyd iterations over a features store until a rule says stop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.delayed import Delayed
+from numpy.typing import NDArray
+
+from scrlm_dask.config import LloydConfig
+from scrlm_dask.engine.checkpointing import CheckpointScope, Saved
+from scrlm_dask.engine.execution import Execution
+from scrlm_dask.engine.features import Features
+from scrlm_dask.events import IterationDone
+from scrlm_dask.kernels.distances.preprocessing import AffineMap
+from scrlm_dask.kernels.distances.pruning import (
+    Prune,
+    Pruned,
+    along_axes,
+    at_a_glance,
+    merge_pruned,
+)
+from scrlm_dask.kernels.kmeans.lloyd import LloydPart, inertia, move_centers, relative_shift
+from scrlm_dask.passes.lloyd import (
+    LLOYD_KINDS,
+    keep_coordinates,
+    lloyd_pass,
+    make_frame,
+    saved_labels,
+    send_centers,
+)
+from scrlm_dask.planning.work import SAMPLE_ITERATIONS, block_samples
+from scrlm_dask.runs.lifecycle import report_sizes
+
+# A sample has said what it can when the inertia falls by less than this share, and at the latest
+# after so many iterations.
+_SAMPLE_TOL = 0.01
+
+
+# Where a glance was of no use it is tried again after so many iterations: centers that have found
+# their clusters may lie farther from each other.
+_GLANCE_AGAIN = 4
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """Refined centers, and how they came about."""
+
+    centers: NDArray[np.float64]  # (k, p) in input units
+    iterations: tuple[IterationDone, ...] = ()
+    stopped: str = ""  # the rule that ended it
+    pruned: Pruned = field(default_factory=Pruned)
+    stage: int = 0  # of the samples of blocks, the last of which is all of them
+    turn: int = 0  # iterations of that stage
+
+    def record(self) -> dict[str, Any]:
+        """For `run.json`: JSON has no infinity, null stands for it."""
+        rows = [asdict(iteration) for iteration in self.iterations]
+        for row in rows:
+            row["shift"] = row["shift"] if math.isfinite(row["shift"]) else None
+        return {"iterations": rows, "stopped": self.stopped}
+
+
+def refine(
+    execution: Execution,
+    features: Features,
+    centers: NDArray[np.float64],
+    affine: AffineMap,
+    config: LloydConfig,
+    *,
+    sq_radius: float,
+    prune: Prune,
+    seed: int,
+    began: float,
+    weights: da.Array | None = None,
+) -> Refinement:
+    """k-means from centers (k, p), first on growing samples of blocks if asked, then on all.
+
+    `began` is when the run began, by the performance counter: `max_seconds` count from there.
+    """
+    loop = _Loop(
+        execution,
+        features,
+        affine,
+        sq_radius,
+        prune,
+        weights,
+        config,
+        began,
+        tuple(block_samples(features.n_blocks, config.sample, seed)),
+        centers,
+    )
+    refined = execution.keeper.remember("refined", STATE_KINDS, loop.run_all)
+    execution.pruned["kmeans-step"] = refined.pruned.record()
+    return refined
+
+
+@dataclass
+class _Loop:
+    """The state that goes from one iteration to the next."""
+
+    execution: Execution
+    features: Features
+    affine: AffineMap
+    sq_radius: float
+    prune: Prune
+    weights: da.Array | None
+    config: LloydConfig
+    began: float
+    samples: tuple[list[int], ...]
+    first: NDArray[np.float64]  # centers (k, p) to begin with
+    state: Refinement = field(init=False)
+    frame: Delayed | None = None  # of the first centers: the later ones come of them
+    coordinates: da.Array | None = None  # of all rows in that frame, once they are held
+    projecting: bool = False  # whether the iteration before projected rows
+    glancing: bool = True  # whether a glance was of use in it
+
+    def run_all(self) -> Refinement:
+        """All stages, from where an earlier attempt left off: samples, then all blocks."""
+        self.state = Refinement(self.first)
+        labels = self._continued()
+        for stage in range(self.state.stage, len(self.samples) + 1):
+            if stage > self.state.stage:
+                self.state, labels = replace(self.state, stage=stage, turn=0, stopped=""), None
+            self._run(self._blocks(stage), labels)
+        return self.state
+
+    def _blocks(self, stage: int) -> list[int] | None:
+        return self.samples[stage] if stage < len(self.samples) else None
+
+    def _run(self, blocks: list[int] | None, labels: da.Array | None) -> None:
+        """Iterate over the blocks until a rule says stop."""
+        most = self.config.max_iter if blocks is None else SAMPLE_ITERATIONS
+        inertia_tol = self.config.inertia_tol if blocks is None else _SAMPLE_TOL
+        while not self.state.stopped:
+            if self.state.turn == most:
+                self._stop(f"max_iter: {most} iterations are done")
+            elif self._out_of_time():
+                self._stop(f"max_seconds: {self.config.max_seconds:g} s are over")
+            else:
+                before = self.state.iterations[-1].inertia if self.state.turn else math.inf
+                due = self.execution.keeper.is_due()
+                labels = self._iterate(blocks, labels, due)
+                done = self.state.iterations[-1]
+                self.execution.tell(done)
+                self._stop(_reason(done, before, self.config.tol, inertia_tol))
+                if due:
+                    save_iteration(self.execution.keeper, self.state)
+
+    def _stop(self, reason: str) -> None:
+        self.state = replace(self.state, stopped=reason)
+
+    def _continued(self) -> da.Array | None:
+        """Take over the newest iteration of an earlier attempt that is whole, with its labels."""
+        for state in load_iterations(self.execution.keeper):
+            saved = self._saved(len(state.iterations))
+            labels = None
+            if saved is not None and not state.stopped:
+                labels = saved_labels(saved, self.features, self._blocks(state.stage))
+            if labels is not None or state.stopped:
+                self.state = state
+                self.frame = make_frame(send_centers(self.first, self.affine))
+                return labels
+        return None
+
+    def _saved(self, number: int) -> Saved | None:
+        return self.execution.keeper.place(step_name(number), LLOYD_KINDS)
+
+    def _iterate(self, blocks: list[int] | None, previous: da.Array | None, due: bool) -> da.Array:
+        begin = time.perf_counter()
+        state = self.state
+        number = len(state.iterations) + 1
+        glance = self.prune == "auto" and (self.glancing or number % _GLANCE_AGAIN == 1)
+        centers = send_centers(state.centers, self.affine, self.frame, glance)
+        if self.frame is None:
+            self.frame = make_frame(centers)
+        if self.projecting and self.coordinates is None and self.features.held_axes:
+            self.coordinates = keep_coordinates(
+                self.execution, self.features, centers, self.features.held_axes
+            )
+        step = lloyd_pass(
+            self.execution,
+            self.features,
+            centers,
+            self.sq_radius,
+            n_clusters=len(state.centers),
+            prune=self.prune,
+            weights=self.weights,
+            previous=previous,
+            blocks=blocks,
+            held=self.coordinates if blocks is None else None,
+            saved=self._saved(number) if due else None,
+        )
+        self.projecting = blocks is None and along_axes(step.part.pruned)
+        self.glancing = at_a_glance(step.part.pruned)
+        moved = move_centers(
+            state.centers, step.part, self.affine.unit_length, reseed=blocks is None
+        )
+        done = IterationDone(
+            number=number,
+            rows=step.part.sums.n_rows,
+            sampled=blocks is not None,
+            inertia=inertia(step.part.sums, self.sq_radius),
+            shift=self._shift(moved.centers, step.part),
+            moved=step.part.moved if previous is not None else None,
+            empty=moved.empty,
+            reseeded=moved.reseeded,
+            seconds=time.perf_counter() - begin,
+        )
+        report_sizes(self.execution, step.part.sums, self.sq_radius)
+        self.state = replace(
+            state,
+            centers=moved.centers,
+            iterations=(*state.iterations, done),
+            pruned=merge_pruned(state.pruned, step.part.pruned),
+            turn=state.turn + 1,
+        )
+        return step.labels
+
+    def _shift(self, after: NDArray[np.float64], part: LloydPart) -> float:
+        mass = float(part.sums.masses.sum())
+        mean_sq = float(part.sums.sq_distances.sum()) / mass if mass > 0.0 else 0.0
+        return relative_shift(self.state.centers, after, self.affine.scale, mean_sq)
+
+    def _out_of_time(self) -> bool:
+        limit = self.config.max_seconds
+        return limit is not None and time.perf_counter() - self.began >= limit
+
+
+STATE_KINDS = (Refinement, IterationDone, Pruned)
+
+
+_KEPT = "iteration."  # what a kept iteration is called, before its number
+
+
+def step_name(number: int) -> str:
+    """Where the groups of an iteration are kept."""
+    return f"kmeans-step-{number}"
+
+
+def save_iteration(keeper: CheckpointScope, state: Refinement) -> None:
+    """Keep the centers after an iteration. The one before stays, for a disk that goes wrong."""
+    keeper.keep(f"{_KEPT}{len(state.iterations):06d}", state)
+    for number in _saved_numbers(keeper)[:-2]:
+        keeper.forget(f"{_KEPT}{number:06d}", step_name(number))
+
+
+def load_iterations(keeper: CheckpointScope) -> Iterator[Refinement]:
+    """Those of an earlier attempt that can be believed, the newest first."""
+    for number in reversed(_saved_numbers(keeper)):
+        state: Refinement | None = keeper.recall(f"{_KEPT}{number:06d}", STATE_KINDS)
+        if state is not None:
+            yield state
+
+
+def _saved_numbers(keeper: CheckpointScope) -> list[int]:
+    names = [name for name in keeper.names() if name.startswith(_KEPT)]
+    return sorted(int(name.removeprefix(_KEPT)) for name in names)
+
+
+def _reason(done: IterationDone, before: float, tol: float, inertia_tol: float) -> str:
+    """Which rule says that this was the last iteration; empty if none does."""
+    if done.reseeded:
+        return ""  # centers that were just put elsewhere have not been heard yet
+    if done.moved == 0:
+        return "converged: no row changed its cluster"
+    if done.shift <= tol:
+        return f"tol: the centers moved by {done.shift:.2g} of the rows' distance to them"
+    # a row of zeros as a center of spherical k-means serves all rows alike until it gets a
+    # direction, and then some worse: that is no end
+    if math.isfinite(before) and abs(before - done.inertia) <= inertia_tol * before:
+        share = (before - done.inertia) / before if before > 0.0 else 0.0
+        return f"inertia_tol: the inertia fell by {share:.2g} of itself"
+    return ""

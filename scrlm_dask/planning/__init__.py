@@ -1,0 +1,1 @@
+"""Predict memory, work and time of a run before it starts."""

@@ -1,0 +1,414 @@
+"""How fast this machine is: the kernels of a fit on rows of the store, one thread, about 2 s.
+
+Rows of the store serve as candidates, and those of them that the extraction picks as centers. What
+is done for the first time is not counted: it compiles kernels, or loads them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import dask
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.config import ResolvedConfig
+from scrlm_dask.engine.features import Features
+from scrlm_dask.engine.threads import pinned_threads
+from scrlm_dask.errors import InputError, NonFiniteRowError
+from scrlm_dask.kernels.distances.assignment import assign_and_sum
+from scrlm_dask.kernels.distances.points import Points, squared_radius
+from scrlm_dask.kernels.distances.preprocessing import (
+    AffineMap,
+    block_moments,
+    fit_map,
+    native_float,
+    needs_moments,
+)
+from scrlm_dask.kernels.distances.pruning import points_frame, prepare_centers, prepare_with_axes
+from scrlm_dask.kernels.kmeans.lloyd import lloyd_part
+from scrlm_dask.kernels.scrlm.extraction import Extraction, extract_centers
+from scrlm_dask.kernels.scrlm.loss import Losses, LossPart, loss_part, losses_of
+from scrlm_dask.kernels.scrlm.polish import polish_part
+from scrlm_dask.kernels.scrlm.theory import PAPER_RHO
+
+# Seconds for each measurement; the loss is most of a fit
+_SECONDS = {"survey": 0.1, "loss": 0.5, "polish": 0.2, "kmeans-step": 0.3, "assign": 0.3}
+_READ_COPIES = 2  # of a block, while it is read
+_LEAST_READS = 3  # that are timed, unless
+_READ_SECONDS, _READ_BYTES = 0.5, 256 * 10**6  # it took so long, or was so much
+_FEW_ROWS = 1024  # of the small one of two measurements; fewer are not pruned
+_LEAST_SECONDS = 0.02  # what is shorter is repeated
+_TIMES = 2  # that the many rows are measured
+_MOST_EXTRACTED = 2048
+_SCAN_LOSSES = 3.0  # about what a scan takes for each row, in losses of as many candidates
+
+
+@dataclass(frozen=True)
+class ReadRate:
+    """Seconds a byte, and how many of them are the processor's."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Seconds of one thread."""
+
+    row: float = 0.0
+    block: float = 0.0  # beside its rows
+    once: float = 0.0  # before the phase: points are mapped and their axes found
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How long it takes here."""
+
+    read: ReadRate
+    rates: dict[str, Rate]  # by phase
+    seconds: float  # of the whole calibration
+    first_seconds: float  # of them, what was done for the first time
+    load_seconds: float  # of those, what loaded kernels, as every new worker will
+    rows: int  # that were read for it
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Rows of some blocks."""
+
+    blocks: list[NDArray[Any]]
+    starts: list[int]  # their first row numbers
+    read: ReadRate
+
+    @property
+    def n_rows(self) -> int:
+        return sum(map(len, self.blocks))
+
+    @property
+    def measured(self) -> tuple[NDArray[Any], int]:
+        """The block that kernels are measured on, the largest, and its first row number."""
+        return max(zip(self.blocks, self.starts, strict=True), key=lambda pair: len(pair[0]))
+
+    def spread(self, size: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """So many rows of all blocks, evenly spread, and their row numbers, rising."""
+        picks = np.arange(size) * self.n_rows // size
+        ends = np.cumsum([len(block) for block in self.blocks])
+        rows, numbers = [], []
+        for block, start, end in zip(self.blocks, self.starts, ends, strict=True):
+            here = picks[(picks >= end - len(block)) & (picks < end)] - (end - len(block))
+            rows.append(native_float(block[here]))
+            numbers.append(start + here)
+        return np.concatenate(rows), np.concatenate(numbers)
+
+
+@dataclass
+class _Stopwatch:
+    """Adds up what is done for the first time."""
+
+    first_seconds: float = 0.0
+    load_seconds: float = 0.0  # of them, to load kernels
+    notes: list[str] = field(default_factory=list)
+
+    def first(self, run: Callable[[], object]) -> None:
+        self.first_seconds += _timed(run)[0]
+
+    def load(self, run: Callable[[], object]) -> None:
+        before = self.first_seconds
+        self.first(run)
+        self.load_seconds += self.first_seconds - before
+
+
+def calibrate(features: Features, config: ResolvedConfig, n_clusters: int) -> Calibration:
+    """Measure the phases that a fit with this config has, for so many clusters."""
+    begin = time.perf_counter()
+    watch = _Stopwatch()
+    sampled = config.asked.samples
+    config = _with_rho(config)
+    with pinned_threads(), dask.config.set(scheduler="synchronous"):
+        sample = _read(features, config.n_candidates, watch)
+        try:
+            rates = _rates(features, sample, config, n_clusters, watch)
+        except NonFiniteRowError as error:
+            raise _bad_row(features, sample.measured[1] + error.row) from error
+    if sampled:
+        rates["scan"] = _scaled(rates.pop("loss"), _SCAN_LOSSES)
+        rates.pop("extract")
+    seconds = time.perf_counter() - begin
+    notes = tuple(watch.notes)
+    first, load = watch.first_seconds, watch.load_seconds
+    return Calibration(sample.read, rates, seconds, first, load, sample.n_rows, notes)
+
+
+def _with_rho(config: ResolvedConfig) -> ResolvedConfig:
+    """The same with a rho to measure by, where it is not known yet, and candidates on a loss."""
+    asked = config.asked
+    rho = PAPER_RHO if isinstance(asked.rho, str) else asked.rho
+    robust = asked.robust is not False or not asked.refine.max_iter
+    return replace(config, asked=replace(asked, rho=rho, extraction="greedy", robust=robust))
+
+
+def _read(features: Features, wanted: int, watch: _Stopwatch) -> _Sample:
+    """Blocks from all over the store, until there are rows enough for the candidates.
+
+    The first one is not timed, unless there is no other: it is the first thing that is read, and
+    then it lies in the system's cache. Of the others the median counts.
+    """
+
+    def read(number: int) -> NDArray[Any]:
+        return np.asarray(features.array.blocks[number].compute())
+
+    first, *others = _spread_blocks(features.n_blocks)
+    took, block = _timed(lambda: read(first))
+    watch.first_seconds += took
+    found, rates, seconds = {first: block}, [], 0.0
+    for number in others or [first]:
+        # Workers use their memory again and again; here it would be new for each block, and a
+        # machine may be slow to hand out what nobody has used yet.
+        watch.first(lambda: np.ones(_READ_COPIES * block.nbytes, np.uint8))  # noqa: B023
+        cpu_before = time.process_time()
+        took, block = _timed(lambda number=number: read(number))  # type: ignore[misc]
+        cpu = min(time.process_time() - cpu_before, took)
+        found[number] = block
+        rates.append(ReadRate(took / block.nbytes, cpu / block.nbytes))
+        seconds += took
+        enough = sum(map(len, found.values())) >= wanted and len(rates) >= _LEAST_READS
+        n_bytes = sum(block.nbytes for block in found.values())
+        if enough or seconds > _READ_SECONDS or n_bytes > _READ_BYTES:
+            break
+    numbers = sorted(found)
+    starts = [number * features.block_rows for number in numbers]
+    rate = sorted(rates, key=lambda rate: rate.seconds)[len(rates) // 2]
+    return _Sample([found[number] for number in numbers], starts, rate)
+
+
+def _spread_blocks(n_blocks: int) -> list[int]:
+    """Each block once, those that are far apart first."""
+    step = 1 << max(0, n_blocks - 1).bit_length()
+    order: list[int] = []
+    while step >= 1:
+        order += [i for i in range(0, n_blocks, step) if i not in order[-n_blocks:]]
+        if len(order) >= min(n_blocks, 64):
+            break
+        step //= 2
+    return order
+
+
+def _rates(
+    features: Features,
+    sample: _Sample,
+    config: ResolvedConfig,
+    n_clusters: int,
+    watch: _Stopwatch,
+) -> dict[str, Rate]:
+    asked = config.asked
+    block, start = sample.measured
+    affine, survey = _survey_rate(block, config, watch)
+    n = min(config.n_candidates, sample.n_rows)
+    if n < config.n_candidates:
+        watch.notes.append(
+            f"the loss was measured with {n} candidates, as many as there were rows at hand, and "
+            f"scaled to {config.n_candidates}"
+        )
+    raw, candidate_rows = sample.spread(n)
+    usable = np.isfinite(raw).all(axis=1)
+    if not usable.all():
+        raise _bad_row(features, int(candidate_rows[np.argmin(usable)]))
+    once, candidates = _prepared(prepare_with_axes, raw, affine, watch)
+    sq_radii = [squared_radius(asked.given_rho, asked.F, features.n_features)]
+    numbers = np.arange(start, start + len(block), dtype=np.int64)
+
+    def loss(rows: int, points: Points = candidates, prune: Any = asked.prune) -> LossPart:
+        some = candidate_rows[: len(points.raw)]
+        return loss_part(block[:rows], numbers[:rows], points, some, sq_radii, prune)
+
+    few = _first_points(candidates)
+    _first(watch, partial(loss, 64, few))
+    # a subset leaves few rows of each block
+    part = -(-config.loss_rows * len(block) // config.n_rows)
+    loss_rate, found = _measured(loss, min(part, len(block)), _SECONDS["loss"])
+    larger = config.n_candidates / n
+    rates = {
+        "survey": survey,
+        "loss": _scaled(replace(loss_rate, once=once), larger),
+    }
+    losses = losses_of(found, sq_radii, asked.F)[0]
+    took, picked = _extracted(candidates, candidate_rows, losses, config, watch)
+    k = min(n_clusters, n)
+    pairs = max(
+        1, int(np.count_nonzero(losses.neighbors[:_MOST_EXTRACTED] > 0)) * len(picked.picks)
+    )
+    rates["extract"] = Rate(row=took / pairs * n_clusters)
+    others = np.setdiff1d(np.arange(n), picked.picks)
+    which = np.concatenate([picked.picks, others])[:k]
+    rates |= _center_rates(block, start, raw[which], affine, config, features.n_features, watch)
+    if k < n_clusters:
+        watch.notes.append(
+            f"centers were measured with {k}, as many as there were rows at hand, and scaled to "
+            f"{n_clusters}"
+        )
+        for name in ("polish", "kmeans-step", "assign"):
+            if name in rates:
+                rates[name] = _scaled(rates[name], n_clusters / k)
+    return rates
+
+
+def _survey_rate(
+    block: NDArray[Any], config: ResolvedConfig, watch: _Stopwatch
+) -> tuple[AffineMap, Rate]:
+    kind = config.asked.preprocess
+    watch.load(lambda: block_moments(block[:64]))
+    budget = _SECONDS["survey"]
+    rate, moments = _measured(lambda rows: block_moments(block[:rows]), len(block), budget)
+    wanted = needs_moments(kind)
+    # of all rows: a map that is fitted to few may divide by nothing
+    moments = block_moments(block) if wanted and moments.count < len(block) else moments
+    affine = fit_map(kind, block.shape[1], moments if wanted else None)
+    return affine, rate if wanted else Rate()
+
+
+def _center_rates(
+    block: NDArray[Any],
+    start: int,
+    raw: NDArray[Any],
+    affine: AffineMap,
+    config: ResolvedConfig,
+    n_features: int,
+    watch: _Stopwatch,
+) -> dict[str, Rate]:
+    """The phases that compare rows with centers."""
+    asked = config.asked
+    # extracted rows are as they were stored until something moves them
+    moved = raw.astype(np.float64) if asked.polish or asked.refine.max_iter else raw
+    once, centers = _prepared(prepare_centers, moved, affine, watch)
+    _, unmoved = _prepared(prepare_centers, raw, affine, watch)
+    # from the second iteration on axes are known, and a glance is tried now and then
+    again, _ = _timed(lambda: prepare_centers(moved, affine, points_frame(centers), glance=False))
+    inside, sq_radius = (
+        squared_radius(asked.given_rho, asked.F, n_features),
+        asked.sq_radius(n_features),
+    )
+
+    def polish(rows: int, points: Points = unmoved, prune: Any = None) -> object:
+        return polish_part(block[:rows], points, inside)
+
+    def step(rows: int, points: Points = centers, prune: Any = asked.prune) -> object:
+        return lloyd_part(block[:rows], start, points, sq_radius, prune=prune)
+
+    def assign(rows: int, points: Points = centers, prune: Any = asked.prune) -> object:
+        margins = asked.margins
+        return assign_and_sum(block[:rows], points, sq_radius, margins=margins, prune=prune)
+
+    phases: dict[str, Any] = {"polish": polish} if asked.polish else {}
+    phases |= {"kmeans-step": step} if asked.refine.max_iter else {}
+    phases["assign"] = assign
+    rates = {}
+    for name, run in phases.items():
+        few = _first_points(unmoved if name == "polish" else centers)
+        _first(watch, partial(run, 64, few))
+        # with all of them, for a glance: few have no gaps that are worth one
+        watch.load(lambda run=run: run(min(_FEW_ROWS, len(block))))  # type: ignore[misc]
+        rate, _ = _measured(run, len(block), _SECONDS[name])
+        rates[name] = replace(rate, once=again if name == "kmeans-step" else once)
+    return rates
+
+
+def _extracted(
+    candidates: Points,
+    rows: NDArray[np.int64],
+    losses: Losses,
+    config: ResolvedConfig,
+    watch: _Stopwatch,
+) -> tuple[float, Extraction]:
+    """Seconds of an extraction from some of the candidates, and what it picked."""
+    asked = config.asked
+    # those that have no neighbours are passed over
+    neighbors = np.where(np.arange(len(rows)) < _MOST_EXTRACTED, losses.neighbors, 0)
+    some = Losses(losses.losses, neighbors)
+
+    def run(most: int | None) -> Extraction:
+        return extract_centers(
+            candidates, rows, some, asked.given_rho, asked.F, most, asked.min_neighbors
+        )
+
+    watch.load(lambda: run(1))
+    return _timed(lambda: run(asked.n_clusters))
+
+
+def _prepared(
+    prepare: Callable[[NDArray[Any], AffineMap], Points],
+    raw: NDArray[Any],
+    affine: AffineMap,
+    watch: _Stopwatch,
+) -> tuple[float, Points]:
+    watch.load(lambda: prepare(raw[:64], affine))
+    return _timed(lambda: prepare(raw, affine))
+
+
+def _first_points(points: Points) -> Points:
+    """The first few points: enough to have every kernel compiled."""
+    few = min(64, len(points.raw))
+    return replace(
+        points,
+        raw=points.raw[:few],
+        inv_norms=points.inv_norms[:few],
+        mapped=points.mapped[:few],
+        sq_norms=points.sq_norms[:few],
+        axes=None,
+        half_gaps=None,
+    )
+
+
+def _first(watch: _Stopwatch, run: Callable[[int], object]) -> None:
+    """Once with whole products and once with shadows, which are different kernels."""
+    for prune in (0, 16):
+        watch.load(lambda prune=prune: run(prune))  # type: ignore[misc]
+
+
+def _measured(run: Callable[[int], Any], n_rows: int, budget: float) -> tuple[Rate, Any]:
+    """A rate from few and from many rows of a block, and what came of the last ones."""
+    few = min(_FEW_ROWS, n_rows)
+    few_seconds, found = _repeated(lambda: run(few))
+    many = min(n_rows, int(budget / _TIMES / max(few_seconds, 1e-9) * few))
+    if many < 2 * few:
+        return Rate(row=few_seconds / few), found
+    # others may use the machine for a moment: the least of some runs
+    runs = [_repeated(lambda: run(many)) for _ in range(_TIMES)]
+    many_seconds, found = min(runs, key=itemgetter(0))
+    row = (many_seconds - few_seconds) / (many - few)
+    if row <= 0.0:  # the clock is coarser than the work
+        return Rate(row=many_seconds / many), found
+    return Rate(row=row, block=max(0.0, few_seconds - row * few)), found
+
+
+def _repeated(run: Callable[[], Any]) -> tuple[float, Any]:
+    """The least seconds of a run that is repeated if it is short."""
+    least, result = _timed(run)
+    total = least
+    while total < _LEAST_SECONDS:
+        seconds, result = _timed(run)
+        least, total = min(least, seconds), total + max(seconds, 1e-6)
+    return least, result
+
+
+def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
+    begin = time.perf_counter()
+    result = run()
+    return time.perf_counter() - begin, result
+
+
+def _scaled(rate: Rate, factor: float) -> Rate:
+    return Rate(rate.row * factor, rate.block * factor, rate.once * factor)
+
+
+def _bad_row(features: Features, row: int) -> InputError:
+    return InputError(
+        f"row {row} of {features.what} holds NaN, infinity or a value too large for float32; clean "
+        "or drop the row"
+    )

@@ -1,0 +1,259 @@
+"""Figures of a report, each as the bytes of a PNG file. Matplotlib is an extra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.kernels.bandwidth.choose import MOST_SHELL
+from scrlm_dask.kernels.statistics.histograms import LogHistogram, coarse
+from scrlm_dask.reporting.plots import BLUE, GREY, LEAST_SHELL, LEAST_SHOWN, ORANGE, STYLE
+from scrlm_dask.reporting.report_data import PlaneMap, ReportData
+from scrlm_dask.reporting.summary import phase_rows
+
+_COLORS = (BLUE, ORANGE, "#3f8f6b", "#e09f3e", "#7d5ba6", GREY)
+_BINS = 60
+_NAMED_ON_MAP = 12
+Draw = Callable[[Any], None]
+
+
+def check_plots() -> None:
+    """Say how to get what is missing before anything is read."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            "a report needs Matplotlib, which is not installed; install the extra with "
+            "pip install 'scrlm-dask[plot]'"
+        ) from error
+
+
+def run_figures(found: ReportData, plane: PlaneMap | None) -> Iterator[tuple[str, str, bytes]]:
+    """(name, what it shows, PNG) of what there is to show."""
+    record, model = found.record, found.model
+    yield "phases", "Time by phase", _png(lambda axes: _phases(axes, record))
+    if model.n_clusters:
+        yield "sizes", "Cluster sizes", _png(lambda axes: _sizes(axes, [found]))
+        yield "sigmas", "Sigmas", _png(lambda axes: _sigmas(axes, found))
+    yield "outliers", "Outliers", _png(lambda axes: _outliers(axes, found), height=1.3)
+    if found.columns.inside.bins.total or found.columns.outside.bins.total:
+        yield (
+            "distances",
+            "Distances to the nearest center",
+            _png(lambda axes: _distances(axes, found)),
+        )
+    if found.columns.margins.bins.total:
+        yield "margins", "Margins", _png(lambda axes: _margins(axes, found.columns.margins))
+    if found.ladder:
+        yield "rho", "How rho was chosen", _png(lambda axes: _ladder(axes, found))
+    if found.loss_curve is not None:
+        yield "losses", "Losses of the candidates", _png(lambda axes: _losses(axes, found))
+    if found.iterations:
+        yield "inertia", "Inertia", _png(lambda axes: _inertia(axes, [found]))
+    if plane is not None:
+        yield "map", "Map of the centers", _png(lambda axes: _map(axes, found, plane), height=5.2)
+
+
+def comparison_figures(runs: Sequence[ReportData]) -> Iterator[tuple[str, str, bytes]]:
+    yield "compared-sizes", "Cluster sizes", _png(lambda axes: _sizes(axes, runs))
+    if any(found.iterations for found in runs):
+        yield "compared-inertia", "Inertia", _png(lambda axes: _inertia(axes, runs))
+    yield "compared-phases", "Time by phase", _png(lambda axes: _phases_compared(axes, runs))
+
+
+def _png(draw: Draw, height: float = 3.2) -> bytes:
+    # no pyplot: it would look for a screen and keep the figure
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=(6.4, height), dpi=160, layout="constrained")
+        draw(figure.subplots())
+        content = BytesIO()
+        # without a date: the same run gives the same bytes
+        figure.savefig(content, format="png", metadata={"Software": "scrlm-dask"})
+    return content.getvalue()
+
+
+def _phases(axes: Any, record: dict[str, Any]) -> None:
+    rows = phase_rows(record)[::-1]
+    names = [r["name"] if r["times"] == 1 else f"{r['name']} x {r['times']}" for r in rows]
+    bars = axes.barh(names, [r["seconds"] for r in rows], color=BLUE, height=0.62)
+    axes.bar_label(bars, [f"{r['seconds']:.2f} s" for r in rows], padding=4, color=GREY, size=9)
+    axes.margins(x=0.16)
+    axes.set_xlabel("seconds")
+
+
+def _phases_compared(axes: Any, runs: Sequence[ReportData]) -> None:
+    names = list(dict.fromkeys(r["name"] for f in runs for r in phase_rows(f.record)))
+    left = np.zeros(len(runs))
+    for number, name in enumerate(names):
+        seconds = np.array(
+            [sum(r["seconds"] for r in phase_rows(f.record) if r["name"] == name) for f in runs]
+        )
+        axes.barh(
+            _distinct(runs),
+            seconds,
+            left=left,
+            label=name,
+            color=_COLORS[number % len(_COLORS)],
+            alpha=1.0 if number < len(_COLORS) else 0.5,
+            height=0.55,
+        )
+        left += seconds
+    axes.set_xlabel("seconds")
+    axes.invert_yaxis()
+    axes.legend(frameon=False, fontsize=8, ncols=2)
+
+
+def _sizes(axes: Any, runs: Sequence[ReportData]) -> None:
+    for number, (found, name) in enumerate(zip(runs, _distinct(runs), strict=True)):
+        sizes = np.sort(found.model.counts)[::-1]
+        color = _COLORS[number % len(_COLORS)]
+        marker = "o" if len(sizes) <= 60 else None
+        axes.plot(
+            np.arange(1, len(sizes) + 1), sizes, color=color, marker=marker, ms=3.5, label=name
+        )
+    if max(found.model.n_clusters for found in runs) > 20:
+        axes.set_xscale("log")
+    every = np.concatenate([found.model.counts for found in runs])
+    if every.max(initial=1) > 50 * max(1, np.median(every) if len(every) else 1):
+        axes.set_yscale("symlog", linthresh=1)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_xlabel("clusters, the largest first")
+    axes.set_ylabel("rows")
+    if len(runs) > 1:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _sigmas(axes: Any, found: ReportData) -> None:
+    model = found.model
+    filled = model.counts > 0
+    axes.scatter(
+        model.counts[filled], model.sigmas[filled], s=14, color=BLUE, alpha=0.6, linewidths=0
+    )
+    sizes = model.counts[filled]
+    if sizes.max(initial=1) > 20 * sizes.min(initial=sizes.max(initial=1)):
+        axes.set_xscale("log")
+    axes.set_ylim(0, 1.1 * float(np.nanmax(model.sigmas[filled], initial=0.0)) or 1.0)
+    axes.set_xlabel("rows of the cluster")
+    axes.set_ylabel("sigma, in input units")
+
+
+def _outliers(axes: Any, found: ReportData) -> None:
+    share = found.record["outlier_share"]
+    axes.barh([0], [1 - share], color=BLUE, height=0.5)
+    axes.barh([0], [share], left=[1 - share], color=ORANGE, height=0.5)
+    axes.text(0, 0.42, f"with a label {100 * (1 - share):.2f} %", color=BLUE, va="bottom")
+    axes.text(1, 0.42, f"outliers {100 * share:.2f} %", color=ORANGE, ha="right", va="bottom")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(-0.35, 1.0)
+    axes.set_axis_off()
+
+
+def _distances(axes: Any, found: ReportData) -> None:
+    columns = found.columns
+    _histogram(axes, columns.inside, BLUE, "rows with a label")
+    _histogram(axes, columns.outside, ORANGE, "outliers")
+    radius = found.record.get("radius")
+    if radius:
+        axes.axvline(
+            radius, color=GREY, linewidth=1.2, linestyle="--", label=f"radius {radius:.4g}"
+        )
+    axes.set_xlabel("distance, after preprocessing")
+    axes.set_ylabel("rows")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _margins(axes: Any, margins: LogHistogram) -> None:
+    _histogram(axes, margins, BLUE, None)
+    axes.set_xlabel("how much farther the second-nearest center is")
+    axes.set_ylabel("rows with a label")
+
+
+def _histogram(axes: Any, histogram: LogHistogram, color: str, label: str | None) -> None:
+    if not histogram.bins.total:
+        return
+    bars = coarse(histogram, _BINS)
+    axes.stairs(bars.counts, bars.edges, fill=True, color=color, alpha=0.75, label=label)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _losses(axes: Any, found: ReportData) -> None:
+    curve = found.loss_curve
+    assert curve is not None
+    axes.plot(curve[0], curve[1], color=BLUE, linewidth=1.8)
+    axes.fill_between(curve[0], curve[1], color=BLUE, alpha=0.12)
+    axes.set_xlabel("candidates, the lowest loss first")
+    axes.set_ylabel("loss")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _ladder(axes: Any, found: ReportData) -> None:
+    """Clusters, and rows in the shell around the radius for each inside, over rho."""
+    rhos = [rung["rho"] for rung in found.ladder]
+    counts = [max(rung["clusters"], LEAST_SHOWN) for rung in found.ladder]
+    axes.plot(rhos, counts, color=BLUE, linewidth=2, marker=".", markersize=4)
+    axes.set(xscale="log", yscale="log", xlabel="rho; the line is the one chosen")
+    axes.set_ylabel("clusters", color=BLUE)
+    axes.axvline(found.record["config"]["rho"], color=GREY, linewidth=1.5)
+    beside = axes.twinx()
+    shells = [max(rung["shell"], LEAST_SHELL) for rung in found.ladder]
+    beside.plot(rhos, shells, color=ORANGE, linewidth=1.5, marker=".", markersize=3)
+    beside.axhline(MOST_SHELL, color=ORANGE, linewidth=1, linestyle="--")
+    beside.set_yscale("log")
+    beside.set_ylabel("shell over inside", color=ORANGE)
+
+
+def _inertia(axes: Any, runs: Sequence[ReportData]) -> None:
+    for number, (found, name) in enumerate(zip(runs, _distinct(runs), strict=True)):
+        numbers = [done["number"] for done in found.iterations if not done["sampled"]]
+        values = [done["inertia"] for done in found.iterations if not done["sampled"]]
+        color = _COLORS[number % len(_COLORS)]
+        axes.plot(numbers, values, color=color, marker="o", ms=3.5, label=name)
+    axes.locator_params(axis="x", integer=True)
+    axes.set_xlabel("iteration of k-means")
+    axes.set_ylabel("inertia")
+    if len(runs) > 1:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _map(axes: Any, found: ReportData, plane: PlaneMap) -> None:
+    counts, xy = found.model.counts, plane.xy
+    areas = 10 + 240 * counts / max(int(counts.max()), 1)
+    order = found.by_size  # small ones on top of large ones
+    dots = axes.scatter(
+        xy[order, 0],
+        xy[order, 1],
+        s=areas[order],
+        c=found.model.sigmas[order],
+        cmap="viridis",
+        alpha=0.75,
+        linewidths=0.4,
+        edgecolors="white",
+    )
+    for cluster in order[:_NAMED_ON_MAP]:
+        axes.annotate(
+            str(cluster), xy[cluster], fontsize=7, ha="center", va="center", color="black"
+        )
+    axes.figure.colorbar(dots, ax=axes, label="sigma", shrink=0.7)
+    axes.set_aspect("equal", "datalim")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_xlabel(f"{plane.method}; areas go with rows")
+
+
+def _distinct(runs: Sequence[ReportData]) -> list[str]:
+    """Names of runs, numbered where two have the same."""
+    names = [found.name for found in runs]
+    return [
+        name if names.count(name) == 1 else f"{name} ({number})"
+        for number, name in enumerate(names, 1)
+    ]

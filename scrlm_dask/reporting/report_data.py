@@ -1,0 +1,229 @@
+"""What a report shows of a run: read from its directory, one look at its labels."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.distances.preprocessing import AffineMap
+from scrlm_dask.kernels.distances.projections import principal_axes
+from scrlm_dask.kernels.evaluation.prototypes import (
+    Pairs,
+    Prototypes,
+    merge_prototypes,
+    nearest_pairs,
+    prototypes,
+)
+from scrlm_dask.kernels.statistics.histograms import (
+    LogHistogram,
+    log_histogram,
+    merge_histograms,
+    quantile,
+)
+from scrlm_dask.model import Model
+from scrlm_dask.storage.feature_store import read_encoded
+from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
+from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.model_store import load_model
+from scrlm_dask.storage.run_directory import RunDirectory, read_events
+
+_MOST_PAIRED = 4096  # clusters, the largest ones: pairs are many
+
+
+SHOWN_PAIRS = 12
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Distances and margins of all rows, and the rows nearest to each center."""
+
+    inside: LogHistogram  # distances of rows that have a label
+    outside: LogHistogram  # of outliers, as far as they were stored
+    margins: LogHistogram
+    nearest: Prototypes
+
+    @property
+    def median_distance(self) -> float | None:
+        return quantile(self.inside, 0.5) if self.inside.bins.total else None
+
+    @property
+    def median_margin(self) -> float | None:
+        return quantile(self.margins, 0.5) if self.margins.bins.total else None
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """A run as its report needs it."""
+
+    name: str
+    location: Location
+    record: dict[str, Any]
+    events: list[dict[str, Any]]
+    model: Model
+    labelled: LabelTable
+    columns: Columns
+    pairs: Pairs  # of clusters, by their numbers
+    points: NDArray[np.float64]  # (k, p) centers where distances are taken
+    encoded: str | None = None  # what the features were made of, if the store says so
+
+    @property
+    def by_size(self) -> NDArray[np.int64]:
+        """Clusters, the largest first."""
+        return np.argsort(-self.model.counts, kind="stable")
+
+    @property
+    def notes(self) -> list[str]:
+        """What the run warned of."""
+        told = [e for e in self.events if e["event"] == "Note" and e.get("warning")]
+        return [event["text"] for event in told if isinstance(event.get("text"), str)]
+
+    @property
+    def loss_curve(self) -> tuple[list[int], list[float]] | None:
+        """Ranks and losses of the candidates, where the run told them."""
+        for event in reversed(self.events):
+            if event["event"] == "CandidatesJudged":
+                ranks, losses = event.get("ranks"), event.get("losses")
+                if _are_numbers(ranks) and _are_numbers(losses) and len(ranks) == len(losses):
+                    return ranks, losses
+        return None
+
+    @property
+    def ladder(self) -> list[dict[str, Any]]:
+        """Rungs of the scan that chose rho, if one did."""
+        rungs = self.record.get("scan", {}).get("rungs", [])
+        names = ("rho", "clusters", "shell")
+        whole = all(_are_numbers([rung.get(name) for name in names]) for rung in rungs)
+        return rungs if whole and len(rungs) > 1 else []
+
+    @property
+    def iterations(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.record.get("kmeans", {}).get("iterations", [])
+        return found
+
+
+def _are_numbers(values: Any) -> TypeGuard[list[Any]]:
+    return isinstance(values, list) and all(isinstance(v, int | float) for v in values)
+
+
+def read_report_data(
+    run: Place, rows_each: int, storage_options: Options | None = None
+) -> ReportData:
+    """Read a complete run; `rows_each` is how many rows of a cluster stand for it."""
+    location = locate(run, storage_options)
+    directory = RunDirectory(location)
+    record = directory.result()
+    model = load_model(location)
+    labelled = open_label_table(directory, storage_options)
+    points = _mapped(model.centers, model.affine)
+    return ReportData(
+        name=location.url.rstrip("/").rsplit("/", 1)[-1],
+        location=location,
+        record=record,
+        events=read_events(directory.events),
+        model=model,
+        labelled=labelled,
+        columns=_columns(labelled, rows_each),
+        pairs=_pairs(points, model.counts),
+        points=points,
+        encoded=_encoded(record["features"].get("path"), storage_options),
+    )
+
+
+def _encoded(path: str | None, storage_options: Options | None) -> str | None:
+    said = None if path is None else read_encoded(locate(path, storage_options))
+    if said is None:
+        return None
+    items, source, encoder = (said.get(name) for name in ("items", "input", "encoder"))
+    return f"{items} of {source} by {encoder}"
+
+
+def _columns(labelled: LabelTable, rows_each: int) -> Columns:
+    parts = (_part(piece, rows_each) for piece in labelled.pieces())
+    total = next(parts)
+    for part in parts:
+        total = Columns(
+            merge_histograms(total.inside, part.inside),
+            merge_histograms(total.outside, part.outside),
+            merge_histograms(total.margins, part.margins),
+            merge_prototypes(total.nearest, part.nearest, rows_each),
+        )
+    return total
+
+
+def _part(piece: LabelledRows, rows_each: int) -> Columns:
+    inside = piece.labels != OUTLIER
+    margins = np.empty(0) if piece.margins is None else piece.margins[inside]
+    return Columns(
+        log_histogram(_finite(piece.distances[inside])),
+        log_histogram(_finite(piece.distances[~inside])),
+        log_histogram(_finite(margins)),
+        prototypes(piece.labels, piece.distances, piece.numbers, rows_each),
+    )
+
+
+def _finite(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Outliers may have no distance, and the only cluster there is no margin."""
+    finite: NDArray[np.float64] = values[np.isfinite(values)].astype(np.float64)
+    return finite
+
+
+def _pairs(points: NDArray[np.float64], counts: NDArray[np.int64]) -> Pairs:
+    largest = np.sort(np.argsort(-counts, kind="stable")[:_MOST_PAIRED])
+    found = nearest_pairs(points[largest], SHOWN_PAIRS) if len(largest) > 1 else _NO_PAIRS
+    return Pairs(largest[found.first], largest[found.second], found.distances)
+
+
+_NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+
+
+def _mapped(rows: NDArray[Any], affine: AffineMap) -> NDArray[np.float64]:
+    """Rows (k, p) as the model sees them."""
+    values = rows.astype(np.float64)
+    if affine.unit_length:
+        lengths = np.linalg.norm(values, axis=1, keepdims=True)
+        values = values / np.where(lengths > 0.0, lengths, 1.0)
+    mapped: NDArray[np.float64] = (values - affine.shift) * affine.scale
+    return mapped
+
+
+_LEAST_FOR_UMAP = 16  # fewer points have no neighbourhoods to keep
+
+
+@dataclass(frozen=True)
+class PlaneMap:
+    """Where each center lies, and how that was found."""
+
+    xy: NDArray[np.float64]  # (k, 2)
+    method: str
+
+
+def plane_map(points: NDArray[np.float64]) -> PlaneMap | None:
+    """Centers (k, p) in two dimensions: by UMAP where it is installed, else by PCA."""
+    if len(points) < 2:
+        return None
+    if len(points) >= _LEAST_FOR_UMAP and find_spec("umap") is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a seed that costs it its threads
+            found = import_module("umap").UMAP(n_components=2, random_state=0).fit_transform(points)
+        return PlaneMap(np.asarray(found, np.float64), "UMAP")
+    return _by_pca(points)
+
+
+def _by_pca(points: NDArray[np.float64]) -> PlaneMap:
+    centered = points - points.mean(axis=0)
+    axes = principal_axes(centered.astype(np.float32), 2).astype(np.float64)
+    # a picture must not be mirrored by rounding: the strongest feature of an axis points up
+    axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])])
+    xy = centered @ axes
+    if xy.shape[1] == 1:  # features of one dimension
+        xy = np.column_stack([xy, np.zeros(len(xy))])
+    total = float(np.square(centered).sum())
+    share = float(np.square(xy).sum()) / total if total > 0.0 else 1.0
+    return PlaneMap(xy, f"PCA, {share:.0%} of the centers' spread")

@@ -1,0 +1,162 @@
+"""A run in words and in small tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from scrlm_dask.reporting.report_data import ReportData
+from scrlm_dask.text import format_bytes, plural
+
+Row = tuple[str, str]
+
+
+def summary_sentences(found: ReportData) -> list[str]:
+    """What a person would say of the run, a few sentences."""
+    model, record = found.model, found.record
+    said = [
+        f"{method_name(record)} found {plural(model.n_clusters, 'cluster')} in {model.n_rows:,} "
+        f"rows of {model.n_features:,} features{_outliers(found)}."
+    ]
+    if model.n_clusters:
+        said.append(_sizes(found))
+    said += _distances(found)
+    if found.iterations:
+        last, stopped = found.iterations[-1], record["kmeans"]["stopped"]
+        said.append(
+            f"k-means took {plural(len(found.iterations), 'iteration')} and ended at an inertia "
+            f"of {last['inertia']:.6g}: {stopped}."
+        )
+    said.append(_time(record))
+    return said
+
+
+def method_name(record: dict[str, Any]) -> str:
+    if record.get("method") == "k-means":
+        return "k-means"
+    return "SCRLM + k-means" if "kmeans" in record else "SCRLM"
+
+
+def run_facts(found: ReportData) -> list[Row]:
+    """What was run on what."""
+    record, features = found.record, found.record["features"]
+    config = record["config"]
+    rows = [
+        ("Run", found.location.url),
+        ("Features", str(features.get("path") or features.get("source"))),
+        ("Shape", f"{features['rows']:,} rows x {features['features']:,} features"),
+        ("Stored as", f"{features['dtype']}, {features['blocks']:,} blocks"),
+        ("Method", method_name(record)),
+    ]
+    if found.encoded:
+        rows.insert(2, ("Encoded", found.encoded))
+    names = ("rho", "F", "n_clusters", "n_candidates", "loss_rows", "min_neighbors", "init")
+    rows += [(name, _text(config[name])) for name in names if config.get(name) is not None]
+    rows += [("radius", f"{record['radius']:.6g}")] if record.get("radius") else []
+    rows += [("preprocess", str(config.get("preprocess"))), ("seed", str(config.get("seed")))]
+    rows += [
+        ("Started", str(record.get("started", "")).replace("T", " ").replace("+00:00", " UTC")),
+        ("Workers", f"{len(record.get('workers', {})):,}"),
+    ]
+    versions = record.get("versions", {})
+    return [*rows, ("Versions", ", ".join(f"{name} {v}" for name, v in versions.items()))]
+
+
+def phase_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each phase once, its iterations together."""
+    phases = record["phases"]
+    names = dict.fromkeys(phase["name"] for phase in phases)
+    grouped = ([p for p in phases if p["name"] == name] for name in names)
+    return [
+        {
+            "name": same[0]["name"],
+            "times": len(same),
+            "seconds": sum(p["seconds"] for p in same),
+            "rows": sum(p["rows"] for p in same),
+            "bytes": sum(p["bytes"] for p in same),
+            "read_seconds": sum(p.get("read_seconds", 0.0) for p in same),
+            "peak": max(p["peak_worker_bytes"] for p in same),
+        }
+        for same in grouped
+    ]
+
+
+def comparison(runs: Sequence[ReportData]) -> list[tuple[str, list[str]]]:
+    """Runs side by side: a name and a value for each run."""
+
+    def row(name: str, value: Any) -> tuple[str, list[str]]:
+        return name, [value(found) for found in runs]
+
+    return [
+        row("method", lambda f: method_name(f.record)),
+        row("features", lambda f: str(f.record["features"].get("path") or "-")),
+        row("rows", lambda f: f"{f.model.n_rows:,}"),
+        row("rho", lambda f: _text(f.record["config"].get("rho"))),
+        row("radius", lambda f: _text(f.record.get("radius"))),
+        row("clusters", lambda f: f"{f.model.n_clusters:,}"),
+        row("outliers", lambda f: f"{100 * f.record['outlier_share']:.2f} %"),
+        row("largest cluster", lambda f: f"{f.model.counts.max(initial=0):,} rows"),
+        row("median cluster", lambda f: f"{_median(f.model.counts):,.0f} rows"),
+        row("median sigma", lambda f: f"{_median(f.model.sigmas):.4g}"),
+        row("median distance", lambda f: _text(f.columns.median_distance)),
+        row("inertia", lambda f: f"{f.model.inertia:.6g}"),
+        row("seconds", lambda f: f"{f.record['seconds']:.1f}"),
+        row("largest worker", lambda f: format_bytes(max(p["peak"] for p in phase_rows(f.record)))),
+    ]
+
+
+def _outliers(found: ReportData) -> str:
+    share = found.record["outlier_share"]
+    if found.record.get("radius") is None:
+        return "; every row has the label of its nearest center"
+    if found.model.n_outliers == 0:
+        return " and no outliers"
+    return f" and left {found.model.n_outliers:,} rows ({100 * share:.2f} %) as outliers"
+
+
+def _sizes(found: ReportData) -> str:
+    sizes = np.sort(found.model.counts)[::-1]
+    inside = int(sizes.sum())
+    half = int(np.searchsorted(np.cumsum(sizes), inside / 2)) + 1
+    holders = "one holds" if half == 1 else f"{half:,} of them hold"
+    return (
+        f"The largest cluster holds {sizes[0]:,} rows, the median one {_median(sizes):,.0f} and "
+        f"the smallest {sizes[-1]:,}; {holders} half of the rows that have a label."
+    )
+
+
+def _distances(found: ReportData) -> list[str]:
+    said = []
+    distance, margin = found.columns.median_distance, found.columns.median_margin
+    if distance is not None:
+        radius = found.record.get("radius")
+        against = f", {distance / radius:.0%} of the radius" if radius else ""
+        said.append(f"Half of them lie within {distance:.4g} of their center{against}.")
+    if margin is not None:
+        said.append(f"For half of them the second-nearest center is {margin:.4g} farther or more.")
+    return said
+
+
+def _time(record: dict[str, Any]) -> str:
+    phases = phase_rows(record)
+    longest = max(phases, key=lambda phase: phase["seconds"])
+    share = longest["seconds"] / max(record["seconds"], 1e-9)
+    peak = format_bytes(max(phase["peak"] for phase in phases))
+    return (
+        f"It took {record['seconds']:.1f} s, {min(share, 1.0):.0%} of them for {longest['name']}, "
+        f"and {peak} of memory in the largest worker."
+    )
+
+
+def _median(values: Any) -> float:
+    return float(np.median(values)) if len(values) else 0.0
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

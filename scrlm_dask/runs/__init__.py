@@ -1,0 +1,1 @@
+"""The life of a run directory: open, resume, record, finish."""

@@ -1,0 +1,128 @@
+"""Items as features: read, loaded and encoded a batch at a time, in the process with the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.encoders.encoder import Encoder
+from scrlm_dask.errors import DamagedItemError, InputError, StoreError
+from scrlm_dask.sources.base import Source
+from scrlm_dask.sources.items import Items
+from scrlm_dask.sources.tables import as_floats
+
+
+@dataclass(frozen=True)
+class EmbeddedSource(Source):
+    """Batches end where blocks do, so that a block comes out the same whenever it is encoded."""
+
+    items: Items
+    encoder: Encoder
+    batch_size: int
+    skip: bool  # an item that cannot be loaded is a row of NaN; else it is an error
+
+    @property
+    def is_here(self) -> bool:
+        return True
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.items.source.columns
+
+    def locate(self, row: int) -> str:
+        return self.items.source.locate(row)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        return self._block(self.items.source.read(start, stop), start)
+
+    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        pieces = self.items.source.batches(start, stop, rows)
+        for first, piece in zip(range(start, stop, rows), pieces, strict=True):
+            yield self._block(piece, first)
+
+    def _block(self, values: NDArray[Any], first: int) -> NDArray[Any]:
+        block = np.full((len(values), self.n_features), np.nan, self.dtype)
+        for at in range(0, len(values), self.batch_size):
+            places, loaded = self._loaded(values[at : at + self.batch_size].tolist(), first + at)
+            if loaded:
+                block[at + places] = self._encoded(loaded, first + at + places)
+        return block
+
+    def _loaded(self, values: list[str], first: int) -> tuple[NDArray[np.int64], list[Any]]:
+        """Items that can be encoded, and their places among the values."""
+        places, loaded = [], []
+        for place, value in enumerate(values):
+            try:
+                loaded.append(self.items.load(value))
+                places.append(place)
+            except DamagedItemError as error:
+                if not self.skip:
+                    raise StoreError(
+                        f"{self.locate(first + place)} {error}; mend it, or --on-error skip leaves "
+                        "such items out"
+                    ) from error
+        return np.array(places, np.int64), loaded
+
+    def _encoded(self, loaded: list[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+        found = self.encoder.encode(loaded)
+        if found.shape[1] != self.n_features:
+            raise InputError(
+                f"the encoder {self.encoder.name} gave {found.shape[1]} features for "
+                f"{self.locate(int(rows[0]))} and gave {self.n_features} before"
+            )
+        features = as_floats(found, str(self.dtype))
+        bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
+        if len(bad):
+            raise InputError(
+                f"the encoder {self.encoder.name} gave NaN, infinity or a value too large for "
+                f"{self.dtype} for {self.locate(int(rows[bad[0]]))}; it must give numbers"
+            )
+        return features
+
+
+@dataclass(frozen=True)
+class ItemCheck(Source):
+    """One number a row: 0, or NaN for an item that cannot be loaded."""
+
+    items: Items
+
+    def read(self, start: int, stop: int) -> NDArray[np.float32]:
+        return self._checked(self.items.source.read(start, stop))
+
+    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[np.float32]]:
+        yield from map(self._checked, self.items.source.batches(start, stop, rows))
+
+    def _checked(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        return np.array([[0 if self._loads(v) else np.nan] for v in values.tolist()], np.float32)
+
+    def _loads(self, value: str) -> bool:
+        try:
+            self.items.load(value)
+        except DamagedItemError:
+            return False
+        return True
+
+
+def encoded(
+    items: Items, encoder: Encoder, n_rows: int, dtype: str | None, batch_size: int, skip: bool
+) -> EmbeddedSource:
+    """The first item that can be loaded tells how many features there are, and their type."""
+    source = items.source
+    one = EmbeddedSource(source.files, (n_rows, 1), np.dtype(np.float32), items, encoder, 1, skip)
+    for row, values in enumerate(source.batches(0, n_rows, 1)):
+        _, loaded = one._loaded(values.tolist(), row)
+        if loaded:
+            found = encoder.encode(loaded)
+            stored = np.dtype(dtype or ("float16" if found.dtype == np.float16 else "float32"))
+            shape = (n_rows, found.shape[1])
+            return EmbeddedSource(source.files, shape, stored, items, encoder, batch_size, skip)
+    raise InputError(f"none of the {n_rows} item(s) of {source.what} can be read; no row is left")
+
+
+def check_of(items: Items) -> ItemCheck:
+    source = items.source
+    return ItemCheck(source.files, (source.n_rows, 1), np.dtype(np.float32), items)

@@ -1,0 +1,259 @@
+"""Files of a folder or a pattern, in the order that their numbers say, with none missing."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.sources.base import Source
+
+_NUMBER = re.compile(r"(\d+)")
+
+
+_OF_TOTAL = re.compile(r"(\d+)-of-(\d+)")
+
+
+def numeric_order(paths: Sequence[str]) -> list[str]:
+    """2 before 10."""
+    return sorted(paths, key=_key)
+
+
+def natural_order(paths: Sequence[str]) -> list[str]:
+    """Paths as they were given, but files that a shell put in its order, 10 before 2, by number."""
+    given = list(paths)
+    expanded = len(given) > 1 and given == sorted(given) and all(Path(p).is_file() for p in given)
+    return numeric_order(given) if expanded else given
+
+
+def matching(pattern: str) -> list[str]:
+    """Files that a pattern names, in order; a gap between their numbers is an error."""
+    found = numeric_order(
+        [path for path in glob.glob(pattern) if Path(path).is_file()]  # noqa: PTH207
+    )
+    if not found:
+        raise StoreError(f"no file matches {pattern}; check the path")
+    check_no_gap(found, from_first=False)
+    return found
+
+
+def files_in(folder: str, suffixes: Sequence[str]) -> list[str]:
+    """The files of a folder that have one of the suffixes: all the same one, none missing."""
+    found = [
+        str(path)
+        for path in Path(folder).iterdir()
+        if path.suffix.lower() in suffixes and path.is_file() and not path.name.startswith(".")
+    ]
+    kinds = sorted({Path(path).suffix.lower() for path in found})
+    if not found:
+        raise InputError(
+            f"the folder {folder} holds no file that ends with one of {', '.join(suffixes)}; "
+            "check the path, or name the files"
+        )
+    if len(kinds) > 1:
+        raise InputError(
+            f"the folder {folder} holds files of several kinds ({', '.join(kinds)}); say which "
+            f"with a pattern, such as '{folder}/*{kinds[0]}'"
+        )
+    ordered = numeric_order(found)
+    check_no_gap(ordered, from_first=True)
+    return ordered
+
+
+def check_no_gap(paths: Sequence[str], from_first: bool) -> None:
+    """Refuse numbered files of which one is missing; with `from_first` they begin at 0 or 1.
+
+    Files whose names differ in more than one number, or are not numbered, say nothing.
+    """
+    totals = [_OF_TOTAL.search(Path(path).name) for path in paths]
+    if totals and all(totals):
+        _check_totals(paths, [(int(m[1]), int(m[2])) for m in totals if m])
+        return
+    numbers = _numbers_of(paths)
+    if numbers is None:
+        return
+    first = numbers[0]
+    if from_first and first > 1:
+        raise StoreError(f"{_name_like(paths[0], first, 0)} is missing: the first is {paths[0]}")
+    for before, number, path in zip(numbers, numbers[1:], paths[1:], strict=False):
+        if number != before + 1:
+            raise StoreError(
+                f"{_name_like(path, number, before + 1)} is missing: {path} comes after number "
+                f"{before}; restore it, or name the files one by one"
+            )
+
+
+def _check_totals(paths: Sequence[str], shards: list[tuple[int, int]]) -> None:
+    """Names like data-00003-of-00010 say themselves how many there are."""
+    numbers, total = {number for number, _ in shards}, shards[0][1]
+    missing = sorted(set(range(total)) - numbers)
+    # some count from 1
+    if missing and numbers != set(range(1, total + 1)):
+        example = _name_like(paths[0], shards[0][0], missing[0])
+        raise StoreError(
+            f"{example} is missing: {len(numbers)} of {total} files are there; restore it, or "
+            "name the files one by one"
+        )
+
+
+def _numbers_of(paths: Sequence[str]) -> list[int] | None:
+    """The one number in which the names differ."""
+    pieces = [_NUMBER.split(Path(path).name) for path in paths]
+    if len(pieces) < 2 or len({len(piece) for piece in pieces}) != 1:
+        return None
+    different = [i for i, texts in enumerate(zip(*pieces, strict=True)) if len(set(texts)) > 1]
+    if len(different) != 1 or different[0] % 2 == 0:
+        return None
+    return [int(piece[different[0]]) for piece in pieces]
+
+
+def _name_like(path: str, number: int, wanted: int) -> str:
+    """The path with another number, as many digits wide."""
+    folder, name = Path(path).parent, Path(path).name
+
+    def replaced(match: re.Match[str]) -> str:
+        text = match[0]
+        return f"{wanted:0{len(text)}d}" if int(text) == number else text
+
+    return str(folder / _NUMBER.sub(replaced, name, count=0))
+
+
+def _key(path: str) -> tuple[object, ...]:
+    """Numbers count in names of folders, too; the path itself tells 1 from 01."""
+    return (*(_counted(part) for part in Path(path).parts), (), path)
+
+
+def _counted(name: str) -> tuple[object, ...]:
+    return tuple(int(p) if i % 2 else p for i, p in enumerate(_NUMBER.split(name)))
+
+
+_Piece = TypeVar("_Piece", bound=Any)  # rows that can be measured, sliced and put together
+
+
+@dataclass(frozen=True)
+class ConcatenatedSource(Source):
+    parts: tuple[Source, ...]
+
+    @property
+    def what(self) -> str:
+        return f"{self.parts[0].what} and {len(self.parts) - 1} more"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.parts[0].columns
+
+    @property
+    def unit_rows(self) -> int:
+        return max(part.unit_rows for part in self.parts)
+
+    @property
+    def streams(self) -> bool:
+        return all(part.streams or part.unit_rows == 1 for part in self.parts)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        pieces = [part.read(first, last) for part, first, last in self._within(start, stop)]
+        if len(pieces) == 1:
+            return pieces[0].astype(self.dtype, copy=False)
+        empty = np.empty((0, *self.shape[1:]), self.dtype)
+        return np.concatenate([empty, *pieces]).astype(self.dtype, copy=False)
+
+    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        pieces = (
+            piece
+            for part, first, last in self._within(start, stop)
+            for piece in part.batches(first, last, rows)
+        )
+        for batch in regroup(pieces, rows, np.concatenate):
+            yield batch.astype(self.dtype, copy=False)
+
+    def locate(self, row: int) -> str:
+        for part, first, _ in self._within(row, row + 1):
+            return part.locate(first)
+        return super().locate(row)
+
+    def column(self, name: str) -> Source:
+        return concatenate([part.column(name) for part in self.parts])
+
+    def verify(self) -> None:
+        for part in self.parts:
+            part.verify()
+
+    def notes(self) -> list[str]:
+        """Each once, however many of the parts say it."""
+        said, n_parts = Counter(n for part in self.parts for n in part.notes()), len(self.parts)
+        return [
+            note if times == n_parts else f"{note} (of {times} of the {n_parts} files)"
+            for note, times in said.items()
+        ]
+
+    def _within(self, start: int, stop: int) -> Iterator[tuple[Source, int, int]]:
+        """The parts that hold rows start..stop-1, and which rows of theirs."""
+        ends = np.cumsum([part.n_rows for part in self.parts])
+        number = int(np.searchsorted(ends, start, side="right"))
+        while start < stop and number < len(self.parts):
+            part, end = self.parts[number], int(ends[number])
+            before = end - part.n_rows
+            yield part, start - before, min(stop, end) - before
+            start, number = max(start, end), number + 1
+
+
+def concatenate(parts: Sequence[Source]) -> Source:
+    """One source of several, which must be equally wide."""
+    first = parts[0]
+    for part in parts[1:]:
+        if part.shape[1:] != first.shape[1:]:
+            raise InputError(
+                f"{part.what} has {_width(part)} and {first.what} has {_width(first)}; "
+                "rows of one store come from one encoder"
+            )
+    if len(parts) == 1:
+        return first
+    return ConcatenatedSource(
+        files=tuple(dict.fromkeys(file for part in parts for file in part.files)),
+        shape=(sum(part.n_rows for part in parts), *first.shape[1:]),
+        dtype=_common_dtype(parts),
+        parts=tuple(parts),
+    )
+
+
+def _common_dtype(parts: Sequence[Source]) -> np.dtype[Any]:
+    try:
+        return np.result_type(*(part.dtype for part in parts))
+    except TypeError as error:
+        other = next(part for part in parts if part.dtype != parts[0].dtype)
+        raise InputError(
+            f"{parts[0].what} holds {parts[0].dtype} and {other.what} holds {other.dtype}, which "
+            "have no type in common; write all of them as text, or all as numbers"
+        ) from error
+
+
+def regroup(
+    pieces: Iterator[_Piece], rows: int, concatenate: Callable[[list[_Piece]], _Piece]
+) -> Iterator[_Piece]:
+    """The same rows in pieces of `rows`, the last perhaps smaller."""
+    waiting: list[_Piece] = []
+    n_waiting = 0
+    for piece in pieces:
+        rest = piece
+        while n_waiting + len(rest) >= rows:
+            cut = rows - n_waiting
+            waiting.append(rest[:cut])
+            yield waiting[0] if len(waiting) == 1 else concatenate(waiting)
+            waiting, n_waiting, rest = [], 0, rest[cut:]
+        if len(rest):
+            waiting.append(rest)
+            n_waiting += len(rest)
+    if waiting:
+        yield waiting[0] if len(waiting) == 1 else concatenate(waiting)
+
+
+def _width(part: Source) -> str:
+    return f"{part.n_features} features" if len(part.shape) == 2 else "one value a row"

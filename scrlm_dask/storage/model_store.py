@@ -1,0 +1,121 @@
+"""A model on disk: a Zarr group of small arrays, everything else in its attributes. No pickle."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+import zarr
+
+from scrlm_dask.config import FitConfig, KMeansConfig
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.kernels.distances.preprocessing import AffineMap
+from scrlm_dask.kernels.scrlm.ward import MergeTree
+from scrlm_dask.model import Model
+from scrlm_dask.storage.arrays import add_array, create_group, open_node, read_member
+from scrlm_dask.storage.feature_store import mark_complete
+from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.outputs import KIND, MODEL_KIND
+from scrlm_dask.storage.run_directory import MODEL, RunDirectory
+
+FORMAT = 1
+_ARRAYS = (
+    "centers",
+    "center_rows",
+    "losses",
+    "neighbors",
+    "means",
+    "counts",
+    "weights",
+    "sigmas",
+)
+_TREE = ("leaves", "weights", "merges", "costs")
+_NUMBERS = ("outlier_weight", "n_outliers", "n_rows", "n_candidates", "inertia")
+_CONFIGS: dict[str, type[FitConfig] | type[KMeansConfig]] = {
+    "scrlm": FitConfig,
+    "k-means": KMeansConfig,
+}
+_PACKAGES = ("scrlm-dask", "dask", "distributed", "zarr", "numpy", "numba", "scipy")
+
+
+def save_model(model: Model, path: Place) -> None:
+    """Write the model to a new Zarr group at `path`."""
+    url = locate(path)
+    attributes: dict[str, Any] = {
+        KIND: MODEL_KIND,
+        "format": FORMAT,
+        "complete": False,
+        "method": method_of(model),
+        # JSON has no infinity: null stands for it
+        "radius": model.radius if math.isfinite(model.radius) else None,
+        "seed": model.config.seed,
+        "preprocess": model.affine.kind,
+        "config": asdict(model.config),
+        "versions": package_versions(),
+        **{name: getattr(model, name) for name in _NUMBERS},
+    }
+    if isinstance(model.config, FitConfig):
+        attributes |= {"rho": model.config.rho, "F": model.config.F}
+    create_group(url, attributes)
+    for name in _ARRAYS:
+        add_array(url / name, getattr(model, name))
+    if model.tree is not None:
+        for name in _TREE:
+            add_array(url / f"tree_{name}", getattr(model.tree, name))
+    add_array(url / "shift", model.affine.shift)
+    add_array(url / "scale", model.affine.scale)
+    mark_complete(url)
+
+
+def load_model(path: Place, storage_options: Options | None = None) -> Model:
+    """Load a model from a run directory or from its `model.zarr`; `storage_options` open URLs."""
+    url = locate(path, storage_options)
+    run = RunDirectory(url)
+    if run.looks_like_one():
+        run.check_complete()
+        url = run.model
+    group = open_node(url, "the model")
+    if not isinstance(group, zarr.Group) or "format" not in group.attrs:
+        raise StoreError(f"{url} is not a model; give a run directory or its {MODEL}")
+    try:
+        return _model_in(group, url)
+    except (KeyError, TypeError, InputError) as error:
+        raise StoreError(
+            f"the model {url} was written by another version or changed by hand ({error!r}); "
+            "fit it again with this one"
+        ) from error
+
+
+def _model_in(group: zarr.Group, url: Location) -> Model:
+    attributes: dict[str, Any] = dict(group.attrs)
+    if attributes["format"] != FORMAT or attributes.get("complete") is not True:
+        state = "unfinished" if attributes["format"] == FORMAT else "of another format"
+        raise StoreError(
+            f"the model {url} is {state} (format {attributes['format']}, read here: {FORMAT}); "
+            "fit it again with this version"
+        )
+    arrays: dict[str, Any] = {
+        name: read_member(group, url, name, "the model") for name in (*_ARRAYS, "shift", "scale")
+    }
+    affine = AffineMap(attributes["preprocess"], arrays.pop("shift"), arrays.pop("scale"))
+    numbers = {name: attributes[name] for name in _NUMBERS}
+    config = _CONFIGS[attributes["method"]](**attributes["config"])
+    return Model(**arrays, **numbers, affine=affine, config=config, tree=_tree_in(group, url))
+
+
+def _tree_in(group: zarr.Group, url: Location) -> MergeTree | None:
+    if "tree_leaves" not in group:
+        return None
+    arrays: Any = {name: read_member(group, url, f"tree_{name}", "the model") for name in _TREE}
+    return MergeTree(**arrays)
+
+
+def method_of(model: Model) -> str:
+    """Whose model it is; refined by k-means or not, SCRLM's stays SCRLM's."""
+    return "scrlm" if isinstance(model.config, FitConfig) else "k-means"
+
+
+def package_versions() -> dict[str, str]:
+    return {name: version(name) for name in _PACKAGES}

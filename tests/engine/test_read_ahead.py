@@ -1,0 +1,297 @@
+"""Reading ahead: what overlaps, what must not, and what is said of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from distributed import get_client
+from numpy.typing import NDArray
+from scrlm_dask.pipeline.fit.fit import fit
+from scrlm_dask.pipeline.synth.synth import synth
+
+from scrlm_dask.clusters.connect import connect
+from scrlm_dask.clusters.options import ClusterOptions
+from scrlm_dask.config import FitConfig
+from scrlm_dask.engine import read_ahead as permits
+from scrlm_dask.engine.execution import Execution, task
+from scrlm_dask.engine.failures import drain_tasks, track_task
+from scrlm_dask.engine.features import as_features
+from scrlm_dask.engine.read_ahead import compute_slot
+from scrlm_dask.engine.workers import WorkerMemory, run_on_all_workers, worker_memories
+from scrlm_dask.errors import InputError
+from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.planning.memory import kmeans_memory
+from scrlm_dask.settings import computing_threads, read_ahead
+
+N_BLOCKS, BLOCK = 24, 8
+PATIENCE = 30.0  # only a test that fails waits for so long
+
+
+class Watch:
+    """What the threads of a worker do at the same time."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.read = self.begun = 0
+        self.in_time = True
+        self.now = {"held": 0, "computing": 0}
+        self.most = dict(self.now)
+
+    def count(self, what: str, change: int) -> None:
+        with self.changed:
+            self.now[what] += change
+            self.most[what] = max(self.most[what], self.now[what])
+
+    def block_is_read(self, block: NDArray[Any]) -> None:
+        self.count("held", 1)
+        weakref.finalize(block, self.count, "held", -1)
+        with self.changed:
+            self.read += 1
+            self.changed.notify_all()
+
+    def next_is_read(self) -> bool:
+        """Wait, while a part computes, until one block more is read than parts have begun."""
+        with self.changed:
+            self.begun += 1
+            wanted = min(N_BLOCKS, self.begun + 1)
+            self.in_time &= self.changed.wait_for(
+                lambda: self.read >= wanted, PATIENCE if self.in_time else 0.0
+            )
+            return self.in_time
+
+
+watch = Watch()  # each worker imports this module, and so has its own
+
+
+def read(block_info: Any = None) -> NDArray[np.float32]:
+    block = np.ones(block_info[None]["chunk-shape"], np.float32)
+    watch.block_is_read(block)
+    return block
+
+
+def part(block: NDArray[Any], start: int) -> list[bool]:
+    watch.count("computing", 1)
+    found = watch.next_is_read()
+    time.sleep(0.02)  # long enough for another thread to be here, too, if it may
+    watch.count("computing", -1)
+    return [found]
+
+
+def seen() -> dict[str, int]:
+    return watch.most
+
+
+def alone(_: int) -> int:
+    watch.count("computing", 1)
+    time.sleep(0.02)
+    watch.count("computing", -1)
+    return 1
+
+
+@contextmanager
+def local(nthreads: int, nworkers: int = 1) -> Iterator[None]:
+    options = ClusterOptions(nworkers=nworkers, nthreads=nthreads, memory_limit="4GB")
+    with connect(options) as connection:
+        threads = "1 thread" if nthreads == 1 else f"{nthreads} threads"
+        assert connection.description.endswith(f"with {threads} each")
+        yield
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("nthreads", [1, 2])
+def test_the_next_block_is_read_while_this_one_is_computed(nthreads: int) -> None:
+    rows = da.map_blocks(
+        read, chunks=((BLOCK,) * N_BLOCKS, (4,)), dtype=np.float32, meta=np.empty((0, 0), "f4")
+    )
+    features = as_features(rows, BLOCK)
+    with local(nthreads):
+        with Execution(lambda event: None) as execution:
+            found = execution.map_reduce("watched", features, part, list.__add__)
+        (most,) = run_on_all_workers(seen, dict).values()
+        tasks = [task("alone", alone, i) for i in range(8)]
+        assert dask.compute(*tasks) == (1,) * 8
+        (with_others,) = run_on_all_workers(seen, dict).values()
+    # no part could end before the next block was there
+    assert found == [True] * N_BLOCKS
+    assert most["computing"] == nthreads
+    assert most["held"] <= nthreads + 1
+    assert with_others == most  # nor do single tasks compute in the thread that reads ahead
+
+
+@pytest.mark.cluster
+def test_what_a_worker_can_hold_counts_the_block_that_is_read_ahead() -> None:
+    x = np.zeros((100, 4), np.float32)
+    with local(2):
+        assert worker_memories() == [WorkerMemory(4 * 10**9, 2, 1)]
+        plan = kmeans_memory(as_features(x, 50).layout, 3, n_workers=1)
+    # encoded, decoded, and as a block
+    assert plan.worker_bytes(2, 1) - plan.worker_bytes(2) == 3 * 50 * 4 * 4
+
+
+@pytest.mark.cluster
+def test_a_worker_that_is_started_again_reads_ahead_too() -> None:
+    with local(1):
+        client = get_client()
+        ((address, pid),) = client.run(os.getpid).items()
+        os.kill(pid, signal.SIGKILL)
+        end = time.monotonic() + PATIENCE
+        while address in client.scheduler_info(-1)["workers"] and time.monotonic() < end:
+            time.sleep(0.05)
+        client.wait_for_workers(1, timeout=PATIENCE)
+        assert worker_memories() == [WorkerMemory(4 * 10**9, 1, 1)]
+
+
+@pytest.mark.cluster
+def test_it_can_be_switched_off() -> None:
+    with dask.config.set({"scrlm.read-ahead": 0}), local(1):
+        assert set(get_client().nthreads().values()) == {1}
+        assert worker_memories() == [WorkerMemory(4 * 10**9, 1, 0)]
+
+
+# --- the setting ---------------------------------------------------------------------------------
+
+
+def test_the_setting_may_come_from_the_environment() -> None:
+    assert read_ahead() == 0
+    assert read_ahead(default=1) == 1
+    with dask.config.set(dask.config.collect([], {"DASK_SCRLM__READ_AHEAD": "2"})):
+        assert read_ahead(default=1) == 2
+
+
+@pytest.mark.parametrize("value", ["yes", -1, 0.5])
+def test_a_setting_that_is_no_number_of_threads(value: Any) -> None:
+    with (
+        dask.config.set({"scrlm.read-ahead": value}),
+        pytest.raises(InputError, match=r"scrlm.read-ahead is .* such as 1, or 0 for none"),
+    ):
+        read_ahead()
+
+
+@pytest.mark.parametrize(("threads", "ahead", "left"), [(5, 1, 4), (2, 1, 1), (1, 1, 1), (3, 0, 3)])
+def test_one_thread_always_computes(threads: int, ahead: int, left: int) -> None:
+    assert computing_threads(threads, ahead) == left
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+
+class FakeWorker:
+    """Stands for a worker of two threads, whose state says so."""
+
+    nthreads = 2
+
+    @property
+    def state(self) -> FakeWorker:
+        return self
+
+
+@pytest.fixture
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    worker = FakeWorker()
+    monkeypatch.setattr(permits, "current_worker", lambda: worker)
+    with dask.config.set({"scrlm.read-ahead": 1}):
+        yield
+
+
+def test_a_task_that_waits_leaves_when_its_run_is_over(two_threads: None) -> None:
+    waiting, left = threading.Event(), []
+
+    def wait_in_vain() -> None:
+        with track_task("a run") as still:
+            waiting.set()
+            with compute_slot(still) as wanted:
+                left.append(wanted)
+
+    thread = threading.Thread(target=wait_in_vain, daemon=True)
+    with compute_slot() as wanted:
+        assert wanted
+        thread.start()
+        assert waiting.wait(PATIENCE)
+        drain_tasks("a run")
+        assert left == [False]
+    with compute_slot() as wanted:  # who left in vain has taken no permit with him
+        assert wanted
+    thread.join(PATIENCE)
+
+
+def test_an_error_gives_the_permit_back(two_threads: None) -> None:
+    for _ in range(3):
+        with pytest.raises(KeyError), compute_slot():
+            raise KeyError
+
+
+def test_threads_of_this_process_compute_all_at_once() -> None:
+    with dask.config.set({"scrlm.read-ahead": 1}), compute_slot() as a, compute_slot() as b:
+        assert a
+        assert b
+
+
+# --- seconds -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("features") / "x.zarr"
+    with connect(ClusterOptions(nworkers=0, nthreads=1)):
+        synth(path, 2000, MixtureSpec(16, 5, 0.2, seed=1), chunk_bytes=100 * 16 * 4)
+    return path
+
+
+def read_by_phase(features: Any) -> dict[str, float]:
+    result = fit(features, FitConfig(rho=0.5, n_clusters=10), block_rows=100)
+    return {phase["name"]: phase["read_seconds"] for phase in result.record["phases"]}
+
+
+def check_read(seconds: dict[str, float]) -> None:
+    assert seconds.pop("extract") == 0.0
+    assert set(seconds) == {"survey", "loss", "assign"}
+    assert min(seconds.values()) > 0.0
+
+
+def test_seconds_of_reading_in_threads(store: Path) -> None:
+    with connect(ClusterOptions(nworkers=0, nthreads=2)):
+        check_read(read_by_phase(store))
+        x = zarr.open_group(store, mode="r")["features"]
+        check_read(read_by_phase(zarr.array(x[:], chunks=(100, 16))))  # no path leads to it
+        assert set(read_by_phase(x[:]).values()) == {0.0}
+
+
+@pytest.mark.cluster
+def test_seconds_of_reading_on_workers_and_in_the_metrics_of_dask(store: Path) -> None:
+    with local(1, nworkers=2):
+        seconds = read_by_phase(store)
+        metrics = everywhere_in_dask()
+    for name in ("survey", "loss", "assign"):
+        # the same reads, by a clock inside of ours
+        assert 0.0 < metrics[name] <= seconds[name] + 1e-3
+    check_read(seconds)
+
+
+def everywhere_in_dask() -> dict[str, float]:
+    """Seconds called "read" in the metrics of all workers, by the name of the task."""
+    total: dict[str, float] = {}
+    for found in get_client().run(_digests).values():
+        for name, value in found:
+            total[name] = total.get(name, 0.0) + value
+    return total
+
+
+def _digests(dask_worker: Any) -> list[tuple[str, float]]:
+    return [
+        (key[2], value)
+        for key, value in dask_worker.digests_total.items()
+        if isinstance(key, tuple) and key[0] == "execute" and key[3:] == ("read", "seconds")
+    ]

@@ -1,0 +1,122 @@
+"""Nearest center, or outlier, and the sums of clusters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrlm_dask.kernels.distances.assignment import assign_and_sum, assign_rows
+from scrlm_dask.kernels.distances.points import Points, prepare_points
+from scrlm_dask.kernels.distances.preprocessing import AffineMap
+
+
+def centers_at(raw: list[list[float]], scale: list[float] | None = None) -> Points:
+    x = np.array(raw, np.float32)
+    p = x.shape[1]
+    return prepare_points(x, AffineMap("none", np.zeros(p), np.array(scale or [1.0] * p)))
+
+
+def test_by_hand() -> None:
+    # centers 0 and 10, R = 3: 1 -> 0 (1 away, other 9), 8 -> 1 (2, 8), 5 is 5 from both: outlier
+    found = assign_rows(
+        np.array([[1.0], [8], [5], [13]], np.float32),
+        centers_at([[0.0], [10.0]]),
+        9.0,
+        margins=True,
+    )
+    assert found.labels.tolist() == [0, 1, -1, -1]  # 13 is on the radius: outside
+    assert found.sq_distances.tolist() == [1.0, 4.0, 25.0, 9.0]
+    assert found.second_sq_distances.tolist() == [81.0, 64.0, 25.0, 169.0]
+    assert found.distances.tolist() == [1.0, 2.0, 5.0, 3.0]
+    assert found.margins.tolist() == [8.0, 6.0, 0.0, 10.0]
+    assert found.labels.dtype == np.int32
+    assert found.distances.dtype == found.margins.dtype == np.float32
+
+
+def test_ties_go_to_the_first_center() -> None:
+    found = assign_rows(np.array([[5.0]], np.float32), centers_at([[10.0], [0.0]]), 100.0)
+    assert found.labels.tolist() == [0]
+
+
+def test_one_center_and_none() -> None:
+    x = np.array([[1.0], [9.0]], np.float32)
+    one = assign_rows(x, centers_at([[0.0]]), 4.0, margins=True)
+    assert one.labels.tolist() == [0, -1]
+    assert one.margins.tolist() == [np.inf, np.inf]
+    none = prepare_points(np.empty((0, 1), np.float32), AffineMap("none", np.zeros(1), np.ones(1)))
+    empty = assign_rows(x, none, 4.0, margins=True)
+    assert empty.labels.tolist() == [-1, -1]
+    assert empty.distances.tolist() == empty.margins.tolist() == [np.inf, np.inf]
+
+
+def test_sums_by_hand() -> None:
+    # scale 2: rows 1 and 3 are 2 and 6 model units from center 0; R = 7 leaves 9 out
+    x = np.array([[1.0], [3.0], [9.0]], np.float32)
+    sums = assign_and_sum(x, centers_at([[0.0]], scale=[2.0]), 49.0).sums
+    assert sums.counts.tolist() == [2]
+    assert sums.offsets.tolist() == [[4.0]]
+    assert sums.sq_distances.tolist() == [4.0 + 36.0]
+    assert sums.input_sq_distances.tolist() == [1.0 + 9.0]
+    assert sums.n_rows == 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(1, 200),
+    p=st.integers(1, 30),
+    k=st.integers(1, 40),
+    offset=st.sampled_from([0.0, 1e4]),
+    spread=st.sampled_from([1e-2, 1.0, 1e3]),
+)
+def test_equals_float64(seed: int, rows: int, p: int, k: int, offset: float, spread: float) -> None:
+    rng = np.random.default_rng(seed)
+    c = (rng.normal(size=(k, p)) * spread + offset).astype(np.float32)
+    # near copies of the centers, and rows between two of them: close calls
+    x = (c[rng.integers(k, size=rows)] + c[rng.integers(k, size=rows)]) / 2
+    x = (x + rng.normal(scale=1e-3 * spread, size=x.shape)).astype(np.float32)
+    points = prepare_points(c, AffineMap("none", np.zeros(p), np.ones(p)))
+    sq_radius = float(p) * spread**2
+    found = assign_and_sum(x, points, sq_radius, margins=True)
+    sq = ((x[:, None].astype(float) - c.astype(float)) ** 2).sum(-1)
+    two = np.sort(sq, axis=1)[:, :2]
+    np.testing.assert_allclose(found.assignment.sq_distances, two[:, 0], rtol=1e-12)
+    if k > 1:
+        np.testing.assert_allclose(found.assignment.second_sq_distances, two[:, 1], rtol=1e-12)
+    labels = np.where(two[:, 0] < sq_radius, sq.argmin(axis=1), -1)
+    clear = np.ones(rows, bool) if k == 1 else two[:, 1] - two[:, 0] > 1e-9 * two[:, 1]
+    np.testing.assert_array_equal(found.assignment.labels[clear], labels[clear])
+    counts = np.bincount(found.assignment.labels[found.assignment.labels >= 0], minlength=k)
+    np.testing.assert_array_equal(found.sums.counts, counts)
+    for prune in (0, 1, 1000):
+        short = assign_and_sum(x, points, sq_radius, prune=prune)
+        np.testing.assert_array_equal(short.assignment.labels, found.assignment.labels)
+        np.testing.assert_array_equal(short.sums.counts, counts)
+        inside = short.assignment.labels >= 0
+        np.testing.assert_allclose(short.assignment.sq_distances[inside], two[inside, 0])
+        assert np.isnan(short.assignment.sq_distances[~inside]).all()
+        assert short.assignment.margins is None
+        alone = assign_rows(x, points, sq_radius, prune=prune)
+        np.testing.assert_array_equal(alone.labels, found.assignment.labels)
+        np.testing.assert_array_equal(np.isnan(alone.sq_distances), ~inside)
+
+
+@pytest.mark.parametrize("k", [1, 2, 127, 128, 129, 300])
+@pytest.mark.parametrize("prune", [0, 7])
+def test_the_nearest_of_any_number_of_centers(k: int, prune: int) -> None:
+    rng = np.random.default_rng(k)
+    raw = rng.integers(-3, 4, (k, 8)).astype(np.float32)  # whole numbers: many ties, all exact
+    x = rng.integers(-3, 4, (400, 8)).astype(np.float32)
+    found = assign_rows(x, centers_at(raw.tolist()), np.inf, prune=prune)
+    sq_distances = np.square(x[:, None] - raw).sum(axis=-1)
+    assert np.array_equal(found.labels, sq_distances.argmin(axis=1))
+
+
+def test_a_center_beyond_float32_is_nobodys_nearest() -> None:
+    rng = np.random.default_rng(0)
+    raw = rng.normal(size=(600, 4)).astype(np.float32)
+    raw[127] = 1e15
+    found = assign_rows(raw[:50], centers_at(raw.tolist(), [1e5] * 4), np.inf)
+    assert np.array_equal(found.labels, np.arange(50))

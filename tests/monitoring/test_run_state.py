@@ -1,0 +1,150 @@
+"""How a run stands, by hand: what was told, and what the page makes of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scrlm_dask.events import (
+    BlockDone,
+    CandidatesJudged,
+    CentersFound,
+    Event,
+    IterationDone,
+    Note,
+    PhaseFinished,
+    PhaseStarted,
+    Planned,
+    RowsLabelled,
+    RunEnded,
+    RunStarted,
+)
+from scrlm_dask.monitoring.dashboard import Totals
+from scrlm_dask.monitoring.html import progress_html
+from scrlm_dask.monitoring.json_log import JsonLines, event_record
+from scrlm_dask.monitoring.run_state import RunState
+
+PLAN = Planned({"loss": 8000, "assign": 2000}, {"loss": 80.0, "assign": 20.0}, 700, 900)
+NASTY = "<img src=x onerror=alert(1)>"
+
+
+def told(*events: tuple[float, Event]) -> RunState:
+    """A run that began at 0 and told these."""
+    state = RunState("r", 0.0)
+    for now, event in events:
+        state.hear(event_record(event), now)
+    return state
+
+
+def test_rate_share_and_time_left_of_a_phase() -> None:
+    state = told(
+        (0.0, PLAN),
+        (10.0, PhaseStarted("loss", 4, 100, 800)),
+        (12.0, BlockDone("loss", 25, 200)),
+    )
+    (phase,) = state.snapshot(14.0)["phases"]
+    assert phase["share"] == 0.25
+    assert phase["rows_per_second"] == 25 / 4
+    assert phase["gflops"] == pytest.approx(25 / 4 * 80 / 1e9)
+    assert phase["seconds_left"] == 75 * 4 / 25
+    assert (phase["done_blocks"], phase["blocks"]) == (1, 4)
+    assert state.snapshot(14.0)["seconds_left"] is None  # nobody knows the clusters yet
+
+
+def test_time_left_of_the_run_goes_by_what_is_left_to_compute() -> None:
+    state = told(
+        (0.0, PLAN),
+        (0.0, PhaseStarted("loss", 4, 100, 800)),
+        (8.0, PhaseFinished("loss", 8.0, 100, 800, 4, 650, 0.1)),
+        (8.0, CentersFound(3)),
+        (8.0, PhaseStarted("assign", 4, 100, 800)),
+        (9.0, BlockDone("assign", 50, 400)),
+    )
+    # 8 000 + 1 000 FLOPs in 9 s, 1 000 are left
+    assert state.snapshot(9.0)["seconds_left"] == pytest.approx(1.0)
+    assert state.snapshot(9.0)["centers"] == 3
+    assert state.snapshot(9.0)["planned_worker_bytes"] == 700
+
+
+def test_iterations_are_one_phase() -> None:
+    events: list[tuple[float, Event]] = []
+    for start in (0.0, 10.0):
+        events += [
+            (start, PhaseStarted("kmeans-step", 2, 10, 80)),
+            (start + 1, BlockDone("kmeans-step", 5, 40)),
+            (start + 2, PhaseFinished("kmeans-step", 2.0, 10, 80, 2, 5, 0.0)),
+        ]
+    (phase,) = told(*events).snapshot(20.0)["phases"]
+    assert phase["times"] == 2
+    assert phase["seconds"] == 4.0
+    assert phase["rows_per_second"] == 20 / 4
+    assert phase["share"] == 1.0
+    assert not phase["running"]
+
+
+def test_late_and_unknown_words_change_nothing() -> None:
+    state = told((0.0, PhaseStarted("loss", 1, 10, 80)), (0.1, BlockDone("survey", 10, 80)))
+    state.hear({"event": "Invented", "by": "another version"}, 0.2)
+    assert state.snapshot(1.0)["phases"][0]["done_rows"] == 0
+    state.hear(event_record(BlockDone("loss", 99, 80)), 0.3)
+    assert state.snapshot(1.0)["phases"][0]["share"] == 1.0
+
+
+def test_a_scheduler_keeps_little_of_a_run_that_tells_much() -> None:
+    state = told((0.0, RunStarted("SCRLM", "x" * 10_000, 5, 2, None)))
+    for number in range(3000):
+        done = IterationDone(number, 5, False, 1.0, float("inf"), None, 0, 0, 0.1)
+        state.hear(event_record(done), 1.0)
+        state.hear(event_record(Note("long " * 1000)), 1.0)
+        state.hear(event_record(PhaseStarted(f"phase {number}", 1, 1, 1)), 1.0)
+    text = json.dumps(state.snapshot(2.0), allow_nan=False)
+    assert len(text) < 150_000
+    totals = Totals()
+    for number in range(3000):
+        totals.block_done(f"phase {number}", 1)
+    assert len(totals.rows) <= 64
+    assert len(totals.blocks) <= 3 * 64
+
+
+def test_the_end_stops_the_clock_and_says_why() -> None:
+    state = told((0.0, PhaseStarted("loss", 1, 10, 80)), (5.0, RunEnded(5.0, "KilledWorker")))
+    shown = state.snapshot(99.0)
+    assert shown["seconds"] == 5.0
+    assert shown["running"] is False
+    assert shown["error"] == "KilledWorker"
+    assert shown["messages"][-1][1] == "ended by KilledWorker"
+
+
+def test_a_cell_shows_it_escaped() -> None:
+    state = told(
+        (0.0, RunStarted("SCRLM", NASTY, 5, 2, None)),
+        (0.0, PhaseStarted(NASTY, 2, 10, 80)),
+        (1.0, BlockDone(NASTY, 5, 40)),
+        (1.0, RowsLabelled(10, 3, 2.5, (0, 2), 0)),
+    )
+    html = progress_html(state.snapshot(1.0))
+    assert NASTY not in html
+    assert "&lt;img src=x" in html
+    assert "width:50.0%" in html
+    assert "30.00 % outliers" in html
+
+
+def test_lines_are_json_and_blocks_are_told_together() -> None:
+    lines: list[str] = []
+    listener = JsonLines(lines.append)
+    listener(CandidatesJudged(2, (1, 2), (-3.0, float("nan"))))
+    listener(PhaseStarted("loss", 1000, 1000, 8))
+    for _ in range(1000):
+        listener(BlockDone("loss", 1, 8))
+    listener(BlockDone("survey", 1, 8))  # late
+    listener(PhaseFinished("loss", 1.0, 1000, 8, 1000, 5, 0.0))
+    records = [json.loads(line, parse_constant=pytest.fail) for line in lines]
+    names = [record["event"] for record in records]
+    assert names[:2] == ["CandidatesJudged", "PhaseStarted"]
+    assert names[-1] == "PhaseFinished"
+    assert 1 <= len(names) - 3 < 100
+    assert records[-2]["event"] == "BlocksDone"
+    assert (records[-2]["blocks"], records[-2]["rows"], records[-2]["bytes"]) == (1000, 1000, 8000)
+    assert records[0]["losses"] == [-3.0, None]
+    assert all(isinstance(record["time"], float) for record in records)

@@ -1,0 +1,95 @@
+"""Every method labels an easy mixture as it was drawn, and says so if it cannot be used."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from scrlm_dask.engine.threads import pinned_threads
+from scrlm_dask.errors import InputError
+from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.evaluation.metrics import contingency, scores
+from scrlm_dask.kernels.randomness.synthesis import (
+    MixtureSpec,
+    SynthBlock,
+    synth_block,
+    true_mixture,
+)
+from scrlm_dask.paper.baselines import METHODS, available_methods
+
+NAMES = (
+    *("scrlm", "scrlm+kmeans", "k-means++", "complete-linkage", "spectral", "em"),
+    *("t-sne+k-means++", "td", "hdbscan", "minibatch"),
+    *("faiss", "faiss-superkmeans", "dask-ml", "superkmeans"),
+)
+
+
+def drawn(n_clusters: int, outliers: float) -> SynthBlock:
+    spec = MixtureSpec(40, n_clusters, outliers)
+    return synth_block(spec, true_mixture(spec), 0, 300)
+
+
+def test_the_names() -> None:
+    assert tuple(METHODS) == NAMES
+    assert all(name == method.name for name, method in METHODS.items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore")  # of other packages
+def test_an_easy_mixture(name: str) -> None:
+    reason = available_methods(name)
+    if reason is not None:
+        pytest.skip(reason)
+    block = drawn(2, 0.0)
+    with pinned_threads():  # as in experiments; many threads for few rows wait for each other
+        labels = METHODS[name].fit(block.features, 2, 0)
+        again = METHODS[name].fit(block.features, 2, 0)
+    assert labels.dtype == np.int64
+    assert labels.shape == (300,)
+    assert scores(contingency(block.labels, labels)).accuracy == 1.0
+    assert np.array_equal(again, labels)
+
+
+@pytest.mark.parametrize("name", [name for name, m in METHODS.items() if m.finds_outliers])
+def test_outliers_are_found_by_those_who_say_so(name: str) -> None:
+    block = drawn(3, 0.3)
+    found = scores(contingency(block.labels, METHODS[name].fit(block.features, 3, 0)))
+    assert found.outlier_precision == 1.0
+    assert found.outlier_recall > 0.9
+
+
+@pytest.mark.parametrize("name", ["k-means++", "td", "em"])
+def test_others_have_no_outliers(name: str) -> None:
+    labels = METHODS[name].fit(drawn(3, 0.3).features, 4, 0)
+    assert not METHODS[name].finds_outliers
+    assert OUTLIER not in labels
+    assert labels.max() == 3
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "superkmeans", None)
+    assert available_methods("superkmeans") == (
+        "needs superkmeans, which is not installed; pip install superkmeans"
+    )
+    assert available_methods("td") is None
+
+
+def test_a_package_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = ModuleType("faiss")
+    old.__spec__ = ModuleSpec("faiss", None)
+    monkeypatch.setitem(sys.modules, "faiss", old)
+    assert available_methods("faiss") is None
+    assert available_methods("faiss-superkmeans") == (
+        "needs faiss-cpu 1.15 or newer; pip install --upgrade faiss-cpu"
+    )
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"'dbscan' is not known; there are scrlm, .*, superkmeans"
+    ):
+        available_methods("dbscan")

@@ -1,0 +1,89 @@
+"""Regions and how tight bounds are, on grids small enough to be counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from scrlm_dask.paper.charts import (
+    Limit,
+    Panel,
+    Point,
+    Stretch,
+    Tightness,
+    broken_promises,
+    least_enough,
+    limits,
+    tightness,
+    widest_stretch,
+)
+from scrlm_dask.paper.framework import doubling, steps
+
+
+def column(x: float, *successes: bool | None) -> list[Point]:
+    """Points at y = 1, 2, 4, ... over x; inside the bound from 4 on, promised from 8 on."""
+    return [
+        Point(x, 2.0**k, success, 2.0**k >= 4, 2.0**k >= 8) for k, success in enumerate(successes)
+    ]
+
+
+def fake(*columns: list[Point]) -> Panel:
+    points = tuple(point for some in columns for point in some)
+    return Panel("p vs N", "", "N", "p", points, ({10.0: 64.0, 20.0: 96.0, 30.0: 128.0},))
+
+
+def test_tightness_by_hand() -> None:
+    panel = fake(
+        column(10, False, True, True, True),  # from 2 on: 64 / 2
+        column(20, True, False, True, True),  # a success below a failure does not count: 96 / 4
+        column(30, True, True, True, False),  # the largest failed: nothing is known
+    )
+    assert limits(panel) == [Limit(10, 64, 2), Limit(20, 96, 4), Limit(30, 128, None)]
+    assert [limit.factor for limit in limits(panel)] == [32, 24, None]
+    assert tightness(limits(panel)) == Tightness(24, 28, 32, counted=2, columns=3)
+    assert broken_promises(panel) == [Point(30, 8, False, True, True)]
+
+
+def test_where_the_least_of_the_grid_is_enough_the_factor_may_be_larger() -> None:
+    panel = fake(
+        column(10, True, True),  # from 1 on, or from less: at least 64
+        column(20, False, True),  # 96 / 2
+        column(30, False, True),  # 128 / 2
+    )
+    assert [limit.at_least for limit in limits(panel)] == [True, False, False]
+    found = tightness(limits(panel))
+    assert found == Tightness(48, 64, 64, counted=3, columns=3, open_from=64)
+    assert [found.is_at_least(value) for value in (48, 64)] == [False, True]
+
+
+def test_inside_the_bound_on_y_alone_nothing_is_promised() -> None:
+    panel = fake(column(10, False, False, False, True))
+    assert [point.inside for point in panel.points] == [False, False, True, True]
+    assert broken_promises(panel) == []
+
+
+def test_a_grid_without_success_has_no_factor() -> None:
+    assert tightness(limits(fake(column(10, False, False, False)))) is None
+
+
+def test_what_could_not_be_run_is_no_success() -> None:
+    assert least_enough(column(10, None, None, True, True)) == 4
+    assert broken_promises(fake(column(10, None, None, None, None))) == []
+
+
+@pytest.mark.parametrize(
+    ("successes", "found"),
+    [
+        ((False, True, True, False), Stretch(5, 2, 4)),
+        ((True, False, True, True), Stretch(5, 4, 8)),
+        ((False, False, True, False), Stretch(5, 4, 4)),
+        ((False, False, False, False), None),
+    ],
+)
+def test_the_widest_stretch(successes: tuple[bool, ...], found: Stretch | None) -> None:
+    assert widest_stretch(column(5, *successes)) == found
+
+
+def test_axes() -> None:
+    assert doubling(32, 256) == (32, 64, 128, 256)
+    assert steps(4, 16, 2**0.5) == (4, 6, 8, 11, 16)
+    assert steps(8, 20, 2.0) == (8, 16)

@@ -1,0 +1,116 @@
+"""Limits are really hit, on methods that really take long or much, and nothing is left running."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from numpy.typing import NDArray
+
+from scrlm_dask.errors import InputError
+from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
+from scrlm_dask.paper.baselines import METHODS
+from scrlm_dask.paper.run_with_limits import Task, run_with_limits
+
+CHILD = "scrlm_dask.paper.subprocess_main"
+SLOW = "t-sne+k-means++"
+
+
+def rows_of(n_rows: int) -> NDArray[np.float32]:
+    spec = MixtureSpec(16, 3, 0.5)
+    return synth_block(spec, true_mixture(spec), 0, n_rows).features
+
+
+def family(pid: int) -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.Process(pid).children(recursive=True)
+        if process.status() != psutil.STATUS_ZOMBIE and CHILD in process.cmdline()
+    ]
+
+
+def test_labels_and_costs(tmp_path: Path) -> None:
+    rows = rows_of(2000)
+    np.save(tmp_path / "rows.npy", rows)
+    began = time.monotonic()
+    done = run_with_limits(Task("td", tmp_path / "rows.npy", 4, seed=1), 60.0, 2 * 10**9)
+    whole = time.monotonic() - began
+    assert done.reason is None
+    assert done.labels is not None
+    assert np.array_equal(done.labels, METHODS["td"].fit(rows, 4, 1))
+    assert done.cpu_seconds is not None
+    assert done.wall_seconds is not None
+    # start-up is not counted, and importing alone takes longer than the fit
+    assert 0.0 < done.wall_seconds < whole / 2
+    assert 0.0 < done.cpu_seconds < 1.0
+    assert 50e6 < done.peak_bytes < 2e9
+    assert family(psutil.Process().pid) == []
+
+
+def test_a_method_that_takes_too_long_is_ended() -> None:
+    began = time.monotonic()
+    done = run_with_limits(Task(SLOW, rows_of(20_000), 4), 0.5)
+    assert time.monotonic() - began < 120
+    assert (done.labels, done.reason) == (None, "more than 0.5 s")
+    assert done.cpu_seconds is None
+    assert done.peak_bytes > 50e6
+    assert family(psutil.Process().pid) == []
+
+
+def test_a_method_that_takes_too_much_memory_is_ended() -> None:
+    # all distances of 16 000 rows are 1 GB
+    done = run_with_limits(Task("complete-linkage", rows_of(16_000), 4), 240.0, 600 * 10**6)
+    assert (done.labels, done.reason) == (None, "more than 600.0 MB")
+    assert done.peak_bytes > 600e6
+    assert family(psutil.Process().pid) == []
+
+
+def test_an_error_is_told() -> None:
+    done = run_with_limits(Task("k-means++", rows_of(5), 9), 60.0)
+    assert done.labels is None
+    assert done.reason is not None
+    assert done.reason.startswith("ValueError: n_samples=5 should be >= n_clusters=9")
+
+
+def test_a_process_that_dies_is_told(tmp_path: Path) -> None:
+    done = run_with_limits(Task("td", tmp_path / "nothing.npy", 9), 60.0)
+    assert done.reason is not None
+    assert "nothing.npy" in done.reason
+
+
+def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "superkmeans", None)
+    done = run_with_limits(Task("superkmeans", rows_of(100), 3), 60.0)
+    assert done.reason == "needs superkmeans, which is not installed; pip install superkmeans"
+
+
+@pytest.mark.parametrize(("timeout", "memory"), [(0.0, None), (float("nan"), None), (1.0, 0)])
+def test_limits_that_allow_nothing_are_refused(timeout: float, memory: int | None) -> None:
+    with pytest.raises(InputError, match="limit is"):
+        run_with_limits(Task("td", rows_of(100), 3), timeout, memory)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_outlives_whoever_started_it(number: signal.Signals, tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", rows_of(20_000))
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from pathlib import Path; from scrlm_dask.paper import Task, run_limited\n"
+        f"run_limited(Task({SLOW!r}, Path({str(tmp_path / 'rows.npy')!r}), 4), 600.0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as parent:
+        deadline = time.monotonic() + 120
+        while not (started := family(parent.pid)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(0.5)
+        parent.send_signal(number)
+        gone, alive = psutil.wait_procs(started, timeout=60)
+        assert alive == []
+        assert len(gone) == 1

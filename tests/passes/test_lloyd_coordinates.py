@@ -1,0 +1,79 @@
+"""k-means that holds features in memory holds where they lie along axes, too, if that helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from scrlm_dask.pipeline.kmeans.kmeans import kmeans
+
+from scrlm_dask.config import KMeansConfig, LloydConfig
+from scrlm_dask.engine.block_layout import Layout
+from scrlm_dask.engine.workers import WorkerMemory
+from scrlm_dask.kernels.distances.pruning import Pruned, along_axes
+from scrlm_dask.pipeline.stores import open_features, write_features
+from scrlm_dask.planning.memory import EVEN_SHARE, kmeans_memory
+from scrlm_dask.planning.persist import HELD_AXES, KEPT_SHARE, choose_placement
+
+ROWS, FEATURES, CLUSTERS = 4096, 256, 96
+CONFIG = KMeansConfig(
+    n_clusters=CLUSTERS,
+    init="given",
+    lloyd=LloydConfig(max_iter=4, tol=0.0, inertia_tol=0.0, persist="yes"),
+)
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    with dask.config.set(scheduler="threads", num_workers=2):
+        yield
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    spread = np.arange(1, FEATURES + 1) ** -1.5
+    # turned, or the first features would be as good as axes
+    turn = np.linalg.qr(rng.normal(size=(FEATURES, FEATURES)))[0]
+    path = tmp_path_factory.mktemp("held") / "steep.zarr"
+    rows = (rng.normal(size=(ROWS, FEATURES)) * spread @ turn).astype(np.float32)
+    write_features(rows, path)
+    return path
+
+
+def test_rows_are_projected_once_and_no_bit_changes(store: Path) -> None:
+    first = open_features(store)[:CLUSTERS].compute()
+    held = kmeans(store, CONFIG, centers=first, block_rows=2048, collect_labels=True)
+    lloyd = replace(CONFIG.lloyd, persist="no")
+    streamed = kmeans(
+        store, replace(CONFIG, lloyd=lloyd), centers=first, block_rows=2048, collect_labels=True
+    )
+    names = [phase["name"] for phase in held.record["phases"]]
+    assert names.count("project") == 1
+    assert names.index("project") == names.index("kmeans-step") + 1
+    assert "project" not in [phase["name"] for phase in streamed.record["phases"]]
+    np.testing.assert_array_equal(held.model.centers, streamed.model.centers)
+    np.testing.assert_array_equal(np.asarray(held.labels), np.asarray(streamed.labels))
+
+
+def test_whole_products_need_no_axes() -> None:
+    assert along_axes(Pruned({"dense": 3, "15 features, then 47 principal axes": 1}))
+    assert not along_axes(Pruned({"dense": 3, "31 features": 1}))
+
+
+@pytest.mark.parametrize(
+    ("room", "n_features", "axes"), [(1e12, 640, HELD_AXES), (2.65e9, 640, 0), (1e12, 200, 0)]
+)
+def test_they_are_held_where_they_fit_and_are_small(
+    room: float, n_features: int, axes: int
+) -> None:
+    layout = Layout(1_000_000, n_features, 4, 10_000, 10_000)
+    plan = kmeans_memory(layout, n_clusters=100, n_workers=1)
+    need = plan.worker_bytes(1, 0)
+    limit = int((room / EVEN_SHARE + need) / KEPT_SHARE)
+    place = choose_placement(layout, plan, [WorkerMemory(limit, 1)], "yes", 10)
+    assert (place.held, place.axes) == (True, axes)

@@ -1,0 +1,457 @@
+"""The pipeline against the naive Algorithm 1, and what must not change its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from oracle import is_clear, naive_scrlm
+from scrlm_dask.pipeline.fit.fit import fit
+from scrlm_dask.pipeline.predict.predict import predict
+
+import scrlm_dask
+from scrlm_dask.config import FitConfig
+from scrlm_dask.events import Note
+from scrlm_dask.kernels.distances.points import squared_radius
+from scrlm_dask.kernels.distances.preprocessing import PREPROCESS_KINDS
+from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
+from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
+from scrlm_dask.runs.lifecycle import Fit
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows around a few centers, some far out, some repeated."""
+
+    rows: int
+    features: int
+    clusters: int
+    outliers: float
+    repeats: int
+    offset: float
+    dtype: str
+    seed: int
+
+    def draw(self) -> NDArray[Any]:
+        rng = np.random.default_rng(self.seed)
+        centers = rng.normal(scale=4.0, size=(self.clusters, self.features))
+        x = centers[rng.integers(self.clusters, size=self.rows)]
+        x = x + rng.normal(scale=0.3, size=x.shape)
+        out = rng.random(self.rows) < self.outliers
+        x[out] = rng.normal(scale=6.0, size=(int(out.sum()), self.features))
+        for _ in range(self.repeats):
+            x[rng.integers(self.rows)] = x[rng.integers(self.rows)]
+        return (x + self.offset).astype(self.dtype)
+
+
+cases = st.builds(
+    Case,
+    rows=st.integers(1, 60),
+    features=st.integers(1, 12),
+    clusters=st.integers(1, 5),
+    outliers=st.sampled_from([0.0, 0.2, 0.5]),
+    repeats=st.integers(0, 10),
+    offset=st.sampled_from([0.0, 1e4, -1e4]),
+    dtype=st.sampled_from(["float16", "float32", "float64"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+
+
+def ignore(event: Any) -> None:
+    """Notes about odd results are no matter here."""
+
+
+def run(x: Any, config: FitConfig, block_rows: int | None = None) -> Fit:
+    with dask.config.set(scheduler="sync"):
+        return fit(x, config, collect_labels=True, block_rows=block_rows, listener=ignore)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(
+    case=cases,
+    rho=st.floats(0.05, 1.5),
+    preprocess=st.sampled_from(PREPROCESS_KINDS),
+    share=st.floats(0.0, 1.0),  # of rows that are candidates; 1: n = N
+    at_most=st.one_of(st.none(), st.integers(1, 70)),
+    block_rows=st.integers(1, 60),
+    seed=st.integers(0, 1000),
+)
+@example(Case(1, 1, 1, 0.0, 0, 0.0, "float32", 0), 0.5, "standardize", 1.0, None, 1, 0)  # one row
+@example(
+    Case(9, 9, 1, 0.2, 8, 0.0, "float16", 1), 0.234375, "standardize", 1.0, None, 1, 0
+)  # one neighbour just inside the radius
+@example(
+    Case(60, 8, 3, 0.2, 10, 1e4, "float32", 1), 0.5, "standardize", 1.0, 70, 7, 0
+)  # T larger than what is there, far from the origin
+def test_pipeline_is_algorithm_1(
+    case: Case,
+    rho: float,
+    preprocess: Any,
+    share: float,
+    at_most: int | None,
+    block_rows: int,
+    seed: int,
+) -> None:
+    x = case.draw()
+    n = max(1, round(share * case.rows))
+    config = FitConfig(
+        rho=rho, n_clusters=at_most, n_candidates=n, preprocess=preprocess, seed=seed
+    )
+    candidates = sample_rows(seed, Purpose.CANDIDATES, case.rows, n)
+    naive = naive_scrlm(x, candidates, rho, at_most, preprocess=preprocess)
+    assume(is_clear(naive, candidates, squared_radius(rho, 2.5, case.features)))
+
+    found = run(x, config, block_rows)
+
+    assert found.model.center_rows.tolist() == naive.center_rows
+    np.testing.assert_array_equal(found.labels, naive.labels)
+    np.testing.assert_array_equal(found.model.centers, x[naive.center_rows])
+    # a neighbour near the radius adds nearly nothing: errors are measured against F
+    np.testing.assert_allclose(
+        found.model.losses, naive.losses[naive.center_rows], rtol=1e-5, atol=1e-5 * config.F
+    )
+    assert found.model.n_outliers == (naive.labels == -1).sum()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    points=st.lists(st.tuples(*[st.integers(-4, 4)] * 2), min_size=1, max_size=40),
+    rho=st.sampled_from([0.5, 1.0, 2.0]),
+    block_rows=st.integers(1, 40),
+    offset=st.sampled_from([0, 10_000]),
+)
+def test_lattices_with_exact_ties(
+    points: list[tuple[int, int]], rho: float, block_rows: int, offset: int
+) -> None:
+    # whole numbers: distances on the radius (R^2 = 5 at rho = 1), tied losses and rows halfway
+    # between centers are common, and float64 computes all of them exactly
+    x = np.array(points, np.float32) + np.float32(offset)
+    config = FitConfig(rho=rho, n_candidates=len(x), preprocess="none")
+    naive = naive_scrlm(x, np.arange(len(x)), rho)
+    found = run(x, config, block_rows)
+    assert found.model.center_rows.tolist() == naive.center_rows
+    np.testing.assert_array_equal(found.labels, naive.labels)
+
+
+def test_by_hand() -> None:
+    # p = 1, rho = 1, F = 2.5: R = 1.58. Rows 0, 1, 2 | 10, 11 | 50.
+    # L(0) = 1-2.5 = -1.5, L(1) = 2 (1-2.5) = -3, L(2) = -1.5, L(10) = L(11) = -1.5, L(50) = 0.
+    # First center: row 1, which drops 0 and 2; then 10 and 11 tie: row 3; 50 has nobody.
+    x = np.array([[0.0], [1], [2], [10], [11], [50]], np.float32)
+    found = run(x, FitConfig(rho=1.0, preprocess="none"))
+    assert found.model.center_rows.tolist() == [1, 3]
+    np.testing.assert_allclose(found.model.losses, [-3.0, -1.5], rtol=1e-6)
+    assert found.model.neighbors.tolist() == [2, 1]
+    assert found.labels is not None
+    assert found.labels.tolist() == [0, 0, 0, 1, 1, -1]
+    assert found.model.counts.tolist() == [3, 2]
+    np.testing.assert_allclose(found.model.means, [[1.0], [10.5]])
+    assert found.model.n_outliers == 1
+
+
+def test_a_row_on_the_radius_is_outside() -> None:
+    # R^2 = 1 * 1 * 4 = 4: the rows are exactly 2 apart
+    x = np.array([[0.0], [2.0]], np.float32)
+    config = FitConfig(rho=1.0, F=4.0, preprocess="none")
+    assert run(x, config).model.n_clusters == 0
+    assert run(x, replace(config, F=4.001)).model.n_clusters == 1
+
+
+def test_min_neighbors_asks_for_more_rows() -> None:
+    x = np.array([[0.0], [0.1], [0.2], [9.0], [9.1]], np.float32)
+    config = FitConfig(rho=0.5, preprocess="none")
+    assert run(x, config).model.n_clusters == 2
+    assert run(x, replace(config, min_neighbors=2)).model.n_clusters == 1
+    assert run(x, replace(config, min_neighbors=3)).model.n_clusters == 0
+
+
+def test_no_cluster_at_all_is_an_answer(tmp_path: Any) -> None:
+    x = np.arange(10, dtype=np.float32)[:, None] * 100
+    heard: list[Any] = []
+    out = tmp_path / "run"
+    found = fit(
+        x,
+        FitConfig(rho=0.5, preprocess="none"),
+        out=out,
+        collect_labels=True,
+        listener=heard.append,
+    )
+    assert found.model.n_clusters == 0
+    assert found.labels is not None
+    assert (found.labels == -1).all()
+    assert found.model.outlier_weight == 1.0
+    assert any("no cluster found" in getattr(event, "text", "") for event in heard)
+    assert predict(out, x, collect_labels=True).n_outliers == 10
+
+
+def test_too_few_candidates_are_spoken_of(tmp_path: Any) -> None:
+    # 10 clusters beside half outliers: the risk is 10 exp(-0.4 n / 10), 18 % for 100, 0 for 250
+    spec = MixtureSpec(n_features=64, n_clusters=10, outliers=0.5, seed=0)
+    x = synth_block(spec, true_mixture(spec), 0, 2000).features
+    for candidates, warned in ((100, True), (250, False)):
+        heard: list[Any] = []
+        fit(x, FitConfig(rho=0.5, n_candidates=candidates), listener=heard.append)
+        notes = [event.text for event in heard if isinstance(event, Note)]
+        assert any("candidates are few for" in text for text in notes) == warned
+    with pytest.warns(scrlm_dask.ScrlmWarning, match="candidates are few"):
+        fit(x, FitConfig(rho=0.5, n_candidates=100))  # who does not listen is warned all the same
+
+
+def test_one_cluster_of_everything_is_spoken_of() -> None:
+    x = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
+    with pytest.warns(scrlm_dask.ScrlmWarning, match="unit length are at most 2 apart"):
+        fit(x, FitConfig(rho=0.5, preprocess="l2"))
+
+
+def test_errors_are_themselves_inside_an_event_loop() -> None:
+    # as in a notebook, whose cells run inside one
+    async def cell() -> None:
+        fit(np.full((10, 2), np.nan, np.float32), FitConfig(rho=0.5))
+
+    with pytest.raises(scrlm_dask.InputError, match="row 0"):
+        asyncio.run(cell())
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6, 1e15])
+def test_scales_near_the_ends_of_float32(scale: float) -> None:
+    rng = np.random.default_rng(4)
+    truth = rng.integers(5, size=400)
+    x = (rng.normal(scale=4, size=(5, 6))[truth] + rng.normal(scale=0.1, size=(400, 6))) * scale
+    found = run(x, FitConfig(rho=0.3 * scale, n_candidates=400, preprocess="none"))
+    assert found.model.n_clusters == 5
+    assert found.model.n_outliers == 0
+
+
+def test_scales_beyond_float32_are_refused() -> None:
+    x = np.random.default_rng(4).normal(size=(50, 6))
+    with pytest.raises(scrlm_dask.InputError, match="too large for float32"):
+        run(x * 1e19, FitConfig(rho=1e19, preprocess="none"))
+    with pytest.raises(scrlm_dask.InputError, match="cannot work with"):
+        run(x * 1e-25, FitConfig(rho=1e-25, preprocess="none"))
+
+
+@pytest.fixture(scope="module")
+def mixture() -> NDArray[np.float32]:
+    spec = MixtureSpec(n_features=64, n_clusters=12, outliers=0.3, seed=3)
+    return synth_block(spec, true_mixture(spec), 0, 3000).features
+
+
+CONFIG = FitConfig(rho=0.5, n_clusters=40, seed=5)
+
+
+@pytest.mark.parametrize("block_rows", [1, 7, 250, 999, 3000])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_chunking_changes_neither_candidates_nor_centers_nor_labels(
+    mixture: NDArray[np.float32], block_rows: int, dtype: str
+) -> None:
+    if block_rows == 1:
+        mixture = mixture[:300]
+    x = mixture.astype(dtype)
+    whole, cut = run(x, CONFIG), run(x, CONFIG, block_rows)
+    assert whole.model.n_clusters > 5
+    np.testing.assert_array_equal(cut.model.center_rows, whole.model.center_rows)
+    np.testing.assert_array_equal(cut.model.centers, whole.model.centers)
+    np.testing.assert_array_equal(cut.model.neighbors, whole.model.neighbors)
+    np.testing.assert_array_equal(cut.labels, whole.labels)
+    np.testing.assert_allclose(cut.model.losses, whole.model.losses, rtol=1e-6)
+    np.testing.assert_allclose(cut.model.sigmas, whole.model.sigmas, rtol=1e-9)
+
+
+def same_bits(a: Fit, b: Fit) -> None:
+    for name in ("centers", "center_rows", "losses", "means", "counts", "weights", "sigmas"):
+        x, y = getattr(a.model, name), getattr(b.model, name)
+        assert x.dtype == y.dtype
+        assert x.tobytes() == y.tobytes(), name
+    np.testing.assert_array_equal(a.labels, b.labels)
+
+
+def test_every_kind_of_input_gives_the_same_bits(
+    mixture: NDArray[np.float32], tmp_path: Any
+) -> None:
+    stored = zarr.create_array(
+        str(tmp_path / "x.zarr"), shape=mixture.shape, chunks=(500, 64), dtype="float32"
+    )
+    stored[:] = mixture
+    in_memory = zarr.create_array({}, shape=mixture.shape, chunks=(500, 64), dtype="float32")
+    in_memory[:] = mixture
+    inputs = [
+        tmp_path / "x.zarr",
+        str(tmp_path / "x.zarr"),
+        f"file://{tmp_path}/x.zarr",
+        stored,
+        in_memory,
+        da.from_array(mixture, chunks=(500, 64)),
+        da.from_array(mixture, chunks=(500, 16)),
+        da.from_array(mixture, chunks=((100, 900, 2000), 64)),
+    ]
+    reference = run(mixture, CONFIG, block_rows=500)
+    for source in inputs:
+        same_bits(run(source, CONFIG, block_rows=500), reference)
+
+
+def test_same_chunks_same_bits_without_block_rows(
+    mixture: NDArray[np.float32], tmp_path: Any
+) -> None:
+    stored = zarr.create_array(
+        str(tmp_path / "x.zarr"), shape=mixture.shape, chunks=(700, 64), dtype="float32"
+    )
+    stored[:] = mixture
+    same_bits(
+        run(tmp_path / "x.zarr", CONFIG), run(da.from_array(mixture, chunks=(700, 64)), CONFIG)
+    )
+
+
+def test_an_offset_changes_no_label(mixture: NDArray[np.float32]) -> None:
+    # quantised, so that adding 1e4 loses nothing of float32
+    x = np.round(mixture * 64) / 64
+    for preprocess in ("none", "standardize", "center", "scale"):
+        config = replace(CONFIG, preprocess=preprocess)
+        near, far = run(x, config), run(x + np.float32(1e4), config)
+        np.testing.assert_array_equal(near.labels, far.labels)
+        np.testing.assert_array_equal(near.model.center_rows, far.model.center_rows)
+        np.testing.assert_allclose(near.model.sigmas, far.model.sigmas, rtol=1e-6)
+
+
+def test_tiny_clusters_far_apart_survive_float32() -> None:
+    # clusters of width 1e-3, 1e3 apart: |y|^2 is 1e12 times R^2, float32 alone sees nothing
+    rng = np.random.default_rng(0)
+    centers = rng.normal(scale=1e3, size=(8, 16))
+    truth = rng.integers(8, size=400)
+    x = centers[truth] + rng.normal(scale=1e-3, size=(400, 16))
+    found = run(x, FitConfig(rho=2e-3, n_candidates=400, preprocess="none"))
+    assert found.model.n_clusters == 8
+    assert found.labels is not None
+    for k in range(8):
+        assert len(np.unique(truth[found.labels == k])) == 1
+
+
+def test_cosine_ignores_length() -> None:
+    rng = np.random.default_rng(1)
+    directions = rng.normal(size=(5, 32))
+    truth = rng.integers(5, size=500)
+    x = (directions[truth] + 0.1 * rng.normal(size=(500, 32))).astype(np.float32)
+    stretched = x * rng.uniform(0.1, 100, size=(500, 1)).astype(np.float32)
+    config = FitConfig(rho=0.05, n_candidates=500, preprocess="l2")
+    plain, other = run(x, config), run(stretched, config)
+    assert plain.model.n_clusters == 5
+    np.testing.assert_array_equal(plain.labels, other.labels)
+    np.testing.assert_allclose(np.linalg.norm(plain.model.means, axis=1), 1.0, atol=0.05)
+    zero = np.vstack([stretched, np.zeros((1, 32), np.float32)])
+    assert run(zero, config).labels is not None  # a row of zeros has no direction, and no harm
+
+
+def test_loss_rows_judges_on_a_subset_and_labels_all(mixture: NDArray[np.float32]) -> None:
+    everything = run(mixture, CONFIG)
+    subset = run(mixture, replace(CONFIG, loss_rows=800), block_rows=300)
+    assert subset.labels is not None
+    assert len(subset.labels) == len(mixture)
+    assert subset.model.n_clusters == everything.model.n_clusters
+    assert (subset.model.neighbors < everything.model.neighbors).all()
+    # by hand, on the very rows that were drawn
+    rows = sample_rows(5, Purpose.LOSS_ROWS, len(mixture), 800)
+    y = (mixture - mixture.mean(axis=0, dtype=float)) / mixture.std(axis=0, dtype=float)
+    first = int(subset.model.center_rows[0])
+    sq = ((y[rows[rows != first]] - y[first]) ** 2).sum(axis=1)
+    expected = np.minimum(sq / (64 * 0.25) - 2.5, 0).sum()
+    np.testing.assert_allclose(subset.model.losses[0], expected, rtol=1e-5)
+
+
+def test_constant_features_are_handled(mixture: NDArray[np.float32]) -> None:
+    x = mixture.copy()
+    x[:, 3] = 7.0
+    x[:, 9] = 0.0
+    for preprocess in PREPROCESS_KINDS:
+        found = run(x, replace(CONFIG, preprocess=preprocess))
+        assert np.isfinite(found.model.sigmas).all()
+        assert np.isfinite(found.model.means).all()
+    constant = np.full((50, 4), 3.0, np.float32)
+    found = run(constant, FitConfig(rho=0.5))
+    assert found.model.n_clusters == 1
+    assert found.model.sigmas.tolist() == [0.0]
+    assert found.model.weights.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("block_rows", [100, 1000])
+def test_nan_is_named_by_row_and_block(mixture: NDArray[np.float32], block_rows: int) -> None:
+    for bad in (np.nan, np.inf, -np.inf):
+        for preprocess in PREPROCESS_KINDS:
+            x = mixture[:1000].copy()
+            x[637, 5] = bad
+            # few candidates, so that the survey need not meet the row
+            config = FitConfig(rho=0.5, n_candidates=3, preprocess=preprocess)
+            with pytest.raises(
+                scrlm_dask.InputError, match=rf"row 637 \(block {637 // block_rows}\)"
+            ):
+                run(x, config, block_rows)
+
+
+def test_the_run_directory_is_gone_after_an_error(
+    mixture: NDArray[np.float32], tmp_path: Any
+) -> None:
+    x = mixture.copy()
+    x[2999, 0] = np.nan
+    with pytest.raises(scrlm_dask.InputError):
+        fit(x, CONFIG, out=tmp_path / "run", block_rows=500)
+    assert not (tmp_path / "run").exists()
+
+
+def test_predict_labels_new_rows_as_the_fit_would(
+    mixture: NDArray[np.float32], tmp_path: Any
+) -> None:
+    found = fit(mixture, CONFIG, out=tmp_path / "run", collect_labels=True)
+    again = predict(tmp_path / "run", mixture, collect_labels=True, block_rows=333)
+    np.testing.assert_array_equal(again.labels, found.labels)
+    np.testing.assert_array_equal(again.counts, found.model.counts)
+    # by hand: distances of new rows to the centers, after the model's own map
+    new = np.random.default_rng(0).normal(size=(50, 64)).astype(np.float32)
+    new[:20] = mixture[:20] + 0.01
+    y, centers = (
+        (a.astype(float) - found.model.affine.shift) * found.model.affine.scale
+        for a in (new, found.model.centers)
+    )
+    distances = np.linalg.norm(y[:, None] - centers, axis=2)
+    expected = np.where(distances.min(1) < found.model.radius, distances.argmin(1), -1)
+    labels = predict(found.model, new, collect_labels=True).labels
+    np.testing.assert_array_equal(labels, expected)
+    assert (expected >= 0).any()
+    with pytest.raises(scrlm_dask.InputError, match=r"63 features.*fitted on 64"):
+        predict(found.model, new[:, :63])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rho": 0.2},
+        {"F": 1.0},
+        {"n_clusters": 3},
+        {"n_candidates": 30},
+        {"loss_rows": 50},
+        {"min_neighbors": 200},
+        {"preprocess": "l2"},
+        {"preprocess": "scale"},
+        {"preprocess": "none"},
+        {"seed": 6},
+    ],
+    ids=str,
+)
+def test_no_parameter_without_effect(mixture: NDArray[np.float32], change: dict[str, Any]) -> None:
+    before, after = run(mixture, CONFIG).model, run(mixture, replace(CONFIG, **change)).model
+    names = ("center_rows", "losses", "counts")
+    assert not all(np.array_equal(getattr(before, n), getattr(after, n)) for n in names)
+
+
+def test_centering_shows_in_the_map_alone(mixture: NDArray[np.float32]) -> None:
+    # distances do not feel a shift
+    none, center = (run(mixture, replace(CONFIG, preprocess=kind)) for kind in ("none", "center"))
+    np.testing.assert_array_equal(none.labels, center.labels)
+    assert not none.model.affine.shift.any()
+    np.testing.assert_allclose(center.model.affine.shift, mixture.mean(axis=0, dtype=float))

@@ -1,0 +1,735 @@
+"""k-means over blocks against scikit-learn, and what must not change its answer."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import sklearn.cluster
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from lloyd_oracle import naive_lloyd, naive_step
+from numpy.typing import NDArray
+from scrlm_dask.pipeline.fit.fit import fit
+from scrlm_dask.pipeline.kmeans.kmeans import kmeans
+from scrlm_dask.pipeline.predict.predict import predict
+
+import scrlm_dask
+from scrlm_dask.config import FitConfig, Init, KMeansConfig, LloydConfig
+from scrlm_dask.events import BlockDone, IterationDone, Note, PhaseFinished
+from scrlm_dask.kernels.kmeans.init import ROUNDS
+from scrlm_dask.runs.lifecycle import Fit
+
+WAYS: tuple[Init, ...] = ("scrlm", "k-means++", "k-means||", "random")
+STRICT = LloydConfig(max_iter=100, tol=0.0, inertia_tol=0.0)
+
+
+def ignore(event: Any) -> None:
+    """Notes about odd results are no matter here."""
+
+
+def run(x: Any, k: int, centers: Any = None, **options: Any) -> Fit:
+    """k-means in this thread; options of the iterations, of the config and of the call."""
+    lloyd = {name: options.pop(name) for name in list(options) if name in vars(STRICT)}
+    init = options.pop("init", "scrlm" if centers is None else "given")
+    chosen = {name: options.pop(name) for name in ("preprocess", "seed") if name in options}
+    config = KMeansConfig(k, init, replace(STRICT, **lloyd), **chosen)
+    options = {"collect_labels": True, "listener": ignore, **options}
+    with dask.config.set(scheduler="sync"):
+        return kmeans(x, config, centers=centers, **options)
+
+
+def iterations(found: Fit) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = found.record["kmeans"]["iterations"]
+    return steps
+
+
+def noise(rows: int, p: int, seed: int = 0) -> NDArray[np.float64]:
+    return np.random.default_rng(seed).normal(size=(rows, p))
+
+
+def blobs(
+    rows: int, p: int, k: int, seed: int = 0, spread: float = 8.0
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(k, size=rows)
+    centers = rng.normal(scale=spread, size=(k, p))
+    return (centers[truth] + rng.normal(size=(rows, p))).astype(np.float32), truth
+
+
+def same_bits(a: Fit, b: Fit) -> None:
+    for name in ("centers", "means", "counts", "weights", "sigmas"):
+        assert getattr(a.model, name).tobytes() == getattr(b.model, name).tobytes(), name
+    assert a.model.inertia == b.model.inertia
+    np.testing.assert_array_equal(a.labels, b.labels)
+
+
+class TestTheAnswer:
+    def test_by_hand(self) -> None:
+        # from 0 and 1: {0} | {1, 10, 11} -> 0, 22/3: {0, 1} | {10, 11} -> 0.5, 10.5, and stays
+        x = np.array([[0.0], [1], [10], [11]], np.float32)
+        found = run(x, 2, np.array([[0.0], [1.0]]), block_rows=3)
+        assert found.model.centers.tolist() == [[0.5], [10.5]]
+        assert found.labels is not None
+        assert found.labels.tolist() == [0, 0, 1, 1]
+        assert found.model.inertia == 1.0
+        assert found.model.counts.tolist() == [2, 2]
+        assert found.model.means.tolist() == [[0.5], [10.5]]
+        assert found.model.weights.tolist() == [0.5, 0.5]
+        # deviations of 0.5 with one degree of freedom lost: sigma^2 = 0.5
+        np.testing.assert_allclose(found.model.sigmas, [math.sqrt(0.5)] * 2)
+        assert (found.model.n_outliers, found.model.outlier_weight) == (0, 0.0)
+        assert math.isinf(found.model.radius)
+        assert [it["inertia"] for it in iterations(found)] == [181.0, pytest.approx(194 / 9), 1.0]
+        assert [it["moved"] for it in iterations(found)] == [None, 1, 0]
+        assert found.record["kmeans"]["stopped"].startswith("converged")
+        assert found.record["radius"] is None
+        assert found.record["method"] == "k-means"
+
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+    @pytest.mark.parametrize(("k", "p"), [(1, 3), (2, 1), (7, 5), (40, 16)])
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_is_that_of_scikit_learn(self, k: int, p: int, dtype: str, weighted: bool) -> None:
+        x = noise(1500, p, seed=k).astype(dtype)
+        weights = np.random.default_rng(1).uniform(0.1, 3.0, size=1500) if weighted else None
+        theirs = sklearn.cluster.KMeans(
+            k, init=x[:k].astype(float), n_init=1, algorithm="lloyd", tol=0, max_iter=6
+        ).fit(x.astype(float), sample_weight=weights)
+        ours = run(x, k, x[:k], max_iter=6, block_rows=400, sample_weight=weights)
+        assert len(iterations(ours)) == theirs.n_iter_
+        np.testing.assert_allclose(
+            ours.model.centers, theirs.cluster_centers_, rtol=1e-4, atol=1e-6
+        )
+        np.testing.assert_array_equal(ours.labels, theirs.labels_)
+        assert ours.model.inertia == pytest.approx(theirs.inertia_, rel=1e-6)
+
+    def test_at_the_end_is_that_of_scikit_learn(self) -> None:
+        x, _ = blobs(2000, 6, 8, spread=2.0)
+        theirs = sklearn.cluster.KMeans(
+            8, init=x[:8].astype(float), n_init=1, algorithm="lloyd", tol=0
+        ).fit(x.astype(float))
+        ours = run(x, 8, x[:8], block_rows=333)
+        assert len(iterations(ours)) == theirs.n_iter_
+        np.testing.assert_allclose(ours.model.centers, theirs.cluster_centers_, rtol=1e-4)
+        np.testing.assert_array_equal(ours.labels, theirs.labels_)
+        assert ours.record["kmeans"]["stopped"].startswith("converged")
+
+    @pytest.mark.parametrize("spherical", [False, True])
+    def test_is_that_of_the_naive_loop_far_from_the_origin(self, spherical: bool) -> None:
+        x = noise(800, 8) + (1e4 if not spherical else 0.5)
+        found = run(
+            x, 10, x[:10], max_iter=7, block_rows=90, preprocess="l2" if spherical else "none"
+        )
+        wanted = naive_lloyd(x, x[:10], 7, spherical=spherical)
+        np.testing.assert_allclose(found.model.centers, wanted, rtol=1e-10, atol=1e-10)
+        if spherical:
+            np.testing.assert_allclose(np.linalg.norm(found.model.centers, axis=1), 1.0)
+
+    def test_labels_and_inertia_are_those_of_the_centers_given_back(self) -> None:
+        x = noise(900, 5).astype(np.float32)
+        found = run(x, 12, max_iter=3, init="random")  # stopped on the way
+        naive = naive_step(x, found.model.centers)
+        np.testing.assert_array_equal(found.labels, naive.labels)
+        assert found.model.inertia == pytest.approx(naive.inertia)
+        np.testing.assert_array_equal(found.model.counts, np.bincount(naive.labels, minlength=12))
+        np.testing.assert_array_equal(
+            predict(found.model, x, collect_labels=True).labels, found.labels
+        )
+
+    @pytest.mark.parametrize("kind", ["standardize", "center", "scale", "l2"])
+    def test_preprocessing_maps_rows_and_leaves_centers_in_input_units(self, kind: Any) -> None:
+        x = noise(600, 4) * [1.0, 10.0, 0.1, 3.0] + 5.0
+        factor = {
+            "standardize": 1.0 / x.std(axis=0),
+            "scale": 1.0 / math.sqrt(float(x.var(axis=0).mean())),
+        }.get(kind, 1.0)
+        found = run(x, 5, x[:5], max_iter=5, preprocess=kind, block_rows=70)
+        wanted = naive_lloyd(x * factor, x[:5] * factor, 5, spherical=kind == "l2") / factor
+        np.testing.assert_allclose(found.model.centers, wanted, rtol=1e-9)
+        naive = naive_step(x * factor, wanted * factor, spherical=kind == "l2")
+        np.testing.assert_array_equal(found.labels, naive.labels)
+        assert found.model.inertia == pytest.approx(naive.inertia)
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(2, 80),
+    p=st.integers(1, 6),
+    k=st.integers(1, 12),
+    repeats=st.integers(0, 40),
+    mode=st.sampled_from(["plain", "weighted", "spherical", "robust", "robust and polished"]),
+    far=st.integers(0, 3),
+    offset=st.sampled_from([0.0, 1e4]),
+    block_rows=st.sampled_from([7, 30, 80]),
+)
+@example(0, 40, 2, 6, 0, "plain", 3, 0.0, 7)
+@example(1, 40, 2, 6, 30, "weighted", 2, 0.0, 7)
+def test_the_inertia_never_rises(
+    seed: int,
+    rows: int,
+    p: int,
+    k: int,
+    repeats: int,
+    mode: str,
+    far: int,
+    offset: float,
+    block_rows: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, p))
+    x[rng.integers(rows, size=repeats)] = x[0]
+    x = (x + (0.0 if mode == "spherical" else offset)).astype(np.float32)
+    k = min(k, rows)
+    if mode.startswith("robust"):
+        config = FitConfig(
+            rho=0.6, preprocess="none", n_candidates=rows, refine=STRICT, polish="pol" in mode
+        )
+        with dask.config.set(scheduler="sync"):
+            found = fit(x, config, block_rows=block_rows, collect_labels=True, listener=ignore)
+        if found.model.n_clusters == 0:
+            return
+    else:
+        centers = x[:k].astype(np.float64)
+        centers[: min(far, k - 1)] += 1e3  # nobody comes to these
+        weights = rng.integers(0, 3, size=rows) + (np.arange(rows) == 0)
+        found = run(
+            x,
+            k,
+            centers,
+            sample_weight=weights if mode == "weighted" else None,
+            preprocess="l2" if mode == "spherical" else "none",
+            block_rows=block_rows,
+        )
+    values = [it["inertia"] for it in iterations(found)] + [found.model.inertia]
+    scale = 1e-13 * float(np.square(x.astype(float)).sum())  # what rounding can do
+    for before, after in itertools.pairwise(values):
+        assert after <= before * (1 + 1e-10) + scale
+
+
+class TestCuts:
+    @pytest.mark.parametrize(
+        ("init", "preprocess"),
+        [*((init, "none") for init in WAYS), ("scrlm", "standardize"), ("k-means||", "l2")],
+    )
+    def test_any_chunking_gives_the_same_labels(self, init: Init, preprocess: Any) -> None:
+        x, _ = blobs(1300, 7, 9, seed=3, spread=2.0)
+        whole = run(x, 9, init=init, preprocess=preprocess, seed=4)
+        for block_rows in (170, 1299):
+            cut = run(x, 9, init=init, preprocess=preprocess, seed=4, block_rows=block_rows)
+            np.testing.assert_allclose(cut.model.centers, whole.model.centers, rtol=1e-6, atol=1e-6)
+            np.testing.assert_array_equal(cut.labels, whole.labels)
+            assert len(iterations(cut)) == len(iterations(whole))
+
+    def test_every_kind_of_input_gives_the_same_bits(self, tmp_path: Path) -> None:
+        import zarr
+
+        x, _ = blobs(1300, 7, 9)
+        path = tmp_path / "x.zarr"
+        stored = zarr.create_array(str(path), shape=x.shape, chunks=(100, 7), dtype=x.dtype)
+        stored[:] = x
+        weights = np.random.default_rng(0).random(1300)
+        expected = run(x, 9, block_rows=200, sample_weight=weights)
+        sources = (path, str(path), stored, da.from_array(x, chunks=(100, 3)))
+        for source in sources:
+            same_bits(run(source, 9, block_rows=200, sample_weight=weights), expected)
+        lazy = da.from_array(weights, chunks=77)
+        same_bits(run(x, 9, block_rows=200, sample_weight=lazy), expected)
+
+    def test_blocks_grow_with_the_number_of_clusters_and_change_no_label(
+        self, tmp_path: Path
+    ) -> None:
+        x = noise(1200, 4).astype(np.float32)
+        whole = run(x, 100, x[:100], block_rows=1200, max_iter=4)
+        # 100 sums of float64 are as large as 200 rows of float32: blocks of 7 rows become 203
+        small = run(x, 100, x[:100], block_rows=7, max_iter=4, out=tmp_path / "run")
+        assert small.record["features"]["block_rows"] == 203
+        assert small.record["features"]["blocks"] == 6
+        np.testing.assert_array_equal(small.labels, whole.labels)
+        np.testing.assert_allclose(small.model.centers, whole.model.centers, rtol=1e-6, atol=1e-9)
+        again = predict(tmp_path / "run", x, collect_labels=True)
+        np.testing.assert_array_equal(again.labels, whole.labels)
+        # more clusters than any block can make up for: one block of all rows
+        most = run(x, 900, x[:900], block_rows=7, max_iter=1)
+        assert most.record["features"]["blocks"] == 1
+
+    def test_weights_follow_the_blocks(self) -> None:
+        x = noise(1200, 4).astype(np.float32)
+        weights = np.random.default_rng(0).random(1200)
+        small = run(x, 100, x[:100], block_rows=7, max_iter=4, sample_weight=weights)
+        whole = run(x, 100, x[:100], block_rows=1200, max_iter=4, sample_weight=weights)
+        np.testing.assert_array_equal(small.labels, whole.labels)
+        np.testing.assert_allclose(small.model.centers, whole.model.centers, rtol=1e-6, atol=1e-9)
+
+
+class TestSampleWeights:
+    @settings(max_examples=12)
+    @given(seed=st.integers(0, 2**32 - 1), spherical=st.booleans(), block_rows=st.integers(20, 90))
+    def test_integers_are_repeated_rows_and_zero_an_absent_one(
+        self, seed: int, spherical: bool, block_rows: int
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(80, 3))
+        weights = rng.integers(0, 4, size=80)
+        weights[:5] = 1
+        kind = "l2" if spherical else "none"
+        repeated = np.repeat(x, weights, axis=0)
+        a = run(x, 5, x[:5], sample_weight=weights, preprocess=kind, block_rows=block_rows)
+        b = run(repeated, 5, x[:5], preprocess=kind)
+        assert len(iterations(a)) == len(iterations(b))
+        np.testing.assert_allclose(a.model.centers, b.model.centers, rtol=1e-9, atol=1e-12)
+        assert a.model.inertia == pytest.approx(b.model.inertia)
+        assert a.labels is not None
+        np.testing.assert_array_equal(np.repeat(a.labels, weights), b.labels)
+        np.testing.assert_allclose(a.model.weights, b.model.weights)
+
+    def test_rounds_are_those_that_took_place(self) -> None:
+        assert run(noise(400, 3), 5, init="k-means||").record["init"]["rounds"] == ROUNDS
+        # all rows are served by the first that was drawn
+        alike = run(np.ones((50, 3)), 5, init="k-means||").record["init"]
+        assert alike == {"drawn_rows": 1, "rounds": 0}
+
+    def test_the_record_says_where_centers_come_from(self, tmp_path: Path) -> None:
+        x = noise(100, 3)
+        np.save(tmp_path / "c.npy", x[:4])
+        first = run(x, 4, centers=x[:4], out=tmp_path / "run")
+        assert first.record["init"] == {"centers": "array"}
+        assert run(x, 4, centers=first.model).record["init"] == {"centers": "model"}
+        for path in (tmp_path / "run", tmp_path / "c.npy"):
+            assert run(x, 4, centers=path).record["init"] == {"centers": str(path)}
+            found = scrlm_dask.KMeans(4, init=path).fit(x)
+            assert found.record_["init"] == {"centers": str(path)}
+
+    @pytest.mark.parametrize("init", WAYS)
+    def test_rows_of_no_weight_are_never_drawn(self, init: Init) -> None:
+        x = noise(400, 3)
+        weights = np.ones(400)
+        weights[::3] = 0.0
+        x[::3] += 1e3  # far out: any center there would be seen
+        for seed in range(3):
+            started = run(x, 20, init=init, max_iter=0, sample_weight=weights, seed=seed)
+            assert np.abs(started.model.centers).max() < 100
+            if init == "k-means||":  # nor among the points that were thinned out
+                assert started.record["init"]["drawn_rows"] < 121 + 5 * math.sqrt(120)
+            found = run(x, 20, init=init, max_iter=5, sample_weight=weights, seed=seed)
+            assert np.abs(found.model.centers).max() < 100
+
+    @pytest.mark.parametrize("init", WAYS)
+    def test_fewer_rows_that_count_than_clusters(self, init: Init) -> None:
+        x = noise(30, 2)
+        weights = np.zeros(30)
+        weights[[3, 17]] = 2.0
+        found = run(x, 4, init=init, sample_weight=weights)
+        assert found.model.inertia == 0.0
+        nearest = ((x[[3, 17], None] - found.model.centers) ** 2).sum(axis=2).min(axis=1)
+        np.testing.assert_allclose(nearest, 0.0, atol=1e-12)
+
+    def test_heavy_rows_are_drawn_more_often(self) -> None:
+        x, weights = np.arange(100.0)[:, None], np.ones(100)
+        weights[50:] = 9.0
+        for init in ("random", "k-means||"):
+            drawn = [
+                run(x, 1, init=init, max_iter=0, sample_weight=weights, seed=seed).model.centers
+                for seed in range(30)
+            ]
+            assert sum(center[0, 0] >= 50 for center in drawn) > 20
+
+    def test_all_weights_may_be_tiny_or_large(self) -> None:
+        x, _ = blobs(300, 3, 4)
+        plain = run(x, 4)
+        for factor in (1e-30, 1e30):
+            found = run(x, 4, sample_weight=np.full(300, factor))
+            np.testing.assert_allclose(found.model.inertia, plain.model.inertia * factor, rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("values", "words"),
+        [
+            (np.append(np.ones(99), -1.0), r"row 99 is -1\.0; weights are finite and >= 0"),
+            (np.append(np.ones(99), np.nan)[::-1], r"row 0 is nan"),
+            (np.where(np.arange(100) == 40, np.inf, 1.0), r"row 40 is inf"),
+            (np.ones(99), "99 sample weights and 100 rows; give one a row"),
+            (np.ones((100, 1)), r"shape \(100, 1\).*one number a row"),
+            (np.ones((100, 2)), r"shape \(100, 2\).*one number a row"),
+            (np.float64(3.0), r"shape \(\).*one number a row"),
+            (np.zeros(100), "all sample weights are zero; at least one row must count"),
+            (np.full(100, "a"), "hold <U1; weights are one number a row"),
+            (np.full(100, 1e308), r"go up to 1e\+308, whose sums float64 cannot hold; divide"),
+        ],
+        ids=[
+            *("negative", "NaN", "infinite", "too few", "a column", "two columns", "a scalar"),
+            *("all zero", "text", "too large"),
+        ],
+    )
+    @pytest.mark.parametrize("form", ["array", "dask", "npy", "zarr"])
+    def test_bad_ones_are_refused(self, values: Any, words: str, form: str, tmp_path: Path) -> None:
+        import zarr
+
+        source: Any = values
+        if form == "dask":
+            source = da.from_array(np.asarray(values), chunks=33 if values.ndim else -1)
+        elif form == "npy":
+            source = tmp_path / "weights.npy"
+            np.save(source, values)
+        elif form == "zarr":
+            if values.dtype.kind == "U" or values.ndim == 0:
+                return
+            source = tmp_path / "weights.zarr"
+            array = zarr.create_array(
+                str(source),
+                shape=values.shape,
+                chunks=(40, *values.shape[1:]),
+                dtype=values.dtype,
+                config={"write_empty_chunks": True},
+            )
+            array[:] = values
+        with pytest.raises(scrlm_dask.InputError, match=words):
+            run(noise(100, 2), 3, sample_weight=source, block_rows=30)
+
+    def test_files(self, tmp_path: Path) -> None:
+        import zarr
+
+        x, _ = blobs(700, 3, 4, spread=2.0)
+        weights = np.random.default_rng(0).random(700).astype(np.float32)
+        expected = run(x, 4, sample_weight=weights, block_rows=250, max_iter=3)
+        np.save(tmp_path / "w.npy", weights)
+        np.save(tmp_path / "other.npy", weights.astype(">f8"))
+        array = zarr.create_array(
+            str(tmp_path / "w.zarr"), shape=(700,), chunks=(64,), dtype="float32"
+        )
+        array[:] = weights
+        for source in ("w.npy", "other.npy", "w.zarr"):
+            for place in (tmp_path / source, f"file://{tmp_path}/{source}"):
+                found = run(x, 4, sample_weight=place, block_rows=250, max_iter=3)
+                same_bits(found, expected)
+        plain = run(x, 4, block_rows=250, max_iter=3)
+        assert not np.array_equal(expected.model.centers, plain.model.centers)
+
+    def test_files_that_are_none(self, tmp_path: Path) -> None:
+        import zarr
+
+        x = noise(100, 2)
+
+        def refused(name: str, words: str) -> None:
+            with pytest.raises(scrlm_dask.StoreError, match=words):
+                run(x, 3, sample_weight=tmp_path / name)
+
+        refused("gone.npy", r"gone\.npy does not exist")
+        refused("gone.zarr", r"gone\.zarr does not exist")
+        (tmp_path / "text.npy").write_text("1 2 3")
+        refused("text.npy", r"the sample weights .*text\.npy cannot be read as \.npy")
+        np.save(tmp_path / "pickled.npy", np.array([{}] * 100), allow_pickle=True)
+        refused("pickled.npy", "pickled objects, which are never loaded")
+        np.save(tmp_path / "short.npy", np.ones(100))
+        (tmp_path / "short.npy").write_bytes((tmp_path / "short.npy").read_bytes()[:-8])
+        refused("short.npy", "920 of 928 bytes are there")
+        zarr.create_group(str(tmp_path / "group.zarr"))
+        refused("group.zarr", "are a Zarr group; give the path of the array itself")
+        zarr.create_array(str(tmp_path / "holes.zarr"), shape=(100,), chunks=(50,), dtype="f4")
+        refused("holes.zarr", "chunk")
+
+
+class TestEmptyClusters:
+    def test_they_move_to_the_worst_served_rows(self) -> None:
+        x = np.array([[0.0], [1.0], [2.0], [50.0]], np.float32)
+        centers = np.array([[0.0], [1e6], [2e6]])
+        found = run(x, 3, centers, max_iter=1)
+        first = iterations(found)[0]
+        assert (first["empty"], first["reseeded"]) == (2, 2)
+        assert found.model.centers.tolist() == [[13.25], [50.0], [2.0]]
+
+    def test_every_cluster_gets_rows_and_it_is_told(self) -> None:
+        x, _ = blobs(600, 4, 6)
+        centers = np.full((6, 4), 1e5) * np.arange(1, 7)[:, None]
+        found = run(x, 6, centers, block_rows=150)
+        steps = iterations(found)
+        assert (steps[0]["empty"], steps[0]["reseeded"]) == (5, 5)
+        assert steps[-1]["empty"] == 0
+        assert (found.model.counts > 0).all()
+        same_bits(found, run(x, 6, centers, block_rows=150))
+        np.testing.assert_array_equal(found.labels, run(x, 6, centers, block_rows=600).labels)
+
+    def test_more_than_a_pass_brings_home_wait_for_the_next(self) -> None:
+        x = noise(500, 3).astype(np.float32)
+        centers = np.concatenate([x[:1], np.full((39, 3), 1e6)])
+        found = run(x, 40, centers)
+        steps = iterations(found)
+        assert [it["empty"] for it in steps[:3]] == [39, 23, 7]
+        assert [it["reseeded"] for it in steps[:3]] == [16, 16, 7]
+        assert (found.model.counts > 0).all()
+
+    def test_a_reseed_is_no_end(self) -> None:
+        # the centers that have rows stand still, but one was just put elsewhere
+        x = np.array([[0.0], [0.0], [4.0]], np.float32)
+        found = run(x, 2, np.array([[4.0 / 3.0], [99.0]]), tol=1.0, inertia_tol=1.0)
+        assert iterations(found)[0]["reseeded"] == 1
+        assert len(iterations(found)) > 1
+        assert sorted(found.model.centers.ravel()) == [0.0, 4.0]
+        # as long as some wait for a row, no small fall of the inertia ends it
+        x = noise(500, 3).astype(np.float32)
+        many = np.concatenate([x[:1], np.full((39, 3), 1e6)])
+        steps = iterations(run(x, 40, many, inertia_tol=1.0))
+        assert [it["empty"] for it in steps] == [39, 23, 7, 0]
+
+    @pytest.mark.parametrize("init", WAYS)
+    @pytest.mark.parametrize("preprocess", ["none", "standardize", "l2"])
+    def test_only_duplicates(self, init: Init, preprocess: Any) -> None:
+        x = np.full((50, 3), 2.5, np.float32)
+        heard: list[Any] = []
+        found = run(x, 3, init=init, preprocess=preprocess, listener=heard.append)
+        assert found.model.inertia == pytest.approx(0.0, abs=1e-12)
+        assert found.model.counts.tolist() == [50, 0, 0]
+        assert len(iterations(found)) <= 2
+        assert np.isfinite(found.model.centers).all()
+        assert np.isfinite(found.model.sigmas).all()
+        notes = [event.text for event in heard if isinstance(event, Note) and event.warning]
+        assert notes == [
+            "2 of 3 clusters are empty: more iterations would move them to badly served rows, "
+            "unless fewer rows differ than there are clusters"
+        ]
+        with pytest.warns(scrlm_dask.ScrlmWarning, match="2 of 3 clusters are empty"):
+            kmeans(x, KMeansConfig(3, init))
+
+    @pytest.mark.parametrize("init", WAYS)
+    def test_fewer_kinds_of_rows_than_clusters(self, init: Init) -> None:
+        x = np.array([[0.0, 0.0], [1.0, 5.0], [9.0, 2.0]], np.float32)[np.arange(90) % 3]
+        found = run(x, 5, init=init)
+        assert found.model.inertia == pytest.approx(0.0, abs=1e-9)
+        assert sorted(found.model.counts) == [0, 0, 30, 30, 30]
+        assert len(iterations(found)) <= 4
+
+
+class TestSmallest:
+    @pytest.mark.parametrize("init", WAYS)
+    def test_one_cluster_is_the_mean(self, init: Init) -> None:
+        x = noise(200, 3)
+        found = run(x, 1, init=init)
+        np.testing.assert_allclose(found.model.centers[0], x.mean(axis=0), rtol=1e-9, atol=1e-12)
+        assert found.model.inertia == pytest.approx(float(((x - x.mean(axis=0)) ** 2).sum()))
+
+    @pytest.mark.parametrize("init", WAYS)
+    @pytest.mark.parametrize("rows", [1, 2, 40])
+    def test_as_many_clusters_as_rows(self, init: Init, rows: int) -> None:
+        x = noise(rows, 3)
+        found = run(x, rows, init=init, block_rows=7)
+        assert found.model.inertia == pytest.approx(0.0, abs=1e-20)
+        assert found.model.counts.tolist() == [1] * rows
+        assert found.model.sigmas.tolist() == [0.0] * rows
+
+    @pytest.mark.parametrize("init", WAYS)
+    def test_two_rows_and_one_cluster(self, init: Init) -> None:
+        found = run(np.array([[0.0], [1.0]]), 1, init=init)
+        assert found.model.centers.tolist() == [[0.5]]
+
+    def test_more_clusters_than_rows_are_refused(self) -> None:
+        words = "6 clusters are asked of the array, which has 5 rows; ask for 5 or fewer"
+        with pytest.raises(scrlm_dask.InputError, match=words):
+            run(noise(5, 2), 6)
+
+
+class TestWaysToBegin:
+    @pytest.mark.parametrize("init", WAYS)
+    def test_the_seed_decides(self, init: Init) -> None:
+        x = noise(800, 5).astype(np.float32)
+        one, again, other = (
+            run(x, 10, init=init, max_iter=0, seed=seed, block_rows=90) for seed in (1, 1, 2)
+        )
+        same_bits(one, again)
+        assert one.model.centers.shape == (10, 5)
+        assert len(np.unique(one.model.centers, axis=0)) == 10
+        assert not np.array_equal(one.model.centers, other.model.centers)
+        if init != "scrlm":  # whose centers have been moved to means already
+            found = {tuple(row) for row in x.astype(float)}
+            assert all(tuple(center) in found for center in one.model.centers)
+
+    @pytest.mark.parametrize("init", ["scrlm", "k-means++", "k-means||"])
+    def test_good_ones_find_a_mixture(self, init: Init) -> None:
+        x, truth = blobs(3000, 16, 20, seed=9, spread=12.0)
+        means = np.array([x[truth == k].mean(axis=0, dtype=float) for k in range(20)])
+        best = naive_step(x, means).inertia
+        for seed in range(3):
+            found = run(x, 20, init=init, seed=seed, block_rows=500)
+            assert found.model.inertia <= 1.05 * best
+        assert run(x, 20, init="random", block_rows=500).model.inertia > 1.05 * best
+
+    def test_scrlm_says_what_it_looked_at(self) -> None:
+        x, _ = blobs(3000, 16, 20, seed=9)
+        record = run(x, 20, init="scrlm").record["init"]
+        assert 0 < record["sampled_rows"] <= 3000
+        assert record["extracted"] == 20
+        rhos = [step["rho"] for step in record["ladder"]]
+        assert rhos == sorted(rhos)
+        best = min(record["ladder"], key=lambda step: step["mean_sq_distance"])
+        assert record["rho"] == best["rho"]
+        assert run(x, 20, init="k-means++").record["init"] == {"sampled_rows": 3000}
+
+    def test_oversampling_draws_twice_the_clusters_a_round(self) -> None:
+        x = noise(4000, 6).astype(np.float32)
+        drawn = [
+            run(x, 25, init="k-means||", max_iter=0, seed=s).record["init"]["drawn_rows"]
+            for s in range(8)
+        ]
+        rounds = ROUNDS * 2 * 25
+        assert np.mean(drawn) == pytest.approx(1 + rounds, abs=5 * math.sqrt(rounds / 8))
+        assert len(set(drawn)) > 3  # each row is drawn by itself
+
+    def test_reads_are_counted(self) -> None:
+        x = noise(1000, 6).astype(np.float32)
+
+        def reads(**options: Any) -> Counter[str]:
+            events: list[Any] = []
+            found = run(x, 5, block_rows=100, max_iter=3, listener=events.append, **options)
+            done = Counter(e.name for e in events if isinstance(e, BlockDone))
+            assert done.pop("kmeans-step") == 10 * len(iterations(found)) == 30
+            assert done.pop("assign") == 10
+            finished = [e for e in events if isinstance(e, PhaseFinished)]
+            assert [e.blocks for e in finished if e.name == "kmeans-step"] == [10] * 3
+            assert [e for e in events if isinstance(e, IterationDone)]
+            return done
+
+        assert reads(centers=x[:5]) == {}
+        assert reads(centers=x[:5], preprocess="standardize") == {"survey": 10}
+        assert reads(init="k-means++") == {"survey": 10}
+        assert reads(init="k-means++", preprocess="scale") == {"survey": 10}
+        assert reads(init="scrlm") == {"survey": 10}
+        # one row to begin with, then each round draws in one read and accounts in another
+        assert reads(init="k-means||") == {
+            "survey": 1,
+            "init-serve": (1 + ROUNDS) * 10,
+            "init-draw": ROUNDS * 10,
+        }
+        assert reads(init="random")["survey"] <= 5
+
+    def test_from_a_model_and_from_its_path(self, tmp_path: Path) -> None:
+        x, _ = blobs(500, 4, 6, spread=2.0)
+        first = run(x, 6, max_iter=1, init="random", out=tmp_path / "run")
+        expected = run(x, 6, first.model.centers)
+        np.save(tmp_path / "centers.npy", first.model.centers)
+        places = (tmp_path / "run", str(tmp_path / "run" / "model.zarr"), tmp_path / "centers.npy")
+        for centers in (first.model, *places):
+            same_bits(run(x, 6, centers), expected)
+        assert expected.model.inertia < first.model.inertia
+
+    def test_centers_that_cannot_be_used(self, tmp_path: Path) -> None:
+        x = noise(50, 3)
+
+        def refused(centers: Any, words: str, init: Any = "given") -> None:
+            with pytest.raises(scrlm_dask.InputError, match=words):
+                run(x, 4, centers, init=init)
+
+        refused(x[:5], r"shape \(5, 3\).*4 clusters in 3 features need.*\(4, 3\)")
+        refused(x[:4, :2], r"shape \(4, 2\)")
+        refused(x[0], r"shape \(3,\)")
+        refused(np.full((4, 3), "a"), "hold <U1")
+        refused(np.full((4, 3), np.nan), "NaN or infinity.*give finite numbers")
+        refused(np.full((4, 3), 1e30), "centers.*too large for float32")
+        refused(None, "init is 'given' and centers are not given")
+        refused(x[:4], "init is 'random' and centers are given", "random")
+        refused(x[:4], "init is 'kmeans'; it must be one of scrlm, k-means", "kmeans")
+        integers = run(x, 4, np.round(x[:4]).astype(np.int64))  # whole numbers are numbers
+        assert integers.model.n_clusters == 4
+
+
+class TestStopping:
+    x, _ = blobs(2000, 4, 10, spread=1.0)
+
+    def stopped(self, **lloyd: Any) -> tuple[str, list[dict[str, Any]]]:
+        found = run(self.x, 10, init="random", block_rows=500, **lloyd)
+        return found.record["kmeans"]["stopped"], iterations(found)
+
+    def test_converged(self) -> None:
+        why, steps = self.stopped()
+        assert why == "converged: no row changed its cluster"
+        assert steps[-1]["moved"] == 0
+        assert all(step["moved"] for step in steps[1:-1])
+        assert [step["number"] for step in steps] == list(range(1, len(steps) + 1))
+
+    def test_max_iter(self) -> None:
+        why, steps = self.stopped(max_iter=3)
+        assert why == "max_iter: 3 iterations are done"
+        assert len(steps) == 3
+        why, steps = self.stopped(max_iter=0)
+        assert (why, steps) == ("max_iter: 0 iterations are done", [])
+
+    def test_tol(self) -> None:
+        why, steps = self.stopped(tol=0.05)
+        assert why.startswith("tol: the centers moved by 0.0")
+        assert steps[-1]["shift"] <= 0.05
+        assert all(step["shift"] > 0.05 for step in steps[:-1])
+
+    def test_inertia_tol(self) -> None:
+        why, steps = self.stopped(inertia_tol=0.01)
+        assert why.startswith("inertia_tol: the inertia fell by 0.00")
+        falls = [1 - b["inertia"] / a["inertia"] for a, b in itertools.pairwise(steps)]
+        assert falls[-1] <= 0.01
+        assert all(fall > 0.01 for fall in falls[:-1])
+
+    def test_max_seconds(self) -> None:
+        why, steps = self.stopped(max_seconds=1e-9)
+        assert (why, steps) == ("max_seconds: 1e-09 s are over", [])
+        why, steps = self.stopped(max_seconds=3600.0)
+        assert why.startswith("converged")
+
+    def test_a_center_without_direction_is_no_end(self) -> None:
+        x = noise(500, 64).astype(np.float32)
+        x[0] = 0.0
+        found = run(x, 5, x[:5], preprocess="l2", inertia_tol=1e-5, tol=1e-4)
+        values = [it["inertia"] for it in iterations(found)]
+        assert values[1] > values[0]  # from the middle of all rows to the middle of some
+        assert len(values) > 5
+        assert all(after <= before for before, after in itertools.pairwise(values[1:]))
+        other = run(x, 5, x[1:6], preprocess="l2", inertia_tol=1e-5, tol=1e-4)
+        assert found.model.inertia == pytest.approx(other.model.inertia, rel=0.02)
+
+
+class TestSampledRefinement:
+    def test_growing_samples_of_whole_blocks_then_all_rows(self) -> None:
+        x, _ = blobs(4000, 4, 10, spread=4.0)
+        events: list[Any] = []
+        found = run(x, 10, sample=0.1, block_rows=200, init="random", listener=events.append)
+        steps = iterations(found)
+        sampled = [step["rows"] for step in steps if step["sampled"]]
+        assert set(sampled) == {400, 800, 1600, 3200}  # of 20 blocks 2, 4, 8, 16
+        assert sampled == sorted(sampled)
+        full = [step for step in steps if not step["sampled"]]
+        assert steps[-len(full) :] == full
+        assert full
+        assert all(step["rows"] == 4000 for step in full)
+        assert full[0]["moved"] is None  # labels of a sample say nothing of other rows
+        done = Counter(e.name for e in events if isinstance(e, BlockDone))
+        assert done["kmeans-step"] == sum(step["rows"] for step in steps) / 200
+        assert found.record["kmeans"]["stopped"].startswith("converged")
+        assert len(full) < len(iterations(run(x, 10, init="random", block_rows=200)))
+
+    def test_weights_go_with_their_blocks(self) -> None:
+        x = noise(2000, 3)
+        weights = np.where(x[:, 0] > 0, 1.0, 0.0)
+        found = run(
+            x, 8, init="random", sample=0.2, block_rows=100, sample_weight=weights, max_iter=2
+        )
+        assert (found.model.centers[:, 0] > 0).all()
+        same_bits(
+            found,
+            run(x, 8, init="random", sample=0.2, block_rows=100, sample_weight=weights, max_iter=2),
+        )
+
+    def test_clusters_that_a_sample_misses_stay(self) -> None:
+        # rows sorted by cluster: a sample of blocks sees only some of them
+        x, truth = blobs(2000, 4, 10, spread=50.0)
+        order = np.argsort(truth, kind="stable")
+        x, truth = x[order], truth[order]
+        means = np.array([x[truth == k].mean(axis=0, dtype=float) for k in range(10)])
+        found = run(x, 10, means, sample=0.1, block_rows=100)
+        np.testing.assert_allclose(found.model.centers, means, rtol=1e-5, atol=1e-5)
+
+    def test_a_share_of_everything_is_no_sample(self) -> None:
+        x, _ = blobs(400, 3, 4)
+        assert not any(s["sampled"] for s in iterations(run(x, 4, sample=1.0, block_rows=50)))
+        assert not any(s["sampled"] for s in iterations(run(x, 4, sample=0.1)))  # one block only

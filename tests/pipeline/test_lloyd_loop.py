@@ -1,0 +1,253 @@
+"""SCRLM refined: polished centers, k-means with and without outliers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from lloyd_oracle import naive_step
+from numpy.typing import NDArray
+from scrlm_dask.pipeline.fit.fit import fit
+from scrlm_dask.pipeline.kmeans.kmeans import kmeans
+from scrlm_dask.pipeline.predict.predict import predict
+
+import scrlm_dask
+from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
+from scrlm_dask.events import BlockDone
+from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
+from scrlm_dask.runs.lifecycle import Fit
+
+STRICT = LloydConfig(max_iter=30, tol=0.0, inertia_tol=0.0)
+SPEC = MixtureSpec(n_features=64, n_clusters=10, outliers=0.5, seed=7)
+CONFIG = FitConfig(rho=0.5, n_clusters=40, preprocess="none", refine=STRICT, polish=True)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Any:
+    return synth_block(SPEC, true_mixture(SPEC), 0, 4000)
+
+
+@pytest.fixture(scope="module")
+def x(drawn: Any) -> NDArray[np.float32]:
+    return drawn.features
+
+
+def ignore(event: Any) -> None:
+    """Notes about odd results are no matter here."""
+
+
+def run(x: Any, config: FitConfig, **options: Any) -> Fit:
+    with dask.config.set(scheduler="sync"):
+        return fit(x, config, **{"collect_labels": True, "listener": ignore, **options})
+
+
+def check_centers(found: Fit, drawn: Any) -> None:
+    """As close to the true means as the means of the clusters' own rows are expected to be."""
+    truth = true_mixture(SPEC)
+    for k in range(SPEC.n_clusters):
+        distances = np.linalg.norm(found.model.centers - truth.means[k], axis=1)
+        rows = int((drawn.labels == k).sum())
+        assert distances.min() <= 3 * truth.sigmas[k] * np.sqrt(SPEC.n_features / rows)
+
+
+@pytest.mark.parametrize("preprocess", ["none", "standardize"])
+@pytest.mark.parametrize("polish", [False, True])
+def test_refined_centers_are_the_means_of_the_mixture(
+    x: NDArray[np.float32], drawn: Any, preprocess: Any, polish: bool
+) -> None:
+    config = replace(CONFIG, preprocess=preprocess, polish=polish)
+    plain, found = run(x, replace(config, polish=False, refine=LloydConfig())), run(x, config)
+    assert found.model.n_clusters == 10
+    check_centers(found, drawn)
+    with pytest.raises(AssertionError):
+        check_centers(plain, drawn)  # a row as a center is much farther away
+    np.testing.assert_array_equal(found.labels == -1, drawn.labels == -1)
+    # where the centers began
+    np.testing.assert_array_equal(found.model.center_rows, plain.model.center_rows)
+    np.testing.assert_array_equal(found.model.losses, plain.model.losses)
+    np.testing.assert_allclose(found.model.centers, found.model.means, rtol=1e-6, atol=1e-6)
+    assert found.model.inertia < plain.model.inertia
+
+
+def test_polish_alone_does_most_of_it(x: NDArray[np.float32], drawn: Any) -> None:
+    found = run(x, replace(CONFIG, refine=LloydConfig()))
+    check_centers(found, drawn)
+    assert "kmeans" not in found.record
+    by_hand = x[found.model.center_rows[0]].astype(float)
+    sq = ((x.astype(float) - by_hand) ** 2).sum(axis=1)
+    mean = x[sq < found.model.sq_radius].mean(axis=0, dtype=float)
+    np.testing.assert_allclose(found.model.centers[0], mean, rtol=1e-9, atol=1e-12)
+
+
+def test_labels_are_those_of_predict(x: NDArray[np.float32], tmp_path: Path) -> None:
+    for robust in (True, False):
+        out = tmp_path / str(robust)
+        found = run(x, replace(CONFIG, robust=robust), block_rows=700, out=out)
+        for model in (found.model, out):
+            again = predict(model, x, collect_labels=True, block_rows=333)
+            np.testing.assert_array_equal(again.labels, found.labels)
+        naive = naive_step(x, found.model.centers, found.model.sq_radius)
+        np.testing.assert_array_equal(found.labels, naive.labels)
+        assert found.model.inertia == pytest.approx(naive.inertia)
+
+
+def test_without_robust_every_row_is_labelled(x: NDArray[np.float32], drawn: Any) -> None:
+    found = run(x, replace(CONFIG, robust=False))
+    assert found.labels is not None
+    assert (found.labels >= 0).all()
+    assert (found.model.n_outliers, found.model.outlier_weight) == (0, 0.0)
+    assert np.isinf(found.model.radius)
+    assert found.record["radius"] is None
+    with pytest.raises(AssertionError):
+        check_centers(found, drawn)  # outliers pull: that is what robust is for
+    # from the same centers it is k-means
+    start = run(x, replace(CONFIG, refine=LloydConfig())).model.centers
+    plain = kmeans(
+        x, KMeansConfig(10, "given", STRICT), centers=start, collect_labels=True, listener=ignore
+    )
+    np.testing.assert_array_equal(found.labels, plain.labels)
+    np.testing.assert_allclose(found.model.centers, plain.model.centers, rtol=1e-9)
+
+
+@pytest.mark.parametrize("polish", [False, True])
+def test_reads_are_counted(x: NDArray[np.float32], polish: bool) -> None:
+    events: list[Any] = []
+    config = replace(
+        CONFIG, polish=polish, preprocess="standardize", refine=replace(STRICT, max_iter=3)
+    )
+    found = run(x, config, block_rows=400, listener=events.append)
+    iterations = len(found.record["kmeans"]["iterations"])
+    assert 1 <= iterations <= 3
+    done = Counter(event.name for event in events if isinstance(event, BlockDone))
+    assert done == {
+        "survey": 10,
+        "loss": 10,
+        **({"polish": 10} if polish else {}),
+        "kmeans-step": 10 * iterations,
+        "assign": 10,
+    }
+
+
+def test_any_chunking_gives_the_same_labels(x: NDArray[np.float32], tmp_path: Path) -> None:
+    whole = run(x, CONFIG)
+    # blocks of 7 rows are smaller than the sums of 10 clusters: the last passes join some
+    for block_rows in (7, 999):
+        rows = x[:1500] if block_rows == 7 else x
+        expected = run(rows, CONFIG) if block_rows == 7 else whole
+        out = tmp_path / str(block_rows)
+        cut = run(rows, CONFIG, block_rows=block_rows, out=out)
+        np.testing.assert_array_equal(cut.labels, expected.labels)
+        np.testing.assert_allclose(cut.model.centers, expected.model.centers, rtol=1e-6, atol=1e-9)
+        import zarr
+
+        stored = zarr.open_array(out / "labels.zarr" / "labels", mode="r")
+        assert stored.chunks == (block_rows,)
+        np.testing.assert_array_equal(stored[:], expected.labels)
+
+
+def test_cosine(x: NDArray[np.float32]) -> None:
+    lengths = np.random.default_rng(0).uniform(0.1, 10, size=(len(x), 1))
+    config = replace(CONFIG, preprocess="l2", rho=0.06)
+    found, stretched = run(x, config), run(x * lengths, config)
+    assert found.model.n_clusters >= 5
+    np.testing.assert_allclose(np.linalg.norm(found.model.centers, axis=1), 1.0)
+    np.testing.assert_array_equal(found.labels, stretched.labels)
+    np.testing.assert_allclose(found.model.centers, stretched.model.centers, atol=1e-6)
+
+
+def test_no_cluster_leaves_nothing_to_refine() -> None:
+    x = np.arange(10, dtype=np.float32)[:, None] * 100
+    found = run(x, CONFIG)
+    assert found.model.n_clusters == 0
+    assert found.record["kmeans"] == {"iterations": [], "stopped": ""}
+    assert found.labels is not None
+    assert (found.labels == -1).all()
+    everything = run(x, replace(CONFIG, robust=False))
+    assert (everything.labels == -1).all()  # no center is nearest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"polish": False},
+        {"robust": False},
+        {"refine": LloydConfig()},
+        {"refine": replace(STRICT, max_iter=1)},
+        {"refine": replace(STRICT, tol=0.5)},
+        {"refine": replace(STRICT, inertia_tol=0.5)},
+        {"refine": replace(STRICT, max_seconds=1e-9)},
+        {"refine": replace(STRICT, sample=0.25)},
+    ],
+    ids=str,
+)
+def test_no_parameter_without_effect(change: dict[str, Any]) -> None:
+    # clusters that overlap: k-means has something to do
+    x = np.random.default_rng(2).normal(size=(1200, 4)).astype(np.float32)
+    config = replace(CONFIG, rho=0.4, n_clusters=12)
+    before, after = (
+        run(x, config, block_rows=150),
+        run(x, replace(config, **change), block_rows=150),
+    )
+    assert len(before.record["kmeans"]["iterations"]) > 5
+    seen = [
+        (
+            f.model.centers.tobytes(),
+            [it["rows"] for it in f.record.get("kmeans", {}).get("iterations", ())],
+        )
+        for f in (before, after)
+    ]
+    assert seen[0] != seen[1]
+
+
+@pytest.mark.parametrize(
+    "change", [{"n_clusters": 5}, {"init": "random"}, {"preprocess": "l2"}, {"seed": 1}], ids=str
+)
+def test_no_parameter_of_kmeans_without_effect(change: dict[str, Any]) -> None:
+    x = np.random.default_rng(2).normal(size=(500, 4)).astype(np.float32)
+    config = KMeansConfig(6, "k-means++")
+    before, after = (kmeans(x, c, listener=ignore) for c in (config, replace(config, **change)))
+    assert before.model.centers.tobytes() != after.model.centers.tobytes()
+
+
+def test_robust_has_to_do_with_iterations() -> None:
+    with pytest.raises(scrlm_dask.InputError, match=r"robust is False.*--kmeans-iter"):
+        FitConfig(rho=0.5, robust=False)
+    with pytest.raises(scrlm_dask.InputError, match="robust is 'no'; it must be True or False"):
+        FitConfig(rho=0.5, robust="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("max_iter", -1, "an integer of at least 0"),
+        ("max_iter", 1.5, "an integer"),
+        ("tol", -1e-9, "a number from 0 to 1"),
+        ("tol", float("nan"), "a number from 0 to 1"),
+        ("tol", 10**400, "a number from 0 to 1"),
+        ("inertia_tol", "small", "a number from 0 to 1"),
+        ("max_seconds", 0, "a finite number above 0"),
+        ("sample", 0.0, "give the share of blocks to begin with, or None"),
+        ("sample", 1.5, "a number from 0 to 1"),
+        ("persist", True, "one of auto, yes, no"),
+    ],
+)
+def test_iterations_that_cannot_be(name: str, value: Any, words: str) -> None:
+    with pytest.raises(scrlm_dask.InputError, match=f"^{name} is .*{words}"):
+        LloydConfig(**{name: value})
+
+
+def test_clusters_that_cannot_be() -> None:
+    for changes, words in (
+        ({"n_clusters": 0}, "n_clusters is 0; it must be an integer of at least 1"),
+        ({"n_clusters": 2.0}, "n_clusters is 2.0"),
+        ({"init": "kmeans++"}, r"init is 'kmeans\+\+'; it must be one of scrlm, k-means\+\+"),
+        ({"preprocess": "cosine"}, "preprocess is 'cosine'"),
+        ({"seed": -1}, "seed is -1"),
+    ):
+        with pytest.raises(scrlm_dask.InputError, match=words):
+            KMeansConfig(**changes)  # type: ignore[arg-type]

@@ -1,0 +1,218 @@
+"""Dask arrays from features stores and back, on workers that may not see what the client sees."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from backends import backend
+from numpy.typing import NDArray
+
+import scrlm_dask
+from scrlm_dask.errors import ClusterError, InputError, StoreError
+from scrlm_dask.storage.feature_store import block_arrays
+from scrlm_dask.storage.manifest import check_digest, missing_blocks, read_manifest
+
+ROWS: NDArray[np.float32] = np.random.default_rng(0).standard_normal((1000, 16)).astype(np.float32)
+TRUTH = np.arange(1000) % 7 - 1
+BLOCK_BYTES = 300 * 16 * 4  # 300 rows
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[None]:
+    with backend("two workers of two threads"):
+        yield
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    with backend("three threads"):
+        yield
+
+
+def lazy(values: NDArray[Any], chunks: Any = (170, 5)) -> da.Array:
+    return da.from_array(values, chunks=chunks)
+
+
+def check_store(path: Path, features: NDArray[Any], labels: NDArray[Any] | None) -> None:
+    """It holds these rows in whole blocks, each as its digest says."""
+    group = zarr.open_group(path, mode="r")
+    assert group.attrs["complete"] is True
+    np.testing.assert_array_equal(group["features"][:], features)
+    assert group["features"].dtype == features.dtype
+    assert ("labels" in group) == (labels is not None)
+    if labels is not None:
+        np.testing.assert_array_equal(group["labels"][:], labels)
+    manifest = read_manifest(str(path))
+    assert manifest is not None
+    assert group["features"].chunks == (manifest.block_rows, features.shape[1])
+    for block in range(manifest.n_blocks):
+        rows = manifest.rows_of(block)
+        check_digest(str(path), block, *block_arrays(str(path), rows.start, rows.stop))
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("workers")
+@pytest.mark.parametrize("truth", [TRUTH, da.from_array(TRUTH, chunks=77)], ids=["numpy", "dask"])
+def test_workers_write_whole_blocks_and_read_them_back(tmp_path: Path, truth: Any) -> None:
+    path = tmp_path / "x.zarr"
+    url = scrlm_dask.write_features(lazy(ROWS), path, labels=truth, chunk_bytes=BLOCK_BYTES)
+    assert url == str(path)
+    check_store(path, ROWS, TRUTH)
+    assert zarr.open_array(path / "features", mode="r").chunks == (300, 16)
+    opened = scrlm_dask.open_features(path, block_rows=300)
+    assert (opened.shape, opened.dtype, opened.chunks[0]) == ((1000, 16), "f4", (300,) * 3 + (100,))
+    np.testing.assert_array_equal(opened.compute(), ROWS)
+    np.testing.assert_allclose(opened.mean(axis=0).compute(), ROWS.mean(axis=0), atol=1e-6)
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("workers")
+def test_a_store_that_was_moved_away_raises_and_never_reads_zeros(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    scrlm_dask.write_features(lazy(ROWS), path)
+    opened = scrlm_dask.open_features(path)
+    shutil.move(path, tmp_path / "elsewhere.zarr")
+    with pytest.raises(StoreError, match=r"x\.zarr/features does not exist; check the path"):
+        opened.sum().compute()
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("workers")
+def test_a_path_that_only_the_client_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers stay in the folder they were started in: to them this path leads elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    mine = Path("/proc/self/cwd/x.zarr")
+    with backend("one thread"):
+        scrlm_dask.write_features(lazy(ROWS), mine)
+        opened = scrlm_dask.open_features(mine)
+    assert zarr.open_array(mine / "features", mode="r").shape == ROWS.shape
+    with pytest.raises(ClusterError, match=r"do not see /proc/self/cwd/x\.zarr"):
+        scrlm_dask.open_features(mine)
+    with pytest.raises(StoreError, match=r"cwd/x\.zarr/features does not exist"):
+        opened.sum().compute()
+    # nor do workers write to a place that is not the client's
+    with pytest.raises(ClusterError, match=r"do not see /proc/self/cwd/y\.zarr"):
+        scrlm_dask.write_features(lazy(ROWS), "/proc/self/cwd/y.zarr")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.zarr"]
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(
+    ("given", "asked", "stored"),
+    [
+        ("float16", None, "float16"),
+        ("float32", None, "float32"),
+        ("float64", None, "float32"),
+        (">f4", None, "float32"),
+        ("float32", "float16", "float16"),
+        ("float16", "float32", "float32"),
+    ],
+)
+def test_types(tmp_path: Path, given: str, asked: str | None, stored: str) -> None:
+    values = ROWS.astype(given)
+    path = tmp_path / "x.zarr"
+    scrlm_dask.write_features(lazy(values), path, dtype=asked, chunk_bytes=BLOCK_BYTES)
+    check_store(path, values.astype(stored), None)
+
+
+@pytest.mark.usefixtures("threads")
+def test_one_block_of_64_mebibytes_unless_told(tmp_path: Path) -> None:
+    wide = da.zeros((3 * 2**13, 2**10), dtype=np.float32, chunks=(1000, 300))
+    scrlm_dask.write_features(wide, tmp_path / "x.zarr")
+    array = zarr.open_array(tmp_path / "x.zarr/features", mode="r")
+    assert array.chunks == (2**14, 2**10)  # 64 MiB
+    assert array.nchunks_initialized == 2  # zeros are stored, too
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_number_too_large_for_the_store_is_named(tmp_path: Path) -> None:
+    values = ROWS.copy()
+    values[431, 7] = 7e4
+    with pytest.raises(InputError, match=r"row 431 of the Dask array holds 70000 \(feature 7\)"):
+        scrlm_dask.write_features(lazy(values), tmp_path / "x.zarr", dtype="float16")
+    assert list(tmp_path.iterdir()) == []
+    values[431, 7] = np.inf  # what was infinite before is none of our business
+    scrlm_dask.write_features(lazy(values), tmp_path / "x.zarr", dtype="float16")
+    check_store(tmp_path / "x.zarr", values.astype(np.float16), None)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"labels": np.zeros(999, int)}, "999 labels and 1000 rows"),
+        ({"labels": np.zeros(1000)}, "labels are one integer a row"),
+        ({"labels": np.full(1000, 2**40)}, "label of row 0 is 1099511627776"),
+        ({"dtype": "float64"}, "dtype is float64; features are written as float16 or float32"),
+    ],
+)
+def test_what_cannot_be_written_leaves_nothing(
+    tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        scrlm_dask.write_features(lazy(ROWS), tmp_path / "x.zarr", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("threads")
+def test_a_store_may_be_made_of_the_one_it_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    scrlm_dask.write_features(lazy(ROWS), path, labels=TRUTH, chunk_bytes=BLOCK_BYTES)
+    doubled = 2 * scrlm_dask.open_features(path, block_rows=100)
+    with pytest.raises(StoreError, match="exists already"):
+        scrlm_dask.write_features(doubled, path)
+    scrlm_dask.write_features(doubled, path, overwrite=True, chunk_bytes=BLOCK_BYTES)
+    check_store(path, 2 * ROWS, None)
+    assert [p.name for p in tmp_path.iterdir()] == ["x.zarr"]
+
+
+@pytest.mark.usefixtures("threads")
+def test_what_was_to_be_replaced_stays_when_writing_fails(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    scrlm_dask.write_features(lazy(ROWS), path, chunk_bytes=BLOCK_BYTES)
+    late = lazy(ROWS).map_blocks(_fail_late, dtype=ROWS.dtype)
+    with pytest.raises(RuntimeError, match="no more rows"):
+        scrlm_dask.write_features(late, path, overwrite=True, chunk_bytes=BLOCK_BYTES)
+    check_store(path, ROWS, None)
+    assert [p.name for p in tmp_path.iterdir()] == ["x.zarr"]
+
+
+def _fail_late(block: NDArray[Any], block_id: tuple[int, int] = (0, 0)) -> NDArray[Any]:
+    if block_id[0] == 4:
+        raise RuntimeError("no more rows")
+    return block
+
+
+def test_what_a_killed_writer_leaves_does_not_look_finished(tmp_path: Path) -> None:
+    """A process that is gone in the middle of it, as by SIGKILL: no clean-up of any kind runs."""
+    code = f"""
+import os, dask, dask.array as da, numpy as np, scrlm_dask
+
+calls = []
+
+def die_late(block, block_id):
+    calls.append(block_id)
+    return block if len(calls) < 4 else os._exit(9)
+
+x = da.zeros((1000, 16), dtype=np.float32, chunks=(200, 16)).map_blocks(
+    die_late, dtype="f4", meta=np.empty((0, 0), "f4")
+)
+with dask.config.set(scheduler="synchronous"):
+    scrlm_dask.write_features(x, {str(tmp_path / "x.zarr")!r}, chunk_bytes={200 * 64})
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 9
+    assert len(missing_blocks(str(tmp_path / "x.zarr"))) == 2
+    with pytest.raises(StoreError, match="unfinished: 2 of 5 blocks are missing"):
+        scrlm_dask.open_features(tmp_path / "x.zarr")
+    with backend("three threads"):
+        scrlm_dask.write_features(lazy(ROWS), tmp_path / "x.zarr", overwrite=True)
+    check_store(tmp_path / "x.zarr", ROWS, None)

@@ -1,0 +1,343 @@
+"""Reports: what stands in them is what the run found, and a browser shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html import unescape
+from html.parser import HTMLParser
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+from browser import browsing, needs_browser
+from PIL import Image
+
+import scrlm_dask
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.kernels.evaluation.prototypes import merge_prototypes, nearest_pairs, prototypes
+from scrlm_dask.reporting.items import _picture_item
+from scrlm_dask.reporting.report_data import plane_map
+from scrlm_dask.runs.lifecycle import load_fit
+
+NASTY = "<script>alert('x')</script> & \"quotes\""
+SIDE = 8  # rows are pictures of so many pixels a side
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs on rows that are small pictures: four blobs of 60, and 20 rows far from all."""
+    folder = tmp_path_factory.mktemp("report")
+    rng = np.random.default_rng(0)
+    centers = rng.normal(0, 10, (4, SIDE * SIDE))
+    rows = np.repeat(centers, 60, axis=0) + rng.normal(0, 0.3, (240, SIDE * SIDE))
+    x = np.concatenate([rows, rng.normal(0, 40, (20, SIDE * SIDE))]).astype(np.float32)
+    np.save(folder / "x.npy", x)
+    np.save(folder / "ids.npy", np.array([f"{NASTY} {i}" for i in range(len(x))]))
+    config = scrlm_dask.IngestConfig(ids=str(folder / "ids.npy"))
+    scrlm_dask.ingest([folder / "x.npy"], folder / "x.zarr", config)
+    fit = scrlm_dask.FitConfig(rho=0.5, preprocess="none", n_clusters=10, n_candidates=200)
+    scrlm_dask.fit(folder / "x.zarr", fit, out=folder / "scrlm", block_rows=50)
+    kmeans = scrlm_dask.KMeansConfig(n_clusters=4)
+    scrlm_dask.kmeans(folder / "x.zarr", kmeans, out=folder / "kmeans")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> str:
+    return Path(scrlm_dask.write_report([folder / "scrlm"]).page).read_text()
+
+
+class _Tags(HTMLParser):
+    """Tags that must be closed, and where things are loaded from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.sources: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+        self.sources += [str(value) for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_well_formed_and_needs_nothing_else(page: str) -> None:
+    tags = _Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert "script" not in tags.seen
+    assert len(tags.sources) >= 7
+    assert all(source.startswith("data:image/png;base64,") for source in tags.sources)
+    assert not re.search(r"https?://", page)
+
+
+def test_it_says_what_the_run_found(folder: Path, page: str) -> None:
+    text = unescape(re.sub(r"<[^>]*>", " ", page))
+    record = json.loads((folder / "scrlm" / "run.json").read_text())
+    assert "SCRLM found 4 clusters in 260 rows of 64 features and left 20 rows (7.69 %)" in text
+    assert "The largest cluster holds 60 rows, the median one 60 and the smallest 60" in text
+    assert str(folder / "x.zarr") in text
+    assert f"{record['radius']:.6g}" in text
+    for title in ("Time by phase", "Cluster sizes", "Sigmas", "Outliers", "Margins"):
+        assert f"<h3>{title}</h3>" in page
+    for title in ("Losses of the candidates", "Map of the centers", "Distances to the nearest"):
+        assert f"<h3>{title}" in page
+
+
+def test_names_are_escaped(page: str) -> None:
+    assert NASTY not in page
+    assert "&lt;script&gt;alert(" in page
+
+
+def test_the_nearest_rows_are_the_nearest(folder: Path, page: str) -> None:
+    labels = zarr.open_array(folder / "scrlm/labels.zarr/labels", mode="r")[:]
+    distances = zarr.open_array(folder / "scrlm/labels.zarr/distances", mode="r")[:]
+    mine = np.flatnonzero(labels == 0)
+    nearest = mine[np.argsort(distances[mine], kind="stable")[:8]]
+    shown = page[page.index("Rows nearest to their center") :]
+    block = next(b for b in shown.split('class="cluster"') if "<b>cluster 0</b>" in b)
+    numbers = [int(n) for n in re.findall(r"quotes&#34; (\d+)</div>", block)]
+    assert numbers == nearest.tolist()
+
+
+def test_how_rho_was_chosen_is_shown_where_it_was(folder: Path, page: str) -> None:
+    config = scrlm_dask.FitConfig(preprocess="none")
+    scrlm_dask.fit(folder / "x.zarr", config, out=folder / "chosen", block_rows=50)
+    done = scrlm_dask.write_report([folder / "chosen"])
+    assert "rho.png" in {Path(name).name for name in done.figures}
+    assert "How rho was chosen" in Path(done.page).read_text()
+    assert "How rho was chosen" not in page
+    record = json.loads((folder / "chosen" / "run.json").read_text())
+    record["scan"]["rungs"][0]["shell"] = None  # whatever a file may hold
+    (folder / "chosen" / "run.json").write_text(json.dumps(record))
+    done = scrlm_dask.write_report([folder / "chosen"])
+    assert "rho.png" not in {Path(name).name for name in done.figures}
+
+
+def test_figures_lie_beside_the_page(folder: Path) -> None:
+    done = scrlm_dask.write_report([folder / "kmeans"], folder / "other.html")
+    assert {Path(name).name for name in done.figures} >= {"phases.png", "sizes.png", "inertia.png"}
+    for name in done.figures:
+        assert Path(name).parent == folder / "other"
+        with Image.open(name) as image:
+            assert image.width > 800
+    text = Path(done.page).read_text()
+    assert "k-means found 4 clusters" in text
+    assert "every row has the label of its nearest center" in text
+
+
+def test_runs_are_compared(folder: Path) -> None:
+    runs = [folder / "scrlm", folder / "kmeans"]
+    page = Path(scrlm_dask.write_report(runs, folder / "both.html").page).read_text()
+    assert "Report of 2 runs" in page
+    assert "<td>method</td><td>SCRLM</td><td>k-means</td>" in page
+    labels = [zarr.open_array(run / "labels.zarr/labels", mode="r")[:] for run in runs]
+    from sklearn.metrics import adjusted_rand_score
+
+    assert f"<td>{adjusted_rand_score(*labels):.4f}</td>" in page
+
+
+@pytest.mark.parametrize("kind", ["npy", "texts", "parquet", "pictures in parquet", "folder"])
+def test_items_of_every_kind(folder: Path, tmp_path: Path, kind: str) -> None:
+    x = np.load(folder / "x.npy").reshape(-1, SIDE, SIDE)
+    column, words = None, [f"{NASTY} says {i}" for i in range(len(x))]
+    items = tmp_path / "items.npy"
+    if kind == "npy":
+        np.save(items, x)
+    elif kind == "texts":
+        np.save(items, np.array(words))
+    elif kind == "folder":
+        items = tmp_path / "items"
+        items.mkdir()
+        for i in range(len(x)):
+            Image.new("L", (SIDE, SIDE), i % 256).save(items / f"{i}.png")
+    else:
+        items, column = tmp_path / "items.parquet", "what"
+        content: list[str] | list[bytes] = words
+        if kind != "parquet":
+            Image.new("RGB", (300, 200), (9, 99, 199)).save(tmp_path / "one.png")
+            content = [(tmp_path / "one.png").read_bytes()] * (len(x) - 1) + [b"no picture"]
+        pq.write_table(pa.table({"n": range(len(x)), "what": content}), items, row_group_size=50)
+    page = Path(
+        scrlm_dask.write_report(
+            [folder / "scrlm"], tmp_path / "r.html", items=items, items_column=column, rows_each=3
+        ).page
+    ).read_text()
+    shown = page[page.index("Rows nearest to their center") :]
+    assert shown.count('class="item"') == 12
+    if kind in ("texts", "parquet"):
+        found = [int(n) for n in re.findall(r"says (\d+)</span>", shown)]
+        ids = [int(n) for n in re.findall(r"quotes&#34; (\d+)</div>", shown)]
+        assert found == ids
+        assert NASTY not in page
+    else:
+        # the centers themselves are pictures where rows have the shape of one
+        assert shown.count("<img") == (16 if kind == "npy" else 12)
+
+
+def test_what_it_refuses(folder: Path, tmp_path: Path) -> None:
+    run = folder / "scrlm"
+    (tmp_path / "thesis.html").write_text("<h1>precious</h1>")
+    with pytest.raises(StoreError, match="is no report, so it is left alone"):
+        scrlm_dask.write_report([run], tmp_path / "thesis.html")
+    with pytest.raises(InputError, match=r"does not end in \.html"):
+        scrlm_dask.write_report([run], tmp_path / "thesis")
+    with pytest.raises(StoreError, match="is not a run directory"):
+        scrlm_dask.write_report([tmp_path])
+    np.save(tmp_path / "few.npy", np.zeros((5, 4, 4)))
+    with pytest.raises(InputError, match="are 5 and the run has 260 rows"):
+        scrlm_dask.write_report([run], tmp_path / "r.html", items=tmp_path / "few.npy")
+    np.save(tmp_path / "flat.npy", np.zeros((260, 4)))
+    with pytest.raises(InputError, match="rows x height x width"):
+        scrlm_dask.write_report([run], tmp_path / "r.html", items=tmp_path / "flat.npy")
+    np.save(tmp_path / "code.npy", np.array([print] * 260, object), allow_pickle=True)
+    with pytest.raises(StoreError, match="never loaded"):
+        scrlm_dask.write_report([run], tmp_path / "r.html", items=tmp_path / "code.npy")
+    config = scrlm_dask.IngestConfig(shuffle=True)
+    scrlm_dask.ingest([folder / "x.npy"], tmp_path / "s.zarr", config)
+    scrlm_dask.kmeans(
+        tmp_path / "s.zarr", scrlm_dask.KMeansConfig(n_clusters=2), out=tmp_path / "s"
+    )
+    with pytest.raises(InputError, match="were shuffled"):
+        scrlm_dask.write_report([tmp_path / "s"], items=folder / "x.npy")
+    assert not (tmp_path / "s" / "report.html").exists()
+
+
+def test_odd_lines_among_the_events_are_dropped(folder: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(folder / "scrlm", tmp_path / "run"))
+    odd = [
+        b'{"event": "Note", "warning": true, "text": "\xff"}',
+        b'{"event": "Note", "warning": true}',
+        b'{"event": "CandidatesJudged"}',
+        b'{"event": "CandidatesJudged", "ranks": [1, 2], "losses": ["x", 1]}',
+        b'{"event": "Note", "warning": true, "text": "still heard"}',
+        b"[" * 100_000,
+    ]
+    with (run / "events.jsonl").open("ab") as file:
+        file.write(b"\n".join(odd) + b"\n")
+    page = Path(scrlm_dask.write_report([run], tmp_path / "r.html").page).read_text()
+    assert "still heard" in page
+    assert "<h3>Losses of the candidates</h3>" in page  # of the line that is whole
+
+
+@pytest.mark.parametrize("name", ["phases", "outlier_share", "features", "peak_worker_bytes"])
+def test_records_that_lack_something(folder: Path, tmp_path: Path, name: str) -> None:
+    run = Path(shutil.copytree(folder / "scrlm", tmp_path / "run"))
+    record = json.loads((run / "run.json").read_text())
+    del (record["phases"][0] if name.startswith("peak") else record)[name]
+    (run / "run.json").write_text(json.dumps(record))
+    with pytest.raises(StoreError, match=rf"run\.json lacks '{name}'"):
+        scrlm_dask.write_report([run])
+    with pytest.raises(StoreError, match=rf"run\.json lacks '{name}'"):
+        load_fit(run)  # what `fit --resume` shows of it
+
+
+@pytest.mark.parametrize("times", [1.5, 3])
+def test_pictures_that_would_fill_the_memory(monkeypatch, times: float) -> None:
+    """Pillow warns of those that are larger than its bound, and refuses those of twice that."""
+    content = BytesIO()
+    Image.new("1", (100, 100)).save(content, "PNG")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", int(100 * 100 / times))
+    assert str(_picture_item(content.getvalue()).text).startswith("not a picture (Decompression")
+
+
+def test_folders_of_others_are_left_alone(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "pics").mkdir()
+    (tmp_path / "pics" / "sizes.png").write_text("precious")
+    with pytest.raises(StoreError, match="exists without a report beside it"):
+        scrlm_dask.write_report([folder / "scrlm"], tmp_path / "pics.html")
+    assert (tmp_path / "pics" / "sizes.png").read_text() == "precious"
+    (tmp_path / "odd.html").write_bytes(b"\xff\xfe")
+    with pytest.raises(StoreError, match="is no report, so it is left alone"):
+        scrlm_dask.write_report([folder / "scrlm"], tmp_path / "odd.html")
+    for _ in range(2):  # over a report of ours
+        scrlm_dask.write_report([folder / "kmeans"], tmp_path / "mine.html")
+
+
+def test_damaged_items_are_named(folder: Path, tmp_path: Path) -> None:
+    items = tmp_path / "items.parquet"
+    texts = pa.table({"what": [f"text {i}" for i in range(260)]})
+    pq.write_table(texts, items, write_page_checksum=True, use_dictionary=False)
+    content = bytearray(items.read_bytes())
+    content[400] ^= 1
+    items.write_bytes(content)
+    with pytest.raises(StoreError, match=f"the items {items} are damaged"):
+        scrlm_dask.write_report([folder / "scrlm"], tmp_path / "r.html", items=items)
+
+
+def test_a_run_without_clusters_has_a_report(folder: Path, tmp_path: Path) -> None:
+    fit = scrlm_dask.FitConfig(rho=1e-6, preprocess="none", n_candidates=50)
+    with pytest.warns(scrlm_dask.ScrlmWarning, match="no cluster"):
+        scrlm_dask.fit(folder / "x.zarr", fit, out=tmp_path / "none")
+    page = Path(scrlm_dask.write_report([tmp_path / "none"]).page).read_text()
+    assert "SCRLM found 0 clusters" in page
+    assert "no cluster found" in page  # the warning stands in it
+
+
+def test_nearest_rows_merge_like_the_whole() -> None:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(-1, 4, 500).astype(np.int32)
+    distances = rng.integers(0, 20, 500).astype(np.float32)  # many ties
+    rows = np.arange(500)
+    whole = prototypes(labels, distances, rows, 5)
+    halves = [
+        prototypes(labels[s], distances[s], rows[s], 5) for s in (slice(250), slice(250, 500))
+    ]
+    merged = merge_prototypes(halves[1], halves[0], 5)
+    assert np.array_equal(merged.rows, whole.rows)
+    for cluster in range(4):
+        mine = sorted((distances[r], r) for r in rows if labels[r] == cluster)[:5]
+        assert whole.of(cluster).tolist() == [r for _, r in mine]
+    assert -1 not in whole.clusters
+
+
+def test_nearest_pairs_are_the_nearest() -> None:
+    points = np.random.default_rng(2).normal(size=(600, 3)) + 1e4
+    distances = np.linalg.norm(points[:, None] - points[None], axis=2)
+    first, second = np.triu_indices(600, 1)
+    order = np.argsort(distances[first, second])[:7]
+    found = nearest_pairs(points, 7)
+    assert np.array_equal(found.first, first[order])
+    assert np.array_equal(found.second, second[order])
+    assert np.allclose(found.distances, distances[first, second][order])
+
+
+def test_a_map_keeps_a_plane_as_it_is() -> None:
+    flat = np.random.default_rng(3).normal(size=(12, 2)) * [5.0, 1.0]
+    points = np.concatenate([flat, np.zeros((12, 3))], axis=1)
+    found = plane_map(points)
+    assert found is not None
+    assert found.method.startswith("PCA, 100%")
+    apart = np.linalg.norm(found.xy[:, None] - found.xy[None], axis=2)
+    assert np.allclose(apart, np.linalg.norm(flat[:, None] - flat[None], axis=2), atol=1e-4)
+
+
+@needs_browser
+def test_a_browser_shows_it_and_prints_it(folder: Path, tmp_path: Path) -> None:
+    items = folder / "pictures.npy"
+    np.save(items, np.load(folder / "x.npy").reshape(-1, SIDE, SIDE))
+    runs = [folder / "scrlm", folder / "kmeans"]
+    done = scrlm_dask.write_report(runs, tmp_path / "r.html", items=items)
+    with browsing(tmp_path) as page:
+        page.open(f"file://{done.page}")
+        broken = "[...document.images].filter(i => !i.complete || !i.naturalWidth).length"
+        assert page.ask(broken) == 0
+        assert page.ask("document.images.length") > 40
+        wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        assert page.ask(wide)  # on a laptop nothing hangs over the side
+        assert "SCRLM found 4 clusters" in page.text()
+        page.screenshot(tmp_path / "report.png")
+        assert page.pdf().startswith(b"%PDF")
+        assert page.complaints == []
+        assert {url.split(":")[0] for url in page.requested} <= {"file", "data"}

@@ -1,0 +1,282 @@
+"""The labels store, and the truth in its two forms."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from numpy.typing import NDArray
+from scrlm_dask.pipeline.fit.fit import fit
+
+from scrlm_dask.config import FitConfig
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.kernels.distances.assignment import Assignment
+from scrlm_dask.pipeline.evaluate import evaluate_run
+from scrlm_dask.storage.arrays import StoredArray, read_rows
+from scrlm_dask.storage.feature_store import mark_complete
+from scrlm_dask.storage.label_store import (
+    create_labels_store,
+    is_labels_store,
+    labelled_features,
+    open_labels,
+    open_truth,
+    write_labels_block,
+)
+from scrlm_dask.storage.npy_files import NpyColumn
+
+# 5 rows: three at a cluster, one far from both, one at the border of the two. Distances 0, 3, 4, 12
+# and 5, second ones 5, 5, 5, 13 and 5.
+ASSIGNED = Assignment(
+    labels=np.array([0, 0, 1, -1, 0], np.int32),
+    sq_distances=np.array([0.0, 9.0, 16.0, 144.0, 25.0]),
+    second_sq_distances=np.array([25.0, 25.0, 25.0, 169.0, 25.0]),
+)
+
+
+def rows_of(assigned: Assignment, start: int, stop: int) -> Assignment:
+    return Assignment(
+        assigned.labels[start:stop],
+        assigned.sq_distances[start:stop],
+        assigned.second_sq_distances[start:stop],
+    )
+
+
+def finished_store(path: Path) -> str:
+    url = create_labels_store(path, 5, 2, margins=True).url
+    for start in (4, 0, 2):  # blocks finish in any order
+        write_labels_block(url, start, rows_of(ASSIGNED, start, start + 2))
+    mark_complete(url)
+    return url
+
+
+def array_in(path: Path, values: NDArray[Any], **options: Any) -> None:
+    options = {"shape": values.shape, "chunks": values.shape, "dtype": values.dtype, **options}
+    zarr.create_array(str(path), config={"write_empty_chunks": True}, **options)[...] = values
+
+
+# --- the store ---------------------------------------------------------------------------------
+
+
+def test_layout(tmp_path: Path) -> None:
+    url = create_labels_store(tmp_path / "labels.zarr", 5, 2, margins=True).url
+    assert url == f"{tmp_path}/labels.zarr"
+    group = zarr.open_group(url, mode="r")
+    assert sorted(group.array_keys()) == ["distances", "labels", "margins"]
+    assert dict(group.attrs) == {"scrlm": "labels", "complete": False}
+    for name, dtype in (("labels", "int32"), ("distances", "float32"), ("margins", "float32")):
+        array = group[name]
+        assert isinstance(array, zarr.Array)
+        assert (array.dtype, array.shape, array.chunks) == (np.dtype(dtype), (5,), (2,)), name
+        assert [c["name"] for c in array.metadata.to_dict()["codecs"]] == ["bytes", "crc32c"]
+        # neither a label nor a distance that a row could have
+        assert array.fill_value == -2 if name == "labels" else np.isnan(array.fill_value)
+
+
+def test_what_is_written_is_what_was_assigned(tmp_path: Path) -> None:
+    group = zarr.open_group(finished_store(tmp_path / "l"), mode="r")
+    found = {name: array[...].tolist() for name, array in group.arrays()}
+    assert found == {
+        "labels": [0, 0, 1, -1, 0],
+        "distances": [0.0, 3.0, 4.0, 12.0, 5.0],
+        "margins": [5.0, 2.0, 1.0, 1.0, 0.0],
+    }
+
+
+def test_rows_of_a_model_without_clusters_are_infinitely_far(tmp_path: Path) -> None:
+    url = create_labels_store(tmp_path / "l", 2, 2, margins=True).url
+    nothing = np.full(2, np.inf)
+    write_labels_block(url, 0, Assignment(np.full(2, -1, np.int32), nothing, nothing))
+    mark_complete(url)
+    assert read_rows(open_labels(url, "the labels"), 0, 2, "it").tolist() == [-1, -1]
+    group = zarr.open_group(url, mode="r")
+    for name in ("distances", "margins"):
+        assert group[name][...].tolist() == [np.inf, np.inf]  # type: ignore[union-attr,index]
+
+
+def test_a_finished_store_is_opened(tmp_path: Path) -> None:
+    stored = open_labels(finished_store(tmp_path / "l"), "the labels")
+    assert (stored.url, stored.shape, stored.chunks) == (f"{tmp_path}/l/labels", (5,), (2,))
+    assert read_rows(stored, 1, 4, "the labels").tolist() == [0, 1, -1]
+
+
+def test_an_unfinished_store_is_refused(tmp_path: Path) -> None:
+    url = finished_store(tmp_path / "l")
+    zarr.open_group(url, mode="r+").attrs["complete"] = False
+    with pytest.raises(StoreError, match=rf"the labels {tmp_path}/l is unfinished; run the comm"):
+        open_labels(url, "the labels")
+
+
+def test_a_block_that_was_never_written_is_missing(tmp_path: Path) -> None:
+    url = create_labels_store(tmp_path / "l", 5, 2, margins=True).url
+    write_labels_block(url, 0, rows_of(ASSIGNED, 0, 2))
+    write_labels_block(url, 4, rows_of(ASSIGNED, 4, 5))
+    mark_complete(url)
+    with pytest.raises(StoreError, match=r"first is c/1 \(from row 2 on\); they would read as -2"):
+        open_labels(url, "the labels")
+
+
+def test_a_group_without_labels_is_refused(tmp_path: Path) -> None:
+    zarr.create_group(str(tmp_path / "g"))
+    with pytest.raises(StoreError, match=rf"{tmp_path}/g holds no array called 'labels'"):
+        open_labels(tmp_path / "g", "the truth")
+
+
+# --- the truth ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", ">i4", "uint64"])
+def test_truth_as_npy(tmp_path: Path, dtype: str) -> None:
+    np.save(tmp_path / "y.npy", np.array([3, 1, 2], dtype))
+    truth = open_truth(tmp_path / "y.npy")
+    assert isinstance(truth, NpyColumn)  # a path: nothing is read before it is compared
+    assert truth.shape == (3,)
+    assert truth.read(1, 3).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64"])
+def test_truth_as_zarr(tmp_path: Path, dtype: str) -> None:
+    array_in(tmp_path / "y", np.array([3, 1, 2], dtype), chunks=(2,))
+    truth = open_truth(tmp_path / "y")
+    assert isinstance(truth, StoredArray)
+    assert read_rows(truth, 0, 3, "the truth").tolist() == [3, 1, 2]
+
+
+def test_truth_as_the_labels_of_a_group(tmp_path: Path) -> None:
+    zarr.create_group(str(tmp_path / "g"))
+    array_in(tmp_path / "g/labels", np.array([3, 1, 2]))
+    truth = open_truth(tmp_path / "g")
+    assert isinstance(truth, StoredArray)
+    assert truth.url == f"{tmp_path}/g/labels"
+
+
+def test_a_chunk_missing_from_the_truth_is_noticed(tmp_path: Path) -> None:
+    array_in(tmp_path / "y", np.array([3, 1, 2]), chunks=(2,))
+    (tmp_path / "y/c/1").unlink()
+    with pytest.raises(StoreError, match=r"the truth .*/y are missing, the first is c/1 \(from ro"):
+        open_truth(tmp_path / "y")
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (np.array([[0, 1], [1, 0]]), "(2, 2)"),
+        (np.array(3), "()"),
+        (np.array([0.0, 1.0]), "float64"),
+        (np.array([True, False]), "bool"),
+        (np.array([1 + 0j]), "complex128"),
+    ],
+    ids=["2-D", "0-D", "float", "bool", "complex"],
+)
+@pytest.mark.parametrize("form", ["npy", "zarr"])
+def test_what_is_not_one_integer_a_row_is_refused(
+    tmp_path: Path, values: NDArray[Any], found: str, form: str
+) -> None:
+    path = tmp_path / f"y.{form}"
+    if form == "npy":
+        np.save(path, values)
+    else:
+        array_in(path, values)
+    with pytest.raises(InputError) as caught:
+        open_truth(path)
+    for word in (f"the truth {path}", found, "labels are one integer a row"):
+        assert word in str(caught.value)
+
+
+def test_the_truth_inside_a_features_store_is_checked_like_any_other(tmp_path: Path) -> None:
+    # as integers 0.2 and 0.9 would be one class, and the scores would be wrong without a word
+    x = np.repeat(np.array([[0.0] * 4, [9.0] * 4], np.float32), 10, axis=0)
+    zarr.create_group(str(tmp_path / "x.zarr"))
+    array_in(tmp_path / "x.zarr/features", x)
+    array_in(tmp_path / "x.zarr/labels", np.repeat([0.2, 0.9], 10))
+    fit(tmp_path / "x.zarr", FitConfig(rho=0.5, preprocess="none"), out=tmp_path / "run")
+    with pytest.raises(InputError, match=r"x\.zarr/labels .*float64; labels are one integer a row"):
+        evaluate_run(tmp_path / "run")
+
+
+class Unpickled:
+    """Leaves a trace if somebody unpickles it."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.trace,)
+
+
+def test_a_pickle_in_a_npy_file_is_refused_and_never_run(tmp_path: Path) -> None:
+    values = np.array([Unpickled(tmp_path / "trace"), None], object)
+    np.save(tmp_path / "y.npy", values, allow_pickle=True)
+    with pytest.raises(StoreError, match=rf"the truth {tmp_path}/y.npy cannot be read as \.npy"):
+        open_truth(tmp_path / "y.npy")
+    assert not (tmp_path / "trace").exists()
+    np.load(tmp_path / "y.npy", allow_pickle=True)
+    assert (tmp_path / "trace").exists()  # it would have been
+
+
+def test_a_bare_pickle_called_npy_is_refused_and_never_run(tmp_path: Path) -> None:
+    (tmp_path / "y.npy").write_bytes(pickle.dumps(Unpickled(tmp_path / "trace")))
+    with pytest.raises(StoreError, match=r"cannot be read as \.npy"):
+        open_truth(tmp_path / "y.npy")
+    assert not (tmp_path / "trace").exists()
+
+
+def test_it_says_whose_labels_it_has(tmp_path: Path) -> None:
+    for features in (None, "/data/x.zarr"):
+        url = create_labels_store(tmp_path / str(features is None), 5, 2, True, features)
+        assert is_labels_store(url)
+        assert labelled_features(url) == features
+    zarr.create_group(tmp_path / "g")
+    assert not is_labels_store(tmp_path / "g")
+    assert not is_labels_store(tmp_path / "nowhere")
+
+
+def whole(path: Path) -> bytes:
+    np.save(path, np.arange(1000))
+    return path.read_bytes()
+
+
+def text(path: Path) -> bytes:
+    return b"0\n1\n1\n"
+
+
+def truncated(path: Path) -> bytes:
+    return whole(path)[:-1]
+
+
+def truncated_header(path: Path) -> bytes:
+    return whole(path)[:40]
+
+
+def promising_more_than_there_is(path: Path) -> bytes:
+    return whole(path).replace(b"(1000,)", b"(9999,)")
+
+
+def empty(path: Path) -> bytes:
+    return b""
+
+
+def renamed_npz(path: Path) -> bytes:
+    with path.open("wb") as file:
+        np.savez(file, labels=np.arange(3))
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [text, truncated, truncated_header, promising_more_than_there_is, empty, renamed_npz],
+)
+def test_what_is_no_npy_file_is_refused(tmp_path: Path, content: Any) -> None:
+    path = tmp_path / "y.npy"
+    path.write_bytes(content(path))
+    with pytest.raises(StoreError, match=rf"the truth {path} cannot be read as \.npy"):
+        open_truth(path)
+
+
+def test_a_truth_that_does_not_exist(tmp_path: Path) -> None:
+    for name in ("y.npy", "y.zarr"):
+        with pytest.raises(StoreError, match=f"the truth {tmp_path}/{name}"):
+            open_truth(tmp_path / name)
