@@ -72,45 +72,46 @@ _FEW_NAMED = 5
 
 def open_features_store(path: Place) -> StoredArray:
     """Find the features and check that they can be used."""
-    url = locate(path)
-    node = open_node(url, "the features store")
-    array = features_in(node, url)
+    location = locate(path)
+    node = open_node(location, "the features store")
+    array = features_in(node, location)
     if isinstance(node, zarr.Array):
-        return checked_features(array, url)
-    _check_finished(node, url)
-    return checked_features(array, url / FEATURES)
+        return checked_features(array, location)
+    _check_finished(node, location)
+    return checked_features(array, location / FEATURES)
 
 
-def features_in(node: zarr.Array[Any] | zarr.Group, url: Location) -> zarr.Array[Any]:
+def features_in(node: zarr.Array[Any] | zarr.Group, location: Location) -> zarr.Array[Any]:
     """The array itself, or the one called `features` in a group."""
     if isinstance(node, zarr.Array):
         return node
-    array = child(node, url, FEATURES)
+    array = child(node, location, FEATURES)
     if not isinstance(array, zarr.Array):
         with warnings.catch_warnings(action="ignore"):  # Zarr's, of what is no array either
             found = ", ".join(sorted(node)) or "nothing"
         raise StoreError(
-            f"the group {url} holds no array called {FEATURES!r} (it holds {found}); "
+            f"the group {location} holds no array called {FEATURES!r} (it holds {found}); "
             "give the path of the array itself"
         )
     return array
 
 
-def _check_finished(group: zarr.Group, url: Location) -> None:
+def _check_finished(group: zarr.Group, location: Location) -> None:
     """Refuse a store whose writer did not come to its end, and say what is missing of it."""
     manifest = manifest_in(group)
-    missing = missing_blocks(url) if manifest is not None else []
+    missing = missing_blocks(location) if manifest is not None else []
     if group.attrs.get("complete", True) is True and not missing:
         return
     if manifest is None or not missing:
         raise StoreError(
-            f"the features store {url} is unfinished: whoever wrote it was stopped; write it again"
+            f"the features store {location} is unfinished: whoever wrote it was stopped; write it "
+            "again"
         )
     named = ", ".join(str(block) for block in missing[:_FEW_NAMED])
     more = ", ..." if len(missing) > _FEW_NAMED else ""
     raise StoreError(
-        f"the features store {url} is unfinished: {len(missing)} of {manifest.n_blocks} blocks are "
-        f"missing ({named}{more}); write it again"
+        f"the features store {location} is unfinished: {len(missing)} of {manifest.n_blocks} blocks "
+        f"are missing ({named}{more}); write it again"
     )
 
 
@@ -122,11 +123,11 @@ def has_truth(path: Place) -> bool:
 
 def open_ids(path: Place) -> StoredArray | None:
     """What the rows of a store are called, if it says so."""
-    url = locate(path)
-    node = open_node(url, "the features store")
+    location = locate(path)
+    node = open_node(location, "the features store")
     if not isinstance(node, zarr.Group) or IDS not in node:
         return None
-    return describe(member(node, url, IDS), url / IDS)
+    return describe(member(node, location, IDS), location / IDS)
 
 
 def read_encoded(path: Place) -> dict[str, Any] | None:
@@ -149,8 +150,8 @@ def is_shuffled(path: Place) -> bool:
     return manifest is not None and manifest.request.get("ingest", {}).get("shuffle") is True
 
 
-def checked_features(array: zarr.Array[Any], url: Place | None = None) -> StoredArray:
-    stored = describe(array, url)
+def checked_features(array: zarr.Array[Any], location: Place | None = None) -> StoredArray:
+    stored = describe(array, location)
     check_features_like(stored.shape, stored.dtype, f"the features store {stored.url}")
     check_complete(stored, array, "the features store")
     return stored
@@ -207,19 +208,19 @@ def create_features_store(
             f"features of {manifest.dtype} with ids of {ids} cannot be written; features are "
             f"{' or '.join(STORED_DTYPES)}, ids {' or '.join(IDS_DTYPES)}"
         )
-    url = locate(path)
+    location = locate(path)
     given = attributes or {}
-    create_group(url, {**given, KIND: FEATURES_KIND, "complete": False})
+    create_group(location, {**given, KIND: FEATURES_KIND, "complete": False})
     n_rows, n_features, rows = manifest.n_rows, manifest.n_features, manifest.block_rows
     shape, chunks = (n_rows, n_features), (rows, n_features)
-    create_array(url / FEATURES, shape, chunks, manifest.dtype, np.nan)
+    create_array(location / FEATURES, shape, chunks, manifest.dtype, np.nan)
     if labels:
-        create_array(url / LABELS, (n_rows,), (rows,), "int32", MISSING_LABEL)
+        create_array(location / LABELS, (n_rows,), (rows,), "int32", MISSING_LABEL)
     if ids is not None:
-        create_array(url / IDS, (n_rows,), (rows,), ids, "" if ids == "str" else 0)
+        create_array(location / IDS, (n_rows,), (rows,), ids, "" if ids == "str" else 0)
     # last: a group with a manifest has all its arrays
-    create_manifest(url, manifest)
-    return url
+    create_manifest(location, manifest)
+    return location
 
 
 def write_features_block(
@@ -230,35 +231,37 @@ def write_features_block(
     ids: NDArray[Any] | None = None,
 ) -> None:
     """Write the block that begins with row `start`, then its digest, which says that it is done."""
-    url = locate(path)
+    location = locate(path)
     given = {FEATURES: features, LABELS: labels, IDS: ids}
     arrays = {name: values for name, values in given.items() if values is not None}
-    group = open_node(url, "the features store")
+    group = open_node(location, "the features store")
     assert isinstance(group, zarr.Group)
     for name, values in arrays.items():
-        if values.dtype != member(group, url, name).dtype:
+        if values.dtype != member(group, location, name).dtype:
             # Zarr would convert in silence, and the digest is of what is stored
-            raise InputError(f"{name} of {values.dtype} do not go into {url}: convert them first")
-        write_rows(url / name, start, values)
-    block_rows = member(group, url, FEATURES).chunks[0]
-    write_digest(url, start // block_rows, *arrays.values())
+            raise InputError(
+                f"{name} of {values.dtype} do not go into {location}: convert them first"
+            )
+        write_rows(location / name, start, values)
+    block_rows = member(group, location, FEATURES).chunks[0]
+    write_digest(location, start // block_rows, *arrays.values())
 
 
 def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]:
     """Rows start..stop-1 of all that a digest covers: features, and labels and ids if present."""
-    url = locate(path)
-    group = open_node(url, "the features store")
+    location = locate(path)
+    group = open_node(location, "the features store")
     assert isinstance(group, zarr.Group)
     names = [name for name in (FEATURES, LABELS, IDS) if name in group]
-    arrays = [describe(member(group, url, name), url / name) for name in names]
+    arrays = [describe(member(group, location, name), location / name) for name in names]
     return tuple(read_rows(array, start, stop, "the features store") for array in arrays)
 
 
 def mark_complete(path: Place) -> None:
     """The last write: readers refuse a store without it."""
-    url = locate(path)
-    with reaching(url):
-        group = zarr.open_group(url.store(), mode="r+", zarr_format=OUR_FORMAT)
+    location = locate(path)
+    with reaching(location):
+        group = zarr.open_group(location.store(), mode="r+", zarr_format=OUR_FORMAT)
         group.attrs["complete"] = True
 
 
@@ -301,35 +304,35 @@ DROPPED = "dropped"  # numbers of the rows of the source that were left out; as 
 SHUFFLE = ".shuffle"  # folder of the runs of a shuffle, removed at the end
 
 
-def unfinished_manifest(url: Location) -> Manifest | None:
+def unfinished_manifest(location: Location) -> Manifest | None:
     """The manifest of the store at `url`, if it was begun and is not complete."""
-    return read_manifest(url) if says_unfinished(url) else None
+    return read_manifest(location) if says_unfinished(location) else None
 
 
-def says_unfinished(url: Location) -> bool:
+def says_unfinished(location: Location) -> bool:
     """Whether a features store of ours is there that says it is not complete."""
-    if not (url / "zarr.json").is_file():
+    if not (location / "zarr.json").is_file():
         return False
     try:
-        attributes = open_node(url, "the output").attrs
+        attributes = open_node(location, "the output").attrs
     except StoreError:
         return False
     return attributes.get(KIND) == FEATURES_KIND and attributes.get("complete") is False
 
 
-def read_label_names(url: Location) -> tuple[str, ...] | None:
+def read_label_names(location: Location) -> tuple[str, ...] | None:
     """The texts that the store's labels stand for, if they do."""
-    names: Any = open_node(url, "the features store").attrs.get(LABEL_NAMES)
+    names: Any = open_node(location, "the features store").attrs.get(LABEL_NAMES)
     return None if names is None else tuple(str(name) for name in names)
 
 
-def read_dropped(url: Location) -> NDArray[np.int64] | None:
+def read_dropped(location: Location) -> NDArray[np.int64] | None:
     """Numbers of the rows that were left out; None if the writer was stopped before they stood."""
-    group = open_node(url, "the features store")
+    group = open_node(location, "the features store")
     assert isinstance(group, zarr.Group)
     if group.attrs.get(DROPPED) == 0:
         return np.empty(0, np.int64)
     if DROPPED not in group:
         return None
-    found = read_member(group, url, DROPPED, "the features store")
+    found = read_member(group, location, DROPPED, "the features store")
     return found.astype(np.int64, copy=False) if len(found) == group.attrs.get(DROPPED) else None

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError, UnreachableError
-from scrlm_dask.kernels.distances.assignment import Assignment
 from scrlm_dask.storage.arrays import (
     StoredArray,
     check_complete,
@@ -30,6 +29,9 @@ from scrlm_dask.storage.npy_files import NpyColumn, open_npy
 from scrlm_dask.storage.outputs import KIND, LABELS_KIND, discard
 from scrlm_dask.storage.run_directory import RunDirectory
 
+if TYPE_CHECKING:
+    from scrlm_dask.kernels.distances.assignment import Assignment
+
 DISTANCES, MARGINS = "distances", "margins"
 
 
@@ -45,43 +47,45 @@ def create_labels_store(
 
     It says whose labels they are (`features`, a path) where no record of a run does.
     """
-    url = locate(path)
+    location = locate(path)
     source = {} if features is None else {FEATURES: features}
-    create_group(url, {KIND: LABELS_KIND, **source, "complete": False})
-    create_array(url / LABELS, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
+    create_group(location, {KIND: LABELS_KIND, **source, "complete": False})
+    create_array(location / LABELS, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
     if distances:
-        create_array(url / DISTANCES, (n_rows,), (block_rows,), "float32", np.nan)
+        create_array(location / DISTANCES, (n_rows,), (block_rows,), "float32", np.nan)
     if margins:
-        create_array(url / MARGINS, (n_rows,), (block_rows,), "float32", np.nan)
-    return url
+        create_array(location / MARGINS, (n_rows,), (block_rows,), "float32", np.nan)
+    return location
 
 
 def write_labels_block(path: Place, start: int, assigned: Assignment) -> None:
-    url = locate(path)
-    write_rows(url / LABELS, start, assigned.labels)
-    write_rows(url / DISTANCES, start, assigned.distances)
+    location = locate(path)
+    write_rows(location / LABELS, start, assigned.labels)
+    write_rows(location / DISTANCES, start, assigned.distances)
     if assigned.margins is not None:
-        write_rows(url / MARGINS, start, assigned.margins)
+        write_rows(location / MARGINS, start, assigned.margins)
 
 
 def read_labels_block(
     path: Place, start: int, stop: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Labels and distances of the rows start..stop-1."""
-    url = locate(path)
-    group = _open_group(url)
-    stored = [describe(member(group, url, name), url / name) for name in (LABELS, DISTANCES)]
+    location = locate(path)
+    group = _open_group(location)
+    stored = [
+        describe(member(group, location, name), location / name) for name in (LABELS, DISTANCES)
+    ]
     labels, distances = (read_rows(array, start, stop, "the labels") for array in stored)
     return labels, distances
 
 
 def labels_complete(path: Place, start: int, stop: int) -> bool:
     """Whether the rows start..stop-1 of an unfinished labels store can all be read."""
-    url = locate(path)
+    location = locate(path)
     try:
-        group = _open_group(url)
+        group = _open_group(location)
         for name in _arrays_in(group):
-            stored = describe(member(group, url, name), url / name)
+            stored = describe(member(group, location, name), location / name)
             read_rows(stored, start, stop, "the labels")
     except UnreachableError:
         raise
@@ -92,34 +96,34 @@ def labels_complete(path: Place, start: int, stop: int) -> bool:
 
 def resume_labels_store(path: Place, n_rows: int, block_rows: int, margins: bool) -> Location:
     """The labels store of a run that was stopped; a new one if there is none that would do."""
-    url = locate(path)
+    location = locate(path)
     try:
-        group = _open_group(url)
+        group = _open_group(location)
         names = _arrays_in(group)
-        found = [member(group, url, name) for name in names]
+        found = [member(group, location, name) for name in names]
         fits = all(a.shape == (n_rows,) and a.chunks == (block_rows,) for a in found)
         if fits and (MARGINS in names) == margins:
-            _remove_halves(url)
-            return url
+            _remove_halves(location)
+            return location
     except UnreachableError:
         raise
     except StoreError:
         pass
-    discard(url)
-    return create_labels_store(url, n_rows, block_rows, margins)
+    discard(location)
+    return create_labels_store(location, n_rows, block_rows, margins)
 
 
-def _remove_halves(url: Location) -> None:
+def _remove_halves(location: Location) -> None:
     """Chunks that a process was killed in the middle of: Zarr writes beside, and renames."""
-    if not url.is_remote:  # object stores put whole objects
-        for half in Path(url.url).rglob("*.partial"):
+    if not location.is_remote:  # object stores put whole objects
+        for half in Path(location.url).rglob("*.partial"):
             half.unlink(missing_ok=True)
 
 
-def _open_group(url: Location) -> zarr.Group:
-    group = open_node(url, "the labels")
+def _open_group(location: Location) -> zarr.Group:
+    group = open_node(location, "the labels")
     if not isinstance(group, zarr.Group):
-        raise StoreError(f"the labels {url} are an array; a labels store is a group")
+        raise StoreError(f"the labels {location} are an array; a labels store is a group")
     return group
 
 
@@ -130,13 +134,13 @@ def _arrays_in(group: zarr.Group) -> list[str]:
 
 def open_labels(path: Place, what: str) -> StoredArray:
     """The 1-D integer array at `path`, or the one called `labels` in the group there."""
-    url = locate(path)
-    node = open_node(url, what)
+    location = locate(path)
+    node = open_node(location, what)
     if isinstance(node, zarr.Group):
         if node.attrs.get("complete", True) is not True:
-            raise StoreError(f"{what} {url} is unfinished; run the command again")
-        node, url = member(node, url, LABELS), url / LABELS
-    stored = describe(node, url)
+            raise StoreError(f"{what} {location} is unfinished; run the command again")
+        node, location = member(node, location, LABELS), location / LABELS
+    stored = describe(node, location)
     check_labels_like(stored.shape, stored.dtype, f"{what} {stored.url}")
     check_complete(stored, node, what)
     return stored
@@ -144,22 +148,22 @@ def open_labels(path: Place, what: str) -> StoredArray:
 
 def open_column(path: Place, name: str) -> StoredArray | None:
     """Distances or margins of a labels store; None if they were not stored."""
-    url = locate(path)
-    node = open_node(url, "the labels")
+    location = locate(path)
+    node = open_node(location, "the labels")
     if not isinstance(node, zarr.Group) or name not in node:
         return None
-    array = member(node, url, name)
-    stored = describe(array, url / name)
+    array = member(node, location, name)
+    stored = describe(array, location / name)
     check_complete(stored, array, f"the {name}")
     return stored
 
 
 def is_labels_store(path: Place) -> bool:
     """Whether what lies there was written as labels."""
-    url = locate(path)
-    if not (url / "zarr.json").is_file():
+    location = locate(path)
+    if not (location / "zarr.json").is_file():
         return False
-    return bool(open_node(url, "the labels").attrs.get(KIND) == LABELS_KIND)
+    return bool(open_node(location, "the labels").attrs.get(KIND) == LABELS_KIND)
 
 
 def labelled_features(path: Place) -> str | None:
@@ -170,11 +174,11 @@ def labelled_features(path: Place) -> str | None:
 
 def open_truth(path: Place) -> StoredArray | NpyColumn:
     """True labels: a .npy file (of which only the header is read) or a Zarr store."""
-    url = locate(path)
-    if not url.url.endswith(".npy"):
-        return open_labels(url, "the truth")
-    labels = open_npy(url, "the truth")
-    check_labels_like(labels.shape, labels.dtype, f"the truth {url}")
+    location = locate(path)
+    if not location.url.endswith(".npy"):
+        return open_labels(location, "the truth")
+    labels = open_npy(location, "the truth")
+    check_labels_like(labels.shape, labels.dtype, f"the truth {location}")
     return labels
 
 

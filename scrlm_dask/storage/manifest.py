@@ -64,12 +64,12 @@ class Manifest:
 
 def create_manifest(place: Place, manifest: Manifest) -> None:
     """Write the manifest into the group at `place`, with no block done yet."""
-    url = locate(place)
-    with reaching(url):
-        group = zarr.open_group(url.store(), mode="r+", zarr_format=OUR_FORMAT)
+    location = locate(place)
+    with reaching(location):
+        group = zarr.open_group(location.store(), mode="r+", zarr_format=OUR_FORMAT)
         group.attrs[MANIFEST] = {"format": FORMAT, **asdict(manifest)}
     shape = (manifest.n_blocks, _DIGEST_BYTES)
-    create_array(url / DIGESTS, shape, (1, _DIGEST_BYTES), "uint8", 0)
+    create_array(location / DIGESTS, shape, (1, _DIGEST_BYTES), "uint8", 0)
 
 
 def read_manifest(place: Place) -> Manifest | None:
@@ -125,31 +125,36 @@ def write_digest(place: Place, block: int, *arrays: NDArray[Any]) -> None:
 
 def missing_blocks(place: Place) -> list[int]:
     """Numbers of the blocks that have no digest, rising: they are still to be written."""
-    url = locate(place)
-    return [chunk.row for chunk in missing_chunks(url / DIGESTS, _digests(url))]
+    location = locate(place)
+    return [chunk.row for chunk in missing_chunks(location / DIGESTS, _digests(location))]
 
 
 def check_digest(place: Place, block: int, *arrays: NDArray[Any]) -> None:
     """Refuse a block whose arrays, as they were read, are not those that were written."""
-    url = locate(place)
-    manifest = read_manifest(url)
+    location = locate(place)
+    manifest = read_manifest(location)
     if manifest is None:
-        raise StoreError(f"the features store {url} has no manifest to check its blocks against")
-    stored = describe(_digests(url), url / DIGESTS)
+        raise StoreError(
+            f"the features store {location} has no manifest to check its blocks against"
+        )
+    stored = describe(_digests(location), location / DIGESTS)
     expected = read_rows(stored, block, block + 1, "the digests").tobytes()
     if digest_arrays(*arrays) != expected:
         rows = manifest.rows_of(block)
         raise StoreError(
-            f"block {block} (rows {rows.start} to {rows.stop - 1}) of the features store {url} is "
-            "not what was written: its digest differs; restore the files or write the store again"
+            f"block {block} (rows {rows.start} to {rows.stop - 1}) of the features store "
+            f"{location} is not what was written: its digest differs; restore the files or write "
+            "the store again"
         )
 
 
-def _digests(url: Location) -> zarr.Array[Any]:
-    node = open_node(url, "the features store")
+def _digests(location: Location) -> zarr.Array[Any]:
+    node = open_node(location, "the features store")
     if isinstance(node, zarr.Array):
-        raise StoreError(f"{url} is an array and has no manifest; give the group that holds it")
-    return member(node, url, DIGESTS)
+        raise StoreError(
+            f"{location} is an array and has no manifest; give the group that holds it"
+        )
+    return member(node, location, DIGESTS)
 
 
 def _text_bytes(array: NDArray[Any]) -> bytes:

@@ -42,7 +42,7 @@ _PACKAGES = ("scrlm-dask", "dask", "distributed", "zarr", "numpy", "numba", "sci
 
 def save_model(model: Model, path: Place) -> None:
     """Write the model to a new Zarr group at `path`."""
-    url = locate(path)
+    location = locate(path)
     attributes: dict[str, Any] = {
         KIND: MODEL_KIND,
         "format": FORMAT,
@@ -58,57 +58,60 @@ def save_model(model: Model, path: Place) -> None:
     }
     if isinstance(model.config, FitConfig):
         attributes |= {"rho": model.config.rho, "F": model.config.F}
-    create_group(url, attributes)
+    create_group(location, attributes)
     for name in _ARRAYS:
-        add_array(url / name, getattr(model, name))
+        add_array(location / name, getattr(model, name))
     if model.tree is not None:
         for name in _TREE:
-            add_array(url / f"tree_{name}", getattr(model.tree, name))
-    add_array(url / "shift", model.affine.shift)
-    add_array(url / "scale", model.affine.scale)
-    mark_complete(url)
+            add_array(location / f"tree_{name}", getattr(model.tree, name))
+    add_array(location / "shift", model.affine.shift)
+    add_array(location / "scale", model.affine.scale)
+    mark_complete(location)
 
 
 def load_model(path: Place, storage_options: Options | None = None) -> Model:
     """Load a model from a run directory or from its `model.zarr`; `storage_options` open URLs."""
-    url = locate(path, storage_options)
-    run = RunDirectory(url)
+    location = locate(path, storage_options)
+    run = RunDirectory(location)
     if run.looks_like_one():
         run.check_complete()
-        url = run.model
-    group = open_node(url, "the model")
+        location = run.model
+    group = open_node(location, "the model")
     if not isinstance(group, zarr.Group) or "format" not in group.attrs:
-        raise StoreError(f"{url} is not a model; give a run directory or its {MODEL}")
+        raise StoreError(f"{location} is not a model; give a run directory or its {MODEL}")
     try:
-        return _model_in(group, url)
+        return _model_in(group, location)
     except (KeyError, TypeError, InputError) as error:
         raise StoreError(
-            f"the model {url} was written by another version or changed by hand ({error!r}); "
+            f"the model {location} was written by another version or changed by hand ({error!r}); "
             "fit it again with this one"
         ) from error
 
 
-def _model_in(group: zarr.Group, url: Location) -> Model:
+def _model_in(group: zarr.Group, location: Location) -> Model:
     attributes: dict[str, Any] = dict(group.attrs)
     if attributes["format"] != FORMAT or attributes.get("complete") is not True:
         state = "unfinished" if attributes["format"] == FORMAT else "of another format"
         raise StoreError(
-            f"the model {url} is {state} (format {attributes['format']}, read here: {FORMAT}); "
-            "fit it again with this version"
+            f"the model {location} is {state} (format {attributes['format']}, read here: "
+            f"{FORMAT}); fit it again with this version"
         )
     arrays: dict[str, Any] = {
-        name: read_member(group, url, name, "the model") for name in (*_ARRAYS, "shift", "scale")
+        name: read_member(group, location, name, "the model")
+        for name in (*_ARRAYS, "shift", "scale")
     }
     affine = AffineMap(attributes["preprocess"], arrays.pop("shift"), arrays.pop("scale"))
     numbers = {name: attributes[name] for name in _NUMBERS}
     config = _CONFIGS[attributes["method"]](**attributes["config"])
-    return Model(**arrays, **numbers, affine=affine, config=config, tree=_tree_in(group, url))
+    return Model(**arrays, **numbers, affine=affine, config=config, tree=_tree_in(group, location))
 
 
-def _tree_in(group: zarr.Group, url: Location) -> MergeTree | None:
+def _tree_in(group: zarr.Group, location: Location) -> MergeTree | None:
     if "tree_leaves" not in group:
         return None
-    arrays: Any = {name: read_member(group, url, f"tree_{name}", "the model") for name in _TREE}
+    arrays: Any = {
+        name: read_member(group, location, f"tree_{name}", "the model") for name in _TREE
+    }
     return MergeTree(**arrays)
 
 

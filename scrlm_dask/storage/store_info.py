@@ -51,7 +51,7 @@ class Description:
     ids: str | None
 
     @property
-    def url(self) -> str:
+    def location(self) -> str:
         return self.location.url
 
     @property
@@ -68,20 +68,20 @@ class Description:
 
 def describe_store(path: Place) -> Description:
     """Look at the store without reading a row; unfinished ones are described, not refused."""
-    url = locate(path)
-    node = open_node(url, "the features store")
-    array = features_in(node, url)
-    stored = describe(array, url if array is node else url / FEATURES)
+    location = locate(path)
+    node = open_node(location, "the features store")
+    array = features_in(node, location)
+    stored = describe(array, location if array is node else location / FEATURES)
     check_features_like(stored.shape, stored.dtype, f"the features store {stored.url}")
     group = node if isinstance(node, zarr.Group) else None
     manifest = manifest_in(group) if group is not None else None
-    with reaching(url):
+    with reaching(location):
         filesystem, root = stored.location.filesystem()
         stored_bytes = int(filesystem.du(root))
     codecs = _codecs(array)
     complete: Any = group.attrs.get("complete") if group is not None else None
     return Description(
-        location=url,
+        location=location,
         features=stored,
         inner_chunks=tuple(array.chunks) if array.shards else None,
         zarr_format=array.metadata.zarr_format,
@@ -91,7 +91,7 @@ def describe_store(path: Place) -> Description:
         n_missing_chunks=len(missing_chunks(stored.location, array)),
         stored_bytes=stored_bytes,
         marked_complete=None if complete is None else complete is True,
-        missing_blocks=() if manifest is None else tuple(missing_blocks(url)),
+        missing_blocks=() if manifest is None else tuple(missing_blocks(location)),
         manifest=manifest,
         labels=_dtype_of(group, LABELS),
         label_names=_label_names(group),
@@ -148,15 +148,15 @@ def features_digest(place: Place) -> str:
 
     A store without a manifest is known by the features' files: their names, sizes and times.
     """
-    url = locate(place)
-    node = open_node(url, "the features store")
-    array = features_in(node, url)
+    location = locate(place)
+    node = open_node(location, "the features store")
+    array = features_in(node, location)
     digest = hashlib.sha256(json.dumps(array.metadata.to_dict(), default=str).encode())
     if isinstance(node, zarr.Group) and manifest_in(node) is not None:
-        stored = describe(member(node, url, DIGESTS), url / DIGESTS)
+        stored = describe(member(node, location, DIGESTS), location / DIGESTS)
         digest.update(read_rows(stored, 0, stored.shape[0], "the digests").tobytes())
     else:
-        digest.update(_mtimes(_features_url(node, url)))
+        digest.update(_mtimes(_features_url(node, location)))
     return digest.hexdigest()
 
 
@@ -165,13 +165,13 @@ def features_mtimes_digest(place: Place) -> str:
 
     A file that was restored has other traces and the same content, which the manifest knows.
     """
-    url = locate(place)
-    return files_digest(_features_url(open_node(url, "the features store"), url))
+    location = locate(place)
+    return files_digest(_features_url(open_node(location, "the features store"), location))
 
 
-def _features_url(node: zarr.Array[Any] | zarr.Group, url: Location) -> Location:
+def _features_url(node: zarr.Array[Any] | zarr.Group, location: Location) -> Location:
     """Where the array lies: labels and others that come and go beside it are no matter."""
-    return url / FEATURES if isinstance(node, zarr.Group) else url
+    return location / FEATURES if isinstance(node, zarr.Group) else location
 
 
 def files_digest(place: Place) -> str:
@@ -179,9 +179,9 @@ def files_digest(place: Place) -> str:
     return hashlib.sha256(_mtimes(locate(place))).hexdigest()
 
 
-def _mtimes(url: Location) -> bytes:
-    with reaching(url):
-        filesystem, root = url.filesystem()
+def _mtimes(location: Location) -> bytes:
+    with reaching(location):
+        filesystem, root = location.filesystem()
         found: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
     lines = []
     for name, info in sorted(found.items()):
