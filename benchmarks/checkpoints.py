@@ -18,11 +18,11 @@ from typing import Any
 
 import click
 import dask
-from scrlm_dask.pipeline.fit.fit import fit
 
 import scrlm_dask.engine.checkpointing as keeping
 from scrlm_dask.config import FitConfig, LloydConfig
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.fit import fit
 
 from .common import features_store, scratch
 

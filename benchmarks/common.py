@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from distributed import Client, get_client
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.synth.synth import synth
 
 from scrlm_dask.clusters.connect import connect
 from scrlm_dask.clusters.options import ClusterOptions
 from scrlm_dask.config import FitConfig, LloydConfig
 from scrlm_dask.events import PhaseFinished, PhaseStarted
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.storage.feature_store import TARGET_BLOCK_BYTES
 
 _RESIZE_SECONDS = 120

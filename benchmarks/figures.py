@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scrlm_dask.reporting.figures import BLUE, GREY, ORANGE, STYLE, check_plot
+from scrlm_dask.reporting.plots import BLUE, GREY, ORANGE, STYLE, check_plot
 
 from .report import Table, cell
 from .scaling import by_curve, exponent

@@ -22,9 +22,9 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from scrlm_cli.main import main as scrlm
-from scrlm_dask.pipeline.synth.synth import synth
 
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.storage.model_store import load_model
 
 from .common import scratch

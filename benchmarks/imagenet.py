@@ -17,11 +17,11 @@ from typing import Any
 import click
 import numpy as np
 import zarr
-from scrlm_dask.pipeline.fit.fit import fit
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.evaluate import Evaluation, evaluate_run
+from scrlm_dask.pipeline.fit import fit
 
 from .common import (
     Measured,

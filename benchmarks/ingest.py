@@ -19,9 +19,9 @@ from typing import Any
 import click
 import numpy as np
 from distributed import Client
-from scrlm_dask.pipeline.ingest.ingest import ingest
 
 from scrlm_dask.engine.threads import peak_memory
+from scrlm_dask.pipeline.ingest import ingest
 from scrlm_dask.pipeline.ingest_job import IngestConfig
 from scrlm_dask.storage.arrays import create_array, read_rows, write_rows
 from scrlm_dask.storage.feature_store import TARGET_BLOCK_BYTES, open_features_store

@@ -12,10 +12,10 @@ from typing import Any
 import click
 import numpy as np
 from distributed import Client
-from scrlm_dask.pipeline.kmeans.kmeans import kmeans
 
 from scrlm_dask.config import KMeansConfig
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.stores import open_features
 
 from .common import (

@@ -13,11 +13,11 @@ import sys
 from typing import Any
 
 import click
-from scrlm_dask.pipeline.kmeans.kmeans import kmeans
 
 from scrlm_dask.config import KMeansConfig
 from scrlm_dask.engine.threads import peak_memory
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.kmeans import kmeans
 
 from .common import features_store, plain_lloyd, scratch, spilled_bytes, workers
 

@@ -22,7 +22,6 @@ from typing import Any
 import click
 import numpy as np
 from numpy.typing import NDArray
-from scrlm_dask.pipeline.kmeans.kmeans import kmeans
 
 from scrlm_dask.config import KMeansConfig
 from scrlm_dask.engine.threads import cpu_seconds as process_cpu
@@ -31,6 +30,7 @@ from scrlm_dask.kernels.evaluation.metrics import contingency, scores
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.paper import baselines as peers
 from scrlm_dask.paper.baselines import available_methods
+from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.storage.label_store import open_labels
 
 from .common import (

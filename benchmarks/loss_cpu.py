@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 from distributed import Client
-from scrlm_dask.pipeline.fit.fit import fit
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.fit import fit
 
 from .common import (
     Measured,

@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 from distributed import Client
-from scrlm_dask.pipeline.fit.fit import fit
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.engine.threads import peak_memory
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.fit import fit
 
 from .common import features_store, scratch, spilled_bytes, workers
 

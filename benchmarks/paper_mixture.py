@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 import click
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.synth.synth import synth
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.evaluate import Evaluation, evaluate_run
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.synth import synth
 
 from .common import scratch, workers
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import click
 from distributed import get_client
-from scrlm_dask.pipeline.fit.fit import fit
 
 from scrlm_dask.clusters.connect import connect
 from scrlm_dask.clusters.local import available_cores
@@ -24,6 +23,7 @@ from scrlm_dask.clusters.options import ClusterOptions
 from scrlm_dask.config import FitConfig, LloydConfig
 from scrlm_dask.engine.threads import peak_memory
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.fit import fit
 
 from .common import cpu_seconds, features_store, scratch
 

@@ -19,12 +19,12 @@ from typing import Any
 import click
 import numpy as np
 from distributed import Client
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.kmeans.kmeans import kmeans
 
 from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.paper.datasets import fashion_store, mnist_store
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.stores import open_features
 
 from .common import features_store, measured_phases, phases_called, scratch, workers

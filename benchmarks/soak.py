@@ -22,12 +22,12 @@ from typing import Any
 import click
 import dask
 import psutil
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.synth.synth import synth
 
 from scrlm_dask.config import FitConfig, LloydConfig
 from scrlm_dask.events import BlockDone, Event
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.synth import synth
 
 from .common import scratch, workers
 

@@ -25,11 +25,11 @@ import click
 import dask
 from distributed import Client
 from scrlm_cli.terminal.console import Console
-from scrlm_dask.pipeline.fit.fit import fit
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.events import Listener, warn
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.fit import fit
 
 from .common import features_store, scratch, timed, workers
 

@@ -110,8 +110,8 @@ def _check_finished(group: zarr.Group, location: Location) -> None:
     named = ", ".join(str(block) for block in missing[:_FEW_NAMED])
     more = ", ..." if len(missing) > _FEW_NAMED else ""
     raise StoreError(
-        f"the features store {location} is unfinished: {len(missing)} of {manifest.n_blocks} blocks "
-        f"are missing ({named}{more}); write it again"
+        f"the features store {location} is unfinished: {len(missing)} of {manifest.n_blocks} "
+        f"blocks are missing ({named}{more}); write it again"
     )
 
 

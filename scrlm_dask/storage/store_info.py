@@ -51,7 +51,7 @@ class Description:
     ids: str | None
 
     @property
-    def location(self) -> str:
+    def url(self) -> str:
         return self.location.url
 
     @property
@@ -156,7 +156,7 @@ def features_digest(place: Place) -> str:
         stored = describe(member(node, location, DIGESTS), location / DIGESTS)
         digest.update(read_rows(stored, 0, stored.shape[0], "the digests").tobytes())
     else:
-        digest.update(_mtimes(_features_url(node, location)))
+        digest.update(_mtimes(_features_location(node, location)))
     return digest.hexdigest()
 
 
@@ -166,10 +166,10 @@ def features_mtimes_digest(place: Place) -> str:
     A file that was restored has other traces and the same content, which the manifest knows.
     """
     location = locate(place)
-    return files_digest(_features_url(open_node(location, "the features store"), location))
+    return files_digest(_features_location(open_node(location, "the features store"), location))
 
 
-def _features_url(node: zarr.Array[Any] | zarr.Group, location: Location) -> Location:
+def _features_location(node: zarr.Array[Any] | zarr.Group, location: Location) -> Location:
     """Where the array lies: labels and others that come and go beside it are no matter."""
     return location / FEATURES if isinstance(node, zarr.Group) else location
 

@@ -22,8 +22,6 @@ import numpy as np
 import psutil
 import pytest
 from distributed import Client, LocalCluster, default_client
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.kmeans.kmeans import kmeans
 
 from scrlm_dask.clusters import remote as remote_module
 from scrlm_dask.clusters.connect import connect
@@ -33,6 +31,8 @@ from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.engine.threads import process_report
 from scrlm_dask.engine.workers import current_client, process_reports
 from scrlm_dask.errors import ClusterError, InputError
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.kmeans import kmeans
 
 
 @pytest.fixture(autouse=True)

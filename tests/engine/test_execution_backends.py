@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import zarr
 from backends import BACKENDS, backend
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.synth.synth import synth
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.engine.threads import pinned_threads
@@ -30,6 +28,8 @@ from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.kernels.scrlm.extraction import extract_centers
 from scrlm_dask.kernels.scrlm.loss import loss_part, losses_of, merge_losses
 from scrlm_dask.kernels.scrlm.mixture import mixture_parameters
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.synth import synth
 
 ROWS, FEATURES, BLOCK = 6000, 48, 512
 CONFIG = FitConfig(rho=0.5, n_clusters=30, seed=2, prune=20)  # blocks are too small to try

@@ -19,8 +19,6 @@ import pytest
 import zarr
 from distributed import get_client
 from numpy.typing import NDArray
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.synth.synth import synth
 
 from scrlm_dask.clusters.connect import connect
 from scrlm_dask.clusters.options import ClusterOptions
@@ -33,6 +31,8 @@ from scrlm_dask.engine.read_ahead import compute_slot
 from scrlm_dask.engine.workers import WorkerMemory, run_on_all_workers, worker_memories
 from scrlm_dask.errors import InputError
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.planning.memory import kmeans_memory
 from scrlm_dask.settings import computing_threads, read_ahead
 

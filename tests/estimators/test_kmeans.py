@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import zarr
 from numpy.typing import NDArray
-from scrlm_dask.pipeline.kmeans.kmeans import kmeans
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
@@ -20,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import scrlm_dask
 from scrlm_dask import SCRLM, KMeans
 from scrlm_dask.config import LloydConfig
+from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.storage.model_store import load_model, save_model
 
 EXPECTED_FAILURES = {

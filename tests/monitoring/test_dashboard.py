@@ -323,7 +323,7 @@ def test_a_scheduler_without_the_package_says_so_and_works(tmp_path: Path) -> No
     )
     with (
         _scheduler(tmp_path / "without.json", str(blocked)) as without,
-        _scheduler(tmp_path / "with.json", "scrlm_dask.monitoring.preload") as ours,
+        _scheduler(tmp_path / "with.json", "scrlm_dask.preload") as ours,
     ):
         said: list[Event] = []
         with Client(without, set_as_default=False) as client:

@@ -9,12 +9,12 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from scrlm_dask.pipeline.kmeans.kmeans import kmeans
 
 from scrlm_dask.config import KMeansConfig, LloydConfig
 from scrlm_dask.engine.block_layout import Layout
 from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.kernels.distances.pruning import Pruned, along_axes
+from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.stores import open_features, write_features
 from scrlm_dask.planning.memory import EVEN_SHARE, kmeans_memory
 from scrlm_dask.planning.persist import HELD_AXES, KEPT_SHARE, choose_placement

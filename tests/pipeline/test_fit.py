@@ -15,8 +15,6 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from oracle import is_clear, naive_scrlm
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.predict.predict import predict
 
 import scrlm_dask
 from scrlm_dask.config import FitConfig
@@ -25,6 +23,8 @@ from scrlm_dask.kernels.distances.points import squared_radius
 from scrlm_dask.kernels.distances.preprocessing import PREPROCESS_KINDS
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.runs.lifecycle import Fit
 
 

@@ -11,10 +11,6 @@ import pytest
 import zarr
 from click.testing import CliRunner
 from scrlm_cli.main import main
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.kmeans.kmeans import kmeans
-from scrlm_dask.pipeline.predict.predict import predict
-from scrlm_dask.pipeline.synth.synth import synth
 
 from scrlm_dask import SCRLM, KMeans
 from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
@@ -26,6 +22,10 @@ from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.passes.loss import loss_pass
 from scrlm_dask.passes.survey import candidates_from, survey_pass
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.kmeans import kmeans
+from scrlm_dask.pipeline.predict import predict
+from scrlm_dask.pipeline.synth import synth
 
 ROWS, FEATURES, CLUSTERS = 4000, 96, 80
 

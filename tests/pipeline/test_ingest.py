@@ -19,10 +19,10 @@ from backends import backend
 from formats import WRITERS, columns_of, write_csv
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scrlm_dask.pipeline.ingest.ingest import check_ingest, ingest
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Note
+from scrlm_dask.pipeline.ingest import check_ingest, ingest
 from scrlm_dask.pipeline.ingest_job import IngestConfig
 from scrlm_dask.sources.registry import SourceOptions
 from scrlm_dask.storage.arrays import read_rows

@@ -15,12 +15,6 @@ import pytest
 import zarr
 from backends import BACKENDS, backend
 from numpy.typing import NDArray
-from scrlm_dask.kernels.statistics.row_statistics.row_statistics import (
-    Statistics,
-    finish_statistics,
-    merge_statistics,
-    statistics_part,
-)
 
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.engine.tree_reduce import FAN_IN
@@ -28,6 +22,12 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import BlockDone
 from scrlm_dask.kernels.distances.points import radius
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
+from scrlm_dask.kernels.statistics.row_statistics import (
+    Statistics,
+    finish_statistics,
+    merge_statistics,
+    statistics_part,
+)
 from scrlm_dask.pipeline.inspect import inspect_rows, verify_store
 from scrlm_dask.pipeline.stores import write_features
 

@@ -18,14 +18,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lloyd_oracle import naive_lloyd, naive_step
 from numpy.typing import NDArray
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.kmeans.kmeans import kmeans
-from scrlm_dask.pipeline.predict.predict import predict
 
 import scrlm_dask
 from scrlm_dask.config import FitConfig, Init, KMeansConfig, LloydConfig
 from scrlm_dask.events import BlockDone, IterationDone, Note, PhaseFinished
 from scrlm_dask.kernels.kmeans.init import ROUNDS
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.kmeans import kmeans
+from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.runs.lifecycle import Fit
 
 WAYS: tuple[Init, ...] = ("scrlm", "k-means++", "k-means||", "random")

@@ -12,9 +12,6 @@ import dask.array as da
 import numpy as np
 import pytest
 from backends import BACKENDS, backend
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.kmeans.kmeans import kmeans
-from scrlm_dask.pipeline.synth.synth import synth
 
 import scrlm_dask
 from scrlm_dask.config import FitConfig, Init, KMeansConfig, LloydConfig
@@ -23,6 +20,9 @@ from scrlm_dask.engine.features import as_features
 from scrlm_dask.engine.workers import worker_memories
 from scrlm_dask.events import BlockDone, IterationDone, Note, PhaseFinished, PhaseStarted
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.kmeans import kmeans
+from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.planning.memory import kmeans_memory
 from scrlm_dask.planning.persist import place_features
 from scrlm_dask.runs.lifecycle import Fit

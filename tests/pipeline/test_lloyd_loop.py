@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from lloyd_oracle import naive_step
 from numpy.typing import NDArray
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.kmeans.kmeans import kmeans
-from scrlm_dask.pipeline.predict.predict import predict
 
 import scrlm_dask
 from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
 from scrlm_dask.events import BlockDone
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.kmeans import kmeans
+from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.runs.lifecycle import Fit
 
 STRICT = LloydConfig(max_iter=30, tol=0.0, inertia_tol=0.0)

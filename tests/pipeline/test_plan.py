@@ -10,9 +10,6 @@ from pathlib import Path
 import dask.array as da
 import numpy as np
 import pytest
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.kmeans.kmeans import check_kmeans, kmeans
-from scrlm_dask.pipeline.synth.synth import synth
 
 from scrlm_dask import write_features
 from scrlm_dask.clusters.connect import connect
@@ -26,7 +23,10 @@ from scrlm_dask.events import Planned
 from scrlm_dask.kernels.distances.preprocessing import fit_map
 from scrlm_dask.kernels.distances.pruning import MOST_AXES, prepare_with_axes
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.kmeans import check_kmeans, kmeans
 from scrlm_dask.pipeline.plan import WorkerPool, make_plan, phase_seconds, plan_fit, worker_pool
+from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.planning.calibration import Calibration, Rate, ReadRate
 from scrlm_dask.planning.memory import (
     PROCESS_BYTES,

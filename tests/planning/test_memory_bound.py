@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.synth.synth import synth
 
 from scrlm_dask.clusters.connect import connect
 from scrlm_dask.clusters.options import ClusterOptions
 from scrlm_dask.config import FitConfig, LloydConfig
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.synth import synth
 
 pytestmark = pytest.mark.cluster
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.image import imread
-from scrlm_dask.kernels.statistics.row_statistics.row_statistics import (
+
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.kernels.statistics.row_statistics import (
     Statistics,
     finish_statistics,
     statistics_part,
 )
-
-from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.reporting.figures import check_plot, plot_statistics
+from scrlm_dask.reporting.plots import check_plot, plot_statistics
 
 ORANGE = np.array([0xD1, 0x49, 0x5B]) / 255
 

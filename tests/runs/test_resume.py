@@ -18,9 +18,6 @@ import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.kmeans.kmeans import kmeans
-from scrlm_dask.pipeline.synth.synth import synth
 
 from scrlm_dask import load_model
 from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
@@ -30,6 +27,9 @@ from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.errors import InputError, ScrlmWarning, StoreError
 from scrlm_dask.events import BlockDone
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.kmeans import kmeans
+from scrlm_dask.pipeline.synth import synth
 
 N_BLOCKS, BLOCK_ROWS = 40, 50
 ITERATE = LloydConfig(max_iter=3, tol=0.0, inertia_tol=0.0, persist="no")

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import zarr
 from numpy.typing import NDArray
-from scrlm_dask.pipeline.fit.fit import fit
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.distances.assignment import Assignment
 from scrlm_dask.pipeline.evaluate import evaluate_run
+from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.feature_store import mark_complete
 from scrlm_dask.storage.label_store import (

@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 from dask.base import tokenize
 from fsspec.implementations.memory import MemoryFileSystem
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.predict.predict import predict
-from scrlm_dask.pipeline.synth.synth import synth
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.errors import InputError, MissingError, StoreError
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.evaluate import evaluate_run
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.predict import predict
+from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.storage.arrays import StoredArray
 from scrlm_dask.storage.locations import (
     Location,

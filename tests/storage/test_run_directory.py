@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import zarr
 from numpy.typing import NDArray
-from scrlm_dask.pipeline.fit.fit import fit
-from scrlm_dask.pipeline.predict.predict import predict
-from scrlm_dask.pipeline.synth.synth import synth
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.errors import StoreError
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.predict import predict
+from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.storage.feature_store import create_features_store
 from scrlm_dask.storage.label_store import create_labels_store, open_labels
 from scrlm_dask.storage.manifest import Manifest

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from backends import backend
 from s3server import BUCKET, KEY, SECRET, S3Server
-from scrlm_dask.pipeline.fit.fit import check_fit
 
 from scrlm_dask import SCRLM, FitConfig, KMeans, load_model, open_features
 from scrlm_dask.errors import StoreError, UnreachableError
+from scrlm_dask.pipeline.fit import check_fit
 from scrlm_dask.pipeline.inspect import verify_store
 from scrlm_dask.storage.feature_store import block_arrays, open_features_store
 from scrlm_dask.storage.locations import locate

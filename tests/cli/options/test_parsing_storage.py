@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 import pytest
-from scrlm_cli.options.shared.parsing import parse_storage_options
+from scrlm_cli.options.parsing import parse_storage_options
 
 SECRET = "do-not-print-me"
 

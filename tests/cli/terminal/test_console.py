@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import pytest
 from scrlm_cli.main import main
-from scrlm_cli.options.shared.shared import session
+from scrlm_cli.options.shared import session
 from scrlm_cli.terminal import progress
 from scrlm_cli.terminal.console import Console, exit_on_errors
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import dask
 import pytest
-from scrlm_cli.options.shared import watchdog as lasting
-from scrlm_cli.options.shared.watchdog import StallWatchdog
+from scrlm_cli.options import watchdog as lasting
+from scrlm_cli.options.watchdog import StallWatchdog
 
 COMMAND = """
 import os, signal, sys, threading, time

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scrlm_dask.kernels.statistics.row_statistics.covariance import (
+
+from scrlm_dask.kernels.distances.points import prepare_points
+from scrlm_dask.kernels.distances.preprocessing import block_moments, fit_map
+from scrlm_dask.kernels.statistics.covariance import (
     axes_holding,
     block_comoments,
     merge_comoments,
     sampled_spectrum,
     spectrum,
 )
-
-from scrlm_dask.kernels.distances.points import prepare_points
-from scrlm_dask.kernels.distances.preprocessing import block_moments, fit_map
 
 
 def test_by_hand() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrlm_dask.kernels.statistics.row_statistics.histograms import (
+
+from scrlm_dask.kernels.statistics.histograms import (
     Classes,
     classes_among,
     count_values,

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scrlm_dask.kernels.statistics.row_statistics.row_statistics import (
+
+from scrlm_dask.kernels.statistics import row_statistics as statistics
+from scrlm_dask.kernels.statistics.row_statistics import (
     Statistics,
     finish_statistics,
     merge_statistics,
     statistics_part,
 )
-
-from scrlm_dask.kernels.statistics.row_statistics import row_statistics as statistics
 
 
 def found_in(

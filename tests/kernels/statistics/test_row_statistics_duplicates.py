@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scrlm_dask.kernels.statistics.row_statistics.row_statistics import (
+
+from scrlm_dask.kernels.statistics.row_statistics import (
     CAPACITY,
     RowHashes,
     duplicates_among,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrlm_dask.kernels.statistics.row_statistics.row_statistics import (
+
+from scrlm_dask.kernels.statistics.row_statistics import (
     NonFiniteRows,
     finite_rows,
     merge_nonfinite,
