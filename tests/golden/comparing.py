@@ -40,11 +40,18 @@ RUN_VALUES = frozenset(
 MACHINE_VALUES = frozenset({"digest", "bits"})
 # Objects whose keys are compared and whose values are not.
 MACHINE_OBJECTS = frozenset({"versions"})
-# Columns of a scan's ladder that count pairs of rows, with what may differ: at radii deep inside
-# of clusters many pairs lie near the radius, and rounding moves a few of them across.
+# Columns of a scan's ladder, with the relative and the absolute difference that they may have. At
+# radii deep inside of clusters many pairs of rows lie near the radius, and rounding moves a few of
+# them across.
 LADDER = "rungs"
-LADDER_RTOL = 0.02
-LADDER_ATOL = {"clusters": 3.0, "coverage": 0.01, "shell": 0.1, "neighbors": 3.0, "held_out": 0.0}
+LADDER_TOLERANCES = {
+    "rho": (1e-3, 0.0),
+    "clusters": (0.02, 3.0),
+    "coverage": (0.02, 0.01),
+    "shell": (0.02, 0.1),
+    "neighbors": (0.02, 3.0),
+    "held_out": (0.02, 0.0),
+}
 
 _NUMBER = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 
@@ -103,17 +110,17 @@ def _with_hex_floats(value: Any) -> Any:
     return value.hex() if isinstance(value, float) else value
 
 
-def differences(found: Any, expected: Any) -> list[str]:
+def differences(found: Any, expected: Any, rtol: float = RTOL) -> list[str]:
     """Return a line for each entry of a masked result that differs from the recorded one."""
-    return list(_differences(found, expected, ""))
+    return list(_differences(found, expected, "", rtol))
 
 
 def _differences(
-    found: Any, expected: Any, path: str, *, rtol: float = RTOL, atol: float | None = None
+    found: Any, expected: Any, path: str, rtol: float, atol: float | None = None
 ) -> Iterator[str]:
     """Yield what differs; with `atol` integers are compared to tolerances, too."""
     if isinstance(expected, dict) and isinstance(found, dict):
-        yield from _dict_differences(found, expected, path)
+        yield from _dict_differences(found, expected, path, rtol)
     elif isinstance(expected, list) and isinstance(found, list):
         yield from _list_differences(found, expected, path, rtol, atol)
     elif type(found) is not type(expected):
@@ -128,20 +135,18 @@ def _differences(
         yield f"{path}: {_shown(found)} instead of {_shown(expected)}"
 
 
-def _dict_differences(found: dict[str, Any], expected: dict[str, Any], path: str) -> Iterator[str]:
+def _dict_differences(
+    found: dict[str, Any], expected: dict[str, Any], path: str, rtol: float
+) -> Iterator[str]:
     for key in sorted(expected.keys() - found.keys()):
         yield f"{path}/{key}: missing"
     for key in sorted(found.keys() - expected.keys()):
         yield f"{path}/{key}: new, {_shown(found[key])}"
+    loose = LADDER_TOLERANCES if path.endswith(f"/{LADDER}") else {}
     for key, recorded in expected.items():
-        if key not in found:
-            continue
-        place = f"{path}/{key}"
-        if path.endswith(f"/{LADDER}") and key in LADDER_ATOL:
-            loose = LADDER_ATOL[key]
-            yield from _differences(found[key], recorded, place, rtol=LADDER_RTOL, atol=loose)
-        else:
-            yield from _differences(found[key], recorded, place)
+        if key in found:
+            tolerances = loose.get(key, (rtol, None))
+            yield from _differences(found[key], recorded, f"{path}/{key}", *tolerances)
 
 
 def _list_differences(
@@ -158,7 +163,7 @@ def _list_differences(
     else:
         size = atol
     for i, (item, recorded) in enumerate(zip(found, expected, strict=True)):
-        yield from _differences(item, recorded, f"{path}/{i}", rtol=rtol, atol=size)
+        yield from _differences(item, recorded, f"{path}/{i}", rtol, size)
 
 
 def _same_text(found: str, expected: str) -> bool:

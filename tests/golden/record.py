@@ -8,6 +8,7 @@ before and after a change are the same, unless the change has another result.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.util
 import json
 import os
@@ -30,19 +31,28 @@ def main() -> None:
     parser.add_argument("--case", action="append", help="only this one; may be repeated")
     parser.add_argument("--times", action="store_true", help="print seconds on stderr")
     arguments = parser.parse_args()
-    # the checkout that this file belongs to comes first, as in the tests
-    sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
-    for package in ("scrlm_dask", "scrlm_cli"):
-        spec = importlib.util.find_spec(package)
-        print(f"{package}: {spec.origin if spec else 'not found'}", file=sys.stderr)
-    # as tests/conftest.py has it
-    os.environ.setdefault("SCIPY_ARRAY_API", "1")
-    os.environ.setdefault("DASK_SCRLM__DASHBOARD_PORT", "0")
+    _prepare()
     results = _results(arguments.case, arguments.times)
     if arguments.bits:
         _print_bits(results)
     else:
         _write(results, whole=arguments.case is None)
+
+
+def _prepare() -> None:
+    """Import the checkout that this file belongs to, with the settings of tests/conftest.py."""
+    root = HERE.parents[1]
+    sys.path[:0] = [str(HERE.parent), str(root)]
+    os.environ.setdefault("SCIPY_ARRAY_API", "1")
+    os.environ.setdefault("DASK_SCRLM__DASHBOARD_PORT", "0")
+    # Numba does not notice changes to the kernels that a kernel calls
+    code = b"".join(path.read_bytes() for path in sorted((root / "scrlm_dask").rglob("*.py")))
+    cache = f"scrlm-golden-numba-{hashlib.sha256(code).hexdigest()[:16]}"
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / cache))
+    # an editable install may bring the commands of another checkout
+    for package in ("scrlm_dask", "scrlm_cli"):
+        spec = importlib.util.find_spec(package)
+        print(f"{package}: {spec.origin if spec else 'not found'}", file=sys.stderr)
 
 
 def _results(names: list[str] | None, times: bool) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden.cases import CASES, run_case
-from golden.comparing import differences, full_digest, masked, rounded
+from golden.cases import CASES, ROUGH_RTOL, run_case
+from golden.comparing import RTOL, differences, full_digest, masked, rounded
 
 EXPECTED: dict[str, Any] = json.loads((Path(__file__).parent / "expected.json").read_text())
 MOST_SHOWN = 40
@@ -25,7 +25,8 @@ def test_every_case_is_recorded() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_case_gives_the_recorded_result(name: str, tmp_path: Path) -> None:
-    found = differences(masked(run_case(name, tmp_path)), EXPECTED[name])
+    result = masked(run_case(name, tmp_path))
+    found = differences(result, EXPECTED[name], ROUGH_RTOL.get(name, RTOL))
     more = [f"... and {len(found) - MOST_SHOWN} more"] if len(found) > MOST_SHOWN else []
     assert not found, "\n".join(
         [f"{name}: {len(found)} entries differ", *found[:MOST_SHOWN], *more]

@@ -1,0 +1,34 @@
+"""The rows that all cases work on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import scrlm_dask
+
+ROWS, FEATURES, BLOCK_ROWS = 600, 12, 100
+SIZES = (170, 140, 110, 80, 60)  # rows of the clusters; the rest are outliers
+SIGMA, SPREAD, REACH = 0.3, 4.0, 12.0
+RHO = 0.3  # after standardization: above every cluster's sigma, and far below their distances
+
+
+def mixture() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return rows of clusters that lie far apart, with outliers between them, and their labels."""
+    rng = np.random.default_rng(20240229)
+    means = rng.normal(size=(len(SIZES), FEATURES)) * SPREAD
+    parts = [means[k] + rng.normal(size=(size, FEATURES)) * SIGMA for k, size in enumerate(SIZES)]
+    parts.append(rng.uniform(-REACH, REACH, size=(ROWS - sum(SIZES), FEATURES)))
+    labels = np.repeat([*range(len(SIZES)), -1], [len(part) for part in parts])
+    order = rng.permutation(ROWS)
+    return np.concatenate(parts)[order].astype(np.float32), labels[order]
+
+
+def features_store(folder: Path) -> Path:
+    """Write the mixture with its labels as a features store, a chunk a block."""
+    rows, labels = mixture()
+    path = folder / "features.zarr"
+    scrlm_dask.write_features(rows, path, labels=labels, chunk_bytes=BLOCK_ROWS * FEATURES * 4)
+    return path
