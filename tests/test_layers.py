@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,14 @@ def sources(*folders: Path) -> list[Path]:
     return found
 
 
+@cache
+def read_imports(path: Path) -> tuple[tuple[int, str], ...]:
+    """Return the imports of a file; each file is parsed once."""
+    return tuple(imports_in(path.read_text()))
+
+
 def imports_in(code: str) -> Iterator[tuple[int, str]]:
-    """(line, what is imported) as a dotted name; relative imports start with dots."""
+    """Yield (line, imported name) with dotted names; relative imports start with dots."""
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -40,7 +47,7 @@ def offences(paths: list[Path], *forbidden: str) -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in paths
-        for line, name in imports_in(path.read_text())
+        for line, name in read_imports(path)
         if any(within(name, module) for module in forbidden)
     ]
 
@@ -134,7 +141,7 @@ def test_kernels_import_numbers_only() -> None:
     others = [
         f"{path.name}:{line} imports {name}"
         for path in sources(PACKAGE / "kernels")
-        for line, name in imports_in(path.read_text())
+        for line, name in read_imports(path)
         if name.split(".")[0] not in allowed and not any(within(name, module) for module in ours)
     ]
     assert others == []
@@ -195,7 +202,7 @@ def test_inside_the_command_line_imports_are_relative() -> None:
     relative = [
         name
         for path in sources(CLI)
-        for _, name in imports_in(path.read_text())
+        for _, name in read_imports(path)
         if name.startswith(".")
     ]
     assert relative
@@ -205,7 +212,7 @@ def test_only_public_modules_of_dask_and_zarr_are_imported() -> None:
     private = [
         f"{path.relative_to(ROOT)}:{line} imports {name}"
         for path in sources(PACKAGE, CLI)
-        for line, name in imports_in(path.read_text())
+        for line, name in read_imports(path)
         if name.split(".")[0] in BACKENDS
         and (any(part.startswith("_") for part in name.split(".")) or within(name, "zarr.core"))
     ]
