@@ -1,14 +1,19 @@
-"""Settings read from Dask's configuration: read-ahead threads, worker timeout, monitoring."""
+"""Settings `scrlm.*` of Dask's configuration; a file or DASK_SCRLM__NAME sets them."""
 
 from __future__ import annotations
 
 from scrlm_dask.errors import InputError
 
 READ_AHEAD_SETTING = "scrlm.read-ahead"
+WORKERS_SETTING = "scrlm.wait-workers"
+WAIT_LONGER = "--wait-workers (or DASK_SCRLM__WAIT_WORKERS)"  # few commands have the option
+_MONITORING_SETTING = "scrlm.watch"
+_CHECKPOINT_SETTING, _CHECKPOINT_SECONDS = "scrlm.checkpoint-seconds", 5.0
+_PORT_SETTING, _DASHBOARD_PORT = "scrlm.dashboard-port", 8787
 
 
 def read_ahead(default: int = 0) -> int:
-    """How many threads of each worker read ahead, as Dask's configuration has it here."""
+    """Return how many threads of each worker prefetch blocks."""
     import dask
 
     value = dask.config.get(READ_AHEAD_SETTING, default)
@@ -21,19 +26,12 @@ def read_ahead(default: int = 0) -> int:
 
 
 def computing_threads(n_threads: int, ahead: int) -> int:
-    """How many threads are left to compute; one always is."""
+    """Return how many threads compute when `ahead` of them prefetch; at least one."""
     return max(1, n_threads - ahead)
 
 
-# Dask's setting, or DASK_SCRLM__WAIT_WORKERS
-WORKERS_SETTING = "scrlm.wait-workers"
-
-
-WAIT_LONGER = "--wait-workers (or DASK_SCRLM__WAIT_WORKERS)"  # few commands have the option
-
-
 def workers_timeout(default: str = "25s") -> float:
-    """Seconds, as Dask's configuration has it here."""
+    """Return how many seconds to wait for the first worker."""
     import dask
     from dask.utils import parse_timedelta
 
@@ -46,13 +44,40 @@ def workers_timeout(default: str = "25s") -> float:
         ) from error
 
 
-MONITORING_SETTING = (
-    "scrlm.watch"  # of Dask, or DASK_SCRLM__WATCH=0: nobody watches, nothing is noted down
-)
+def checkpoint_seconds() -> float:
+    """Return the least time between two checkpoints of k-means.
+
+    An iteration that ends sooner is not saved: repeating it takes little time.
+    """
+    import dask
+
+    value = dask.config.get(_CHECKPOINT_SETTING, _CHECKPOINT_SECONDS)
+    if not isinstance(value, int | float) or value < 0:
+        raise InputError(
+            f"Dask's setting {_CHECKPOINT_SETTING} is {value!r}; give a number of seconds"
+        )
+    return float(value)
+
+
+def dashboard_port() -> int:
+    """Return the port that the dashboard tries first; 0 is any free port.
+
+    Two runs that start at the same moment may both find the usual port free and fail on it.
+    """
+    import dask
+
+    port = dask.config.get(_PORT_SETTING, _DASHBOARD_PORT)
+    if not isinstance(port, int) or not 0 <= port < 2**16:
+        raise InputError(
+            f"Dask's setting {_PORT_SETTING} is {port!r}; give a port such as {_DASHBOARD_PORT}, "
+            "or 0 for any that is free"
+        )
+    return port
 
 
 def monitoring_enabled() -> bool:
-    """Whether runs of this process are to be watched."""
+    """Return whether runs publish their events: to the dashboard, a notebook and events.jsonl."""
     import dask
 
-    return str(dask.config.get(MONITORING_SETTING, True)).lower() not in ("0", "false", "no", "off")
+    value = dask.config.get(_MONITORING_SETTING, True)
+    return str(value).lower() not in ("0", "false", "no", "off")

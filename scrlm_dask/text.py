@@ -1,9 +1,14 @@
-"""Format numbers, sizes and errors for people."""
+"""Format sizes, counts, lists, errors and phases for people."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 
 def format_bytes(n_bytes: float) -> str:
+    """Return a size in decimal units, such as 64.0 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if n_bytes < 1000:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
@@ -12,9 +17,62 @@ def format_bytes(n_bytes: float) -> str:
 
 
 def plural(number: int, word: str) -> str:
+    """Return a count with its noun: 1 row, 2,000 rows."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
+def first_few(items: Sequence[Any], most: int = 5, *, total: bool = True) -> str:
+    """List at most `most` items; of more, append an ellipsis and, with `total`, their number."""
+    shown = ", ".join(str(item) for item in items[:most])
+    if len(items) <= most:
+        return shown
+    return f"{shown}, ... ({len(items):,} in all)" if total else f"{shown}, ..."
+
+
 def one_line(error: BaseException) -> str:
-    """What an error of a library is called, and says."""
+    """Return type and message of an error on one line."""
     return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
+
+
+def first_line(error: BaseException, most: int | None = None) -> str:
+    """Return type and first line of an error's message, cut after `most` characters."""
+    return ": ".join(
+        [type(error).__name__, *(x[:most] for x in str(error).strip().splitlines()[:1])]
+    )
+
+
+def repeated(name: str, times: int) -> str:
+    """Return the name of a phase with the number of its iterations, if there are several."""
+    return name if times == 1 else f"{name} x {times}"
+
+
+@dataclass(frozen=True)
+class PhaseSummary:
+    """A phase with the totals of all its iterations."""
+
+    name: str
+    times: int
+    seconds: float
+    rows: int
+    bytes: int
+    read_seconds: float
+    peak_worker_bytes: int
+
+
+def phase_summary(phases: Iterable[Mapping[str, Any]]) -> list[PhaseSummary]:
+    """Return each phase of a run record once: people see iterations of k-means as one phase."""
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
+    for phase in phases:
+        by_name.setdefault(phase["name"], []).append(phase)
+    return [
+        PhaseSummary(
+            name,
+            len(same),
+            sum(phase["seconds"] for phase in same),
+            sum(phase["rows"] for phase in same),
+            sum(phase["bytes"] for phase in same),
+            sum(phase["read_seconds"] for phase in same),
+            max(phase["peak_worker_bytes"] for phase in same),
+        )
+        for name, same in by_name.items()
+    ]

@@ -1,4 +1,4 @@
-"""`scrlm_*` among the metrics that the scheduler serves for Prometheus."""
+"""Scheduler plugin: the page `/scrlm` of the dashboard, and `scrlm_*` metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -13,30 +13,40 @@ from dask.utils import key_split
 from distributed.diagnostics.plugin import SchedulerPlugin
 from tornado.web import RequestHandler
 
+from scrlm_dask.monitoring.listeners import TOPIC
 from scrlm_dask.monitoring.run_state import RunState
 
+_MOST_RUNS = 20
 _MOST_NAMES = 64  # of phases: each is a time series
+# The page contains its own styles and script and loads nothing else; numbers come from its server.
+# It may be shown in a frame, as in JupyterLab.
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'"
+)
 
 
 class Totals:
-    """What only grows, over all runs since the scheduler began."""
+    """Counters over all runs since the scheduler started."""
 
     def __init__(self) -> None:
         self.rows: Counter[str] = Counter()
         self.blocks: Counter[tuple[str, str]] = Counter()
 
-    def block_done(self, phase: str, rows: int) -> None:
-        self.block(phase, "done")
+    def add_done(self, phase: str, rows: int) -> None:
+        """Count a finished block and its rows."""
+        self.add_block(phase, "done")
         if phase in self.rows or len(self.rows) < _MOST_NAMES:
             self.rows[phase] += rows
 
-    def block(self, phase: str, state: str) -> None:
+    def add_block(self, phase: str, state: str) -> None:
+        """Count a block as `done`, `failed` or `retried`."""
         if (phase, state) in self.blocks or len(self.blocks) < 3 * _MOST_NAMES:
             self.blocks[phase, state] += 1
 
 
 class _Collector:
-    """Asked by Prometheus' client; speaks for the plugins of this process, mostly one."""
+    """Collect the metrics of the plugins of this process, usually one, for Prometheus' client."""
 
     def __init__(self) -> None:
         self.plugins: list[Any] = []
@@ -45,25 +55,25 @@ class _Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         for plugin in self.plugins[-1:]:
-            yield from _totals(plugin.totals, CounterMetricFamily)
-            yield from _latest(plugin, GaugeMetricFamily)
+            yield from _counters(plugin.totals, CounterMetricFamily)
+            yield from _gauges(plugin, GaugeMetricFamily)
 
 
 _collector = _Collector()
 
 
-def count_for(plugin: Any) -> None:
-    """Register with the metrics of this process, if it has any."""
+def register_metrics(plugin: Any) -> None:
+    """Add the plugin to the metrics of this process, if Prometheus' client is installed."""
     try:
         from prometheus_client import REGISTRY
     except ImportError:
-        return  # then Dask serves no metrics either
+        return  # Dask serves no metrics without it either
     if not _collector.plugins:
         REGISTRY.register(_collector)
     _collector.plugins.append(plugin)
 
 
-def stop_counting(plugin: Any) -> None:
+def unregister_metrics(plugin: Any) -> None:
     if plugin not in _collector.plugins:
         return
     _collector.plugins.remove(plugin)
@@ -73,7 +83,7 @@ def stop_counting(plugin: Any) -> None:
         REGISTRY.unregister(_collector)
 
 
-def _totals(totals: Totals, family: Any) -> Iterator[Any]:
+def _counters(totals: Totals, family: Any) -> Iterator[Any]:
     rows = family("scrlm_rows", "Rows done, by phase", labels=["phase"])
     for phase, number in list(totals.rows.items()):
         rows.add_metric([phase], number)
@@ -84,8 +94,8 @@ def _totals(totals: Totals, family: Any) -> Iterator[Any]:
     yield blocks
 
 
-def _latest(plugin: Any, family: Any) -> Iterator[Any]:
-    """Of the latest run, and of the workers as they are."""
+def _gauges(plugin: Any, family: Any) -> Iterator[Any]:
+    """Yield the current memory of the workers and the state of the latest run."""
     memory = family("scrlm_worker_memory_bytes", "Memory of a worker", labels=["worker"])
     for worker in plugin.workers():
         memory.add_metric([worker["name"]], worker["bytes"])
@@ -106,14 +116,6 @@ def _latest(plugin: Any, family: Any) -> Iterator[Any]:
     for name, (text, value) in values.items():
         if value is not None:
             yield family(name, text, value=value)
-
-
-# The page holds its own styles and its own script and loads nothing; numbers come from its server.
-# It may stand in a frame, as in JupyterLab.
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'"
-)
 
 
 class _Handler(RequestHandler):
@@ -140,39 +142,28 @@ class StateHandler(_Handler):
 
 
 def add_pages(scheduler: Any, plugin: Any) -> None:
-    """Add the page to a scheduler that serves a dashboard, under any prefix, and to its links."""
+    """Add the page to the dashboard of a scheduler, if it has one, and to its links."""
     application = getattr(scheduler, "http_application", None)
     if application is None:
         return
+    # the dashboard may have a prefix
+    page, state = r"(?:/.*)?/scrlm/?", r"(?:/.*)?/scrlm/state\.json"
     given = {"plugin": plugin}
-    application.add_handlers(
-        r".*",
-        # a scheduler may be told to put a prefix before all of its pages
-        [
-            (r"(?:/.*)?/scrlm/?", PageHandler, given),
-            (r"(?:/.*)?/scrlm/state\.json", StateHandler, given),
-        ],
-    )
+    application.add_handlers(r".*", [(page, PageHandler, given), (state, StateHandler, given)])
     try:
         from distributed.dashboard.scheduler import template_variables
-    except ImportError:  # without Bokeh there is no bar of links
+    except ImportError:  # without Bokeh the dashboard has no links
         return
     pages = template_variables(scheduler)["pages"]  # the same list each time
     if "scrlm" not in pages:
         pages.append("scrlm")
 
 
-_MOST_RUNS = 20
-
-
-_TOPIC = "scrlm"
-
-
 class RunsPlugin(SchedulerPlugin):
-    """Keeps the state of the last runs, and serves it."""
+    """Keep the state of the last runs on the scheduler, and serve it."""
 
     name = "scrlm"
-    idempotent = True  # a second one, of the next run, is left out
+    idempotent = True  # the next run does not register a second one
 
     async def start(self, scheduler: Any) -> None:
         self.attach(scheduler)
@@ -180,38 +171,39 @@ class RunsPlugin(SchedulerPlugin):
     def attach(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self._runs: OrderedDict[str, RunState] = OrderedDict()
-        self._gone: set[Any] = set()  # tasks that no worker has any more, until their next move
+        self._released: set[Any] = set()  # tasks without a worker, until their next transition
         self.totals = Totals()
         add_pages(scheduler, self)
-        count_for(self)
+        register_metrics(self)
 
     async def close(self) -> None:
-        stop_counting(self)
+        unregister_metrics(self)
 
     def log_event(self, topic: str, msg: Any) -> None:
-        if not topic.startswith(_TOPIC) or not isinstance(msg, dict):
+        if not topic.startswith(TOPIC) or not isinstance(msg, dict):
             return
-        if topic == _TOPIC and isinstance(msg.get("run"), str):
-            self._hear(msg["run"], msg)
+        if topic == TOPIC and isinstance(msg.get("run"), str):
+            self._apply(msg["run"], msg)
         elif isinstance(msg.get("block"), dict):
-            self._hear(topic, {"event": "BlockDone", **msg["block"]})
+            self._apply(topic, {"event": "BlockDone", **msg["block"]})
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Blocks that failed, and those that were begun anew after their worker was lost."""
+        """Count blocks that failed, and blocks that started again after their worker was lost."""
         if start == "processing" and finish == "erred":
             self._count(key, "failed")
         elif finish == "released" and start in ("processing", "memory"):
-            self._gone.add(key)  # to be forgotten, or, if it is still needed, to be done again
-        elif self._gone and key in self._gone:
-            self._gone.discard(key)
+            self._released.add(key)  # next: forgotten, or waiting to be computed again
+        elif self._released and key in self._released:
+            self._released.discard(key)
             if finish == "waiting":
                 self._count(key, "retried")
 
     def latest(self) -> RunState | None:
+        """Return the run that started last."""
         return next(reversed(self._runs.values()), None)
 
     def snapshot(self, run: str | None) -> dict[str, Any]:
-        """What the page shows: the run that is asked for, else the latest."""
+        """Return the state that the page shows: of the given run, else of the latest."""
         now = time.time()
         state = self._runs.get(run or "") or self.latest()
         runs = [(r.run, r.title, r.ended is None) for r in reversed(self._runs.values())]
@@ -223,7 +215,7 @@ class RunsPlugin(SchedulerPlugin):
         }
 
     def workers(self) -> list[dict[str, Any]]:
-        """Memory of each worker as it last said."""
+        """Return the memory of each worker as of its last heartbeat."""
         return [
             {
                 "name": str(worker.name),
@@ -234,24 +226,23 @@ class RunsPlugin(SchedulerPlugin):
             for worker in sorted(self._scheduler.workers.values(), key=lambda w: str(w.name))
         ]
 
-    def _hear(self, run: str, record: dict[str, Any]) -> None:
+    def _apply(self, run: str, record: dict[str, Any]) -> None:
         now = time.time()
         if run not in self._runs:
             if record["event"] == "BlockDone":
-                return  # a late word of a run that is over and forgotten
+                return  # late, of a run that is no longer kept
             self._runs[run] = RunState(run, now)
             while len(self._runs) > _MOST_RUNS:
                 self._runs.popitem(last=False)
-        self._runs[run].hear(record, now)
+        self._runs[run].apply(record, now)
         if record["event"] == "BlockDone":
-            self.totals.block_done(record["name"], record["rows"])
+            self.totals.add_done(record["name"], record["rows"])
 
     def _count(self, key: Any, what: str) -> None:
-        """Of the latest run that is in this phase: task keys do not say whose they are."""
+        """Count a block for the latest run in this phase: task keys do not contain the run."""
         name = key_split(key)
         for state in reversed(self._runs.values()):
-            phase = state.phases.get(name)
-            if phase is not None and state.ended is None:
+            if name in state.phases and state.ended is None:
                 state.count(name, what)
-                self.totals.block(name, what)
+                self.totals.add_block(name, what)
                 return

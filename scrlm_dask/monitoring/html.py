@@ -1,4 +1,4 @@
-"""Runs and models as a notebook shows them. Everything that comes from outside is escaped."""
+"""HTML of runs and models for notebooks. Names and values from outside are escaped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from scrlm_dask.text import format_bytes, plural
+from scrlm_dask.text import first_few, format_bytes, phase_summary, plural, repeated
 
 _STYLE = (
     "font-family:system-ui,sans-serif;font-size:13px;border:1px solid #d9dee3;border-radius:6px;"
@@ -17,7 +17,7 @@ _MOST_CLUSTERS = 5
 
 
 def facts_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
-    """Names and values below a title."""
+    """Return a table of names and values below a title."""
     rows = "".join(
         f'<tr><td style="{_CELL};opacity:.65">{escape(name)}</td>'
         f'<td style="{_CELL}">{escape(value)}</td></tr>'
@@ -27,16 +27,14 @@ def facts_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
 
 
 def model_html(model: Any) -> str:
+    """Return the numbers of a model as HTML."""
     return facts_html("SCRLM model" if len(model.losses) else "Model", _model_facts(model))
 
 
 def run_html(model: Any, record: dict[str, Any]) -> str:
-    """What a run found, and where its time went."""
-    phases = record.get("phases", [])
-    spent = dict.fromkeys(dict.fromkeys(phase["name"] for phase in phases), 0.0)
-    for phase in phases:
-        spent[phase["name"]] += phase["seconds"]
-    times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in spent.items())
+    """Return the result of a run and the time of its phases as HTML."""
+    phases = phase_summary(record.get("phases", []))
+    times = ", ".join(f"{phase.name} {phase.seconds:.2f} s" for phase in phases)
     iterations = record.get("kmeans", {}).get("iterations", [])
     facts = [
         ("features", str(record["features"].get("path") or record["features"].get("source"))),
@@ -50,7 +48,7 @@ def run_html(model: Any, record: dict[str, Any]) -> str:
 
 
 def progress_html(state: dict[str, Any]) -> str:
-    """How a run stands, from `RunState.snapshot`: a bar a phase."""
+    """Return a bar per phase from `RunState.snapshot`."""
     rows = "".join(_bar(phase) for phase in state["phases"])
     ended = "done" if state["error"] is None else f"ended by {state['error']}"
     words = [ended if not state["running"] else "running", f"{state['seconds']:.1f} s"]
@@ -72,7 +70,7 @@ def progress_html(state: dict[str, Any]) -> str:
 
 
 def _bar(phase: dict[str, Any]) -> str:
-    name = phase["name"] if phase["times"] == 1 else f"{phase['name']} x {phase['times']}"
+    name = repeated(phase["name"], phase["times"])
     left = phase["seconds_left"]
     words = f"{100 * phase['share']:.0f} %, {phase['rows_per_second']:,.0f} rows/s"
     words += f", {left:.0f} s left" if left is not None else f", {phase['seconds']:.1f} s"
@@ -86,13 +84,12 @@ def _bar(phase: dict[str, Any]) -> str:
 
 
 def _model_facts(model: Any) -> Sequence[tuple[str, str]]:
-    counts = sorted((int(count) for count in model.counts), reverse=True)
-    more = ", ..." if len(counts) > _MOST_CLUSTERS else ""
-    sizes = ", ".join(f"{count:,}" for count in counts[:_MOST_CLUSTERS])
+    counts = sorted(map(int, model.counts), reverse=True)
+    sizes = first_few([f"{count:,}" for count in counts], _MOST_CLUSTERS, total=False)
     share = model.n_outliers / max(model.n_rows, 1)
     return [
         ("clusters", f"{model.n_clusters:,}"),
-        ("rows of the largest", f"{sizes}{more}" or "-"),
+        ("rows of the largest", sizes or "-"),
         ("rows", f"{model.n_rows:,} of {plural(model.n_features, 'feature')}"),
         ("outliers", f"{model.n_outliers:,} ({100 * share:.2f} %)"),
         ("inertia", f"{model.inertia:.6g}"),

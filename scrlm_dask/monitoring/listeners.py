@@ -1,4 +1,4 @@
-"""Progress in the cell of a notebook that runs something."""
+"""Listeners of a run: progress in the cell of a notebook, and events for the dashboard page."""
 
 from __future__ import annotations
 
@@ -15,48 +15,47 @@ from scrlm_dask.monitoring.html import progress_html
 from scrlm_dask.monitoring.json_log import event_record
 from scrlm_dask.monitoring.run_state import RunState
 from scrlm_dask.settings import monitoring_enabled
+from scrlm_dask.text import one_line
 
-_SECONDS = 0.5  # between two pictures of the same phase
+TOPIC = "scrlm"  # of the events of all runs; blocks come under the topic of their run
+_UPDATE_SECONDS = 0.5  # between two updates of the same phase
 
 
 def in_notebook() -> bool:
-    """Whether a kernel of Jupyter runs this, which shows HTML; a plain IPython does not."""
+    """Return whether a Jupyter kernel runs this process; a plain IPython shows no HTML."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
 
 
 class NotebookCell:
-    """A listener that keeps one picture below the cell up to date."""
+    """A listener that updates one HTML output below the cell."""
 
     def __init__(self) -> None:
         self._state = RunState("", time.time())
         self._display: Any = import_module("IPython.display")
         self._handle: Any = None
         self._last = 0.0
-        self._lock = threading.Lock()  # blocks are told by other threads
+        self._lock = threading.Lock()  # blocks are reported by other threads
 
     def __call__(self, event: Event) -> None:
         now = time.time()
-        self._state.hear(event_record(event), now)
+        self._state.apply(event_record(event), now)
         with self._lock:
-            if isinstance(event, BlockDone) and now - self._last < _SECONDS:
+            if isinstance(event, BlockDone) and now - self._last < _UPDATE_SECONDS:
                 return
             self._last = now
-            picture = self._display.HTML(progress_html(self._state.snapshot(now)))
+            output = self._display.HTML(progress_html(self._state.snapshot(now)))
             if self._handle is None:
-                self._handle = self._display.display(picture, display_id=True)
+                self._handle = self._display.display(output, display_id=True)
             else:
-                self._handle.update(picture)
+                self._handle.update(output)
 
 
-TOPIC = "scrlm"  # under which runs tell their events; blocks come under the topic of their run
+def make_publisher(client: Any, run: str, notify: Callable[[Event], None]) -> Listener | None:
+    """Add the page to the scheduler and return a listener that sends it the events of this run.
 
-
-def make_publisher(client: Any, run: str, say: Callable[[Event], None]) -> Listener | None:
-    """See that the scheduler has the page, and give the listener that tells it of this run.
-
-    A scheduler that cannot have it, as it has not this package, is no reason to fail.
+    A scheduler without this package runs without the page.
     """
     if not monitoring_enabled():
         return None
@@ -64,12 +63,12 @@ def make_publisher(client: Any, run: str, say: Callable[[Event], None]) -> Liste
 
     try:
         client.register_plugin(RunsPlugin())
-    except Exception as error:  # whatever loading it there raised
-        say(Note(f"no page /scrlm on this scheduler: {type(error).__name__}: {error}"))
+    except Exception as error:  # unpickling on the scheduler raises any type
+        notify(Note(f"no page /scrlm on this scheduler: {one_line(error)}"))
         return None
 
     def publish(event: Event) -> None:
-        # a scheduler that is gone ends the run in its own way, not in that of its watchers
+        # a lost scheduler fails the run elsewhere, with a better message
         with suppress(Exception):
             client.log_event(TOPIC, {"run": run, **event_record(event)})
 

@@ -33,7 +33,7 @@ def told(*events: tuple[float, Event]) -> RunState:
     """A run that began at 0 and told these."""
     state = RunState("r", 0.0)
     for now, event in events:
-        state.hear(event_record(event), now)
+        state.apply(event_record(event), now)
     return state
 
 
@@ -85,9 +85,9 @@ def test_iterations_are_one_phase() -> None:
 
 def test_late_and_unknown_words_change_nothing() -> None:
     state = told((0.0, PhaseStarted("loss", 1, 10, 80)), (0.1, BlockDone("survey", 10, 80)))
-    state.hear({"event": "Invented", "by": "another version"}, 0.2)
+    state.apply({"event": "Invented", "by": "another version"}, 0.2)
     assert state.snapshot(1.0)["phases"][0]["done_rows"] == 0
-    state.hear(event_record(BlockDone("loss", 99, 80)), 0.3)
+    state.apply(event_record(BlockDone("loss", 99, 80)), 0.3)
     assert state.snapshot(1.0)["phases"][0]["share"] == 1.0
 
 
@@ -95,14 +95,14 @@ def test_a_scheduler_keeps_little_of_a_run_that_tells_much() -> None:
     state = told((0.0, RunStarted("SCRLM", "x" * 10_000, 5, 2, None)))
     for number in range(3000):
         done = IterationDone(number, 5, False, 1.0, float("inf"), None, 0, 0, 0.1)
-        state.hear(event_record(done), 1.0)
-        state.hear(event_record(Note("long " * 1000)), 1.0)
-        state.hear(event_record(PhaseStarted(f"phase {number}", 1, 1, 1)), 1.0)
+        state.apply(event_record(done), 1.0)
+        state.apply(event_record(Note("long " * 1000)), 1.0)
+        state.apply(event_record(PhaseStarted(f"phase {number}", 1, 1, 1)), 1.0)
     text = json.dumps(state.snapshot(2.0), allow_nan=False)
     assert len(text) < 150_000
     totals = Totals()
     for number in range(3000):
-        totals.block_done(f"phase {number}", 1)
+        totals.add_done(f"phase {number}", 1)
     assert len(totals.rows) <= 64
     assert len(totals.blocks) <= 3 * 64
 

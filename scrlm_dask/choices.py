@@ -1,0 +1,36 @@
+"""Words that settings accept: one list each for the package and for the command line.
+
+Imports nothing heavy, since the command line reads it for --help.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Preprocess = Literal["none", "center", "standardize", "scale", "l2"]
+Persist = Literal["auto", "yes", "no"]
+Init = Literal["scrlm", "k-means++", "k-means||", "random", "given"]
+Extraction = Literal["auto", "greedy", "residual", "merge"]
+FeatureDtype = Literal["float16", "float32"]
+NanRows = Literal["error", "drop", "keep"]
+DamagedItems = Literal["refuse", "skip"]
+TableFormat = Literal["parquet", "csv"]
+
+PREPROCESS_KINDS: tuple[str, ...] = get_args(Preprocess)
+PERSIST_KINDS: tuple[str, ...] = get_args(Persist)
+INIT_KINDS: tuple[str, ...] = get_args(Init)
+EXTRACTIONS: tuple[str, ...] = get_args(Extraction)
+FEATURE_DTYPES: tuple[str, ...] = get_args(FeatureDtype)
+NAN_ROWS: tuple[str, ...] = get_args(NanRows)
+DAMAGED_ITEMS: tuple[str, ...] = get_args(DamagedItems)
+TABLE_FORMATS: tuple[str, ...] = get_args(TableFormat)
+
+# formats that `ingest` reads, in the order in which they are detected
+INGEST_FORMATS = (
+    *("npy", "npz", "bin", "vecs", "hdf5", "parquet", "arrow", "csv", "raw", "zarr"),
+    *("clip-retrieval", "huggingface"),
+)
+
+LOCAL, SSH, KUBERNETES = "local", "ssh", "kubernetes"
+JOB_QUEUES = ("slurm", "pbs", "sge", "lsf", "htcondor")
+CLUSTER_KINDS = (LOCAL, *JOB_QUEUES, SSH, KUBERNETES)
