@@ -1,4 +1,4 @@
-"""What people see: results on stdout, everything else on stderr."""
+"""Output of commands: results on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scrlm_dask.events import Note
+from scrlm_dask.events import BlockDone, Event, IterationDone, Note, PhaseFinished, PhaseStarted
 from scrlm_dask.monitoring.json_log import JsonLines, plain
+from scrlm_dask.monitoring.run_state import PhaseState
 from scrlm_dask.text import format_bytes
 
-from .progress import PhaseProgress, bars
+from .progress import RefreshTimer, bars, progress_line
 from .signals import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-
-    from scrlm_dask.events import Event
 
 EXIT_FAILED = 1
 EXIT_INPUT_REFUSED = 3
@@ -30,21 +29,21 @@ EXIT_CLUSTER_LOST = 4
 
 
 class Console:
-    """Prints results, notes and progress; the pipeline's listener."""
+    """Listener that prints results, notes and progress."""
 
     def __init__(self, as_json: bool, verbose: bool, log_json: bool = False) -> None:
         self.as_json = as_json
         self.verbose = verbose
-        self.performance_report: str | None = None  # where one is wanted
-        self.on_cluster = False  # or on its way to one
+        self.performance_report: str | None = None  # path
+        self.on_cluster = False  # connected, or connecting
         self._lines: JsonLines | None = JsonLines(_to_stderr) if log_json else None
         self.interrupted = "nothing was kept"
         self._bars: Progress | None = None
         self._bar: TaskID | None = None
-        self._phase = PhaseProgress()
+        self._phase, self._timer = PhaseState(), RefreshTimer(0.0)
 
     def say(self, text: str) -> None:
-        """A line for people, on stderr."""
+        """Print a line for people on stderr."""
         if self._lines is not None:
             self._lines(Note(text))
         elif self._bars is not None:
@@ -53,25 +52,25 @@ class Console:
             click.echo(text, err=True)
 
     def fail(self, text: str) -> None:
-        """Why the command ends."""
+        """Print why the command ends."""
         if self._lines is not None:
             _to_stderr(json.dumps({"time": time.time(), "event": "Error", "text": text}) + "\n")
         else:
             click.echo(f"Error: {text}", err=True)
 
     def result(self, content: dict[str, Any], table: Any) -> None:
-        """The command's answer: a table for people (a rich renderable), or JSON for programs."""
+        """Print the result: a table (a rich renderable) for people, or JSON for programs."""
         if self.as_json:
             click.echo(json.dumps(plain(content), allow_nan=False))
             return
         from rich.console import Console as RichConsole
 
-        # paths and names are shown as they are: brackets in them are no markup
+        # brackets in paths and names are not markup
         RichConsole(file=sys.stdout, highlight=False, markup=False).print(table)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """Bars on a terminal, one line a step elsewhere."""
+        """Show bars on a terminal, one line per phase elsewhere."""
         if self._lines is not None or not sys.stderr.isatty():
             yield
             return
@@ -83,13 +82,23 @@ class Console:
         if self._lines is not None:
             self._lines(event)
             return
-        handler = getattr(self, f"_on_{type(event).__name__}", None)
-        if handler is not None:
-            handler(event)
+        match event:
+            case PhaseStarted():
+                self._start_phase(event)
+            case BlockDone():
+                self._show_block(event)
+            case PhaseFinished():
+                self._finish_phase(event)
+            case IterationDone():
+                self._show_iteration(event)
+            case Note():
+                self.say(f"warning: {event.text}" if event.warning else event.text)
 
-    def _on_PhaseStarted(self, event: Any) -> None:  # noqa: N802 - named after the event
+    def _start_phase(self, event: PhaseStarted) -> None:
         again = event.name == self._phase.name  # the next iteration: the same bar from the start
-        self._phase = PhaseProgress(event.name, event.rows)
+        now = time.monotonic()
+        self._phase, self._timer = PhaseState(event.name), RefreshTimer(now)
+        self._phase.start(event.blocks, event.rows, now)
         if self._bars is not None and self._bar is not None and again:
             self._bars.reset(self._bar, total=event.rows)
         elif self._bars is not None:
@@ -97,17 +106,18 @@ class Console:
         elif self.verbose:
             self.say(f"{event.name}: {event.rows:,} rows in {event.blocks:,} block(s)")
 
-    def _on_BlockDone(self, event: Any) -> None:  # noqa: N802
-        if event.name != self._phase.name:
-            return  # a late word from a phase that is over
-        self._phase.advance(event.rows)
+    def _show_block(self, event: BlockDone) -> None:
+        phase, now = self._phase, time.monotonic()
+        if event.name != phase.name:
+            return  # late, from a phase that is over
+        phase.add_block(event.rows)
         if self._bars is not None and self._bar is not None:
-            due = self._phase.picture_is_due()
-            self._bars.update(self._bar, completed=self._phase.done, refresh=due)
-        elif self._phase.line_is_due():
-            self.say(f"{event.name}: {self._phase.text()}")
+            due = self._timer.redraw_is_due(now)
+            self._bars.update(self._bar, completed=phase.all_rows(), refresh=due)
+        elif phase.share() < 1.0 and self._timer.line_is_due(now):
+            self.say(f"{event.name}: {progress_line(phase, now)}")
 
-    def _on_PhaseFinished(self, event: Any) -> None:  # noqa: N802
+    def _finish_phase(self, event: PhaseFinished) -> None:
         if self._bars is not None and self._bar is not None:
             self._bars.update(self._bar, completed=event.rows)
             return
@@ -117,7 +127,7 @@ class Console:
             f"peak memory of a worker {format_bytes(event.peak_worker_bytes)}"
         )
 
-    def _on_IterationDone(self, event: Any) -> None:  # noqa: N802
+    def _show_iteration(self, event: IterationDone) -> None:
         moved = "" if event.moved is None else f", {event.moved:,} rows moved"
         empty = f", {event.empty} empty ({event.reseeded} reseeded)" if event.empty else ""
         sampled = f" on a sample of {event.rows:,} rows" if event.sampled else ""
@@ -126,19 +136,16 @@ class Console:
             f"shifted by {event.shift:.2g}{moved}{empty}"
         )
 
-    def _on_Note(self, event: Any) -> None:  # noqa: N802
-        self.say(f"warning: {event.text}" if event.warning else event.text)
-
 
 @contextmanager
 def exit_on_errors(console: Console) -> Iterator[None]:
-    """Foreseeable errors end as one message and an exit code; -v adds the traceback."""
+    """Turn foreseeable errors into one message and an exit code; -v adds the traceback."""
     from scrlm_dask.errors import ClusterError, ScrlmError
 
     def end(error: BaseException, text: str, code: int) -> None:
         if console.verbose:
             traceback.print_exc()
-        # what was kept of the work, and how to go on with it
+        # notes say what is checkpointed and how to resume
         console.fail("; ".join([text, *getattr(error, "__notes__", ())]))
         raise SystemExit(code)
 
@@ -155,23 +162,21 @@ def exit_on_errors(console: Console) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, click.ClickException):
             raise
-        if _is_cluster_loss(error, console.on_cluster):  # first: some of these are OSErrors, too
-            what = type(error).__name__
-            end(
-                error,
-                f"the Dask cluster, or too many of its workers, were lost ({what}); see that it "
-                "runs and has memory enough, and run the command again",
-                EXIT_CLUSTER_LOST,
+        if _is_cluster_loss(error, console.on_cluster):  # first: some of these are OSErrors
+            lost = (
+                f"the Dask cluster, or too many of its workers, were lost ({type(error).__name__})"
             )
+            advice = "see that it runs and has memory enough, and run the command again"
+            end(error, f"{lost}; {advice}", EXIT_CLUSTER_LOST)
         if isinstance(error, OSError):  # no space, no permission, no such device
             end(error, f"{error}; see that it can be read or written", EXIT_FAILED)
         raise
 
 
 def _is_cluster_loss(error: Exception, on_cluster: bool) -> bool:
-    """Dask's own errors for lost workers and schedulers; imported only when something failed.
+    """Return whether workers or the scheduler were lost.
 
-    That time is over, disks and object stores say, too: where there is no cluster, it is them.
+    Disks and object stores also raise TimeoutError: without a cluster it is theirs.
     """
     from distributed import KilledWorker, TimeoutError
     from distributed.client import FutureCancelledError, FuturesCancelledError

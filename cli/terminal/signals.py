@@ -1,6 +1,6 @@
-"""Signals that ask a command to stop: it leaves what is done in order, and soon.
+"""Stop a command on a signal: checkpoints stay usable, and the process exits soon.
 
-SIGTERM and SIGUSR1 are what batch systems send before they take the machine away, SIGINT is Ctrl-C.
+Batch systems send SIGTERM or SIGUSR1 before they kill a job; Ctrl-C sends SIGINT.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _CODES = {
     signal.SIGTERM: EXIT_TERMINATED,
     signal.SIGUSR1: EXIT_TERMINATED,
 }
-_AGAIN_SECONDS = 0.05
-_GRACE_SECONDS = 15.0  # whatever hangs then: batch systems kill soon after they have warned
+_RAISE_AGAIN_SECONDS = 0.05
+_GRACE_SECONDS = 15.0  # batch systems kill soon after the signal
 
 
-class Stopped(KeyboardInterrupt):
-    """Somebody asked the command to stop. Raised in the main thread, wherever that is."""
+class SignalInterrupt(KeyboardInterrupt):
+    """A signal that stops the command; raised in the main thread."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -36,15 +36,14 @@ class Stopped(KeyboardInterrupt):
 
 
 def _stop_message(error: BaseException) -> str:
-    """A signal's own words are its name only."""
-    return f"interrupted by {error}" if isinstance(error, Stopped) else str(error)
+    return f"interrupted by {error}" if isinstance(error, SignalInterrupt) else str(error)
 
 
-class _Requests:
-    """What was asked so far: the first signal is obeyed, of the others only a second Ctrl-C."""
+class _SignalHandler:
+    """Raise on the first signal; ignore further ones, but exit at once on a second Ctrl-C."""
 
     def __init__(self) -> None:
-        self.stopping = self.leaving = False
+        self.stopping = self.exiting = False
         self.error: BaseException | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -55,81 +54,81 @@ class _Requests:
             return
         self.stopping = True
         if self.error is None:
-            self.error = Stopped(number)
-        if not self.leaving:
-            self.leaving = True
-            self._leave_later(getattr(self.error, "code", EXIT_TERMINATED), self.error)
+            self.error = SignalInterrupt(number)
+        if not self.exiting:
+            self.exiting = True
+            self._exit_after_grace(getattr(self.error, "code", EXIT_TERMINATED), self.error)
         raise self.error
 
-    def unraisable(self, unheard: Any) -> None:
-        """Raised inside a callback of C code, where nobody hears it: again, a little later."""
+    def unraisable(self, lost: Any) -> None:
+        """Raise the error again shortly afterwards: an exception in a C callback is lost."""
         error = self.error
-        if unheard.exc_value is not error or error is None:
-            sys.__unraisablehook__(unheard)
+        if lost.exc_value is not error or error is None:
+            sys.__unraisablehook__(lost)
             return
         self.stopping = False
-        _later(_AGAIN_SECONDS, lambda: raise_in_main(error))
+        _start_timer(_RAISE_AGAIN_SECONDS, lambda: raise_in_main(error))
 
-    def _leave_later(self, code: int, error: BaseException) -> None:
-        """Leave after a while even if a worker or a disk does not answer: what is kept is on disk.
+    def _exit_after_grace(self, code: int, error: BaseException) -> None:
+        """Exit even if a worker or a disk does not answer: checkpoints are on disk.
 
-        A process that outlives the command, and has more to do, is not left.
+        Do not exit a process that outlives the command.
         """
 
         def leave() -> None:
-            if _requests is not self and not _process_ends():
+            if _handler is not self and not _process_ends():
                 return
-            said = "; ".join([_stop_message(error), *getattr(error, "__notes__", ())])
-            click.echo(f"Error: {said}; left without waiting any longer", err=True)
+            text = "; ".join([_stop_message(error), *getattr(error, "__notes__", ())])
+            click.echo(f"Error: {text}; left without waiting any longer", err=True)
             os._exit(code)
 
-        _later(_GRACE_SECONDS, leave)
+        _start_timer(_GRACE_SECONDS, leave)
 
 
-_requests: _Requests | None = None  # of the command that signals are heard for
-_changing = threading.Lock()
+_handler: _SignalHandler | None = None  # of the running command
+_handler_lock = threading.Lock()
 
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """Signals raise `Stopped` inside; only where they can be heard, which is the main thread."""
-    global _requests
+    """Raise `SignalInterrupt` on signals inside; does nothing outside of the main thread."""
+    global _handler
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    requests = _requests = _Requests()
-    before = {number: signal.signal(number, requests) for number in _CODES}
-    hook, sys.unraisablehook = sys.unraisablehook, requests.unraisable
+    current = _handler = _SignalHandler()
+    before = {number: signal.signal(number, current) for number in _CODES}
+    hook, sys.unraisablehook = sys.unraisablehook, current.unraisable
     try:
         yield
     finally:
-        requests.stopping = True  # too late to be raised
-        with _changing:
-            _requests = None
+        current.stopping = True  # too late to be raised
+        with _handler_lock:
+            _handler = None
         sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def raise_in_main(error: BaseException) -> None:
-    """Raise an error in the main thread, whatever it waits for there, as long as it is heard."""
+    """Raise an error in the main thread, even if that waits, while a command runs there."""
     ident = threading.main_thread().ident
     assert ident is not None
-    with _changing:
-        if _requests is None:
-            return  # the signal would end a process that goes on without the command
-        _requests.error = error
+    with _handler_lock:
+        if _handler is None:
+            return  # the signal would end a process that outlives the command
+        _handler.error = error
         signal.pthread_kill(ident, signal.SIGUSR1)
 
 
-def _later(seconds: float, act: Callable[[], None]) -> None:
+def _start_timer(seconds: float, act: Callable[[], None]) -> None:
     timer = threading.Timer(seconds, act)
     timer.daemon = True
     timer.start()
 
 
 def _process_ends() -> bool:
-    """Whether Python only waits for threads any more: then pools take no work."""
+    """Return whether the interpreter only waits for threads: then pools reject work."""
     try:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(int)

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import dask
 import pytest
-from scrlm_cli.options import watchdog as lasting
+from scrlm_cli.options import watchdog
 from scrlm_cli.options.watchdog import StallWatchdog
 
 COMMAND = """
 import os, signal, sys, threading, time
-from scrlm_cli import signals
+from scrlm_cli.terminal import signals
 
 signals._GRACE_SECONDS = 0.3
 try:
-    with signals.heard():
+    with signals.handle_signals():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(9)
-except signals.Stopped:
+except signals.SignalInterrupt:
     print("stopped", flush=True)
 """
 GOES_ON = "signals.raise_in_main(ValueError('late')); time.sleep(1); print('went on')"
@@ -61,19 +61,19 @@ def test_the_state_of_a_cluster_goes_to_a_file_of_ours(
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "cluster-state.json").symlink_to(tmp_path / "victim")
     written: list[Path] = []
-    lasting._dump(object(), "s3://bucket/run", written)
+    watchdog._dump(object(), "s3://bucket/run", written)
     (file,) = written
     assert file.name.startswith("scrlm-cluster-state-")
     assert file.stat().st_mode & 0o777 == 0o600
     assert json.loads(file.read_text()) == {"a": 1}
     assert (tmp_path / "victim").read_text() == "precious"
     (tmp_path / "run").mkdir()
-    lasting._dump(object(), str(tmp_path / "run"), written)
+    watchdog._dump(object(), str(tmp_path / "run"), written)
     assert written[1] == tmp_path / "run" / "cluster-state.json"
 
 
 def test_a_cluster_that_does_not_answer_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "cluster-state.json").write_text("of an earlier stall")
     written: list[Path] = []
-    lasting._dump(object(), str(tmp_path), written)
+    watchdog._dump(object(), str(tmp_path), written)
     assert written == []
