@@ -1,4 +1,4 @@
-"""The command group. Subcommands import what is heavy only when they run."""
+"""The command group. Commands import heavy modules only when they run."""
 
 from __future__ import annotations
 

@@ -6,26 +6,27 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from scrlm_dask.choices import (
+    EXTRACTIONS,
+    INIT_KINDS,
+    PERSIST_KINDS,
+    PREPROCESS_KINDS,
+    Extraction,
+    Init,
+    Persist,
+    Preprocess,
+)
 from scrlm_dask.errors import InputError
 from scrlm_dask.kernels.bandwidth.search import ScanSizes, scan_sizes
 from scrlm_dask.kernels.distances.points import squared_radius
-from scrlm_dask.kernels.distances.preprocessing import PREPROCESS_KINDS, Preprocess
 from scrlm_dask.kernels.distances.pruning import Prune
 from scrlm_dask.kernels.scrlm.theory import default_candidates
 
 # Without a number of clusters to go by, candidates are drawn for this many.
 ASSUMED_CLUSTERS = 1000
 _LEAST_SQ_REACH = 1e-30
-
-
-Persist = Literal["auto", "yes", "no"]
-Init = Literal["scrlm", "k-means++", "k-means||", "random", "given"]
-PERSIST_KINDS: tuple[str, ...] = get_args(Persist)
-INIT_KINDS: tuple[str, ...] = get_args(Init)
-Extraction = Literal["auto", "greedy", "residual", "merge"]
-EXTRACTIONS: tuple[str, ...] = get_args(Extraction)
 
 
 @dataclass(frozen=True)

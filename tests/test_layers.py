@@ -137,7 +137,7 @@ def test_a_layer_imports_nothing_from_above(layer: str) -> None:
 
 def test_kernels_import_numbers_only() -> None:
     allowed = {"numpy", "scipy", "numba"} | sys.stdlib_module_names
-    ours = ("scrlm_dask.kernels", "scrlm_dask.errors")
+    ours = ("scrlm_dask.kernels", "scrlm_dask.errors", "scrlm_dask.choices")
     others = [
         f"{path.name}:{line} imports {name}"
         for path in sources(PACKAGE / "kernels")
@@ -166,7 +166,7 @@ def test_rivals_of_other_packages_are_imported_in_one_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["errors", "events", "config", "model", "settings", "text", "optional"]
+    "name", ["choices", "errors", "events", "config", "model", "settings", "text", "optional"]
 )
 def test_modules_for_all_layers_import_no_upper_layer(name: str) -> None:
     allowed = {"kernels", "monitoring"} if name == "model" else {"kernels"}

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scrlm_dask.choices import INIT_KINDS, PREPROCESS_KINDS
+
 from ..options.fitting import (
-    KINDS,
     check_usage,
     fit_options,
     lloyd_options,
@@ -117,7 +118,7 @@ def summary(result: Fit, out: str) -> dict[str, Any]:
     }
 
 
-_WAYS = ("scrlm", "k-means++", "k-means||", "random")
+_INITS = tuple(kind for kind in INIT_KINDS if kind != "given")
 
 
 @click.command()
@@ -126,9 +127,9 @@ _WAYS = ("scrlm", "k-means++", "k-means||", "random")
 @click.option("--clusters", type=int, help="Number of clusters; default: as many as --init brings.")
 @click.option(
     "--init",
-    default=_WAYS[0],
+    default=_INITS[0],
     show_default=True,
-    metavar="[" + "|".join(_WAYS) + "|PATH]",
+    metavar="[" + "|".join(_INITS) + "|PATH]",
     help="Where to begin; the path of a run, a model or a .npy array continues from its centers.",
 )
 @click.option("--max-iter", type=int, default=100, show_default=True, help="Most full passes.")
@@ -136,7 +137,7 @@ _WAYS = ("scrlm", "k-means++", "k-means||", "random")
 @click.option("--sample-weight", metavar="FILE", help="How much each row counts, .npy or Zarr.")
 @click.option(
     "--preprocess",
-    type=click.Choice(KINDS),
+    type=click.Choice(PREPROCESS_KINDS),
     default="none",
     show_default=True,
     help="Map applied to rows first.",
@@ -218,7 +219,7 @@ def _asked(
 
     if spherical and preprocess not in ("none", "l2"):
         raise click.UsageError("--spherical takes rows at unit length; leave --preprocess out")
-    given = init not in _WAYS
+    given = init not in _INITS
     if given:
         centers = _centers_at(init, storage)
         clusters = len(centers) if clusters is None else clusters
@@ -247,7 +248,7 @@ def _centers_at(path: str, storage: Any) -> Any:
     try:
         return read_centers(path, storage_options=storage)
     except MissingError as error:
-        raise MissingError(f"{error}, or begin by one of {', '.join(_WAYS)}") from error
+        raise MissingError(f"{error}, or begin by one of {', '.join(_INITS)}") from error
 
 
 @click.command()

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scrlm_dask.choices import DAMAGED_ITEMS, FEATURE_DTYPES, INGEST_FORMATS, NAN_ROWS
+from scrlm_dask.text import first_few
+
 from ..options.fitting import depth_option, preprocess_option
 from ..options.shared import (
     cluster_options,
@@ -15,7 +18,7 @@ from ..options.shared import (
     storage_options,
 )
 from ..tables.store import damage_content, rows_content, store_content, store_tables
-from ..tables.summaries import facts, first_few
+from ..tables.summaries import facts
 from ..terminal.console import Console
 
 if TYPE_CHECKING:
@@ -90,16 +93,12 @@ def synth(
     console.result(content, facts("Features store", content))
 
 
-_FORMATS = (
-    *("npy", "npz", "bin", "vecs", "hdf5", "parquet", "arrow", "csv", "raw", "zarr"),
-    *("clip-retrieval", "huggingface"),
-)
-
-
 @click.command()
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.argument("out", type=click.Path())
-@click.option("--format", "format_name", type=click.Choice(_FORMATS), help="Default: found out.")
+@click.option(
+    "--format", "format_name", type=click.Choice(INGEST_FORMATS), help="Default: found out."
+)
 @click.option("--dataset", metavar="NAME", help="Array of an HDF5, .npz or Zarr source.")
 @click.option(
     "--column",
@@ -118,7 +117,7 @@ _FORMATS = (
 @click.option("--ids", metavar="NAME", help="Names of rows: a file, or a column of the source.")
 @click.option(
     "--dtype",
-    type=click.Choice(["float16", "float32"]),
+    type=click.Choice(FEATURE_DTYPES),
     help="How features are stored; default: float16 as it is, all else as float32.",
 )
 @click.option("--raw-dtype", metavar="DTYPE", help="Items of a raw file; default: --dtype.")
@@ -129,7 +128,7 @@ _FORMATS = (
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random order.")
 @click.option(
     "--nan",
-    type=click.Choice(["error", "drop", "keep"]),
+    type=click.Choice(NAN_ROWS),
     default="error",
     show_default=True,
     help="Rows that hold NaN or infinity.",
@@ -242,14 +241,14 @@ def ingest(
 @click.option("--device", metavar="NAME", help="Of the model, e.g. cpu or cuda:0; default: a GPU.")
 @click.option(
     "--dtype",
-    type=click.Choice(["float16", "float32"]),
+    type=click.Choice(FEATURE_DTYPES),
     help="How features are stored; default: float16 as it is, all else as float32.",
 )
 @click.option("--chunk-size", default="8MB", show_default=True, help="Size of a chunk.")
 @click.option("--limit", type=click.IntRange(min=1), help="Take the first so many items only.")
 @click.option(
     "--on-error",
-    type=click.Choice(["refuse", "skip"]),
+    type=click.Choice(DAMAGED_ITEMS),
     default="refuse",
     show_default=True,
     help="Damaged images and empty texts; to skip them, all items are looked at first.",

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scrlm_dask.choices import TABLE_FORMATS
+from scrlm_dask.text import first_few
+
 from ..options.shared import (
     cluster_options,
     output_options,
@@ -14,7 +17,7 @@ from ..options.shared import (
     session,
     storage_options,
 )
-from ..tables.summaries import facts, first_few
+from ..tables.summaries import facts
 from ..terminal.console import EXIT_INPUT_REFUSED, Console
 
 if TYPE_CHECKING:
@@ -230,7 +233,7 @@ def report(
 @click.option(
     "--format",
     "table",
-    type=click.Choice(("parquet", "csv")),
+    type=click.Choice(TABLE_FORMATS),
     default="parquet",
     show_default=True,
     help="Form of the table of labels.",

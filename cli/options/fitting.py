@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from scrlm_dask.choices import EXTRACTIONS, PERSIST_KINDS, PREPROCESS_KINDS
+
 from .parsing import parse_seconds
 from .shared import given_options, label_options, prune_option, require_option, storage_options
 
 if TYPE_CHECKING:
     from scrlm_dask.runs.lifecycle import Fit
     from scrlm_dask.runs.resume import RunRequest
-
-
-KINDS = ("standardize", "center", "scale", "none", "l2")
 
 
 clusters_option = click.option(
@@ -42,7 +41,11 @@ depth_option = click.option(
 def preprocess_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """--preprocess; the help says what it does to this command."""
     return click.option(
-        "--preprocess", type=click.Choice(KINDS), default=KINDS[0], show_default=True, help=what
+        "--preprocess",
+        type=click.Choice(PREPROCESS_KINDS),
+        default="standardize",
+        show_default=True,
+        help=what,
     )
 
 
@@ -76,7 +79,7 @@ def lloyd_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option(
         "--persist",
-        type=click.Choice(["auto", "yes", "no"]),
+        type=click.Choice(PERSIST_KINDS),
         default="auto",
         show_default=True,
         help="Hold features in the workers' memory between the passes of k-means.",
@@ -100,9 +103,6 @@ def lloyd_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(lloyd=lloyd, **kwargs)
 
     return wrapped
-
-
-EXTRACTIONS = ("auto", "greedy", "residual", "merge")
 
 
 def fit_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,23 +1,23 @@
-"""Sizes as people write them."""
+"""Parse sizes, durations and storage options of the command line."""
 
 from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    pass
+_STORAGE_OPTION = "--storage-option"
+_JSON_WORDS = ("true", "false", "null")
 
 
 def parse_size(option: str, text: str) -> int:
-    """Bytes of a size like 64MB, in Dask's notation."""
+    """Return the bytes of a size such as 64MB, in Dask's notation."""
     from dask.utils import parse_bytes
 
     try:
-        # Dask takes a unit alone, and nothing at all, for one of it
+        # Dask reads a unit alone, or an empty text, as one unit
         n_bytes = int(parse_bytes(text)) if text.strip() else 0
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(
@@ -31,33 +31,28 @@ def parse_size(option: str, text: str) -> int:
 
 
 def parse_seconds(option: str, text: str) -> float:
+    """Return the seconds of a duration such as 55m, in Dask's notation."""
     from dask.utils import parse_timedelta
 
-    refused = click.BadParameter(
+    invalid = click.BadParameter(
         f"{text!r} is not a duration; write it like 55m", param_hint=option
     )
     try:
         seconds = float(parse_timedelta(text))
-    # Dask raises an IndexError at nothing at all
+    # an empty text raises an IndexError in Dask
     except (KeyError, ValueError, IndexError, OverflowError) as error:
-        raise refused from error
+        raise invalid from error
     if not math.isfinite(seconds):
-        raise refused
+        raise invalid
     return seconds
 
 
-_HINT = "--storage-option"
-
-
-_JSON_WORDS = ("true", "false", "null")
-
-
 def parse_storage_options(texts: tuple[str, ...]) -> dict[str, Any]:
-    """One mapping of NAME=VALUE texts; dots in NAME nest, later ones win.
+    """Return one mapping of NAME=VALUE texts; dots in NAME nest, later texts win.
 
     VALUE is text, digits included (keys and passwords may be all digits), unless it is true, false
-    or null, or begins like a JSON object, list or text. A text that is a JSON object as a whole
-    brings anything else, such as numbers.
+    or null, or begins like a JSON object, list or text. Other values, such as numbers, need a text
+    that is a JSON object as a whole.
     """
     from scrlm_dask.storage.locations import merge_options
 
@@ -72,7 +67,7 @@ def parse_storage_options(texts: tuple[str, ...]) -> dict[str, Any]:
             raise click.BadParameter(
                 "an option is written NAME=VALUE, such as anon=true, or as a JSON object; "
                 "what was given is not shown, since it may be a secret",
-                param_hint=_HINT,
+                param_hint=_STORAGE_OPTION,
             )
         nested: Any = _value(name, value)
         for part in reversed(names):
@@ -91,4 +86,4 @@ def _json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise click.BadParameter(f"{what} is not valid JSON", param_hint=_HINT) from None
+        raise click.BadParameter(f"{what} is not valid JSON", param_hint=_STORAGE_OPTION) from None

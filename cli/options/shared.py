@@ -1,4 +1,4 @@
-"""Options that subcommands share, and how a command is run with them."""
+"""Options that commands share, and the session in which a command runs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from scrlm_dask.choices import CLUSTER_KINDS
 from scrlm_dask.text import format_bytes
 
 from ..terminal.console import Console, exit_on_errors
@@ -22,12 +23,8 @@ from .parsing import parse_storage_options
 _Command = Callable[..., Any]
 
 
-# of scrlm_dask.cluster.options, which is not imported for --help
-_KINDS = ("local", "slurm", "pbs", "sge", "lsf", "htcondor", "ssh", "kubernetes")
-
-
 def output_options(command: _Command) -> _Command:
-    """--json, --log-json and -v; the command gets a `console`, and errors end as messages."""
+    """Add --json, --log-json and -v; pass a `console`, and print errors as messages."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
     @click.option("--log-json", is_flag=True, help="Events on stderr, a line of JSON each.")
@@ -42,7 +39,7 @@ def output_options(command: _Command) -> _Command:
 
 
 def label_options(command: _Command) -> _Command:
-    """--margins, of commands that write labels."""
+    """Add --margins, for commands that write labels."""
     return click.option(
         "--margins/--no-margins",
         default=True,
@@ -53,7 +50,7 @@ def label_options(command: _Command) -> _Command:
 
 
 def prune_option(command: _Command) -> _Command:
-    """--prune; the command gets the number of axes, or "auto"."""
+    """Add --prune; pass the number of axes, or "auto"."""
     return click.option(
         "--prune",
         metavar="auto|AXES",
@@ -72,7 +69,7 @@ def _parse_axes(context: click.Context, parameter: click.Parameter, text: str) -
 
 
 def cluster_options(command: _Command) -> _Command:
-    """Where to run; the command gets `cluster`, the options as the package takes them."""
+    """Add the options that choose a cluster; pass them as `cluster`."""
 
     @click.option(
         "--scheduler", metavar="ADDRESS", help="Dask scheduler, e.g. tcp:// or tls://host:8786."
@@ -81,7 +78,7 @@ def cluster_options(command: _Command) -> _Command:
     @click.option(
         "--cluster",
         "kind",
-        type=click.Choice(_KINDS),
+        type=click.Choice(CLUSTER_KINDS),
         help="Who starts the workers, for the length of the command; default: local.",
     )
     @click.option(
@@ -123,13 +120,13 @@ def cluster_options(command: _Command) -> _Command:
     )
     @wraps(command)
     def wrapped(kind: str | None, **kwargs: Any) -> Any:
-        from scrlm_dask.clusters.options import ClusterOptions, check
+        from scrlm_dask.clusters.options import ClusterOptions, check_options
         from scrlm_dask.errors import InputError
 
         names = [field.name for field in fields(ClusterOptions) if field.name != "cluster"]
         options = ClusterOptions(cluster=kind, **{name: kwargs.pop(name) for name in names})
         try:
-            check(options, spell=lambda name: f"--{name.replace('_', '-')}")
+            check_options(options, spell=lambda name: f"--{name.replace('_', '-')}")
         except InputError as error:
             raise click.UsageError(str(error)) from error
         return command(cluster=options, **kwargs)
@@ -138,9 +135,8 @@ def cluster_options(command: _Command) -> _Command:
 
 
 def storage_options(command: _Command) -> _Command:
-    """--storage-option; the command gets `storage`, the options as one mapping."""
-
-    @click.option(
+    """Add --storage-option; pass the options as the mapping `storage`."""
+    return click.option(
         "--storage-option",
         "storage",
         metavar="NAME=VALUE",
@@ -148,12 +144,7 @@ def storage_options(command: _Command) -> _Command:
         callback=_parse_storage,
         help="For URLs: an option of fsspec's file system, such as key=..., anon=true or "
         "client_kwargs.endpoint_url=http://...; or a JSON object. May be repeated.",
-    )
-    @wraps(command)
-    def wrapped(**kwargs: Any) -> Any:
-        return command(**kwargs)
-
-    return wrapped
+    )(command)
 
 
 def _parse_storage(
@@ -163,7 +154,7 @@ def _parse_storage(
 
 
 def given_options(names: Collection[str]) -> list[str]:
-    """Those of the parameters that were given on the command line, as they are written there."""
+    """Return the options among `names` that the command line contains, as they are spelt there."""
     context = click.get_current_context()
     return [
         parameter.opts[0]
@@ -174,7 +165,7 @@ def given_options(names: Collection[str]) -> list[str]:
 
 
 def require_option(needed: str, *names: str) -> None:
-    """Refuse parameters that were given on the command line and do nothing without `needed`."""
+    """Reject options of the command line that have no effect without `needed`."""
     given = given_options(names)
     if given:
         raise click.UsageError(
@@ -185,46 +176,47 @@ def require_option(needed: str, *names: str) -> None:
 
 @contextmanager
 def session(console: Console, cluster: Any) -> Iterator[None]:
-    """Connect, say to what, and show progress while the command works."""
+    """Connect to a cluster, print which, and show progress while the command runs."""
     from scrlm_dask.clusters.connect import connect
 
     console.on_cluster = cluster.nworkers != 0
-    # when a run is cut short, or its cluster does not start, asyncio logs each of Dask's tasks
-    # that nobody waits for with a traceback
-    _hush(console, "asyncio")
+    # when a run is interrupted, or its cluster does not start, asyncio logs a traceback for each
+    # pending task of Dask
+    _silence(console, "asyncio")
     with connect(cluster, listener=console) as connection:
-        # and Dask each connection that a lost scheduler leaves; Dask sets its own levels when it
-        # is imported, that of its client apart, so here and not before
-        _hush(console, "distributed", "distributed.client")
+        # Dask logs each connection of a lost scheduler; importing Dask sets its log levels, so
+        # this must come afterwards
+        _silence(console, "distributed", "distributed.client")
         for line in connection_lines(connection):
             console.say(line)
         with performance_report(console.performance_report), console.progress():
             yield
 
 
-def _hush(console: Console, *names: str) -> None:
+def _silence(console: Console, *names: str) -> None:
     if not console.verbose:
         for name in names:
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def connection_lines(connection: Any) -> Iterator[str]:
-    """What a person hears of a connection."""
-    words = [f"using {connection.description}"]
+    """Yield what to print about a connection."""
+    parts = [f"using {connection.description}"]
     if connection.memory:
-        words.append(
-            f"{connection.nthreads} thread(s) and {format_bytes(connection.memory)} in all"
-        )
+        memory = format_bytes(connection.memory)
+        parts.append(f"{connection.nthreads} thread(s) and {memory} in all")
     if connection.dashboard:
-        words.append(f"dashboard {connection.dashboard}")
-    yield "; ".join(words)
+        parts.append(f"dashboard {connection.dashboard}")
+    yield "; ".join(parts)
     if connection.tunnel:
         yield f"to open the dashboard from elsewhere: {connection.tunnel}"
 
 
-def performance_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--performance-report, kept by the command's console until its session; stands below
-    `output_options` and `cluster_options`, whose results it takes."""
+def performance_option(command: _Command) -> _Command:
+    """Add --performance-report; set its path on the console for `session`.
+
+    Goes below `output_options` and `cluster_options`, whose results it takes.
+    """
 
     @click.option(
         "--performance-report",
@@ -243,14 +235,14 @@ def performance_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def performance_report(path: str | None) -> AbstractContextManager[Any]:
-    """What runs inside goes into the report at `path`, if one is wanted."""
+    """Record the tasks of the block in Dask's report at `path`, if given."""
     if path is None:
         return nullcontext()
     from distributed import performance_report as report
 
-    # inline: nothing is loaded from elsewhere when it is looked at
-    made: AbstractContextManager[Any] = report(filename=path, mode="inline")
-    return made
+    # inline: the report loads nothing from the network
+    recording: AbstractContextManager[Any] = report(filename=path, mode="inline")
+    return recording
 
 
 def _check_report_path(path: str, cluster: Any) -> None:

@@ -1,4 +1,4 @@
-"""Options of commands that run for hours: how long they wait for workers, and for progress."""
+"""Options of long commands: how long they wait for workers and for progress."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from typing import Any
 
 import click
 
+from scrlm_dask.settings import WORKERS_SETTING
+
 from ..terminal.console import EXIT_CLUSTER_LOST
 from ..terminal.signals import raise_in_main
 from .parsing import parse_seconds
 
 _DUMP_SECONDS = 5.0
-# deaths of workers that a block may be near to before it is blamed: preempted nodes take blocks
-# with them that are not at fault
+# lost workers until their block is blamed: preempted nodes lose blocks that are not at fault
 _FAILURES_SETTING, _ALLOWED_FAILURES = "distributed.scheduler.allowed-failures", 5
 
 
 def watchdog_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--stall-timeout and --wait-workers; the command gets `lasting`, for `watched`."""
+    """Add --stall-timeout and --wait-workers; pass a `StallWatchdog` as `lasting`."""
 
     @click.option(
         "--stall-timeout",
@@ -51,7 +52,7 @@ def watchdog_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class StallWatchdog:
-    """A listener that passes events on, and notices when none come."""
+    """A listener that forwards events and stops the command when none arrive."""
 
     def __init__(self, stall_seconds: float, wait_seconds: float | None) -> None:
         self._stall_seconds = stall_seconds
@@ -65,21 +66,21 @@ class StallWatchdog:
 
     @contextmanager
     def settings(self) -> Iterator[None]:
-        """Dask's, for clusters that are connected to or started inside."""
+        """Apply the settings of Dask for clusters that are started or connected to inside."""
         import dask
 
         configured = dask.config.get(_FAILURES_SETTING, None)
-        # whoever expects more of them keeps that
-        more = isinstance(configured, int) and configured > _ALLOWED_FAILURES
-        wanted = {_FAILURES_SETTING: float(configured if more else _ALLOWED_FAILURES)}
+        # keep a higher limit if the user has configured one
+        higher = isinstance(configured, int) and configured > _ALLOWED_FAILURES
+        settings = {_FAILURES_SETTING: float(configured if higher else _ALLOWED_FAILURES)}
         if self._wait_seconds is not None:
-            wanted["scrlm.wait-workers"] = self._wait_seconds
-        with dask.config.set(wanted):
+            settings[WORKERS_SETTING] = self._wait_seconds
+        with dask.config.set(settings):
             yield
 
     @contextmanager
     def watching(self, listener: Callable[[Any], None], out: str) -> Iterator[None]:
-        """End the command when nothing happens for too long; the cluster's state goes to `out`."""
+        """Stop the command after a stall and write the state of the cluster to `out`."""
         self._listener, self._last = listener, time.monotonic()
         over = threading.Event()
         if self._stall_seconds > 0 and threading.current_thread() is threading.main_thread():
@@ -106,26 +107,26 @@ class StallWatchdog:
 
 
 def _write_state(out: str) -> str:
-    """Write what the scheduler knows of the cluster to a file; says where, or why not."""
+    """Write the scheduler's state to a file; return where it is, or why there is none."""
     from scrlm_dask.engine.workers import current_client
 
     client = current_client()
     if client is None:
         return "the threads of this process are stuck in a read, or compute one very large block"
     written: list[Path] = []
-    asking = threading.Thread(target=_dump, args=(client, out, written), daemon=True)
-    asking.start()
-    asking.join(_DUMP_SECONDS)
+    writer = threading.Thread(target=_dump, args=(client, out, written), daemon=True)
+    writer.start()
+    writer.join(_DUMP_SECONDS)
     if not written:
         return "the scheduler does not say in what state it is"
     return f"the cluster's state is in {written[0]}"
 
 
 def _dump(client: Any, out: str, written: list[Path]) -> None:
-    """Adds the file to `written` when it is."""
+    """Write the state, then add the file to `written`."""
     from scrlm_dask.engine.failures import cluster_state
 
-    with suppress(Exception):  # a cluster in trouble answers in many ways
+    with suppress(Exception):  # a failing cluster raises any type
         text = json.dumps(cluster_state(client), indent=2, default=str)
         file = _state_file(out)
         file.write_text(text)
@@ -133,7 +134,7 @@ def _dump(client: Any, out: str, written: list[Path]) -> None:
 
 
 def _state_file(out: str) -> Path:
-    """In the run, or, if that is elsewhere, a file that nobody else can have put there before."""
+    """Return a file in the run directory or, for a remote run, a new temporary file."""
     if Path(out).is_dir():
         return Path(out) / "cluster-state.json"
     handle, name = tempfile.mkstemp(prefix="scrlm-cluster-state-", suffix=".json")

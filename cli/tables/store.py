@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scrlm_dask.text import format_bytes
+from scrlm_dask.text import first_few, format_bytes
 
-from .summaries import facts, first_few
+from .summaries import facts
 
 if TYPE_CHECKING:
     from rich.console import Group

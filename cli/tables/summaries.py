@@ -1,22 +1,34 @@
-"""Tables for people, from what the commands return."""
+"""Tables for people, from the records that commands return."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from scrlm_dask.text import format_bytes
+from scrlm_dask.text import format_bytes, phase_summary, repeated
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
+_MOST_CLUSTERS, _MOST_ITERATIONS, _BAR_WIDTH = 10, 20, 8
+_Format = Callable[[float], str]
 
-_MOST_CLUSTERS = 10
+
+def _new_table(
+    title: str, columns: Iterable[str], left: str | None = None, **options: Any
+) -> Table:
+    """Return a table of right-aligned columns but for the one called `left`."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for name in columns:
+        table.add_column(name, justify="left" if name == left else "right", **options)
+    return table
 
 
 def facts(title: str, content: dict[str, Any]) -> Table:
-    """Names and values, one a row."""
+    """Return a table with a name and a value per row."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", show_header=False)
@@ -28,12 +40,12 @@ def facts(title: str, content: dict[str, Any]) -> Table:
 
 
 def fit_summary(content: dict[str, Any], model: Any) -> Group:
-    """What a fit found, its largest clusters, and where the time went."""
+    """Return the result of a fit, its first clusters, and the time of its phases."""
     from rich.console import Group
 
     names = ("rows", "features", "clusters", "outliers", "outlier_share", "rho", "radius")
-    found = {key: content[key] for key in (*names, "inertia") if content[key] is not None}
-    parts: list[Any] = [facts("Found", found)]
+    known = {key: content[key] for key in (*names, "inertia") if content[key] is not None}
+    parts: list[Any] = [facts("Found", known)]
     if content.get("scan", {}).get("rungs"):
         parts.append(scan_facts(content["scan"]))
     if model.n_clusters:
@@ -45,28 +57,20 @@ def fit_summary(content: dict[str, Any], model: Any) -> Group:
 
 
 def clusters_table(model: Any) -> Table:
-    from rich.table import Table
-
+    """Return the first clusters with their sizes."""
     shown = min(model.n_clusters, _MOST_CLUSTERS)
     title = f"The first {shown} of {model.n_clusters} clusters" if shown < model.n_clusters else ""
-    table = Table(title=title or "Clusters", title_justify="left")
-    extracted = len(model.losses) > 0
+    extracted, config = len(model.losses) > 0, model.config
     names = ["cluster", "rows", "weight", "sigma"]
-    config = model.config
     # only the paper's greedy extraction leaves centers on rows
     moved = extracted and (
         config.polish or config.refine.max_iter or config.extraction in ("residual", "merge")
     )
-    where = "began at row" if moved else "center is row"
-    for name in [*names, "loss", where] if extracted else names:
-        table.add_column(name, justify="right")
+    names += ["loss", "began at row" if moved else "center is row"] if extracted else []
+    table = _new_table(title or "Clusters", names)
     for k in range(shown):
-        cells = [
-            str(k),
-            f"{model.counts[k]:,}",
-            f"{model.weights[k]:.4f}",
-            f"{model.sigmas[k]:.4g}",
-        ]
+        cells = [str(k), f"{model.counts[k]:,}"]
+        cells += [f"{model.weights[k]:.4f}", f"{model.sigmas[k]:.4g}"]
         if extracted:
             cells += [f"{model.losses[k]:,.1f}", f"{model.center_rows[k]:,}"]
         table.add_row(*cells)
@@ -74,29 +78,23 @@ def clusters_table(model: Any) -> Table:
 
 
 def phases_table(phases: list[dict[str, Any]]) -> Table:
-    from rich.table import Table
-
-    table = Table(title="Phases", title_justify="left")
-    for name in ("phase", "seconds", "rows/s", "read", "reading", "worker peak"):
-        table.add_column(name, justify="left" if name == "phase" else "right")
-    for name in dict.fromkeys(phase["name"] for phase in phases):
-        # iterations are one phase to a person
-        same = [phase for phase in phases if phase["name"] == name]
-        seconds = sum(phase["seconds"] for phase in same)
-        rate = sum(phase["rows"] for phase in same) / max(seconds, 1e-9)
+    """Return time, rate, bytes and memory of each phase."""
+    names = ("phase", "seconds", "rows/s", "read", "reading", "worker peak")
+    table = _new_table("Phases", names, left="phase")
+    for phase in phase_summary(phases):
         table.add_row(
-            name if len(same) == 1 else f"{name} x {len(same)}",
-            f"{seconds:.2f}",
-            f"{rate:,.0f}",
-            format_bytes(sum(phase["bytes"] for phase in same)),
-            f"{sum(phase['read_seconds'] for phase in same):.2f} s",
-            format_bytes(max(phase["peak_worker_bytes"] for phase in same)),
+            repeated(phase.name, phase.times),
+            f"{phase.seconds:.2f}",
+            f"{phase.rows / max(phase.seconds, 1e-9):,.0f}",
+            format_bytes(phase.bytes),
+            f"{phase.read_seconds:.2f} s",
+            format_bytes(phase.peak_worker_bytes),
         )
     return table
 
 
 def plan_summary(content: dict[str, Any]) -> Group:
-    """What a fit would take, phase by phase and in all."""
+    """Return the predicted cost of a fit, per phase and in total."""
     from rich.console import Group
     from rich.table import Table
 
@@ -115,7 +113,7 @@ def plan_summary(content: dict[str, Any]) -> Group:
     for phase in content["phases"]:
         times = phase["times"]
         table.add_row(
-            phase["name"] if times == 1 else f"{phase['name']} x {times}",
+            repeated(phase["name"], times),
             f"{times * phase['flops']:.3g}",
             format_bytes(times * phase["bytes"]),
             format_bytes(phase["worker_bytes"]),
@@ -128,12 +126,6 @@ def plan_summary(content: dict[str, Any]) -> Group:
         "the client needs at most": format_bytes(content["client_bytes"]),
     }
     return Group(facts("Planned", {name: content[name] for name in names} | needs), table)
-
-
-def first_few(items: list[Any], most: int = 5) -> str:
-    """The first of many, and how many there are."""
-    shown = ", ".join(str(item) for item in items[:most])
-    return f"{shown}, ... ({len(items):,} in all)" if len(items) > most else shown
 
 
 def _text(name: str, value: Any) -> str:
@@ -150,33 +142,25 @@ def _text(name: str, value: Any) -> str:
     return f"{value:.6g}"
 
 
-_BAR = 8
-
-
-_MOST_ROWS = 20
-
-
 def iterations_table(record: dict[str, Any]) -> Table:
-    """Each iteration with its inertia as a bar; of many, the first and the last ones."""
-    from rich.table import Table
-
+    """Return the first and last iterations of k-means, each with its inertia as a bar."""
     iterations = record["iterations"]
-    table = Table(title=f"k-means ended by {record['stopped']}", title_justify="left")
-    for name in ("", "inertia", "per row", "shift", "moved", "empty", "seconds"):
-        table.add_column(name, justify="left" if name == "per row" else "right", no_wrap=True)
-    # a row's share: samples have fewer rows
+    names = ("", "inertia", "per row", "shift", "moved", "empty", "seconds")
+    title = f"k-means ended by {record['stopped']}"
+    table = _new_table(title, names, left="per row", no_wrap=True)
+    # per row: samples have fewer rows
     values = [it["inertia"] / max(it["rows"], 1) for it in iterations]
     low, high = min(values, default=0.0), max(values, default=0.0)
     for i, (it, value) in enumerate(zip(iterations, values, strict=True)):
-        if _MOST_ROWS // 2 <= i < len(iterations) - _MOST_ROWS // 2:
-            if i == _MOST_ROWS // 2:
+        if _MOST_ITERATIONS // 2 <= i < len(iterations) - _MOST_ITERATIONS // 2:
+            if i == _MOST_ITERATIONS // 2:
                 table.add_row("...", "", "", "", "", "", "")
             continue
         share = (value - low) / (high - low) if high > low else 0.0
         table.add_row(
             f"{it['number']}{' (sample)' if it['sampled'] else ''}",
             f"{it['inertia']:,.6g}",
-            "█" * max(1, round(_BAR * share)),
+            "█" * max(1, round(_BAR_WIDTH * share)),
             "-" if it["shift"] is None else f"{it['shift']:.2g}",
             "-" if it["moved"] is None else f"{it['moved']:,}",
             str(it["empty"]),
@@ -186,13 +170,9 @@ def iterations_table(record: dict[str, Any]) -> Table:
 
 
 def scan_table(record: dict[str, Any]) -> Table:
-    """A rung a line; those of the chosen interval are marked."""
-    from rich.table import Table
-
-    table = Table(title="Ladder of rho on the sample", title_justify="left")
+    """Return a trial bandwidth per row; those of the chosen interval are marked."""
     names = ("", "rho", "clusters", "outliers", "shell", "neighbours", "held out")
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = _new_table("Ladder of rho on the sample", names, no_wrap=True)
     for rung in record["rungs"]:
         inside = record["low"] <= rung["rho"] <= record["high"]
         held_out = rung["held_out"]
@@ -209,16 +189,16 @@ def scan_table(record: dict[str, Any]) -> Table:
 
 
 def scan_facts(record: dict[str, Any]) -> Table:
-    """What was chosen, why, and how far it can be trusted."""
+    """Return the chosen bandwidth, the reason, and how reliable it is."""
     content = {
         "rho": record["rho"],
         "would do as well": f"{record['low']:.4g} to {record['high']:.4g}",
         "clusters": record["clusters"],
         "why": record["why"],
     }
-    for nudged in record["stability"]:
-        name = f"at rho {nudged['rho']:.4g}"
-        content[name] = f"{nudged['clusters']} clusters, ARI {nudged['ari']:.3f}"
+    for other in record["stability"]:
+        name = f"at rho {other['rho']:.4g}"
+        content[name] = f"{other['clusters']} clusters, ARI {other['ari']:.3f}"
     met = "met" if record["assumption_1"] else "not met"
     content["sigma_max <= rho < 0.775"] = f"{met}: sigma_max is {record['sigma_max']:.4g}"
     content["candidates"] = f"{record['candidates']}, of {record['needed_candidates']} needed"
@@ -226,41 +206,30 @@ def scan_facts(record: dict[str, Any]) -> Table:
     return facts("rho chosen" if record["basis"] != "given" else "Sample", content)
 
 
-_Format = Callable[[float], str]
-
-
 def _percent(value: float) -> str:
     return f"{100 * value:.2f}"
-
-
-def _three(value: float) -> str:
-    return f"{value:.3f}"
 
 
 def _seconds(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}"
 
 
-def _megabytes(value: float) -> str:
-    return f"{value / 1e6:.0f}"
-
-
-# short, so that all fit 80 columns beside each other
+# short, so that all fit next to each other into 80 columns
 _COLUMNS: dict[str, tuple[str, _Format]] = {
     "accuracy": ("acc. %", _percent),
     "purity": ("purity %", _percent),
-    "nmi": ("NMI", _three),
-    "ari": ("ARI", _three),
+    "nmi": ("NMI", "{:.3f}".format),
+    "ari": ("ARI", "{:.3f}".format),
     "outlier_precision": ("outl. prec. %", _percent),
     "outlier_recall": ("outl. recall %", _percent),
     "cpu_seconds": ("CPU s", _seconds),
     "wall_seconds": ("wall s", _seconds),
-    "peak_bytes": ("peak MB", _megabytes),
+    "peak_bytes": ("peak MB", lambda value: f"{value / 1e6:.0f}"),
 }
 
 
 def comparison_table(content: dict[str, Any]) -> Group:
-    """A method a line, with its spread over several seeds; below, why some did not finish."""
+    """Return a row per method, with its spread over seeds, and why some did not finish."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -271,18 +240,18 @@ def comparison_table(content: dict[str, Any]) -> Group:
     for heading, _ in _COLUMNS.values():
         table.add_column(heading, justify="right", overflow="fold")
     reasons: list[Any] = []
-    for found in content["methods"]:
-        cells = [_cell(found, name, form) for name, (_, form) in _COLUMNS.items()]
-        table.add_row(found["method"], *cells)
-        if found["reason"] is not None:
-            reasons.append(f"{found['method']}: {found['reason']}")
+    for scores in content["methods"]:
+        cells = [_cell(scores, name, form) for name, (_, form) in _COLUMNS.items()]
+        table.add_row(scores["method"], *cells)
+        if scores["reason"] is not None:
+            reasons.append(f"{scores['method']}: {scores['reason']}")
     return Group(table, *reasons)
 
 
-def _cell(found: dict[str, Any], name: str, form: _Format) -> str:
-    mean, deviation = found["mean"][name], found["deviation"][name]
+def _cell(scores: dict[str, Any], name: str, form: _Format) -> str:
+    mean, deviation = scores["mean"][name], scores["deviation"][name]
     if mean is None or mean != mean:  # NaN: undefined, such as precision where nothing was called
         return "-"
-    if len(found["seeds"]) == 1:
+    if len(scores["seeds"]) == 1:
         return form(mean)
     return f"{form(mean)}\n±{form(deviation)}"

@@ -1,4 +1,4 @@
-"""Workers as jobs of a batch system, by dask-jobqueue; the scheduler runs in this process."""
+"""Start workers as jobs of a batch system by dask-jobqueue; the scheduler runs here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from scrlm_dask.clusters.local import check_memory_limit, free_dashboard_port
 from scrlm_dask.clusters.options import ClusterOptions
-from scrlm_dask.clusters.worker_settings import PRELOAD, environment
+from scrlm_dask.clusters.worker_settings import PRELOAD, worker_environment
 from scrlm_dask.errors import ClusterError, InputError
 from scrlm_dask.optional import import_optional
 from scrlm_dask.settings import read_ahead
@@ -27,11 +27,12 @@ CLASSES = {
 }
 
 
-def start(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
+def start_job_queue(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
+    """Start a scheduler here and submit jobs for its workers."""
     kind = str(options.cluster)
     library = import_optional("dask_jobqueue", f"a cluster by {kind}", "jobqueue")
-    found = getattr(library, CLASSES[kind])
-    command = shlex.split(found.job_cls.submit_command)[0]
+    cluster_class = getattr(library, CLASSES[kind])
+    command = shlex.split(cluster_class.job_cls.submit_command)[0]
     if shutil.which(command) is None:
         raise ClusterError(
             f"the command {command} of {kind} is not here; run this on a host that submits jobs"
@@ -39,39 +40,42 @@ def start(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> A
     given = arguments(options, config)
     given |= security(options, given, undo)
     try:
-        cluster = undo.enter_context(found(job_cls=_telling(found.job_cls), **given))
+        job = _collecting_rejections(cluster_class.job_cls)
+        cluster = undo.enter_context(cluster_class(job_cls=job, **given))
     except (TypeError, ValueError) as error:
         where = options.cluster_config or "the command line"
-        raise InputError(f"{found.__name__} does not take what {where} says: {error}") from error
+        raise InputError(
+            f"{cluster_class.__name__} does not take what {where} says: {error}"
+        ) from error
     cluster.scale(options.nworkers or options.min_workers or 1)
     return cluster
 
 
-def refusals(cluster: Any) -> list[str]:
-    """What the batch system said to jobs that it did not take."""
-    refused: list[str] = getattr(getattr(cluster, "job_cls", None), "refused", [])
-    return refused
+def rejections(cluster: Any) -> list[str]:
+    """Return the messages of the batch system about jobs that it did not accept."""
+    rejected: list[str] = getattr(getattr(cluster, "job_cls", None), "rejected", [])
+    return rejected
 
 
-def _telling(job: Any) -> Any:
-    """The class of jobs, which also keeps what is said when one cannot be submitted.
+def _collecting_rejections(job: Any) -> Any:
+    """Return a class of jobs that collects the messages of failed submissions.
 
-    Dask raises that where nobody listens, and waits for the worker ever after.
+    Dask loses the exception and waits for the worker without a timeout.
     """
-    refused: list[str] = []
+    rejected: list[str] = []
 
     async def start(self: Any) -> None:
         try:
             await job.start(self)
         except (OSError, RuntimeError, ValueError) as error:
-            refused.append(" ".join(str(error).split()))
+            rejected.append(" ".join(str(error).split()))
             raise
 
-    return type(job.__name__, (job,), {"start": start, "refused": refused})
+    return type(job.__name__, (job,), {"start": start, "rejected": rejected})
 
 
 def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]:
-    """What the class is told: the file's words, then the command's, then what workers need."""
+    """Return the arguments of the class: from the file, the command line, and worker settings."""
     given = {name.replace("-", "_"): value for name, value in config.items()}
     processes = _setting(options, given, "processes") or 1
     limit = check_memory_limit(options.memory_limit)
@@ -86,10 +90,10 @@ def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]
             "--memory-limit, or cores and memory in --cluster-config"
         )
     ahead = read_ahead()
-    # the last --nthreads counts: what reads ahead is no core that must be paid for
+    # the last --nthreads counts: a thread that prefetches needs no core of its own
     more = ["--nthreads", str(int(cores) // processes + ahead)] if ahead else []
     extra = [*(_setting(options, given, "worker_extra_args") or []), "--preload", PRELOAD, *more]
-    exports = [f"export {name}={value}" for name, value in environment(ahead).items()]
+    exports = [f"export {name}={value}" for name, value in worker_environment(ahead).items()]
     prologue = [*(_setting(options, given, "job_script_prologue") or []), *exports]
     scheduler = {"dashboard_address": f":{free_dashboard_port()}"}
     return {
@@ -103,7 +107,7 @@ def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]
 
 
 def _setting(options: ClusterOptions, given: dict[str, Any], name: str) -> Any:
-    """An argument, or Dask's own setting for it."""
+    """Return an argument, or Dask's own setting for it."""
     import dask
 
     setting = f"jobqueue.{options.cluster}.{name.replace('_', '-')}"
@@ -111,9 +115,9 @@ def _setting(options: ClusterOptions, given: dict[str, Any], name: str) -> Any:
 
 
 def security(options: ClusterOptions, given: dict[str, Any], undo: ExitStack) -> dict[str, Any]:
-    """TLS, unless the file says otherwise: many users share the machines of a batch system.
+    """Return TLS settings, unless the file has some: many users share a batch system.
 
-    Without certificates of the user's own, temporary ones are made, for the owner's eyes only.
+    Without certificates of the user, temporary ones are made that only the user can read.
     """
     from distributed import Security
 
@@ -126,17 +130,17 @@ def security(options: ClusterOptions, given: dict[str, Any], undo: ExitStack) ->
 
 
 def temporary_certificate(shared: Path, undo: ExitStack) -> Any:
-    """A certificate in files that workers on other machines can read, and only their owner."""
+    """Write a certificate to files that workers on other machines, but no other user, can read."""
     from distributed import Security
 
-    made = Security.temporary().get_tls_config_for_role("worker")
+    temporary = Security.temporary().get_tls_config_for_role("worker")
     name = TemporaryDirectory(prefix=".scrlm-tls-", dir=shared.expanduser().resolve())
     folder = Path(undo.enter_context(name))
     files = {}
     for part in ("ca_file", "cert", "key"):
         files[part] = folder / f"{part}.pem"
         files[part].touch(0o600)
-        files[part].write_text(made[part])
+        files[part].write_text(temporary[part])
     pair = [(role, part) for role in ("client", "scheduler", "worker") for part in ("cert", "key")]
     roles = {f"tls_{role}_{part}": str(files[part]) for role, part in pair}
     return Security(tls_ca_file=str(files["ca_file"]), require_encryption=True, **roles)

@@ -1,4 +1,4 @@
-"""Workers in Kubernetes, by the Dask operator; the configuration is a DaskCluster manifest."""
+"""Start a cluster in Kubernetes by the Dask operator, from a DaskCluster manifest."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from copy import deepcopy
 from typing import Any
 
 from scrlm_dask.clusters.options import ClusterOptions
-from scrlm_dask.clusters.worker_settings import environment
+from scrlm_dask.clusters.worker_settings import worker_environment
 from scrlm_dask.errors import InputError
 from scrlm_dask.optional import import_optional
 from scrlm_dask.settings import read_ahead
 
 
-def start(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
-    # the packages above it pass on KubeCluster, but not CreateMode
+def start_kubernetes(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
+    """Create the DaskCluster resource and connect to it."""
+    # the packages above export KubeCluster, but not CreateMode
     operator = import_optional(
         "dask_kubernetes.operator.kubecluster.kubecluster", "a cluster in Kubernetes", "kubernetes"
     )
@@ -22,7 +23,7 @@ def start(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> A
     cluster = operator.KubeCluster(
         custom_cluster_spec=spec,
         namespace=spec["metadata"].get("namespace"),
-        # one that is there already may be somebody else's, and ours ends with us
+        # an existing cluster may belong to another user, and this one is deleted at the end
         create_mode=operator.CreateMode.CREATE_ONLY,
         shutdown_on_close=True,
         quiet=True,
@@ -31,7 +32,7 @@ def start(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> A
 
 
 def manifest(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]:
-    """The file's manifest with as many workers as were asked for, and what workers need."""
+    """Return the manifest with the requested number of workers and the worker environment."""
     if config.get("kind") != "DaskCluster":
         raise InputError(
             "a Kubernetes cluster needs a DaskCluster manifest as --cluster-config, such as "
@@ -62,8 +63,8 @@ def manifest(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_environment(container: dict[str, Any]) -> None:
-    """What workers need; what the manifest says wins."""
+    """Add the worker environment; variables of the manifest win."""
     own = container.setdefault("env", [])
     names = {variable["name"] for variable in own}
-    wanted = environment(read_ahead())
+    wanted = worker_environment(read_ahead())
     own += [{"name": n, "value": v} for n, v in wanted.items() if n not in names]

@@ -1,4 +1,4 @@
-"""A cluster of this machine, for the length of a command, on its loopback interface alone."""
+"""A cluster on this machine for the duration of a command, on the loopback interface only."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from scrlm_dask.clusters.describe import count, describe_connection
 from scrlm_dask.clusters.options import ClusterOptions, Connection
+from scrlm_dask.clusters.security import describe_connection
 from scrlm_dask.clusters.worker_settings import (
     ONE_THREAD,
     PRELOAD,
     environment_before_spawn,
-    settings,
     start_quiet_tracker,
+    worker_config,
 )
 from scrlm_dask.errors import InputError
-from scrlm_dask.settings import read_ahead
+from scrlm_dask.settings import dashboard_port, read_ahead
+from scrlm_dask.text import plural
 
-_MEMORY_TO_READ_AHEAD = 1_500 * 10**6  # of a thread: below, blocks in waiting could fill a worker
+_MEMORY_TO_READ_AHEAD = (
+    1_500 * 10**6
+)  # per thread: with less, prefetched blocks could fill a worker
 _LOOPBACK = "127.0.0.1"
-# Dask's setting, in a file or as DASK_SCRLM__DASHBOARD_PORT, for those who start many runs at once:
-# two that find the usual port free in the same moment both want it, and 0 is whatever is free
-_PORT_SETTING, _DASHBOARD_PORT = "scrlm.dashboard-port", 8787
 _MANY_CORES = 8
 _LEAST_MEMORY = 450 * 10**6
 
 
 @dataclass(frozen=True)
 class LocalWorkers:
-    """What a local cluster is made of."""
+    """Size of a local cluster."""
 
     nworkers: int  # 0: the threads of this process
     nthreads: int  # of each, that compute
@@ -41,7 +41,7 @@ class LocalWorkers:
 
 
 def local_workers(options: ClusterOptions) -> LocalWorkers | None:
-    """The workers that `connect` would start; None where it goes to a scheduler that runs."""
+    """Return the workers that `connect` would start; None if it connects to a scheduler."""
     if not options.is_local:
         return None
     if options.nworkers == 0:
@@ -57,15 +57,16 @@ def local_workers(options: ClusterOptions) -> LocalWorkers | None:
 
 @contextmanager
 def threads_of_this_process(number: int) -> Iterator[Connection]:
+    """Compute in threads of this process, without a cluster."""
     import dask
 
     with dask.config.set(scheduler="threads", num_workers=number):
-        yield Connection(f"{count(number, 'thread')} of this process", None)
+        yield Connection(f"{plural(number, 'thread')} of this process", None)
 
 
 @contextmanager
 def local_cluster(workers: LocalWorkers, least: int | None) -> Iterator[Connection]:
-    """Workers on this machine; with `least`, so many, and more while there is work for them."""
+    """Run workers on this machine; with `least`, that many, and more while there is work."""
     from distributed import Client, LocalCluster
 
     start_quiet_tracker()
@@ -75,13 +76,13 @@ def local_cluster(workers: LocalWorkers, least: int | None) -> Iterator[Connecti
             n_workers=least or workers.nworkers,
             threads_per_worker=workers.nthreads + workers.ahead,
             memory_limit=workers.memory_limit,
-            # whoever reaches a worker's port can run code as this user
+            # any process that reaches a worker's port can run code as this user
             host=_LOOPBACK,
             dashboard_address=f"{_LOOPBACK}:{free_dashboard_port()}",
             env=ONE_THREAD,
-            config=settings(workers.ahead),
+            config=worker_config(workers.ahead),
             preload=[PRELOAD],
-            # a task that fails is logged as an error with its traceback; the client raises it, too
+            # workers log failed tasks with a traceback; the client raises the same error
             silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster) as client,
@@ -89,15 +90,15 @@ def local_cluster(workers: LocalWorkers, least: int | None) -> Iterator[Connecti
         number = f"{workers.nworkers}" if least is None else f"{least} to {workers.nworkers}"
         if least is not None:
             cluster.adapt(minimum=least, maximum=workers.nworkers)
-        threads = count(workers.nthreads, "thread")
+        threads = plural(workers.nthreads, "thread")
         words = f"{number} worker{'' if number == '1' else 's'} with {threads} each"
         yield describe_connection(f"a local cluster of {words}", client, workers.nthreads)
 
 
 def _usual_limit(nthreads: int | None) -> int:
-    """Dask's own choice for a worker of so many threads: one that reads ahead brings no memory.
+    """Return Dask's default limit of a worker with this many compute threads.
 
-    Without a number all that the machine has.
+    None: all memory of the machine.
     """
     from dask.system import CPU_COUNT
     from distributed.system import MEMORY_LIMIT
@@ -107,7 +108,7 @@ def _usual_limit(nthreads: int | None) -> int:
 
 
 def check_memory_limit(memory_limit: str | None) -> int | None:
-    """Bytes of a worker's limit; one that a worker cannot even start in would hang the run."""
+    """Return the bytes of a worker's limit; a worker cannot start with too little."""
     from dask.utils import parse_bytes
 
     if memory_limit is None:
@@ -131,18 +132,11 @@ def available_cores() -> int:
 
 
 def free_dashboard_port() -> int:
-    """Dask's usual port if it is free, else any: a second run on a machine is nothing special."""
-    import dask
-
-    wanted = dask.config.get(_PORT_SETTING, _DASHBOARD_PORT)
-    if not isinstance(wanted, int) or not 0 <= wanted < 2**16:
-        raise InputError(
-            f"Dask's setting {_PORT_SETTING} is {wanted!r}; give a port such as {_DASHBOARD_PORT}, "
-            "or 0 for any that is free"
-        )
+    """Return the usual port if it is free, else 0: several runs may share a machine."""
+    port = dashboard_port()
     with socket.socket() as probe:
         try:
-            probe.bind((_LOOPBACK, wanted))
+            probe.bind((_LOOPBACK, port))
         except OSError:
             return 0
-    return wanted
+    return port

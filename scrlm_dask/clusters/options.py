@@ -1,4 +1,4 @@
-"""Where to run, as it is asked for, and what came of it."""
+"""Options that choose a cluster, the file with its arguments, and the connection made."""
 
 from __future__ import annotations
 
@@ -9,48 +9,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from scrlm_dask.choices import CLUSTER_KINDS, LOCAL, SSH
 from scrlm_dask.errors import InputError
 
-LOCAL, SSH, KUBERNETES = "local", "ssh", "kubernetes"
-
-
-JOB_QUEUES = ("slurm", "pbs", "sge", "lsf", "htcondor")
-
-
-KINDS = (LOCAL, *JOB_QUEUES, SSH, KUBERNETES)
-
-
-_ENVIRONMENT = "DASK_SCHEDULER_ADDRESS"
-
-
-# whom a group of options asks for a cluster of its own
+_ADDRESS_VARIABLE = "DASK_SCHEDULER_ADDRESS"
+# options that start a new cluster
 _OWN = ("nworkers", "nthreads", "memory_limit", "min_workers", "max_workers")
-
-
 _TLS = ("tls_ca_file", "tls_cert", "tls_key")
 
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Where to run. Dask's own names; what is not given is found out."""
+    """Where to run, in Dask's names; options that are None are chosen automatically."""
 
     scheduler: str | None = None
     scheduler_file: str | None = None
     nworkers: int | None = None  # 0: no cluster, the threads of this process
     nthreads: int | None = None
     memory_limit: str | None = None
-    cluster: str | None = None  # one of KINDS: who starts the workers
+    cluster: str | None = None  # one of CLUSTER_KINDS: what starts the workers
     cluster_config: str | None = None  # file with the arguments of that cluster
     min_workers: int | None = None  # with max_workers: as many as there is work for
     max_workers: int | None = None
     tls_ca_file: str | None = None
     tls_cert: str | None = None
-    tls_key: str | None = None  # else it is in the file of the certificate
-    require_tls: bool = False  # refuse to talk without it, but on this machine
+    tls_key: str | None = None  # None: in the file of the certificate
+    require_tls: bool = False  # reject connections without TLS, except on loopback
 
     @property
     def is_managed(self) -> bool:
-        """Whether somebody else starts the workers for us."""
+        """Return whether a batch system, ssh or Kubernetes starts the workers."""
         return self.cluster not in (None, LOCAL)
 
     @property
@@ -59,46 +47,45 @@ class ClusterOptions:
 
     @property
     def address(self) -> str | None:
-        """The scheduler's, if one was named; who asks for workers of his own gets them."""
-        if self.scheduler or self._asks_for_workers:
+        """Return the scheduler's address; new workers win over the environment variable."""
+        if self.scheduler or self._starts_workers:
             return self.scheduler or None
-        return os.environ.get(_ENVIRONMENT) or None
+        return os.environ.get(_ADDRESS_VARIABLE) or None
 
     @property
     def is_local(self) -> bool:
         return not self.is_managed and self.scheduler_file is None and self.address is None
 
     def for_little_work(self) -> ClusterOptions:
-        """The same, but threads of this process where nothing is asked for: they start at once."""
-        usual = self.is_local and not self._asks_for_workers
+        """Return the options with threads of this process as the default: they start at once."""
+        usual = self.is_local and not self._starts_workers
         return replace(self, nworkers=0) if usual else self
 
     @property
-    def _asks_for_workers(self) -> bool:
+    def _starts_workers(self) -> bool:
         return bool(self.cluster) or any(getattr(self, name) is not None for name in _OWN)
 
 
 @dataclass(frozen=True)
 class Connection:
-    """What was connected to, in words and numbers."""
+    """A cluster that is connected, in words and numbers."""
 
     description: str
     dashboard: str | None
     nthreads: int | None = None  # of all workers together
     memory: int | None = None  # bytes, likewise; None if one has no limit
-    tunnel: str | None = None  # the command that brings the dashboard to another machine
+    tunnel: str | None = None  # the ssh command that forwards the dashboard
 
 
-def check(options: ClusterOptions, spell: Callable[[str], str] = str) -> None:
-    """Refuse what contradicts itself, or would do nothing. `spell` says how options are written."""
+def check_options(options: ClusterOptions, spell: Callable[[str], str] = str) -> None:
+    """Reject options that contradict each other or have no effect; `spell` formats their names."""
     for problem in _problems(options, spell):
         raise InputError(problem)
 
 
 def _problems(options: ClusterOptions, spell: Callable[[str], str]) -> Iterator[str]:
     def given(*names: str) -> str:
-        found = [spell(name) for name in names if getattr(options, name) is not None]
-        return " and ".join(found)
+        return " and ".join(spell(name) for name in names if getattr(options, name) is not None)
 
     remote, own = given("scheduler", "scheduler_file"), given(*_OWN)
     if options.scheduler and options.scheduler_file:
@@ -108,10 +95,11 @@ def _problems(options: ClusterOptions, spell: Callable[[str], str]) -> Iterator[
             f"{own or spell('cluster')} starts a cluster of its own and does not go with {remote}, "
             "whose workers run already"
         )
-    if options.cluster is not None and options.cluster not in KINDS:
-        yield f"the cluster {options.cluster!r} is not known; give one of {', '.join(KINDS)}"
+    if options.cluster is not None and options.cluster not in CLUSTER_KINDS:
+        known = ", ".join(CLUSTER_KINDS)
+        yield f"the cluster {options.cluster!r} is not known; give one of {known}"
     if options.cluster_config is not None and not options.is_managed:
-        managed = ", ".join(kind for kind in KINDS if kind != LOCAL)
+        managed = ", ".join(kind for kind in CLUSTER_KINDS if kind != LOCAL)
         yield f"{spell('cluster_config')} needs {spell('cluster')}, one of {managed}"
     yield from _number_problems(options, spell)
     if options.has_tls != (options.tls_cert is not None) or (
@@ -139,7 +127,7 @@ def _number_problems(options: ClusterOptions, spell: Callable[[str], str]) -> It
 
 
 def read_config(options: ClusterOptions) -> dict[str, Any]:
-    """A mapping of arguments, also as Dask's own file `jobqueue.yaml` has them for each kind."""
+    """Return the arguments in the file, which may have the layout of Dask's `jobqueue.yaml`."""
     import yaml
 
     file = options.cluster_config
@@ -148,7 +136,7 @@ def read_config(options: ClusterOptions) -> dict[str, Any]:
     try:
         content = yaml.safe_load(Path(file).read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        # not even -v shows the error itself, which quotes the file: a line may hold a password
+        # no traceback, not even with -v: the error quotes the file, which may contain a password
         raise InputError(
             f"the cluster's configuration {file} cannot be read: {_problem(error)}"
         ) from None
@@ -164,9 +152,9 @@ def read_config(options: ClusterOptions) -> dict[str, Any]:
 
 
 def _problem(error: Exception) -> str:
-    """What is wrong, and where, without words of the file."""
+    """Return what is wrong, and where, without quoting the file."""
     if isinstance(error, OSError):
         return str(error)
-    said = re.sub(r"'[^'<]{2,}'", "'...'", getattr(error, "problem", None) or type(error).__name__)
+    text = re.sub(r"'[^'<]{2,}'", "'...'", getattr(error, "problem", None) or type(error).__name__)
     mark = getattr(error, "problem_mark", None)
-    return said if mark is None else f"{said} (line {mark.line + 1}, column {mark.column + 1})"
+    return text if mark is None else f"{text} (line {mark.line + 1}, column {mark.column + 1})"

@@ -1,4 +1,4 @@
-"""A cluster that runs already: reached, of our version, with workers that can do the work."""
+"""Connect to a running cluster and check its version and its workers."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from scrlm_dask.clusters.describe import count, describe_connection
 from scrlm_dask.clusters.options import ClusterOptions, Connection
-from scrlm_dask.clusters.security import check_certificate, check_encrypted
+from scrlm_dask.clusters.security import check_certificate, check_encrypted, describe_connection
 from scrlm_dask.errors import ClusterError
 from scrlm_dask.events import Listener
 from scrlm_dask.settings import WAIT_LONGER, workers_timeout
+from scrlm_dask.text import first_few, one_line, plural
 
 _CONNECT_TIMEOUT = 20
-_FILE_SECONDS, _FILE_AGAIN_SECONDS = 10.0, 0.1
-_NAMED = 3  # workers in a message
+_FILE_SECONDS, _FILE_POLL_SECONDS = 10.0, 0.1
+_SHOWN_WORKERS = 3
 
 
 @contextmanager
 def remote_cluster(
     address: str, where: str, options: ClusterOptions, listener: Listener
 ) -> Iterator[Connection]:
+    """Connect to the scheduler at `address`; `where` describes it in messages."""
     check_encrypted(address, options, listener)
     check_certificate(address)
     check_scheduler(address, where)
@@ -44,14 +45,14 @@ def remote_cluster(
                 f"`dask worker`, or wait longer with {WAIT_LONGER}"
             ) from error
         check_workers(client)
-        workers = count(len(client.nthreads()), "worker")
+        workers = plural(len(client.nthreads()), "worker")
         yield describe_connection(f"{workers} of the scheduler at {where}", client)
 
 
-def address_in(scheduler_file: str) -> str:
-    """The address in a scheduler's file; Dask itself would wait for the file for ever."""
+def read_address(scheduler_file: str) -> str:
+    """Return the address in a scheduler file; Dask itself waits for the file without a timeout."""
     try:
-        return str(_json_in(Path(scheduler_file))["address"])
+        return str(_read_json(Path(scheduler_file))["address"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ClusterError(
             f"no scheduler's address in the file {scheduler_file} ({error!r}); start one with "
@@ -59,11 +60,8 @@ def address_in(scheduler_file: str) -> str:
         ) from error
 
 
-def _json_in(file: Path) -> Any:
-    """What the file holds; a scheduler that was just started is about to write it.
-
-    It is there for a moment before all of it is.
-    """
+def _read_json(file: Path) -> Any:
+    """Read a file that a starting scheduler may not have written completely yet."""
     deadline = time.monotonic() + _FILE_SECONDS
     while True:
         try:
@@ -71,12 +69,13 @@ def _json_in(file: Path) -> Any:
         except (FileNotFoundError, ValueError):
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_FILE_AGAIN_SECONDS)
+            time.sleep(_FILE_POLL_SECONDS)
 
 
 def check_scheduler(address: str, where: str) -> None:
-    """See that a scheduler answers, and is of our major version: before a client goes there, which
-    would be left behind half made, and hang at the end of the process.
+    """Raise unless a scheduler of our major version answers.
+
+    A client that fails to connect would hang at the end of the process.
     """
     from distributed.utils import LoopRunner
 
@@ -84,12 +83,11 @@ def check_scheduler(address: str, where: str) -> None:
     runner.start()
     try:
         theirs = runner.run_sync(_version_at, address)
-    # nobody there, no TLS, no certificate, or something else that speaks as it pleases
+    # no server, no TLS, no certificate, or a server of another kind
     except Exception as error:
         raise ClusterError(
             f"no Dask scheduler answers at {where} ({str(error) or type(error).__name__}); "
-            f"{_advice(address)}, or leave it out "
-            "for a local cluster"
+            f"{_advice(address)}, or leave it out for a local cluster"
         ) from error
     finally:
         runner.stop()
@@ -115,17 +113,17 @@ def _client(address: str) -> Any:
     from distributed import Client
     from distributed.versions import VersionMismatchWarning
 
-    # what Dask logs of a scheduler that is gone, the error says in one sentence
+    # Dask logs a lost scheduler in addition to the error
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
-        # what matters of it was refused, in words
+        # major versions are checked already
         warnings.simplefilter("ignore", VersionMismatchWarning)
-        # not the default yet: one that fails to start would stay it
+        # not the default yet: a client that fails to start would stay the default
         return Client(address, timeout=_CONNECT_TIMEOUT, set_as_default=False)
 
 
 def _advice(address: str) -> str:
-    """A scheduler with TLS simply hangs up on those without, and the other way round."""
+    """Return what to check: schedulers drop clients whose TLS setting differs without a reason."""
     if not _listens(address):
         return "check the address"
     if address.startswith("tls://"):
@@ -152,19 +150,19 @@ def _major(text: str) -> str:
 
 
 def check_workers(client: Any) -> None:
-    """Refuse workers that lack this package, or have another version of it.
+    """Reject workers that lack this package, or have another version of it.
 
-    They are asked by a function of Python's own: one of ours could not even be told to them.
+    The function comes from the standard library: one of ours could not be unpickled there.
     """
     ours = version("scrlm-dask")
     answers = client.run(pkgutil.resolve_name, "scrlm_dask:__version__", on_error="return")
-    lacking = {name: said for name, said in answers.items() if said != ours}
+    lacking = {name: answer for name, answer in answers.items() if answer != ours}
     if not lacking:
         return
-    names = ", ".join(list(lacking)[:_NAMED]) + (", ..." if len(lacking) > _NAMED else "")
-    said = next(iter(lacking.values()))
-    found = said if isinstance(said, str) else f"{type(said).__name__}: {said}"
+    names = first_few(list(lacking), _SHOWN_WORKERS, total=False)
+    answer = next(iter(lacking.values()))
+    found = answer if isinstance(answer, str) else one_line(answer)
     raise ClusterError(
-        f"{len(lacking)} of {count(len(answers), 'worker')} ({names}) cannot use scrlm_dask {ours} "
-        f"({found}); install it there, in the environment that `dask worker` runs in"
+        f"{len(lacking)} of {plural(len(answers), 'worker')} ({names}) cannot use scrlm_dask "
+        f"{ours} ({found}); install it there, in the environment that `dask worker` runs in"
     )

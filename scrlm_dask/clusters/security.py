@@ -1,18 +1,26 @@
-"""Who may talk to whom. Whoever reaches a Dask port without TLS can run code as its user."""
+"""TLS and addresses: who can reach a scheduler, and how the user reaches its dashboard.
+
+Any process that reaches a Dask port without TLS can run code as the user.
+"""
 
 from __future__ import annotations
 
+import getpass
 import ipaddress
+import os
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from scrlm_dask.clusters.options import ClusterOptions
+from scrlm_dask.clusters.options import ClusterOptions, Connection
 from scrlm_dask.errors import ClusterError, InputError
 from scrlm_dask.events import Listener, Note
 
+_SSH_LOGIN = "SSH_CONNECTION"  # set by sshd: client address and port, our address and port
 _ENCRYPTED = ("tls", "wss")
 _WAY_OUT = (
     "start scheduler and workers with --tls-ca-file, --tls-cert and --tls-key and give these here, "
@@ -22,7 +30,7 @@ _WAY_OUT = (
 
 @contextmanager
 def certificates(options: ClusterOptions) -> Iterator[None]:
-    """Dask's own TLS settings for the block: client, scheduler and workers all read them."""
+    """Set Dask's TLS configuration, which client, scheduler and workers read, for the block."""
     import dask
 
     if not options.has_tls:
@@ -43,7 +51,7 @@ def certificates(options: ClusterOptions) -> Iterator[None]:
 
 
 def _check_files(ca_file: str, cert: str, key: str) -> None:
-    """Load them once: Dask would only say that nobody answers."""
+    """Load the files once: Dask would only report a timeout."""
     for file in (ca_file, cert, key):
         if not Path(file).is_file():
             raise InputError(f"the certificate or key {file} is not there; check the --tls options")
@@ -58,7 +66,7 @@ def _check_files(ca_file: str, cert: str, key: str) -> None:
 
 
 def check_certificate(address: str) -> None:
-    """Refuse a scheduler with TLS where we have no certificate: Dask would hang at the end."""
+    """Reject a scheduler with TLS if there is no certificate: Dask would hang at exit."""
     from distributed import Security
 
     if scheme_of(address) not in _ENCRYPTED:
@@ -71,13 +79,13 @@ def check_certificate(address: str) -> None:
 
 
 def check_encrypted(address: str, options: ClusterOptions, listener: Listener) -> None:
-    """Warn of a scheduler that anybody on the network may command, or refuse it."""
+    """Warn about a scheduler that is open to the network, or reject it."""
     if scheme_of(address) in _ENCRYPTED or is_loopback(host_of(address)):
         return
-    said = f"the scheduler at {address} talks without TLS: whoever reaches it can run code as you"
+    text = f"the scheduler at {address} talks without TLS: whoever reaches it can run code as you"
     if options.require_tls:
-        raise ClusterError(f"{said}; {_WAY_OUT}, or leave out --require-tls")
-    listener(Note(f"{said}; {_WAY_OUT}", warning=True))
+        raise ClusterError(f"{text}; {_WAY_OUT}, or leave out --require-tls")
+    listener(Note(f"{text}; {_WAY_OUT}", warning=True))
 
 
 def scheme_of(address: str) -> str:
@@ -85,7 +93,7 @@ def scheme_of(address: str) -> str:
 
 
 def host_of(address: str) -> str:
-    """Of a scheduler, or of a page that it serves."""
+    """Return the host in the address of a scheduler or of its dashboard."""
     try:
         return urlsplit(address if "//" in address else f"//{address}").hostname or ""
     except ValueError as error:  # half of an IPv6 address
@@ -97,3 +105,39 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def describe_connection(description: str, client: Any, nthreads: int | None = None) -> Connection:
+    """Describe the cluster of a client; `nthreads` per worker, if some threads only prefetch."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    limits = [worker["memory_limit"] for worker in workers]
+    return Connection(
+        description,
+        client.dashboard_link,
+        sum(nthreads or worker["nthreads"] for worker in workers),
+        sum(limits) if all(limits) else None,
+        tunnel_command(client.dashboard_link),
+    )
+
+
+def tunnel_command(dashboard: str | None) -> str | None:
+    """Return the ssh command that forwards the dashboard to the machine of the user's browser.
+
+    None if the browser and the dashboard probably run on this machine.
+    """
+    if dashboard is None:
+        return None
+    page = urlsplit(dashboard)
+    login = os.environ.get(_SSH_LOGIN, "").split()
+    if page.hostname is None or (is_loopback(page.hostname) and not login):
+        return None
+    port = page.port or (443 if page.scheme == "https" else 80)
+    here = login[2] if len(login) == 4 else socket.gethostname()
+    return f"ssh -N -L {port}:{page.hostname}:{port} {_user()}@{here}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in containers
+        return "USER"

@@ -1,4 +1,4 @@
-"""Scheduler and workers on hosts that ssh leads to; the first host has the scheduler."""
+"""Start scheduler and workers on hosts by ssh; the first host runs the scheduler."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from scrlm_dask.settings import read_ahead
 _SSH_TIMEOUT = 20  # seconds, for a host to answer
 
 
-def start(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
+def start_ssh(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
+    """Start the cluster on the hosts of the configuration."""
     import dask
     from distributed import Security, SSHCluster
 
     import_optional("asyncssh", "a cluster by ssh", "ssh")
     security = {"security": Security()} if options.has_tls else {}
-    # the hosts inherit the configuration, certificates among it: paths must be the same there
+    # the hosts inherit the configuration: paths of certificates must be the same there
     with dask.config.set(spawn_settings(read_ahead())):
         return undo.enter_context(SSHCluster(**arguments(options, config), **security))
 
 
 def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]:
-    """What the class is told: the file's words, then the command's, then what workers need."""
+    """Return the arguments of the class: from the file, the command line, and worker settings."""
     hosts = config.get("hosts")
     if not isinstance(hosts, list) or len(hosts) < 2:
         raise InputError(
@@ -49,12 +50,12 @@ def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]
     if options.has_tls:
         scheduler["protocol"] = worker["protocol"] = "tls"
     connect = config.get("connect_options") or {}
-    patient = {"connect_timeout": _SSH_TIMEOUT}
+    timeout = {"connect_timeout": _SSH_TIMEOUT}
     return {
         **config,
-        "connect_options": [patient | each for each in connect]
+        "connect_options": [timeout | each for each in connect]
         if isinstance(connect, list)
-        else patient | connect,
+        else timeout | connect,
         "worker_options": worker,
         "scheduler_options": scheduler,
     }

@@ -1,4 +1,4 @@
-"""What every worker needs that we have a say in: one thread a task, and memory that stays."""
+"""Environment and configuration of workers: one thread per task, memory that is not released."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from scrlm_dask.settings import READ_AHEAD_SETTING
 
 PRELOAD = "scrlm_dask.preload"
-# Not Numba's: it refuses to compile when its variable changes after its threads have started, and
-# may be imported before a worker's environment is set. `pinned_threads` holds it to one.
+# Without Numba's variable: Numba does not compile when it changes after its threads have started,
+# and may be imported before a worker's environment is set. `pinned_threads` limits it to one.
 ONE_THREAD = dict.fromkeys(
     (
         "OMP_NUM_THREADS",
@@ -23,55 +23,52 @@ ONE_THREAD = dict.fromkeys(
     ),
     "1",
 )
-# One arena that keeps its memory: the buffers of a block are as large as those of the block before
-# it. Given back and asked for again, their page faults cost more than reading the file.
+# One arena that is never trimmed: the next block needs buffers of the same size, and the page
+# faults of new memory cost more than reading the file.
 _KEEP_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
 }
-BEFORE_START = ONE_THREAD | _KEEP_MEMORY  # malloc and BLAS look only once
-# Dask pauses a worker whose process is nearly full until it gives memory back, which it never does
-# with the settings above: it would wait for ever. What a run needs is planned before it begins.
+BEFORE_START = ONE_THREAD | _KEEP_MEMORY  # malloc and BLAS read them only once
+# Dask pauses a worker whose process is nearly full until it releases memory. With the settings
+# above it never does; memory is planned before the run instead.
 _PAUSE = "distributed.worker.memory.pause"
 _SPAWN = "distributed.nanny.pre-spawn-environ"
-# What Dask asks a worker's event loop every 10 and 20 ms, whether it answers and what its threads
-# do, takes a twentieth of a core; tasks here last for a second, so that this often is enough.
-_RESTFUL = {
+# Dask's defaults of 10 and 20 ms take a twentieth of a core; tasks here take about a second.
+_LONG_INTERVALS = {
     "distributed.worker.profile.interval": "100ms",
     "distributed.admin.tick.interval": "200ms",
 }
-
-
-# Python's own process that removes semaphores behind one that was killed, as it should, and then
-# warns of them on the terminal of whoever stopped it on purpose
+# Python's resource tracker removes semaphores of a killed process and prints a warning about them,
+# even if the user stopped the process
 _TRACKER_WARNINGS = "ignore:resource_tracker"
 
 
-def settings(ahead: int) -> dict[str, Any]:
-    """Dask's configuration of a worker, `ahead` of whose threads read ahead."""
-    return {READ_AHEAD_SETTING: ahead, _PAUSE: False, **_RESTFUL}
+def worker_config(ahead: int) -> dict[str, Any]:
+    """Return Dask's configuration of a worker with `ahead` threads that prefetch."""
+    return {READ_AHEAD_SETTING: ahead, _PAUSE: False, **_LONG_INTERVALS}
 
 
 def spawn_settings(ahead: int) -> dict[str, Any]:
-    """The same with the environment, for workers that inherit our configuration."""
-    return {_SPAWN: BEFORE_START, **settings(ahead)}
+    """Return the configuration with the environment, for workers that inherit it from here."""
+    return {_SPAWN: BEFORE_START, **worker_config(ahead)}
 
 
-def environment(ahead: int) -> dict[str, str]:
-    """The same as variables alone, for workers that are started by others."""
+def worker_environment(ahead: int) -> dict[str, str]:
+    """Return the same as variables, for workers that a batch system or Kubernetes starts."""
     as_variables = {
         f"DASK_{name.replace('.', '__').replace('-', '_').upper()}": str(value)
-        for name, value in settings(ahead).items()
+        for name, value in worker_config(ahead).items()
     }
     return BEFORE_START | as_variables
 
 
 @contextmanager
 def environment_before_spawn() -> Iterator[None]:
-    """What our own workers need before they start.
+    """Set the environment that local workers start with.
 
-    Dask puts it into the environment of this process, which therefore is put back at the end.
+    Dask sets it in this process; it is restored at the end.
     """
     import dask
 
@@ -88,7 +85,7 @@ def environment_before_spawn() -> Iterator[None]:
 
 
 def start_quiet_tracker() -> None:
-    """Start the process that tidies up after this one; without it Dask would, and let it warn."""
+    """Start Python's resource tracker without its warnings, before Dask starts it."""
     before = os.environ.get("PYTHONWARNINGS")
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, _TRACKER_WARNINGS)))
     try:

@@ -19,8 +19,9 @@ import dask
 from dask.delayed import Delayed
 
 from scrlm_dask.engine.tree_reduce import tree_reduce
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import StoreError
 from scrlm_dask.events import Listener, Note
+from scrlm_dask.settings import checkpoint_seconds
 from scrlm_dask.storage.checkpoints import Checkpoint, Kinds
 
 MOST_GROUPS = 32
@@ -151,11 +152,6 @@ def _is_sound(saved: Saved, names: list[str], blocks: range) -> bool:
     return whole and (saved.check is None or saved.check(blocks))
 
 
-# Dask's setting, in a file or as DASK_SCRLM__CHECKPOINT_SECONDS: an iteration of k-means that
-# begins sooner than this after the last one that was kept is not kept, since it is soon repeated
-_SETTING, _SECONDS = "scrlm.checkpoint-seconds", 5.0
-
-
 _T = TypeVar("_T")
 
 
@@ -260,7 +256,7 @@ class CheckpointScope:
     def is_due(self) -> bool:
         """Whether work that comes again and again should be kept this time."""
         now = time.monotonic()
-        due = self._folder is not None and now - self._last_kept >= _interval()
+        due = self._folder is not None and now - self._last_kept >= checkpoint_seconds()
         if due:
             self._last_kept = now
         return due
@@ -268,10 +264,3 @@ class CheckpointScope:
     def _warn(self, what: str) -> None:
         text = f"{what}, as it was saved, is damaged; it is computed again from what came before"
         self._listener(Note(text, warning=True))
-
-
-def _interval() -> float:
-    value = dask.config.get(_SETTING, _SECONDS)
-    if not isinstance(value, int | float) or value < 0:
-        raise InputError(f"Dask's setting {_SETTING} is {value!r}; give a number of seconds")
-    return float(value)

@@ -9,11 +9,11 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.config import KMeansConfig, LloydConfig, Persist
+from scrlm_dask.choices import Persist, Preprocess
+from scrlm_dask.config import KMeansConfig, LloydConfig
 from scrlm_dask.engine.features import FeaturesLike, WeightsLike
 from scrlm_dask.errors import InputError
 from scrlm_dask.estimators.common import Clusterer, is_lazy, seed_of
-from scrlm_dask.kernels.distances.preprocessing import Preprocess
 from scrlm_dask.model import Model
 from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.storage.locations import Options

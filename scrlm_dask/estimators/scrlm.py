@@ -8,10 +8,10 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.config import Extraction, FitConfig, LloydConfig, lloyd_config
+from scrlm_dask.choices import Extraction, Preprocess
+from scrlm_dask.config import FitConfig, LloydConfig, lloyd_config
 from scrlm_dask.engine.features import FeaturesLike
 from scrlm_dask.estimators.common import Clusterer, is_lazy, seed_of
-from scrlm_dask.kernels.distances.preprocessing import Preprocess
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.storage.locations import Options
 

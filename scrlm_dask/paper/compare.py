@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.choices import Preprocess
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import Features, FeaturesLike, as_features
 from scrlm_dask.engine.workers import machine_memory
@@ -18,7 +19,6 @@ from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.distances.points import prepare_points
 from scrlm_dask.kernels.distances.preprocessing import (
-    Preprocess,
     block_moments,
     fit_map,
     needs_moments,

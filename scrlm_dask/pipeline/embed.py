@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from scrlm_dask.choices import DamagedItems, FeatureDtype
 from scrlm_dask.encoders.encoder import Encoder
 from scrlm_dask.encoders.registry import open_encoder
 from scrlm_dask.engine.workers import in_this_process
@@ -41,10 +42,10 @@ class EmbedConfig:
     ids: str | None = None
     batch_size: int = 32
     device: str | None = None
-    dtype: Literal["float16", "float32"] | None = None  # None: float16 stays, all else float32
+    dtype: FeatureDtype | None = None  # None: float16 stays, all else float32
     chunk_bytes: int = _BLOCK_BYTES
     limit: int | None = None
-    on_error: Literal["refuse", "skip"] = "refuse"
+    on_error: DamagedItems = "refuse"
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

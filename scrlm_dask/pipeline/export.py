@@ -6,10 +6,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
+from scrlm_dask.choices import TABLE_FORMATS, TableFormat
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
@@ -61,12 +62,6 @@ def _transform(faiss: Any, affine: AffineMap) -> Any:
     return linear
 
 
-TableFormat = Literal["parquet", "csv"]
-
-
-FORMATS: tuple[str, ...] = get_args(TableFormat)
-
-
 @dataclass(frozen=True)
 class Export:
     """What was written: names of files in the folder, and the rows of the table."""
@@ -106,8 +101,10 @@ def export(
     if they were stored, margin. Centers are in the units of the features, in a .npy and a .fbin
     file. Where FAISS is installed, its index of the centers takes rows as they are.
     """
-    if table not in FORMATS:
-        raise InputError(f"the table format {table!r} is not known; use {' or '.join(FORMATS)}")
+    if table not in TABLE_FORMATS:
+        raise InputError(
+            f"the table format {table!r} is not known; use {' or '.join(TABLE_FORMATS)}"
+        )
     check_export(run, out, overwrite, storage_options)
     source, target = locate(run, storage_options), locate(out, storage_options)
     store = open_label_table(RunDirectory(source), storage_options)

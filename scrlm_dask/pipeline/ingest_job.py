@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from scrlm_dask.choices import FeatureDtype, NanRows
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.sources.base import Source, holds_texts, native
 from scrlm_dask.sources.registry import SourceOptions, is_column, open_source, open_values
@@ -37,12 +38,12 @@ class IngestConfig:
 
     labels: str | None = None  # a file, or a column of the source
     ids: str | None = None
-    dtype: Literal["float16", "float32"] | None = None  # None: float16 stays, all else float32
+    dtype: FeatureDtype | None = None  # None: float16 stays, all else float32
     chunk_bytes: int = TARGET_BLOCK_BYTES
     limit: int | None = None  # the first rows of the source
     shuffle: bool = False
     seed: int = 0
-    nan: Literal["error", "drop", "keep"] = "error"
+    nan: NanRows = "error"
 
     def __post_init__(self) -> None:
         if self.dtype not in (None, *STORED_DTYPES):

@@ -9,13 +9,13 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
+from scrlm_dask.choices import PREPROCESS_KINDS, Preprocess
 from scrlm_dask.engine.execution import Execution, task
 from scrlm_dask.engine.features import Features, as_features
 from scrlm_dask.engine.tree_reduce import fan_in_for
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.distances.points import radius
-from scrlm_dask.kernels.distances.preprocessing import PREPROCESS_KINDS, Preprocess
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
 from scrlm_dask.kernels.statistics.histograms import (
     Classes,

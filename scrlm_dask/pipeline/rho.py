@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from scrlm_dask.choices import Preprocess
 from scrlm_dask.config import FitConfig, ResolvedConfig
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import Features, FeaturesLike, as_features
@@ -18,7 +19,7 @@ from scrlm_dask.kernels.bandwidth.choose import Choice, clear_scale
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 from scrlm_dask.kernels.bandwidth.search import PerturbedRho, SampleScan, ScanSizes
 from scrlm_dask.kernels.distances.points import radius
-from scrlm_dask.kernels.distances.preprocessing import AffineMap, Preprocess
+from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.kernels.randomness.sampling import Purpose, stream
 from scrlm_dask.kernels.scrlm.extraction import Extraction
 from scrlm_dask.kernels.scrlm.theory import DELTA, MOST_RHO, PAPER_RHO, default_candidates

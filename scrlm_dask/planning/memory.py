@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from scrlm_dask.config import Init, KMeansConfig, ResolvedConfig
+from scrlm_dask.choices import Init
+from scrlm_dask.config import KMeansConfig, ResolvedConfig
 from scrlm_dask.engine.block_layout import Layout
 from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.tree_reduce import FAN_IN, fan_in_for

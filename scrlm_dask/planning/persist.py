@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scrlm_dask.config import Persist
+from scrlm_dask.choices import Persist
 from scrlm_dask.engine.block_layout import Layout
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import Features, persist_features

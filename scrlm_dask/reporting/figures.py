@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from scrlm_dask.errors import InputError
 from scrlm_dask.kernels.bandwidth.choose import MOST_SHELL
 from scrlm_dask.kernels.statistics.histograms import LogHistogram, coarse
 from scrlm_dask.reporting.plots import BLUE, GREY, LEAST_SHELL, LEAST_SHOWN, ORANGE, STYLE
 from scrlm_dask.reporting.report_data import PlaneMap, ReportData
-from scrlm_dask.reporting.summary import phase_rows
+from scrlm_dask.text import phase_summary, repeated
 
 _COLORS = (BLUE, ORANGE, "#3f8f6b", "#e09f3e", "#7d5ba6", GREY)
 _BINS = 60
@@ -21,19 +20,8 @@ _NAMED_ON_MAP = 12
 Draw = Callable[[Any], None]
 
 
-def check_plots() -> None:
-    """Say how to get what is missing before anything is read."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "a report needs Matplotlib, which is not installed; install the extra with "
-            "pip install 'scrlm-dask[plot]'"
-        ) from error
-
-
 def run_figures(found: ReportData, plane: PlaneMap | None) -> Iterator[tuple[str, str, bytes]]:
-    """(name, what it shows, PNG) of what there is to show."""
+    """Yield (name, title, PNG) of each figure that the run has data for."""
     record, model = found.record, found.model
     yield "phases", "Time by phase", _png(lambda axes: _phases(axes, record))
     if model.n_clusters:
@@ -66,7 +54,7 @@ def comparison_figures(runs: Sequence[ReportData]) -> Iterator[tuple[str, str, b
 
 
 def _png(draw: Draw, height: float = 3.2) -> bytes:
-    # no pyplot: it would look for a screen and keep the figure
+    # no pyplot: it looks for a display and keeps the figure
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -80,23 +68,22 @@ def _png(draw: Draw, height: float = 3.2) -> bytes:
 
 
 def _phases(axes: Any, record: dict[str, Any]) -> None:
-    rows = phase_rows(record)[::-1]
-    names = [r["name"] if r["times"] == 1 else f"{r['name']} x {r['times']}" for r in rows]
-    bars = axes.barh(names, [r["seconds"] for r in rows], color=BLUE, height=0.62)
-    axes.bar_label(bars, [f"{r['seconds']:.2f} s" for r in rows], padding=4, color=GREY, size=9)
+    phases = phase_summary(record["phases"])[::-1]
+    names = [repeated(phase.name, phase.times) for phase in phases]
+    bars = axes.barh(names, [phase.seconds for phase in phases], color=BLUE, height=0.62)
+    axes.bar_label(bars, [f"{p.seconds:.2f} s" for p in phases], padding=4, color=GREY, size=9)
     axes.margins(x=0.16)
     axes.set_xlabel("seconds")
 
 
 def _phases_compared(axes: Any, runs: Sequence[ReportData]) -> None:
-    names = list(dict.fromkeys(r["name"] for f in runs for r in phase_rows(f.record)))
+    spent = [{p.name: p.seconds for p in phase_summary(f.record["phases"])} for f in runs]
+    names = list(dict.fromkeys(name for seconds_of in spent for name in seconds_of))
     left = np.zeros(len(runs))
     for number, name in enumerate(names):
-        seconds = np.array(
-            [sum(r["seconds"] for r in phase_rows(f.record) if r["name"] == name) for f in runs]
-        )
+        seconds = np.array([seconds_of.get(name, 0.0) for seconds_of in spent])
         axes.barh(
-            _distinct(runs),
+            _distinct_names(runs),
             seconds,
             left=left,
             label=name,
@@ -111,7 +98,7 @@ def _phases_compared(axes: Any, runs: Sequence[ReportData]) -> None:
 
 
 def _sizes(axes: Any, runs: Sequence[ReportData]) -> None:
-    for number, (found, name) in enumerate(zip(runs, _distinct(runs), strict=True)):
+    for number, (found, name) in enumerate(zip(runs, _distinct_names(runs), strict=True)):
         sizes = np.sort(found.model.counts)[::-1]
         color = _COLORS[number % len(_COLORS)]
         marker = "o" if len(sizes) <= 60 else None
@@ -197,7 +184,7 @@ def _losses(axes: Any, found: ReportData) -> None:
 
 
 def _ladder(axes: Any, found: ReportData) -> None:
-    """Clusters, and rows in the shell around the radius for each inside, over rho."""
+    """Draw clusters, and rows near the radius per row inside, over rho."""
     rhos = [rung["rho"] for rung in found.ladder]
     counts = [max(rung["clusters"], LEAST_SHOWN) for rung in found.ladder]
     axes.plot(rhos, counts, color=BLUE, linewidth=2, marker=".", markersize=4)
@@ -213,7 +200,7 @@ def _ladder(axes: Any, found: ReportData) -> None:
 
 
 def _inertia(axes: Any, runs: Sequence[ReportData]) -> None:
-    for number, (found, name) in enumerate(zip(runs, _distinct(runs), strict=True)):
+    for number, (found, name) in enumerate(zip(runs, _distinct_names(runs), strict=True)):
         numbers = [done["number"] for done in found.iterations if not done["sampled"]]
         values = [done["inertia"] for done in found.iterations if not done["sampled"]]
         color = _COLORS[number % len(_COLORS)]
@@ -250,8 +237,8 @@ def _map(axes: Any, found: ReportData, plane: PlaneMap) -> None:
     axes.set_xlabel(f"{plane.method}; areas go with rows")
 
 
-def _distinct(runs: Sequence[ReportData]) -> list[str]:
-    """Names of runs, numbered where two have the same."""
+def _distinct_names(runs: Sequence[ReportData]) -> list[str]:
+    """Return the names of runs, numbered if two are the same."""
     names = [found.name for found in runs]
     return [
         name if names.count(name) == 1 else f"{name} ({number})"

@@ -1,8 +1,9 @@
-"""Pictures of an inspection and of a scan of rho. Matplotlib is an extra: nothing else needs it."""
+"""Plots of an inspection and of a search for rho. Matplotlib is an optional dependency."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -30,30 +31,34 @@ STYLE: Any = {
 }
 
 
-LEAST_SHELL = 1e-4  # an empty one has no place on a logarithmic axis
-LEAST_SHOWN = 0.5  # stands for no cluster, on an axis of logarithms
+# a logarithmic axis cannot show zero
+LEAST_SHELL = 1e-4
+LEAST_SHOWN = 0.5  # no cluster
 
 
 def check_plot(path: str | Path) -> None:
-    """Raise what `plot_statistics` would raise before anything is computed for it."""
+    """Raise the errors of a plot before anything is computed for it."""
     target = Path(path)
     if target.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise InputError(f"the plot {path} has no known ending; give one like out.png")
     if not target.absolute().parent.is_dir():
         raise StoreError(f"the folder of the plot {path} does not exist; make it first")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
+    check_matplotlib("plots need")
+
+
+def check_matplotlib(needs: str) -> None:
+    """Raise unless Matplotlib is installed; `needs` begins the message, such as "plots need"."""
+    if find_spec("matplotlib") is None:
         raise InputError(
-            "plots need Matplotlib, which is not installed; install the extra with "
+            f"{needs} Matplotlib, which is not installed; install the extra with "
             "pip install 'scrlm-dask[plot]'"
-        ) from error
+        )
 
 
 def plot_statistics(found: Statistics, name: str, preprocess: str, path: str | Path) -> None:
-    """Spectrum, lengths of rows and distances between rows, side by side, as a file."""
+    """Plot spectrum, lengths of rows and distances between rows side by side to a file."""
     check_plot(path)
-    # no pyplot: it would look for a screen and keep the figure
+    # no pyplot: it looks for a display and keeps the figure
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -64,15 +69,15 @@ def plot_statistics(found: Statistics, name: str, preprocess: str, path: str | P
         _draw_spectrum(spectrum, found.spectrum, space)
         _draw_norms(norms, found.norms)
         _draw_distances(distances, found.distances, space)
-        # a picture is looked at long after the command: it says what it shows
+        # the plot is read long after the command: it names its data
         shape = f"{found.n_rows:,} usable rows of {len(found.means):,} features"
         figure.suptitle(f"{name}: {shape}", x=0.01, ha="left", color=GREY, size=11)
         figure.savefig(path)
 
 
 def _shown_figure(**options: Any) -> Any:
-    """A figure that a notebook shows with nothing said before, not even `%matplotlib inline`."""
-    # no pyplot: it would look for a screen and keep the figure
+    """Return a figure that notebooks show, even without `%matplotlib inline`."""
+    # no pyplot: it looks for a display and keeps the figure
     from matplotlib.figure import Figure
 
     class ShownFigure(Figure):
@@ -92,7 +97,7 @@ def draw_scan(
     what: str,
     path: str | Path | None,
 ) -> Any:
-    """The figure; with a path it is saved there, too."""
+    """Return the figure, and save it if there is a path."""
     if path is not None:
         check_plot(path)
     from matplotlib import rc_context
@@ -116,17 +121,17 @@ def draw_scan(
         shell.set_yscale("log")
         shell.axhline(MOST_SHELL, color=GREY, linewidth=1, linestyle="--")
         shell.set_xlabel(f"rho; chosen {choice.rho:.4g} ({choice.basis})")
-        _draw_sampled(pairs, distances, radius)
+        _draw_sample(pairs, distances, radius)
         figure.suptitle(what, x=0.01, ha="left", color=GREY, size=11)
         if path is not None:
             figure.savefig(path)
     return figure
 
 
-def _draw_sampled(axes: Any, distances: Histogram, radius: float) -> None:
+def _draw_sample(axes: Any, distances: Histogram, radius: float) -> None:
     axes.set_title("Distances between rows of the sample")
     axes.stairs(distances.counts, distances.edges, fill=True, color=BLUE, alpha=0.85)
-    # pairs inside clusters are few beside all others
+    # pairs inside clusters are few
     axes.set_yscale("log")
     axes.axvline(radius, color=ORANGE, linewidth=1.5)
     axes.set_xlabel(f"distance after preprocessing; radius {radius:.4g}")
@@ -136,7 +141,7 @@ def _draw_sampled(axes: Any, distances: Histogram, radius: float) -> None:
 def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
     axes.set_title("Spectrum")
     if spectrum is None or not spectrum.axes:
-        _say_nothing(axes)
+        _draw_empty(axes)
         return
     shares = np.cumsum(spectrum.variances) / spectrum.variances.sum()
     numbers = np.arange(1, len(shares) + 1)
@@ -163,7 +168,7 @@ def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
 def _draw_norms(axes: Any, norms: Norms | None) -> None:
     axes.set_title("Lengths of rows")
     if norms is None:
-        _say_nothing(axes)
+        _draw_empty(axes)
         return
     _draw_histogram(axes, norms.histogram)
     axes.locator_params(axis="y", integer=True)
@@ -174,9 +179,9 @@ def _draw_norms(axes: Any, norms: Norms | None) -> None:
 def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
     axes.set_title("Distances between rows")
     if distances is None:
-        _say_nothing(axes)
+        _draw_empty(axes)
         return
-    # pairs inside clusters are few beside all others, and those that rho is chosen by
+    # pairs inside clusters are few, and rho is chosen by them
     axes.set_yscale("log")
     _draw_histogram(axes, distances.histogram)
     axes.set_ylim(0.8, 20.0 * distances.histogram.counts.max())  # room for the words
@@ -207,6 +212,6 @@ def _share(value: float | None) -> str:
     return "none" if not value else f"{100 * value:.2g} %"
 
 
-def _say_nothing(axes: Any) -> None:
+def _draw_empty(axes: Any) -> None:
     axes.text(0.5, 0.5, "too few usable rows", ha="center", va="center", color=GREY)
     axes.set_axis_off()

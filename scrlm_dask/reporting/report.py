@@ -1,4 +1,4 @@
-"""What the template of a report is filled with."""
+"""Write the HTML report of one run, or of several in comparison."""
 
 from __future__ import annotations
 
@@ -19,20 +19,18 @@ from scrlm_dask.kernels.evaluation.metrics import (
     merge_contingency,
     scores,
 )
-from scrlm_dask.reporting.figures import check_plots, comparison_figures, run_figures
+from scrlm_dask.reporting.figures import comparison_figures, run_figures
 from scrlm_dask.reporting.items import Item, NpyItems, data_uri, open_items, picture_of
+from scrlm_dask.reporting.plots import check_matplotlib
 from scrlm_dask.reporting.report_data import ReportData, plane_map, read_report_data
 from scrlm_dask.reporting.summary import comparison, run_facts, summary_sentences
 from scrlm_dask.storage.feature_store import is_shuffled
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.run_directory import RunDirectory
 
-GENERATOR = "scrlm-dask report"  # by which a report is known that may be written again
-
-
+REPORT = "report.html"
+GENERATOR = "scrlm-dask report"  # marks a report, which may be overwritten
 SHOWN_CLUSTERS = 30
-
-
 Figures = Sequence[tuple[str, str, bytes]]
 
 
@@ -44,7 +42,7 @@ def render(
     items: Mapping[int, Item],
     picture_shape: tuple[int, ...] | None,
 ) -> str:
-    """The page. All that comes from outside is escaped by the template."""
+    """Return the page. The template escapes all names and values."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -146,7 +144,7 @@ def _prototype(
     items: Mapping[int, Item],
     picture_shape: tuple[int, ...] | None,
 ) -> dict[str, Any]:
-    """The rows nearest to a center, and the center itself where rows are pictures."""
+    """Return the rows nearest to a center, and the center itself if rows are images."""
     center = None
     if picture_shape is not None and np.prod(picture_shape) == found.model.n_features:
         center = picture_of(found.model.centers[cluster].reshape(picture_shape))
@@ -161,19 +159,16 @@ def _prototype(
 
 
 def _names(found: ReportData, rows: Sequence[int]) -> dict[int, str]:
-    """Rows by their id, else by their number."""
+    """Return the ids of rows, or their numbers without ids."""
     if found.labelled.ids is None:
         return {row: f"row {row:,}" for row in rows}
     ids = {row: found.labelled.read(row, row + 1).ids for row in rows}
     return {row: str(name[0]) if name is not None else "" for row, name in ids.items()}
 
 
-REPORT = "report.html"
-
-
 @dataclass(frozen=True)
 class Report:
-    """Where the page lies, and its figures beside it."""
+    """Paths of the page and of its figures."""
 
     page: str
     figures: tuple[str, ...]
@@ -188,13 +183,13 @@ def write_report(
     rows_each: int = 8,
     storage_options: Options | None = None,
 ) -> Report:
-    """A page on one run, or one that compares several, and its figures as PNG files.
+    """Write a page on one run, or one that compares several, and its figures as PNG files.
 
     It goes to `report.html` in the run, or, of several runs, in the current folder. `items` has a
     text or a picture for every row: a .npy or Parquet file or a folder.
     """
     target = _target(runs, out, storage_options)
-    check_plots()
+    check_matplotlib("a report needs")
     found = [read_report_data(run, rows_each, storage_options) for run in runs]
     shown, shape = _items(found, items, items_column, storage_options)
     figures = [list(run_figures(each, plane_map(each.points))) for each in found]
@@ -209,7 +204,7 @@ def write_report(
     folder = _figures_folder(target)
     if not target.is_remote:
         Path(folder.url).mkdir(parents=True, exist_ok=True)
-    target.write_text(page)  # first: it says whose the folder is
+    target.write_text(page)  # first: it marks the folder as ours
     for name, png in named.items():
         with (folder / name).writing() as file:
             file.write(png)
@@ -217,7 +212,7 @@ def write_report(
 
 
 def _target(runs: Sequence[Place], out: Place | None, storage_options: Options | None) -> Location:
-    """Where the report goes: never over a file that is none."""
+    """Return where the report goes; reject a file that is not a report."""
     if not runs:
         raise InputError("no run was given; name at least one")
     for run in runs:
@@ -254,7 +249,7 @@ def _items(
     column: str | None,
     storage_options: Options | None,
 ) -> tuple[Mapping[int, Item], tuple[int, ...] | None]:
-    """The items of the rows that are shown, and the shape of pictures where centers have one."""
+    """Return the items of the rows shown, and the shape of images if centers have one."""
     if items is None:
         return {}, None
     wanted: set[int] = set()
@@ -275,7 +270,7 @@ def _items(
 
 
 def _agreement(runs: Sequence[ReportData]) -> list[dict[str, str]]:
-    """How far the labels of runs on the same features agree, pair by pair."""
+    """Compare the labels of each pair of runs on the same features."""
     rows = []
     for a, b in combinations(runs, 2):
         path = a.record["features"].get("path")
@@ -295,7 +290,7 @@ def _agreement(runs: Sequence[ReportData]) -> list[dict[str, str]]:
 
 
 def _table(a: ReportData, b: ReportData) -> Contingency:
-    """How often each label of one met each of the other."""
+    """Count the pairs of labels of two runs."""
     tables = (
         contingency(
             piece.labels, b.labelled.read(piece.start, piece.start + len(piece.labels)).labels

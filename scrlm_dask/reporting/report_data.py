@@ -1,4 +1,4 @@
-"""What a report shows of a run: read from its directory, one look at its labels."""
+"""Data of a report: read from the run directory, with one pass over its labels."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory, read_events
 
-_MOST_PAIRED = 4096  # clusters, the largest ones: pairs are many
-
-
+_MOST_PAIRED = 4096  # largest clusters among which close pairs are searched
+_LEAST_FOR_UMAP = 16  # centers; fewer have no neighborhoods to preserve
 SHOWN_PAIRS = 12
 
 
@@ -60,7 +59,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class ReportData:
-    """A run as its report needs it."""
+    """A run and its statistics for the report."""
 
     name: str
     location: Location
@@ -75,18 +74,18 @@ class ReportData:
 
     @property
     def by_size(self) -> NDArray[np.int64]:
-        """Clusters, the largest first."""
+        """Return cluster numbers, the largest cluster first."""
         return np.argsort(-self.model.counts, kind="stable")
 
     @property
     def notes(self) -> list[str]:
-        """What the run warned of."""
-        told = [e for e in self.events if e["event"] == "Note" and e.get("warning")]
-        return [event["text"] for event in told if isinstance(event.get("text"), str)]
+        """Return the warnings of the run."""
+        warned = [e for e in self.events if e["event"] == "Note" and e.get("warning")]
+        return [event["text"] for event in warned if isinstance(event.get("text"), str)]
 
     @property
     def loss_curve(self) -> tuple[list[int], list[float]] | None:
-        """Ranks and losses of the candidates, where the run told them."""
+        """Return ranks and losses of the candidates, if the run reported them."""
         for event in reversed(self.events):
             if event["event"] == "CandidatesJudged":
                 ranks, losses = event.get("ranks"), event.get("losses")
@@ -96,7 +95,7 @@ class ReportData:
 
     @property
     def ladder(self) -> list[dict[str, Any]]:
-        """Rungs of the scan that chose rho, if one did."""
+        """Return the trial bandwidths of the search for rho, if there was one."""
         rungs = self.record.get("scan", {}).get("rungs", [])
         names = ("rho", "clusters", "shell")
         whole = all(_are_numbers([rung.get(name) for name in names]) for rung in rungs)
@@ -115,13 +114,13 @@ def _are_numbers(values: Any) -> TypeGuard[list[Any]]:
 def read_report_data(
     run: Place, rows_each: int, storage_options: Options | None = None
 ) -> ReportData:
-    """Read a complete run; `rows_each` is how many rows of a cluster stand for it."""
+    """Read a complete run, with `rows_each` example rows per cluster."""
     location = locate(run, storage_options)
     directory = RunDirectory(location)
     record = directory.result()
     model = load_model(location)
     labelled = open_label_table(directory, storage_options)
-    points = _mapped(model.centers, model.affine)
+    points = _map_rows(model.centers, model.affine)
     return ReportData(
         name=location.url.rstrip("/").rsplit("/", 1)[-1],
         location=location,
@@ -137,10 +136,10 @@ def read_report_data(
 
 
 def _encoded(path: str | None, storage_options: Options | None) -> str | None:
-    said = None if path is None else read_encoded(locate(path, storage_options))
-    if said is None:
+    record = None if path is None else read_encoded(locate(path, storage_options))
+    if record is None:
         return None
-    items, source, encoder = (said.get(name) for name in ("items", "input", "encoder"))
+    items, source, encoder = (record.get(name) for name in ("items", "input", "encoder"))
     return f"{items} of {source} by {encoder}"
 
 
@@ -169,7 +168,7 @@ def _part(piece: LabelledRows, rows_each: int) -> Columns:
 
 
 def _finite(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Outliers may have no distance, and the only cluster there is no margin."""
+    """Drop missing values: outliers may have no distance, and a single cluster has no margin."""
     finite: NDArray[np.float64] = values[np.isfinite(values)].astype(np.float64)
     return finite
 
@@ -183,8 +182,8 @@ def _pairs(points: NDArray[np.float64], counts: NDArray[np.int64]) -> Pairs:
 _NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
 
 
-def _mapped(rows: NDArray[Any], affine: AffineMap) -> NDArray[np.float64]:
-    """Rows (k, p) as the model sees them."""
+def _map_rows(rows: NDArray[Any], affine: AffineMap) -> NDArray[np.float64]:
+    """Return rows (k, p) after preprocessing."""
     values = rows.astype(np.float64)
     if affine.unit_length:
         lengths = np.linalg.norm(values, axis=1, keepdims=True)
@@ -193,33 +192,30 @@ def _mapped(rows: NDArray[Any], affine: AffineMap) -> NDArray[np.float64]:
     return mapped
 
 
-_LEAST_FOR_UMAP = 16  # fewer points have no neighbourhoods to keep
-
-
 @dataclass(frozen=True)
 class PlaneMap:
-    """Where each center lies, and how that was found."""
+    """Positions of the centers in two dimensions."""
 
     xy: NDArray[np.float64]  # (k, 2)
     method: str
 
 
 def plane_map(points: NDArray[np.float64]) -> PlaneMap | None:
-    """Centers (k, p) in two dimensions: by UMAP where it is installed, else by PCA."""
+    """Map centers (k, p) to two dimensions: by UMAP if it is installed, else by PCA."""
     if len(points) < 2:
         return None
     if len(points) >= _LEAST_FOR_UMAP and find_spec("umap") is not None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a seed that costs it its threads
+            warnings.simplefilter("ignore")  # UMAP warns that a seed disables its threads
             found = import_module("umap").UMAP(n_components=2, random_state=0).fit_transform(points)
         return PlaneMap(np.asarray(found, np.float64), "UMAP")
-    return _by_pca(points)
+    return _project_by_pca(points)
 
 
-def _by_pca(points: NDArray[np.float64]) -> PlaneMap:
+def _project_by_pca(points: NDArray[np.float64]) -> PlaneMap:
     centered = points - points.mean(axis=0)
     axes = principal_axes(centered.astype(np.float32), 2).astype(np.float64)
-    # a picture must not be mirrored by rounding: the strongest feature of an axis points up
+    # rounding must not mirror the map: the strongest feature of an axis points up
     axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])])
     xy = centered @ axes
     if xy.shape[1] == 1:  # features of one dimension

@@ -1,4 +1,4 @@
-"""A run in words and in small tables."""
+"""Describe a run in sentences and small tables."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any
 import numpy as np
 
 from scrlm_dask.reporting.report_data import ReportData
-from scrlm_dask.text import format_bytes, plural
+from scrlm_dask.text import format_bytes, phase_summary, plural
 
 Row = tuple[str, str]
 
 
 def summary_sentences(found: ReportData) -> list[str]:
-    """What a person would say of the run, a few sentences."""
+    """Return a few sentences about the run."""
     model, record = found.model, found.record
-    said = [
+    sentences = [
         f"{method_name(record)} found {plural(model.n_clusters, 'cluster')} in {model.n_rows:,} "
         f"rows of {model.n_features:,} features{_outliers(found)}."
     ]
     if model.n_clusters:
-        said.append(_sizes(found))
-    said += _distances(found)
+        sentences.append(_sizes(found))
+    sentences += _distances(found)
     if found.iterations:
         last, stopped = found.iterations[-1], record["kmeans"]["stopped"]
-        said.append(
+        sentences.append(
             f"k-means took {plural(len(found.iterations), 'iteration')} and ended at an inertia "
             f"of {last['inertia']:.6g}: {stopped}."
         )
-    said.append(_time(record))
-    return said
+    sentences.append(_time(record))
+    return sentences
 
 
 def method_name(record: dict[str, Any]) -> str:
@@ -40,7 +40,7 @@ def method_name(record: dict[str, Any]) -> str:
 
 
 def run_facts(found: ReportData) -> list[Row]:
-    """What was run on what."""
+    """Return settings and input of the run as names and values."""
     record, features = found.record, found.record["features"]
     config = record["config"]
     rows = [
@@ -64,27 +64,8 @@ def run_facts(found: ReportData) -> list[Row]:
     return [*rows, ("Versions", ", ".join(f"{name} {v}" for name, v in versions.items()))]
 
 
-def phase_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each phase once, its iterations together."""
-    phases = record["phases"]
-    names = dict.fromkeys(phase["name"] for phase in phases)
-    grouped = ([p for p in phases if p["name"] == name] for name in names)
-    return [
-        {
-            "name": same[0]["name"],
-            "times": len(same),
-            "seconds": sum(p["seconds"] for p in same),
-            "rows": sum(p["rows"] for p in same),
-            "bytes": sum(p["bytes"] for p in same),
-            "read_seconds": sum(p.get("read_seconds", 0.0) for p in same),
-            "peak": max(p["peak_worker_bytes"] for p in same),
-        }
-        for same in grouped
-    ]
-
-
 def comparison(runs: Sequence[ReportData]) -> list[tuple[str, list[str]]]:
-    """Runs side by side: a name and a value for each run."""
+    """Compare runs: return a name and the values of all runs per row."""
 
     def row(name: str, value: Any) -> tuple[str, list[str]]:
         return name, [value(found) for found in runs]
@@ -103,7 +84,7 @@ def comparison(runs: Sequence[ReportData]) -> list[tuple[str, list[str]]]:
         row("median distance", lambda f: _text(f.columns.median_distance)),
         row("inertia", lambda f: f"{f.model.inertia:.6g}"),
         row("seconds", lambda f: f"{f.record['seconds']:.1f}"),
-        row("largest worker", lambda f: format_bytes(max(p["peak"] for p in phase_rows(f.record)))),
+        row("largest worker", lambda f: format_bytes(_peak(f.record))),
     ]
 
 
@@ -128,26 +109,30 @@ def _sizes(found: ReportData) -> str:
 
 
 def _distances(found: ReportData) -> list[str]:
-    said = []
+    sentences = []
     distance, margin = found.columns.median_distance, found.columns.median_margin
     if distance is not None:
         radius = found.record.get("radius")
         against = f", {distance / radius:.0%} of the radius" if radius else ""
-        said.append(f"Half of them lie within {distance:.4g} of their center{against}.")
+        sentences.append(f"Half of them lie within {distance:.4g} of their center{against}.")
     if margin is not None:
-        said.append(f"For half of them the second-nearest center is {margin:.4g} farther or more.")
-    return said
+        sentences.append(
+            f"For half of them the second-nearest center is {margin:.4g} farther or more."
+        )
+    return sentences
 
 
 def _time(record: dict[str, Any]) -> str:
-    phases = phase_rows(record)
-    longest = max(phases, key=lambda phase: phase["seconds"])
-    share = longest["seconds"] / max(record["seconds"], 1e-9)
-    peak = format_bytes(max(phase["peak"] for phase in phases))
+    longest = max(phase_summary(record["phases"]), key=lambda phase: phase.seconds)
+    share = longest.seconds / max(record["seconds"], 1e-9)
     return (
-        f"It took {record['seconds']:.1f} s, {min(share, 1.0):.0%} of them for {longest['name']}, "
-        f"and {peak} of memory in the largest worker."
+        f"It took {record['seconds']:.1f} s, {min(share, 1.0):.0%} of them for {longest.name}, "
+        f"and {format_bytes(_peak(record))} of memory in the largest worker."
     )
+
+
+def _peak(record: dict[str, Any]) -> int:
+    return max(phase.peak_worker_bytes for phase in phase_summary(record["phases"]))
 
 
 def _median(values: Any) -> float:

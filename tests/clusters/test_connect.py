@@ -401,7 +401,7 @@ def test_a_file_that_a_scheduler_is_about_to_write(
         file.write_text(next(contents))
 
     monkeypatch.setattr("scrlm_dask.clusters.remote.time.sleep", write_on)
-    assert remote_module.address_in(str(file)) == "tcp://127.0.0.1:8786"
+    assert remote_module.read_address(str(file)) == "tcp://127.0.0.1:8786"
     assert len(waited) == 3
 
 
@@ -414,7 +414,7 @@ def test_a_file_that_nobody_writes(
     if content is not None:
         file.write_text(content)
     with pytest.raises(ClusterError, match=r"scheduler\.json .*start one with `dask scheduler"):
-        remote_module.address_in(str(file))
+        remote_module.read_address(str(file))
 
 
 def test_a_file_of_something_else_is_refused_at_once(
@@ -424,7 +424,7 @@ def test_a_file_of_something_else_is_refused_at_once(
     (tmp_path / "other.json").write_text('{"colour": "red"}')
     for file in (tmp_path / "other.json", tmp_path):
         with pytest.raises(ClusterError, match="no scheduler's address"):
-            remote_module.address_in(str(file))
+            remote_module.read_address(str(file))
 
 
 # What follows runs in processes of its own: a client that did not start may stay the current one,

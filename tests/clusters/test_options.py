@@ -11,10 +11,10 @@ import dask
 import pytest
 
 import scrlm_dask
+from scrlm_dask.choices import CLUSTER_KINDS
 from scrlm_dask.clusters import job_queue, ssh
-from scrlm_dask.clusters.describe import tunnel
-from scrlm_dask.clusters.options import KINDS, ClusterOptions, check, read_config
-from scrlm_dask.clusters.security import check_encrypted
+from scrlm_dask.clusters.options import ClusterOptions, check_options, read_config
+from scrlm_dask.clusters.security import check_encrypted, tunnel_command
 from scrlm_dask.errors import ClusterError, InputError
 
 TLS = {"tls_ca_file": "ca.pem", "tls_cert": "cert.pem"}
@@ -46,21 +46,21 @@ TLS = {"tls_ca_file": "ca.pem", "tls_cert": "cert.pem"}
 )
 def test_what_contradicts_itself_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        check(ClusterOptions(**options))
+        check_options(ClusterOptions(**options))
     with pytest.raises(InputError, match=words), scrlm_dask.connect(**options):
         pass
 
 
 def test_options_are_spelt_as_they_were_given() -> None:
     with pytest.raises(InputError, match=r"^--min-workers without --max-workers"):
-        check(ClusterOptions(min_workers=1), lambda name: f"--{name.replace('_', '-')}")
+        check_options(ClusterOptions(min_workers=1), lambda name: f"--{name.replace('_', '-')}")
 
 
 def test_the_command_line_knows_the_same_kinds() -> None:
     from scrlm_cli.main import main
 
     (kinds,) = (p.type.choices for p in main.commands["fit"].params if p.name == "kind")
-    assert tuple(kinds) == KINDS
+    assert tuple(kinds) == CLUSTER_KINDS
 
 
 def test_a_word_that_is_no_option() -> None:
@@ -177,13 +177,13 @@ def test_the_way_to_a_dashboard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "ann")
     monkeypatch.setattr("socket.gethostname", lambda: "login1")
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
-    assert tunnel(None) is None
-    assert tunnel("http://127.0.0.1:8787/status") is None  # the browser is here, too
+    assert tunnel_command(None) is None
+    assert tunnel_command("http://127.0.0.1:8787/status") is None  # the browser is here, too
     remote = "http://10.1.2.3:8790/status"
-    assert tunnel(remote) == "ssh -N -L 8790:10.1.2.3:8790 ann@login1"
+    assert tunnel_command(remote) == "ssh -N -L 8790:10.1.2.3:8790 ann@login1"
     monkeypatch.setenv("SSH_CONNECTION", "203.0.113.9 50000 192.0.2.7 22")
     here = "http://127.0.0.1:8787/status"
-    assert tunnel(here) == "ssh -N -L 8787:127.0.0.1:8787 ann@192.0.2.7"
+    assert tunnel_command(here) == "ssh -N -L 8787:127.0.0.1:8787 ann@192.0.2.7"
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from oracle import is_clear, naive_scrlm
 
 import scrlm_dask
+from scrlm_dask.choices import PREPROCESS_KINDS
 from scrlm_dask.config import FitConfig
 from scrlm_dask.events import Note
 from scrlm_dask.kernels.distances.points import squared_radius
-from scrlm_dask.kernels.distances.preprocessing import PREPROCESS_KINDS
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
 from scrlm_dask.pipeline.fit import fit

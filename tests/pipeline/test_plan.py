@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from scrlm_dask import write_features
+from scrlm_dask.choices import INIT_KINDS, Init
 from scrlm_dask.clusters.connect import connect
 from scrlm_dask.clusters.options import ClusterOptions
-from scrlm_dask.config import INIT_KINDS, FitConfig, Init, KMeansConfig, LloydConfig
+from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
 from scrlm_dask.engine.block_layout import Layout
 from scrlm_dask.engine.features import as_features
 from scrlm_dask.engine.workers import WorkerMemory

@@ -16,11 +16,12 @@ from sklearn.datasets import load_digits
 
 import scrlm_dask
 from scrlm_dask import SCRLM, FitConfig, InputError, ScrlmWarning, scan_rho
+from scrlm_dask.choices import Preprocess
 from scrlm_dask.config import KMeansConfig, LloydConfig
 from scrlm_dask.kernels.bandwidth.ladder import pair_sq_distances
 from scrlm_dask.kernels.bandwidth.search import ScanSizes, scan_sample
 from scrlm_dask.kernels.distances.points import prepare_points
-from scrlm_dask.kernels.distances.preprocessing import Preprocess, fit_map
+from scrlm_dask.kernels.distances.preprocessing import fit_map
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
 from scrlm_dask.model import Model

@@ -6,17 +6,16 @@ y = (u(x) - shift) * scale, with u(x) = x / |x| for unit length and u(x) = x oth
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.choices import Preprocess
 from scrlm_dask.errors import NonFiniteRowError
 from scrlm_dask.kernels.jit import jit
 
 FloatArray = NDArray[np.float32] | NDArray[np.float64]
-Preprocess = Literal["none", "center", "standardize", "scale", "l2"]
-PREPROCESS_KINDS: tuple[str, ...] = get_args(Preprocess)
 
 _TILE_ROWS = 512
 

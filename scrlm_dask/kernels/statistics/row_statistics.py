@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
+from scrlm_dask.choices import Preprocess
 from scrlm_dask.kernels.distances.points import prepare_points
 from scrlm_dask.kernels.distances.preprocessing import (
     AffineMap,
     Moments,
-    Preprocess,
     block_moments,
     fit_map,
     is_constant,
