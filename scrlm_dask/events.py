@@ -1,4 +1,4 @@
-"""What a run tells those who watch it: small events that bars, logs and reports listen to."""
+"""Events of a run, for listeners such as bars, logs, the dashboard page and reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scrlm_dask.errors import ScrlmWarning
 
 @dataclass(frozen=True)
 class RunStarted:
-    """What is run on what."""
+    """Method and input of a run."""
 
     method: str
     features: str
@@ -23,11 +23,11 @@ class RunStarted:
 
 @dataclass(frozen=True)
 class Planned:
-    """What is to be done, told again when the number of clusters is known."""
+    """Predicted work and memory, sent again when the number of clusters is known."""
 
     flops: dict[str, int]  # by phase, all its iterations together, if nothing is pruned
-    row_flops: dict[str, float]  # by phase, of a row that is read
-    worker_bytes: int  # that a worker needs at most
+    row_flops: dict[str, float]  # by phase, per row that is read
+    worker_bytes: int  # upper bound per worker
     client_bytes: int
 
 
@@ -54,12 +54,12 @@ class PhaseFinished:
     bytes: int
     blocks: int
     peak_worker_bytes: int  # largest resident memory of any worker so far
-    read_seconds: float  # that threads spent reading, all workers together
+    read_seconds: float  # summed over threads of all workers
 
 
 @dataclass(frozen=True)
 class CandidatesJudged:
-    """Losses of the candidates, lowest first: a few points of the curve."""
+    """Losses of some candidates, sorted from the lowest, by rank."""
 
     candidates: int
     ranks: tuple[int, ...]
@@ -73,7 +73,7 @@ class CentersFound:
 
 @dataclass(frozen=True)
 class RowsLabelled:
-    """How many rows the clusters have now, and how many have none."""
+    """Rows with a label, outliers, and a histogram of the cluster sizes."""
 
     rows: int
     outliers: int
@@ -85,14 +85,14 @@ class RowsLabelled:
 
 @dataclass(frozen=True)
 class IterationDone:
-    """An iteration of k-means. What it says of rows holds for the centers that it began with."""
+    """An iteration of k-means; numbers of rows refer to the centers at its start."""
 
     number: int
     rows: int
     sampled: bool  # on a sample of blocks
     inertia: float  # sum of squared distances; a row left out counts as if on the radius
     shift: float  # how far the centers moved, relative to the rows' distance to them
-    moved: int | None  # rows whose label changed; None where there was none before
+    moved: int | None  # rows whose label changed; None in the first iteration
     empty: int
     reseeded: int
     seconds: float
@@ -100,7 +100,7 @@ class IterationDone:
 
 @dataclass(frozen=True)
 class Note:
-    """Something a person should read: a choice that was made, or a doubt."""
+    """A message for the user: an automatic choice, or a warning."""
 
     text: str
     warning: bool = False
@@ -109,7 +109,7 @@ class Note:
 @dataclass(frozen=True)
 class RunEnded:
     seconds: float
-    error: str | None = None  # what ended it before its time
+    error: str | None = None  # that ended the run early
 
 
 Event = (
@@ -129,13 +129,13 @@ Listener = Callable[[Event], None]
 
 
 def warn(event: Event) -> None:
-    """The listener of those who do not watch: they still hear warnings."""
+    """Emit warnings and ignore all other events: the default listener."""
     if isinstance(event, Note) and event.warning:
         warnings.warn(event.text, ScrlmWarning, stacklevel=_levels_to_caller())
 
 
 def _levels_to_caller() -> int:
-    """How far up the first line lies that is not of this package: a warning is about that one."""
+    """Return the stack level of the first caller outside of this package."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").startswith("scrlm_dask"):
         frame, level = frame.f_back, level + 1

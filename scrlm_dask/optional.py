@@ -9,7 +9,7 @@ from scrlm_dask.errors import InputError
 
 
 def import_optional(module: str, what: str, extra: str = "formats") -> Any:
-    """Import a library of an extra, or say how to get it."""
+    """Import a library of an extra; raise with its name if it is not installed."""
     try:
         return import_module(module)
     except ImportError as error:
