@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import DamagedItemError, InputError, StoreError
 from scrlm_dask.sources.base import Source, source_file
+from scrlm_dask.sources.delimited import TEXT_FORMS, open_texts
 from scrlm_dask.sources.images import load_image, open_images
 from scrlm_dask.sources.parquet import ParquetSource, open_parquet_column
-from scrlm_dask.sources.records import open_csv, open_json_lines, open_lines
 from scrlm_dask.storage.locations import absolute, is_remote
 
 Kind = Literal["texts", "images"]
 _PARQUET = (".parquet", ".pq")
-_JSON = (".jsonl", ".ndjson")
 _PIECE_TEXTS = 1024  # of a row group that are decoded at a time: texts may be long
 
 
@@ -83,17 +82,11 @@ def load_text(text: str) -> str:
 
 def _texts(path: str, column: str | None) -> Source:
     suffix = Path(path).suffix.lower()
-    if suffix == ".txt":
-        return open_lines(path)
-    if suffix == ".csv":
-        return open_csv(path, "csv", column)
-    if suffix == ".tsv":
-        return open_csv(path, "tsv", column)
-    if suffix in _JSON:
-        return open_json_lines(path, column)
+    if suffix in TEXT_FORMS:
+        return open_texts(path, column)
     if suffix in _PARQUET:
         return _parquet(path, column)
-    known = ", ".join((".txt", ".csv", ".tsv", *_JSON, *_PARQUET))
+    known = ", ".join((*TEXT_FORMS, *_PARQUET))
     raise InputError(
         f"{path} ends with {suffix or 'nothing'}; texts are read from files that end with {known}, "
         "and images from a folder: rename the file, or give the folder"
