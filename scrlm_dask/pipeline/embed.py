@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from scrlm_dask.encoders.catalog import open_encoder
 from scrlm_dask.encoders.encoder import Encoder
-from scrlm_dask.encoders.registry import open_encoder
 from scrlm_dask.engine.workers import in_this_process
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, Note, warn

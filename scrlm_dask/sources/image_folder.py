@@ -70,7 +70,7 @@ class ImageFolder(Source):
         return [f"{n_files} file(s) that are no images are left out ({named}{more})"]
 
 
-def open_images(folder: str) -> tuple[ImageFolder, str]:
+def open_image_folder(folder: str) -> tuple[ImageFolder, str]:
     """The images below the folder in numeric order, and a digest of names, sizes and times."""
     found, ignored = {}, Counter[str]()
     for entry in _files_below(folder):
