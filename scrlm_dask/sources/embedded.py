@@ -1,4 +1,4 @@
-"""Items as features: read, loaded and encoded one batch at a time, in the process with the model."""
+"""Items as features: loaded and encoded one batch at a time, in the process with the model."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class EmbeddedSource(Source):
             except DamagedItemError as error:
                 if not self.skip:
                     raise StoreError(
-                        f"{self.locate(first + position)} {error}; mend it, or --on-error skip leaves "
-                        "such items out"
+                        f"{self.locate(first + position)} {error}; mend it, or --on-error skip "
+                        "leaves such items out"
                     ) from error
         return np.array(positions, np.int64), loaded
 
