@@ -1,4 +1,4 @@
-"""What makes features of texts and images, one library a file, each imported when it is asked for.
+"""Encoders, which compute features of texts and images; libraries are imported when needed.
 
-An encoder stays in the process that opened it: a model is large, and may sit on a GPU.
+An encoder stays in the process that opened it: a model is large, and may be on a GPU.
 """

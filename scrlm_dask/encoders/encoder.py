@@ -1,4 +1,4 @@
-"""What every encoder is, and what is asked of what it gives."""
+"""The interface of encoders, and the checks of their output."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Kind = Literal["texts", "images"]
 class Encoder:
     """A function from a list of texts or of PIL images to an array (items, features)."""
 
-    name: str  # as it was asked for
+    name: str  # as the user gave it
     made_by: str  # the package, with its version
     function: Callable[[list[Any]], Any]
 
     def encode(self, items: list[Any]) -> NDArray[Any]:
-        """Features (items, p), p the same every time as far as the encoder is good."""
+        """Return features (items, p); p should be the same for every batch."""
         try:
-            found = np.asarray(self.function(items))
+            features = np.asarray(self.function(items))
         except (ScrlmError, MemoryError):
             raise
         except Exception as error:  # whatever a model raises, such as that the GPU is full
@@ -35,13 +35,13 @@ class Encoder:
                 f"the encoder {self.name} failed at a batch of {len(items)} ({first_line(error)}); "
                 "with a smaller --batch-size it needs less memory, and the same command goes on"
             ) from error
-        good = found.ndim == 2 and len(found) == len(items) and found.shape[1] > 0
-        if not good or found.dtype.kind not in "fiu":
+        good = features.ndim == 2 and len(features) == len(items) and features.shape[1] > 0
+        if not good or features.dtype.kind not in "fiu":
             raise InputError(
-                f"the encoder {self.name} gave {found.dtype} of the shape {found.shape} for "
+                f"the encoder {self.name} gave {features.dtype} of the shape {features.shape} for "
                 f"{len(items)} item(s); it must give numbers, one row an item"
             )
-        return found
+        return features
 
 
 def version_of(package: str) -> str:
@@ -52,15 +52,15 @@ def version_of(package: str) -> str:
 
 
 @contextmanager
-def loading(name: str, way_out: str) -> Iterator[None]:
-    """Libraries raise what they please when there is no such model, or no network."""
+def explain_failure(name: str, remedy: str) -> Iterator[None]:
+    """Name the encoder and a remedy for whatever its library raises: no model, no network."""
     try:
         yield
     except (ScrlmError, MemoryError):
         raise
     except Exception as error:
         raise InputError(
-            f"the encoder {name} cannot be loaded ({first_line(error)}); {way_out}"
+            f"the encoder {name} cannot be loaded ({first_line(error)}); {remedy}"
         ) from error
 
 

@@ -1,6 +1,6 @@
-"""Encoders that hold a model: sentence-transformers, open_clip and torchvision, as installed.
+"""Pretrained encoders: sentence-transformers, open_clip and torchvision, where installed.
 
-A model that is not on the disk yet is fetched by its library, as it does for everybody.
+Their library downloads a model that is not on the disk yet.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scrlm_dask.encoders.encoder import Encoder, Kind, loading, version_of
+from scrlm_dask.encoders.encoder import Encoder, Kind, explain_failure, version_of
 from scrlm_dask.errors import InputError
 from scrlm_dask.optional import import_optional
 
-_HEADS = ("fc", "head", "heads", "classifier")  # what torchvision calls the last layers
+_HEADS = ("fc", "head", "heads", "classifier")  # names of the last layers in torchvision
 # before it a file can run code even as `weights_only` (CVE-2025-32434, CVE-2026-24747)
 _SAFE_TORCH = (2, 10)
 _OFFLINE = (
@@ -23,12 +23,12 @@ _OFFLINE = (
 )
 
 
-def open_sentences(name: str, rest: str, kind: Kind, device: str | None) -> Encoder:
-    """`sentence-transformers:NAME_OR_PATH`."""
-    _check_path(name, rest)
-    with loading(name, _OFFLINE):
+def open_sentence_transformer(name: str, argument: str, kind: Kind, device: str | None) -> Encoder:
+    """Open `sentence-transformers:NAME_OR_PATH`."""
+    _check_path(name, argument)
+    with explain_failure(name, _OFFLINE):
         library = import_optional("sentence_transformers", f"the encoder {name}", "embed-text")
-        model = library.SentenceTransformer(rest, device=device)
+        model = library.SentenceTransformer(argument, device=device)
 
     def encode(texts: list[Any]) -> Any:
         return model.encode(
@@ -38,60 +38,60 @@ def open_sentences(name: str, rest: str, kind: Kind, device: str | None) -> Enco
     return Encoder(name, version_of("sentence-transformers"), encode)
 
 
-def open_clip_model(name: str, rest: str, kind: Kind, device: str | None) -> Encoder:
-    """`open_clip:MODEL/PRETRAINED_OR_PATH`, for images and for texts."""
-    architecture, _, pretrained = rest.partition("/")
+def open_clip_model(name: str, argument: str, kind: Kind, device: str | None) -> Encoder:
+    """Open `open_clip:MODEL/PRETRAINED_OR_PATH`, for images and for texts."""
+    architecture, _, pretrained = argument.partition("/")
     if not pretrained:
         raise InputError(
             f"the encoder {name} has no weights; give open_clip:MODEL/PRETRAINED, such as "
             "open_clip:ViT-B-32/laion2b_s34b_b79k, or a path in place of PRETRAINED"
         )
     _check_path(name, pretrained)
-    with loading(name, _OFFLINE):
+    with explain_failure(name, _OFFLINE):
         library = import_optional("open_clip", f"the encoder {name}", "embed-images")
-        torch, place = _torch(device)
+        torch, torch_device = _import_torch(device)
         _is_weights_file(name, pretrained, torch)
         model, _, transform = library.create_model_and_transforms(
-            architecture, pretrained=pretrained, device=place
+            architecture, pretrained=pretrained, device=torch_device
         )
         tokenizer = library.get_tokenizer(architecture) if kind == "texts" else None
     model.eval()
 
     def encode(items: list[Any]) -> Any:
         if tokenizer is not None:
-            return model.encode_text(tokenizer(items).to(place))
-        return model.encode_image(torch.stack([*map(transform, items)]).to(place))
+            return model.encode_text(tokenizer(items).to(torch_device))
+        return model.encode_image(torch.stack([*map(transform, items)]).to(torch_device))
 
-    return Encoder(name, version_of("open-clip-torch"), _inferring(torch, encode))
+    return Encoder(name, version_of("open-clip-torch"), _run_inference(torch, encode))
 
 
-def open_torchvision(name: str, rest: str, kind: Kind, device: str | None) -> Encoder:
-    """`torchvision:MODEL[/WEIGHTS_OR_PATH]`: what the layer before the classes gives."""
-    model_name, _, weights = rest.partition("/")
+def open_torchvision(name: str, argument: str, kind: Kind, device: str | None) -> Encoder:
+    """Open `torchvision:MODEL[/WEIGHTS_OR_PATH]`: the output of the layer before the classes."""
+    model_name, _, weights = argument.partition("/")
     _check_path(name, weights)
-    with loading(name, _OFFLINE):
+    with explain_failure(name, _OFFLINE):
         models = import_optional("torchvision.models", f"the encoder {name}", "embed-images")
-        torch, place = _torch(device)
+        torch, torch_device = _import_torch(device)
         is_file = _is_weights_file(name, weights, torch)
         known = models.get_model_weights(model_name)
         chosen = known["DEFAULT" if is_file or not weights else weights]
         model = models.get_model(model_name, weights=None if is_file else chosen)
-        head = _without_head(name, model, torch.nn)
+        head = _remove_head(name, model, torch.nn)
         if is_file:
-            # tensors alone: a pickle of a stranger would run code
+            # tensors only: a pickle from elsewhere would run code
             state = torch.load(weights, map_location="cpu", weights_only=True)
             _load_state(name, model, state, head)
-        model.to(place).eval()
+        model.to(torch_device).eval()
         transform = chosen.transforms()
 
     def encode(images: list[Any]) -> Any:
-        return model(torch.stack([*map(transform, images)]).to(place))
+        return model(torch.stack([*map(transform, images)]).to(torch_device))
 
-    return Encoder(name, version_of("torchvision"), _inferring(torch, encode))
+    return Encoder(name, version_of("torchvision"), _run_inference(torch, encode))
 
 
-def _without_head(name: str, model: Any, nn: Any) -> str:
-    """Take the layer away that makes classes of features; returns what it was called."""
+def _remove_head(name: str, model: Any, nn: Any) -> str:
+    """Remove the layer that maps features to classes, and return its name."""
     head = next((head for head in _HEADS if hasattr(model, head)), None)
     layer = getattr(model, head, None) if head is not None else None
     if head is not None and isinstance(layer, nn.Linear):
@@ -108,10 +108,10 @@ def _without_head(name: str, model: Any, nn: Any) -> str:
 
 
 def _load_state(name: str, model: Any, state: Any, head: str) -> None:
-    """Weights of the file; those of the head, whose classes may be others, are not needed."""
+    """Load the weights of a file but those of the head, whose classes may differ."""
     kept = {key: value for key, value in state.items() if not key.startswith(f"{head}.")}
-    found = model.load_state_dict(kept, strict=False)
-    wrong = [*found.missing_keys, *found.unexpected_keys]
+    result = model.load_state_dict(kept, strict=False)
+    wrong = [*result.missing_keys, *result.unexpected_keys]
     if wrong:
         raise InputError(
             f"the weights of {name} are those of another model ({wrong[0]} and "
@@ -119,8 +119,8 @@ def _load_state(name: str, model: Any, state: Any, head: str) -> None:
         )
 
 
-def _inferring(torch: Any, function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """Without gradients, and back from the device."""
+def _run_inference(torch: Any, function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Return the function without gradients, its result moved to the host."""
 
     def encode(items: list[Any]) -> Any:
         with torch.inference_mode():
@@ -129,18 +129,18 @@ def _inferring(torch: Any, function: Callable[[list[Any]], Any]) -> Callable[[li
     return encode
 
 
-def _torch(device: str | None) -> tuple[Any, Any]:
-    """PyTorch, and where a model goes."""
+def _import_torch(device: str | None) -> tuple[Any, Any]:
+    """Return PyTorch and the device of the model."""
     torch = import_optional("torch", "a model", "embed-images")
     return torch, torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def _is_weights_file(name: str, place: str, torch: Any) -> bool:
-    """Whether weights are a file of this disk; refused where PyTorch might run what is in it."""
-    if not Path(place).is_file():
+def _is_weights_file(name: str, path: str, torch: Any) -> bool:
+    """Return whether weights are a local file; reject it where PyTorch might run code in it."""
+    if not Path(path).is_file():
         return False
-    found = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
-    if found < _SAFE_TORCH:
+    version = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
+    if version < _SAFE_TORCH:
         raise InputError(
             f"the encoder {name} reads a file of weights, which before PyTorch "
             f"{'.'.join(map(str, _SAFE_TORCH))} can run code of whoever made it, and this is "
@@ -149,7 +149,7 @@ def _is_weights_file(name: str, place: str, torch: Any) -> bool:
     return True
 
 
-def _check_path(name: str, place: str) -> None:
-    """What is written as a path is none of the names that libraries fetch."""
-    if place.startswith((".", "/", "~")) and not Path(place).exists():
-        raise InputError(f"the encoder {name} names {place}, which does not exist; check the path")
+def _check_path(name: str, path: str) -> None:
+    """Reject a path that does not exist before a library takes it for a name to download."""
+    if path.startswith((".", "/", "~")) and not Path(path).exists():
+        raise InputError(f"the encoder {name} names {path}, which does not exist; check the path")

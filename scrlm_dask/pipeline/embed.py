@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from scrlm_dask.choices import DamagedItems, FeatureDtype
+from scrlm_dask.encoders.catalog import open_encoder
 from scrlm_dask.encoders.encoder import Encoder
-from scrlm_dask.encoders.registry import open_encoder
 from scrlm_dask.engine.workers import in_this_process
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.pipeline.ingest import Ingest, run_job
 from scrlm_dask.pipeline.ingest_job import IngestConfig, IngestJob, modified, open_beside
-from scrlm_dask.sources.embedded import check_of, encoded
+from scrlm_dask.sources.embedded import open_embedded, open_item_check
 from scrlm_dask.sources.items import Items, open_items
 from scrlm_dask.sources.tables import PlainTable
 from scrlm_dask.storage.feature_store import ENCODED, block_rows_for, read_dropped
@@ -96,7 +96,7 @@ def _open_job(
     n_rows = min(rows.n_rows, config.limit or rows.n_rows)
     skip = config.on_error == "skip"
     encoder = open_encoder(config.encoder, items.kind, config.device)
-    features = encoded(items, encoder, n_rows, config.dtype, config.batch_size, skip)
+    features = open_embedded(items, encoder, n_rows, config.dtype, config.batch_size, skip)
     block_rows = block_rows_for(features.shape, features.dtype, None, config.chunk_bytes)
     request = {
         "embed": {k: v for k, v in asdict(config).items() if k not in _HOW},
@@ -112,7 +112,7 @@ def _open_job(
         manifest=Manifest(n_rows, features.n_features, dtype, block_rows, files, request),
         config=config.ingest(),
         url=url,
-        scanned=PlainTable(check_of(items), None, None, "float32", n_rows) if skip else None,
+        scanned=PlainTable(open_item_check(items), None, None, "float32", n_rows) if skip else None,
         attributes={ENCODED: _said(items, encoder)},
     )
 

@@ -20,10 +20,11 @@ from scrlm_dask.kernels.evaluation.metrics import (
     scores,
 )
 from scrlm_dask.reporting.figures import comparison_figures, run_figures
-from scrlm_dask.reporting.items import Item, NpyItems, data_uri, open_items, picture_of
 from scrlm_dask.reporting.plots import check_matplotlib
 from scrlm_dask.reporting.report_data import ReportData, plane_map, read_report_data
 from scrlm_dask.reporting.summary import comparison, run_facts, summary_sentences
+from scrlm_dask.reporting.thumbnails import Item, data_uri, encode_pixels, show_item
+from scrlm_dask.sources.items import NpyItems, open_shown_items
 from scrlm_dask.storage.feature_store import is_shuffled
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.run_directory import RunDirectory
@@ -147,7 +148,7 @@ def _prototype(
     """Return the rows nearest to a center, and the center itself if rows are images."""
     center = None
     if picture_shape is not None and np.prod(picture_shape) == found.model.n_features:
-        center = picture_of(found.model.centers[cluster].reshape(picture_shape))
+        center = encode_pixels(found.model.centers[cluster].reshape(picture_shape))
     rows = [int(row) for row in found.columns.nearest.of(cluster)]
     names = _names(found, rows)
     return {
@@ -261,12 +262,13 @@ def _items(
                 f"the rows of {path} were shuffled when they were ingested, so that the items "
                 f"{items} are in another order; ingest the features without --shuffle"
             )
-        opened = open_items(items, column, found.model.n_rows)
+        opened = open_shown_items(items, column, found.model.n_rows)
         for cluster in shown_clusters(found):
             wanted.update(int(row) for row in found.columns.nearest.of(cluster))
     assert opened is not None
     shape = opened.values.shape[1:] if isinstance(opened, NpyItems) else ()
-    return opened.get(wanted), tuple(shape) or None
+    shown = {row: show_item(value) for row, value in opened.read(wanted)}
+    return shown, tuple(shape) or None
 
 
 def _agreement(runs: Sequence[ReportData]) -> list[dict[str, str]]:

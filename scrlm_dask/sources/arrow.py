@@ -21,7 +21,7 @@ from scrlm_dask.optional import import_optional
 from scrlm_dask.sources.base import (
     TEXT,
     Source,
-    choices,
+    check_column,
     native,
     reading,
     refuse_others,
@@ -64,14 +64,6 @@ def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: 
         )
     refuse_others(what, {name: str(left[name]) for name in left if name not in numbers})
     return _number_columns(numbers, known, what)
-
-
-def check_column(name: str, names: Sequence[str], what: str) -> None:
-    if name not in names:
-        raise InputError(
-            f"{what} has no column {name!r} (it has {choices(name, names)}); name one of them "
-            "(labels and ids may also be a file)"
-        )
 
 
 def item_type(kind: Any) -> Any | None:

@@ -118,6 +118,15 @@ def choices(name: str, names: Sequence[str]) -> str:
     return f"{', '.join(shown) or 'nothing'}{more}"
 
 
+def check_column(
+    name: str, names: Sequence[str], what: str, hint: str = " (labels and ids may also be a file)"
+) -> None:
+    if name not in names:
+        raise InputError(
+            f"{what} has no column {name!r} (it has {choices(name, names)}); name one of them{hint}"
+        )
+
+
 def refuse_others(what: str, found: Mapping[str, str]) -> None:
     """Columns that hold no numbers, with what they hold: a table does not lose them in silence."""
     if not found:

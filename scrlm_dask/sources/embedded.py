@@ -1,4 +1,4 @@
-"""Items as features: read, loaded and encoded a batch at a time, in the process with the model."""
+"""Items as features: loaded and encoded one batch at a time, in the process with the model."""
 
 from __future__ import annotations
 
@@ -47,34 +47,34 @@ class EmbeddedSource(Source):
     def _block(self, values: NDArray[Any], first: int) -> NDArray[Any]:
         block = np.full((len(values), self.n_features), np.nan, self.dtype)
         for at in range(0, len(values), self.batch_size):
-            places, loaded = self._loaded(values[at : at + self.batch_size].tolist(), first + at)
+            positions, loaded = self._load(values[at : at + self.batch_size].tolist(), first + at)
             if loaded:
-                block[at + places] = self._encoded(loaded, first + at + places)
+                block[at + positions] = self._encode(loaded, first + at + positions)
         return block
 
-    def _loaded(self, values: list[str], first: int) -> tuple[NDArray[np.int64], list[Any]]:
-        """Items that can be encoded, and their places among the values."""
-        places, loaded = [], []
-        for place, value in enumerate(values):
+    def _load(self, values: list[str], first: int) -> tuple[NDArray[np.int64], list[Any]]:
+        """Load the items that can be encoded, and return their positions among the values."""
+        positions, loaded = [], []
+        for position, value in enumerate(values):
             try:
                 loaded.append(self.items.load(value))
-                places.append(place)
+                positions.append(position)
             except DamagedItemError as error:
                 if not self.skip:
                     raise StoreError(
-                        f"{self.locate(first + place)} {error}; mend it, or --on-error skip leaves "
-                        "such items out"
+                        f"{self.locate(first + position)} {error}; mend it, or --on-error skip "
+                        "leaves such items out"
                     ) from error
-        return np.array(places, np.int64), loaded
+        return np.array(positions, np.int64), loaded
 
-    def _encoded(self, loaded: list[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
-        found = self.encoder.encode(loaded)
-        if found.shape[1] != self.n_features:
+    def _encode(self, loaded: list[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+        output = self.encoder.encode(loaded)
+        if output.shape[1] != self.n_features:
             raise InputError(
-                f"the encoder {self.encoder.name} gave {found.shape[1]} features for "
+                f"the encoder {self.encoder.name} gave {output.shape[1]} features for "
                 f"{self.locate(int(rows[0]))} and gave {self.n_features} before"
             )
-        features = as_floats(found, str(self.dtype))
+        features = as_floats(output, str(self.dtype))
         bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
         if len(bad):
             raise InputError(
@@ -91,12 +91,12 @@ class ItemCheck(Source):
     items: Items
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
-        return self._checked(self.items.source.read(start, stop))
+        return self._check(self.items.source.read(start, stop))
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[np.float32]]:
-        yield from map(self._checked, self.items.source.batches(start, stop, rows))
+        yield from map(self._check, self.items.source.batches(start, stop, rows))
 
-    def _checked(self, values: NDArray[Any]) -> NDArray[np.float32]:
+    def _check(self, values: NDArray[Any]) -> NDArray[np.float32]:
         return np.array([[0 if self._loads(v) else np.nan] for v in values.tolist()], np.float32)
 
     def _loads(self, value: str) -> bool:
@@ -107,22 +107,22 @@ class ItemCheck(Source):
         return True
 
 
-def encoded(
+def open_embedded(
     items: Items, encoder: Encoder, n_rows: int, dtype: str | None, batch_size: int, skip: bool
 ) -> EmbeddedSource:
-    """The first item that can be loaded tells how many features there are, and their type."""
+    """Open items as features; the first that can be loaded tells their number and type."""
     source = items.source
     one = EmbeddedSource(source.files, (n_rows, 1), np.dtype(np.float32), items, encoder, 1, skip)
     for row, values in enumerate(source.batches(0, n_rows, 1)):
-        _, loaded = one._loaded(values.tolist(), row)
+        _, loaded = one._load(values.tolist(), row)
         if loaded:
-            found = encoder.encode(loaded)
-            stored = np.dtype(dtype or ("float16" if found.dtype == np.float16 else "float32"))
-            shape = (n_rows, found.shape[1])
+            output = encoder.encode(loaded)
+            stored = np.dtype(dtype or ("float16" if output.dtype == np.float16 else "float32"))
+            shape = (n_rows, output.shape[1])
             return EmbeddedSource(source.files, shape, stored, items, encoder, batch_size, skip)
     raise InputError(f"none of the {n_rows} item(s) of {source.what} can be read; no row is left")
 
 
-def check_of(items: Items) -> ItemCheck:
+def open_item_check(items: Items) -> ItemCheck:
     source = items.source
     return ItemCheck(source.files, (source.n_rows, 1), np.dtype(np.float32), items)

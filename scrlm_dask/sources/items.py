@@ -1,41 +1,47 @@
-"""What encoders are given: a text or an image a row, found in a file or a folder.
+"""Items, a text or an image per row: `open_items` for encoders, `open_shown_items` for reports.
 
-An item source holds texts, or the paths of images; loading makes items of them, a batch at a time.
+Encoders read all items in order, as texts or paths of images that are loaded a batch at a time.
+A report reads few items by row number, from more kinds of files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.errors import DamagedItemError, InputError, StoreError
-from scrlm_dask.sources.base import Source, source_file
-from scrlm_dask.sources.images import load_image, open_images
+from scrlm_dask.encoders.encoder import Kind
+from scrlm_dask.errors import DamagedItemError, InputError, MissingError, StoreError
+from scrlm_dask.optional import import_optional
+from scrlm_dask.sources.base import Source, choices, source_file
+from scrlm_dask.sources.delimited import TEXT_FORMS, open_texts
+from scrlm_dask.sources.image_folder import load_image, open_image_folder
 from scrlm_dask.sources.parquet import ParquetSource, open_parquet_column
-from scrlm_dask.sources.records import open_csv, open_json_lines, open_lines
+from scrlm_dask.sources.sharded import numeric_order
 from scrlm_dask.storage.locations import absolute, is_remote
+from scrlm_dask.storage.npy_files import read_header
 
-Kind = Literal["texts", "images"]
+ItemValue = str | bytes | NDArray[Any]  # a text, an encoded picture, or its pixels
 _PARQUET = (".parquet", ".pq")
-_JSON = (".jsonl", ".ndjson")
 _PIECE_TEXTS = 1024  # of a row group that are decoded at a time: texts may be long
+_SHOWN_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+_SHOWN_TEXTS = (".txt", ".md")
 
 
 @dataclass(frozen=True)
 class Items:
-    """A value a row, and how an item is made of it."""
+    """A value per row, and how an item is loaded from it."""
 
     kind: Kind
     source: Source
     load: Callable[[str], Any]  # raises DamagedItemError
-    ids: Source  # what rows are called if nobody says otherwise
-    identity: dict[str, Any]  # tells later whether the items are still the same
+    ids: Source  # used unless the user names others
+    identity: dict[str, Any]  # shows on resume whether the items are still the same
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class RowNumbers(Source):
 
 @dataclass(frozen=True)
 class ParquetTexts(ParquetSource):
-    """A column of texts, of which null is the empty one."""
+    """A column of texts; null is the empty text."""
 
     @property
     def _piece_rows(self) -> int:
@@ -60,19 +66,19 @@ class ParquetTexts(ParquetSource):
 
 
 def open_items(path: str, column: str | None) -> Items:
-    path = absolute(path)
-    if is_remote(path):
-        raise InputError(f"{path} is a URL; items are read from local files, copy it here")
+    """Open the items to encode: a folder of images, or a file of texts."""
+    path = _resolve_local(path)
     if not Path(path).exists():
         raise StoreError(f"the input {path} does not exist; check the path")
     is_folder = Path(path).is_dir()
     if column is not None and (is_folder or Path(path).suffix.lower() == ".txt"):
         raise InputError(f"--column says nothing about {path}, which has no columns; leave it out")
     if is_folder:
-        images, listing = open_images(path)
+        images, listing = open_image_folder(path)
         return Items("images", images, partial(load_image, path), images, {"listing": listing})
-    texts = _texts(path, column)
-    return Items("texts", texts, load_text, _row_numbers(texts), {})
+    texts = _open_text_file(path, column)
+    ids = RowNumbers((source_file(texts.what),), texts.shape, np.dtype(np.int64))
+    return Items("texts", texts, load_text, ids, {})
 
 
 def load_text(text: str) -> str:
@@ -81,33 +87,191 @@ def load_text(text: str) -> str:
     return text
 
 
-def _texts(path: str, column: str | None) -> Source:
+def _resolve_local(path: str | Path) -> str:
+    resolved = absolute(path)
+    if is_remote(resolved):
+        raise InputError(f"{resolved} is a URL; items are read from local files, copy it here")
+    return resolved
+
+
+def _open_text_file(path: str, column: str | None) -> Source:
     suffix = Path(path).suffix.lower()
-    if suffix == ".txt":
-        return open_lines(path)
-    if suffix == ".csv":
-        return open_csv(path, "csv", column)
-    if suffix == ".tsv":
-        return open_csv(path, "tsv", column)
-    if suffix in _JSON:
-        return open_json_lines(path, column)
+    if suffix in TEXT_FORMS:
+        return open_texts(path, column)
     if suffix in _PARQUET:
-        return _parquet(path, column)
-    known = ", ".join((".txt", ".csv", ".tsv", *_JSON, *_PARQUET))
+        return _open_parquet_texts(path, column)
+    known = ", ".join((*TEXT_FORMS, *_PARQUET))
     raise InputError(
         f"{path} ends with {suffix or 'nothing'}; texts are read from files that end with {known}, "
         "and images from a folder: rename the file, or give the folder"
     )
 
 
-def _parquet(path: str, column: str | None) -> ParquetTexts:
+def _open_parquet_texts(path: str, column: str | None) -> ParquetTexts:
     if column is None:
         raise InputError(f"{path} has several columns; say which holds the texts with --column")
-    found = open_parquet_column(path, column)
-    if found.dtype.kind != "T":
-        raise InputError(f"column {column!r} of {path} holds {found.dtype}; name one of texts")
-    return ParquetTexts(**vars(found))
+    texts = open_parquet_column(path, column)
+    if texts.dtype.kind != "T":
+        raise InputError(f"column {column!r} of {path} holds {texts.dtype}; name one of texts")
+    return ParquetTexts(**vars(texts))
 
 
-def _row_numbers(source: Source) -> RowNumbers:
-    return RowNumbers((source_file(source.what),), source.shape, np.dtype(np.int64))
+class ShownItems(Protocol):
+    """An item per row, in the order of the rows."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, rows: Iterable[int]) -> Iterator[tuple[int, ItemValue]]:
+        """Yield the given rows in any order, each with its item."""
+
+
+@dataclass(frozen=True)
+class NpyItems:
+    """Texts (N,), or pictures (N, height, width) or (N, height, width, colours)."""
+
+    values: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def read(self, rows: Iterable[int]) -> Iterator[tuple[int, ItemValue]]:
+        for row in rows:
+            value = self.values[row]
+            yield row, _to_text(value) if self.values.ndim == 1 else np.asarray(value)
+
+
+@dataclass(frozen=True)
+class ParquetItems:
+    """A column of texts, or of encoded pictures."""
+
+    path: Path
+    file: Any
+    column: str
+
+    def __len__(self) -> int:
+        return int(self.file.metadata.num_rows)
+
+    def read(self, rows: Iterable[int]) -> Iterator[tuple[int, ItemValue]]:
+        """Read only row groups that hold one of the rows."""
+        ordered, start = sorted(rows), 0
+        for group in range(self.file.num_row_groups):
+            stop = start + self.file.metadata.row_group(group).num_rows
+            inside = [row for row in ordered if start <= row < stop]
+            if inside:
+                values = self._read_group(group, [row - start for row in inside])
+                yield from zip(inside, map(_to_value, values), strict=True)
+            start = stop
+
+    def _read_group(self, group: int, positions: list[int]) -> list[Any]:
+        pa = import_optional("pyarrow", "Parquet")
+        try:
+            values = self.file.read_row_group(group, columns=[self.column]).column(0)
+            return [values[position].as_py() for position in positions]
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise StoreError(f"the items {self.path} are damaged ({error})") from error
+
+
+@dataclass(frozen=True)
+class FolderItems:
+    """A file per row, in numeric order."""
+
+    files: tuple[Path, ...]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def read(self, rows: Iterable[int]) -> Iterator[tuple[int, ItemValue]]:
+        for row in rows:
+            path = self.files[row]
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise StoreError(f"the item {path} cannot be read ({error})") from error
+            yield row, _to_text(data) if path.suffix.lower() in _SHOWN_TEXTS else data
+
+
+def open_shown_items(path: str | Path, column: str | None, n_rows: int) -> ShownItems:
+    """Open the items of `n_rows` rows: a .npy or Parquet file, or a folder of pictures or texts."""
+    local = Path(_resolve_local(path))
+    if not local.exists():
+        raise MissingError(f"the items {local} do not exist; check the path")
+    if column is not None and local.suffix != ".parquet":
+        raise InputError(f"a column is named, but the items {local} are no Parquet file")
+    items: ShownItems
+    if local.is_dir():
+        items = _open_folder_items(local)
+    elif local.suffix == ".npy":
+        items = _open_npy_items(local)
+    elif local.suffix == ".parquet":
+        items = _open_parquet_items(local, column)
+    else:
+        raise InputError(f"the items {local} are neither .npy, .parquet nor a folder; give one")
+    if len(items) != n_rows:
+        raise InputError(
+            f"the items {local} are {len(items):,} and the run has {n_rows:,} rows; give one item "
+            "a row, in the order of the rows"
+        )
+    return items
+
+
+def _open_npy_items(path: Path) -> NpyItems:
+    with path.open("rb") as file:
+        read_header(file, f"the items {path}")  # rejects damaged files, and pickles
+    values = np.load(path, mmap_mode="r", allow_pickle=False)
+    texts = values.ndim == 1 and values.dtype.kind in "US"
+    colours = values.ndim == 4 and values.shape[3] in (1, 3, 4)
+    if not texts and not ((values.ndim == 3 or colours) and values.dtype.kind in "uif"):
+        raise InputError(
+            f"the items {path} have the shape {values.shape} and hold {values.dtype}; give texts, "
+            "or pictures as rows x height x width (x 3 colours)"
+        )
+    return NpyItems(values)
+
+
+def _open_parquet_items(path: Path, column: str | None) -> ParquetItems:
+    pa = import_optional("pyarrow", "Parquet")
+    try:
+        file = import_optional("pyarrow.parquet", "Parquet").ParquetFile(
+            path, page_checksum_verification=True
+        )
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StoreError(f"the items {path} cannot be read as Parquet ({error})") from error
+    schema = file.schema_arrow
+    if column is None:
+        shown = [field.name for field in schema if _can_be_shown(pa, field.type)]
+        if not shown:
+            raise InputError(
+                f"no column of the items {path} holds texts or pictures (it has "
+                f"{', '.join(schema.names)}); name one with --items-column"
+            )
+        column = shown[0]
+    elif column not in schema.names:
+        raise InputError(
+            f"the items {path} have no column {column!r}; take one of "
+            f"{choices(column, schema.names)}"
+        )
+    return ParquetItems(path, file, column)
+
+
+def _can_be_shown(pa: Any, kind: Any) -> bool:
+    plain = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)
+    # Hugging Face stores pictures as a struct
+    return bool(plain or (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0))
+
+
+def _open_folder_items(path: Path) -> FolderItems:
+    suffixes = (*_SHOWN_PICTURES, *_SHOWN_TEXTS)
+    names = [str(file) for file in path.iterdir() if file.suffix.lower() in suffixes]
+    if not names:
+        raise InputError(f"the folder {path} holds no items; they end in {', '.join(suffixes)}")
+    return FolderItems(tuple(Path(name) for name in numeric_order(names)))
+
+
+def _to_value(value: Any) -> ItemValue:
+    if isinstance(value, dict):
+        value = value.get("bytes")
+    return value if isinstance(value, bytes) else _to_text(value)
+
+
+def _to_text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

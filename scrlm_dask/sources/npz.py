@@ -1,5 +1,5 @@
-"""Members of .npz archives. A stored member lies in the file as a .npy does; a deflated one can be
-read from its beginning only."""
+"""Members of .npz archives. A stored member is a .npy file inside the archive; a deflated one can
+be read from its beginning only."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from scrlm_dask.sources.base import (
 )
 from scrlm_dask.sources.vector_files import FlatSource, check_size
 from scrlm_dask.storage.manifest import SourceFile
-from scrlm_dask.storage.npy_files import read_header
+from scrlm_dask.storage.npy_files import NpyHeader, read_header
 
 _PIECE = 2**24
 
 
 @dataclass(frozen=True)
 class StoredMember(FlatSource):
-    """Read where it lies. The archive's checksum is over the whole, so it is checked last."""
+    """Read in place. The archive's checksum covers the whole member, so it is checked last."""
 
-    data: tuple[int, int] = (0, 0)  # where the member lies in the file
+    data: tuple[int, int] = (0, 0)  # begin and end of the member in the file
     crc: int = 0
 
     def column(self, name: str) -> Source:
@@ -106,7 +106,7 @@ class DeflatedMember(Source):
 
 
 def open_npz(path: str, name: str | None = None) -> Source:
-    """The member called `name`, or the only table in the archive."""
+    """Open the member called `name`, or the only table in the archive."""
     file = source_file(path)
     with reading(path), zipfile.ZipFile(path) as archive:
         infos = {
@@ -118,38 +118,35 @@ def open_npz(path: str, name: str | None = None) -> Source:
         for key, info in infos.items():
             if name in (None, key):
                 with archive.open(info) as member:
-                    shape, fortran, dtype = read_header(member, f"{path}[{key}]")
-                    headers[key] = (shape, fortran, dtype, member.tell())
-        chosen = _choose(path, name, {key: header[0] for key, header in headers.items()}, infos)
-        return _member(file, infos[chosen], *headers[chosen])
+                    headers[key] = read_header(member, f"{path}[{key}]")
+        chosen = _choose(path, name, headers, infos)
+        return _open_member(file, infos[chosen], headers[chosen])
 
 
-def _choose(path: str, name: str | None, shapes: dict[str, Any], infos: dict[str, Any]) -> str:
+def _choose(
+    path: str, name: str | None, headers: dict[str, NpyHeader], infos: dict[str, Any]
+) -> str:
     if name is not None:
-        if name not in shapes:
-            found = choices(name, sorted(infos))
-            raise InputError(f"{path} holds no array {name!r} (it holds {found}); name one of them")
+        if name not in headers:
+            listed = choices(name, sorted(infos))
+            raise InputError(
+                f"{path} holds no array {name!r} (it holds {listed}); name one of them"
+            )
         return name
-    tables = [key for key, shape in shapes.items() if len(shape) == 2]
+    tables = [key for key, header in headers.items() if len(header.shape) == 2]
     if len(tables) != 1:
-        found = ", ".join(sorted(infos)) or "nothing"
+        listed = ", ".join(sorted(infos)) or "nothing"
         raise InputError(
-            f"{path} holds {len(tables)} tables (of {found}); say which with --dataset NAME"
+            f"{path} holds {len(tables)} tables (of {listed}); say which with --dataset NAME"
         )
     return tables[0]
 
 
-def _member(
-    file: SourceFile,
-    info: zipfile.ZipInfo,
-    shape: tuple[int, ...],
-    fortran: bool,
-    dtype: np.dtype[Any],
-    header_bytes: int,
-) -> Source:
+def _open_member(file: SourceFile, info: zipfile.ZipInfo, header: NpyHeader) -> Source:
+    shape, fortran, dtype, header_bytes = header
     what = f"{file.path}[{info.filename}]"
     # both sizes are claims: of the archive about the member, of the member about itself
-    check_size(SourceFile(what, info.file_size), shape, dtype, header_bytes, info.file_size)
+    check_size(SourceFile(what, info.file_size), header)
     if info.compress_type == zipfile.ZIP_STORED:
         begin = _data_offset(file.path, info)
         end = begin + info.file_size
@@ -158,16 +155,8 @@ def _member(
                 f"{what} claims {shape[0]} rows up to byte {end}, and the file has {file.bytes}; "
                 "restore it"
             )
-        return StoredMember(
-            (file,),
-            shape,
-            dtype,
-            begin + header_bytes,
-            fortran,
-            what,
-            (begin, end),
-            info.CRC,
-        )
+        offset = begin + header_bytes
+        return StoredMember((file,), shape, dtype, offset, fortran, what, (begin, end), info.CRC)
     if fortran and len(shape) == 2:
         raise InputError(
             f"{what} is deflated and in Fortran order: its rows are spread over all of it; "
@@ -177,8 +166,8 @@ def _member(
 
 
 def _data_offset(path: str, info: zipfile.ZipInfo) -> int:
-    """Where the bytes of a stored member begin: after its local header, whose lengths may differ
-    from those in the directory."""
+    """Return where a stored member begins: after its local header, whose lengths may differ from
+    those in the directory."""
     with open(path, "rb") as file:  # noqa: PTH123
         file.seek(info.header_offset + 26)
         lengths = np.frombuffer(file.read(4), "<u2")

@@ -13,7 +13,6 @@ from scrlm_dask.errors import StoreError
 from scrlm_dask.optional import import_optional
 from scrlm_dask.sources.arrow import (
     Picked,
-    check_column,
     lists_to_rows,
     native_items,
     pick_columns,
@@ -21,7 +20,7 @@ from scrlm_dask.sources.arrow import (
     scalar_dtype,
     scalars_to_values,
 )
-from scrlm_dask.sources.base import Source, native, reading, source_file
+from scrlm_dask.sources.base import Source, check_column, native, reading, source_file
 from scrlm_dask.sources.sharded import regroup
 
 MAGIC = b"PAR1"

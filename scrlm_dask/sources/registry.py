@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources import hdf5, parquet, text
+from scrlm_dask.sources import hdf5, parquet
 from scrlm_dask.sources.arrow import looks_like_dataset, open_arrow, open_dataset
 from scrlm_dask.sources.base import Source
 from scrlm_dask.sources.clip_retrieval import looks_like_clip, open_clip
+from scrlm_dask.sources.delimited import TABLE_SUFFIXES, open_csv, open_value_lines
 from scrlm_dask.sources.npz import open_npz
 from scrlm_dask.sources.sharded import concatenate, files_in, matching, natural_order
 from scrlm_dask.sources.vector_files import (
@@ -92,8 +93,8 @@ FORMATS = {
         _COLUMNS,
     ),
     "csv": Format(
-        lambda path, r: text.open_text(path, r.options.columns, r.apart),
-        text.SUFFIXES,
+        lambda path, r: open_csv(path, r.options.columns, r.apart),
+        TABLE_SUFFIXES,
         uses=_COLUMNS,
     ),
     "raw": Format(
@@ -210,7 +211,7 @@ def _values_file(given: str, name: str, source: Source, storage_options: Options
         if format_name == "npy":
             return open_npy(path)
         if format_name == "csv":
-            return text.open_text_values(path, source.n_rows)
+            return open_value_lines(path, source.n_rows)
     raise InputError(f"the {name} {path} are in no format that is read here; give {_VALUES}")
 
 

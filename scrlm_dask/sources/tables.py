@@ -1,7 +1,7 @@
 """Rows as a store takes them: features in its dtype, labels and ids beside them.
 
-A table is read as it comes, without the rows that are not finite, or (`shuffle.py`) in another
-order; each of these is a table again.
+A table is read as it comes, without the rows that are not finite, or (`ShuffledTable`) in
+another order; each of these is a table again.
 """
 
 from __future__ import annotations
@@ -153,10 +153,10 @@ class KeptTable:
         first, last = self._before(start), self._before(stop - 1) + 1
         pieces = self.table.batches(first, last, rows)
         starts = range(first, last, rows)
-        kept = (self._kept(piece, at) for at, piece in zip(starts, pieces, strict=True))
+        kept = (self._drop(piece, at) for at, piece in zip(starts, pieces, strict=True))
         yield from regroup(kept, rows, concatenate_rows)
 
-    def _kept(self, rows: Rows, start: int) -> Rows:
+    def _drop(self, rows: Rows, start: int) -> Rows:
         low, high = np.searchsorted(self.dropped, (start, start + len(rows)))
         if low == high:
             return rows
@@ -212,7 +212,7 @@ class ShuffleLayout:
 
 @dataclass(frozen=True)
 class ShuffledTable:
-    """A table in another order, from the runs that `write_run` left in a folder."""
+    """A table in another order, from the parts that `write_shuffled_part` left in a folder."""
 
     folder: str
     n_rows: int
@@ -228,9 +228,9 @@ class ShuffledTable:
         assert start % rows == 0
         assert rows == self.block_rows  # the index of a run knows no others
         for first in range(start, stop, rows):
-            yield self._gathered(first, min(first + rows, stop))
+            yield self._gather(first, min(first + rows, stop))
 
-    def _gathered(self, start: int, stop: int) -> Rows:
+    def _gather(self, start: int, stop: int) -> Rows:
         n, layout = stop - start, self.layout
         features = np.empty((n, layout.n_features), layout.dtype)
         labels = np.empty(n, np.int32) if layout.labels else None
@@ -285,10 +285,10 @@ def read_shuffled_part(folder: str, run: int, block: int, layout: ShuffleLayout)
         low, high = (int(n) for n in np.fromfile(file, _NUMBER, 2))
         record = layout.record(width)
         file.seek(layout.index_bytes + low * record.itemsize)
-        found = np.fromfile(file, record, high - low)
-    if len(found) < high - low:
+        records = np.fromfile(file, record, high - low)
+    if len(records) < high - low:
         raise StoreError(f"{path} was cut: block {block} lacks rows; begin anew with --overwrite")
-    return found
+    return records
 
 
 def shuffle_file(folder: str, run: int) -> Path:

@@ -1,4 +1,4 @@
-"""Items one after the other from some byte on: what .npy, stored .npz, .fbin and raw files are."""
+"""Arrays stored item after item: .npy, .fbin and raw files, also stored members of .npz; .fvecs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.sources.base import Source, memory_of, native, source_file, table_bytes
 from scrlm_dask.storage.manifest import SourceFile
-from scrlm_dask.storage.npy_files import read_header
+from scrlm_dask.storage.npy_files import NpyHeader, read_header
+
+MAGIC = b"\x93NUMPY"
+BIN_DTYPES = {".fbin": "<f4", ".u8bin": "u1", ".i8bin": "i1"}
+VECS_DTYPES = {".fvecs": "<f4", ".bvecs": "u1", ".ivecs": "<i4"}
+_COUNT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class FlatSource(Source):
 
     offset: int
     fortran: bool = False
-    fixed: str | None = None  # how messages call it where the file's path is not enough
+    fixed: str | None = None  # name in messages where the file's path is not enough
 
     @property
     def what(self) -> str:
@@ -31,98 +36,76 @@ class FlatSource(Source):
     def read(self, start: int, stop: int) -> NDArray[Any]:
         with open(self.files[0].path, "rb") as file:  # noqa: PTH123
             if self.fortran and len(self.shape) == 2:
-                values = self._columns(file, start, stop)
+                values = self._read_columns(file, start, stop)
             else:
-                values = self._items(file, start, stop)
+                values = self._read_items(file, start, stop)
         return values.astype(native(self.dtype), copy=False)
 
-    def _items(self, file: Any, start: int, stop: int) -> NDArray[Any]:
+    def _read_items(self, file: Any, start: int, stop: int) -> NDArray[Any]:
         values = np.empty((stop - start, *self.shape[1:]), self.dtype)
         row_bytes = table_bytes(self.shape[1:], self.dtype)
         file.seek(self.offset + start * row_bytes)
         read = file.readinto(memory_of(values)) if values.size else 0
         if read != values.nbytes:
-            raise self._cut(start + read // row_bytes)
+            raise self._truncated(start + read // row_bytes)
         return values
 
-    def _columns(self, file: Any, start: int, stop: int) -> NDArray[Any]:
-        """Fortran order: a column after the other, so a block is a piece of each."""
+    def _read_columns(self, file: Any, start: int, stop: int) -> NDArray[Any]:
+        """Read rows in Fortran order: columns are contiguous, so a block is a piece of each."""
         values = np.empty((self.n_features, stop - start), self.dtype)
         for number, column in enumerate(values):
             item = number * self.n_rows + start
             file.seek(self.offset + item * self.dtype.itemsize)
             if column.size and file.readinto(memory_of(column)) != column.nbytes:
-                raise self._cut(start)
+                raise self._truncated(start)
         return np.ascontiguousarray(values.T)
 
-    def _cut(self, row: int) -> StoreError:
+    def _truncated(self, row: int) -> StoreError:
         return StoreError(
             f"{self.what} ends before row {row}, and was longer when it was opened; "
             "do not write to it meanwhile"
         )
 
 
-def open_flat(
-    path: str,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    offset: int,
-    *,
-    fortran: bool = False,
-) -> FlatSource:
-    """A file that must hold exactly the items that are claimed: no more, no fewer."""
+def open_flat(path: str, header: NpyHeader) -> FlatSource:
+    """Open a file that must have exactly the items of its header: no more, no fewer."""
     file = source_file(path)
-    check_size(file, shape, dtype, offset, file.bytes)
-    return FlatSource((file,), shape, dtype, offset, fortran)
+    check_size(file, header)
+    return FlatSource((file,), header.shape, header.dtype, header.offset, header.fortran)
 
 
-def check_size(
-    file: SourceFile, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int, end: int
-) -> None:
-    """Refuse before anything is allocated what the header claims and the file cannot hold."""
-    needed = offset + table_bytes(shape, dtype)
+def check_size(file: SourceFile, header: NpyHeader) -> None:
+    """Reject a header that claims more or fewer rows than the file has, before any allocation."""
+    shape, dtype, end = header.shape, header.dtype, file.bytes
+    needed = header.offset + table_bytes(shape, dtype)
     if needed == end:
         return
-    row_bytes = max(1, table_bytes(shape[1:], dtype))
-    held = max(0, end - offset) // row_bytes
+    n_rows = max(0, end - header.offset) // max(1, table_bytes(shape[1:], dtype))
     raise StoreError(
         f"{file.path} claims {shape[0] if shape else 1} rows ({shape} of {dtype}, {needed} bytes) "
-        f"and has {end} bytes, enough for {held} rows; it was cut or is no such file: restore it"
+        f"and has {end} bytes, enough for {n_rows} rows; it was cut or is no such file: restore it"
     )
-
-
-MAGIC = b"\x93NUMPY"
 
 
 def open_npy(path: str) -> FlatSource:
     with open(path, "rb") as file:  # noqa: PTH123
-        shape, fortran, dtype = read_header(file, path)
-        offset = file.tell()
-    return open_flat(path, shape, dtype, offset, fortran=fortran)
-
-
-BIN_DTYPES = {".fbin": "<f4", ".u8bin": "u1", ".i8bin": "i1"}
-
-
-VECS_DTYPES = {".fvecs": "<f4", ".bvecs": "u1", ".ivecs": "<i4"}
-
-
-_COUNT_BYTES = 4
+        header = read_header(file, path)
+    return open_flat(path, header)
 
 
 def open_bin(path: str) -> FlatSource:
-    """uint32 rows, uint32 features, then the items."""
+    """Open a .fbin or similar file: uint32 rows, uint32 features, then the items."""
     dtype = _dtype_for(path, BIN_DTYPES)
     with open(path, "rb") as file:  # noqa: PTH123
-        header = file.read(2 * _COUNT_BYTES)
-    if len(header) < 2 * _COUNT_BYTES:
-        raise StoreError(f"{path} has {len(header)} bytes, less than its header; restore it")
-    rows, features = (int(n) for n in np.frombuffer(header, "<u4"))
-    return open_flat(path, (rows, features), dtype, len(header))
+        counts = file.read(2 * _COUNT_BYTES)
+    if len(counts) < 2 * _COUNT_BYTES:
+        raise StoreError(f"{path} has {len(counts)} bytes, less than its header; restore it")
+    rows, features = (int(n) for n in np.frombuffer(counts, "<u4"))
+    return open_flat(path, NpyHeader((rows, features), False, dtype, len(counts)))
 
 
 def open_raw(path: str, dtype: str | None, features: int | None) -> FlatSource:
-    """Items and nothing else: what they are has to be said."""
+    """Open a file of items without a header, whose type and width the user gives."""
     if dtype is None or features is None:
         raise InputError(
             f"{path} is read as raw items, which do not say what they are; "
@@ -135,7 +118,7 @@ def open_raw(path: str, dtype: str | None, features: int | None) -> FlatSource:
             f"{path} has {size} bytes, which is no whole number of rows of {features} x {item} "
             f"({row_bytes} bytes): row {size // max(1, row_bytes)} is cut, or the shape is another"
         )
-    return open_flat(path, (size // row_bytes, features), item, 0)
+    return open_flat(path, NpyHeader((size // row_bytes, features), False, item, 0))
 
 
 @dataclass(frozen=True)
@@ -143,7 +126,7 @@ class VecsSource(Source):
     """Each row: int32 features, then the items."""
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        record = _record(self.dtype, self.n_features)
+        record = _record_dtype(self.dtype, self.n_features)
         with open(self.files[0].path, "rb") as file:  # noqa: PTH123
             file.seek(start * record.itemsize)
             rows = np.fromfile(file, record, stop - start)
@@ -165,8 +148,8 @@ class VecsSource(Source):
 def open_vecs(path: str) -> VecsSource:
     dtype = _dtype_for(path, VECS_DTYPES)
     file = source_file(path)
-    with open(path, "rb") as content:  # noqa: PTH123
-        first = content.read(_COUNT_BYTES)
+    with open(path, "rb") as stream:  # noqa: PTH123
+        first = stream.read(_COUNT_BYTES)
     features = int(np.frombuffer(first, "<i4")[0]) if len(first) == _COUNT_BYTES else 0
     row_bytes = _COUNT_BYTES + max(0, features) * dtype.itemsize
     if features < 1 or file.bytes % row_bytes:
@@ -177,7 +160,7 @@ def open_vecs(path: str) -> VecsSource:
     return VecsSource((file,), (file.bytes // row_bytes, features), dtype)
 
 
-def _record(dtype: np.dtype[Any], features: int) -> np.dtype[Any]:
+def _record_dtype(dtype: np.dtype[Any], features: int) -> np.dtype[Any]:
     return np.dtype([("features", "<i4"), ("items", dtype, (features,))])
 
 

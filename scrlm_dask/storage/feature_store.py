@@ -37,7 +37,7 @@ from scrlm_dask.storage.manifest import (
     read_manifest,
     write_digest,
 )
-from scrlm_dask.storage.npy_files import NpyColumn, open_npy
+from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
 from scrlm_dask.storage.outputs import FEATURES_KIND, KIND
 
 FEATURES, LABELS, IDS = "features", "labels", "ids"
@@ -279,7 +279,7 @@ WHAT = "the sample weights"
 def open_weights(location: Location) -> StoredArray | NpyColumn:
     """Weights in a .npy file or a Zarr array, of which nothing is read yet."""
     if location.url.endswith(".npy"):
-        column = open_npy(location, WHAT)
+        column = open_npy_column(location, WHAT)
         check_weights_like(column.shape, column.dtype, f"{WHAT} {location}")
         return column
     node = open_node(location, WHAT)

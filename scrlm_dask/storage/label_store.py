@@ -25,7 +25,7 @@ from scrlm_dask.storage.arrays import (
 )
 from scrlm_dask.storage.feature_store import FEATURES, LABELS, MISSING_LABEL, open_ids
 from scrlm_dask.storage.locations import Location, Options, Place, locate
-from scrlm_dask.storage.npy_files import NpyColumn, open_npy
+from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
 from scrlm_dask.storage.outputs import KIND, LABELS_KIND, discard
 from scrlm_dask.storage.run_directory import RunDirectory
 
@@ -177,7 +177,7 @@ def open_truth(path: Place) -> StoredArray | NpyColumn:
     location = locate(path)
     if not location.url.endswith(".npy"):
         return open_labels(location, "the truth")
-    labels = open_npy(location, "the truth")
+    labels = open_npy_column(location, "the truth")
     check_labels_like(labels.shape, labels.dtype, f"the truth {location}")
     return labels
 

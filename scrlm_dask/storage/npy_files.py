@@ -1,12 +1,11 @@
-"""NumPy's .npy files: their header, and one number a row in one, local or remote, of which whoever
-needs a piece reads it."""
+"""Lazy access to .npy files: parse the header, then read slices of a 1-D array, local or remote."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from io import BytesIO
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +21,16 @@ _HEADER_READERS = {
 }
 
 
+class NpyHeader(NamedTuple):
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+    offset: int  # of the first item in the file
+
+
 @dataclass(frozen=True)
 class NpyColumn:
-    """Where the numbers lie; small enough to send to every worker."""
+    """Where the numbers are stored; small enough to send to every worker."""
 
     location: Location
     shape: tuple[int, ...]
@@ -46,8 +52,8 @@ class NpyColumn:
 
 
 def read_npy(location: Location, what: str) -> NDArray[Any]:
-    """All of a small array of any shape."""
-    open_npy(location, what)  # says what is wrong with it
+    """Read all of a small array of any shape."""
+    open_npy_column(location, what)  # rejects damaged files
     with reaching(location, what):
         filesystem, path = location.filesystem()
         file = BytesIO(filesystem.cat_file(path))
@@ -55,8 +61,8 @@ def read_npy(location: Location, what: str) -> NDArray[Any]:
     return values
 
 
-def open_npy(location: Location, what: str) -> NpyColumn:
-    """What the header says, if the file is as long as it should be; `what` names it in messages."""
+def open_npy_column(location: Location, what: str) -> NpyColumn:
+    """Read the header and check the length of the file; `what` names it in messages."""
     try:
         return _open(location, what)
     except StoreError:
@@ -67,8 +73,8 @@ def open_npy(location: Location, what: str) -> NpyColumn:
         raise _unreadable(f"{what} {location}", error) from error
 
 
-def read_header(file: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, Fortran order and dtype; the file then stands at the first item."""
+def read_header(file: IO[bytes], what: str) -> NpyHeader:
+    """Read the header of an array of plain numbers or texts; the file is then at its first item."""
     try:
         version = np.lib.format.read_magic(file)
         if version not in _HEADER_READERS:
@@ -83,7 +89,7 @@ def read_header(file: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, np.d
         )
     if any(n < 0 for n in shape):
         raise StoreError(f"{what} cannot be read as .npy: it claims the shape {shape}; restore it")
-    return shape, fortran, dtype
+    return NpyHeader(shape, fortran, dtype, file.tell())
 
 
 def _unreadable(what: str, error: Exception) -> StoreError:
@@ -95,12 +101,11 @@ def _open(location: Location, what: str) -> NpyColumn:
         filesystem, path = location.filesystem()
         size = filesystem.info(path)["size"]
         file = BytesIO(filesystem.cat_file(path, start=0, end=min(size, _HEADER_BYTES)))
-    shape, _, dtype = read_header(file, f"{what} {location}")
-    column = NpyColumn(location, shape, dtype, file.tell())
-    needed = column.offset + math.prod(shape) * dtype.itemsize
+    header = read_header(file, f"{what} {location}")
+    needed = header.offset + math.prod(header.shape) * header.dtype.itemsize
     if size < needed:
         raise StoreError(
             f"{what} {location} cannot be read as .npy: {size} of {needed} bytes are there; "
             "restore it"
         )
-    return column
+    return NpyColumn(location, header.shape, header.dtype, header.offset)

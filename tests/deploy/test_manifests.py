@@ -197,7 +197,7 @@ def test_the_operators_cluster_is_started_as_it_wants_to_be(
     monkeypatch.setattr(kubecluster, "KubeCluster", started)
     options = ClusterOptions(cluster="kubernetes", nworkers=7)
     with ExitStack() as undo:
-        assert start(options, read("kubernetes/cluster.yaml"), undo) == "cluster"
+        assert start_kubernetes(options, read("kubernetes/cluster.yaml"), undo) == "cluster"
     assert asked["create_mode"] is kubecluster.CreateMode.CREATE_ONLY
     assert asked["custom_cluster_spec"]["spec"]["worker"]["replicas"] == 7
 

@@ -21,8 +21,8 @@ from PIL import Image
 import scrlm_dask
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.evaluation.prototypes import merge_prototypes, nearest_pairs, prototypes
-from scrlm_dask.reporting.items import _picture_item
 from scrlm_dask.reporting.report_data import plane_map
+from scrlm_dask.reporting.thumbnails import show_item
 from scrlm_dask.runs.lifecycle import load_fit
 
 NASTY = "<script>alert('x')</script> & \"quotes\""
@@ -249,7 +249,7 @@ def test_pictures_that_would_fill_the_memory(monkeypatch, times: float) -> None:
     content = BytesIO()
     Image.new("1", (100, 100)).save(content, "PNG")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", int(100 * 100 / times))
-    assert str(_picture_item(content.getvalue()).text).startswith("not a picture (Decompression")
+    assert str(show_item(content.getvalue()).text).startswith("not a picture (Decompression")
 
 
 def test_folders_of_others_are_left_alone(folder: Path, tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from scrlm_dask.errors import StoreError
-from scrlm_dask.sources.vector_files import open_npy as open_source
+from scrlm_dask.sources.vector_files import open_npy
 from scrlm_dask.storage.locations import locate
-from scrlm_dask.storage.npy_files import open_npy, read_header
+from scrlm_dask.storage.npy_files import open_npy_column, read_header
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0)])
@@ -22,7 +22,8 @@ def test_what_it_says(version: tuple[int, int], fortran: bool) -> None:
     file = BytesIO()
     np.lib.format.write_array(file, np.asfortranarray(x) if fortran else x, version)
     file.seek(0)
-    assert read_header(file, "it") == ((2, 3), fortran, x.dtype)
+    header = read_header(file, "it")
+    assert header[:3] == ((2, 3), fortran, x.dtype)
     assert file.read() == x.tobytes("F" if fortran else "C")
 
 
@@ -47,6 +48,6 @@ def claiming(header: dict[str, Any]) -> bytes:
 def test_both_refuse_the_same(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "x.npy"
     path.write_bytes(content)
-    for opened in (lambda: open_source(str(path)), lambda: open_npy(locate(path), "the truth")):
+    for opened in (lambda: open_npy(str(path)), lambda: open_npy_column(locate(path), "the truth")):
         with pytest.raises(StoreError, match=rf"x\.npy cannot be read as \.npy.*{words}"):
             opened()

@@ -17,7 +17,7 @@ import zarr
 from PIL import Image
 
 import scrlm_dask
-from scrlm_dask.encoders.registry import open_encoder
+from scrlm_dask.encoders.catalog import open_encoder
 from scrlm_dask.reporting.report_data import read_report_data
 from scrlm_dask.reporting.summary import run_facts
 

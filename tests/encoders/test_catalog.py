@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from scrlm_dask.encoders.catalog import open_encoder
 from scrlm_dask.encoders.encoder import Encoder
-from scrlm_dask.encoders.registry import open_encoder
 from scrlm_dask.errors import EncoderError, InputError
 
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from scrlm_dask.errors import DamagedItemError, InputError
-from scrlm_dask.sources.images import load_image, open_images
+from scrlm_dask.sources.image_folder import load_image, open_image_folder
 from scrlm_dask.sources.sharded import numeric_order
 
 
@@ -34,7 +34,7 @@ def test_images_below_a_folder(tmp_path: Path) -> None:
     (tmp_path / "c2" / "notes.txt").write_text("x")
     (tmp_path / "c2" / ".hidden.png").write_text("x")
     (tmp_path / "again").symlink_to(tmp_path)
-    images, _ = open_images(str(tmp_path))
+    images, _ = open_image_folder(str(tmp_path))
     assert images.read(0, 3).tolist() == names
     assert images.locate(1) == str(tmp_path / "c2/deep/2.JPG")
     assert images.column("folder").read(0, 3).tolist() == ["c2", "c2", "c10"]
@@ -47,19 +47,19 @@ def test_images_below_a_folder(tmp_path: Path) -> None:
 
 def test_the_listing_tells_whether_images_changed(tmp_path: Path) -> None:
     path = paint(tmp_path / "a/1.png")
-    before = open_images(str(tmp_path))[1]
-    assert open_images(str(tmp_path))[1] == before
+    before = open_image_folder(str(tmp_path))[1]
+    assert open_image_folder(str(tmp_path))[1] == before
     (tmp_path / "out.zarr").mkdir()  # an output inside is no change
-    assert open_images(str(tmp_path))[1] == before
+    assert open_image_folder(str(tmp_path))[1] == before
     os.utime(path, ns=(1, 1))
-    assert open_images(str(tmp_path))[1] != before
+    assert open_image_folder(str(tmp_path))[1] != before
 
 
 def test_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds no image; they end with \.jpg"):
-        open_images(str(tmp_path))
+        open_image_folder(str(tmp_path))
     paint(tmp_path / "1.png")
-    images, _ = open_images(str(tmp_path))
+    images, _ = open_image_folder(str(tmp_path))
     with pytest.raises(InputError, match=r"1\.png lies in no folder"):
         images.column("folder")
     with pytest.raises(InputError, match="no column 'kind'; take folder"):

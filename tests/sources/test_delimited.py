@@ -1,4 +1,4 @@
-"""Texts of people, as rows: lines, CSV with line breaks in quotes, JSON lines, Parquet."""
+"""Text files by the index of their lines and records: tables of numbers, and texts of people."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,8 +16,139 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.sources.delimited import open_csv, open_texts, open_value_lines
 from scrlm_dask.sources.items import Items, open_items
-from scrlm_dask.sources.records import open_csv, open_json_lines, open_lines
+
+X = np.random.default_rng(0).normal(size=(10_000, 2)).round(3)
+
+
+def test_rows_around_the_places_that_the_index_knows(tmp_path: Path) -> None:
+    """More lines than lie between two of them, with and without a header."""
+    for header in ("", "a,b"):
+        path = tmp_path / f"x{header}.csv"
+        np.savetxt(path, X, delimiter=",", header=header, comments="", fmt="%.3f")
+        source = open_csv(str(path))
+        assert source.shape == X.shape
+        for start in (0, 1, 4094, 4095, 4096, 4097, 8191, 9_999):
+            for stop in {start, start + 1, min(start + 4097, 10_000), 10_000}:
+                np.testing.assert_array_equal(source.read(start, stop), X[start:stop])
+
+
+def test_the_index_is_made_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scrlm_dask.sources import delimited
+
+    np.savetxt(tmp_path / "x.csv", X, delimiter=",", fmt="%.3f")
+    whole = open_csv(str(tmp_path / "x.csv")).index
+    delimited._index_file.cache_clear()
+    monkeypatch.setattr(delimited, "_PIECE_BYTES", 7)
+    np.savetxt(tmp_path / "y.csv", X[:300], delimiter=",", fmt="%.3f")
+    monkeypatch.setattr(delimited, "_INDEX_STEP", 4)
+    source = open_csv(str(tmp_path / "y.csv"))
+    np.testing.assert_array_equal(source.read(17, 291), X[17:291])
+    assert whole.n_lines == 10_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1,2\n3,4",
+        "1,2\r\n3,4\r\n",
+        "1\t2\n3\t4\n\n\n",
+        "1;2\n3;4\n",
+        "1 2\n3  4\n",
+        "  1 2\n3 4  \n",
+        "\ufeff1,2\n3,4\n",
+        '"1","2"\n"3","4"\n',
+        "a,b\n1e0,+2.0\n3,.4e1\n",
+    ],
+)
+def test_how_people_write_tables(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.txt").write_text(text, newline="")
+    source = open_csv(str(tmp_path / "x.txt"))
+    assert source.read(0, source.n_rows).tolist() == [[1, 2], [3, 4]]
+
+
+def test_one_column_and_nan(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("1\nnan\n-inf\n")
+    np.testing.assert_array_equal(
+        open_csv(str(tmp_path / "x.csv")).read(0, 3), [[1], [np.nan], [-np.inf]]
+    )
+
+
+def test_columns_by_name(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('file,a,b,class\n"x, y.jpg",1,2,7\nz.jpg,3,4,8\n')
+    path = str(tmp_path / "x.csv")
+    with pytest.raises(InputError, match=r"column 'file' of .* holds 'x, y.jpg' in row 0"):
+        open_csv(path)
+    source = open_csv(path, (), ("file", "class"))
+    assert source.read(0, 2).tolist() == [[1, 2], [3, 4]]
+    assert source.column("file").read(0, 2).tolist() == ["x, y.jpg", "z.jpg"]
+    assert source.column("class").read(1, 2).tolist() == [8]
+    assert open_csv(path, ("b",)).read(0, 2).tolist() == [[2], [4]]
+
+
+def test_ids_with_zeros_in_front_stay_texts(tmp_path: Path) -> None:
+    (tmp_path / "ids.txt").write_text("007\n008\n")
+    assert open_value_lines(str(tmp_path / "ids.txt"), 2).read(0, 2).tolist() == ["007", "008"]
+    (tmp_path / "ids.csv").write_text("7\nx\n")
+    with pytest.raises(StoreError, match=r"row 1 of .* holds 'x'"):
+        open_value_lines(str(tmp_path / "ids.csv"), 2).read(0, 2)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n \n"])
+def test_empty(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.csv").write_bytes(content)
+    with pytest.raises(StoreError, match="is empty"):
+        open_csv(str(tmp_path / "x.csv"))
+
+
+def test_no_text(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b"1,2\n\xff\xfe\n")
+    with pytest.raises(StoreError, match=r"x\.csv is no text"):
+        open_csv(str(tmp_path / "x.csv"))
+
+
+def test_the_names_that_pandas_gives_are_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    x = np.arange(6.0).reshape(2, 3)
+    pandas.DataFrame(x).to_csv(path, index=False)
+    np.testing.assert_array_equal(open_csv(str(path)).read(0, 2), x)
+    pandas.DataFrame({"name": ["a", "b"], 0: x[:, 0], 1: x[:, 1]}).to_csv(path, index=False)
+    source = open_csv(str(path), apart=["name"])
+    np.testing.assert_array_equal(source.read(0, 2), x[:, :2])
+
+
+@pytest.mark.parametrize("first", ["0.1,NA,0.3", "a,0.5,0.6"])
+def test_a_row_with_something_else_in_it_is_no_header(tmp_path: Path, first: str) -> None:
+    (tmp_path / "x.csv").write_text(f"{first}\n1,2,3\n")
+    with pytest.raises(InputError, match="row 0, which is no number"):
+        open_csv(str(tmp_path / "x.csv"))
+
+
+@pytest.mark.parametrize("other", ["02139", "1_000", "--5", "²", str(2**63)])
+def test_ids_that_would_become_others_are_refused(tmp_path: Path, other: str) -> None:
+    (tmp_path / "ids.csv").write_text(f"10001\n{other}\n")
+    source = open_value_lines(str(tmp_path / "ids.csv"), 2)
+    with pytest.raises(StoreError, match=r"row 1 of .*where row 0 holds an integer"):
+        source.read(0, 2)
+    (tmp_path / "ids.csv").write_text(f"{other}\n10001\n")  # as the first it makes all of them text
+    found = open_value_lines(str(tmp_path / "ids.csv"), 2).read(0, 2)
+    assert found.tolist() == [other, "10001"]
+
+
+def test_nothing_at_all_is_nan_and_an_index_is_no_feature(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    frame = pandas.DataFrame({"a": [1.0, np.nan, 3.0], "b": [np.nan, 5.0, 6.0]})
+    frame.to_csv(path, index=False)
+    np.testing.assert_array_equal(open_csv(str(path)).read(0, 3), frame.to_numpy())
+    frame.assign(name=["x,y", "z", '"']).to_csv(path, index=False)
+    found = open_csv(str(path), apart=["name"]).read(0, 3)
+    np.testing.assert_array_equal(found, frame.to_numpy())
+    frame.to_csv(path)
+    with pytest.raises(InputError, match=r"first column of .* has no name.*index=False"):
+        open_csv(str(path))
+    np.testing.assert_array_equal(open_csv(str(path), asked=["a"]).read(0, 3), frame[["a"]])
+
 
 TEXTS = ["one, two", 'said "no"', "first\nsecond", "Ünïcode ✓", "", "-1"]
 
@@ -45,7 +177,7 @@ class TestLines:
     def test_other_alphabets_and_what_is_none(self, tmp_path: Path) -> None:
         path = tmp_path / "x.txt"
         path.write_bytes("naïve\n猫\n".encode() + b"caf\xe9\n")
-        source = open_lines(str(path))
+        source = open_texts(str(path))
         assert source.read(0, 2).tolist() == ["naïve", "猫"]
         with pytest.raises(StoreError, match=r"x\.txt is not UTF-8 text"):
             source.read(0, 3)
@@ -92,7 +224,7 @@ class TestTables:
     ) -> None:
         path = tmp_path_factory.mktemp("any") / "x.csv"
         write_csv(path, [["i", "t"], *([i, text] for i, text in enumerate(texts))])
-        source = open_csv(str(path), "csv", "t")
+        source = open_texts(str(path), "t")
         start = min(start, len(texts))
         pieces = list(source.batches(start, len(texts), rows))
         assert [text for piece in pieces for text in piece.tolist()] == texts[start:]
@@ -100,7 +232,7 @@ class TestTables:
 
     def test_far_rows_are_found_by_the_index(self, tmp_path: Path) -> None:
         rows = [["i", "t"], *([i, f"{i}\n" * (i % 3 + 1)] for i in range(9000))]
-        source = open_csv(str(write_csv(tmp_path / "x.csv", rows)), "csv", "t")
+        source = open_texts(str(write_csv(tmp_path / "x.csv", rows)), "t")
         for row in (0, 4094, 4095, 4096, 8191, 8999):
             assert source.read(row, row + 1).tolist() == [rows[row + 1][1]]
 
@@ -123,18 +255,18 @@ class TestRefused:
         path = tmp_path / "x.csv"
         path.write_text('id,text\n1,"never closed\n')
         with pytest.raises(StoreError, match=r"x\.csv is no good CSV"):
-            open_csv(str(path), "csv", "text")
+            open_texts(str(path), "text")
         path.write_text("id,text\n1,a\n2,b,c\n")
         with pytest.raises(StoreError, match=r"row 1 of .* has 3 fields and its header has 2"):
-            open_csv(str(path), "csv", "text").read(0, 2)
+            open_texts(str(path), "text").read(0, 2)
         path.write_text("id,text\n")
         with pytest.raises(StoreError, match="no row after its header"):
-            open_csv(str(path), "csv", "text")
+            open_texts(str(path), "text")
 
     def test_what_is_no_json(self, tmp_path: Path) -> None:
         path = tmp_path / "x.jsonl"
         path.write_text('{"t": "a"}\n{"t": ["b"]}\n[1]\n{"t": \n')
-        source = open_json_lines(str(path), "t")
+        source = open_texts(str(path), "t")
         for row, words in ((1, "line 2 of .* holds .*'b'.* no text"), (2, "line 3 .* an object")):
             with pytest.raises(StoreError, match=words):
                 source.read(row, row + 1)
@@ -145,7 +277,7 @@ class TestRefused:
         path = tmp_path / "x.jsonl"
         deep = "[" * 100_000 + "]" * 100_000
         path.write_text(f'{{"t": "a"}}\n{{"t": "\\ud800"}}\n{{"t": "b", "u": {deep}}}\n')
-        source = open_json_lines(str(path), "t")
+        source = open_texts(str(path), "t")
         with pytest.raises(StoreError, match=r"line 2 of .*ud800.* half of a surrogate pair"):
             source.read(1, 2)
         with pytest.raises(StoreError, match=r"line 3 of .* is nested too deeply"):
@@ -153,7 +285,7 @@ class TestRefused:
 
     def test_integers_that_are_none_later(self, tmp_path: Path) -> None:
         rows = [["t", "y"], *(["a", i] for i in range(1200)), ["a", "owl"]]
-        source = open_csv(str(write_csv(tmp_path / "x.csv", rows)), "csv", "t").column("y")
+        source = open_texts(str(write_csv(tmp_path / "x.csv", rows)), "t").column("y")
         with pytest.raises(StoreError, match=r"row 1200 of column 'y' .* holds 'owl'"):
             source.read(1190, 1201)
 

@@ -1,4 +1,4 @@
-"""A folder of images: their paths are the rows; an image is opened when it is its turn."""
+"""A folder of images: its rows are their paths; an image is opened when it is encoded."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ImageFolder(Source):
         return [f"{n_files} file(s) that are no images are left out ({named}{more})"]
 
 
-def open_images(folder: str) -> tuple[ImageFolder, str]:
+def open_image_folder(folder: str) -> tuple[ImageFolder, str]:
     """The images below the folder in numeric order, and a digest of names, sizes and times."""
     found, ignored = {}, Counter[str]()
     for entry in _files_below(folder):
@@ -78,7 +78,7 @@ def open_images(folder: str) -> tuple[ImageFolder, str]:
         suffix = "links to folders" if entry.is_dir() else Path(name).suffix.lower()
         if suffix in SUFFIXES:
             stat = entry.stat()
-            found[_utf8(name, folder)] = (stat.st_size, stat.st_mtime_ns)
+            found[_check_utf8(name, folder)] = (stat.st_size, stat.st_mtime_ns)
         else:
             ignored[suffix] += 1
     if not found:
@@ -99,7 +99,7 @@ def load_image(folder: str, path: str) -> Any:
     try:
         with pillow.open(Path(folder) / path) as image:
             image.load()
-            return _rgb(pillow, image)
+            return _to_rgb(pillow, image)
     except (DamagedItemError, MemoryError):
         raise
     except Exception as error:  # decoders raise what they please about broken files
@@ -108,7 +108,7 @@ def load_image(folder: str, path: str) -> Any:
         raise DamagedItemError(f"cannot be read as an image ({reason})") from error
 
 
-def _rgb(pillow: Any, image: Any) -> Any:
+def _to_rgb(pillow: Any, image: Any) -> Any:
     if image.mode.startswith("I;16"):  # Pillow would cut off what is above 255
         return pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
@@ -132,7 +132,7 @@ def _files_below(folder: str) -> Iterator[os.DirEntry[str]]:
                 yield entry
 
 
-def _utf8(name: str, folder: str) -> str:
+def _check_utf8(name: str, folder: str) -> str:
     """Ids are texts."""
     try:
         name.encode()

@@ -1,0 +1,154 @@
+"""All encoders by name: built-in ones without a model, pretrained models, and functions of users.
+
+A new encoder gets a line in `FAMILIES`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.encoders.encoder import Encoder, Kind, explain_failure, version_of
+from scrlm_dask.encoders.pretrained import (
+    open_clip_model,
+    open_sentence_transformer,
+    open_torchvision,
+)
+from scrlm_dask.errors import InputError
+from scrlm_dask.optional import import_optional
+
+_SIDE, _MAX_SIDE = 32, 1024
+_FEATURES, _MAX_FEATURES = 512, 2**20
+
+
+@dataclass(frozen=True)
+class Family:
+    """Encoders of one library: the kinds of items they take, and how one is opened."""
+
+    takes: tuple[Kind, ...]
+    # of the name, the text after its colon, the kind of items and the device
+    open: Callable[[str, str, Kind, str | None], Encoder]
+    has_device: bool = True
+
+
+def open_encoder(name: str, kind: Kind, device: str | None) -> Encoder:
+    """Open the encoder for items of a kind and load its model."""
+    first, colon, argument = name.partition(":")
+    family = FAMILIES.get(first) or (_USER_FUNCTION if colon else None)
+    if family is None or (family.has_device and not argument):
+        raise InputError(
+            f"the encoder {name!r} is not known; give pixels, hashing, sentence-transformers:NAME, "
+            "open_clip:MODEL/PRETRAINED, torchvision:MODEL or module:function"
+        )
+    if kind not in family.takes:
+        suitable = ", ".join(key for key, known in FAMILIES.items() if kind in known.takes)
+        raise InputError(
+            f"the encoder {name} takes {' and '.join(family.takes)} and the input holds {kind}; "
+            f"for these there are {suitable} and module:function"
+        )
+    if device is not None and not family.has_device:
+        raise InputError(f"--device says nothing to the encoder {name}; leave it out")
+    return family.open(name, argument, kind, device)
+
+
+def _open_pixels(name: str, argument: str) -> Encoder:
+    """Open `pixels` or `pixels:SIDE`: the image at SIDE x SIDE, its three colours from 0 to 1."""
+    side = _parse_number(name, argument, _SIDE, _MAX_SIDE)
+    import_optional("PIL.Image", f"the encoder {name}", "embed-images")
+
+    def encode(images: list[Any]) -> NDArray[np.float32]:
+        small = [np.asarray(image.resize((side, side)), np.float32) for image in images]
+        return np.stack(small).reshape(len(small), -1) / np.float32(255)
+
+    return Encoder(name, version_of("pillow"), encode)
+
+
+def _open_hashing(name: str, argument: str) -> Encoder:
+    """Open `hashing` or `hashing:FEATURES`: words and pairs of words, hashed to signed counts.
+
+    Rows have unit length. Inner products approximate those of the counts.
+    """
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    hashing = HashingVectorizer(
+        n_features=_parse_number(name, argument, _FEATURES, _MAX_FEATURES),
+        ngram_range=(1, 2),
+        token_pattern=r"(?u)\b\w+\b",  # words of one letter also count
+        dtype=np.float32,
+    )
+
+    def encode(texts: list[Any]) -> NDArray[np.float32]:
+        features: NDArray[np.float32] = hashing.transform(texts).toarray()
+        return features
+
+    return Encoder(name, version_of("scikit-learn"), encode)
+
+
+def _parse_number(name: str, argument: str, default: int, most: int) -> int:
+    if not argument:
+        return default
+    if not argument.isdecimal() or not 1 <= int(argument) <= most:
+        family = name.partition(":")[0]
+        raise InputError(
+            f"the encoder {name} asks for {argument!r}; after {family}: comes a number from 1 to "
+            f"{most}"
+        )
+    return int(argument)
+
+
+def _open_function(name: str) -> Encoder:
+    """Open a function of the user: `package.module:function` or `path/to/file.py:function`."""
+    where, _, attribute = name.rpartition(":")
+    with explain_failure(name, "give package.module:function, or file.py:function for a file"):
+        module = _import_file(Path(where)) if where.endswith(".py") else import_module(where)
+    function: Any = module
+    for part in attribute.split("."):
+        function = getattr(function, part, None)
+    if not callable(function):
+        raise InputError(
+            f"the encoder {name} is no function: {where} has no {attribute!r} to be called"
+        )
+    return Encoder(name, _identify_code(module), function)
+
+
+def _identify_code(module: ModuleType) -> str:
+    """Return the package with its version, or with a digest, so that resume detects other code."""
+    package = module.__name__.partition(".")[0]
+    made_by, file = version_of(package), getattr(module, "__file__", None)
+    if made_by != package or file is None:
+        return made_by
+    return f"{package} (SHA-256 {hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]})"
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise InputError(f"the encoder's file {path} does not exist; check the path")
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look it up there
+    spec.loader.exec_module(module)
+    return module
+
+
+FAMILIES = {
+    "pixels": Family(("images",), lambda name, argument, *_: _open_pixels(name, argument), False),
+    "hashing": Family(("texts",), lambda name, argument, *_: _open_hashing(name, argument), False),
+    "sentence-transformers": Family(("texts",), open_sentence_transformer),
+    "open_clip": Family(("images", "texts"), open_clip_model),
+    "torchvision": Family(("images",), open_torchvision),
+}
+_USER_FUNCTION = Family(
+    ("images", "texts"), lambda name, *_: _open_function(name), has_device=False
+)
