@@ -277,26 +277,22 @@ def predict(
 
     OUT gets a label (-1 is an outlier), a distance and a margin for every row.
     """
-    from scrlm_dask.pipeline.predict import check_predict
-    from scrlm_dask.pipeline.predict import predict as run_predict
+    from scrlm_dask.pipeline.predict import prepare_predict
 
-    check_predict(run, features, out, overwrite, block_rows, storage)
+    job = prepare_predict(
+        *(run, features, out),
+        overwrite=overwrite,
+        margins=margins,
+        block_rows=block_rows,
+        storage_options=storage,
+    )
     with session(console, cluster):
-        found = run_predict(
-            run,
-            features,
-            out=out,
-            overwrite=overwrite,
-            margins=margins,
-            block_rows=block_rows,
-            storage_options=storage,
-            listener=console,
-        )
+        labelled = job.run(console)
     content = {
         "labels": out,
-        "rows": found.n_rows,
-        "clusters": len(found.counts),
-        "outliers": found.n_outliers,
-        "outlier_share": found.n_outliers / found.n_rows,
+        "rows": labelled.n_rows,
+        "clusters": len(labelled.counts),
+        "outliers": labelled.n_outliers,
+        "outlier_share": labelled.n_outliers / labelled.n_rows,
     }
     console.result(content, facts("Labels", content))

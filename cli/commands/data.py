@@ -1,4 +1,4 @@
-""""""
+"""Commands that make and describe features stores: synth, ingest, embed, inspect."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from scrlm_dask.choices import DAMAGED_ITEMS, FEATURE_DTYPES, INGEST_FORMATS, NA
 from scrlm_dask.text import first_few
 
 from ..options.fitting import depth_option, preprocess_option
+from ..options.parsing import parse_size
 from ..options.shared import (
     cluster_options,
     output_options,
@@ -23,6 +24,12 @@ from ..terminal.console import Console
 
 if TYPE_CHECKING:
     from scrlm_dask.passes.digests import DamagedBlock
+    from scrlm_dask.pipeline.ingest_job import Ingest
+
+_FORMATS = (
+    *("npy", "npz", "bin", "vecs", "hdf5", "parquet", "arrow", "csv", "raw", "zarr"),
+    *("clip-retrieval", "huggingface"),
+)
 
 
 @click.command()
@@ -63,24 +70,13 @@ def synth(
     Blocks are drawn by the workers; the bits depend on the seed alone, not on the chunks.
     """
     from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
-    from scrlm_dask.pipeline.synth import check_synth
-    from scrlm_dask.pipeline.synth import synth as draw
-
-    from ..options.parsing import parse_size
+    from scrlm_dask.pipeline.synth import prepare_synth
 
     spec = MixtureSpec(features, clusters, outliers, sigma_min, sigma_max, seed)
     chunk_bytes = parse_size("--chunk-size", chunk_size)
-    check_synth(out, rows, overwrite, storage)
+    job = prepare_synth(out, rows, spec, chunk_bytes, overwrite, storage)
     with session(console, cluster):
-        path = draw(
-            out,
-            rows,
-            spec,
-            chunk_bytes=chunk_bytes,
-            overwrite=overwrite,
-            storage_options=storage,
-            listener=console,
-        )
+        path = job.run(console)
     content = {
         "path": path,
         "rows": rows,
@@ -166,12 +162,9 @@ def ingest(
 
     A command that was stopped goes on when it is given again.
     """
-    from scrlm_dask.pipeline.ingest import check_ingest
-    from scrlm_dask.pipeline.ingest import ingest as run_ingest
+    from scrlm_dask.pipeline.ingest import prepare_ingest
     from scrlm_dask.pipeline.ingest_job import IngestConfig
     from scrlm_dask.sources.registry import SourceOptions
-
-    from ..options.parsing import parse_size
 
     if not shuffle:
         require_option("--shuffle", "seed")
@@ -180,33 +173,11 @@ def ingest(
     options = SourceOptions(format_name, dataset, columns, raw_dtype, features, exclude)
     chunk_bytes = parse_size("--chunk-size", chunk_size)
     config = IngestConfig(labels, ids, dtype, chunk_bytes, limit, shuffle, seed, nan)
-    check_ingest(sources, out, config, options, overwrite, storage)
+    job = prepare_ingest(sources, out, config, options, overwrite, storage)
     console.interrupted = "run the same command again to go on"
     with session(console, cluster):
-        found = run_ingest(
-            sources,
-            out,
-            config,
-            options=options,
-            overwrite=overwrite,
-            storage_options=storage,
-            listener=console,
-        )
-    content: dict[str, Any] = {
-        "path": found.path,
-        "rows": found.n_rows,
-        "features": found.n_features,
-        "dtype": found.dtype,
-        "blocks": found.n_blocks,
-        "kept_blocks": found.kept_blocks,
-        "dropped_rows": found.n_dropped,
-        "bytes": found.n_bytes,
-        "columns": list(found.columns),
-        "label_names": None if found.label_names is None else list(found.label_names),
-    }
-    lists = {name: first_few(content[name]) for name in ("columns", "label_names") if content[name]}
-    shown = {name: value for name, value in content.items() if not isinstance(value, list | None)}
-    console.result(content, facts("Features store", {**shown, **lists}))
+        written = job.run(console)
+    _show_store(console, written, "dropped_rows", columns=list(written.columns))
 
 
 @click.command()
@@ -283,39 +254,16 @@ def embed(
     from scrlm_dask.pipeline.embed import EmbedConfig
     from scrlm_dask.pipeline.embed import embed as run_embed
 
-    from ..options.parsing import parse_size
-
     chunk_bytes = parse_size("--chunk-size", chunk_size)
     config = EmbedConfig(
         *(encoder, column, labels, ids, batch_size, device, dtype, chunk_bytes, limit, on_error)
     )
     console.interrupted = "run the same command again to go on"
     with console.progress():
-        found = run_embed(
-            source,
-            out,
-            config,
-            overwrite=overwrite,
-            storage_options=storage,
-            listener=console,
+        written = run_embed(
+            *(source, out, config), overwrite=overwrite, storage_options=storage, listener=console
         )
-    content: dict[str, Any] = {
-        "path": found.path,
-        "encoder": encoder,
-        "input": source,
-        "rows": found.n_rows,
-        "features": found.n_features,
-        "dtype": found.dtype,
-        "blocks": found.n_blocks,
-        "kept_blocks": found.kept_blocks,
-        "skipped_items": found.n_dropped,
-        "bytes": found.n_bytes,
-        "label_names": None if found.label_names is None else list(found.label_names),
-    }
-    shown = {name: value for name, value in content.items() if name != "label_names"}
-    if found.label_names:
-        shown["label_names"] = first_few(list(found.label_names))
-    console.result(content, facts("Features store", shown))
+    _show_store(console, written, "skipped_items", {"encoder": encoder, "input": source})
 
 
 @click.command()
@@ -357,18 +305,18 @@ def inspect(
         require_option("--rho", "loss_depth")
     if plot:
         check_plot(plot)
-    found = inspect_store(store, storage_options=storage)
-    content = store_content(found)
+    description = inspect_store(store, storage_options=storage)
+    content = store_content(description)
     damaged: tuple[DamagedBlock, ...] = ()
     if stats or plot or verify:
         with session(console, cluster):
             if verify:
                 damaged = verify_store(store, storage_options=storage, listener=console)
-                content["verification"] = damage_content(damaged, found)
+                content["verification"] = damage_content(damaged, description)
             if damaged and (stats or plot):
                 console.say("no statistics: the store is damaged")
             elif stats or plot:
-                seen = inspect_rows(
+                rows = inspect_rows(
                     store,
                     rho=rho,
                     F=loss_depth,
@@ -377,15 +325,44 @@ def inspect(
                     storage_options=storage,
                     listener=console,
                 )
-                content["statistics"] = rows_content(seen)
+                content["statistics"] = rows_content(rows)
                 if plot:
-                    plot_statistics(seen.statistics, found.url, preprocess, plot)
+                    plot_statistics(rows.statistics, description.url, preprocess, plot)
     console.result(content, store_tables(content))
-    _reject_damaged(damaged, found.url)
+    _reject_damaged(damaged, description.url)
+
+
+def _show_store(
+    console: Console,
+    written: Ingest,
+    dropped: str,
+    about: dict[str, str] | None = None,
+    **lists: list[str],
+) -> None:
+    """Print what was written; `dropped` is what the command calls rows that were left out."""
+    content = {
+        "path": written.path,
+        **(about or {}),
+        "rows": written.n_rows,
+        "features": written.n_features,
+        "dtype": written.dtype,
+        "blocks": written.n_blocks,
+        "kept_blocks": written.kept_blocks,
+        dropped: written.n_dropped,
+        "bytes": written.n_bytes,
+        **lists,
+        "label_names": None if written.label_names is None else list(written.label_names),
+    }
+    shown = {
+        name: first_few(value) if isinstance(value, list) else value
+        for name, value in content.items()
+        if value not in (None, [])
+    }
+    console.result(content, facts("Features store", shown))
 
 
 def _reject_damaged(damaged: tuple[DamagedBlock, ...], url: str) -> None:
-    """What was found is printed; the exit code says that it is not good."""
+    """Raise if there are damaged blocks, after they were printed, to set the exit code."""
     from scrlm_dask.errors import StoreError
 
     if damaged:

@@ -1,4 +1,4 @@
-""""""
+"""Commands that use a finished run: cut, evaluate, verify, report, export."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from scrlm_dask.pipeline.evaluate import Evaluation
-
 
 _MOST_SHOWN = 40
 
@@ -52,31 +51,17 @@ def cut(
         require_option("--out", "overwrite")
     from scrlm_dask.pipeline.cut import cut_run
 
-    found = cut_run(run, clusters, out=out, overwrite=overwrite, storage_options=storage)
-    members = [[k for k, g in enumerate(found.groups.tolist()) if g == i] for i in range(clusters)]
+    coarse = cut_run(run, clusters, out=out, overwrite=overwrite, storage_options=storage)
+    members = [[k for k, g in enumerate(coarse.groups.tolist()) if g == i] for i in range(clusters)]
     content = {
         "run": run,
         "labels": out,
         "clusters": clusters,
-        "outliers": found.n_outliers,
-        "counts": found.counts.tolist(),
+        "outliers": coarse.n_outliers,
+        "counts": coarse.counts.tolist(),
         "members": members,
     }
     console.result(content, _cut_table(content))
-
-
-def _cut_table(content: dict[str, Any]) -> Table:
-    from rich.table import Table
-
-    shown = min(content["clusters"], _MOST_SHOWN)
-    table = Table(title=f"The first {shown} of {content['clusters']} clusters of the cut")
-    for name in ("cluster", "rows", "clusters of the run"):
-        table.add_column(name, justify="left" if name.startswith("clusters") else "right")
-    if content["labels"] is not None:
-        table.caption = f"labels of all rows: {content['labels']}"
-    for k in range(shown):
-        table.add_row(str(k), f"{content['counts'][k]:,}", first_few(content["members"][k], 8))
-    return table
 
 
 @click.command()
@@ -91,23 +76,12 @@ def _cut_table(content: dict[str, Any]) -> Table:
 @output_options
 def evaluate(console: Console, cluster: Any, storage: Any, run: str, truth: str | None) -> None:
     """Score the labels of RUN, or those that `scrlm predict` wrote, against the truth."""
-    from scrlm_dask.pipeline.evaluate import check_evaluate, evaluate_run
+    from scrlm_dask.pipeline.evaluate import prepare_evaluate
 
-    check_evaluate(run, truth, storage)
+    job = prepare_evaluate(run, truth, storage)
     with session(console, cluster.for_little_work()):
-        found = evaluate_run(run, truth, storage_options=storage, listener=console)
-    content = evaluation_record(found)
+        content = evaluation_record(job.run(console))
     console.result(content, facts("Against the truth", content))
-
-
-def evaluation_record(found: Evaluation) -> dict[str, Any]:
-    """The evaluation as names and numbers."""
-    content = asdict(found.scores)
-    del content["matching"]
-    if found.recovery is not None:
-        content["largest_weight_error"] = found.recovery.weights
-        content["largest_sigma_error"] = found.recovery.sigmas
-    return content
 
 
 @click.command()
@@ -143,34 +117,22 @@ def verify(
 
     Ends with 3, and names the first row, if a label, a distance or a loss differs.
     """
-    from scrlm_dask.pipeline.verify import check_verify, verify_run
+    from scrlm_dask.pipeline.verify import prepare_verify
 
-    check_verify(run, storage)
+    job = prepare_verify(run, blocks, losses, seed, storage)
     with session(console, cluster):
-        found = verify_run(
-            run,
-            blocks=blocks,
-            losses=losses,
-            seed=seed,
-            storage_options=storage,
-            listener=console,
-        )
-    content = {"run": run, **asdict(found), "ok": found.ok}
+        result = job.run(console)
+    content = {"run": run, **asdict(result), "ok": result.ok}
     shown = {name: _list_numbers(v) if isinstance(v, tuple) else v for name, v in content.items()}
     console.result(content, facts("Computed again", shown))
-    if not found.ok:
-        row = found.first_wrong_row
+    if not result.ok:
+        row = result.first_wrong_row
         console.fail(
-            f"{run} is not what its features give: {found.wrong_labels} labels, "
-            f"{found.wrong_distances} distances and {len(found.wrong_clusters)} losses differ"
+            f"{run} is not what its features give: {result.wrong_labels} labels, "
+            f"{result.wrong_distances} distances and {len(result.wrong_clusters)} losses differ"
             f"{'' if row is None else f'; the first row is {row}'}"
         )
         raise SystemExit(EXIT_INPUT_REFUSED)
-
-
-def _list_numbers(numbers: tuple[int, ...]) -> str:
-    """How many there are, and the first of them."""
-    return f"{len(numbers)} (number {first_few(list(numbers))})" if numbers else "none"
 
 
 @click.command()
@@ -261,3 +223,32 @@ def export(console: Console, storage: Any, run: str, out: str, table: Any, overw
         "ids": done.ids,
     }
     console.result(content, facts("Exported", content | {"files": ", ".join(done.files)}))
+
+
+def evaluation_record(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the evaluation as names and numbers."""
+    content = asdict(evaluation.scores)
+    del content["matching"]
+    if evaluation.recovery is not None:
+        content["largest_weight_error"] = evaluation.recovery.weights
+        content["largest_sigma_error"] = evaluation.recovery.sigmas
+    return content
+
+
+def _cut_table(content: dict[str, Any]) -> Table:
+    from rich.table import Table
+
+    shown = min(content["clusters"], _MOST_SHOWN)
+    table = Table(title=f"The first {shown} of {content['clusters']} clusters of the cut")
+    for name in ("cluster", "rows", "clusters of the run"):
+        table.add_column(name, justify="left" if name.startswith("clusters") else "right")
+    if content["labels"] is not None:
+        table.caption = f"labels of all rows: {content['labels']}"
+    for k in range(shown):
+        table.add_row(str(k), f"{content['counts'][k]:,}", first_few(content["members"][k], 8))
+    return table
+
+
+def _list_numbers(numbers: tuple[int, ...]) -> str:
+    """Return how many numbers there are, and the first of them."""
+    return f"{len(numbers)} (number {first_few(list(numbers))})" if numbers else "none"

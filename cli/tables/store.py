@@ -1,7 +1,8 @@
-"""What an inspection found, as names and values for --json, and as tables for people."""
+"""Show an inspection: as names and values for --json, and as tables."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from scrlm_dask.text import first_few, format_bytes
@@ -51,40 +52,32 @@ def store_content(store: Description) -> dict[str, Any]:
     }
 
 
-def rows_content(seen: RowsReport) -> dict[str, Any]:
-    found, classes = seen.statistics, seen.classes
+def rows_content(report: RowsReport) -> dict[str, Any]:
+    statistics, classes = report.statistics, report.classes
     return {
-        "usable_rows": found.n_rows,
-        "nan_rows": found.unusable.nan,
-        "infinite_rows": found.unusable.infinite,
-        "too_large_rows": found.unusable.too_large,
-        "first_unusable_rows": list(found.unusable.first),
-        "duplicate_rows": found.duplicates.rows,
-        "duplicates_counted_share": found.duplicates.counted_share,
+        "usable_rows": statistics.n_rows,
+        "nan_rows": statistics.unusable.nan,
+        "infinite_rows": statistics.unusable.infinite,
+        "too_large_rows": statistics.unusable.too_large,
+        "first_unusable_rows": list(statistics.unusable.first),
+        "duplicate_rows": statistics.duplicates.rows,
+        "duplicates_counted_share": statistics.duplicates.counted_share,
         "largest_duplicate_groups": [
-            {"first_row": row, "rows": count} for row, count in found.duplicates.groups
+            {"first_row": row, "rows": count} for row, count in statistics.duplicates.groups
         ],
-        "constant_features": list(found.constant),
+        "constant_features": list(statistics.constant),
         "classes": None if classes is None else classes.n_classes,
         "outlier_share": None if classes is None else classes.outlier_share,
-        **_ranges(found),
-        "norms": _norms(found),
-        "spectrum": _spectrum(found),
-        "distances": _distances(found),
+        "mean_range": _range(statistics.means) if statistics.n_rows else None,
+        "std_range": _range(statistics.deviations) if statistics.n_rows else None,
+        "norms": _norms(statistics),
+        "spectrum": _spectrum(statistics),
+        "distances": _distances(statistics),
     }
 
 
-def _ranges(found: Statistics) -> dict[str, Any]:
-    if not found.n_rows:
-        return {"mean_range": None, "std_range": None}
-    return {
-        "mean_range": [float(found.means.min()), float(found.means.max())],
-        "std_range": [float(found.deviations.min()), float(found.deviations.max())],
-    }
-
-
-def _norms(found: Statistics) -> dict[str, Any] | None:
-    norms = found.norms
+def _norms(statistics: Statistics) -> dict[str, Any] | None:
+    norms = statistics.norms
     return norms and {
         "min": norms.least,
         "mean": norms.mean,
@@ -94,8 +87,8 @@ def _norms(found: Statistics) -> dict[str, Any] | None:
     }
 
 
-def _spectrum(found: Statistics) -> dict[str, Any] | None:
-    spectrum = found.spectrum
+def _spectrum(statistics: Statistics) -> dict[str, Any] | None:
+    spectrum = statistics.spectrum
     return spectrum and {
         "axes_for_90_percent": spectrum.axes,
         "sampled_rows": spectrum.sampled_rows,
@@ -103,8 +96,8 @@ def _spectrum(found: Statistics) -> dict[str, Any] | None:
     }
 
 
-def _distances(found: Statistics) -> dict[str, Any] | None:
-    distances = found.distances
+def _distances(statistics: Statistics) -> dict[str, Any] | None:
+    distances = statistics.distances
     return distances and {
         "sampled_rows": distances.n_rows,
         "pairs": distances.n_pairs,
@@ -115,6 +108,10 @@ def _distances(found: Statistics) -> dict[str, Any] | None:
     }
 
 
+def _range(values: Any) -> list[float]:
+    return [float(values.min()), float(values.max())]
+
+
 def _histogram(histogram: Any) -> dict[str, Any]:
     return {"edges": histogram.edges.tolist(), "counts": histogram.counts.tolist()}
 
@@ -123,15 +120,7 @@ def damage_content(damaged: tuple[DamagedBlock, ...], store: Description) -> dic
     return {
         "digests": store.manifest is not None,
         "checksums": store.has_checksums,
-        "damaged_blocks": [
-            {
-                "block": damage.block,
-                "first_row": damage.first_row,
-                "last_row": damage.last_row,
-                "reason": damage.reason,
-            }
-            for damage in damaged
-        ],
+        "damaged_blocks": [asdict(damage) for damage in damaged],
     }
 
 
@@ -147,11 +136,9 @@ def store_tables(content: dict[str, Any]) -> Group:
 
 
 def _store_facts(content: dict[str, Any]) -> dict[str, Any]:
-    manifest = content["manifest"]
+    manifest, stored = content["manifest"], format_bytes(content["stored_bytes"])
     shown = {name: content[name] for name in ("store", "rows", "features", "dtype")}
-    shown["size"] = (
-        f"{format_bytes(content['bytes'])}, {format_bytes(content['stored_bytes'])} stored"
-    )
+    shown["size"] = f"{format_bytes(content['bytes'])}, {stored} stored"
     shown["chunks"] = _shape(content["chunks"])
     if content["shards"]:
         shown["shards"] = _shape(content["shards"])
@@ -163,9 +150,8 @@ def _store_facts(content: dict[str, Any]) -> dict[str, Any]:
         if "embed" in manifest["request"]:
             shown["encoder"] = manifest["request"]["embed"]["encoder"]
         if manifest["sources"]:
-            shown["made from"] = (
-                f"{manifest['sources']:,} files, {format_bytes(manifest['source_bytes'])}"
-            )
+            size = format_bytes(manifest["source_bytes"])
+            shown["made from"] = f"{manifest['sources']:,} files, {size}"
     for name in ("labels", "ids"):
         shown[name] = content[name] or "none"
     if content["label_names"] is not None:
@@ -213,9 +199,8 @@ def _space_facts(content: dict[str, Any]) -> dict[str, Any]:
         total = len(spectrum["variances"])
         sampled = spectrum["sampled_rows"]
         note = f" (of a sample of {sampled:,} rows)" if sampled else ""
-        shown["90 % of the variance"] = (
-            f"in {spectrum['axes_for_90_percent']:,} of {total:,} axes{note}"
-        )
+        axes = spectrum["axes_for_90_percent"]
+        shown["90 % of the variance"] = f"in {axes:,} of {total:,} axes{note}"
     if distances:
         quantiles = list(distances["quantiles"].values())
         shown["distances"] = (

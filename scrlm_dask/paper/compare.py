@@ -29,7 +29,7 @@ from scrlm_dask.paper.baselines import Method, find_method
 from scrlm_dask.paper.run_with_limits import Task, check_limits, run_with_limits
 from scrlm_dask.passes.seeding import gather_rows
 from scrlm_dask.passes.survey import survey_pass
-from scrlm_dask.pipeline.evaluate import TruthLike, known_truth, read_labels
+from scrlm_dask.pipeline.evaluate import TruthLike, open_given_truth, read_labels
 from scrlm_dask.storage.locations import Options, locate
 from scrlm_dask.text import format_bytes
 
@@ -149,7 +149,7 @@ def _all_labels(
     place = None if features.path is None else locate(features.path, storage_options)
     if truth is not None and not isinstance(truth, np.ndarray):
         truth = locate(truth, storage_options)
-    labels = known_truth(truth, place)
+    labels = open_given_truth(truth, place)
     if labels.shape[0] != features.n_rows:
         raise InputError(
             f"the truth has {labels.shape[0]} rows and {features.what} has {features.n_rows}; "

@@ -1,7 +1,7 @@
-"""Rows from tables into a features store: each block written whole, by one worker.
+"""Copy rows of tables into a features store: each block is written whole, by one worker.
 
-What is read together is one task: a task's span is as many blocks as a row group, or what else can
-only be decoded at once, and its blocks go out one after the other.
+A task reads a span of blocks, as long as the unit that must be decoded at once (such as a row
+group), and writes its blocks one after the other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Done = Callable[[int, int], None]
 def ingest_pass(
     execution: Execution,
     table: Table,
-    url: Location,
+    location: Location,
     *,
     n_features: int,
     dtype: str,
@@ -40,24 +40,24 @@ def ingest_pass(
     missing: Sequence[int],
     keep_nan: bool,
 ) -> int:
-    """Write the missing blocks of the store at `url`; returns how many rows that were."""
+    """Write the missing blocks of the store; return how many rows were written."""
     if not missing:
         return 0
-    plan = _plan(table, n_features, dtype, block_rows)
+    plan = _make_spans(table, n_features, dtype, block_rows)
     per_span = plan.block_rows // block_rows
     spans = sorted({block // per_span for block in missing})
     if table.is_here:
-        return _write_here(execution, table, url, plan, spans, frozenset(missing), block_rows)
+        return _write_here(execution, table, location, plan, spans, frozenset(missing), block_rows)
     written: int = execution.map_reduce(
         "ingest",
         plan,
         _write_part,
         int.__add__,
         blocks=spans,
-        table=_sent(table),
-        missing=_sent(frozenset(missing)),
+        table=_send_once(table),
+        missing=_send_once(frozenset(missing)),
         block_rows=block_rows,
-        url=url,
+        location=location,
         keep_nan=keep_nan,
         piecewise=True,
     )
@@ -67,34 +67,34 @@ def ingest_pass(
 def check_finite_pass(
     execution: Execution, table: Table, n_features: int, dtype: str, block_rows: int
 ) -> NDArray[np.int64]:
-    """Numbers of the rows that are not finite, rising."""
-    found: tuple[NDArray[np.int64], ...] = execution.map_reduce(
+    """Return the numbers of the rows that are not finite, in order."""
+    bad: tuple[NDArray[np.int64], ...] = execution.map_reduce(
         "scan",
-        _plan(table, n_features, dtype, block_rows),
+        _make_spans(table, n_features, dtype, block_rows),
         _check_finite_part,
         tuple.__add__,
-        table=_sent(table),
+        table=_send_once(table),
         block_rows=block_rows,
         piecewise=True,
     )
-    return np.concatenate([np.empty(0, np.int64), *found])
+    return np.concatenate([np.empty(0, np.int64), *bad])
 
 
 def collect_labels_pass(
     execution: Execution, labels: Source, n_rows: int, block_rows: int
 ) -> tuple[str, ...]:
-    """The different texts among the labels of the first `n_rows` rows, sorted."""
+    """Return the distinct texts among the labels of the first `n_rows` rows, sorted."""
     unit = labels.unit_rows if labels.streams else 1
     rows = min(n_rows, block_rows * -(-unit // block_rows))
-    found: frozenset[str] = execution.map_reduce(
+    names: frozenset[str] = execution.map_reduce(
         "names",
         placeholder_blocks((n_rows, 1), np.dtype(np.int32), rows),
         _collect_labels_part,
         partial(merge_names, what=labels.what),
-        labels=_sent(labels),
+        labels=_send_once(labels),
         block_rows=block_rows,
     )
-    return tuple(sorted(found))
+    return tuple(sorted(names))
 
 
 def shuffle_pass(
@@ -107,16 +107,16 @@ def shuffle_pass(
     block_rows: int,
     keep_nan: bool,
 ) -> None:
-    """First half of the shuffle: each block, sorted by where its rows go, as a run in a folder.
+    """Do the first half of a shuffle: write each block, sorted by destination, to a folder.
 
-    A run that is there already is left as it is.
+    Files that exist already are kept.
     """
     execution.map_reduce(
         "scatter",
-        _plan(table, layout.n_features, layout.dtype, block_rows),
+        _make_spans(table, layout.n_features, layout.dtype, block_rows),
         _shuffle_part,
         int.__add__,
-        table=_sent(table),
+        table=_send_once(table),
         permutation=permutation,
         folder=folder,
         layout=layout,
@@ -127,13 +127,13 @@ def shuffle_pass(
 
 
 def check_stored_pass(sources: Sequence[Source]) -> None:
-    """Let a worker check what only all of a file can tell."""
-    for verified in [persist(task("verify", source.verify)) for source in sources]:
-        wait(verified)
+    """Have workers check whole files, such as a checksum over all of a file."""
+    for check in [persist(task("verify", source.verify)) for source in sources]:
+        wait(check)
 
 
-def _sent(value: Any) -> Delayed:
-    """A task that gives the value: sent once to each worker, not along with every block."""
+def _send_once(value: Any) -> Delayed:
+    """Return a task that gives the value: it is sent once per worker, not with every block."""
     return task("given", _same, value)
 
 
@@ -141,8 +141,8 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _plan(table: Table, n_features: int, dtype: str, block_rows: int) -> Features:
-    """Spans with nothing in them: reading is part of the task that writes."""
+def _make_spans(table: Table, n_features: int, dtype: str, block_rows: int) -> Features:
+    """Return empty spans: reading is part of the task that writes."""
     rows = block_rows * -(-max(1, table.span_rows) // block_rows)
     rows = min(rows, block_rows * -(-table.n_rows // block_rows))
     return placeholder_blocks((table.n_rows, n_features), np.dtype(dtype), rows)
@@ -151,13 +151,13 @@ def _plan(table: Table, n_features: int, dtype: str, block_rows: int) -> Feature
 def _write_here(
     execution: Execution,
     table: Table,
-    url: Location,
+    location: Location,
     plan: Features,
     spans: Sequence[int],
     missing: frozenset[int],
     block_rows: int,
 ) -> int:
-    """One span after the other in this thread: a model takes all cores, or a GPU, for itself."""
+    """Write one span after the other in this thread: a model uses all cores, or a GPU."""
 
     def done(rows: int, n_bytes: int) -> None:
         execution.tell(BlockDone("encode", rows, n_bytes))
@@ -168,7 +168,7 @@ def _write_here(
             start = span * plan.block_rows
             rows = range(start, min(start + plan.block_rows, table.n_rows))
             written += _write_part(
-                rows, start, table, missing, block_rows, url, keep_nan=False, done=done
+                rows, start, table, missing, block_rows, location, keep_nan=False, done=done
             )
     return written
 
@@ -179,31 +179,29 @@ def _write_part(
     table: Table,
     missing: frozenset[int],
     block_rows: int,
-    url: Location,
+    location: Location,
     keep_nan: bool,
     done: _Done,
 ) -> int:
-    written = 0
-    for first, stop in _runs(start, start + len(span), block_rows, missing):
-        for at, rows in _blocks(table, first, stop, block_rows):
-            if not keep_nan:
-                _check_finite(rows, at, at // block_rows, table)
-            _write(url, at, rows, at // block_rows)
-            written += len(rows)
-            done(len(rows), rows.features.nbytes)
-    if written < len(span):  # the rest was written by an earlier run
-        done(len(span) - written, 0)
-    return written
+    stop = start + len(span)
+    copied = 0
+    for at, rows in _missing_blocks(table, start, stop, block_rows, missing, keep_nan):
+        _write(location, at, rows, at // block_rows)
+        copied += len(rows)
+        done(len(rows), rows.features.nbytes)
+    if copied < len(span):  # the rest was written by an earlier attempt
+        done(len(span) - copied, 0)
+    return copied
 
 
 def _check_finite_part(
     span: NDArray[Any], start: int, table: Table, block_rows: int, done: _Done
 ) -> tuple[NDArray[np.int64]]:
-    found = []
+    bad = []
     for at, rows in _blocks(table, start, start + len(span), block_rows):
-        found.append(at + bad_rows(rows.features))
+        bad.append(at + _bad_rows(rows.features))
         done(len(rows), rows.features.nbytes)
-    return (np.concatenate(found),)
+    return (np.concatenate(bad),)
 
 
 def _collect_labels_part(
@@ -227,22 +225,16 @@ def _shuffle_part(
     keep_nan: bool,
     done: _Done,
 ) -> int:
-    stop, written = start + len(span), 0
-    missing = frozenset(
-        run
-        for run in range(start // block_rows, -(-stop // block_rows))
-        if not shuffle_file(folder, run).exists()
-    )
-    for first, last in _runs(start, stop, block_rows, missing):
-        for at, rows in _blocks(table, first, last, block_rows):
-            if not keep_nan:  # here, where it can still be said where the row came from
-                _check_finite(rows, at, at // block_rows, table)
-            write_shuffled_part(folder, at // block_rows, rows, at, block_rows, permutation, layout)
-            written += len(rows)
-            done(len(rows), rows.features.nbytes)
-    if written < len(span):
-        done(len(span) - written, 0)
-    return written
+    stop, copied = start + len(span), 0
+    blocks = range(start // block_rows, -(-stop // block_rows))
+    missing = frozenset(block for block in blocks if not shuffle_file(folder, block).exists())
+    for at, rows in _missing_blocks(table, start, stop, block_rows, missing, keep_nan):
+        write_shuffled_part(folder, at // block_rows, rows, at, block_rows, permutation, layout)
+        copied += len(rows)
+        done(len(rows), rows.features.nbytes)
+    if copied < len(span):
+        done(len(span) - copied, 0)
+    return copied
 
 
 def _blocks(table: Table, start: int, stop: int, block_rows: int) -> Iterator[tuple[int, Rows]]:
@@ -250,24 +242,37 @@ def _blocks(table: Table, start: int, stop: int, block_rows: int) -> Iterator[tu
     yield from zip(starts, table.batches(start, stop, block_rows), strict=True)
 
 
-def _runs(
-    start: int, stop: int, block_rows: int, missing: frozenset[int]
-) -> Iterator[tuple[int, int]]:
-    """Rows [first, stop) of missing blocks that follow each other, to be read in one go."""
+def _missing_blocks(
+    table: Table,
+    start: int,
+    stop: int,
+    block_rows: int,
+    missing: frozenset[int],
+    keep_nan: bool,
+) -> Iterator[tuple[int, Rows]]:
+    """Read the missing blocks among rows start..stop-1; consecutive ones in one go.
+
+    Rows that are not finite are rejected here, where their place in the source is known.
+    """
     blocks = range(start // block_rows, -(-stop // block_rows))
     for wanted, group in groupby(blocks, missing.__contains__):
         numbers = list(group)
-        if wanted:
-            yield numbers[0] * block_rows, min(stop, (numbers[-1] + 1) * block_rows)
+        if not wanted:
+            continue
+        last = min(stop, (numbers[-1] + 1) * block_rows)
+        for at, rows in _blocks(table, numbers[0] * block_rows, last, block_rows):
+            if not keep_nan:
+                _check_finite(rows, at, at // block_rows, table)
+            yield at, rows
 
 
-def bad_rows(features: NDArray[Any]) -> NDArray[np.int64]:
-    """Positions of the rows that hold NaN or infinity."""
+def _bad_rows(features: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the positions of the rows that hold NaN or infinity."""
     return np.flatnonzero(~np.isfinite(features).all(axis=1))
 
 
 def _check_finite(rows: Rows, start: int, block: int, table: Table) -> None:
-    bad = bad_rows(rows.features)
+    bad = _bad_rows(rows.features)
     if len(bad):
         row = start + int(bad[0])
         raise InputError(
@@ -277,11 +282,11 @@ def _check_finite(rows: Rows, start: int, block: int, table: Table) -> None:
         )
 
 
-def _write(url: Location, start: int, rows: Rows, block: int) -> None:
+def _write(location: Location, start: int, rows: Rows, block: int) -> None:
     try:
-        write_features_block(url, start, rows.features, rows.labels, rows.ids)
+        write_features_block(location, start, rows.features, rows.labels, rows.ids)
     except OSError as error:
         if error.filename is not None or error.errno is None:
             raise
-        # what a full disk says names no file
-        raise OSError(error.errno, error.strerror, f"{url} (block {block})") from error
+        # the error of a full disk names no file
+        raise OSError(error.errno, error.strerror, f"{location} (block {block})") from error

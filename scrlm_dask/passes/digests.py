@@ -1,4 +1,4 @@
-"""Looking at a store: statistics in one read, or every block against its digest."""
+"""Check every block of a features store against its digest."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ from scrlm_dask.storage.manifest import check_digest
 
 @dataclass(frozen=True)
 class DamagedBlock:
-    """A block that cannot be read, or is not what was written, and why."""
+    """A block that cannot be read, or whose content has changed, and why."""
 
-    block: int  # of the manifest; where there is none, its chunks are counted
+    block: int  # of the manifest; without one, the number of its chunk
     first_row: int
     last_row: int
     reason: str
 
 
 def check_digests_pass(
-    execution: Execution, url: Location, stored: StoredArray, block_rows: int, has_digests: bool
+    execution: Execution,
+    location: Location,
+    stored: StoredArray,
+    block_rows: int,
+    has_digests: bool,
 ) -> tuple[DamagedBlock, ...]:
-    """Read every block again, and compare it with its digest; all that are damaged, in order."""
+    """Read every block and compare it with its digest; return the damaged blocks in order."""
     n_rows, n_features = stored.shape
     damaged: tuple[DamagedBlock, ...] = execution.map_reduce(
         "verify",
         placeholder_blocks((n_rows, n_features), stored.dtype, block_rows),
         _check_digests_part,
         tuple.__add__,
-        url=url,
+        location=location,
         stored=stored,
         block_rows=block_rows,
         has_digests=has_digests,
@@ -47,25 +51,25 @@ def check_digests_pass(
 def _check_digests_part(
     plan: NDArray[Any],
     start: int,
-    url: Location,
+    location: Location,
     stored: StoredArray,
     block_rows: int,
     has_digests: bool,
 ) -> tuple[DamagedBlock, ...]:
-    open_node(url, "the features store")  # a worker without the mount raises: that is no damage
-    # without digests a block may be many chunks, of which each is tried
+    open_node(location, "the features store")  # raises on a worker without the mount
+    # without digests a block may be several chunks, and each is tried
     step = block_rows if has_digests else stored.chunks[0]
     damaged = []
     for first in range(start, start + len(plan), step):
         stop = min(first + step, start + len(plan))
         try:
             if has_digests:
-                check_digest(url, first // step, *block_arrays(url, first, stop))
+                check_digest(location, first // step, *block_arrays(location, first, stop))
             else:
                 read_rows(stored, first, stop, "the features store")
         except UnreachableError:
             raise
         except StoreError as error:
-            open_node(url, "the features store")  # raises if all of it is gone by now
+            open_node(location, "the features store")  # raises if all of it is gone by now
             damaged.append(DamagedBlock(first // step, first, stop - 1, str(error)))
     return tuple(damaged)

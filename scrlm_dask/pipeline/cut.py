@@ -1,4 +1,4 @@
-"""Coarser clusters from a run: its merge tree, or that of its clusters, cut higher up."""
+"""Join the clusters of a run to fewer, along its merge tree or a tree of its clusters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _USABLE_SHARE = 0.5  # of the machine's memory, for the tree of a model without 
 
 @dataclass(frozen=True)
 class Cut:
-    """The clusters of a run, joined to fewer; outliers stay what they are."""
+    """The clusters of a run, joined to fewer; outliers stay outliers."""
 
     groups: NDArray[np.int64]  # (k,) the coarse cluster of each cluster of the run
     centers: NDArray[np.float64]  # (g, p) means of the coarse clusters, in input units
@@ -37,13 +37,13 @@ class Cut:
 
 
 def cut_model(model: Model, n_clusters: int) -> Cut:
-    """Join the clusters of a model to `n_clusters`, those first that Ward's tree joins first."""
+    """Join the clusters of a model to `n_clusters`, in the order of Ward's tree."""
     if not 1 <= n_clusters <= model.n_clusters:
         raise InputError(
             f"{n_clusters} clusters are asked of a model that has {model.n_clusters}; a cut joins "
             f"clusters: ask for 1 to {model.n_clusters}, or fit again with more"
         )
-    groups = _groups(model, n_clusters)
+    groups = _join_clusters(model, n_clusters)
     counts = np.bincount(groups, model.counts).astype(np.int64)
     means = weighted_means(model.means, _masses(model), groups)
     return Cut(groups, means, counts, model.n_outliers)
@@ -57,7 +57,7 @@ def cut_run(
     overwrite: bool = False,
     storage_options: Options | None = None,
 ) -> Cut:
-    """Join the clusters of a run; with `out` its labels, so joined, go to that labels store.
+    """Join the clusters of a run; with `out`, write the joined labels to that labels store.
 
     Features are not read: every cluster of the cut is a union of clusters of the run.
     """
@@ -71,7 +71,7 @@ def cut_run(
     target, n_rows, block_rows = locate(out, storage_options), stored.shape[0], stored.chunks[0]
     check_not_inside(target, location.url)
     clear_output(target, overwrite, LABELS_KIND)
-    # outliers come last, where -1 finds itself
+    # outliers come last: index -1 selects them
     coarse = np.append(cut.groups, OUTLIER).astype(np.int32)
     with ExitStack() as undo:
         undo.callback(discard, target)
@@ -85,18 +85,18 @@ def cut_run(
     return cut
 
 
-def _groups(model: Model, n_clusters: int) -> NDArray[np.int64]:
+def _join_clusters(model: Model, n_clusters: int) -> NDArray[np.int64]:
     tree = model.tree
     if tree is None or tree.n_leaves < model.n_clusters:
-        tree = _tree_of(model)
+        tree = _build_tree(model)
     fine, coarse = cut_tree(tree, model.n_clusters), cut_tree(tree, n_clusters)
     groups = np.empty(model.n_clusters, np.int64)
     groups[fine] = coarse
     return groups
 
 
-def _tree_of(model: Model) -> MergeTree:
-    """The tree of the clusters themselves, where none was kept."""
+def _build_tree(model: Model) -> MergeTree:
+    """Build the tree of the clusters themselves, for a model without a tree."""
     need, here = tree_bytes(model.n_clusters), machine_memory()
     if need > _USABLE_SHARE * here:
         raise InputError(
@@ -109,10 +109,10 @@ def _tree_of(model: Model) -> MergeTree:
 
 
 def _masses(model: Model) -> NDArray[np.float64]:
-    """What the clusters weigh: their rows, each as much as it counted in the fit.
+    """Return the weight of each cluster: the sum of the sample weights of its rows.
 
-    Within a radius weights are those of the mixture, which has rows beyond it; there rows have no
-    weights of their own, and are counted. A cluster without rows must not weigh nothing.
+    With a radius, `model.weights` are those of the mixture, which counts rows beyond the radius,
+    and rows have no sample weights: rows are counted. A cluster without rows gets the weight 1.
     """
     counted = math.isfinite(model.radius)
     masses = model.counts.astype(np.float64) if counted else model.weights * model.n_rows

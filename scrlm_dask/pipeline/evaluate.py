@@ -1,4 +1,4 @@
-"""Labels against the truth, block by block."""
+"""Score labels against the truth, block by block."""
 
 from __future__ import annotations
 
@@ -39,62 +39,16 @@ from scrlm_dask.storage.run_directory import RunDirectory
 
 _BLOCK_ROWS = 2**20
 
-
 Labels: TypeAlias = StoredArray | NpyColumn | NDArray[Any]
-
-
-def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> Contingency:
-    """How often each true class met each label."""
-    n_rows = labels.shape[0]
-    if truth.shape[0] != n_rows:
-        raise InputError(
-            f"the truth has {truth.shape[0]} rows and the labels have {n_rows}; "
-            "they must describe the same rows"
-        )
-    starts = range(0, n_rows, _BLOCK_ROWS)
-    token = uuid4().hex
-    parts = [
-        dask.delayed(_part, pure=False)(
-            _slice(truth, start, min(start + _BLOCK_ROWS, n_rows)),
-            _slice(labels, start, min(start + _BLOCK_ROWS, n_rows)),
-            start,
-            min(start + _BLOCK_ROWS, n_rows),
-            dask_key_name=(f"evaluate-{token}", i),
-        )
-        for i, start in enumerate(starts)
-    ]
-    with execution.phase("evaluate", len(parts), n_rows, 8 * n_rows):
-        table: Contingency = dask.compute(tree_reduce(parts, merge_contingency, "evaluate"))[0]
-    return table
-
-
-def _slice(labels: Labels, start: int, stop: int) -> Labels:
-    """Arrays travel in pieces; stored ones are read where they are compared."""
-    return labels[start:stop] if isinstance(labels, np.ndarray) else labels
-
-
-def _part(truth: Labels, labels: Labels, start: int, stop: int) -> Contingency:
-    return contingency(read_labels(truth, start, stop), read_labels(labels, start, stop))
-
-
-def read_labels(labels: Labels, start: int, stop: int) -> NDArray[np.int64]:
-    """Rows start..stop-1 of stored labels; of an array, all of it: it came as that piece."""
-    if isinstance(labels, StoredArray):
-        labels = read_rows(labels, start, stop, "the labels")
-    elif isinstance(labels, NpyColumn):
-        labels = labels.read(start, stop)
-    return labels.astype(np.int64)
-
-
 TruthLike: TypeAlias = Place | NDArray[Any] | None
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Labels against the truth, and the mixture against the one that rows were drawn from."""
+    """Scores of labels, and errors of the mixture where the true one is known."""
 
     scores: Scores
-    recovery: Recovery | None  # where the features store knows its mixture
+    recovery: Recovery | None  # if the features store has the mixture its rows were drawn from
 
 
 def evaluate_run(
@@ -104,57 +58,52 @@ def evaluate_run(
     storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> Evaluation:
-    """Score labels, of a run or as `predict` wrote them, against the truth: an array, labels at a
-    path or URL (.npy or Zarr), or by default those of the features that were labelled.
-    `storage_options` open URLs."""
-    opened = _open(path, truth, storage_options)
-    with Execution(listener) as execution:
-        table = contingency_pass(execution, opened.truth, opened.labels)
-    found = scores(table)
-    run, source = opened.run, opened.source
-    if run is None or truth is not None or source is None:
-        return Evaluation(found, None)
-    true_sigmas = read_true_sigmas(source)
-    if true_sigmas is None:
-        return Evaluation(found, None)
-    model = load_model(run.path)
-    errors = recovery(table, found, model.weights, model.sigmas, true_sigmas)
-    return Evaluation(found, errors)
+    """Score the labels of a run, or labels that `predict` wrote, against the truth.
+
+    The truth is an array, or labels at a path or URL (.npy or Zarr); by default the labels in the
+    features store. `storage_options` open URLs.
+    """
+    return prepare_evaluate(path, truth, storage_options).run(listener)
 
 
-def check_evaluate(
+def prepare_evaluate(
     path: Place, truth: TruthLike = None, storage_options: Options | None = None
-) -> None:
-    """Raise what `evaluate_run` would raise before it reads a label."""
-    _open(path, truth, storage_options)
-
-
-@dataclass(frozen=True)
-class _Opened:
-    run: RunDirectory | None  # None where only labels lie
-    source: Location | None  # the features that were labelled, where that is known
-    truth: Labels
-    labels: Labels
-
-
-def _open(path: Place, truth: TruthLike, storage_options: Options | None) -> _Opened:
-    place = locate(path, storage_options)
-    run = None if is_labels_store(place) else RunDirectory(place)
-    recorded = labelled_features(place) if run is None else _features_of(run)
+) -> EvaluateJob:
+    """Open the labels and the truth of `evaluate_run`; no label is read."""
+    location = locate(path, storage_options)
+    run = None if is_labels_store(location) else RunDirectory(location)
+    recorded = labelled_features(location) if run is None else run.result()["features"]["path"]
     source = None if recorded is None else locate(recorded, storage_options)
     if truth is not None and not isinstance(truth, np.ndarray):
         truth = locate(truth, storage_options)
-    labels = open_labels(place if run is None else run.labels, "the labels")
-    return _Opened(run, source, known_truth(truth, source), labels)
+    labels = open_labels(location if run is None else run.labels, "the labels")
+    drawn_from = source if run is not None and truth is None else None
+    return EvaluateJob(labels, open_given_truth(truth, source), location, drawn_from)
 
 
-def _features_of(run: RunDirectory) -> str | None:
-    path: str | None = run.result()["features"]["path"]
-    return path
+@dataclass(frozen=True)
+class EvaluateJob:
+    """An evaluation that has been checked and not begun."""
+
+    labels: Labels
+    truth: Labels
+    location: Location  # of the run or the labels store
+    drawn_from: Location | None  # features store of a run, if the truth is the store's own
+
+    def run(self, listener: Listener = warn) -> Evaluation:
+        with Execution(listener) as execution:
+            table = contingency_pass(execution, self.truth, self.labels)
+        scored = scores(table)
+        true_sigmas = None if self.drawn_from is None else read_true_sigmas(self.drawn_from)
+        if true_sigmas is None:
+            return Evaluation(scored, None)
+        model = load_model(self.location)
+        errors = recovery(table, scored, model.weights, model.sigmas, true_sigmas)
+        return Evaluation(scored, errors)
 
 
-def known_truth(truth: TruthLike, source: Location | None) -> Labels:
-    """The truth that was given, or else the one that the features at `source` come with."""
+def open_given_truth(truth: TruthLike, source: Location | None) -> Labels:
+    """Return the truth that was given, or else the labels of the features store at `source`."""
     if isinstance(truth, np.ndarray):
         check_labels_like(truth.shape, truth.dtype, "the truth")
         return truth
@@ -170,3 +119,41 @@ def known_truth(truth: TruthLike, source: Location | None) -> Labels:
     if not known:
         raise InputError(f"the features {source} hold no labels; {way_out}")
     return open_labels(source, "the truth")
+
+
+def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> Contingency:
+    """Count how often each true class coincides with each label."""
+    n_rows = labels.shape[0]
+    if truth.shape[0] != n_rows:
+        raise InputError(
+            f"the truth has {truth.shape[0]} rows and the labels have {n_rows}; "
+            "they must describe the same rows"
+        )
+    token = uuid4().hex
+    parts = []
+    for i, start in enumerate(range(0, n_rows, _BLOCK_ROWS)):
+        span = (start, min(start + _BLOCK_ROWS, n_rows))
+        arrays = (_slice(truth, *span), _slice(labels, *span))
+        name = (f"evaluate-{token}", i)
+        parts.append(dask.delayed(_part, pure=False)(*arrays, *span, dask_key_name=name))
+    with execution.phase("evaluate", len(parts), n_rows, 8 * n_rows):
+        table: Contingency = dask.compute(tree_reduce(parts, merge_contingency, "evaluate"))[0]
+    return table
+
+
+def _slice(labels: Labels, start: int, stop: int) -> Labels:
+    """Cut arrays into pieces to send; stored labels are read in the task."""
+    return labels[start:stop] if isinstance(labels, np.ndarray) else labels
+
+
+def _part(truth: Labels, labels: Labels, start: int, stop: int) -> Contingency:
+    return contingency(read_labels(truth, start, stop), read_labels(labels, start, stop))
+
+
+def read_labels(labels: Labels, start: int, stop: int) -> NDArray[np.int64]:
+    """Read rows start..stop-1 of stored labels; an array is that piece already."""
+    if isinstance(labels, StoredArray):
+        labels = read_rows(labels, start, stop, "the labels")
+    elif isinstance(labels, NpyColumn):
+        labels = labels.read(start, stop)
+    return labels.astype(np.int64)

@@ -1,4 +1,4 @@
-"""An index of the centers for FAISS, where it is installed."""
+"""Export labels and centers of a run in formats that other programs read."""
 
 from __future__ import annotations
 
@@ -31,59 +31,14 @@ from scrlm_dask.storage.outputs import (
 from scrlm_dask.storage.run_directory import RunDirectory, write_json
 
 
-def faiss_index(model: Model) -> bytes | None:
-    """A file's content, or None without FAISS or without centers.
-
-    The index maps rows as the model does before it looks for their nearest center: rows go in as
-    they are, and the numbers that come out are labels and squared distances of the model.
-    """
-    try:
-        faiss = import_module("faiss")
-    except ImportError:
-        return None
-    if model.n_clusters == 0:
-        return None
-    n_features = model.n_features
-    chain = faiss.IndexPreTransform(faiss.IndexFlatL2(n_features))
-    chain.prepend_transform(_transform(faiss, model.affine))
-    chain.add(model.centers.astype(np.float32))
-    content: bytes = faiss.serialize_index(chain).tobytes()
-    return content
-
-
-def _transform(faiss: Any, affine: AffineMap) -> Any:
-    n_features = affine.n_features
-    if affine.unit_length:
-        return faiss.NormalizationTransform(n_features, 2.0)
-    linear = faiss.LinearTransform(n_features, n_features, True)
-    faiss.copy_array_to_vector(np.diag(affine.scale).astype(np.float32).ravel(), linear.A)
-    faiss.copy_array_to_vector((-affine.shift * affine.scale).astype(np.float32), linear.b)
-    linear.is_trained = True
-    return linear
-
-
 @dataclass(frozen=True)
 class Export:
-    """What was written: names of files in the folder, and the rows of the table."""
+    """What an export wrote: names of files in the folder, and the rows of the table."""
 
     files: tuple[str, ...]
     n_rows: int
     n_clusters: int
     ids: bool
-
-
-def check_export(
-    run: Place,
-    out: Place,
-    overwrite: bool = False,
-    storage_options: Options | None = None,
-) -> None:
-    """Raise what `export` would raise before it writes."""
-    import_optional("pyarrow", "an export")
-    source, target = locate(run, storage_options), locate(out, storage_options)
-    RunDirectory(source).check_complete()
-    check_not_inside(target, source)
-    check_output_free(target, overwrite, EXPORT_KIND)
 
 
 def export(
@@ -95,20 +50,23 @@ def export(
     storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> Export:
-    """Write a run's labels and centers to the folder `out`, in forms that others read.
+    """Write a run's labels and centers to the folder `out`, in formats that other programs read.
 
-    The table has a line a row: its number, its id if the features have ids, label, distance and,
-    if they were stored, margin. Centers are in the units of the features, in a .npy and a .fbin
-    file. Where FAISS is installed, its index of the centers takes rows as they are.
+    The table has one line per row: its number, its id if the features have ids, label, distance
+    and, if stored, margin. Centers are in the units of the features, in a .npy and a .fbin file.
+    If FAISS is installed, its index of the centers takes rows as they are.
     """
     if table not in TABLE_FORMATS:
         raise InputError(
             f"the table format {table!r} is not known; use {' or '.join(TABLE_FORMATS)}"
         )
-    check_export(run, out, overwrite, storage_options)
+    import_optional("pyarrow", "an export")
     source, target = locate(run, storage_options), locate(out, storage_options)
-    store = open_label_table(RunDirectory(source), storage_options)
-    model = load_model(source)
+    directory = RunDirectory(source)
+    directory.check_complete()
+    check_not_inside(target, source)
+    check_output_free(target, overwrite, EXPORT_KIND)
+    store, model = open_label_table(directory, storage_options), load_model(source)
     if store.ids_note is not None:
         listener(Note(store.ids_note, warning=True))
     with ExitStack() as undo:
@@ -125,18 +83,18 @@ def export(
     return Export(tuple(files), store.n_rows, model.n_clusters, store.ids is not None)
 
 
-def _write_table(store: LabelTable, place: Location, table: TableFormat) -> None:
-    """Piece by piece: all rows together need not fit in memory."""
+def _write_table(store: LabelTable, location: Location, table: TableFormat) -> None:
+    """Write the table piece by piece: all rows together need not fit in memory."""
     writer: Any = None
-    with place.writing() as file:
+    with location.writing() as file:
         for piece in store.pieces():
-            rows = _arrow_table(piece)
-            writer = writer or _writer(file, rows.schema, table)
+            rows = _to_arrow(piece)
+            writer = writer or _open_writer(file, rows.schema, table)
             writer.write_table(rows)
         writer.close()
 
 
-def _writer(file: Any, schema: Any, table: TableFormat) -> Any:
+def _open_writer(file: Any, schema: Any, table: TableFormat) -> Any:
     if table == "csv":
         return import_optional("pyarrow.csv", "CSV").CSVWriter(file, schema)
     # a flipped byte in a page is noticed when it is read
@@ -144,7 +102,7 @@ def _writer(file: Any, schema: Any, table: TableFormat) -> Any:
     return parquet.ParquetWriter(file, schema, write_page_checksum=True)
 
 
-def _arrow_table(rows: LabelledRows) -> Any:
+def _to_arrow(rows: LabelledRows) -> Any:
     columns: dict[str, Any] = {"row": rows.numbers}
     if rows.ids is not None:
         ids = rows.ids
@@ -156,16 +114,47 @@ def _arrow_table(rows: LabelledRows) -> Any:
 
 
 def _write_centers(model: Model, target: Location) -> list[str]:
-    """The centers (k, p): as they are, as .fbin and, if FAISS is there, as an index."""
+    """Write the centers (k, p) as .npy, .fbin and, if FAISS is installed, as an index."""
     written = ["centers.npy", "centers.fbin"]
     with (target / written[0]).writing() as file:
         np.save(file, model.centers, allow_pickle=False)
     with (target / written[1]).writing() as file:
         file.write(np.array(model.centers.shape, "<u4").tobytes())
         file.write(model.centers.astype("<f4").tobytes())
-    index = faiss_index(model)
+    index = _build_faiss_index(model)
     if index is not None:
         written.append("centers.faiss")
         with (target / written[2]).writing() as file:
             file.write(index)
     return written
+
+
+def _build_faiss_index(model: Model) -> bytes | None:
+    """Return the index as the content of a file, or None without FAISS or without centers.
+
+    The index maps rows as the model does before it searches for their nearest center: it takes rows
+    as they are, and returns the labels and squared distances of the model.
+    """
+    try:
+        faiss = import_module("faiss")
+    except ImportError:
+        return None
+    if model.n_clusters == 0:
+        return None
+    n_features = model.n_features
+    chain = faiss.IndexPreTransform(faiss.IndexFlatL2(n_features))
+    chain.prepend_transform(_map_rows(faiss, model.affine))
+    chain.add(model.centers.astype(np.float32))
+    content: bytes = faiss.serialize_index(chain).tobytes()
+    return content
+
+
+def _map_rows(faiss: Any, affine: AffineMap) -> Any:
+    n_features = affine.n_features
+    if affine.unit_length:
+        return faiss.NormalizationTransform(n_features, 2.0)
+    linear = faiss.LinearTransform(n_features, n_features, True)
+    faiss.copy_array_to_vector(np.diag(affine.scale).astype(np.float32).ravel(), linear.A)
+    faiss.copy_array_to_vector((-affine.shift * affine.scale).astype(np.float32), linear.b)
+    linear.is_trained = True
+    return linear

@@ -1,40 +1,83 @@
-"""An ingest before it begins: what was asked for, what is there, and whether it is the same."""
+"""Write the rows of a table as a features store that can prove it is complete.
+
+The store records the request and which blocks are done, so that the same request resumes where the
+work was stopped. `ingest` and `embed` prepare a job; `IngestJob.run` does the work.
+"""
 
 from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scrlm_dask.choices import FeatureDtype, NanRows
+from scrlm_dask.engine.execution import Execution
+from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.base import Source, holds_texts, native
-from scrlm_dask.sources.registry import SourceOptions, is_column, open_source, open_values
-from scrlm_dask.sources.tables import PlainTable
+from scrlm_dask.events import Listener, Note, warn
+from scrlm_dask.kernels.randomness.sampling import Permutation
+from scrlm_dask.passes.copy_rows import (
+    check_finite_pass,
+    check_stored_pass,
+    collect_labels_pass,
+    ingest_pass,
+    shuffle_pass,
+)
+from scrlm_dask.sources.base import Source, holds_texts
+from scrlm_dask.sources.label_encoding import encode_labels
+from scrlm_dask.sources.registry import open_values
+from scrlm_dask.sources.tables import (
+    KeptTable,
+    PlainTable,
+    ShuffledTable,
+    ShuffleLayout,
+    Table,
+    ids_dtype,
+)
+from scrlm_dask.storage.arrays import add_array
 from scrlm_dask.storage.feature_store import (
+    DROPPED,
+    LABEL_NAMES,
+    SHUFFLE,
     STORED_DTYPES,
     TARGET_BLOCK_BYTES,
     block_rows_for,
+    create_features_store,
+    mark_complete,
+    read_dropped,
+    read_label_names,
     says_unfinished,
     unfinished_manifest,
 )
-from scrlm_dask.storage.locations import Location, Options, Place, locate
-from scrlm_dask.storage.manifest import Manifest, SourceFile
-from scrlm_dask.storage.outputs import check_not_inside
+from scrlm_dask.storage.locations import Location, Options, locate
+from scrlm_dask.storage.manifest import Manifest, SourceFile, describe_changes, missing_blocks
+from scrlm_dask.storage.outputs import (
+    FEATURES_KIND,
+    check_not_inside,
+    check_output_free,
+    clear_output,
+    discard,
+)
 
+# names of columns that are rarely meant to be features
+_NO_FEATURES = frozenset(
+    {"id", "ids", "index", "key", "label", "labels", "class", "target", "y", "cluster"}
+)
 _MOST_REREADS = 2
 _FEW_NAMED = 5
 
 
 @dataclass(frozen=True)
 class IngestConfig:
-    """What is made of the rows. Part of the store's manifest."""
+    """Settings of an ingest. They are part of the store's manifest."""
 
     labels: str | None = None  # a file, or a column of the source
     ids: str | None = None
@@ -47,15 +90,30 @@ class IngestConfig:
 
     def __post_init__(self) -> None:
         if self.dtype not in (None, *STORED_DTYPES):
-            raise InputError(
-                f"features cannot be stored as {self.dtype}; take {' or '.join(STORED_DTYPES)}"
-            )
+            known = " or ".join(STORED_DTYPES)
+            raise InputError(f"features cannot be stored as {self.dtype}; take {known}")
         if self.limit is not None and self.limit < 1:
             raise InputError(f"the limit is {self.limit} rows; a store needs at least 1")
         if self.nan not in ("error", "drop", "keep"):
             raise InputError(f"nan is {self.nan!r}; it is error, drop or keep")
         if self.chunk_bytes < 1:
             raise InputError(f"a chunk of {self.chunk_bytes} bytes holds nothing")
+
+
+@dataclass(frozen=True)
+class Ingest:
+    """What an ingest wrote."""
+
+    path: str
+    n_rows: int
+    n_features: int
+    dtype: str
+    n_blocks: int
+    kept_blocks: int  # of them, those that an earlier attempt had written
+    n_dropped: int
+    n_bytes: int
+    columns: tuple[str, ...] = ()  # names of the features' columns, if they have names
+    label_names: tuple[str, ...] | None = None  # the texts that labels 0, 1, ... stand for
 
 
 @dataclass(frozen=True)
@@ -66,46 +124,114 @@ class IngestJob:
     sources: tuple[Source, ...]
     manifest: Manifest  # with the rows of the source: fewer if some are dropped
     config: IngestConfig
-    url: Location
-    scanned: PlainTable | None = None  # rows that are not finite in it are left out of the store
-    attributes: dict[str, Any] = field(default_factory=dict)  # of the store, beside ingest's own
+    location: Location
+    overwrite: bool
+    unfinished: Manifest | None  # of the store at the output, if it is to be continued
+    checked: PlainTable | None = None  # rows that are not finite in it are dropped
+    attributes: dict[str, Any] = field(default_factory=dict)  # of the store, besides ingest's own
 
+    def run(self, listener: Listener = warn) -> Ingest:
+        """Begin the store or continue it, and write the missing blocks."""
+        for source in self.sources:
+            check_paths_visible(locate(source.files[0].path))
+        with ExitStack() as undo, Execution(listener) as execution:
+            for note in self._notes():
+                execution.tell(Note(note))
+            try:
+                result = self._ingest(execution, undo)
+            except BaseException as error:
+                if not self._spoils_the_store(error):
+                    undo.pop_all()
+                raise
+            undo.pop_all()
+        return result
 
-def open_job(
-    paths: Sequence[str | Path],
-    out: Place,
-    config: IngestConfig,
-    options: SourceOptions,
-    storage_options: Options | None,
-) -> IngestJob:
-    apart = [name for name in (config.labels, config.ids) if name is not None and is_column(name)]
-    features = open_source(paths, options, apart, storage_options)
-    labels, ids = open_beside(features, config.labels, config.ids, storage_options)
-    dtype = config.dtype or ("float16" if native(features.dtype) == np.float16 else "float32")
-    n_rows = min(features.n_rows, config.limit or features.n_rows)
-    shape = (n_rows, features.n_features)
-    block_rows = block_rows_for(shape, np.dtype(dtype), None, config.chunk_bytes)
-    sources = tuple(source for source in (features, labels, ids) if source is not None)
-    files = tuple(dict.fromkeys(file for source in sources for file in source.files))
-    url = locate(out, storage_options)
-    if url.is_remote and config.shuffle:
-        raise InputError(
-            f"the output {url} is a URL, and a shuffle needs a disk to sort rows on; shuffle into "
-            "a local store and ingest that one to the URL"
+    def _notes(self) -> list[str]:
+        """Return what the user should know, each once: columns may come from the same file."""
+        notes = [f"{source.what}: {note}" for source in self.sources for note in source.notes()]
+        for source in self.sources:
+            notes += _reread_notes(source, self.manifest.block_rows)
+        notes += _column_notes(self.table.features.columns)
+        return list(dict.fromkeys(notes))
+
+    def _spoils_the_store(self, error: BaseException) -> bool:
+        """Return whether the blocks written so far must not be continued.
+
+        Rows that are rejected would be rejected again. Rows of a damaged source may have been
+        written before the damage was detected; a remote store that was unreachable is still good.
+        """
+        return isinstance(error, InputError) or (
+            isinstance(error, StoreError) and not self.location.is_remote
         )
+
+    def _ingest(self, execution: Execution, undo: ExitStack) -> Ingest:
+        names = _label_names(execution, self)
+        job = self if names is None else _encode_labels(self, names)
+        dropped = _dropped_rows(execution, job)
+        if dropped is not None and len(dropped):
+            execution.tell(Note(_describe_dropped(len(dropped))))
+        table: Table = job.table if dropped is None else KeptTable(job.table, dropped)
+        manifest = replace(job.manifest, n_rows=table.n_rows)
+        if job.unfinished is None:
+            _create_store(job, manifest, dropped, names, undo)
+        else:
+            _check_same_rows(job, manifest, job.unfinished)
+        missing = missing_blocks(job.location)
+        kept = manifest.n_blocks - len(missing)
+        if job.unfinished is not None:
+            undo.callback(discard, job.location)
+            execution.tell(Note(f"going on: {kept} of {manifest.n_blocks} blocks are done"))
+        if missing:
+            _write_blocks(execution, job, manifest, table, missing)
+        check_stored_pass(job.sources)
+        if job.config.shuffle:
+            shutil.rmtree((job.location / SHUFFLE).url, ignore_errors=True)
+        mark_complete(job.location)
+        return Ingest(
+            path=job.location.url,
+            n_rows=manifest.n_rows,
+            n_features=manifest.n_features,
+            dtype=manifest.dtype,
+            n_blocks=manifest.n_blocks,
+            kept_blocks=kept,
+            n_dropped=0 if dropped is None else len(dropped),
+            n_bytes=_feature_bytes(manifest),
+            columns=job.table.features.columns,
+            label_names=names,
+        )
+
+
+def prepare_job(
+    table: PlainTable,
+    sources: tuple[Source, ...],
+    location: Location,
+    config: IngestConfig,
+    request: dict[str, Any],
+    overwrite: bool,
+    checked: PlainTable | None = None,
+    attributes: dict[str, Any] | None = None,
+) -> IngestJob:
+    """Check that the table can be written to the output, or that the output can be continued."""
+    files = source_files(sources)
     for file in files:
-        check_not_inside(url, file.path)
-    request = {"ingest": asdict(config), "source": asdict(options), "modified": modified(files)}
-    manifest = Manifest(n_rows, features.n_features, dtype, block_rows, files, _plain(request))
-    table = PlainTable(features, labels, ids, dtype, n_rows)
-    scanned = table if config.nan == "drop" else None
-    return IngestJob(table, sources, manifest, config, url, scanned)
+        check_not_inside(location, file.path)
+    shape = (table.n_rows, table.features.n_features)
+    block_rows = block_rows_for(shape, np.dtype(table.dtype), None, config.chunk_bytes)
+    manifest = Manifest(*shape, table.dtype, block_rows, files, request)
+    unfinished = None if overwrite else _find_unfinished(location, manifest)
+    if unfinished is None:
+        check_output_free(location, overwrite or _is_remnant(location), FEATURES_KIND)
+        _check_space(location, _feature_bytes(manifest), config.shuffle)
+    return IngestJob(
+        *(table, sources, manifest, config, location, overwrite, unfinished, checked),
+        attributes=attributes or {},
+    )
 
 
-def open_beside(
+def open_labels_and_ids(
     rows: Source, labels: str | None, ids: str | None, storage_options: Options | None
 ) -> tuple[Source | None, Source | None]:
-    """Labels and ids of the rows: a file each, or a column."""
+    """Open labels and ids of the rows: a file each, or a column."""
     truth, names = (
         open_values(given, name, rows, storage_options) if given else None
         for name, given in (("labels", labels), ("ids", ids))
@@ -118,99 +244,61 @@ def open_beside(
     return truth, names
 
 
-def _plain(request: dict[str, Any]) -> dict[str, Any]:
-    """As it comes back from JSON."""
-    source = request["source"]
-    lists = {name: list(source[name]) for name in ("columns", "exclude")}
-    return {**request, "source": {**source, **lists}}
+def source_files(sources: Sequence[Source]) -> tuple[SourceFile, ...]:
+    return tuple(dict.fromkeys(file for source in sources for file in source.files))
 
 
-def modified(files: Sequence[SourceFile]) -> str | None:
-    """When the newest of the files was written: their sizes alone would not tell new content."""
+def last_modified(files: Sequence[SourceFile]) -> str | None:
+    """Return when the newest file was written: equal sizes do not prove equal content."""
     times = [Path(file.path).stat().st_mtime for file in files if Path(file.path).exists()]
     return datetime.fromtimestamp(max(times), UTC).isoformat() if times else None
 
 
-def store_to_continue(job: IngestJob, overwrite: bool) -> Manifest | None:
-    """The unfinished store that lies at the output, if it is one of the same request."""
-    unfinished = None if overwrite else unfinished_manifest(job.url)
+def _find_unfinished(location: Location, wanted: Manifest) -> Manifest | None:
+    """Return the manifest of an unfinished store of the same request, if there is one."""
+    unfinished = unfinished_manifest(location)
     if unfinished is None:
         return None
-    differences = _differences(unfinished, job.manifest)
+    differences = describe_changes(unfinished, wanted)
     if not differences:
         return unfinished
     more = "; ..." if len(differences) > _FEW_NAMED else ""
     raise StoreError(
-        f"the output {job.url} is unfinished and was asked for differently: "
+        f"the output {location} is unfinished and was asked for differently: "
         f"{'; '.join(differences[:_FEW_NAMED])}{more}; ask for the same to go on, or --overwrite "
         "to begin anew"
     )
 
 
-def _differences(there: Manifest, wanted: Manifest) -> list[str]:
-    """What is asked for now and was not then, in words."""
-    old, new = _flat(there), _flat(wanted)
-    named = [
-        f"{name} was {old.get(name)} and is {new.get(name)}"
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
-    ]
-    before = {file.path: file.bytes for file in there.sources}
-    now = {file.path: file.bytes for file in wanted.sources}
-    named += [f"{path} was not there" for path in now if path not in before]
-    named += [f"{path} was there" for path in before if path not in now]
-    named += [
-        f"{path} had {before[path]} bytes and has {now[path]}"
-        for path in now
-        if path in before and before[path] != now[path]
-    ]
-    if not named and [f.path for f in there.sources] != [f.path for f in wanted.sources]:
-        named.append("the sources come in another order")
-    return named
+def _is_remnant(location: Location) -> bool:
+    """Return whether a store's writer was stopped before it wrote the manifest."""
+    return says_unfinished(location) and unfinished_manifest(location) is None
 
 
-def _flat(manifest: Manifest) -> dict[str, Any]:
-    content: dict[str, Any] = {
-        "features": manifest.n_features,
-        "stored dtype": manifest.dtype,
-        "rows of a block": manifest.block_rows,
-    }
-    for part, values in manifest.request.items():
-        if isinstance(values, dict):
-            content |= {f"{part} {name}": value for name, value in values.items()}
-        else:
-            content[part] = values
-    return content
-
-
-def is_remnant(url: Location) -> bool:
-    """A store whose writer was stopped before it had said what it should hold."""
-    return says_unfinished(url) and unfinished_manifest(url) is None
-
-
-def check_space(job: IngestJob) -> None:
+def _check_space(location: Location, n_bytes: int, shuffle: bool) -> None:
     """Refuse in the first second what could not be written in the last."""
-    if job.url.is_remote:
-        return  # an object store does not say what room it has
-    folder = next(parent for parent in Path(job.url.url).parents if parent.exists())
-    needed = job.manifest.n_rows * row_bytes(job.manifest) * (2 if job.config.shuffle else 1)
-    free = shutil.disk_usage(folder).free + _size_of(Path(job.url.url))
+    if location.is_remote:
+        return  # an object store does not report its free space
+    target = Path(location.url)
+    folder = next(parent for parent in target.parents if parent.exists())
+    needed = n_bytes * (2 if shuffle else 1)
+    replaced = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+    free = shutil.disk_usage(folder).free + replaced
     if needed > free:
         raise OSError(
             errno.ENOSPC,
-            f"the store takes {needed} bytes{' while it is shuffled' * job.config.shuffle} and "
+            f"the store takes {needed} bytes{' while it is shuffled' * shuffle} and "
             f"{free} are free",
-            job.url.url,
+            location.url,
         )
 
 
-def _size_of(replaced: Path) -> int:
-    """Bytes that are free again when what lies at the output has made way."""
-    return sum(file.stat().st_size for file in replaced.rglob("*") if file.is_file())
+def _feature_bytes(manifest: Manifest) -> int:
+    return manifest.n_rows * manifest.n_features * np.dtype(manifest.dtype).itemsize
 
 
-def reread_notes(source: Source, block_rows: int) -> list[str]:
-    """A unit that is larger than a block and cannot be streamed is decoded for each block."""
+def _reread_notes(source: Source, block_rows: int) -> list[str]:
+    """Warn of a unit that is larger than a block and must be decoded again for each block."""
     times = source.unit_rows / block_rows
     if source.streams or times < _MOST_REREADS:
         return []
@@ -220,5 +308,128 @@ def reread_notes(source: Source, block_rows: int) -> list[str]:
     ]
 
 
-def row_bytes(manifest: Manifest) -> int:
-    return manifest.n_features * np.dtype(manifest.dtype).itemsize
+def _column_notes(columns: tuple[str, ...]) -> Iterator[str]:
+    odd = [name for name in columns if name.lower() in _NO_FEATURES]
+    if odd:
+        named = " and ".join(repr(name) for name in odd)
+        count = "counts as a feature" if len(odd) == 1 else "count as features"
+        exclude = " ".join(f"--exclude {name}" for name in odd)
+        yield f"{named} {count}; if not meant so, say --labels or --ids, or leave out by {exclude}"
+
+
+def _label_names(execution: Execution, job: IngestJob) -> tuple[str, ...] | None:
+    """Return the names of labels that are texts: from the unfinished store, or by a pass."""
+    labels = job.table.labels
+    if labels is None or not holds_texts(labels):
+        return None
+    known = None if job.unfinished is None else read_label_names(job.location)
+    if known is not None:
+        return known
+    names = collect_labels_pass(execution, labels, job.table.n_rows, job.manifest.block_rows)
+    execution.tell(
+        Note(
+            f"the labels {labels.what} are texts: {len(names)} names, sorted, are numbered from 0 "
+            f"on and kept as {LABEL_NAMES!r} in the attributes of the store"
+        )
+    )
+    return names
+
+
+def _encode_labels(job: IngestJob, names: tuple[str, ...]) -> IngestJob:
+    assert job.table.labels is not None
+    return replace(job, table=replace(job.table, labels=encode_labels(job.table.labels, names)))
+
+
+def _describe_dropped(number: int) -> str:
+    return (
+        f"{number} row(s) with NaN are left out, and those after them move up: the array "
+        f"{DROPPED!r} of the store has their numbers in the source; ids go with their rows"
+    )
+
+
+def _dropped_rows(execution: Execution, job: IngestJob) -> NDArray[np.int64] | None:
+    """Return the rows to leave out: from the unfinished store, or by a pass over the source."""
+    checked, manifest = job.checked, job.manifest
+    if checked is None:
+        return None
+    known = None if job.unfinished is None else read_dropped(job.location)
+    if known is not None:
+        return known
+    dropped = check_finite_pass(
+        execution, checked, checked.features.n_features, manifest.dtype, manifest.block_rows
+    )
+    if len(dropped) == checked.n_rows:
+        raise InputError(
+            f"every row of {checked.features.what} holds NaN, infinity or a value too large for "
+            f"{manifest.dtype}; no row is left"
+        )
+    return dropped
+
+
+def _create_store(
+    job: IngestJob,
+    manifest: Manifest,
+    dropped: NDArray[np.int64] | None,
+    names: tuple[str, ...] | None,
+    undo: ExitStack,
+) -> None:
+    clear_output(job.location, job.overwrite or _is_remnant(job.location), FEATURES_KIND)
+    undo.callback(discard, job.location)
+    attributes = {**job.attributes, **({} if dropped is None else {DROPPED: len(dropped)})}
+    if names is not None:
+        attributes[LABEL_NAMES] = list(names)
+    create_features_store(
+        job.location,
+        manifest,
+        labels=job.table.labels is not None,
+        ids=ids_dtype(job.table.ids) if job.table.ids is not None else None,
+        attributes=attributes,
+    )
+    check_paths_visible(job.location)
+    if dropped is not None and len(dropped):
+        add_array(job.location / DROPPED, dropped)
+
+
+def _check_same_rows(job: IngestJob, manifest: Manifest, unfinished: Manifest) -> None:
+    if manifest.n_rows != unfinished.n_rows:
+        raise StoreError(
+            f"the output {job.location} was begun for {unfinished.n_rows} rows and now there "
+            f"are {manifest.n_rows}; the source has changed: --overwrite begins anew"
+        )
+
+
+def _write_blocks(
+    execution: Execution, job: IngestJob, manifest: Manifest, table: Table, missing: list[int]
+) -> None:
+    keep_nan = job.config.nan != "error"  # rows to drop are gone already
+    rows = manifest.block_rows
+    if job.config.shuffle:
+        folder = (job.location / SHUFFLE).url
+        ids = job.table.ids
+        layout = ShuffleLayout(
+            manifest.n_blocks,
+            manifest.n_features,
+            manifest.dtype,
+            labels=job.table.labels is not None,
+            ids=ids_dtype(ids) if ids is not None else None,
+        )
+        shuffle_pass(
+            execution,
+            table,
+            Permutation(table.n_rows, job.config.seed),
+            folder,
+            layout=layout,
+            block_rows=rows,
+            keep_nan=keep_nan,
+        )
+        table, keep_nan = ShuffledTable(folder, table.n_rows, rows, layout), True
+    ingest_pass(
+        execution,
+        table,
+        job.location,
+        n_features=manifest.n_features,
+        dtype=manifest.dtype,
+        block_rows=rows,
+        missing=missing,
+        keep_nan=keep_nan,
+    )

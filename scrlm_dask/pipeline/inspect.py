@@ -1,4 +1,4 @@
-"""Looking at a store: statistics in one read, or every block against its digest."""
+"""Describe a features store: its metadata, statistics of its rows, or damaged blocks."""
 
 from __future__ import annotations
 
@@ -41,20 +41,82 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.store_info import Description, describe_store
 
 _SAMPLE_ROWS = 1024
-
-
-_SAMPLE_BYTES = 64 * 2**20  # of rows with very many features fewer are sampled
-
-
+_SAMPLE_BYTES = 64 * 2**20  # fewer rows are sampled if they have very many features
 _SEED = 0
 
 
 @dataclass(frozen=True)
 class RowsReport:
-    """What the one read of a store found."""
+    """Statistics of all rows of a store."""
 
     statistics: Statistics
-    classes: Classes | None  # where the store has labels
+    classes: Classes | None  # if the store has labels
+
+
+def inspect_store(path: Place, *, storage_options: Options | None = None) -> Description:
+    """Describe a store, finished or not, without reading its rows."""
+    location = locate(path, storage_options)
+    check_ingested(location)
+    return describe_store(location)
+
+
+def inspect_rows(
+    path: Place,
+    *,
+    rho: float | None = None,
+    F: float = 2.5,
+    preprocess: Preprocess = "standardize",
+    block_rows: int | None = None,
+    storage_options: Options | None = None,
+    listener: Listener = warn,
+) -> RowsReport:
+    """Compute statistics of all rows in one read; rows that are not finite are only counted.
+
+    Spectrum and distances are those of the rows that `preprocess` maps, as a fit would; with a
+    `rho` distances are compared with the radius of its clusters.
+    """
+    if preprocess not in PREPROCESS_KINDS:
+        kinds = ", ".join(PREPROCESS_KINDS)
+        raise InputError(f"preprocess is {preprocess!r}; it must be one of {kinds}")
+    if rho is not None and not (rho > 0 and F > 0):
+        raise InputError(f"rho is {rho} and F is {F}; both must be positive")
+    location = locate(path, storage_options)
+    features = as_features(location, block_rows)
+    reach = None if rho is None else radius(rho, F, features.n_features)
+    with Execution(listener) as execution:
+        labels = _open_truth(execution, location, features.n_rows)
+        return statistics_pass(execution, features, labels, preprocess, reach)
+
+
+def verify_store(
+    path: Place, *, storage_options: Options | None = None, listener: Listener = warn
+) -> tuple[DamagedBlock, ...]:
+    """Read all blocks, check them against checksums and digests, and return the damaged ones."""
+    store = inspect_store(path, storage_options=storage_options)
+    manifest, stored = store.manifest, store.features
+    if manifest is not None:
+        block_rows = manifest.block_rows
+    else:
+        block_rows = block_rows_for(stored.shape, stored.dtype, stored.chunks[0])
+    with Execution(listener) as execution:
+        return check_digests_pass(
+            execution, store.location, stored, block_rows, manifest is not None
+        )
+
+
+def _open_truth(execution: Execution, location: Location, n_rows: int) -> StoredArray | None:
+    """Open the true labels, if any; other writers may call something else `labels`."""
+    if not has_truth(location):
+        return None
+    try:
+        labels = open_labels(location, "the array")
+        if labels.shape[0] == n_rows:
+            return labels
+        reason = f"there are {labels.shape[0]} for {n_rows} rows"
+    except InputError as error:
+        reason = str(error)
+    execution.tell(Note(f"labels are left out: {reason}"))
+    return None
 
 
 @dataclass(frozen=True)
@@ -70,7 +132,7 @@ def statistics_pass(
     preprocess: Preprocess,
     radius: float | None,
 ) -> RowsReport:
-    """One read of all rows. Only the result of all comes to the client: O(p)."""
+    """Read all rows once; only the final result, O(p), reaches the client."""
     p = features.n_features
     size = min(_SAMPLE_ROWS, features.n_rows, max(2, _SAMPLE_BYTES // (8 * p)))
     sampled = sample_rows(_SEED, Purpose.INSPECTED_ROWS, features.n_rows, size)
@@ -85,8 +147,8 @@ def statistics_pass(
         labels=labels,
         unit_length=preprocess == "l2",
     )
-    seen: RowsReport = task("statistics", _finish, part, preprocess, radius).compute()
-    return seen
+    report: RowsReport = task("statistics", _finish, part, preprocess, radius).compute()
+    return report
 
 
 def _statistics_part(
@@ -112,69 +174,3 @@ def _merge(a: _Part, b: _Part) -> _Part:
 def _finish(part: _Part, preprocess: Preprocess, radius: float | None) -> RowsReport:
     classes = None if part.labels is None else classes_among(part.labels)
     return RowsReport(finish_statistics(part.statistics, preprocess, radius), classes)
-
-
-def inspect_store(path: Place, *, storage_options: Options | None = None) -> Description:
-    """What can be said without reading rows; unfinished stores are described as well."""
-    location = locate(path, storage_options)
-    check_ingested(location)
-    return describe_store(location)
-
-
-def inspect_rows(
-    path: Place,
-    *,
-    rho: float | None = None,
-    F: float = 2.5,
-    preprocess: Preprocess = "standardize",
-    block_rows: int | None = None,
-    storage_options: Options | None = None,
-    listener: Listener = warn,
-) -> RowsReport:
-    """Statistics of all rows, in one read. Rows that are not finite are counted and left out.
-
-    Spectrum and distances are those of the model's space, into which `preprocess` leads; with a
-    `rho` they are compared with the radius of its clusters.
-    """
-    if preprocess not in PREPROCESS_KINDS:
-        kinds = ", ".join(PREPROCESS_KINDS)
-        raise InputError(f"preprocess is {preprocess!r}; it must be one of {kinds}")
-    if rho is not None and not (rho > 0 and F > 0):
-        raise InputError(f"rho is {rho} and F is {F}; both must be positive")
-    path = locate(path, storage_options)
-    features = as_features(path, block_rows)
-    reach = None if rho is None else radius(rho, F, features.n_features)
-    with Execution(listener) as execution:
-        labels = _labels(execution, path, features.n_rows)
-        return statistics_pass(execution, features, labels, preprocess, reach)
-
-
-def _labels(execution: Execution, path: Location, n_rows: int) -> StoredArray | None:
-    """The truth, if the store has it; others may call something else `labels`."""
-    if not has_truth(path):
-        return None
-    try:
-        labels = open_labels(path, "the array")
-        if labels.shape[0] == n_rows:
-            return labels
-        reason = f"there are {labels.shape[0]} for {n_rows} rows"
-    except InputError as error:
-        reason = str(error)
-    execution.tell(Note(f"labels are left out: {reason}"))
-    return None
-
-
-def verify_store(
-    path: Place, *, storage_options: Options | None = None, listener: Listener = warn
-) -> tuple[DamagedBlock, ...]:
-    """Read everything again and compare it with checksums and digests: all damaged blocks."""
-    store = inspect_store(path, storage_options=storage_options)
-    if store.manifest is not None:
-        block_rows = store.manifest.block_rows
-    else:
-        stored = store.features
-        block_rows = block_rows_for(stored.shape, stored.dtype, stored.chunks[0])
-    with Execution(listener) as execution:
-        return check_digests_pass(
-            execution, store.location, store.features, block_rows, store.manifest is not None
-        )

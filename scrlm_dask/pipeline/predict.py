@@ -1,4 +1,4 @@
-"""Labels for rows, from a model."""
+"""Label rows with a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.engine.execution import Execution, persist, task
-from scrlm_dask.engine.features import FeaturesLike, as_features
+from scrlm_dask.engine.features import Features, FeaturesLike, as_features
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, warn
@@ -41,23 +41,6 @@ class Prediction:
     counts: NDArray[np.int64]  # (k,)
 
 
-def check_predict(
-    model: Model | Place,
-    source: FeaturesLike,
-    out: Place,
-    overwrite: bool = False,
-    block_rows: int | None = None,
-    storage_options: Options | None = None,
-) -> None:
-    """Raise what `predict` would raise before it reads a row."""
-    features = as_features(source, block_rows, storage_options)
-    fitted = model if isinstance(model, Model) else load_model(model, storage_options)
-    check_width(fitted, features.n_features, features.what)
-    target = locate(out, storage_options)
-    check_not_inside(target, features.path)
-    check_output_free(target, overwrite, LABELS_KIND)
-
-
 def predict(
     model: Model | Place,
     source: FeaturesLike,
@@ -70,45 +53,85 @@ def predict(
     storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> Prediction:
-    """Label rows with a model, or with the one in a run directory, which the workers then load.
+    """Label rows with a model, or with the model in a run directory, which the workers then load.
 
-    Without `margins` what goes to `out` has no margins, and no distances of outliers: faster.
-    `storage_options` open URLs, of the run, of features and of `out`.
+    Without `margins` the labels store `out` has no margins and no distances of outliers, which is
+    faster. `storage_options` open the URLs of the run, the features and `out`.
     """
-    if not isinstance(model, Model):
-        model = locate(model, storage_options)
-    fitted = model if isinstance(model, Model) else load_model(model)
+    job = prepare_predict(
+        *(model, source, out, overwrite, margins, collect_labels, block_rows, storage_options)
+    )
+    return job.run(listener)
+
+
+def prepare_predict(
+    model: Model | Place,
+    source: FeaturesLike,
+    out: Place | None = None,
+    overwrite: bool = False,
+    margins: bool = True,
+    collect_labels: bool = False,
+    block_rows: int | None = None,
+    storage_options: Options | None = None,
+) -> PredictJob:
+    """Open the model and the features of `predict`, and check its output; no row is read."""
     features = as_features(source, block_rows, storage_options)
+    given = model if isinstance(model, Model) else locate(model, storage_options)
+    fitted = given if isinstance(given, Model) else load_model(given)
     check_width(fitted, features.n_features, features.what)
-    with ExitStack() as undo, Execution(listener) as execution:
-        labels_url = None
-        if out is not None:
-            labels_url = locate(out, storage_options)
-            check_not_inside(labels_url, features.path)
-            clear_output(labels_url, overwrite, LABELS_KIND)
-            undo.callback(discard, labels_url)
-            create_labels_store(
-                labels_url, features.n_rows, features.block_rows, margins, features.path
+    labels_at = None if out is None else locate(out, storage_options)
+    if labels_at is not None:
+        check_not_inside(labels_at, features.path)
+        check_output_free(labels_at, overwrite, LABELS_KIND)
+    sq_radius = fitted.sq_radius
+    return PredictJob(given, sq_radius, features, labels_at, overwrite, margins, collect_labels)
+
+
+@dataclass(frozen=True)
+class PredictJob:
+    """A prediction that has been checked and not begun."""
+
+    model: Model | Location
+    sq_radius: float
+    features: Features
+    labels_at: Location | None  # labels store to write
+    overwrite: bool
+    margins: bool
+    collect_labels: bool
+
+    def run(self, listener: Listener = warn) -> Prediction:
+        features = self.features
+        if features.path is not None:  # it may have been opened before there were workers
+            check_paths_visible(locate(features.path))
+        with ExitStack() as undo, Execution(listener) as execution:
+            if self.labels_at is not None:
+                self._create_labels(self.labels_at, undo)
+            labelled = label_pass(
+                execution,
+                features,
+                persist(center_points(self.model)),
+                self.sq_radius,
+                labels_url=self.labels_at,
+                margins=self.margins,
+                collect=self.collect_labels,
             )
-            check_paths_visible(labels_url)
-        found = label_pass(
-            execution,
-            features,
-            persist(center_points(model)),
-            fitted.sq_radius,
-            labels_url=labels_url,
-            margins=margins,
-            collect=collect_labels,
-        )
-        if labels_url is not None:
-            mark_complete(labels_url)
-        undo.pop_all()
-    labels = np.concatenate(found.labels) if collect_labels else None
-    return Prediction(labels, found.n_rows, found.n_rows - int(found.counts.sum()), found.counts)
+            if self.labels_at is not None:
+                mark_complete(self.labels_at)
+            undo.pop_all()
+        labels = np.concatenate(labelled.labels) if self.collect_labels else None
+        n_rows, counts = labelled.n_rows, labelled.counts
+        return Prediction(labels, n_rows, n_rows - int(counts.sum()), counts)
+
+    def _create_labels(self, at: Location, undo: ExitStack) -> None:
+        features = self.features
+        clear_output(at, self.overwrite, LABELS_KIND)
+        undo.callback(discard, at)
+        create_labels_store(at, features.n_rows, features.block_rows, self.margins, features.path)
+        check_paths_visible(at)
 
 
 def center_points(model: Model | Place) -> Delayed:
-    """A task that gives the model's centers, read by the worker where the model has a path."""
+    """Return a task that prepares the model's centers; the worker loads a model that has a path."""
     if not isinstance(model, Model):
         return task("centers", _load_points, locate(model))
     return task("centers", prepare_centers, model.centers, model.affine)

@@ -1,4 +1,4 @@
-"""Features written as a store of ours, each block by the worker that has it."""
+"""Open features stores as Dask arrays, and write Dask arrays as features stores."""
 
 from __future__ import annotations
 
@@ -37,77 +37,13 @@ from scrlm_dask.storage.outputs import (
 _INT32 = np.iinfo(np.int32)
 
 
-def write_pass(
-    execution: Execution,
-    features: Features,
-    labels: da.Array | NDArray[Any] | None,
-    url: Location,
-    dtype: str,
-) -> int:
-    """Write all rows, and their labels if given, to the store at `url`; returns how many."""
-    columns: Columns = {}
-    if labels is not None:
-        in_memory = isinstance(labels, np.ndarray)
-        lazy: da.Array = scatter_rows(labels, features.block_rows) if in_memory else labels
-        columns = {"labels": lazy[:, None].rechunk((features.array.chunks[0], (1,)))}
-    written: int = execution.map_reduce(
-        "write",
-        features,
-        _write_part,
-        int.__add__,
-        columns=columns,
-        url=url,
-        dtype=dtype,
-        what=features.what,
-    )
-    return written
-
-
-def _write_part(
-    block: NDArray[Any],
-    start: int,
-    url: Location,
-    dtype: str,
-    what: str,
-    labels: NDArray[Any] | None = None,
-) -> int:
-    truth = None if labels is None else _as_int32(labels, start)
-    write_features_block(url, start, _narrowed(block, np.dtype(dtype), start, what), truth)
-    return len(block)
-
-
-def _narrowed(block: NDArray[Any], dtype: np.dtype[Any], start: int, what: str) -> NDArray[Any]:
-    """The block in the type of its store; a number that would become infinite is refused."""
-    with np.errstate(over="ignore"):
-        narrow = block.astype(dtype, copy=False)
-    lost = np.isinf(narrow) & ~np.isinf(block)
-    if lost.any():
-        row, column = np.argwhere(lost)[0]
-        raise InputError(
-            f"row {start + row} of {what} holds {block[row, column]:g} (feature {column}), which "
-            f"is too large for {dtype}; scale the features or write a wider type"
-        )
-    return narrow
-
-
-def _as_int32(labels: NDArray[Any], start: int) -> NDArray[np.int32]:
-    beyond = (labels < _INT32.min) | (labels > _INT32.max)
-    if beyond.any():
-        row = int(np.argmax(beyond))
-        raise InputError(
-            f"the label of row {start + row} is {labels[row]}; labels are 32-bit integers: number "
-            "the classes from 0 on"
-        )
-    return labels.astype(np.int32)
-
-
 def open_features(
     path: Place, *, block_rows: int | None = None, storage_options: Options | None = None
 ) -> da.Array:
-    """The features store at a path or URL as a lazy Dask array (rows, p).
+    """Return the features store at a path or URL as a lazy Dask array (rows, p).
 
-    Whoever computes a block opens the path there. A worker that does not have it raises
-    `StoreError`; with `da.from_zarr` it would read zeros.
+    A worker that does not see the path raises `StoreError`; with `da.from_zarr` it would read
+    zeros.
     """
     return as_features(path, block_rows, storage_options).array
 
@@ -123,11 +59,12 @@ def write_features(
     storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> str:
-    """Write a Dask array of floats (or whatever else holds features) as a features store.
+    """Write a Dask array of floats, or other features, as a features store; return its URL.
 
-    The workers write whole chunks of `chunk_bytes`, in float16 if the source is or `dtype` says so
-    and in float32 otherwise. `labels`, one integer a row with -1 for outliers, are the truth.
-    Nothing is left if it fails, and what is replaced stays until the new store is finished.
+    The workers write whole chunks of `chunk_bytes`, by default in float16 if the source is float16
+    and in float32 otherwise. `labels`, one integer per row with -1 for outliers, are the truth.
+    A failed write leaves no output, and a store that is replaced stays until the new one is
+    finished.
     """
     whole = as_features(source, None, storage_options)
     shape = (whole.n_rows, whole.n_features)
@@ -137,9 +74,9 @@ def write_features(
     if labels is not None:
         _check_labels(labels, whole.n_rows)
     block_rows = block_rows_for(shape, np.dtype(dtype), None, chunk_bytes)
-    url = locate(path, storage_options)
-    check_output_free(url, overwrite, FEATURES_KIND)
-    staged = staging(url)
+    location = locate(path, storage_options)
+    check_output_free(location, overwrite, FEATURES_KIND)
+    staged = staging(location)
     clear_output(staged, True, FEATURES_KIND)
     manifest = Manifest(*shape, dtype, block_rows, (), {"source": whole.what})
     with ExitStack() as undo, Execution(listener) as execution:
@@ -150,8 +87,8 @@ def write_features(
         write_pass(execution, blocks, labels, staged, dtype)
         mark_complete(staged)
         undo.pop_all()
-    move_into_place(staged, url)
-    return url.url
+    move_into_place(staged, location)
+    return location.url
 
 
 def _check_labels(labels: da.Array | NDArray[Any], n_rows: int) -> None:
@@ -160,3 +97,67 @@ def _check_labels(labels: da.Array | NDArray[Any], n_rows: int) -> None:
         raise InputError(
             f"there are {labels.shape[0]} labels and {n_rows} rows; give one label a row"
         )
+
+
+def write_pass(
+    execution: Execution,
+    features: Features,
+    labels: da.Array | NDArray[Any] | None,
+    location: Location,
+    dtype: str,
+) -> int:
+    """Write all rows, and their labels if given, to the store; return how many."""
+    columns: Columns = {}
+    if labels is not None:
+        in_memory = isinstance(labels, np.ndarray)
+        lazy: da.Array = scatter_rows(labels, features.block_rows) if in_memory else labels
+        columns = {"labels": lazy[:, None].rechunk((features.array.chunks[0], (1,)))}
+    written: int = execution.map_reduce(
+        "write",
+        features,
+        _write_part,
+        int.__add__,
+        columns=columns,
+        location=location,
+        dtype=dtype,
+        what=features.what,
+    )
+    return written
+
+
+def _write_part(
+    block: NDArray[Any],
+    start: int,
+    location: Location,
+    dtype: str,
+    what: str,
+    labels: NDArray[Any] | None = None,
+) -> int:
+    truth = None if labels is None else _to_int32(labels, start)
+    write_features_block(location, start, _narrow(block, np.dtype(dtype), start, what), truth)
+    return len(block)
+
+
+def _narrow(block: NDArray[Any], dtype: np.dtype[Any], start: int, what: str) -> NDArray[Any]:
+    """Convert the block to the type of its store; reject numbers that would become infinite."""
+    with np.errstate(over="ignore"):
+        narrow = block.astype(dtype, copy=False)
+    lost = np.isinf(narrow) & ~np.isinf(block)
+    if lost.any():
+        row, column = np.argwhere(lost)[0]
+        raise InputError(
+            f"row {start + row} of {what} holds {block[row, column]:g} (feature {column}), which "
+            f"is too large for {dtype}; scale the features or write a wider type"
+        )
+    return narrow
+
+
+def _to_int32(labels: NDArray[Any], start: int) -> NDArray[np.int32]:
+    beyond = (labels < _INT32.min) | (labels > _INT32.max)
+    if beyond.any():
+        row = int(np.argmax(beyond))
+        raise InputError(
+            f"the label of row {start + row} is {labels[row]}; labels are 32-bit integers: number "
+            "the classes from 0 on"
+        )
+    return labels.astype(np.int32)

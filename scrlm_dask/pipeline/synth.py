@@ -1,9 +1,9 @@
-"""Drawing the paper's mixture into a features store, each block by a worker."""
+"""Draw the paper's mixture into a features store; workers draw the blocks."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -35,39 +35,6 @@ from scrlm_dask.storage.manifest import Manifest
 from scrlm_dask.storage.outputs import FEATURES_KIND, check_output_free, clear_output, discard
 
 
-def synth_pass(
-    execution: Execution, spec: MixtureSpec, url: Location, n_rows: int, block_rows: int
-) -> int:
-    """Write all rows of the sample to the store at `url`; returns how many were written."""
-    written: int = execution.map_reduce(
-        "synth",
-        placeholder_blocks((n_rows, spec.n_features), np.dtype(np.float32), block_rows),
-        _synth_part,
-        int.__add__,
-        spec=spec,
-        mixture=task("mixture", true_mixture, spec),
-        url=url,
-    )
-    return written
-
-
-def _synth_part(
-    block: NDArray[Any], start: int, spec: MixtureSpec, mixture: TrueMixture, url: Location
-) -> int:
-    drawn = synth_block(spec, mixture, start, start + len(block))
-    write_features_block(url, start, drawn.features, drawn.labels)
-    return len(drawn.labels)
-
-
-def check_synth(
-    path: Place, n_rows: int, overwrite: bool = False, storage_options: Options | None = None
-) -> None:
-    """Raise what `synth` would raise before it draws a row."""
-    if n_rows < 1:
-        raise InputError(f"{n_rows} rows cannot be drawn; ask for at least 1")
-    check_output_free(locate(path, storage_options), overwrite, FEATURES_KIND)
-
-
 def synth(
     path: Place,
     n_rows: int,
@@ -78,24 +45,78 @@ def synth(
     storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> str:
-    """Write a sample of the paper's mixture, with its truth, as a features store; returns where."""
-    url = locate(path, storage_options)
-    check_synth(url, n_rows, overwrite)
-    clear_output(url, overwrite, FEATURES_KIND)
-    # whole strata: none is drawn twice
+    """Write a sample of the paper's mixture and its truth as a features store; return its URL."""
+    job = prepare_synth(path, n_rows, spec, chunk_bytes, overwrite, storage_options)
+    return job.run(listener)
+
+
+def prepare_synth(
+    path: Place,
+    n_rows: int,
+    spec: MixtureSpec,
+    chunk_bytes: int = TARGET_BLOCK_BYTES,
+    overwrite: bool = False,
+    storage_options: Options | None = None,
+) -> SynthJob:
+    """Check what is known of a `synth` before a row is drawn."""
+    if n_rows < 1:
+        raise InputError(f"{n_rows} rows cannot be drawn; ask for at least 1")
+    location = locate(path, storage_options)
+    check_output_free(location, overwrite, FEATURES_KIND)
     shape = (n_rows, spec.n_features)
     fitting = block_rows_for(shape, np.dtype(np.float32), None, chunk_bytes)
+    # whole strata: none is drawn twice
     block_rows = min(n_rows, -(-fitting // STRATUM_ROWS) * STRATUM_ROWS)
-    with ExitStack() as undo, Execution(listener) as execution:
-        undo.callback(discard, url)
+    return SynthJob(location, n_rows, spec, block_rows, overwrite)
+
+
+@dataclass(frozen=True)
+class SynthJob:
+    """A sample that has been checked and not drawn."""
+
+    location: Location
+    n_rows: int
+    spec: MixtureSpec
+    block_rows: int
+    overwrite: bool
+
+    def run(self, listener: Listener = warn) -> str:
+        location, spec, n_rows = self.location, self.spec, self.n_rows
         request = {"mixture": asdict(spec)}
-        manifest = Manifest(n_rows, spec.n_features, "float32", block_rows, (), request)
-        create_features_store(url, manifest, labels=True, attributes=request)
-        check_paths_visible(url)
-        synth_pass(execution, spec, url, n_rows, block_rows)
-        truth = true_mixture(spec)
-        for name in ("weights", "means", "sigmas"):
-            add_array(url / f"{TRUE}{name}", getattr(truth, name))
-        mark_complete(url)
-        undo.pop_all()
-    return url.url
+        manifest = Manifest(n_rows, spec.n_features, "float32", self.block_rows, (), request)
+        clear_output(location, self.overwrite, FEATURES_KIND)
+        with ExitStack() as undo, Execution(listener) as execution:
+            undo.callback(discard, location)
+            create_features_store(location, manifest, labels=True, attributes=request)
+            check_paths_visible(location)
+            synth_pass(execution, spec, location, n_rows, self.block_rows)
+            truth = true_mixture(spec)
+            for name in ("weights", "means", "sigmas"):
+                add_array(location / f"{TRUE}{name}", getattr(truth, name))
+            mark_complete(location)
+            undo.pop_all()
+        return location.url
+
+
+def synth_pass(
+    execution: Execution, spec: MixtureSpec, location: Location, n_rows: int, block_rows: int
+) -> int:
+    """Write all rows of the sample to the store at `location`; return how many were written."""
+    written: int = execution.map_reduce(
+        "synth",
+        placeholder_blocks((n_rows, spec.n_features), np.dtype(np.float32), block_rows),
+        _synth_part,
+        int.__add__,
+        spec=spec,
+        mixture=task("mixture", true_mixture, spec),
+        location=location,
+    )
+    return written
+
+
+def _synth_part(
+    block: NDArray[Any], start: int, spec: MixtureSpec, mixture: TrueMixture, location: Location
+) -> int:
+    drawn = synth_block(spec, mixture, start, start + len(block))
+    write_features_block(location, start, drawn.features, drawn.labels)
+    return len(drawn.labels)

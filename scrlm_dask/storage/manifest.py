@@ -167,3 +167,39 @@ def _text_bytes(array: NDArray[Any]) -> bytes:
 def _bytes_of(array: NDArray[Any]) -> Any:
     """The array's memory: no copy is made of the block."""
     return array.reshape(-1).view(np.uint8)
+
+
+def describe_changes(before: Manifest, now: Manifest) -> list[str]:
+    """Describe how the request and the sources of `now` differ from those of `before`."""
+    old, new = _flatten(before), _flatten(now)
+    named = [
+        f"{name} was {old.get(name)} and is {new.get(name)}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+    old_files = {file.path: file.bytes for file in before.sources}
+    files = {file.path: file.bytes for file in now.sources}
+    named += [f"{path} was not there" for path in files if path not in old_files]
+    named += [f"{path} was there" for path in old_files if path not in files]
+    named += [
+        f"{path} had {old_files[path]} bytes and has {n_bytes}"
+        for path, n_bytes in files.items()
+        if old_files.get(path, n_bytes) != n_bytes
+    ]
+    if not named and list(old_files) != list(files):
+        named.append("the sources come in another order")
+    return named
+
+
+def _flatten(manifest: Manifest) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "features": manifest.n_features,
+        "stored dtype": manifest.dtype,
+        "rows of a block": manifest.block_rows,
+    }
+    for part, values in manifest.request.items():
+        if isinstance(values, dict):
+            content |= {f"{part} {name}": value for name, value in values.items()}
+        else:
+            content[part] = values
+    return content

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scrlm_dask.clusters.kubernetes import manifest, start
+from scrlm_dask.clusters.kubernetes import manifest, start_kubernetes
 from scrlm_dask.clusters.options import ClusterOptions
 from scrlm_dask.errors import InputError
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Note
-from scrlm_dask.pipeline.ingest import check_ingest, ingest
+from scrlm_dask.pipeline.ingest import ingest, prepare_ingest
 from scrlm_dask.pipeline.ingest_job import IngestConfig
 from scrlm_dask.sources.registry import SourceOptions
 from scrlm_dask.storage.arrays import read_rows
@@ -476,7 +476,7 @@ class TestGoingOn:
     ) -> None:
         self.begin(tmp_path)
         asked = IngestConfig(**{"chunk_bytes": 10 * ROW_BYTES, **config})
-        for refuse in (check_ingest, ingest):
+        for refuse in (prepare_ingest, ingest):
             with pytest.raises(StoreError) as caught:
                 refuse([tmp_path / "x.npy"], tmp_path / "out", asked)
             for word in [str(tmp_path / "out"), "--overwrite", *words]:
@@ -505,7 +505,7 @@ class TestGoingOn:
                 path = Path(shutil.copy2(path, tmp_path / "y.npy"))
                 words = [f"{path} was not there", f"{tmp_path / 'x.npy'} was there"]
         with pytest.raises(StoreError) as caught:
-            check_ingest([path], tmp_path / "out", IngestConfig(chunk_bytes=10 * ROW_BYTES))
+            prepare_ingest([path], tmp_path / "out", IngestConfig(chunk_bytes=10 * ROW_BYTES))
         for word in words:
             assert word in str(caught.value)
 
@@ -537,7 +537,7 @@ class TestGoingOn:
         np.save(tmp_path / "x.npy", drawn(20))
         attributes = {"scrlm": "features", "complete": False}
         zarr.create_group(tmp_path / "out", attributes=attributes)
-        check_ingest([tmp_path / "x.npy"], tmp_path / "out", IngestConfig())
+        prepare_ingest([tmp_path / "x.npy"], tmp_path / "out", IngestConfig())
         ingest([tmp_path / "x.npy"], tmp_path / "out", IngestConfig(), listener=ignore)
         assert open_features_store(tmp_path / "out").shape == (20, P)
 
