@@ -201,10 +201,7 @@ def test_inside_the_command_line_imports_are_relative() -> None:
     # the folder cli/ is installed as scrlm_cli: neither name holds in both places
     assert offences(sources(CLI), "cli", "scrlm_cli") == []
     relative = [
-        name
-        for path in sources(CLI)
-        for _, name in read_imports(path)
-        if name.startswith(".")
+        name for path in sources(CLI) for _, name in read_imports(path) if name.startswith(".")
     ]
     assert relative
 

@@ -170,7 +170,8 @@ class _Place:
 
     def point(self, results: Mapping[Any, Result]) -> Point:
         tally = self.tally(results)
-        success = tally and self.cell and is_success(tally, self.cell.runs)
+        cell = self.cell
+        success = None if cell is None or tally is None else is_success(tally, cell.runs)
         return Point(self.x, self.y, success, self.inside, self.promised)
 
 
