@@ -29,7 +29,7 @@ from scrlm_dask.engine.threads import peak_memory
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.paper import baselines as peers
-from scrlm_dask.paper.baselines import available_methods
+from scrlm_dask.paper.baselines import find_missing_requirement
 from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.storage.label_store import open_labels
 
@@ -176,7 +176,7 @@ _RIVALS = {  # how the package calls those that may be missing
 
 
 def _in_a_process(method: str, place: Path, task: Task, timeout: int) -> dict[str, Any] | str:
-    missing = available_methods(_RIVALS[method]) if method in _RIVALS else None
+    missing = find_missing_requirement(_RIVALS[method]) if method in _RIVALS else None
     if missing is not None:
         return missing
     words = [word for name, value in asdict(task).items() for word in (f"--{name}", str(value))]

@@ -9,7 +9,7 @@ import click
 from .commands.clustering import fit, kmeans, predict
 from .commands.data import embed, ingest, inspect, synth
 from .commands.demo import demo
-from .commands.research import compare, experiment, theory
+from .commands.research import compare, experiment_alias, paper, theory_alias
 from .commands.results import cut, evaluate, export, report, verify
 from .commands.tuning import plan, rho
 
@@ -26,6 +26,7 @@ def main() -> None:
 
 
 _WORK = (demo, synth, ingest, embed, inspect, rho, plan, fit, kmeans, predict)
-_RESULTS = (cut, evaluate, compare, verify, report, export, theory, experiment)
-for command in (*_WORK, *_RESULTS):
+_RESULTS = (cut, evaluate, compare, verify, report, export, paper)
+_DEPRECATED = (theory_alias, experiment_alias)
+for command in (*_WORK, *_RESULTS, *_DEPRECATED):
     main.add_command(command)

@@ -44,7 +44,8 @@ SMALL = {
     ("kmeans", "--clusters"): "10",
     ("cut", "--clusters"): "3",
 }
-ELSEWHERE = {"experiment"}  # takes long even so, and is run by the notebook on the paper
+# take long even so, and are run by the notebook on the paper
+ELSEWHERE = {"bounds", "bandwidth", "methods", "images"}
 CLUSTER = {"--nworkers", "--scheduler", "--scheduler-file", "--cluster"}
 
 
@@ -105,9 +106,17 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def command_in(words: list[str]) -> tuple[click.Command, list[str]]:
+    """Return the command, of a group the one in the group, and its own arguments."""
+    command, *rest = main.commands[words[0]], *words[1:]
+    if isinstance(command, click.Group):
+        command, *rest = command.commands[rest[0]], *rest[1:]
+    return command, rest
+
+
 def small(arguments: list[str]) -> list[str]:
     """The same command on few rows, in the threads of this process unless it says where."""
-    command = main.commands[arguments[0]]
+    command, _ = command_in(arguments)
     before = zip(["", *arguments], arguments, strict=False)
     shrunk = [SMALL.get((arguments[0], option), value) for option, value in before]
     local = any("--nworkers" in parameter.opts for parameter in command.params)
@@ -138,7 +147,7 @@ def test_blocks_run(
                 exec(compile(block.text, where, "exec"), names)
             elif block.kind == "sh":
                 for arguments in commands_in(block):
-                    if arguments[0] not in ELSEWHERE:
+                    if command_in(arguments)[0].name not in ELSEWHERE:
                         run_command(arguments, where)
 
 
@@ -147,9 +156,10 @@ def test_commands_have_these_options(page: Path) -> None:
     for block in blocks_of(page):
         if block.kind != "sh":
             continue
-        for name, *arguments in commands_in(block):
+        for words in commands_in(block):
+            command, arguments = command_in(words)
             try:
-                with main.commands[name].make_context(name, arguments, **main.context_settings):
+                with command.make_context(words[0], arguments, **main.context_settings):
                     pass
             except click.UsageError as error:
                 pytest.fail(f"{name_of(page)}:{block.line}: {error.format_message()}")

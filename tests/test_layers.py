@@ -160,7 +160,7 @@ def test_libraries_of_formats_are_imported_when_they_are_needed() -> None:
     assert offences(sources(PACKAGE, CLI), "dask_jobqueue", "dask_kubernetes", "asyncssh") == []
 
 
-def test_rivals_of_other_packages_are_imported_in_one_file() -> None:
+def test_baselines_of_other_packages_are_imported_in_one_file() -> None:
     others = [path for path in sources(PACKAGE, CLI) if path.name != "baselines.py"]
     assert offences(others, "faiss", "dask_ml", "superkmeans") == []
 
@@ -175,7 +175,8 @@ def test_modules_for_all_layers_import_no_upper_layer(name: str) -> None:
 
 def test_the_folders_of_the_package_are_the_rooms_of_this_test() -> None:
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert folders - {"watching"} == set(ROOMS)  # `watching` is a deprecated alias
+    deprecated = {"watching", "experiments"}  # aliases
+    assert folders - deprecated == set(ROOMS)
 
 
 def test_pictures_are_made_of_what_kernels_found() -> None:

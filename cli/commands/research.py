@@ -1,7 +1,9 @@
-""""""
+"""`scrlm compare` and `scrlm paper`: baselines, the paper's experiments and its guarantees."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -123,11 +125,21 @@ def _method(found: MethodScores) -> dict[str, Any]:
     }
 
 
-# of scrlm_dask.experiments, which is not imported for --help
-_NAMES = ("bounds", "bandwidth", "methods", "images")
-
-
+# of scrlm_dask.paper, which is not imported for --help
+_EXPERIMENTS = {
+    "bounds": "Compare success regions with Corollary 7 (Figure 4).",
+    "bandwidth": "Find the rho for which SCRLM succeeds (Figure 5).",
+    "methods": "Compare accuracy with baselines at 50 % outliers (Figure 6).",
+    "images": "Compare accuracy, purity and time on real images (Figures 7 to 10, Tables 1 and 2).",
+}
 _SIZES = ("smoke", "small", "paper")
+_FILES = """FOLDER gets results.csv, results.parquet (with the extra formats), summary.json and
+figures (with the extra plot), and one file per finished cell: the same command again resumes."""
+
+
+@click.group()
+def paper() -> None:
+    """Run the paper's experiments, or compute what it guarantees."""
 
 
 def _parse_data(
@@ -145,48 +157,50 @@ def _parse_data(
     return found or None
 
 
-@click.command()
-@click.argument("name", type=click.Choice(_NAMES), metavar="NAME")
-@click.option("--out", metavar="FOLDER", required=True, help="Folder to write, or to go on with.")
-@click.option(
-    "--size",
-    type=click.Choice(_SIZES),
-    default="small",
-    show_default=True,
-    help="smoke: shows that it runs; small: minutes on two cores; paper: the paper's grids.",
-)
-@click.option(
-    "--data",
-    metavar="NAME=PATH",
-    multiple=True,
-    callback=_parse_data,
-    help="For images: a features store with labels; may be repeated. A name alone, mnist or "
-    "fashion, is fetched; without --data both are.",
-)
-@storage_options
-@cluster_options
-@output_options
-def experiment(
+def _experiment_options(command: Callable[..., Any], with_data: bool) -> Callable[..., Any]:
+    """Add the options of an experiment; the command gets `console` and the values."""
+    command = storage_options(cluster_options(output_options(command)))
+    if with_data:
+        command = click.option(
+            "--data",
+            metavar="NAME=PATH",
+            multiple=True,
+            callback=_parse_data,
+            help="For images: a features store with labels; may be repeated. A name alone, mnist "
+            "or fashion, is downloaded; without --data both are.",
+        )(command)
+    command = click.option(
+        "--size",
+        type=click.Choice(_SIZES),
+        default="small",
+        show_default=True,
+        help="smoke: shows that it runs; small: minutes on two cores; paper: the paper's grids.",
+    )(command)
+    return click.option(
+        "--out", metavar="FOLDER", required=True, help="Folder to write, or to resume from."
+    )(command)
+
+
+def _experiment_command(name: str, text: str) -> click.Command:
+    """Return the command of one experiment."""
+
+    def command(console: Console, **options: Any) -> None:
+        _run_experiment(console, name, **options)
+
+    options = _experiment_options(command, with_data=name == "images")
+    return click.command(name, help=f"{text}\n\n{_FILES}")(options)
+
+
+def _run_experiment(
     console: Console,
+    name: str,
     cluster: Any,
     storage: Any,
-    name: str,
     out: str,
     size: Any,
-    data: dict[str, str | None] | None,
+    data: dict[str, str | None] | None = None,
 ) -> None:
-    """Run an experiment of the paper: NAME is bounds, bandwidth, methods or images.
-
-    bounds: success regions against Corollary 7 (Figure 4). bandwidth: for which rho it succeeds
-    (Figure 5). methods: accuracy beside other methods, with 50 % outliers (Figure 6). images:
-    accuracy, purity and time on real images (Figures 7 to 10, Tables 1 and 2).
-
-    FOLDER gets results.csv, results.parquet (with the extra formats), summary.json and figures
-    (with the extra plot), and keeps each finished cell: the same command again goes on.
-    """
-    if data and name != "images":
-        raise click.UsageError(f"the experiment {name} draws its own data; leave --data out")
-    from scrlm_dask.paper.runner import run_experiment as run_experiment
+    from scrlm_dask.paper.runner import run_experiment
 
     console.interrupted = "finished cells were kept, and the same command again goes on"
     with session(console, cluster):
@@ -194,6 +208,13 @@ def experiment(
             name, out, size=size, data=data, storage_options=storage, listener=console
         )
     console.result({"out": ran.out, **ran.summary}, _experiment_tables(ran))
+
+
+def _experiment_alias(console: Console, name: str, data: Any, **options: Any) -> None:
+    if data and name != "images":
+        raise click.UsageError(f"the experiment {name} draws its own data; leave --data out")
+    console.say(f"scrlm experiment is deprecated; use scrlm paper {name}")
+    _run_experiment(console, name, data=data, **options)
 
 
 def _experiment_tables(ran: Any) -> Group:
@@ -219,7 +240,7 @@ def _experiment_table(content: Any) -> Any:
     return table
 
 
-@click.command()
+@paper.command()
 @click.option("--rows", type=int, required=True, help="Rows N.")
 @click.option("--features", type=int, required=True, help="Features p.")
 @click.option("--clusters", type=int, required=True, help="Clusters m.")
@@ -238,7 +259,9 @@ def theory(
     min_weight: float,
     delta: float,
 ) -> None:
-    """What the paper guarantees: Theorem 1 for these numbers, Corollary 7 for this risk."""
+    """Compute what the paper guarantees: Theorem 1 for these numbers, Corollary 7 for this risk."""
+    if click.get_current_context().command.hidden:
+        console.say("scrlm theory is deprecated; use scrlm paper theory")
     from scrlm_dask.kernels.scrlm.theory import required_sizes, success_probability
 
     need = required_sizes(clusters, delta, min_weight, rows)
@@ -262,3 +285,18 @@ def theory(
             "the bound on features is loose, by a factor of over 64 in the paper's experiments: "
             "fewer are usually enough"
         )
+
+
+for _name, _text in _EXPERIMENTS.items():
+    paper.add_command(_experiment_command(_name, _text))
+
+# deprecated names, kept for one release
+theory_alias = copy(theory)
+theory_alias.hidden = True
+experiment_alias = click.command(
+    "experiment", hidden=True, help=f"Run an experiment of the paper.\n\n{_FILES}"
+)(
+    click.argument("name", type=click.Choice(tuple(_EXPERIMENTS)), metavar="NAME")(
+        _experiment_options(_experiment_alias, with_data=True)
+    )
+)

@@ -1,6 +1,6 @@
-"""k-means of other packages: rows (N, p), clusters and iterations in, centers and labels out.
+"""The baselines: other methods, some from other libraries, under one interface.
 
-Each is imported when it is called: most are extras.
+A library is imported when its method is called, because most are extras.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
 
-_ALL_ROWS = 10**9  # rows a cluster, above which packages would sample
-
-
+_ALL_ROWS = 10**9  # rows per cluster, above which libraries would sample
 _CHUNK_BYTES = 64 * 2**20
 
 
@@ -97,18 +95,10 @@ def superkmeans(x: NDArray[Any], k: int, iterations: int, seed: int) -> Clustere
 Fit: TypeAlias = Callable[[NDArray[np.float32], int, int], NDArray[np.int64]]
 
 
-_ITERATIONS = 300  # at most, where a method stops by itself
-
-
-_FIXED_ITERATIONS = 25  # FAISS's own number, where it does not
-
-
+_ITERATIONS = 300  # at most, for methods with a stopping rule
+_FIXED_ITERATIONS = 25  # FAISS's default, for methods without one
 _TOL = 1e-4
-
-
 _PERPLEXITY = 30.0
-
-
 _MODULES = {"faiss-cpu": "faiss", "dask-ml": "dask_ml", "superkmeans": "superkmeans"}
 
 
@@ -122,8 +112,8 @@ class Method:
     package: str | None = None  # what pip installs it by, where it is no dependency
 
 
-def available_methods(name: str) -> str | None:
-    """None if the method can be used here, else why not."""
+def find_missing_requirement(name: str) -> str | None:
+    """Return why the method cannot be used here, or None if it can."""
     package = find_method(name).package
     if package is None:
         return None
@@ -201,9 +191,9 @@ def _hdbscan(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
     return _integers(HDBSCAN(copy=True).fit_predict(x))
 
 
-def _fixed(peer: Callable[..., Clustered]) -> Fit:
+def _fixed(kmeans: Callable[..., Clustered]) -> Fit:
     def fit(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
-        return _integers(peer(x, k, _FIXED_ITERATIONS, seed).labels)
+        return _integers(kmeans(x, k, _FIXED_ITERATIONS, seed).labels)
 
     return fit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from statistics import median
+from statistics import fmean, median, pstdev
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,7 @@ class Tightness:
         return self.open_from is not None and self.open_from <= value
 
 
-def least_enough(column: Sequence[Point]) -> float | None:
+def find_least_enough(column: Sequence[Point]) -> float | None:
     """The least y from which on all of a column, from below, succeeded."""
     enough = None
     for point in reversed(column):
@@ -93,17 +93,17 @@ def least_enough(column: Sequence[Point]) -> float | None:
     return enough
 
 
-def limits(panel: Panel) -> list[Limit]:
+def find_limits(panel: Panel) -> list[Limit]:
     """A limit for each column, against the first of the panel's bounds."""
     return [_limit(panel.bounds[0], panel.column(x)) for x in panel.xs]
 
 
 def _limit(bound: dict[float, float], column: Sequence[Point]) -> Limit:
-    enough, lowest = least_enough(column), column[0]
+    enough, lowest = find_least_enough(column), column[0]
     return Limit(lowest.x, bound[lowest.x], enough, at_least=enough == lowest.y)
 
 
-def tightness(found: Sequence[Limit]) -> Tightness | None:
+def measure_tightness(found: Sequence[Limit]) -> Tightness | None:
     """None where no column of the grid succeeded."""
     factors = [limit.factor for limit in found if limit.factor is not None]
     if not factors:
@@ -119,7 +119,7 @@ def tightness(found: Sequence[Limit]) -> Tightness | None:
     )
 
 
-def broken_promises(panel: Panel) -> list[Point]:
+def find_broken_promises(panel: Panel) -> list[Point]:
     """Points where theory promises success and there was none."""
     return [point for point in panel.points if point.promised and point.success is False]
 
@@ -133,7 +133,7 @@ class Stretch:
     high: float
 
 
-def widest_stretch(column: Sequence[Point]) -> Stretch | None:
+def find_widest_stretch(column: Sequence[Point]) -> Stretch | None:
     """The widest of a column, from below; the first where two are as wide."""
     stretches: list[Stretch] = []
     for k, point in enumerate(column):
@@ -145,11 +145,7 @@ def widest_stretch(column: Sequence[Point]) -> Stretch | None:
 
 
 _FAILED, _LIGHT, _DARK, _IMPOSSIBLE, _BROKEN = range(5)  # what a cell of a region is
-
-
 _COLORS = ("#ffffff", "#b9cfe0", "#3c5a78", "#efe9dc", ORANGE)
-
-
 _WORDS = (
     "failed",
     "succeeded",
@@ -157,14 +153,8 @@ _WORDS = (
     "fewer rows than candidates",
     "promised by all of Corollary 7, but failed",
 )
-
-
 _LINES = (ORANGE, BLUE, "#3f8f6b", "#e09f3e", "#7d5ba6", "#8c564b", "#17a2b8", GREY, "#c06c9b")
-
-
 _MARKERS = "osD^vPX<>"
-
-
 _MOST_LINES = 50  # between cells: more would hide them
 
 
@@ -176,6 +166,12 @@ class Line:
     x: tuple[float, ...]
     means: tuple[float, ...]
     spreads: tuple[float, ...]
+
+
+def mean_line(name: str, values: Mapping[float, Sequence[float]]) -> Line:
+    """Return the line of the values at each x."""
+    means, spreads = map(fmean, values.values()), map(pstdev, values.values())
+    return Line(name, tuple(values), tuple(means), tuple(spreads))
 
 
 @dataclass(frozen=True)
@@ -191,7 +187,7 @@ class Chart:
     joined: bool = True
 
 
-def region_figure(panels: Sequence[Panel], title: str) -> bytes:
+def draw_regions(panels: Sequence[Panel], title: str) -> bytes:
     """Where runs succeeded (light), and inside the bound on y alone (dark), four panels."""
 
     def draw(figure: Any) -> None:
@@ -211,7 +207,7 @@ def region_figure(panels: Sequence[Panel], title: str) -> bytes:
     return _png(10.5, 9.0, title, draw)
 
 
-def chart_figure(charts: Sequence[Chart], title: str, columns: int = 3) -> bytes:
+def draw_charts(charts: Sequence[Chart], title: str, columns: int = 3) -> bytes:
     """Charts side by side; a name has the same color and marker in all of them."""
     names = list(dict.fromkeys(line.name for chart in charts for line in chart.lines))
     columns = min(columns, len(charts))
@@ -238,7 +234,7 @@ def chart_figure(charts: Sequence[Chart], title: str, columns: int = 3) -> bytes
     return _png(max(6.0, 4.4 * columns), 3.9 * rows + 0.6, title, draw)
 
 
-def pictures_figure(pictures: Mapping[str, NDArray[np.uint8]], title: str) -> bytes:
+def draw_pictures(pictures: Mapping[str, NDArray[np.uint8]], title: str) -> bytes:
     """Centers (k, height, width[, 3]) of each data set as pictures, ten in a row."""
 
     mosaics = {name: _mosaic(values) for name, values in pictures.items()}

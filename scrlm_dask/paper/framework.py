@@ -1,4 +1,4 @@
-"""Cells of a grid on disk, a small JSON file each: a grid goes on where it was stopped."""
+"""What an experiment is, and its folder: one small JSON file per finished cell of its grid."""
 
 from __future__ import annotations
 
@@ -15,41 +15,42 @@ from scrlm_dask.storage.locations import Location
 from scrlm_dask.storage.outputs import KIND
 from scrlm_dask.storage.run_directory import write_json
 
-RECORD, CELLS = "experiment.json", "cells"
-
-
-EXPERIMENT_KIND = "experiment"
+RECORD, CELLS, EXPERIMENT_KIND = "experiment.json", "cells", "experiment"
+Size = Literal["smoke", "small", "paper"]
+SIZES: tuple[str, ...] = get_args(Size)
+Result: TypeAlias = dict[str, Any]  # of a cell, as JSON holds it
+NOT_RUN = "-"  # in tables, where there is no result
 
 
 class Cell(Protocol):
-    """A frozen dataclass of plain values: all that its result depends on."""
+    """A frozen dataclass of plain values, on which alone its result depends."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def n_rows(self) -> int:
-        """Rows that are worked on, for those who watch."""
+        """Return the number of rows that are processed, for progress."""
 
 
 def cell_key(parameters: Mapping[str, Any]) -> str:
-    """The same for the same parameters, whatever their order."""
+    """Return a digest of the parameters that does not depend on their order."""
     text = json.dumps(parameters, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def seed_for(parameters: Mapping[str, Any], number: int) -> int:
-    """The seed of a cell's run: neither workers nor the rest of the grid have a say."""
+    """Return the seed of one run of a cell, which depends on the cell alone."""
     return int(cell_key({"parameters": dict(parameters), "run": number})[:15], 16)
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Where an experiment keeps its record and its cells."""
+    """The folder with the record and the finished cells of an experiment."""
 
     location: Location
 
     def open(self, record: dict[str, Any]) -> None:
-        """Begin, or go on with the very same experiment; anything else is left alone."""
+        """Create the folder, or resume the same experiment; raise for any other content."""
         if not self.location.is_occupied():
             if not self.location.is_remote:
                 (Path(self.location.url) / CELLS).mkdir(parents=True, exist_ok=True)
@@ -60,11 +61,12 @@ class Folder:
             if found.get(name) != value:
                 raise StoreError(
                     f"{self.location} holds an experiment with another {name}: "
-                    f"{_short(found.get(name), value)}; choose another --out, or remove it"
+                    f"{_describe_change(found.get(name), value)}; "
+                    "choose another --out, or remove it"
                 )
 
     def read(self, cell: Cell) -> dict[str, Any] | None:
-        """The result of a cell, if it is finished."""
+        """Return the result of a cell, or None if it is not finished."""
         parameters = asdict(cell)
         place = self._place(parameters)
         if not place.is_file():
@@ -73,11 +75,12 @@ class Folder:
             content = json.loads(place.read_text())
             result = content["result"]
         except (ValueError, KeyError, TypeError):
-            return None  # damaged: it is computed again
+            return None  # damaged: the cell is computed again
         same = content.get("cell") == json.loads(json.dumps(parameters))
         return result if same and isinstance(result, dict) else None
 
-    def keep(self, cell: Cell, result: dict[str, Any]) -> None:
+    def write(self, cell: Cell, result: dict[str, Any]) -> None:
+        """Write the result of a finished cell."""
         parameters = asdict(cell)
         write_json(self._place(parameters), {"cell": parameters, "result": result})
 
@@ -97,29 +100,17 @@ class Folder:
         return found
 
 
-def _short(found: Any, wanted: Any) -> str:
-    """Both in a few words; of mappings what differs."""
+def _describe_change(found: Any, wanted: Any) -> str:
+    """Return both values as text; of mappings the first entries that differ."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         names = [n for n in sorted(found.keys() | wanted.keys()) if found.get(n) != wanted.get(n)]
         return "; ".join(f"{n} was {found.get(n)}, is now {wanted.get(n)}" for n in names[:3])
     return f"it was {found}, is now {wanted}"
 
 
-Size = Literal["smoke", "small", "paper"]
-
-
-SIZES: tuple[str, ...] = get_args(Size)
-
-
-Result: TypeAlias = dict[str, Any]  # of a cell, as JSON holds it
-
-
-NOT_RUN = "-"  # in tables, where there is no result
-
-
 @dataclass(frozen=True)
 class Table:
-    """Texts for a terminal."""
+    """A table of texts for a terminal."""
 
     title: str
     header: tuple[str, ...]
@@ -128,7 +119,7 @@ class Table:
 
 @dataclass(frozen=True)
 class ExperimentResult:
-    """What an experiment found: a line a measurement, the numbers that count, tables, pictures."""
+    """The rows of the results table, a summary, tables for a terminal, figures and notes."""
 
     rows: list[dict[str, Any]]
     summary: dict[str, Any]
@@ -139,7 +130,7 @@ class ExperimentResult:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Cells are independent of each other; `settings` say what they are to those who go on."""
+    """Independent cells; a folder is resumed only if it has the same `settings`."""
 
     name: str
     settings: dict[str, Any]
@@ -149,10 +140,11 @@ class Experiment:
 
 
 def doubling(first: int, last: int) -> tuple[int, ...]:
+    """Return `first`, twice `first` and so on, up to `last`."""
     return steps(first, last, 2.0)
 
 
 def steps(first: int, last: int, ratio: float) -> tuple[int, ...]:
-    """Whole numbers from `first` up to `last`, each about `ratio` times the one before."""
+    """Return integers from `first` up to `last`, each about `ratio` times the one before."""
     count = math.floor(math.log(last / first) / math.log(ratio) + 1e-9)
     return tuple(sorted({round(first * ratio**k) for k in range(count + 1)}))

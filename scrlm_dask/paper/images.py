@@ -1,14 +1,15 @@
-"""Labelled rows of a features store in memory, as every method of a comparison gets them."""
+"""Methods on real images with known classes: the paper's Figures 7 to 10 and Tables 1 and 2."""
 
 from __future__ import annotations
 
 import base64
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, block_moments, fit_map
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
-from scrlm_dask.paper.baselines import available_methods
-from scrlm_dask.paper.framework import Experiment, Result, Size
-from scrlm_dask.paper.image_results import image_findings
+from scrlm_dask.paper.baselines import find_missing_requirement
+from scrlm_dask.paper.charts import Chart, draw_charts, draw_pictures, mean_line
+from scrlm_dask.paper.framework import NOT_RUN, Experiment, ExperimentResult, Result, Size, Table
 from scrlm_dask.paper.run_with_limits import Task, run_with_limits
 from scrlm_dask.storage.arrays import read_rows
 from scrlm_dask.storage.feature_store import has_truth, open_features_store
@@ -29,12 +30,31 @@ from scrlm_dask.storage.label_store import open_labels
 from scrlm_dask.storage.locations import HiddenOptions, Location, Options, Place, locate
 from scrlm_dask.storage.store_info import features_digest
 
+OURS = "scrlm"  # the method whose clusters are shown
+SWEPT = ("scrlm", "scrlm+kmeans", "k-means++")
+OTHERS = ("minibatch", "td", "em", "spectral", "complete-linkage", "t-sne+k-means++")
+SEEDLESS = ("complete-linkage",)  # deterministic: one fit is enough
+SHOWN = {
+    "scrlm": "SCRLM",
+    "scrlm+kmeans": "SCRLM + k-means",
+    "k-means++": "k-means++",
+    "minibatch": "mini-batch k-means",
+    "td": "TD",
+    "em": "EM",
+    "spectral": "SC",
+    "complete-linkage": "CL",
+    "t-sne+k-means++": "t-SNE + k-means++",
+}
 _BRIGHTEST = 255
+_PIXELS = (
+    "{names}: raw pixels at deviation 1, not the features of SimCLR or CLIP that the paper has, so "
+    "compare methods with each other and not with the paper's numbers"
+)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a store holds, for those who plan."""
+    """The size of a features store."""
 
     n_rows: int
     n_features: int
@@ -43,19 +63,16 @@ class Shape:
 
 @dataclass(frozen=True)
 class Labelled:
-    """Rows (N, p) at deviation 1 a feature, as in the paper, and their classes (N,)."""
+    """Rows (N, p) at standard deviation 1 per feature, as in the paper, and their classes (N,)."""
 
     rows: NDArray[np.float32]
     truth: NDArray[np.int64]
     affine: AffineMap
-    pixels: bool  # whole numbers from 0 to 255: no features of an encoder
+    pixels: bool  # integers from 0 to 255, not the features of an encoder
 
     def pictures(self, labels: NDArray[np.int64]) -> NDArray[np.uint8] | None:
-        """The mean of each cluster's rows as a picture (k, h, w[, 3]), largest cluster first.
-
-        Outliers are no cluster.
-        """
-        frame = picture_frame(self.rows.shape[1])
+        """Return the mean of each cluster as a picture (k, h, w[, 3]), largest cluster first."""
+        frame = _picture_frame(self.rows.shape[1])
         if frame is None or not self.pixels:
             return None
         inliers = labels != OUTLIER
@@ -69,11 +86,11 @@ class Labelled:
         values = np.clip(np.rint(means[largest]), 0, _BRIGHTEST).astype(np.uint8)
         if len(frame) == 2:
             return values.reshape(-1, *frame)
-        return values.reshape(-1, *frame).transpose(0, 2, 3, 1)  # colors lie apart in stores
+        return values.reshape(-1, *frame).transpose(0, 2, 3, 1)  # stores keep colors first
 
 
-def picture_frame(n_features: int) -> tuple[int, ...] | None:
-    """(h, w) of square pictures, (3, h, w) of colored ones; None of anything else."""
+def _picture_frame(n_features: int) -> tuple[int, ...] | None:
+    """Return (h, w) of square pictures, (3, h, w) of colored ones, None for anything else."""
     side = math.isqrt(n_features)
     if side * side == n_features:
         return side, side
@@ -81,8 +98,8 @@ def picture_frame(n_features: int) -> tuple[int, ...] | None:
     return (3, side, side) if 3 * side * side == n_features else None
 
 
-def shape_of(location: Location) -> Shape:
-    """Refuses a store without labels."""
+def _read_shape(location: Location) -> Shape:
+    """Return the shape of a store; raise if it has no labels."""
     stored = open_features_store(location)
     if not has_truth(location):
         raise InputError(
@@ -94,8 +111,8 @@ def shape_of(location: Location) -> Shape:
     return Shape(stored.shape[0], stored.shape[1], int((classes >= 0).sum()))
 
 
-def read_labelled(location: Location, n_rows: int) -> Labelled:
-    """So many rows of a store, at random but always the same ones."""
+def _read_labelled(location: Location, n_rows: int) -> Labelled:
+    """Return a random sample of rows of a store, the same in each call."""
     stored, labels = open_features_store(location), open_labels(location, "the truth")
     numbers = sample_rows(0, Purpose.COMPARED_ROWS, stored.shape[0], n_rows)
     parts, step = [], stored.chunks[0]
@@ -112,38 +129,23 @@ def read_labelled(location: Location, n_rows: int) -> Labelled:
     return Labelled(rows, truth, affine, pixels)
 
 
-NAME = "images"
-
-
-OURS = "scrlm"  # whose clusters are shown
-
-
-SWEPT = ("scrlm", "scrlm+kmeans", "k-means++")
-
-
-OTHERS = ("minibatch", "td", "em", "spectral", "complete-linkage", "t-sne+k-means++")
-
-
-SEEDLESS = ("complete-linkage",)  # one fit is all there is to know
-
-
 @dataclass(frozen=True)
-class Grid:
-    """Rows of each set (None: all), seeds, clusters T, and what a fit may take."""
+class ImageGrid:
+    """Rows of each set (None: all), seeds, clusters T, and the limits of a fit."""
 
     rows: int | None
     seeds: int
     clusters: tuple[int, ...]
     swept: tuple[str, ...]  # methods that are run for every T
-    others: tuple[str, ...]  # for as many clusters as there are classes
+    others: tuple[str, ...]  # methods that are run for T = number of classes
     seconds: float
     memory: int
 
 
-GRIDS: dict[Size, Grid] = {
-    "smoke": Grid(500, 1, (10, 20), SWEPT, (), 60.0, 2 * 10**9),
-    "small": Grid(4000, 10, (10, 50, 100), SWEPT, OTHERS[1:], 120.0, 4 * 10**9),
-    "paper": Grid(
+IMAGE_GRIDS: dict[Size, ImageGrid] = {
+    "smoke": ImageGrid(500, 1, (10, 20), SWEPT, (), 60.0, 2 * 10**9),
+    "small": ImageGrid(4000, 10, (10, 50, 100), SWEPT, OTHERS[1:], 120.0, 4 * 10**9),
+    "paper": ImageGrid(
         None, 10, (10, 50, 100), (*SWEPT, *OTHERS[:3]), OTHERS[3:], 3 * 3600.0, 64 * 10**9
     ),
 }
@@ -151,7 +153,7 @@ GRIDS: dict[Size, Grid] = {
 
 @dataclass(frozen=True)
 class ImageCell:
-    """One method on rows of one set, with some seeds."""
+    """One method on rows of one set, with one or more seeds."""
 
     data: str
     path: str
@@ -161,85 +163,80 @@ class ImageCell:
     seeds: int
     seconds: float
     memory: int
-    shown: bool  # whether pictures of the clusters are wanted
+    shown: bool  # whether pictures of the clusters are drawn
 
     @property
     def n_rows(self) -> int:
         return self.seeds * self.rows
 
 
-def images(
+Cells = Mapping[ImageCell, Result]
+
+
+def define_images(
     size: Size,
     stores: Mapping[str, Place],
     storage_options: Options | None = None,
-    grid: Grid | None = None,
+    grid: ImageGrid | None = None,
 ) -> Experiment:
-    grid = grid or GRIDS[size]
+    """Return the experiment on labelled features stores."""
+    grid = grid or IMAGE_GRIDS[size]
     places = {name: locate(path, storage_options) for name, path in stores.items()}
-    shapes = {name: shape_of(place) for name, place in places.items()}
+    shapes = {name: _read_shape(place) for name, place in places.items()}
     cells = [
         cell
         for name, place in places.items()
         for cell in _cells(name, place.url, shapes[name], grid)
     ]
-    # cells know their rows by path and number: of other rows at the same path they say nothing
+    # a cell has the path and the number of its rows; the digest detects other rows at that path
     sets = {
         name: {"path": place.url, **asdict(shapes[name]), "digest": features_digest(place)}
         for name, place in places.items()
     }
     return Experiment(
-        NAME,
+        "images",
         {**asdict(grid), "data": sets},
         cells,
-        partial(measure, options=HiddenOptions(storage_options)),
-        partial(image_findings, {name: shape.n_classes for name, shape in shapes.items()}, size),
+        partial(measure_images, options=HiddenOptions(storage_options)),
+        partial(_finish, {name: shape.n_classes for name, shape in shapes.items()}, size),
     )
 
 
-def _cells(name: str, path: str, shape: Shape, grid: Grid) -> list[ImageCell]:
+def _cells(name: str, path: str, shape: Shape, grid: ImageGrid) -> list[ImageCell]:
     rows = min(grid.rows or shape.n_rows, shape.n_rows)
     sweep = sorted({*grid.clusters, shape.n_classes})
-    # the slowest first: at the end nobody waits for them
+    # the slowest first, so that the last cells are short
     wanted = [(method, shape.n_classes) for method in reversed(grid.others)]
     wanted += [(method, T) for method in grid.swept for T in sweep]
     shown = (OURS, max(grid.clusters))
+    limits = (grid.seconds, grid.memory)
     return [
-        ImageCell(
-            name,
-            path,
-            rows,
-            method,
-            T,
-            1 if method in SEEDLESS else grid.seeds,
-            grid.seconds,
-            grid.memory,
-            shown=(method, T) == shown,
-        )
+        ImageCell(name, path, rows, method, T, seeds, *limits, shown=(method, T) == shown)
         for method, T in wanted
-        if available_methods(method) is None and rows > T
+        if find_missing_requirement(method) is None and rows > T
+        for seeds in [1 if method in SEEDLESS else grid.seeds]
     ]
 
 
-def measure(cell: ImageCell, options: HiddenOptions) -> Result:
-    data = read_labelled(locate(cell.path, options.reveal()), cell.rows)
+def measure_images(cell: ImageCell, options: HiddenOptions) -> Result:
+    """Return the scores of each seed up to the first that does not finish, and why it did not."""
+    data = _read_labelled(locate(cell.path, options.reveal()), cell.rows)
     result: Result = {"pixels": data.pixels, "runs": [], "reason": None, "pictures": None}
     with tempfile.TemporaryDirectory(prefix="scrlm-images-") as folder:
         path = Path(folder) / "rows.npy"
         np.save(path, data.rows)
         for seed in range(cell.seeds):
-            done = run_with_limits(
-                Task(cell.method, path, cell.n_clusters, seed), cell.seconds, cell.memory
-            )
+            task = Task(cell.method, path, cell.n_clusters, seed)
+            done = run_with_limits(task, cell.seconds, cell.memory)
             if done.labels is None:
-                # whoever takes too long once is not asked again
                 return {**result, "reason": done.reason}
-            result["runs"].append(_scored(data, done.labels, seed, done.cpu_seconds))
+            result["runs"].append(_score(data, done.labels, seed, done.cpu_seconds))
             if cell.shown and seed == 0:
-                result["pictures"] = _packed(data, done.labels)
+                result["pictures"] = _pack(data.pictures(done.labels))
     return result
 
 
-def _scored(
+def _score(
     data: Labelled, labels: NDArray[np.int64], seed: int, seconds: float | None
 ) -> dict[str, Any]:
     found = scores(contingency(data.truth, labels))
@@ -253,8 +250,170 @@ def _scored(
     }
 
 
-def _packed(data: Labelled, labels: NDArray[np.int64]) -> dict[str, Any] | None:
-    pictures = data.pictures(labels)
+def _pack(pictures: NDArray[np.uint8] | None) -> dict[str, Any] | None:
     if pictures is None:
         return None
     return {"shape": list(pictures.shape), "bytes": base64.b64encode(pictures.tobytes()).decode()}
+
+
+def _unpack(packed: dict[str, Any]) -> NDArray[np.uint8]:
+    flat = np.frombuffer(base64.b64decode(packed["bytes"]), np.uint8)
+    return flat.reshape(packed["shape"])
+
+
+def _finish(classes: Mapping[str, int], size: Size, results: Cells) -> ExperimentResult:
+    """Return the paper's tables and figures; `classes` has the number of classes of each set."""
+    rows = [
+        {"data": c.data, "rows": c.rows, "method": SHOWN[c.method], "T": c.n_clusters, **run}
+        for c, found in results.items()
+        for run in found["runs"]
+    ]
+    at_classes = {c: found for c, found in results.items() if c.n_clusters == classes[c.data]}
+    summary = {
+        "sets": {name: _summarize_set(name, results) for name in classes},
+        "features": "each at mean 0 and deviation 1; CPU seconds of the fit alone",
+    }
+    tables = (
+        _table("Accuracy (%)", classes, at_classes, "accuracy", 100.0),
+        _table("Purity (%)", classes, at_classes, "purity", 100.0),
+        _table("CPU seconds", classes, at_classes, "cpu_seconds", 1.0),
+        _sweep_table(classes, results),
+    )
+    return ExperimentResult(
+        rows,
+        summary,
+        tables,
+        lambda: _figures(classes, results, at_classes, size),
+        (*_pixel_notes(results), *_reasons(results)),
+    )
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Return the methods in the order of `SHOWN`."""
+    found = set(names)
+    return [name for name in SHOWN if name in found]
+
+
+def _values(found: Result, name: str, factor: float = 1.0) -> list[float]:
+    return [factor * run[name] for run in found["runs"]]
+
+
+def _is_finished(found: Result) -> bool:
+    return bool(found["runs"]) and found["reason"] is None
+
+
+def _format(found: Result | None, name: str, factor: float) -> str:
+    """Return mean and deviation of a method that finished all of its seeds."""
+    if found is None or not _is_finished(found):
+        return NOT_RUN
+    values, digits = _values(found, name, factor), 1 if factor == 100.0 else 2
+    return f"{fmean(values):.{digits}f} ± {pstdev(values):.{digits}f}"
+
+
+def _table(title: str, classes: Mapping[str, int], cells: Cells, name: str, factor: float) -> Table:
+    by_set = {(c.data, c.method): found for c, found in cells.items()}
+    lines = tuple(
+        (SHOWN[method], *(_format(by_set.get((data, method)), name, factor) for data in classes))
+        for method in _in_order(method for _, method in by_set)
+    )
+    header = ("method", *(f"{data} (T = {n})" for data, n in classes.items()))
+    return Table(f"{title}, mean and deviation over seeds", header, lines)
+
+
+def _sweep_table(classes: Mapping[str, int], results: Cells) -> Table:
+    lines = []
+    for data in classes:
+        swept = _swept(data, results)
+        for c, found in sorted(results.items(), key=lambda item: item[0].n_clusters):
+            if c.data == data and c.method in swept:
+                texts = _format(found, "purity", 100.0), _format(found, "cpu_seconds", 1.0)
+                lines.append((data, str(c.n_clusters), SHOWN[c.method], *texts))
+    header = ("set", "T", "method", "purity (%)", "CPU seconds")
+    return Table("Purity and time against T", header, tuple(lines))
+
+
+def _swept(data: str, results: Cells) -> list[str]:
+    """Return the methods that were run for more than one T."""
+    pairs = {(c.method, c.n_clusters) for c in results if c.data == data}
+    methods = [method for method, _ in pairs]
+    return _in_order(method for method in methods if methods.count(method) > 1)
+
+
+def _summarize_set(name: str, results: Cells) -> list[dict[str, Any]]:
+    return [
+        {
+            "method": SHOWN[c.method],
+            "T": c.n_clusters,
+            "rows": c.rows,
+            "seeds": len(found["runs"]),
+            "reason": found["reason"],
+            **{
+                f"{what}_{word}": function(_values(found, what)) if found["runs"] else None
+                for what in ("accuracy", "purity", "cpu_seconds")
+                for word, function in (("mean", fmean), ("deviation", pstdev))
+            },
+        }
+        for c, found in results.items()
+        if c.data == name
+    ]
+
+
+def _pixel_notes(results: Cells) -> Iterable[str]:
+    names = list(dict.fromkeys(c.data for c, found in results.items() if found["pixels"]))
+    if names:
+        yield _PIXELS.format(names=" and ".join(names))
+
+
+def _reasons(results: Cells) -> Iterable[str]:
+    """Yield why a cell has no numbers."""
+    for c, found in results.items():
+        if found["reason"] is not None:
+            yield f"{c.data}, {SHOWN[c.method]}, T {c.n_clusters}: {found['reason']}"
+
+
+def _figures(
+    classes: Mapping[str, int], results: Cells, at_classes: Cells, size: Size
+) -> dict[str, bytes]:
+    purity = [_against_T(data, results, "purity", "purity (%)", 100.0) for data in classes]
+    seconds = [_against_T(data, results, "cpu_seconds", "CPU seconds", 1.0) for data in classes]
+    accuracy = [_against_time(data, T, at_classes) for data, T in classes.items()]
+    figures = {
+        "purity.png": draw_charts(purity, f"Purity against T ({size})", 2),
+        "time.png": draw_charts(seconds, f"Time against T ({size})", 2),
+        "accuracy-time.png": draw_charts(accuracy, f"Accuracy against time ({size})", 2),
+    }
+    shown = {
+        c.data: _unpack(found["pictures"]) for c, found in results.items() if found["pictures"]
+    }
+    if shown:
+        title = f"Centers of SCRLM's clusters, largest first ({size})"
+        figures["centers.png"] = draw_pictures(shown, title)
+    return figures
+
+
+def _against_T(data: str, results: Cells, name: str, label: str, factor: float) -> Chart:  # noqa: N802
+    ordered = sorted(results.items(), key=lambda item: item[0].n_clusters)
+    lines = [
+        mean_line(
+            SHOWN[method],
+            {
+                float(c.n_clusters): _values(found, name, factor)
+                for c, found in ordered
+                if (c.data, c.method) == (data, method) and _is_finished(found)
+            },
+        )
+        for method in _swept(data, results)
+    ]
+    return Chart(data, "clusters T", label, tuple(lines), log_y=name == "cpu_seconds")
+
+
+def _against_time(data: str, T: int, cells: Cells) -> Chart:
+    lines = tuple(
+        mean_line(
+            SHOWN[c.method],
+            {fmean(_values(found, "cpu_seconds")): _values(found, "accuracy", 100.0)},
+        )
+        for c, found in cells.items()
+        if c.data == data and _is_finished(found)
+    )
+    return Chart(f"{data} (T = {T})", "CPU seconds", "accuracy (%)", lines, joined=False)

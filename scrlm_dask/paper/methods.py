@@ -1,7 +1,7 @@
-"""SCRLM beside other methods on mixtures that are half outliers: the paper's Figure 6.
+"""SCRLM and baselines on mixtures with 50 % outliers: the paper's Figure 6.
 
-Every other method is asked for m + 1 clusters, of which one may hold the outliers; SCRLM is asked
-for T = N and finds their number. All methods see the same draws.
+Baselines get m + 1 clusters, one of them for the outliers. SCRLM gets T = N and finds the number
+of clusters. All methods see the same draws.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-# here, before tasks do: two threads that import them in the same moment see half of scikit-learn
+# here and not in tasks: two threads that import scikit-learn at once see it half imported
 import sklearn.cluster
 import sklearn.manifold
 import sklearn.mixture  # noqa: F401
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores, with_outlier_cluster
-from scrlm_dask.paper.baselines import METHODS, available_methods
-from scrlm_dask.paper.charts import Chart, Line, chart_figure
+from scrlm_dask.paper.baselines import METHODS, find_missing_requirement
+from scrlm_dask.paper.charts import Chart, Line, draw_charts, mean_line
 from scrlm_dask.paper.framework import (
     NOT_RUN,
     Experiment,
@@ -40,7 +40,7 @@ from scrlm_dask.text import one_line
 NAME = "methods"
 RHO, OUTLIERS = 0.5, 0.5
 SCRLM = "SCRLM"
-SHOWN = {  # as the paper calls them, by the names of rivals
+SHOWN = {  # the paper's names of the baselines
     "td": "TD",
     "spectral": "SC",
     "em": "EM",
@@ -51,8 +51,8 @@ SHOWN = {  # as the paper calls them, by the names of rivals
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Where two of m, p and N are fixed, they are these; runs have a draw and a seed each."""
+class MethodGrid:
+    """The values of m, p and N where they are fixed, and the axes where they are not."""
 
     runs: int
     n_clusters: int
@@ -63,12 +63,12 @@ class Grid:
     rows: tuple[int, ...]
 
 
-GRIDS: dict[Size, Grid] = {
-    "smoke": Grid(2, 4, 128, 300, (2, 4), (128, 256), (200, 300)),
-    "small": Grid(
+METHOD_GRIDS: dict[Size, MethodGrid] = {
+    "smoke": MethodGrid(2, 4, 128, 300, (2, 4), (128, 256), (200, 300)),
+    "small": MethodGrid(
         10, 5, 256, 1000, (2, 5, 10, 20, 40), doubling(128, 1024), (250, 500, 1000, 2000, 4000)
     ),
-    "paper": Grid(
+    "paper": MethodGrid(
         100,
         10,
         1024,
@@ -82,7 +82,7 @@ GRIDS: dict[Size, Grid] = {
 
 @dataclass(frozen=True)
 class MethodCell:
-    """So many draws of a setting, clustered by one method."""
+    """A number of draws of a setting, clustered by one method."""
 
     setting: Setting
     method: str
@@ -93,17 +93,19 @@ class MethodCell:
         return self.runs * self.setting.n_rows
 
 
-def methods(size: Size, grid: Grid | None = None) -> Experiment:
-    grid = grid or GRIDS[size]
+def define_methods(size: Size, grid: MethodGrid | None = None) -> Experiment:
+    grid = grid or METHOD_GRIDS[size]
     panels = _panels(grid)
     settings = dict.fromkeys(setting for panel in panels.values() for setting in panel.values())
-    names = [SCRLM, *(name for name in SHOWN if available_methods(name) is None)]
+    names = [SCRLM, *(name for name in SHOWN if find_missing_requirement(name) is None)]
     cells = [MethodCell(setting, name, grid.runs) for setting in settings for name in names]
     shape = {**asdict(grid), "methods": names}
-    return Experiment(NAME, shape, cells, measure, partial(_finish, panels, names, grid, size))
+    return Experiment(
+        NAME, shape, cells, measure_method, partial(_finish, panels, names, grid, size)
+    )
 
 
-def _panels(grid: Grid) -> dict[str, dict[int, Setting]]:
+def _panels(grid: MethodGrid) -> dict[str, dict[int, Setting]]:
     def setting(m: int, p: int, N: int) -> Setting:
         return Setting(N, p, m, N, OUTLIERS)
 
@@ -115,14 +117,14 @@ def _panels(grid: Grid) -> dict[str, dict[int, Setting]]:
     }
 
 
-def measure(cell: MethodCell) -> Result:
+def measure_method(cell: MethodCell) -> Result:
     accuracies, seconds = [], []
     for number in range(cell.runs):
         drawn = cell.setting.draw(seed_for(asdict(cell.setting), number))
         begin = time.thread_time()
         try:
             labels = _labels(cell, drawn.features, number)
-        except Exception as error:  # whatever a library raises; the others go on
+        except Exception as error:  # any error of a library; the other methods continue
             if cell.method == SCRLM:
                 raise
             return {"accuracies": [], "seconds": [], "reason": one_line(error)}
@@ -138,7 +140,7 @@ def _labels(cell: MethodCell, rows: NDArray[np.float32], seed: int) -> NDArray[A
 
 
 def _accuracy(cell: MethodCell, truth: NDArray[np.int32], labels: NDArray[Any]) -> float:
-    """Of methods that know no outliers, the cluster that fits them best counts as outliers."""
+    """Return the accuracy; the cluster of a baseline that fits the outliers best is theirs."""
     table = contingency(truth, labels)
     return scores(table if cell.method == SCRLM else with_outlier_cluster(table)).accuracy
 
@@ -146,7 +148,7 @@ def _accuracy(cell: MethodCell, truth: NDArray[np.int32], labels: NDArray[Any]) 
 def _finish(
     panels: dict[str, dict[int, Setting]],
     names: list[str],
-    grid: Grid,
+    grid: MethodGrid,
     size: Size,
     results: Mapping[Any, Result],
 ) -> ExperimentResult:
@@ -174,7 +176,7 @@ def _finish(
         _rows(panels, names, grid, results),
         {"runs": grid.runs, "cells_a_method": len(settings), "methods": ranked},
         (_table(panels, names, accuracies), _standings(ranked, len(settings))),
-        lambda: {"methods.png": chart_figure(charts, f"Accuracy ({what})")},
+        lambda: {"methods.png": draw_charts(charts, f"Accuracy ({what})")},
         (*_doubts(ranked), *_failures(results)),
     )
 
@@ -184,17 +186,12 @@ _WORDS = {"m": "clusters", "p": "features", "N": "rows"}
 
 def _line(name: str, columns: dict[int, Setting], accuracies: Any) -> Line:
     found = {x: accuracies(setting, name) for x, setting in columns.items()}
-    found = {x: values for x, values in found.items() if values}  # the others failed
-    return Line(
-        SHOWN.get(name, name),
-        tuple(float(x) for x in found),
-        tuple(100 * fmean(values) for values in found.values()),
-        tuple(100 * pstdev(values) for values in found.values()),
-    )
+    percent = {float(x): [100 * a for a in values] for x, values in found.items() if values}
+    return mean_line(SHOWN.get(name, name), percent)
 
 
 def _standing(name: str, settings: list[Setting], accuracies: Any) -> dict[str, Any]:
-    """Over the cells that did not fail; without any there is no accuracy."""
+    """Return the scores of a method over the cells that did not fail."""
     found = [values for setting in settings if (values := accuracies(setting, name))]
     runs = [value for values in found for value in values]
     return {
@@ -206,23 +203,18 @@ def _standing(name: str, settings: list[Setting], accuracies: Any) -> dict[str, 
     }
 
 
-def _is_short(accuracy: float | None) -> bool:
-    return accuracy is not None and accuracy < 1.0
-
-
 def _doubts(ranked: list[dict[str, Any]]) -> tuple[str, ...]:
-    """What is not as in the paper."""
-    short = [
+    """Return what differs from the paper."""
+    return tuple(
         f"{found['method']} is not at 100 % in all runs (worst {100 * found['worst_run']:.2f} %), "
         "as it is in the paper"
         for found in ranked
-        if found["method"] in (SCRLM, "TD") and _is_short(found["worst_run"])
-    ]
-    return tuple(short)
+        if found["method"] in (SCRLM, "TD") and found["worst_run"] not in (None, 1.0)
+    )
 
 
 def _failures(results: Mapping[Any, Result]) -> list[str]:
-    """Cells without accuracies, and why; those of earlier versions never have a reason."""
+    """Return why cells failed; cells of earlier versions have no reason."""
     return [
         f"{SHOWN[cell.method]} failed at m = {cell.setting.n_clusters}, "
         f"p = {cell.setting.n_features:,}, N = {cell.setting.n_rows:,}: {found['reason']}"
@@ -234,7 +226,7 @@ def _failures(results: Mapping[Any, Result]) -> list[str]:
 def _rows(
     panels: dict[str, dict[int, Setting]],
     names: list[str],
-    grid: Grid,
+    grid: MethodGrid,
     results: Mapping[Any, Result],
 ) -> list[dict[str, Any]]:
     rows = []
@@ -258,7 +250,7 @@ def _rows(
 
 
 def _table(panels: dict[str, dict[int, Setting]], names: list[str], accuracies: Any) -> Table:
-    """A line a setting: methods are few enough to stand side by side in a terminal."""
+    """Return a table with a line per setting and a column per method."""
     lines = tuple(
         (f"{axis}={x:,}", *(_percent(_mean(accuracies(setting, name)), 1) for name in names))
         for axis, some in panels.items()

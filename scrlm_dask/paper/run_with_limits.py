@@ -21,7 +21,7 @@ import psutil
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
-from scrlm_dask.paper.baselines import available_methods, find_method
+from scrlm_dask.paper.baselines import find_method, find_missing_requirement
 from scrlm_dask.text import format_bytes
 
 LABELS_FILE = "labels.npy"
@@ -59,10 +59,10 @@ class Outcome:
 def run_with_limits(task: Task, timeout: float, memory: int | None = None) -> Outcome:
     """Run a task; it has so many seconds for the fit, and bytes of memory (None: any)."""
     check_limits(timeout, memory)
-    missing = available_methods(task.method)
+    missing = find_missing_requirement(task.method)
     if missing is not None:
         return Outcome(None, missing, None, None, 0)
-    with tempfile.TemporaryDirectory(prefix="scrlm-rival-") as name:
+    with tempfile.TemporaryDirectory(prefix="scrlm-baseline-") as name:
         folder = Path(name)
         rows = task.rows
         if not isinstance(rows, Path):

@@ -1,4 +1,4 @@
-"""The experiments by name."""
+"""Run an experiment of the paper by name: measure missing cells, write tables and figures."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.events import BlockDone, Listener, Note, RunStarted, warn
 from scrlm_dask.monitoring.json_log import plain
 from scrlm_dask.optional import import_optional
-from scrlm_dask.paper.bandwidth import bandwidth
-from scrlm_dask.paper.bounds import bounds
 from scrlm_dask.paper.framework import (
     SIZES,
     Cell,
@@ -31,26 +29,19 @@ from scrlm_dask.paper.framework import (
     Size,
     Table,
 )
-from scrlm_dask.paper.methods import methods
+from scrlm_dask.paper.methods import define_methods
+from scrlm_dask.paper.regions import define_bandwidth, define_bounds
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.run_directory import write_json
 
 ON_MIXTURES: dict[str, Callable[[Size], Experiment]] = {
-    "bounds": bounds,
-    "bandwidth": bandwidth,
-    "methods": methods,
+    "bounds": define_bounds,
+    "bandwidth": define_bandwidth,
+    "methods": define_methods,
 }
-
-
-IMAGES = "images"  # the one that takes data sets
-
-
+IMAGES = "images"  # the only experiment that takes data sets
 NAMES = (*ON_MIXTURES, IMAGES)
-
-
 TABLE, SUMMARY = "results", "summary.json"
-
-
 NO_FIGURES = (
     "no figures: Matplotlib is not installed; install scrlm-dask[plot] and run the command again, "
     "which repeats no cell"
@@ -60,18 +51,17 @@ NO_FIGURES = (
 def write_results(
     folder: Location, found: ExperimentResult, head: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Write everything; returns the summary as it was written, and the names of the files."""
+    """Write all files; return the summary as it is written, and the names of the files."""
     files = [*_write_tables(folder, found.rows), *_write_figures(folder, found)]
     notes = list(found.notes) + ([] if find_spec("matplotlib") else [NO_FIGURES])
-    summary = {**head, **found.summary, "notes": notes, "files": [*files, SUMMARY]}
-    summary = plain(summary)
-    # last: where it is, the rest is, too
+    summary = plain({**head, **found.summary, "notes": notes, "files": [*files, SUMMARY]})
+    # the last file: where it exists, the others do also
     write_json(folder / SUMMARY, summary)
     return summary, [*files, SUMMARY]
 
 
 def _write_tables(folder: Location, rows: list[dict[str, Any]]) -> list[str]:
-    """CSV always, Parquet where pyarrow is installed."""
+    """Write CSV, and Parquet if pyarrow is installed; return the names of the files."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -101,6 +91,7 @@ def _write_bytes(place: Location, content: bytes) -> None:
         file.write(content)
 
 
+Measure = Callable[[Any], Result]
 Keep = Callable[[Any, Result], None]
 
 
@@ -108,11 +99,11 @@ def run_cells(
     execution: Execution,
     name: str,
     cells: Sequence[Cell],
-    measure: Callable[[Any], Result],
+    measure: Measure,
     keep: Keep,
 ) -> None:
-    """Measure every cell; `keep` gets each as soon as it is done, in this process."""
-    # the long ones first: at the end nobody waits for one that began last
+    """Measure every cell; `keep` gets each result as soon as it is there, in this process."""
+    # the longest first, so that the last cells are short
     ordered = sorted(cells, key=lambda cell: cell.n_rows, reverse=True)
 
     def done(cell: Cell, result: Result) -> None:
@@ -126,18 +117,14 @@ def run_cells(
             _on_workers(name, ordered, measure, done)
 
 
-def _in_threads(
-    name: str, cells: Sequence[Cell], measure: Callable[[Any], Result], done: Keep
-) -> None:
+def _in_threads(name: str, cells: Sequence[Cell], measure: Measure, done: Keep) -> None:
     def step(number: int) -> None:
         done(cells[number], measure(cells[number]))
 
     dask.compute([task(name, step, number) for number in range(len(cells))])
 
 
-def _on_workers(
-    name: str, cells: Sequence[Cell], measure: Callable[[Any], Result], done: Keep
-) -> None:
+def _on_workers(name: str, cells: Sequence[Cell], measure: Measure, done: Keep) -> None:
     from distributed import as_completed
 
     client: Any = current_client()
@@ -146,7 +133,7 @@ def _on_workers(
     by_key = {future.key: cell for future, cell in zip(futures, cells, strict=True)}
     try:
         for future in as_completed(futures):
-            # not `with_results`: that gives what cancelled a future as if it were a result
+            # not `with_results`: it returns the error of a cancelled future as a result
             done(by_key[future.key], future.result())
     finally:
         client.cancel(futures)
@@ -154,14 +141,14 @@ def _on_workers(
 
 @dataclass(frozen=True)
 class ExperimentRun:
-    """What was found, how much of it was there already, and the files that hold it."""
+    """The results of an experiment, the files that have them, and the number of cells."""
 
     out: str
     summary: dict[str, Any]
     tables: tuple[Table, ...]
     files: tuple[str, ...]
     n_cells: int
-    n_kept: int  # of them, from before
+    n_kept: int  # cells that an earlier run had finished
 
 
 def run_experiment(
@@ -175,18 +162,22 @@ def run_experiment(
 ) -> ExperimentRun:
     """Run the experiment `name` of the paper in the folder `out`.
 
-    `smoke` shows that it runs, `small` takes minutes on two cores, `paper` has the paper's own
-    grids. Finished cells are kept in `out`, and the same call again goes on with the others.
-    `data` is for `images`: features stores with labels by name; None instead of a path fetches one
-    of the known sets, which is also what happens to all of them without `data`.
+    Parameters
+    ----------
+    name : one of `NAMES`
+    out : folder for finished cells, tables and figures; the same call again resumes from it
+    size : `smoke` shows that it runs, `small` takes minutes on two cores, `paper` has the paper's
+        own grids
+    data : for `images`, labelled features stores by name. None instead of a path downloads one of
+        the known sets; without `data`, all of them are downloaded.
     """
     _check(name, size, data)
     folder = Folder(locate(out, storage_options))
-    experiment = _made(name, size, folder.location, data, storage_options, listener)
+    experiment = _define(name, size, folder.location, data, storage_options, listener)
     head = {"experiment": name, "size": size, "version": version("scrlm-dask")}
     folder.open({**head, "settings": experiment.settings})
     begin = time.perf_counter()
-    results, n_kept = _measured(experiment, folder, listener)
+    results, n_kept = _measure_missing(experiment, folder, listener)
     found = experiment.finish(results)
     spent = {"cells": len(results), "kept": n_kept, "seconds": time.perf_counter() - begin}
     summary, files = write_results(folder.location, found, {**head, **spent})
@@ -206,7 +197,7 @@ def _check(name: str, size: str, data: Mapping[str, Any] | None) -> None:
         raise InputError(f"the experiment {name} draws its own data; leave data sets out")
 
 
-def _made(
+def _define(
     name: str,
     size: Size,
     folder: Location,
@@ -217,15 +208,15 @@ def _made(
     if name in ON_MIXTURES:
         return ON_MIXTURES[name](size)
     from scrlm_dask.paper.datasets import stores_for
-    from scrlm_dask.paper.images import images
+    from scrlm_dask.paper.images import define_images
 
-    return images(size, stores_for(data, folder, listener), storage_options)
+    return define_images(size, stores_for(data, folder, listener), storage_options)
 
 
-def _measured(
+def _measure_missing(
     experiment: Experiment, folder: Folder, listener: Listener
 ) -> tuple[dict[Cell, Result], int]:
-    """The results of all cells, in their order, and how many of them were there already."""
+    """Return the results of all cells in order, and how many were finished before."""
     before = {cell: folder.read(cell) for cell in experiment.cells}
     results: dict[Cell, Result] = {c: found for c, found in before.items() if found is not None}
     left = [cell for cell in experiment.cells if cell not in results]
@@ -234,7 +225,7 @@ def _measured(
         listener(Note(f"{n_kept} of {len(before)} cells are done already"))
 
     def keep(cell: Cell, result: Result) -> None:
-        folder.keep(cell, result)
+        folder.write(cell, result)
         results[cell] = result
 
     if left:

@@ -1,6 +1,6 @@
-"""The process that `run_limited` starts: one fit, measured.
+"""The process that `run_with_limits` starts: one fit, measured.
 
-    python -m scrlm_dask.rivals.child METHOD ROWS.npy CLUSTERS SEED FOLDER
+    python -m scrlm_dask.paper.subprocess_main METHOD ROWS.npy CLUSTERS SEED FOLDER
 
 It says "ready" when it has the rows and the fit begins and, at its end, what it took as a line of
 JSON. Labels are left in the folder.

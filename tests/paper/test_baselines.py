@@ -19,7 +19,7 @@ from scrlm_dask.kernels.randomness.synthesis import (
     synth_block,
     true_mixture,
 )
-from scrlm_dask.paper.baselines import METHODS, available_methods
+from scrlm_dask.paper.baselines import METHODS, find_missing_requirement
 
 NAMES = (
     *("scrlm", "scrlm+kmeans", "k-means++", "complete-linkage", "spectral", "em"),
@@ -41,7 +41,7 @@ def test_the_names() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore")  # of other packages
 def test_an_easy_mixture(name: str) -> None:
-    reason = available_methods(name)
+    reason = find_missing_requirement(name)
     if reason is not None:
         pytest.skip(reason)
     block = drawn(2, 0.0)
@@ -72,18 +72,18 @@ def test_others_have_no_outliers(name: str) -> None:
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "superkmeans", None)
-    assert available_methods("superkmeans") == (
+    assert find_missing_requirement("superkmeans") == (
         "needs superkmeans, which is not installed; pip install superkmeans"
     )
-    assert available_methods("td") is None
+    assert find_missing_requirement("td") is None
 
 
 def test_a_package_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     old = ModuleType("faiss")
     old.__spec__ = ModuleSpec("faiss", None)
     monkeypatch.setitem(sys.modules, "faiss", old)
-    assert available_methods("faiss") is None
-    assert available_methods("faiss-superkmeans") == (
+    assert find_missing_requirement("faiss") is None
+    assert find_missing_requirement("faiss-superkmeans") == (
         "needs faiss-cpu 1.15 or newer; pip install --upgrade faiss-cpu"
     )
 
@@ -92,4 +92,4 @@ def test_an_unknown_method_is_refused() -> None:
     with pytest.raises(
         InputError, match=r"'dbscan' is not known; there are scrlm, .*, superkmeans"
     ):
-        available_methods("dbscan")
+        find_missing_requirement("dbscan")

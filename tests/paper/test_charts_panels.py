@@ -10,11 +10,11 @@ from scrlm_dask.paper.charts import (
     Point,
     Stretch,
     Tightness,
-    broken_promises,
-    least_enough,
-    limits,
-    tightness,
-    widest_stretch,
+    find_broken_promises,
+    find_least_enough,
+    find_limits,
+    find_widest_stretch,
+    measure_tightness,
 )
 from scrlm_dask.paper.framework import doubling, steps
 
@@ -37,10 +37,10 @@ def test_tightness_by_hand() -> None:
         column(20, True, False, True, True),  # a success below a failure does not count: 96 / 4
         column(30, True, True, True, False),  # the largest failed: nothing is known
     )
-    assert limits(panel) == [Limit(10, 64, 2), Limit(20, 96, 4), Limit(30, 128, None)]
-    assert [limit.factor for limit in limits(panel)] == [32, 24, None]
-    assert tightness(limits(panel)) == Tightness(24, 28, 32, counted=2, columns=3)
-    assert broken_promises(panel) == [Point(30, 8, False, True, True)]
+    assert find_limits(panel) == [Limit(10, 64, 2), Limit(20, 96, 4), Limit(30, 128, None)]
+    assert [limit.factor for limit in find_limits(panel)] == [32, 24, None]
+    assert measure_tightness(find_limits(panel)) == Tightness(24, 28, 32, counted=2, columns=3)
+    assert find_broken_promises(panel) == [Point(30, 8, False, True, True)]
 
 
 def test_where_the_least_of_the_grid_is_enough_the_factor_may_be_larger() -> None:
@@ -49,8 +49,8 @@ def test_where_the_least_of_the_grid_is_enough_the_factor_may_be_larger() -> Non
         column(20, False, True),  # 96 / 2
         column(30, False, True),  # 128 / 2
     )
-    assert [limit.at_least for limit in limits(panel)] == [True, False, False]
-    found = tightness(limits(panel))
+    assert [limit.at_least for limit in find_limits(panel)] == [True, False, False]
+    found = measure_tightness(find_limits(panel))
     assert found == Tightness(48, 64, 64, counted=3, columns=3, open_from=64)
     assert [found.is_at_least(value) for value in (48, 64)] == [False, True]
 
@@ -58,16 +58,16 @@ def test_where_the_least_of_the_grid_is_enough_the_factor_may_be_larger() -> Non
 def test_inside_the_bound_on_y_alone_nothing_is_promised() -> None:
     panel = fake(column(10, False, False, False, True))
     assert [point.inside for point in panel.points] == [False, False, True, True]
-    assert broken_promises(panel) == []
+    assert find_broken_promises(panel) == []
 
 
 def test_a_grid_without_success_has_no_factor() -> None:
-    assert tightness(limits(fake(column(10, False, False, False)))) is None
+    assert measure_tightness(find_limits(fake(column(10, False, False, False)))) is None
 
 
 def test_what_could_not_be_run_is_no_success() -> None:
-    assert least_enough(column(10, None, None, True, True)) == 4
-    assert broken_promises(fake(column(10, None, None, None, None))) == []
+    assert find_least_enough(column(10, None, None, True, True)) == 4
+    assert find_broken_promises(fake(column(10, None, None, None, None))) == []
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_could_not_be_run_is_no_success() -> None:
     ],
 )
 def test_the_widest_stretch(successes: tuple[bool, ...], found: Stretch | None) -> None:
-    assert widest_stretch(column(5, *successes)) == found
+    assert find_widest_stretch(column(5, *successes)) == found
 
 
 def test_axes() -> None:

@@ -16,9 +16,9 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.distances.preprocessing import fit_map
 from scrlm_dask.paper.baselines import METHODS, Method
 from scrlm_dask.paper.framework import Folder
-from scrlm_dask.paper.images import Labelled, images
-from scrlm_dask.paper.methods import Grid, methods
-from scrlm_dask.paper.runner import run_experiment as run_experiment
+from scrlm_dask.paper.images import Labelled, define_images
+from scrlm_dask.paper.methods import MethodGrid, define_methods
+from scrlm_dask.paper.runner import run_experiment
 from scrlm_dask.storage.locations import locate
 
 
@@ -44,7 +44,7 @@ def opened(path: Path) -> Folder:
 def test_a_cell_is_found_by_its_parameters(tmp_path: Path) -> None:
     folder = opened(tmp_path / "out")
     assert folder.read(Dot(1)) is None
-    folder.keep(Dot(1), {"value": 0.1})
+    folder.write(Dot(1), {"value": 0.1})
     assert opened(tmp_path / "out").read(Dot(1)) == {"value": 0.1}
     assert folder.read(Dot(2)) is None
     assert folder.read(replace(Dot(1), of=(0.5,))) is None
@@ -53,7 +53,7 @@ def test_a_cell_is_found_by_its_parameters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"cell": {"x": 2}, "result": {"value": 1}}'])
 def test_a_damaged_cell_is_not_there(tmp_path: Path, damage: str) -> None:
     folder = opened(tmp_path / "out")
-    folder.keep(Dot(1), {"value": 1})
+    folder.write(Dot(1), {"value": 1})
     (file,) = (tmp_path / "out" / "cells").iterdir()
     file.write_text(damage)
     assert folder.read(Dot(1)) is None
@@ -108,7 +108,7 @@ def test_other_rows_at_the_same_place_are_another_experiment(tmp_path: Path) -> 
         rows = np.random.default_rng(seed).random((40, 4), np.float32)
         labels = np.arange(40, dtype=np.int32) % 2
         write_features(rows, tmp_path / "x.zarr", labels=labels, overwrite=True)
-        return images("smoke", {"x": tmp_path / "x.zarr"}).settings
+        return define_images("smoke", {"x": tmp_path / "x.zarr"}).settings
 
     before = settings(0)
     assert settings(0) == before
@@ -125,7 +125,7 @@ def test_outliers_are_no_picture() -> None:
     assert whole.pictures(np.full(4, -1)) is None
 
 
-def test_a_rival_that_fails_does_not_end_the_experiment(
+def test_a_baseline_that_fails_does_not_end_the_experiment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(rows: object, clusters: int, seed: int) -> NDArray[np.int64]:
@@ -135,7 +135,7 @@ def test_a_rival_that_fails_does_not_end_the_experiment(
     monkeypatch.setattr(
         "scrlm_dask.paper.methods.SHOWN", {"spectral": "SC", "k-means++": "k-means++"}
     )
-    experiment = methods("smoke", Grid(1, 2, 16, 40, (2,), (16,), (40,)))
+    experiment = define_methods("smoke", MethodGrid(1, 2, 16, 40, (2,), (16,), (40,)))
     results = {cell: experiment.measure(cell) for cell in experiment.cells}
     found = experiment.finish(results)
     accuracies, order = found.tables

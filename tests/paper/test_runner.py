@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,7 @@ import pyarrow.parquet
 import pytest
 from matplotlib.image import imread
 
-from scrlm_dask.paper.runner import ExperimentRun
-from scrlm_dask.paper.runner import run_experiment as run_experiment
+from scrlm_dask.paper.runner import ExperimentRun, run_experiment
 
 FIGURES = {
     "bounds": ["bounds.png"],
@@ -115,3 +116,13 @@ def test_a_cell_is_never_repeated(ran: dict[str, ExperimentRun]) -> None:
     after = cells_of(rest)
     assert {name for name in after if after[name] != before[name]} == set(sorted(before)[:3])
     assert rest.summary["panels"] == done.summary["panels"]
+
+
+def test_the_old_package_still_runs_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "scrlm_dask.experiments", raising=False)
+    with pytest.warns(FutureWarning, match=r"use scrlm_dask\.paper\.runner\.run_experiment"):
+        old = importlib.import_module("scrlm_dask.experiments")
+    assert old.run is run_experiment
+    assert old.Ran is ExperimentRun
+    assert (tuple(FIGURES), ("smoke", "small", "paper")) == (old.NAMES, old.SIZES)
+    assert {"Size", "Table"} <= set(dir(old))

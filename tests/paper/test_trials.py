@@ -12,9 +12,8 @@ from oracle import naive_scrlm
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
 from scrlm_dask.kernels.scrlm.theory import required_sizes
-from scrlm_dask.paper.bandwidth import GRIDS, bandwidth
-from scrlm_dask.paper.bounds import measure
 from scrlm_dask.paper.framework import Cell, Result, seed_for
+from scrlm_dask.paper.regions import BANDWIDTH_GRIDS, define_bandwidth, measure_trials
 from scrlm_dask.paper.runner import run_cells
 from scrlm_dask.paper.trials import (
     Search,
@@ -85,11 +84,11 @@ def test_a_promise_needs_all_of_the_corollary(short: str | None) -> None:
 
 
 def test_the_papers_last_panel_has_features_of_its_own() -> None:
-    settings = [cell.setting for cell in bandwidth("paper").cells]
+    settings = [cell.setting for cell in define_bandwidth("paper").cells]
     assert {s.n_candidates for s in settings if s.n_features == 4200} == set(
-        GRIDS["paper"].candidates
+        BANDWIDTH_GRIDS["paper"].candidates
     )
-    assert 4200 not in {cell.setting.n_features for cell in bandwidth("small").cells}
+    assert 4200 not in {cell.setting.n_features for cell in define_bandwidth("small").cells}
 
 
 def test_seeds_come_from_parameters_alone() -> None:
@@ -113,7 +112,7 @@ def test_the_same_tallies_whoever_counts() -> None:
     def measured(name: str) -> dict[Cell, Result]:
         found: dict[Cell, Result] = {}
         with backend(name), Execution(lambda event: None) as execution:
-            run_cells(execution, "bounds", cells, measure, found.__setitem__)
+            run_cells(execution, "bounds", cells, measure_trials, found.__setitem__)
         return found
 
     one = measured("one thread")

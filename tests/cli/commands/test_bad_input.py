@@ -349,7 +349,7 @@ def test_numbers_that_a_sample_cannot_have(refused, out, option, value, code, wo
 )
 def test_numbers_that_the_theory_does_not_know(refused, option, value, words):
     base = {"--rows": "50", "--features": "4", "--clusters": "2", option: value}
-    refused("theory", *(x for pair in base.items() for x in pair), words=words)
+    refused("paper", "theory", *(x for pair in base.items() for x in pair), words=words)
 
 
 @pytest.mark.parametrize("command", ["fit", "predict", "evaluate", "synth"])

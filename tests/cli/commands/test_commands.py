@@ -268,7 +268,7 @@ def test_theory_follows_the_paper(round_trip):
 def test_every_option_of_theory_has_effect(invoke, option, value, changed):
     base = {"--rows": 4000, "--features": 5000, "--clusters": 9}
     one, other = (
-        invoke("theory", *(x for pair in options.items() for x in pair), "--json").json()
+        invoke("paper", "theory", *(x for pair in options.items() for x in pair), "--json").json()
         for options in (base, {**base, option: value})
     )
     assert one[changed] != other[changed]

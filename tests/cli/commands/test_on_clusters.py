@@ -300,8 +300,8 @@ def test_a_lost_scheduler_ends_the_command(
 
 
 def test_a_lost_scheduler_ends_an_experiment(start, remote, tmp_path):
-    words = ("bounds", "--size", "small", "--out", tmp_path / "out")  # minutes of it
-    experiment = start("experiment", *words, "--scheduler-file", remote.file, **IMPATIENT)
+    words = ("paper", "bounds", "--size", "small", "--out", tmp_path / "out")  # minutes of it
+    experiment = start(*words, "--scheduler-file", remote.file, **IMPATIENT)
     experiment.until(lambda: list((tmp_path / "out" / "cells").glob("*")))
     os.kill(remote.scheduler.process.pid, signal.SIGKILL)
     done = experiment.outcome()

