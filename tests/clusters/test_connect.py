@@ -432,7 +432,7 @@ def test_a_file_of_something_else_is_refused_at_once(
 
 _TRY = """
 import json, os, sys
-from scrlm_dask import cluster
+import scrlm_dask
 from scrlm_dask.clusters import remote
 from scrlm_dask.engine.workers import current_client
 
@@ -442,7 +442,7 @@ for name, (environment, options) in json.loads(sys.argv[1]).items():
     os.environ.update(environment)
     before = current_client()
     try:
-        with cluster.connect(cluster.ClusterOptions(**options)) as connection:
+        with scrlm_dask.connect(scrlm_dask.ClusterOptions(**options)) as connection:
             seen[name] = {"error": None, "text": connection.description}
     except Exception as error:
         kept.append(error)  # as a notebook keeps the last one
@@ -545,8 +545,7 @@ def test_workers_compile_kernels_also_when_the_main_module_has_imported_numba(
 
 _SCRIPT = """
 import numpy as np
-from scrlm_dask import SCRLM
-from scrlm_dask.clusters import ClusterOptions, connect
+from scrlm_dask import SCRLM, ClusterOptions, connect
 
 if __name__ == "__main__":
     with connect(ClusterOptions(nworkers=1, nthreads=1, memory_limit="1GB")):

@@ -105,7 +105,7 @@ class TestClearScale:
             tables.append(weakref.ref(found))
             return found
 
-        monkeypatch.setattr("scrlm_dask.kernels.bandwidth.ladder.pair_sq_distances", watched)
+        monkeypatch.setattr("scrlm_dask.kernels.bandwidth.search.pair_sq_distances", watched)
         scan_sample(
             mixture(32, 40, 0.5, rows=2000).features,
             fit_map("none", 32, None),
@@ -423,11 +423,11 @@ class TestModel:
     def test_a_tree_that_does_not_fit_is_refused(
         self, merged: SCRLM, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("scrlm_dask.engine.workers.machine_memory", lambda: 1599)
+        monkeypatch.setattr("scrlm_dask.pipeline.cut.machine_memory", lambda: 1599)
         cut_model(merged.model_, 3)
         with pytest.raises(InputError, match=r"10 clusters without a merge tree needs 0\.00 GB"):
             cut_model(replace(merged.model_, tree=None), 3)
-        monkeypatch.setattr("scrlm_dask.engine.workers.machine_memory", lambda: 1600)
+        monkeypatch.setattr("scrlm_dask.pipeline.cut.machine_memory", lambda: 1600)
         cut_model(replace(merged.model_, tree=None), 3)
 
     def test_a_cut_of_a_run_without_a_tree(self, tmp_path: Path) -> None:

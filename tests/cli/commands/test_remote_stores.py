@@ -359,7 +359,7 @@ def test_a_server_killed_in_the_middle_of_a_check_is_no_damage(on_s3, server, mo
             server.kill()
         return block_arrays(url, start, stop)
 
-    monkeypatch.setattr("scrlm_dask.storage.feature_store.block_arrays", killing)
+    monkeypatch.setattr("scrlm_dask.passes.digests.block_arrays", killing)
     with backend("one thread"), pytest.raises(UnreachableError) as caught:
         verify_store(f"{ROOT}/x.zarr", storage_options=server.options)
     monkeypatch.undo()
