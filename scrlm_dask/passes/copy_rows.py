@@ -1,7 +1,7 @@
-"""Rows from tables into a features store: each block written whole, by one worker.
+"""Copy rows from tables into a features store; each block is written whole, by one worker.
 
-What is read together is one task: a task's span is as many blocks as a row group, or what else can
-only be decoded at once, and its blocks go out one after the other.
+A task copies a span of blocks: as many as a row group, or another unit that can only be decoded at
+once. Its blocks are written one after the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.execution import Execution, persist, task, wait
+from scrlm_dask.engine.execution import Execution, Pass, persist, task, wait
 from scrlm_dask.engine.features import Features, placeholder_blocks
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import BlockDone
@@ -32,7 +32,7 @@ _Done = Callable[[int, int], None]
 def ingest_pass(
     execution: Execution,
     table: Table,
-    url: Location,
+    store: Location,
     *,
     n_features: int,
     dtype: str,
@@ -40,42 +40,33 @@ def ingest_pass(
     missing: Sequence[int],
     keep_nan: bool,
 ) -> int:
-    """Write the missing blocks of the store at `url`; returns how many rows that were."""
+    """Write the missing blocks of the store; return the number of rows written."""
     if not missing:
         return 0
     plan = _plan(table, n_features, dtype, block_rows)
     per_span = plan.block_rows // block_rows
     spans = sorted({block // per_span for block in missing})
     if table.is_here:
-        return _write_here(execution, table, url, plan, spans, frozenset(missing), block_rows)
-    written: int = execution.map_reduce(
-        "ingest",
-        plan,
-        _write_part,
-        int.__add__,
-        blocks=spans,
-        table=_sent(table),
-        missing=_sent(frozenset(missing)),
-        block_rows=block_rows,
-        url=url,
-        keep_nan=keep_nan,
-        piecewise=True,
-    )
+        return _write_here(execution, table, store, plan, spans, frozenset(missing), block_rows)
+    broadcast = {
+        "table": _as_task(table),
+        "missing": _as_task(frozenset(missing)),
+        "block_rows": block_rows,
+        "store": store,
+        "keep_nan": keep_nan,
+    }
+    written: int = execution.run(_INGEST, plan, broadcast, blocks=spans)
     return written
 
 
 def check_finite_pass(
     execution: Execution, table: Table, n_features: int, dtype: str, block_rows: int
 ) -> NDArray[np.int64]:
-    """Numbers of the rows that are not finite, rising."""
-    found: tuple[NDArray[np.int64], ...] = execution.map_reduce(
-        "scan",
+    """Return the numbers of the rows that are not finite, ascending."""
+    found: tuple[NDArray[np.int64], ...] = execution.run(
+        _CHECK_FINITE,
         _plan(table, n_features, dtype, block_rows),
-        _check_finite_part,
-        tuple.__add__,
-        table=_sent(table),
-        block_rows=block_rows,
-        piecewise=True,
+        {"table": _as_task(table), "block_rows": block_rows},
     )
     return np.concatenate([np.empty(0, np.int64), *found])
 
@@ -83,16 +74,13 @@ def check_finite_pass(
 def collect_labels_pass(
     execution: Execution, labels: Source, n_rows: int, block_rows: int
 ) -> tuple[str, ...]:
-    """The different texts among the labels of the first `n_rows` rows, sorted."""
+    """Return the distinct texts among the labels of the first `n_rows` rows, sorted."""
     unit = labels.unit_rows if labels.streams else 1
     rows = min(n_rows, block_rows * -(-unit // block_rows))
-    found: frozenset[str] = execution.map_reduce(
-        "names",
+    found: frozenset[str] = execution.run(
+        Pass("names", _collect_labels_part, partial(merge_names, what=labels.what)),
         placeholder_blocks((n_rows, 1), np.dtype(np.int32), rows),
-        _collect_labels_part,
-        partial(merge_names, what=labels.what),
-        labels=_sent(labels),
-        block_rows=block_rows,
+        {"labels": _as_task(labels), "block_rows": block_rows},
     )
     return tuple(sorted(found))
 
@@ -107,33 +95,32 @@ def shuffle_pass(
     block_rows: int,
     keep_nan: bool,
 ) -> None:
-    """First half of the shuffle: each block, sorted by where its rows go, as a run in a folder.
+    """Do the first half of the shuffle: write each block, sorted by target, to a file in `folder`.
 
-    A run that is there already is left as it is.
+    A file that exists already is kept.
     """
-    execution.map_reduce(
-        "scatter",
+    execution.run(
+        _SHUFFLE,
         _plan(table, layout.n_features, layout.dtype, block_rows),
-        _shuffle_part,
-        int.__add__,
-        table=_sent(table),
-        permutation=permutation,
-        folder=folder,
-        layout=layout,
-        block_rows=block_rows,
-        keep_nan=keep_nan,
-        piecewise=True,
+        {
+            "table": _as_task(table),
+            "permutation": permutation,
+            "folder": folder,
+            "layout": layout,
+            "block_rows": block_rows,
+            "keep_nan": keep_nan,
+        },
     )
 
 
 def check_stored_pass(sources: Sequence[Source]) -> None:
-    """Let a worker check what only all of a file can tell."""
+    """Check whole files on the workers, such as their checksums."""
     for verified in [persist(task("verify", source.verify)) for source in sources]:
         wait(verified)
 
 
-def _sent(value: Any) -> Delayed:
-    """A task that gives the value: sent once to each worker, not along with every block."""
+def _as_task(value: Any) -> Delayed:
+    """Return a task that returns the value: sent once to each worker, not with every block."""
     return task("given", _same, value)
 
 
@@ -142,7 +129,7 @@ def _same(value: Any) -> Any:
 
 
 def _plan(table: Table, n_features: int, dtype: str, block_rows: int) -> Features:
-    """Spans with nothing in them: reading is part of the task that writes."""
+    """Return placeholder spans: rows are read in the task that writes them."""
     rows = block_rows * -(-max(1, table.span_rows) // block_rows)
     rows = min(rows, block_rows * -(-table.n_rows // block_rows))
     return placeholder_blocks((table.n_rows, n_features), np.dtype(dtype), rows)
@@ -151,24 +138,24 @@ def _plan(table: Table, n_features: int, dtype: str, block_rows: int) -> Feature
 def _write_here(
     execution: Execution,
     table: Table,
-    url: Location,
+    store: Location,
     plan: Features,
     spans: Sequence[int],
     missing: frozenset[int],
     block_rows: int,
 ) -> int:
-    """One span after the other in this thread: a model takes all cores, or a GPU, for itself."""
+    """Write one span after the other in this thread: an encoder uses all cores, or the GPU."""
 
     def done(rows: int, n_bytes: int) -> None:
-        execution.tell(BlockDone("encode", rows, n_bytes))
+        execution.emit(BlockDone("encode", rows, n_bytes))
 
     written = 0
-    with execution.reading("encode", plan, spans):
+    with execution.read_phase("encode", plan, spans):
         for span in spans:
             start = span * plan.block_rows
             rows = range(start, min(start + plan.block_rows, table.n_rows))
             written += _write_part(
-                rows, start, table, missing, block_rows, url, keep_nan=False, done=done
+                rows, start, table, missing, block_rows, store, keep_nan=False, done=done
             )
     return written
 
@@ -179,16 +166,16 @@ def _write_part(
     table: Table,
     missing: frozenset[int],
     block_rows: int,
-    url: Location,
+    store: Location,
     keep_nan: bool,
     done: _Done,
 ) -> int:
     written = 0
-    for first, stop in _runs(start, start + len(span), block_rows, missing):
+    for first, stop in _missing_rows(start, start + len(span), block_rows, missing):
         for at, rows in _blocks(table, first, stop, block_rows):
             if not keep_nan:
                 _check_finite(rows, at, at // block_rows, table)
-            _write(url, at, rows, at // block_rows)
+            _write(store, at, rows, at // block_rows)
             written += len(rows)
             done(len(rows), rows.features.nbytes)
     if written < len(span):  # the rest was written by an earlier run
@@ -229,13 +216,13 @@ def _shuffle_part(
 ) -> int:
     stop, written = start + len(span), 0
     missing = frozenset(
-        run
-        for run in range(start // block_rows, -(-stop // block_rows))
-        if not shuffle_file(folder, run).exists()
+        block
+        for block in range(start // block_rows, -(-stop // block_rows))
+        if not shuffle_file(folder, block).exists()
     )
-    for first, last in _runs(start, stop, block_rows, missing):
+    for first, last in _missing_rows(start, stop, block_rows, missing):
         for at, rows in _blocks(table, first, last, block_rows):
-            if not keep_nan:  # here, where it can still be said where the row came from
+            if not keep_nan:  # here, where the origin of the row is still known
                 _check_finite(rows, at, at // block_rows, table)
             write_shuffled_part(folder, at // block_rows, rows, at, block_rows, permutation, layout)
             written += len(rows)
@@ -245,24 +232,29 @@ def _shuffle_part(
     return written
 
 
+_INGEST = Pass("ingest", _write_part, int.__add__, reports_progress=True)
+_CHECK_FINITE = Pass("scan", _check_finite_part, tuple.__add__, reports_progress=True)
+_SHUFFLE = Pass("scatter", _shuffle_part, int.__add__, reports_progress=True)
+
+
 def _blocks(table: Table, start: int, stop: int, block_rows: int) -> Iterator[tuple[int, Rows]]:
     starts = range(start, stop, block_rows)
     yield from zip(starts, table.batches(start, stop, block_rows), strict=True)
 
 
-def _runs(
+def _missing_rows(
     start: int, stop: int, block_rows: int, missing: frozenset[int]
 ) -> Iterator[tuple[int, int]]:
-    """Rows [first, stop) of missing blocks that follow each other, to be read in one go."""
+    """Yield rows [first, stop) of consecutive missing blocks, to be read at once."""
     blocks = range(start // block_rows, -(-stop // block_rows))
-    for wanted, group in groupby(blocks, missing.__contains__):
+    for is_missing, group in groupby(blocks, missing.__contains__):
         numbers = list(group)
-        if wanted:
+        if is_missing:
             yield numbers[0] * block_rows, min(stop, (numbers[-1] + 1) * block_rows)
 
 
 def bad_rows(features: NDArray[Any]) -> NDArray[np.int64]:
-    """Positions of the rows that hold NaN or infinity."""
+    """Return the positions of the rows that contain NaN or infinity."""
     return np.flatnonzero(~np.isfinite(features).all(axis=1))
 
 
@@ -277,11 +269,11 @@ def _check_finite(rows: Rows, start: int, block: int, table: Table) -> None:
         )
 
 
-def _write(url: Location, start: int, rows: Rows, block: int) -> None:
+def _write(store: Location, start: int, rows: Rows, block: int) -> None:
     try:
-        write_features_block(url, start, rows.features, rows.labels, rows.ids)
+        write_features_block(store, start, rows.features, rows.labels, rows.ids)
     except OSError as error:
         if error.filename is not None or error.errno is None:
             raise
-        # what a full disk says names no file
-        raise OSError(error.errno, error.strerror, f"{url} (block {block})") from error
+        # the error of a full disk does not name the file
+        raise OSError(error.errno, error.strerror, f"{store} (block {block})") from error

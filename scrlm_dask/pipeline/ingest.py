@@ -120,7 +120,7 @@ def run_job(job: IngestJob, overwrite: bool, listener: Listener) -> Ingest:
         check_paths_visible(locate(source.files[0].path))
     with ExitStack() as undo, Execution(listener) as execution:
         for note in _notes(job):
-            execution.tell(Note(note))
+            execution.emit(Note(note))
         try:
             result = _ingest(execution, job, overwrite, undo)
         except BaseException as error:
@@ -171,7 +171,7 @@ def _ingest(execution: Execution, job: IngestJob, overwrite: bool, undo: ExitSta
         job = _with_numbers(job, names)
     dropped = _dropped(execution, job, unfinished)
     if dropped is not None and len(dropped):
-        execution.tell(Note(_dropped_words(len(dropped))))
+        execution.emit(Note(_dropped_words(len(dropped))))
     table: Table = job.table if dropped is None else KeptTable(job.table, dropped)
     manifest = replace(job.manifest, n_rows=table.n_rows)
     if unfinished is None:
@@ -182,7 +182,7 @@ def _ingest(execution: Execution, job: IngestJob, overwrite: bool, undo: ExitSta
     kept = manifest.n_blocks - len(missing)
     if unfinished is not None:
         undo.callback(discard, job.url)
-        execution.tell(Note(f"going on: {kept} of {manifest.n_blocks} blocks are done"))
+        execution.emit(Note(f"going on: {kept} of {manifest.n_blocks} blocks are done"))
     if missing:
         _write(execution, job, manifest, table, missing)
     check_stored_pass(job.sources)
@@ -215,7 +215,7 @@ def _label_names(
     if known is not None:
         return known
     names = collect_labels_pass(execution, labels, job.table.n_rows, job.manifest.block_rows)
-    execution.tell(
+    execution.emit(
         Note(
             f"the labels {labels.what} are texts: {len(names)} names, sorted, are numbered from 0 "
             f"on and kept as {LABEL_NAMES!r} in the attributes of the store"

@@ -52,7 +52,7 @@ def check_predict(
     """Raise what `predict` would raise before it reads a row."""
     features = as_features(source, block_rows, storage_options)
     fitted = model if isinstance(model, Model) else load_model(model, storage_options)
-    check_width(fitted, features.n_features, features.what)
+    check_width(fitted, features.n_features, features.label)
     target = locate(out, storage_options)
     check_not_inside(target, features.path)
     check_output_free(target, overwrite, LABELS_KIND)
@@ -79,7 +79,7 @@ def predict(
         model = locate(model, storage_options)
     fitted = model if isinstance(model, Model) else load_model(model)
     features = as_features(source, block_rows, storage_options)
-    check_width(fitted, features.n_features, features.what)
+    check_width(fitted, features.n_features, features.label)
     with ExitStack() as undo, Execution(listener) as execution:
         labels_url = None
         if out is not None:
@@ -96,7 +96,7 @@ def predict(
             features,
             persist(center_points(model)),
             fitted.sq_radius,
-            labels_url=labels_url,
+            labels_at=labels_url,
             margins=margins,
             collect=collect_labels,
         )

@@ -9,7 +9,7 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.execution import Columns, Execution
+from scrlm_dask.engine.execution import Columns, Execution, Pass
 from scrlm_dask.engine.features import Features, FeaturesLike, as_features, scatter_rows
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError
@@ -50,16 +50,8 @@ def write_pass(
         in_memory = isinstance(labels, np.ndarray)
         lazy: da.Array = scatter_rows(labels, features.block_rows) if in_memory else labels
         columns = {"labels": lazy[:, None].rechunk((features.array.chunks[0], (1,)))}
-    written: int = execution.map_reduce(
-        "write",
-        features,
-        _write_part,
-        int.__add__,
-        columns=columns,
-        url=url,
-        dtype=dtype,
-        what=features.what,
-    )
+    broadcast = {"url": url, "dtype": dtype, "what": features.label}
+    written: int = execution.run(_WRITE, features, broadcast, columns=columns)
     return written
 
 
@@ -74,6 +66,9 @@ def _write_part(
     truth = None if labels is None else _as_int32(labels, start)
     write_features_block(url, start, _narrowed(block, np.dtype(dtype), start, what), truth)
     return len(block)
+
+
+_WRITE = Pass("write", _write_part, int.__add__)
 
 
 def _narrowed(block: NDArray[Any], dtype: np.dtype[Any], start: int, what: str) -> NDArray[Any]:
@@ -141,7 +136,7 @@ def write_features(
     check_output_free(url, overwrite, FEATURES_KIND)
     staged = staging(url)
     clear_output(staged, True, FEATURES_KIND)
-    manifest = Manifest(*shape, dtype, block_rows, (), {"source": whole.what})
+    manifest = Manifest(*shape, dtype, block_rows, (), {"source": whole.label})
     with ExitStack() as undo, Execution(listener) as execution:
         undo.callback(discard, staged)
         create_features_store(staged, manifest, labels=labels is not None)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.execution import Execution, task
+from scrlm_dask.engine.execution import Execution, Pass, task
 from scrlm_dask.engine.features import placeholder_blocks
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError
@@ -39,14 +39,10 @@ def synth_pass(
     execution: Execution, spec: MixtureSpec, url: Location, n_rows: int, block_rows: int
 ) -> int:
     """Write all rows of the sample to the store at `url`; returns how many were written."""
-    written: int = execution.map_reduce(
-        "synth",
+    written: int = execution.run(
+        _SYNTH,
         placeholder_blocks((n_rows, spec.n_features), np.dtype(np.float32), block_rows),
-        _synth_part,
-        int.__add__,
-        spec=spec,
-        mixture=task("mixture", true_mixture, spec),
-        url=url,
+        {"spec": spec, "mixture": task("mixture", true_mixture, spec), "url": url},
     )
     return written
 
@@ -57,6 +53,9 @@ def _synth_part(
     drawn = synth_block(spec, mixture, start, start + len(block))
     write_features_block(url, start, drawn.features, drawn.labels)
     return len(drawn.labels)
+
+
+_SYNTH = Pass("synth", _synth_part, int.__add__)
 
 
 def check_synth(

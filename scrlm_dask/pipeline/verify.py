@@ -10,7 +10,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.config import FitConfig
-from scrlm_dask.engine.execution import Execution
+from scrlm_dask.engine.execution import Execution, Pass
 from scrlm_dask.engine.features import Features, as_features
 from scrlm_dask.errors import StoreError
 from scrlm_dask.events import Listener, warn
@@ -54,18 +54,14 @@ def compare_labels_pass(
     blocks: list[int],
 ) -> LabelComparison:
     """Label the blocks as the run did, and compare with its labels store."""
-    found: LabelComparison = execution.map_reduce(
-        "verify",
-        features,
-        _compare_labels_part,
-        _merge,
-        blocks=blocks,
-        centers=centers,
-        sq_radius=sq_radius,
-        labels_url=labels_url,
-        prune=prune,
-        margins=margins,
-    )
+    broadcast = {
+        "centers": centers,
+        "sq_radius": sq_radius,
+        "labels_url": labels_url,
+        "prune": prune,
+        "margins": margins,
+    }
+    found: LabelComparison = execution.run(_COMPARE_LABELS, features, broadcast, blocks=blocks)
     return found
 
 
@@ -97,6 +93,9 @@ def _merge(a: LabelComparison, b: LabelComparison) -> LabelComparison:
         a.wrong_distances + b.wrong_distances,
         first,
     )
+
+
+_COMPARE_LABELS = Pass("verify", _compare_labels_part, _merge)
 
 
 _LOSS_TOLERANCE = 1e-5  # losses of other sets of candidates agree to this
@@ -203,7 +202,7 @@ def _wrong_losses(
     survey = survey_pass(execution, features, rows, with_moments=False)
     candidates = candidates_from(survey, rows, model.affine)
     config = model.config.resolve(features.n_rows)
-    (found,) = loss_pass(execution, features, candidates, config, [model.config.given_rho])
+    (found,) = loss_pass(execution, features, candidates, config, [model.config.given_rho]).losses
     far = ~np.isclose(found.losses, model.losses[order], rtol=_LOSS_TOLERANCE, atol=_LOSS_TOLERANCE)
     wrong = order[far | (found.neighbors != model.neighbors[order])]
     return tuple(sorted(int(i) for i in wrong))
