@@ -19,8 +19,8 @@ from typing import Any
 import click
 import dask
 
-import scrlm_dask.engine.checkpointing as keeping
 from scrlm_dask.config import FitConfig, LloydConfig
+from scrlm_dask.engine.checkpointing import CheckpointScope
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.fit import fit
 
@@ -32,12 +32,12 @@ _MOST_SHARE = 0.02
 @contextmanager
 def keeping_nothing() -> Iterator[None]:
     """Passes run as they do for features in memory: nothing of them is saved."""
-    place = keeping.Keeper.place
-    keeping.Keeper.place = lambda *args, **kwargs: None  # type: ignore[method-assign]
+    groups = CheckpointScope.groups
+    CheckpointScope.groups = lambda *args, **kwargs: None  # type: ignore[method-assign]
     try:
         yield
     finally:
-        keeping.Keeper.place = place  # type: ignore[method-assign]
+        CheckpointScope.groups = groups  # type: ignore[method-assign]
 
 
 def measured(store: Path, out: Path, config: FitConfig) -> dict[str, float]:

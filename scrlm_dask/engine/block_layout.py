@@ -1,4 +1,4 @@
-"""How rows are stored and cut into blocks, in numbers: what plans are made of."""
+"""Sizes of rows, chunks and blocks, for planning."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Layout:
-    """Rows in blocks, as they are read from chunks."""
+    """Shape of the rows, and how many of them a block and a chunk hold."""
 
     n_rows: int
     n_features: int
     itemsize: int
     block_rows: int
     chunk_rows: int  # the least that a read brings
-    read_copies: int = 2  # of the chunks beside the block while it is read: encoded, and decoded
+    read_copies: int = 2  # of the chunks in addition to the block during a read: encoded, decoded
 
     @property
     def row_bytes(self) -> int:
@@ -35,8 +35,8 @@ class Layout:
 
     @property
     def reading_bytes(self) -> int:
-        """What a thread holds while it reads a block: all of each chunk that the block touches."""
-        # the least distance, but 0, between the beginnings of a block and a chunk
+        """Bytes that a thread needs to read a block: all of each chunk that the block touches."""
+        # the least distance above 0 between the starts of a block and a chunk
         step = math.gcd(self.block_rows, self.chunk_rows)
         touched = (2 * self.chunk_rows - step + self.block_rows - 1) // self.chunk_rows
         stored = -(-self.n_rows // self.chunk_rows)
@@ -44,7 +44,7 @@ class Layout:
         return self.block_bytes + self.read_copies * chunk_bytes
 
     def rows_in(self, blocks: list[int]) -> int:
-        """Rows of those blocks; the last one of all may be smaller."""
+        """Return the number of rows of the blocks; the last one of all may be smaller."""
         ends = [min(self.n_rows, (number + 1) * self.block_rows) for number in blocks]
         return sum(ends) - self.block_rows * sum(blocks)
 
@@ -52,13 +52,13 @@ class Layout:
         return replace(self, block_rows=min(block_rows, self.n_rows))
 
     def in_blocks_for(self, n_clusters: int) -> Layout:
-        """The same rows in blocks that are no smaller than the float64 sums of so many clusters.
+        """Return blocks at least as large as the float64 sums of `n_clusters` clusters.
 
-        A pass holds such sums for every block in flight: large ones are shared by more rows.
+        A pass holds such sums for every block in flight, so large sums get more rows per block.
         """
         least = -(-8 * n_clusters * self.n_features // self.row_bytes)
         if self.block_rows >= min(least, self.n_rows):
             return self
         block_rows = self.block_rows * -(-least // self.block_rows)
-        # they are put together of the blocks as they were: those are there, too
+        # they are concatenated from the smaller blocks, which are in memory at the same time
         return replace(self, block_rows=block_rows, read_copies=2)

@@ -1,8 +1,8 @@
-"""A pass in groups of consecutive blocks, whose merged parts are kept while the run is unfinished.
+"""Checkpoint passes in groups of consecutive blocks, and values of a run by name.
 
-A group is a whole subtree of the merge tree, so neither cutting a pass into groups nor taking some
-of them from an earlier attempt changes a bit. The task that has merged a group saves it, where it
-is: no worker waits for another group, and the client sees none of it.
+A group is a whole subtree of the merge tree, so neither dividing a pass into groups nor loading
+some of them from an earlier attempt changes a bit. The task that has merged a group saves it on its
+worker: no worker waits for another group, and the client receives none of them.
 """
 
 from __future__ import annotations
@@ -24,35 +24,160 @@ from scrlm_dask.events import Listener, Note
 from scrlm_dask.settings import checkpoint_seconds
 from scrlm_dask.storage.checkpoints import Checkpoint, Kinds
 
-MOST_GROUPS = 32
+MAX_GROUPS = 32
 
+# whether the outputs that a range of blocks wrote elsewhere are still there
+OutputsValid = Callable[[range], bool]
 
-Check = Callable[[range], bool]  # whether what some blocks wrote elsewhere is still there
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Saved:
-    """Where a pass keeps its groups, and what is known of them."""
+class SavedGroups:
+    """Where the groups of a pass are saved."""
 
     folder: Checkpoint
-    kinds: Kinds  # that parts are made of
-    check: Check | None = None
+    checkpoint_types: Kinds  # the dataclasses that parts are made of
+    outputs_valid: OutputsValid | None = None
 
 
 @dataclass(frozen=True)
 class GroupedReduction:
-    """A pass as tasks: some groups are computed and saved, others are there already."""
+    """The tasks of a pass: some groups are computed and saved, others are loaded."""
 
     total: Delayed
-    beside: list[Delayed]  # what each block gives beside its part
-    taken: list[int]  # positions of the blocks whose groups are there
-    damaged: list[int]  # numbers of the groups that cannot be believed
+    per_block_outputs: list[Delayed]
+    reused_blocks: list[int]  # positions of the blocks whose groups are loaded
+    damaged: list[int]  # numbers of the groups that fail their checks
+
+
+class CheckpointScope:
+    """Names of the checkpoints of a run; without a checkpoint folder nothing is saved.
+
+    Repeated steps are numbered. A run does the same steps in the same order each time, so a resumed
+    run finds each of them under the same name. Steps inside `load_or_compute` have names of their
+    own, which no later step gets when they are skipped.
+    """
+
+    def __init__(self, checkpoint: Checkpoint | None, listener: Listener) -> None:
+        self.reused: dict[str, int] = {}  # blocks per pass, and values, from an earlier attempt
+        self._folder = checkpoint
+        self._listener = listener
+        self._steps: Counter[str] = Counter()
+        self._last_saved = -float("inf")
+
+    def next_groups(
+        self,
+        name: str,
+        checkpoint_types: Kinds | None,
+        outputs_valid: OutputsValid | None = None,
+        input_digest: str = "",
+    ) -> SavedGroups | None:
+        """Return where the next pass of this name saves its groups; None if it does not.
+
+        Groups that were computed from other inputs have another `input_digest` and are not found.
+        """
+        self._steps[name] += 1
+        words = (name, str(self._steps[name]), input_digest)
+        return self.groups(
+            "-".join(word for word in words if word), checkpoint_types, outputs_valid
+        )
+
+    def groups(
+        self,
+        name: str,
+        checkpoint_types: Kinds | None,
+        outputs_valid: OutputsValid | None = None,
+    ) -> SavedGroups | None:
+        """Return where groups are saved under exactly this name; None if they are not."""
+        if self._folder is None or checkpoint_types is None:
+            return None
+        return SavedGroups(self._folder / name, checkpoint_types, outputs_valid)
+
+    def reduce(
+        self,
+        parts: Sequence[Delayed],
+        combine: Callable[[Any, Any], Any],
+        name: str,
+        fan_in: int,
+        saved: SavedGroups | None,
+        per_block_outputs: Sequence[Delayed] = (),
+    ) -> GroupedReduction:
+        """Combine the parts, in checkpointed groups if `saved` is given."""
+        if saved is None:
+            total = tree_reduce(parts, combine, name, fan_in)
+            return GroupedReduction(total, list(per_block_outputs), [], [])
+        reduction = reduce_in_groups(parts, combine, name, fan_in, saved, per_block_outputs)
+        if reduction.reused_blocks:
+            self.reused[name] = self.reused.get(name, 0) + len(reduction.reused_blocks)
+        for number in reduction.damaged:
+            self._warn_damaged(f"group {number} of the pass {name}")
+        return reduction
+
+    def load_or_compute(self, name: str, checkpoint_types: Kinds, compute: Callable[[], _T]) -> _T:
+        """Load the value of an earlier attempt; otherwise compute and save it."""
+        if self._folder is None:
+            return compute()
+        value: _T | None = self.load(name, checkpoint_types)
+        if value is None:
+            with self._inside(name):
+                value = compute()
+            self.save(name, value)
+        return value
+
+    def load(self, name: str, checkpoint_types: Kinds) -> Any | None:
+        """Load a value of an earlier attempt; None if it is missing or damaged."""
+        if self._folder is None or name not in self._folder.names():
+            return None
+        try:
+            value = self._folder.load(name, checkpoint_types)
+        except StoreError:
+            self._warn_damaged(name)
+            return None
+        self.reused[name] = 1
+        return value
+
+    def save(self, name: str, value: Any) -> None:
+        if self._folder is not None:
+            self._folder.make()
+            self._folder.save(name, value)
+
+    def delete(self, *names: str) -> None:
+        if self._folder is not None and names:
+            self._folder.remove(*names)
+
+    def names(self) -> set[str]:
+        """Return the names of the saved values and folders."""
+        return set() if self._folder is None else self._folder.names()
+
+    def is_due(self) -> bool:
+        """Return whether repeated work should be saved now, and restart the interval if so."""
+        now = time.monotonic()
+        due = self._folder is not None and now - self._last_saved >= checkpoint_seconds()
+        if due:
+            self._last_saved = now
+        return due
+
+    @contextmanager
+    def _inside(self, name: str) -> Iterator[None]:
+        """Give the steps inside a folder and numbers of their own."""
+        before = self._folder, self._steps
+        if self._folder is not None:
+            self._folder, self._steps = self._folder / f"{name}-steps", Counter()
+        try:
+            yield
+        finally:
+            self._folder, self._steps = before
+
+    def _warn_damaged(self, name: str) -> None:
+        text = f"{name}, as it was saved, is damaged; it is computed again from what came before"
+        self._listener(Note(text, warning=True))
 
 
 def group_size(n_parts: int, fan_in: int) -> int:
-    """Blocks of a group: the least power of the fan-in that gives few groups."""
+    """Return the blocks per group: the least power of `fan_in` with at most MAX_GROUPS groups."""
     size = 1
-    while -(-n_parts // size) > MOST_GROUPS:
+    while -(-n_parts // size) > MAX_GROUPS:
         size *= fan_in
     return size
 
@@ -62,205 +187,97 @@ def reduce_in_groups(
     combine: Callable[[Any, Any], Any],
     name: str,
     fan_in: int,
-    saved: Saved,
-    beside: Sequence[Delayed] = (),
+    saved: SavedGroups,
+    per_block_outputs: Sequence[Delayed] = (),
 ) -> GroupedReduction:
-    """`tree_reduce` by groups. `beside` is one small array a block, kept with the groups, too."""
+    """Reduce by groups as `tree_reduce` does; save one output per block along with its group."""
     size = group_size(len(parts), fan_in)
-    cuts = [range(i, min(i + size, len(parts))) for i in range(0, len(parts), size)]
-    sound, damaged = _sound_groups(cuts, saved, with_beside=bool(beside))
+    groups = [range(i, min(i + size, len(parts))) for i in range(0, len(parts), size)]
+    sound, damaged = _sound_groups(groups, saved, with_outputs=bool(per_block_outputs))
     saved.folder.make()
-    token, others = uuid4().hex, list(beside)
-    groups = []
-    for number, blocks in enumerate(cuts):
+    token, outputs = uuid4().hex, list(per_block_outputs)
+    save = dask.delayed(_save, pure=False)
+    totals = []
+    for number, blocks in enumerate(groups):
         if number in sound:
-            groups.append(_loading(name, token, number, saved, _group(number)))
-            for i in blocks if beside else ():
-                others[i] = _loading(name, token, i, saved, _per_block(i))
+            totals.append(_load_task(name, token, number, saved, _group_file(number)))
+            for i in blocks if outputs else ():
+                outputs[i] = _load_task(name, token, i, saved, _block_file(i))
             continue
         merged = tree_reduce(parts[blocks.start : blocks.stop], combine, name, fan_in)
+        files = {_block_file(i): outputs[i] for i in blocks} if outputs else {}
         key = (f"{name}-save-{token}", number)
-        here = {_per_block(i): beside[i] for i in blocks} if beside else {}
-        saving = dask.delayed(_save, pure=False)
-        groups.append(saving(saved.folder, _group(number), merged, here, dask_key_name=key))
-    taken = [i for number in sorted(sound) for i in cuts[number]]
-    return GroupedReduction(tree_reduce(groups, combine, name, fan_in), others, taken, damaged)
+        totals.append(save(saved.folder, _group_file(number), merged, files, dask_key_name=key))
+    reused = [i for number in sorted(sound) for i in groups[number]]
+    return GroupedReduction(tree_reduce(totals, combine, name, fan_in), outputs, reused, damaged)
 
 
-def saved_per_block(saved: Saved, n_parts: int, name: str) -> list[Delayed] | None:
-    """What the blocks of a whole pass gave beside their parts; None if it is not all there."""
-    files = [_per_block(i) for i in range(n_parts)]
+def load_per_block(saved: SavedGroups, n_parts: int, name: str) -> list[Delayed] | None:
+    """Return tasks that load the per-block outputs of a whole pass; None if one is missing."""
+    files = [_block_file(i) for i in range(n_parts)]
     if not set(files) <= saved.folder.names():
         return None
-    token, looking = uuid4().hex, dask.delayed(_is_sound, pure=False)
-    checks = [
-        looking(saved, [file], range(i, i + 1), dask_key_name=(f"check-saved-{token}", i))
-        for i, file in enumerate(files)
-    ]
-    if not all(dask.compute(*checks)):
+    if not all(
+        _check([[file] for file in files], [range(i, i + 1) for i in range(n_parts)], saved)
+    ):
         return None
-    return [_loading(name, token, i, saved, file) for i, file in enumerate(files)]
+    token = uuid4().hex
+    return [_load_task(name, token, i, saved, file) for i, file in enumerate(files)]
 
 
-def _loading(name: str, token: str, number: int, saved: Saved, file: str) -> Delayed:
-    """A task: whoever loses what it loaded loads it again."""
+def _sound_groups(
+    groups: list[range], saved: SavedGroups, with_outputs: bool
+) -> tuple[set[int], list[int]]:
+    """Return the numbers of the saved groups that pass their checks, and of those that do not."""
+    names = saved.folder.names()
+    present = [number for number in range(len(groups)) if _group_file(number) in names]
+    files = [
+        [_group_file(number), *([_block_file(i) for i in groups[number]] if with_outputs else ())]
+        for number in present
+    ]
+    checked = _check(files, [groups[number] for number in present], saved)
+    answers = dict(zip(present, checked, strict=True))
+    return {n for n, ok in answers.items() if ok}, [n for n, ok in answers.items() if not ok]
+
+
+def _check(files: list[list[str]], blocks: list[range], saved: SavedGroups) -> tuple[bool, ...]:
+    """Check sets of files, and the outputs of the blocks that each belongs to, on the workers."""
+    token, check = uuid4().hex, dask.delayed(_is_sound, pure=False)
+    tasks = [
+        check(saved, names, numbers, dask_key_name=(f"check-saved-{token}", i))
+        for i, (names, numbers) in enumerate(zip(files, blocks, strict=True))
+    ]
+    answers: tuple[bool, ...] = dask.compute(*tasks)
+    return answers
+
+
+def _load_task(name: str, token: str, number: int, saved: SavedGroups, file: str) -> Delayed:
+    """Return a task that loads a file; Dask reloads it if a worker is lost."""
     kind = file.partition(".")[0]
     load = dask.delayed(_load, pure=False)
     key = (f"{name}-load-{kind}-{token}", number)
-    return load(saved.folder, file, saved.kinds, dask_key_name=key)
+    return load(saved.folder, file, saved.checkpoint_types, dask_key_name=key)
 
 
-def _sound_groups(cuts: list[range], saved: Saved, with_beside: bool) -> tuple[set[int], list[int]]:
-    """Numbers of the groups that are there and whole, and of those that are only there."""
-    names = saved.folder.names()
-    found = [number for number in range(len(cuts)) if _group(number) in names]
-    files = [
-        [_group(number), *([_per_block(i) for i in cuts[number]] if with_beside else ())]
-        for number in found
-    ]
-    token = uuid4().hex
-    looking = dask.delayed(_is_sound, pure=False)
-    checks = [
-        looking(saved, names, cuts[number], dask_key_name=(f"check-saved-{token}", number))
-        for number, names in zip(found, files, strict=True)
-    ]
-    answers = dict(zip(found, dask.compute(*checks), strict=True))
-    return {n for n, yes in answers.items() if yes}, [n for n, yes in answers.items() if not yes]
-
-
-def _group(number: int) -> str:
+def _group_file(number: int) -> str:
     return f"group.{number:06d}"
 
 
-def _per_block(block: int) -> str:
+def _block_file(block: int) -> str:
     return f"block.{block:06d}"
 
 
-def _save(folder: Checkpoint, name: str, part: Any, beside: dict[str, Any]) -> Any:
-    for file, value in beside.items():
+def _save(folder: Checkpoint, name: str, part: Any, outputs: dict[str, Any]) -> Any:
+    for file, value in outputs.items():
         folder.save(file, value)
-    folder.save(name, part)  # last: a group that is there is there with all that belongs to it
+    folder.save(name, part)  # last: the file of a group implies that its outputs are saved
     return part
 
 
-def _load(folder: Checkpoint, name: str, kinds: Kinds) -> Any:
-    return folder.load(name, kinds)
+def _load(folder: Checkpoint, name: str, checkpoint_types: Kinds) -> Any:
+    return folder.load(name, checkpoint_types)
 
 
-def _is_sound(saved: Saved, names: list[str], blocks: range) -> bool:
+def _is_sound(saved: SavedGroups, names: list[str], blocks: range) -> bool:
     whole = all(saved.folder.is_sound(name) for name in names)
-    return whole and (saved.check is None or saved.check(blocks))
-
-
-_T = TypeVar("_T")
-
-
-class CheckpointScope:
-    """The names of what is kept, in the order in which a run comes to it; or nothing is kept.
-
-    A run does the same things in the same order each time, so that a pass has the name that it had
-    in the attempt before. What happens inside of `remember` has names of its own, which no later
-    pass gets when it is skipped.
-    """
-
-    def __init__(self, checkpoint: Checkpoint | None, listener: Listener) -> None:
-        self.taken: dict[str, int] = {}  # blocks, or values, that an earlier attempt had done
-        self._folder = checkpoint
-        self._listener = listener
-        self._steps: Counter[str] = Counter()
-        self._last_kept = -float("inf")
-
-    def step(
-        self, name: str, kinds: Kinds | None, check: Check | None = None, of: str = ""
-    ) -> Saved | None:
-        """Where the next pass of this name keeps its groups; None if it does not.
-
-        Groups that were computed from something else than `of` are none of its own.
-        """
-        self._steps[name] += 1
-        words = (name, str(self._steps[name]), of)
-        return self.place("-".join(word for word in words if word), kinds, check)
-
-    def place(self, name: str, kinds: Kinds | None, check: Check | None = None) -> Saved | None:
-        """Where groups are kept under a name of the caller's own."""
-        if self._folder is None or kinds is None:
-            return None
-        return Saved(self._folder / name, kinds, check)
-
-    def reduce(
-        self,
-        parts: Sequence[Delayed],
-        combine: Callable[[Any, Any], Any],
-        name: str,
-        fan_in: int,
-        saved: Saved | None,
-        beside: Sequence[Delayed] = (),
-    ) -> GroupedReduction:
-        """The parts as one, in groups that are saved where that is wanted."""
-        if saved is None:
-            return GroupedReduction(tree_reduce(parts, combine, name, fan_in), list(beside), [], [])
-        found = reduce_in_groups(parts, combine, name, fan_in, saved, beside)
-        if found.taken:
-            self.taken[name] = self.taken.get(name, 0) + len(found.taken)
-        for number in found.damaged:
-            self._warn(f"group {number} of the pass {name}")
-        return found
-
-    def remember(self, name: str, kinds: Kinds, compute: Callable[[], _T]) -> _T:
-        """What `compute` gave in an earlier attempt; else it is computed, and kept."""
-        if self._folder is None:
-            return compute()
-        value: _T | None = self.recall(name, kinds)
-        if value is None:
-            with self.inside(name):
-                value = compute()
-            self.keep(name, value)
-        return value
-
-    @contextmanager
-    def inside(self, name: str) -> Iterator[None]:
-        """Names of a part of the run, apart from those of all others."""
-        before = self._folder, self._steps
-        if self._folder is not None:
-            self._folder, self._steps = self._folder / f"{name}-steps", Counter()
-        try:
-            yield
-        finally:
-            self._folder, self._steps = before
-
-    def recall(self, name: str, kinds: Kinds) -> Any | None:
-        """A value of an earlier attempt; None if there is none that can be believed."""
-        if self._folder is None or name not in self._folder.names():
-            return None
-        try:
-            value = self._folder.load(name, kinds)
-        except StoreError:
-            self._warn(name)
-            return None
-        self.taken[name] = 1
-        return value
-
-    def keep(self, name: str, value: Any) -> None:
-        if self._folder is not None:
-            self._folder.make()
-            self._folder.save(name, value)
-
-    def names(self) -> set[str]:
-        """What is kept here already."""
-        return set() if self._folder is None else self._folder.names()
-
-    def forget(self, *names: str) -> None:
-        if self._folder is not None and names:
-            self._folder.remove(*names)
-
-    def is_due(self) -> bool:
-        """Whether work that comes again and again should be kept this time."""
-        now = time.monotonic()
-        due = self._folder is not None and now - self._last_kept >= checkpoint_seconds()
-        if due:
-            self._last_kept = now
-        return due
-
-    def _warn(self, what: str) -> None:
-        text = f"{what}, as it was saved, is damaged; it is computed again from what came before"
-        self._listener(Note(text, warning=True))
+    return whole and (saved.outputs_valid is None or saved.outputs_valid(blocks))

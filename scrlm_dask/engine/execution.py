@@ -1,8 +1,7 @@
-"""How a pass runs: a part for each block, merged by a tree of fixed shape.
+"""Run passes: a part for each block, combined by a tree of fixed shape.
 
-Every distributed quantity is a block's part, how two parts combine, and what is made of the result.
-Reading and computing are one task, so that a worker holds one block a thread, also of the thread
-that reads ahead.
+Reading and computing a block are one task, so that a worker holds one block per thread, including
+the threads that read ahead.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -18,7 +18,7 @@ import dask.array as da
 import numpy as np
 from dask.delayed import Delayed
 
-from scrlm_dask.engine.checkpointing import Check, CheckpointScope
+from scrlm_dask.engine.checkpointing import CheckpointScope, OutputsValid, SavedGroups
 from scrlm_dask.engine.failures import (
     RunIsOverError,
     drain_tasks,
@@ -44,38 +44,81 @@ from scrlm_dask.monitoring.listeners import NotebookCell, in_notebook, make_publ
 from scrlm_dask.settings import monitoring_enabled
 from scrlm_dask.storage.checkpoints import Checkpoint, Kinds
 
-# (rows, 1) each, or (rows, q) for several numbers a row, cut like the blocks that are read
+# arrays (rows, 1), or (rows, q) for several numbers per row, with the blocks that are read
 Columns: TypeAlias = Mapping[str, da.Array]
 
-_SPREAD_SECONDS = 10.0  # then the blocks go where they go: a worker may be stuck, or lost
+_SPREAD_SECONDS = 10.0  # then the blocks start anyway: a worker may be stuck, or lost
 
 _listeners: dict[str, Listener] = {}  # by topic, of the runs that this process watches
 
 
+@dataclass(frozen=True)
+class Pass:
+    """One read of all blocks with a reduction.
+
+    Parameters
+    ----------
+    name : str
+        Name of the phase, of the tasks and of the checkpoint.
+    part : callable
+        `part(block, start, **columns, **broadcast)` of the block whose first row is `start`.
+    combine : callable
+        Combines two parts that follow each other.
+    checkpoint_types : tuple of types, optional
+        The dataclasses that parts are made of. Only passes that give them are checkpointed.
+    fan_in : int
+        Parts that are combined at a time; the result's last bits depend on it.
+    outputs_valid : callable, optional
+        Whether the outputs that a range of blocks wrote in an earlier attempt are still there.
+    reports_progress : bool
+        `part` is also given `done(rows, n_bytes)` and calls it while it works.
+    per_block : tuple of str
+        Attributes (rows,) of what `part` returns that stay on the workers, one array per block.
+        Its attribute `part` is what is combined, unless there is `summarize`.
+    summarize : callable, optional
+        `summarize(result, **columns)` turns what `part` returned into what is combined.
+    """
+
+    name: str
+    part: Callable[..., Any]
+    combine: Callable[[Any, Any], Any]
+    checkpoint_types: Kinds | None = None
+    fan_in: int = FAN_IN
+    outputs_valid: OutputsValid | None = None
+    reports_progress: bool = False
+    per_block: tuple[str, ...] = ()
+    summarize: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """The combined parts of a pass, and the outputs of each block, which stay on the workers."""
+
+    total: Any
+    per_block: dict[str, list[Delayed]]  # arrays (rows, 1) by name
+
+
 class Execution:
-    """One run: its phases, and those who watch it."""
+    """One run: its phases, its checkpoints and its listeners."""
 
     def __init__(self, listener: Listener, checkpoint: Checkpoint | None = None) -> None:
         self.phases: list[PhaseFinished] = []
-        self.reports: dict[str, dict[str, Any]] = {}
-        self._read_seconds: dict[str, float] | None = None  # of each process, when last asked
-        self.pruned: dict[str, dict[str, Any]] = {}  # by pass, what was ruled out without a product
-        self.keeper = CheckpointScope(checkpoint, self.tell)
-        self._named: dict[str, str] = {}  # by pass, what the tasks of its blocks are called
-        self._shared: dict[str, dict[str, Any]] = {}  # by pass, what all of its blocks need
-        self._heard_by = [listener]
+        self.reports: dict[str, dict[str, Any]] = {}  # of each process, at the end of a phase
+        self.checkpoints = CheckpointScope(checkpoint, self.emit)
+        self._read_seconds: dict[str, float] | None = None  # of each process, at the last report
+        self._listeners = [listener]
         if listener is warn and monitoring_enabled() and in_notebook():
-            self._heard_by.append(NotebookCell())
-        self._publish: Listener | None = None  # to the scheduler, where blocks are heard of anyway
+            self._listeners.append(NotebookCell())
+        self._publish: Listener | None = None  # to the scheduler, which sees finished blocks anyway
         self._topic = f"scrlm-{uuid4().hex}"
         self._began = time.perf_counter()
 
     def __enter__(self) -> Execution:
-        _listeners[self._topic] = self._pass_on
+        _listeners[self._topic] = self._notify
         client = current_client()
         if client is not None:
-            client.subscribe_topic(self._topic, self._hear)
-            self._publish = make_publisher(client, self._topic, self._pass_on)
+            client.subscribe_topic(self._topic, self._on_block_done)
+            self._publish = make_publisher(client, self._topic, self._notify)
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
@@ -83,144 +126,192 @@ class Execution:
             leaving = issubclass(exc_type, KeyboardInterrupt | ClusterError)
             drain_tasks(self._topic, leaving=leaving)
         error = None if exc_type is None else exc_type.__name__
-        self.tell(RunEnded(time.perf_counter() - self._began, error))
+        self.emit(RunEnded(time.perf_counter() - self._began, error))
         client = current_client()
         if client is not None and client.status == "running":
             client.unsubscribe_topic(self._topic)
         _listeners.pop(self._topic, None)
 
     def add_listener(self, listener: Listener) -> None:
-        self._heard_by.append(listener)
+        self._listeners.append(listener)
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
+        """Publish an event on the scheduler and notify the listeners."""
         if self._publish is not None:
             self._publish(event)
-        self._pass_on(event)
+        self._notify(event)
 
-    def _pass_on(self, event: Event) -> None:
-        for listener in self._heard_by:
-            listener(event)
+    def run(
+        self,
+        pass_: Pass,
+        features: Features,
+        broadcast: dict[str, Any],
+        *,
+        blocks: Sequence[int] | None = None,
+        columns: Columns | None = None,
+        input_digest: str = "",
+        leave_on_workers: bool = False,
+    ) -> Any:
+        """Run a pass over all blocks, or over `blocks`, and return the combined parts.
+
+        `broadcast` are inputs of all blocks; a Delayed is computed once and sent to every worker.
+        `columns` hold numbers of each row; a part gets those of its rows. `input_digest` identifies
+        inputs that may differ in the next attempt: it becomes part of the checkpoint's name. With
+        `leave_on_workers` the result is a persisted Delayed.
+        """
+        name = pass_.name
+        tasks = self._block_tasks(pass_, features, broadcast, blocks, columns)
+        saved = self.checkpoints.next_groups(
+            name, pass_.checkpoint_types, pass_.outputs_valid, input_digest
+        )
+        reduction = self.checkpoints.reduce(tasks.parts, pass_.combine, name, pass_.fan_in, saved)
+        with self._reading(tasks, reduction.reused_blocks):
+            if leave_on_workers:
+                return wait(persist(reduction.total))
+            return dask.compute(reduction.total)[0]
+
+    def run_per_block(
+        self,
+        pass_: Pass,
+        features: Features,
+        broadcast: dict[str, Any],
+        *,
+        blocks: Sequence[int] | None = None,
+        columns: Columns | None = None,
+        summary_columns: Columns | None = None,
+        saved: SavedGroups | None = None,
+    ) -> PassResult:
+        """Run a pass as `run` does, and leave its per-block outputs on the workers.
+
+        `summary_columns` are given to `summarize` instead of `part`: the per-block outputs do not
+        depend on them, so the scheduler can forget them and a lost worker does not need them.
+        With `saved` the (single) per-block output is checkpointed with the parts.
+        """
+        tasks = self._block_tasks(pass_, features, broadcast, blocks, columns)
+        outputs = [_output_tasks(pass_, tasks.parts, output) for output in pass_.per_block]
+        reduction = self.checkpoints.reduce(
+            _summary_tasks(pass_, tasks.parts, summary_columns or {}),
+            pass_.combine,
+            pass_.name,
+            pass_.fan_in,
+            saved,
+            [output for one in outputs for output in one],
+        )
+        with self._reading(tasks, reduction.reused_blocks):
+            # together: the outputs are computed while the parts are combined and dropped
+            total, *persisted = dask.persist(reduction.total, *reduction.per_block_outputs)
+            result = total.compute()
+        n = len(tasks.parts)
+        per_block = {name: persisted[i * n : (i + 1) * n] for i, name in enumerate(pass_.per_block)}
+        return PassResult(result, per_block)
+
+    def map(
+        self, name: str, part: Callable[..., Any], features: Features, broadcast: dict[str, Any]
+    ) -> list[Delayed]:
+        """Persist `part(block, start, **broadcast)` of every block on the workers."""
+        tasks = self._block_tasks(Pass(name, part, _no_combine), features, broadcast, None, None)
+        with self._reading(tasks):
+            return [wait(value) for value in dask.persist(*tasks.parts)]
 
     @contextmanager
     def phase(self, name: str, blocks: int, rows: int, n_bytes: int) -> Iterator[None]:
-        """Time a phase, and ask the workers for their reading and their memory at its end."""
-        self.tell(PhaseStarted(name, blocks, rows, n_bytes))
-        before = self._read_seconds if self._read_seconds is not None else self._ask_workers()
+        """Time a phase; collect read times and peak memory of the workers at its end."""
+        self.emit(PhaseStarted(name, blocks, rows, n_bytes))
+        before = self._read_seconds if self._read_seconds is not None else self._poll_workers()
         begin = time.perf_counter()
         with _span(name):
             yield
         seconds = time.perf_counter() - begin
-        read = _gained(before, self._ask_workers())
+        read = _gained(before, self._poll_workers())
         peak = max((r["peak_memory_bytes"] for r in self.reports.values()), default=0)
         done = PhaseFinished(name, seconds, rows, n_bytes, blocks, peak, read)
         self.phases.append(done)
-        self.tell(done)
-
-    def _ask_workers(self) -> dict[str, float]:
-        """Seconds that each has read so far; what else they report is kept."""
-        self.reports = process_reports()
-        read = {name: float(said.pop("read_seconds")) for name, said in self.reports.items()}
-        self._read_seconds = read
-        return read
-
-    def map_reduce(
-        self,
-        name: str,
-        features: Features,
-        part: Callable[..., Any],
-        combine: Callable[[Any, Any], Any],
-        *,
-        blocks: Sequence[int] | None = None,
-        fan_in: int = FAN_IN,
-        keep: bool = False,
-        columns: Columns | None = None,
-        piecewise: bool = False,
-        kinds: Kinds | None = None,
-        check: Check | None = None,
-        of: str = "",
-        **shared: Any,
-    ) -> Any:
-        """`part(block, start, **columns, **shared)` of every block (or of `blocks`), combined.
-
-        Values of `columns` hold numbers of each row, and a part gets those of its rows. Values of
-        `shared` may be Delayed: they are computed once and sent to every worker. With `keep` the
-        result stays with the workers and a Delayed comes back. With `piecewise` the part is given
-        `done`, too, and says itself how many rows are done, and how many bytes. With `kinds`, the
-        dataclasses that parts are made of, a run that keeps its work keeps this pass, group by
-        group; `check` says whether what some blocks wrote elsewhere is still there, and `of` what
-        the pass is computed from, where that may be otherwise in the next attempt.
-        """
-        parts = self.parts(name, features, part, blocks, columns or {}, shared, piecewise=piecewise)
-        saved = self.keeper.step(name, kinds, check, of)
-        pass_ = self.keeper.reduce(parts, combine, name, fan_in, saved)
-        with self.reading(name, features, blocks, pass_.taken):
-            if keep:
-                return wait(persist(pass_.total))
-            return dask.compute(pass_.total)[0]
+        self.emit(done)
 
     @contextmanager
-    def reading(
+    def read_phase(
         self,
         name: str,
         features: Features,
-        blocks: Sequence[int] | None,
-        taken: Sequence[int] = (),
+        blocks: Sequence[int] | None = None,
+        tasks_name: str | None = None,
     ) -> Iterator[None]:
-        """The phase of a pass that reads these blocks; those `taken`, by position, are done."""
+        """Time a phase that reads all blocks, or `blocks`, in tasks of the given name."""
         numbers = range(features.n_blocks) if blocks is None else blocks
-        rows = _rows_of(features, numbers)
-        with self.phase(name, len(numbers), rows, rows * features.row_bytes):
-            if taken:
-                done = _rows_of(features, [numbers[i] for i in taken])
-                self.tell(BlockDone(name, done, done * features.row_bytes))
-            _spread(self._shared.pop(name, {}), len(numbers) - len(taken))
-            with explain_killed_workers(name, features, numbers, self._named.get(name)):
-                yield
+        rows = _count_rows(features, numbers)
+        with (
+            self.phase(name, len(numbers), rows, rows * features.row_bytes),
+            explain_killed_workers(name, features, numbers, tasks_name),
+        ):
+            yield
 
-    def parts(
+    @contextmanager
+    def _reading(self, tasks: _BlockTasks, reused_blocks: Sequence[int] = ()) -> Iterator[None]:
+        """Time the phase of a pass; `reused_blocks` (positions) come from an earlier attempt."""
+        features = tasks.features
+        with self.read_phase(tasks.phase, features, tasks.blocks, tasks.name):
+            if reused_blocks:
+                done = _count_rows(features, [tasks.blocks[i] for i in reused_blocks])
+                self.emit(BlockDone(tasks.phase, done, done * features.row_bytes))
+            _spread(tasks.broadcast, len(tasks.blocks) - len(reused_blocks))
+            yield
+
+    def _block_tasks(
         self,
-        name: str,
+        pass_: Pass,
         features: Features,
-        part: Callable[..., Any],
+        broadcast: dict[str, Any],
         blocks: Sequence[int] | None,
-        columns: Columns,
-        shared: dict[str, Any],
-        *,
-        piecewise: bool = False,
-    ) -> list[Delayed]:
-        """A task a block, to be combined or kept by the caller."""
-        array, numbers = features.array, None
+        columns: Columns | None,
+    ) -> _BlockTasks:
+        """Build one task per block."""
+        array, numbers, columns = features.array, None, columns or {}
         if blocks is not None:
             array = array.blocks[list(blocks)]
             # a task of its own: inside the kwargs it would be sent along with every block
             numbers = task("blocks", np.array, list(blocks))
-        self._shared[name] = shared
-        self._named[name] = f"{name}-{uuid4().hex}"
+        name = f"{pass_.name}-{uuid4().hex}"
+        call = _BlockCall(
+            pass_.name,
+            pass_.part,
+            tuple(columns),
+            self._topic,
+            features.block_rows,
+            features.label,
+            pass_.reports_progress,
+        )
         parts = array.map_blocks(
             _block_task,
             *columns.values(),
-            phase=name,
-            columns=tuple(columns),
-            topic=self._topic,
-            part=part,
+            call=call,
             numbers=numbers,
-            block_rows=features.block_rows,
-            what=features.what,
-            piecewise=piecewise,
-            shared=shared,
+            broadcast=broadcast,
             chunks=((1,) * array.numblocks[0], (1,)),
             dtype=object,
             meta=np.empty((0, 0), object),
-            name=self._named[name],
+            name=name,
         )
-        return list(parts.to_delayed().ravel())
+        chosen = range(features.n_blocks) if blocks is None else blocks
+        delayed = list(parts.to_delayed().ravel())
+        return _BlockTasks(pass_.name, name, features, chosen, broadcast, delayed)
 
-    def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
-        self._pass_on(BlockDone(**event[1]["block"]))
+    def _poll_workers(self) -> dict[str, float]:
+        """Return the seconds each process has spent on reads; keep the rest of its report."""
+        self.reports = process_reports()
+        read = {name: float(report.pop("read_seconds")) for name, report in self.reports.items()}
+        self._read_seconds = read
+        return read
+
+    def _notify(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)
+
+    def _on_block_done(self, event: tuple[float, dict[str, Any]]) -> None:
+        self._notify(BlockDone(**event[1]["block"]))
 
 
 def task(name: str, function: Callable[..., Any], *args: Any) -> Delayed:
-    """A single task. Its key is a tuple, which keeps Dask's back-pressure on the blocks."""
+    """Return a single task. Its key is a tuple, which keeps Dask's back-pressure on the blocks."""
     return dask.delayed(_pinned, pure=False)(
         function, *args, dask_key_name=(f"{name}-{uuid4().hex}", 0)
     )
@@ -231,7 +322,7 @@ def persist(value: Delayed) -> Delayed:
 
 
 def wait(value: Delayed) -> Delayed:
-    """Wait for a persisted value, and raise what its tasks raised."""
+    """Wait for a persisted value; raise the error of its tasks, if any."""
     if current_client() is not None:
         from distributed import futures_of
 
@@ -241,51 +332,159 @@ def wait(value: Delayed) -> Delayed:
     return value
 
 
-def _spread(shared: dict[str, Any], n_blocks: int) -> None:
-    """Have what blocks need on as many workers as there are blocks for, where these are few.
+def blocks_with_rows(rows: Any, block_rows: int) -> list[int]:
+    """Return the numbers of the blocks that contain the given rows."""
+    return [int(i) for i in np.unique(np.asarray(rows) // block_rows)]
 
-    Dask sends few tasks to where what they need lies. All would go to the worker that prepared it,
-    and the others would get what they can steal. More than two a thread it deals out evenly, unless
-    they come with columns or blocks that are held, and then they go to those.
+
+@dataclass(frozen=True)
+class _BlockTasks:
+    """The tasks of a pass, one per block, and what they read."""
+
+    phase: str
+    name: str  # first element of the tasks' keys
+    features: Features
+    blocks: Sequence[int]
+    broadcast: dict[str, Any]
+    parts: list[Delayed]
+
+
+@dataclass(frozen=True)
+class _BlockCall:
+    """What is the same for all block tasks of a pass, apart from its inputs."""
+
+    phase: str
+    part: Callable[..., Any]
+    columns: tuple[str, ...]
+    topic: str
+    block_rows: int
+    label: str  # of the features
+    reports_progress: bool
+
+
+def _block_task(
+    block: Any,
+    *column_blocks: Any,
+    call: _BlockCall,
+    numbers: Any,
+    broadcast: dict[str, Any],
+    block_id: Any = None,
+) -> Any:
+    def done(rows: int, n_bytes: int) -> None:
+        _report(call.topic, BlockDone(call.phase, rows, n_bytes))
+
+    number = int(block_id[0] if numbers is None else numbers[block_id[0]])
+    start = number * call.block_rows
+    try:
+        with (
+            track_task(call.topic) as is_active,
+            compute_slot(is_active) as run_is_active,
+            pinned_threads(),
+        ):
+            if not run_is_active:
+                # raise: a value would be merged, and checkpointed as the part of this block
+                raise RunIsOverError(f"{call.phase}: the run has ended")
+            inputs = _column_values(call.columns, column_blocks)
+            inputs |= {"done": done} if call.reports_progress else {}
+            result = call.part(block, start, **inputs, **broadcast)
+    except NonFiniteRowError as error:
+        raise UnusableRowsError(
+            f"row {start + error.row} (block {number}) of {call.label} holds NaN, infinity or a "
+            "value too large for float32; clean or drop the row"
+        ) from error
+    if not call.reports_progress:
+        done(len(block), int(block.nbytes))
+    return result
+
+
+def _column_values(names: Sequence[str], blocks: Sequence[Any]) -> dict[str, Any]:
+    """Return columns of one number per row as vectors (rows,), wider ones as they are."""
+    return {
+        name: block[:, 0] if block.shape[1] == 1 else block
+        for name, block in zip(names, blocks, strict=True)
+    }
+
+
+def _output_tasks(pass_: Pass, results: Sequence[Delayed], name: str) -> list[Delayed]:
+    key, extract = f"{pass_.name}-{name}-{uuid4().hex}", dask.delayed(_extract_output, pure=False)
+    return [extract(result, name, dask_key_name=(key, i)) for i, result in enumerate(results)]
+
+
+def _extract_output(result: Any, name: str) -> Any:
+    return getattr(result, name)[:, None]
+
+
+def _summary_tasks(pass_: Pass, results: Sequence[Delayed], columns: Columns) -> list[Delayed]:
+    key, summarize = f"{pass_.name}-sums-{uuid4().hex}", dask.delayed(_summarize, pure=False)
+    column_blocks = [list(column.to_delayed().ravel()) for column in columns.values()]
+    return [
+        summarize(result, pass_.summarize, tuple(columns), *blocks, dask_key_name=(key, i))
+        for i, (result, *blocks) in enumerate(zip(results, *column_blocks, strict=True))
+    ]
+
+
+def _summarize(
+    result: Any, summarize: Callable[..., Any] | None, names: tuple[str, ...], *blocks: Any
+) -> Any:
+    if summarize is None:
+        return result.part
+    return summarize(result, **_column_values(names, blocks))
+
+
+def _no_combine(a: Any, b: Any) -> Any:
+    raise NotImplementedError("the results of the blocks are not combined")
+
+
+def _report(topic: str, event: BlockDone) -> None:
+    """Send the event of a finished block through the scheduler, or to this process."""
+    worker = current_worker()
+    if worker is not None:
+        worker.log_event(topic, {"block": vars(event)})  # Dask adds keys of its own
+        return
+    listener = _listeners.get(topic)
+    if listener is not None:
+        listener(event)
+
+
+def _spread(broadcast: dict[str, Any], n_blocks: int) -> None:
+    """Copy persisted inputs to as many workers as there are blocks, if there are few blocks.
+
+    Dask schedules few tasks where their inputs are: all of them would go to the worker that
+    prepared the inputs, and the others would only steal some. With more than two tasks per thread
+    Dask spreads them evenly, unless their columns or blocks are persisted: then they run there.
     """
     client = current_client()
     if client is None:
         return
     from distributed import futures_of
-    from distributed import wait as settled
+    from distributed import wait as wait_for_futures
 
-    # who loses a worker or the scheduler meanwhile, or whose points cannot be prepared, hears of it
-    # from the blocks
+    # errors are ignored here: a lost worker or a failed preparation surfaces in the block tasks
     with suppress(Exception):
         threads = client.nthreads()
-        kept = {value.key for value in shared.values() if isinstance(value, Delayed)}
-        futures = [future for future in futures_of(list(shared.values())) if future.key in kept]
+        keys = {value.key for value in broadcast.values() if isinstance(value, Delayed)}
+        futures = [future for future in futures_of(list(broadcast.values())) if future.key in keys]
         if not futures or not 1 < n_blocks <= 2 * sum(threads.values()):
             return
-        # By tasks, not by `replicate`: Dask removes copies that no task waits for.
+        # by tasks, not by `replicate`: Dask removes copies that no task waits for
         token = uuid4().hex
         received = [
-            client.submit(_received, *futures, key=(f"receive-{token}", i), workers=[worker])
+            client.submit(_receive, *futures, key=(f"receive-{token}", i), workers=[worker])
             for i, worker in enumerate(list(threads)[:n_blocks])
         ]
-        settled(received, timeout=_SPREAD_SECONDS)
+        wait_for_futures(received, timeout=_SPREAD_SECONDS)
 
 
-def _received(*values: Any) -> None:
-    """What a task needs is with its worker when it begins."""
+def _receive(*values: Any) -> None:
+    """Do nothing: the inputs of a task are on its worker when it starts."""
 
 
-def blocks_holding(rows: Any, block_rows: int) -> list[int]:
-    """Numbers of the blocks in which the given row numbers lie."""
-    return [int(i) for i in np.unique(np.asarray(rows) // block_rows)]
-
-
-def _rows_of(features: Features, blocks: Sequence[int]) -> int:
+def _count_rows(features: Features, blocks: Sequence[int]) -> int:
     return sum(features.array.chunks[0][i] for i in blocks)
 
 
 def _span(name: str) -> AbstractContextManager[Any]:
-    """Under the phase's name Dask's dashboard shows what its tasks spend their time on."""
+    """Group the tasks of a phase under its name in Dask's dashboard."""
     if current_client() is None:
         return nullcontext()
     from distributed import span
@@ -295,65 +494,10 @@ def _span(name: str) -> AbstractContextManager[Any]:
 
 
 def _gained(before: dict[str, float], after: dict[str, float]) -> float:
-    """Sum over the processes that are there; a worker that came meanwhile began at nothing."""
+    """Return the increase summed over the current processes; a new worker started at zero."""
     return sum(value - before.get(name, 0.0) for name, value in after.items())
 
 
 def _pinned(function: Callable[..., Any], *args: Any) -> Any:
     with compute_slot(), pinned_threads():
         return function(*args)
-
-
-def _block_task(
-    block: Any,
-    *column_blocks: Any,
-    phase: str,
-    columns: tuple[str, ...],
-    topic: str,
-    part: Callable[..., Any],
-    numbers: Any,
-    block_rows: int,
-    what: str,
-    piecewise: bool,
-    shared: dict[str, Any],
-    block_id: Any = None,
-) -> Any:
-    def done(rows: int, n_bytes: int) -> None:
-        _report(topic, BlockDone(phase, rows, n_bytes))
-
-    number = int(block_id[0] if numbers is None else numbers[block_id[0]])
-    start = number * block_rows
-    try:
-        with (
-            track_task(topic) as still,
-            compute_slot(still) as wanted,
-            pinned_threads(),
-        ):
-            if not wanted:
-                # not nothing: it would be merged, and kept as what the block gave
-                raise RunIsOverError(f"{phase}: the run has ended")
-            beside: dict[str, Any] = {
-                name: column[:, 0] if column.shape[1] == 1 else column
-                for name, column in zip(columns, column_blocks, strict=True)
-            }
-            beside |= {"done": done} if piecewise else {}
-            result = part(block, start, **beside, **shared)
-    except NonFiniteRowError as error:
-        raise UnusableRowsError(
-            f"row {start + error.row} (block {number}) of {what} holds NaN, infinity or a value "
-            "too large for float32; clean or drop the row"
-        ) from error
-    if not piecewise:
-        done(len(block), int(block.nbytes))
-    return result
-
-
-def _report(topic: str, event: BlockDone) -> None:
-    """Tell whoever watches that a block is done: through the scheduler, or in this process."""
-    worker = current_worker()
-    if worker is not None:
-        worker.log_event(topic, {"block": vars(event)})  # Dask adds keys of its own
-        return
-    listener = _listeners.get(topic)
-    if listener is not None:
-        listener(event)

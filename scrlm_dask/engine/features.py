@@ -1,4 +1,4 @@
-"""Features in whatever form they come, as one Dask array of regular row blocks."""
+"""Open features and sample weights of any kind as Dask arrays of regular row blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from scrlm_dask.engine.block_layout import Layout
 from scrlm_dask.engine.read_ahead import read_in_turn
 from scrlm_dask.engine.workers import check_paths_visible, current_client, wait_for_worker
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.registry import check_ingested
 from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.feature_store import (
     WHAT,
@@ -33,24 +32,27 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.npy_files import NpyColumn
 
 FeaturesLike: TypeAlias = str | Path | Location | zarr.Array[Any] | da.Array | NDArray[Any]
+WeightsLike: TypeAlias = Place | da.Array | NDArray[Any] | None
+
+_LARGEST_SUM = 1e250  # times the largest squared distance it is still finite
 
 
 @dataclass(frozen=True)
 class Features:
     """Rows in blocks of `block_rows` (the last may be smaller), each with all its features.
 
-    Nothing is read before a pass asks for it, and nothing of it ever reaches the client.
+    Rows are read in the tasks that use them, and never reach the client.
     """
 
     array: da.Array
     block_rows: int
-    what: str  # how messages call it
-    path: str | None = None  # where it was opened, for the record
-    in_memory: bool = False  # held by the workers: reading it again costs nothing
-    held_axes: int = 0  # along how many axes rows' coordinates may be held, too
-    chunk_rows: int | None = None  # the least that a read brings; None: nobody knows
-    plain: bool = False  # stored as it is, checksums aside: nothing is unpacked when it is read
-    made_of: Features | None = None  # the smaller blocks that these are put together of
+    label: str  # for messages
+    path: str | None = None  # for the record
+    in_memory: bool = False  # persisted on the workers: reading them again costs nothing
+    coordinate_axes: int = 0  # axes whose coordinates of all rows may be persisted as well
+    chunk_rows: int | None = None  # the unit of a read; None if unknown
+    uncompressed: bool = False  # stored without codecs other than checksums
+    made_of: Features | None = None  # the smaller blocks that these are concatenated from
 
     @property
     def n_rows(self) -> int:
@@ -76,11 +78,11 @@ class Features:
             int(self.array.dtype.itemsize),
             self.block_rows,
             self.chunk_rows or self.block_rows,
-            read_copies=1 if self.plain else 2,
+            read_copies=1 if self.uncompressed else 2,
         )
 
     def in_blocks_for(self, n_clusters: int) -> Features:
-        """The same rows in blocks as `Layout.in_blocks_for` has them."""
+        """Return the same rows in the blocks of `Layout.in_blocks_for`."""
         layout = self.layout.in_blocks_for(n_clusters)
         if layout == self.layout:
             return self
@@ -89,7 +91,7 @@ class Features:
             array=self.array.rechunk({0: layout.block_rows}),
             block_rows=layout.block_rows,
             chunk_rows=layout.chunk_rows,
-            plain=False,
+            uncompressed=False,
             made_of=self,
         )
 
@@ -97,17 +99,16 @@ class Features:
 def as_features(
     source: FeaturesLike, block_rows: int | None = None, storage_options: Options | None = None
 ) -> Features:
-    """Features from a path or URL, a Zarr array, a Dask array or a NumPy array.
+    """Open features: a path or URL, a Zarr array, a Dask array or a NumPy array.
 
     Without `block_rows` a block is a chunk, or several small chunks. A URL is opened with
-    `storage_options`, which travel with the tasks that read it.
+    `storage_options`, which are sent with the tasks that read it.
     """
     if block_rows is not None and block_rows < 1:
         raise InputError(f"block_rows is {block_rows}; a block needs at least 1 row")
     if isinstance(source, str | Path | Location):
         location = locate(source, storage_options)
-        check_ingested(location)
-        stored = open_features_store(location)
+        stored = _open_store(location)
         check_paths_visible(location)
         return replace(_from_store(stored, block_rows), path=location.url)
     if isinstance(source, zarr.Array):
@@ -125,21 +126,94 @@ def as_features(
 
 
 def persist_features(features: Features) -> Features:
-    """The same features, read once and held in the workers' memory."""
-    held = dask.persist(features.array)[0]
+    """Read the features once and keep them in the workers' memory."""
+    array = dask.persist(features.array)[0]
     if current_client() is not None:
         from distributed import futures_of, wait
 
-        for future in wait(futures_of(held)).done:
+        for future in wait(futures_of(array)).done:
             if future.status == "error":
                 future.result()
-    return replace(features, array=held)
+    return replace(features, array=array)
 
 
 def placeholder_blocks(shape: tuple[int, int], dtype: np.dtype[Any], block_rows: int) -> Features:
-    """Blocks with nothing in them, for parts that draw or read their rows themselves."""
-    array = _lazy_rows(_nothing, dtype, shape, dtype, block_rows)
+    """Return blocks without data, for parts that draw or read their rows themselves."""
+    array = _lazy_rows(_placeholder, dtype, shape, dtype, block_rows)
     return Features(array, block_rows, "the plan")
+
+
+def scatter_rows(source: NDArray[Any], block_rows: int) -> da.Array:
+    """Send an array to the workers in row blocks; return it as a Dask array."""
+    client = current_client()
+    if client is None:
+        chunks = (block_rows, *source.shape[1:])
+        return da.from_array(source, chunks=chunks, name=f"rows-{uuid4().hex}")
+    # each block once: inside the graph the scheduler would carry all of the data
+    blocks = [source[i : i + block_rows] for i in range(0, len(source), block_rows)]
+    wait_for_worker(client)
+    futures = client.scatter(blocks, hash=False)
+    parts = [
+        da.from_delayed(dask.delayed(future), block.shape, source.dtype)
+        for future, block in zip(futures, blocks, strict=True)
+    ]
+    return da.concatenate(parts)
+
+
+def as_weights(
+    source: WeightsLike, features: Features, storage_options: Options | None = None
+) -> da.Array | None:
+    """Open and check sample weights (rows, 1): an array or a file (.npy or Zarr)."""
+    if source is None:
+        return None
+    if isinstance(source, str | Path | Location):
+        source = locate(source, storage_options)
+    weights = _as_column(source, features)
+    finite, least, most = dask.compute(da.isfinite(weights).all(), weights.min(), weights.max())
+    if not (finite and least >= 0.0):
+        bad = int(dask.compute((~(da.isfinite(weights) & (weights >= 0.0))).argmax(axis=0))[0][0])
+        value = float(weights[bad].compute()[0])
+        raise InputError(f"the sample weight of row {bad} is {value}; weights are finite and >= 0")
+    if not most > 0.0:
+        raise InputError("all sample weights are zero; at least one row must count")
+    if most > _LARGEST_SUM / features.n_rows:
+        raise InputError(
+            f"sample weights go up to {most:g}, whose sums float64 cannot hold; divide all of them "
+            "by the largest"
+        )
+    return weights
+
+
+def check_weights(
+    source: WeightsLike, features: Features, storage_options: Options | None = None
+) -> None:
+    """Check shape and type of a file of weights without reading its numbers."""
+    if isinstance(source, str | Path | Location):
+        _check_length(open_weights(locate(source, storage_options)).shape[0], features)
+
+
+def column_of(
+    parts: list[Delayed], features: Features, blocks: list[int] | None, dtype: Any, width: int = 1
+) -> da.Array:
+    """Return the results (rows, width) of one task per block of features as a Dask array."""
+    sizes = features.array.chunks[0]
+    chosen = sizes if blocks is None else [sizes[i] for i in blocks]
+    pieces = [
+        da.from_delayed(part, (size, width), dtype)
+        for part, size in zip(parts, chosen, strict=True)
+    ]
+    return da.concatenate(pieces)
+
+
+def _open_store(location: Location) -> StoredArray:
+    try:
+        return open_features_store(location)
+    except StoreError:
+        # imported here: the registry loads the readers of all file formats
+        from scrlm_dask.sources.registry import check_ingested
+
+        check_ingested(location)
+        raise
 
 
 def _from_store(stored: StoredArray, block_rows: int | None) -> Features:
@@ -151,12 +225,12 @@ def _from_store(stored: StoredArray, block_rows: int | None) -> Features:
         f"the features store {stored.url}",
         stored.url,
         chunk_rows=stored.chunks[0],
-        plain=stored.plain,
+        uncompressed=stored.plain,
     )
 
 
 def _from_zarr_object(source: zarr.Array[Any], block_rows: int | None) -> Features:
-    """An array that no path leads to (in memory, or behind a store of the caller's own)."""
+    """Read an array without a path: in memory, or in a store of the caller."""
     dtype = np.dtype(source.dtype)
     check_features_like(tuple(source.shape), dtype, "the Zarr array")
     if source.nchunks_initialized != source.nchunks:
@@ -189,29 +263,12 @@ def _from_numpy(source: NDArray[Any], block_rows: int | None) -> Features:
     return Features(scatter_rows(source, block_rows), block_rows, "the array", in_memory=True)
 
 
-def scatter_rows(source: NDArray[Any], block_rows: int) -> da.Array:
-    """An array in memory as a Dask array of row blocks, which lie with the workers."""
-    client = current_client()
-    if client is None:
-        chunks = (block_rows, *source.shape[1:])
-        return da.from_array(source, chunks=chunks, name=f"rows-{uuid4().hex}")
-    # each block once: inside the graph the scheduler would carry all of the data
-    blocks = [source[i : i + block_rows] for i in range(0, len(source), block_rows)]
-    wait_for_worker(client)
-    futures = client.scatter(blocks, hash=False)
-    parts = [
-        da.from_delayed(dask.delayed(future), block.shape, source.dtype)
-        for future, block in zip(futures, blocks, strict=True)
-    ]
-    return da.concatenate(parts)
-
-
 def _lazy_rows(
     read: Any, source: Any, shape: tuple[int, ...], dtype: np.dtype[Any], block_rows: int
 ) -> da.Array:
-    """A Dask array whose blocks are read by the workers, in the task that uses them.
+    """Return a Dask array whose blocks are read by the workers, in the task that uses them.
 
-    The name is new each time: what lies at a path may have changed since.
+    The name is new each time: the file at a path may have changed since.
     """
     n_rows, n_features = shape
     sizes = [min(block_rows, n_rows - start) for start in range(0, n_rows, block_rows)]
@@ -225,7 +282,7 @@ def _lazy_rows(
     )
 
 
-def _nothing(source: np.dtype[Any], block_info: Any = None) -> NDArray[Any]:
+def _placeholder(source: np.dtype[Any], block_info: Any = None) -> NDArray[Any]:
     # strides of 0: the shape of the block without its memory
     return np.broadcast_to(source.type(0), block_info[None]["chunk-shape"])
 
@@ -240,63 +297,12 @@ def _read_object(source: zarr.Array[Any], block_info: Any = None) -> NDArray[Any
     return read_in_turn(lambda: np.asarray(source[start:stop]))
 
 
-_LARGEST_SUM = 1e250  # times the largest squared distance it still is a number
-
-
-WeightsLike: TypeAlias = Place | da.Array | NDArray[Any] | None
-
-
-def as_weights(
-    source: WeightsLike, features: Features, storage_options: Options | None = None
-) -> da.Array | None:
-    """Sample weights (rows, 1) from an array or from a file (.npy or Zarr); checked."""
-    if source is None:
-        return None
-    if isinstance(source, str | Path | Location):
-        source = locate(source, storage_options)
-    weights = _as_column(source, features)
-    finite, least, most = dask.compute(da.isfinite(weights).all(), weights.min(), weights.max())
-    if not (finite and least >= 0.0):
-        bad = int(dask.compute((~(da.isfinite(weights) & (weights >= 0.0))).argmax(axis=0))[0][0])
-        value = float(weights[bad].compute()[0])
-        raise InputError(f"the sample weight of row {bad} is {value}; weights are finite and >= 0")
-    if not most > 0.0:
-        raise InputError("all sample weights are zero; at least one row must count")
-    if most > _LARGEST_SUM / features.n_rows:
-        raise InputError(
-            f"sample weights go up to {most:g}, whose sums float64 cannot hold; divide all of them "
-            "by the largest"
-        )
-    return weights
-
-
-def check_weights(
-    source: WeightsLike, features: Features, storage_options: Options | None = None
-) -> None:
-    """Raise what a file of weights says against itself before its numbers are read."""
-    if isinstance(source, str | Path | Location):
-        _check_length(open_weights(locate(source, storage_options)).shape[0], features)
-
-
-def column_of(
-    parts: list[Delayed], features: Features, blocks: list[int] | None, dtype: Any, width: int = 1
-) -> da.Array:
-    """Columns whose blocks (rows, width) are results of tasks, one a block of features."""
-    sizes = features.array.chunks[0]
-    chosen = sizes if blocks is None else [sizes[i] for i in blocks]
-    pieces = [
-        da.from_delayed(part, (size, width), dtype)
-        for part, size in zip(parts, chosen, strict=True)
-    ]
-    return da.concatenate(pieces)
-
-
 def _as_column(source: Any, features: Features) -> da.Array:
     if isinstance(source, Location):
         stored = open_weights(source)
         _check_length(stored.shape[0], features)
         return da.map_blocks(
-            _read_block,
+            _read_weights,
             source=stored,
             chunks=(features.array.chunks[0], (1,)),
             dtype=np.float64,
@@ -318,12 +324,12 @@ def _check_length(n_rows: int, features: Features) -> None:
         )
 
 
-def _read_block(source: StoredArray | NpyColumn, block_info: Any = None) -> NDArray[np.float64]:
+def _read_weights(source: StoredArray | NpyColumn, block_info: Any = None) -> NDArray[np.float64]:
     (start, stop), _ = block_info[None]["array-location"]
-    return read_in_turn(lambda: _rows_of(source, start, stop)).astype(np.float64)[:, None]
+    return read_in_turn(lambda: _read_numbers(source, start, stop)).astype(np.float64)[:, None]
 
 
-def _rows_of(source: StoredArray | NpyColumn, start: int, stop: int) -> NDArray[Any]:
+def _read_numbers(source: StoredArray | NpyColumn, start: int, stop: int) -> NDArray[Any]:
     if isinstance(source, NpyColumn):
         return source.read(start, stop)
     return read_rows(source, start, stop, WHAT)

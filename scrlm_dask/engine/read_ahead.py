@@ -1,11 +1,11 @@
-"""Who may compute: as many tasks of a worker as it has threads that do not read ahead.
+"""Limit concurrent compute tasks per worker, so that spare threads can prefetch blocks.
 
-A block's task comes here when its block is read. While all who may compute do, it waits with its
-block, and that is as far as reading gets ahead. Nobody who has a permit waits for another task, so
-everybody gets one. Merges need none: they are short, and what they merge leaves the memory.
+A block's task comes here when its block is read. It waits with its block while all compute slots
+are taken, so each spare thread prefetches one block. A task never waits for another task while it
+holds a slot, so this cannot deadlock. Merges need no slot: they are short, and free memory.
 
-Reading ahead gains what a read waits for a disk. A block that lies in the system's cache takes a
-core to read: beside those who compute it would only be in their way, so it waits for its turn.
+Prefetching pays while reads wait for a disk. Reading a block from the system's cache takes a core,
+which the compute tasks would lose; such a read waits for its turn.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from weakref import WeakKeyDictionary
 
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.workers import current_worker, metered, metered_read, reads_are_quick
+from scrlm_dask.engine.workers import current_worker, metered, reads_are_quick, timed_read
 from scrlm_dask.settings import computing_threads, read_ahead
 
 _POLL_SECONDS = 0.1
 
 _lock = threading.Lock()
 # by worker: those of a cluster inside one process share this module
-_permits: WeakKeyDictionary[Any, threading.Semaphore] = WeakKeyDictionary()
+_slots: WeakKeyDictionary[Any, threading.Semaphore] = WeakKeyDictionary()
 
 
 def _always() -> bool:
@@ -33,48 +33,48 @@ def _always() -> bool:
 
 
 @contextmanager
-def compute_slot(wanted: Callable[[], bool] = _always) -> Iterator[bool]:
-    """Wait until this task may compute; says whether it is still wanted then."""
-    permits = _compute_slots()
-    if permits is None:
-        yield wanted()
-    elif _acquire(permits, wanted):
+def compute_slot(is_active: Callable[[], bool] = _always) -> Iterator[bool]:
+    """Wait until this task may compute; yield whether its run is still active then."""
+    slots = _compute_slots()
+    if slots is None:
+        yield is_active()
+    elif _acquire(slots, is_active):
         try:
-            yield wanted()
+            yield is_active()
         finally:
-            permits.release()
+            slots.release()
     else:
         yield False
 
 
 def read_in_turn(read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-    """Read a block: at once if that waits for a disk, else when a task may compute."""
+    """Read a block: at once if reads wait for a disk, else when a compute slot is free."""
     if reads_are_quick():
-        permits = _compute_slots()
-        if permits is not None:
-            with metered("read-ahead"), permits:
-                pass  # nobody keeps it while reading: who reads may not compute at all
-    return metered_read(read)
+        slots = _compute_slots()
+        if slots is not None:
+            with metered("read-ahead"), slots:
+                pass  # released before the read: this task may not compute yet
+    return timed_read(read)
 
 
-def _acquire(permits: threading.Semaphore, wanted: Callable[[], bool]) -> bool:
-    """Take a permit, unless the run ends before there is one."""
-    if permits.acquire(blocking=False):
+def _acquire(slots: threading.Semaphore, is_active: Callable[[], bool]) -> bool:
+    """Take a slot; return False if the run ends before one is free."""
+    if slots.acquire(blocking=False):
         return True
     with metered("read-ahead"):
-        while wanted():
-            if permits.acquire(timeout=_POLL_SECONDS):
+        while is_active():
+            if slots.acquire(timeout=_POLL_SECONDS):
                 return True
     return False
 
 
 def _compute_slots() -> threading.Semaphore | None:
-    """Those of the worker that runs this task; none are needed where nobody reads ahead."""
+    """Return the slots of the worker that runs this task; None without read-ahead threads."""
     worker, ahead = current_worker(), read_ahead()
     if worker is None or ahead == 0:
         return None
     with _lock:
-        if worker not in _permits:
+        if worker not in _slots:
             number = computing_threads(worker.state.nthreads, ahead)
-            _permits[worker] = threading.Semaphore(number)
-        return _permits[worker]
+            _slots[worker] = threading.Semaphore(number)
+        return _slots[worker]

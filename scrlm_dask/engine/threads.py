@@ -1,7 +1,7 @@
 """Threads and memory of this process.
 
-Dask runs one task a thread, so the libraries inside a task get one thread each. Two libraries that
-each take all cores for every task have been seen to run ten times slower.
+Dask runs one task per thread, so the libraries inside a task get one thread each. Two libraries
+that each use all cores for every task were measured to run ten times slower.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _PER_THREAD = ["openmp", "mkl", "blis", "flexiblas"]
 
 @contextmanager
 def pinned_threads() -> Iterator[None]:
-    """Hold BLAS, OpenMP and Numba to one thread while any thread of this process is inside.
+    """Limit BLAS, OpenMP and Numba to one thread while any thread of this process is inside.
 
-    The limits of BLAS and OpenMP belong to the whole process: the first one in sets them, the last
-    one out restores them. Numba's belongs to the calling thread.
+    The limits of BLAS and OpenMP apply to the whole process: the first thread in sets them, the
+    last one out restores them. Numba's applies to the calling thread.
     """
     global _depth
     before = numba.get_num_threads()  # first: it loads Numba's own pool
@@ -55,7 +55,7 @@ def pinned_threads() -> Iterator[None]:
 
 
 def _take_openblas() -> None:
-    """threadpoolctl (from 3.7 on) silently obeys one thread only: make it the calling one."""
+    """Make the calling thread the one that threadpoolctl (from 3.7 on) obeys: it obeys only one."""
     clear = getattr(OpenBLASController, "clear_controlling_thread", None)
     if clear is not None:
         clear(force=True)
@@ -67,7 +67,7 @@ def _controller() -> Any:
 
 
 def effective_threads() -> dict[str, int]:
-    """How many threads each library has inside a task, as the libraries themselves say."""
+    """Return the number of threads of each library inside a task, as the libraries report it."""
     with pinned_threads():
         threads = {"numba": int(numba.get_num_threads())}
         for pool in _controller().info():
@@ -77,7 +77,7 @@ def effective_threads() -> dict[str, int]:
 
 
 def peak_memory() -> int:
-    """Largest resident memory of this process so far, in bytes.
+    """Return the largest resident memory of this process so far, in bytes.
 
     On Linux from /proc: `ru_maxrss` of a spawned process starts at its parent's memory.
     """
@@ -91,11 +91,11 @@ def peak_memory() -> int:
 
 
 def cpu_seconds() -> float:
-    """CPU seconds of this process, all threads, and of its children that have ended."""
+    """Return the CPU seconds of all threads of this process and of its ended children."""
     usages = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def process_report() -> dict[str, Any]:
-    """What `run.json` keeps of each worker."""
+    """Return what `run.json` records of each worker."""
     return {"peak_memory_bytes": peak_memory(), "threads": effective_threads()}

@@ -1,5 +1,6 @@
-"""The tree by which parts are merged. It is laid over the block numbers: the order in which blocks
-finish never reaches the numbers.
+"""Combine parts by a tree over the block numbers.
+
+The order in which blocks finish never affects the result.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ def tree_reduce(
 
 
 def fan_in_for(part_bytes: int) -> int:
-    """Large parts are merged in pairs, so that few of them wait.
+    """Return the fan-in for parts of this size: large ones are merged in pairs, so that few wait.
 
-    Whoever asks must count from the shape of the data alone: the bits depend on the answer.
+    `part_bytes` must follow from the shape of the data alone: the bits depend on the fan-in.
     """
     return 2 if part_bytes > _LARGE_PART_BYTES else FAN_IN
 

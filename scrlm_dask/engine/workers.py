@@ -1,6 +1,4 @@
-"""Reads of blocks, and the seconds spent on them: in Dask's fine performance metrics, and for the
-record of a run.
-"""
+"""The client and worker of this process, information from all workers, and timed reads."""
 
 from __future__ import annotations
 
@@ -23,72 +21,29 @@ from scrlm_dask.settings import WAIT_LONGER, computing_threads, read_ahead, work
 from scrlm_dask.storage.locations import Location
 
 # Disks and networks give a thread less than this; more comes from memory, and costs a core's time.
-_QUICK_BYTES_A_SECOND = 400e6
-
-
-_TELLING_BYTES = 2**20  # a shorter read is mostly the call
-
+_QUICK_BYTES_PER_SECOND = 400e6
+_MIN_RATED_BYTES = 2**20  # of a shorter read most time is spent on the call
+_MAX_WORKERS = 3  # in a message
 
 _lock = threading.Lock()
-
-
-_seconds = 0.0  # of all threads of this process, since it began
-
-
-_last_rate = 0.0  # bytes a second of the latest read
-
-
-def metered_read(read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-    """Read, and count the time as reading."""
-    global _seconds, _last_rate
-    begin, n_bytes = time.perf_counter(), 0
-    try:
-        with metered("read"):
-            rows = read()
-        n_bytes = rows.nbytes
-        return rows
-    finally:
-        seconds = time.perf_counter() - begin
-        with _lock:
-            _seconds += seconds
-            if n_bytes >= _TELLING_BYTES:
-                _last_rate = n_bytes / seconds
-
-
-def seconds_read() -> float:
-    with _lock:
-        return _seconds
-
-
-def reads_are_quick() -> bool:
-    """Whether the latest read of this process waited for nothing, as it looks."""
-    with _lock:
-        return _last_rate > _QUICK_BYTES_A_SECOND
-
-
-def metered(activity: str) -> AbstractContextManager[Any]:
-    """The time inside as an activity of its own in the metrics of the Dask task that is here."""
-    if "distributed" not in sys.modules:
-        return nullcontext()
-    from distributed.metrics import context_meter
-
-    meter: AbstractContextManager[Any] = context_meter.meter(activity)
-    return meter
-
+_read_seconds = 0.0  # of all threads of this process, since it began
+_last_rate = 0.0  # bytes per second of the latest read
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class WorkerMemory:
+    """Memory limit and threads of a worker."""
+
     limit: int | None  # bytes; None if there is no limit
     n_threads: int  # that compute
-    n_ahead: int = 0  # beside them, those that read ahead
+    n_ahead: int = 0  # that read ahead, in addition
     own_process: bool = True  # whose limit can be set; else they are threads of this process
 
 
 def current_client() -> Any | None:
-    """The distributed client that Dask would use, if there is one."""
+    """Return the distributed client that Dask would use, if there is one."""
     scheduler = dask.config.get("scheduler", None)
     if "distributed" not in sys.modules or scheduler not in (None, "dask.distributed"):
         return None  # a scheduler set by hand goes before a client
@@ -100,14 +55,8 @@ def current_client() -> Any | None:
         return None
 
 
-def in_this_process() -> AbstractContextManager[Any]:
-    """Work goes to threads of this process, whatever client there is."""
-    threads: AbstractContextManager[Any] = dask.config.set(scheduler="threads")
-    return threads
-
-
 def current_worker() -> Any | None:
-    """The distributed worker that runs this task, if one does."""
+    """Return the distributed worker that runs this task, if one does."""
     if "distributed" not in sys.modules:
         return None
     from distributed import get_worker
@@ -118,56 +67,16 @@ def current_worker() -> Any | None:
         return None
 
 
-def process_reports() -> dict[str, dict[str, Any]]:
-    """Peak memory, effective threads and seconds of reading of every process, by its name."""
-    return run_on_all_workers(_report, dict)
-
-
-def _report() -> dict[str, Any]:
-    return process_report() | {"read_seconds": seconds_read()}
-
-
-def run_on_all_workers(function: Callable[[], _T], kind: type[_T]) -> dict[str, _T]:
-    """What every process that works says to a question, by its name."""
-    client = current_client()
-    if client is None:
-        return {"threads": function()}
-    # what a worker that was just lost has to say must not fail the run
-    try:
-        answers = client.run(function, on_error="ignore")
-    except OSError as error:
-        raise ClusterError(
-            f"the Dask scheduler was lost ({error}); see that it runs, and run the command again"
-        ) from error
-    return {name: answer for name, answer in answers.items() if isinstance(answer, kind)}
-
-
-def machine_memory() -> int:
-    """Bytes that this machine has, or the container or the limits that this process lives in."""
-    from distributed.system import MEMORY_LIMIT
-
-    return int(MEMORY_LIMIT)
-
-
-def worker_memories() -> list[WorkerMemory]:
-    """Memory and threads of every worker; for threads of this process, what the machine has."""
-    client = current_client()
-    if client is None:
-        threads = dask.config.get("num_workers", None) or os.cpu_count() or 1
-        return [WorkerMemory(machine_memory(), int(threads), own_process=False)]
-    wait_for_worker(client)
-    workers = client.scheduler_info(-1)["workers"]
-    ahead = run_on_all_workers(read_ahead, int)
-    return [
-        _worker_memory(worker["memory_limit"], worker["nthreads"], ahead.get(name, 0))
-        for name, worker in workers.items()
-    ]
+def in_this_process() -> AbstractContextManager[Any]:
+    """Run tasks in threads of this process, even if there is a client."""
+    threads: AbstractContextManager[Any] = dask.config.set(scheduler="threads")
+    return threads
 
 
 def wait_for_worker(client: Any) -> None:
-    """See that the scheduler has a worker, or gets one soon.
+    """Wait until the scheduler has a worker.
 
-    An adaptive cluster starts its first one when there is work: a task that does nothing.
+    An adaptive cluster starts its first worker when there is work, so submit an empty task.
     """
     if client.scheduler_info(-1)["workers"]:
         return
@@ -182,26 +91,104 @@ def wait_for_worker(client: Any) -> None:
         ) from error
 
 
-def _worker_memory(limit: int, n_threads: int, ahead: int) -> WorkerMemory:
-    computing = computing_threads(n_threads, ahead)
-    return WorkerMemory(limit or None, computing, n_threads - computing)
+def run_on_all_workers(function: Callable[[], _T], kind: type[_T]) -> dict[str, _T]:
+    """Return the result of a function of every process that works, by its name."""
+    client = current_client()
+    if client is None:
+        return {"threads": function()}
+    # a worker that was just lost must not fail the run
+    try:
+        answers = client.run(function, on_error="ignore")
+    except OSError as error:
+        raise ClusterError(
+            f"the Dask scheduler was lost ({error}); see that it runs, and run the command again"
+        ) from error
+    return {name: answer for name, answer in answers.items() if isinstance(answer, kind)}
 
 
-_NAMED = 3  # workers in a message
+def process_reports() -> dict[str, dict[str, Any]]:
+    """Return peak memory, effective threads and seconds of reading of every process, by name."""
+    return run_on_all_workers(_process_report, dict)
+
+
+def worker_memories() -> list[WorkerMemory]:
+    """Return memory and threads of every worker; without a cluster, those of this machine."""
+    client = current_client()
+    if client is None:
+        threads = dask.config.get("num_workers", None) or os.cpu_count() or 1
+        return [WorkerMemory(machine_memory(), int(threads), own_process=False)]
+    wait_for_worker(client)
+    workers = client.scheduler_info(-1)["workers"]
+    ahead = run_on_all_workers(read_ahead, int)
+    return [
+        _worker_memory(worker["memory_limit"], worker["nthreads"], ahead.get(name, 0))
+        for name, worker in workers.items()
+    ]
+
+
+def machine_memory() -> int:
+    """Return the bytes of this machine, or of the container or limits of this process."""
+    from distributed.system import MEMORY_LIMIT
+
+    return int(MEMORY_LIMIT)
 
 
 def check_paths_visible(place: Location) -> None:
-    """Refuse workers that lack a path which is here: a disk of one host, or a mount that failed."""
+    """Reject workers that do not see a path of this machine: a local disk, or a failed mount."""
     client = current_client()
     if client is None or place.is_remote:
         return
-    # a worker that is lost this moment is no reason to stop
+    # a worker that is lost at this moment does not stop the run
     answers = client.run(os.path.exists, place.url, on_error="ignore")
     blind = [name for name, seen in answers.items() if seen is False]
     if not blind:
         return
-    names = ", ".join(blind[:_NAMED]) + (", ..." if len(blind) > _NAMED else "")
+    names = ", ".join(blind[:_MAX_WORKERS]) + (", ..." if len(blind) > _MAX_WORKERS else "")
     raise ClusterError(
         f"{len(blind)} of {len(answers)} worker(s) ({names}) do not see {place}, which is here; "
         "put it on a file system that all of them mount at this path, or stop these workers"
     )
+
+
+def timed_read(read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    """Read rows; add the time to the seconds of reading of this process."""
+    global _read_seconds, _last_rate
+    begin, n_bytes = time.perf_counter(), 0
+    try:
+        with metered("read"):
+            rows = read()
+        n_bytes = rows.nbytes
+        return rows
+    finally:
+        seconds = time.perf_counter() - begin
+        with _lock:
+            _read_seconds += seconds
+            if n_bytes >= _MIN_RATED_BYTES:
+                _last_rate = n_bytes / seconds
+
+
+def reads_are_quick() -> bool:
+    """Return whether the latest read of this process came from memory, judged by its rate."""
+    with _lock:
+        return _last_rate > _QUICK_BYTES_PER_SECOND
+
+
+def metered(activity: str) -> AbstractContextManager[Any]:
+    """Count the time inside as an activity in Dask's metrics of the current task."""
+    if "distributed" not in sys.modules:
+        return nullcontext()
+    from distributed.metrics import context_meter
+
+    meter: AbstractContextManager[Any] = context_meter.meter(activity)
+    return meter
+
+
+def _process_report() -> dict[str, Any]:
+    with _lock:
+        seconds = _read_seconds
+    return process_report() | {"read_seconds": seconds}
+
+
+def _worker_memory(limit: int, n_threads: int, ahead: int) -> WorkerMemory:
+    computing = computing_threads(n_threads, ahead)
+    return WorkerMemory(limit or None, computing, n_threads - computing)

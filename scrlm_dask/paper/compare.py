@@ -126,9 +126,9 @@ def compare(
     with Execution(listener) as execution, tempfile.TemporaryDirectory(prefix="scrlm-") as folder:
         rows = Path(folder) / "rows.npy"
         np.save(rows, _mapped_rows(execution, features, numbers, preprocess))
-        _tell_of_outliers(known[numbers], outliers, execution.tell)
+        _tell_of_outliers(known[numbers], outliers, execution.emit)
         limits = (timeout, memory_limit or machine_memory())
-        runs = _Runs(rows, known[numbers], n_clusters, outliers, seeds, limits, execution.tell)
+        runs = _Runs(rows, known[numbers], n_clusters, outliers, seeds, limits, execution.emit)
         found = [runs.of(method) for method in chosen]
     return Comparison(len(numbers), features.n_features, preprocess, tuple(found))
 
@@ -145,14 +145,14 @@ def _all_labels(
     truth: TruthLike, features: Features, storage_options: Options | None
 ) -> NDArray[np.int64]:
     if truth is None and features.path is None:
-        raise InputError(f"{features.what} brings no labels; give the truth beside it")
+        raise InputError(f"{features.label} brings no labels; give the truth beside it")
     place = None if features.path is None else locate(features.path, storage_options)
     if truth is not None and not isinstance(truth, np.ndarray):
         truth = locate(truth, storage_options)
     labels = open_given_truth(truth, place)
     if labels.shape[0] != features.n_rows:
         raise InputError(
-            f"the truth has {labels.shape[0]} rows and {features.what} has {features.n_rows}; "
+            f"the truth has {labels.shape[0]} rows and {features.label} has {features.n_rows}; "
             "they must describe the same rows"
         )
     return read_labels(labels, 0, features.n_rows)
@@ -168,7 +168,7 @@ def _checked_size(features: Features, n_rows: int | None, memory_limit: int | No
     if wanted * row_bytes <= limit:
         return wanted
     raise InputError(
-        f"the methods hold rows in memory, and {wanted:,} rows of {features.what} twice over are "
+        f"the methods hold rows in memory, and {wanted:,} rows of {features.label} twice over are "
         f"{format_bytes(wanted * row_bytes)}, of which {format_bytes(limit)} may be "
         f"used; compare on a random sample (n_rows, --rows {max(limit // row_bytes // 2, 1)})"
     )

@@ -108,7 +108,7 @@ def run_cells(
 
     def done(cell: Cell, result: Result) -> None:
         keep(cell, result)
-        execution.tell(BlockDone(name, cell.n_rows, 0))
+        execution.emit(BlockDone(name, cell.n_rows, 0))
 
     with execution.phase(name, len(ordered), sum(cell.n_rows for cell in ordered), 0):
         if current_client() is None:
@@ -232,6 +232,6 @@ def _measure_missing(
         with Execution(listener) as execution:
             rows = sum(cell.n_rows for cell in left)
             where = folder.location.url
-            execution.tell(RunStarted("experiment", experiment.name, rows, 0, where))
+            execution.emit(RunStarted("experiment", experiment.name, rows, 0, where))
             run_cells(execution, experiment.name, left, experiment.measure, keep)
     return {cell: results[cell] for cell in experiment.cells}, n_kept

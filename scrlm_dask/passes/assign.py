@@ -1,8 +1,8 @@
-"""The assignment pass: a label for every row, written by the workers, and the clusters' sums."""
+"""The assignment pass: label every row on the workers, and sum up the clusters."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.execution import Execution
+from scrlm_dask.engine.execution import Execution, Pass
 from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.read_ahead import compute_slot
 from scrlm_dask.engine.threads import pinned_threads
@@ -28,16 +28,16 @@ from scrlm_dask.storage.locations import Location
 
 @dataclass(frozen=True)
 class AssignedPart:
-    """What a block adds: its clusters' sums, and its labels if they are collected."""
+    """Sums of the clusters of some blocks, and their labels if these are collected."""
 
     sums: ClusterSums
     pruned: Pruned
-    labels: tuple[NDArray[np.int32], ...]  # one array a block, joined by the client
+    labels: tuple[NDArray[np.int32], ...]  # one array per block, concatenated by the client
 
 
 @dataclass(frozen=True)
 class LabelledPart:
-    """What a block adds when its clusters' sums are not wanted."""
+    """Cluster sizes of some blocks, and their labels if these are collected."""
 
     counts: NDArray[np.int64]  # (k,)
     n_rows: int
@@ -52,38 +52,35 @@ def assign_pass(
     *,
     n_clusters: int,
     prune: Prune,
-    labels_url: Location | None,
+    labels_at: Location | None,
     margins: bool,
     collect: bool,
-    of: str,
+    input_digest: str,
     weights: da.Array | None = None,
 ) -> AssignedPart:
-    """Label every row. Labels go to the store at `labels_url`, to the client, both or nowhere.
+    """Label every row. Labels go to the store `labels_at`, to the client, to both or nowhere.
 
-    Margins are only for the store. `of` tells these centers from others.
+    Margins only go to the store. `input_digest` identifies the centers and the radius.
     """
     features = features.in_blocks_for(n_clusters)
-    check = None
-    if labels_url is not None:
-        check = partial(_are_written, labels_url, features.block_rows, features.n_rows)
-    assigned: AssignedPart = execution.map_reduce(
-        "assign",
+    outputs_valid = None
+    if labels_at is not None:
+        outputs_valid = partial(_are_written, labels_at, features.block_rows, features.n_rows)
+    fan_in = fan_in_for(8 * n_clusters * features.n_features)
+    assigned: AssignedPart = execution.run(
+        replace(_ASSIGN, fan_in=fan_in, outputs_valid=outputs_valid),
         features,
-        _assign_part,
-        _merge,
-        fan_in=fan_in_for(8 * n_clusters * features.n_features),
+        {
+            "centers": centers,
+            "sq_radius": sq_radius,
+            "prune": prune,
+            "labels_at": labels_at,
+            "margins": margins and labels_at is not None,
+            "collect": collect,
+        },
         columns={} if weights is None else {"weights": weights},
-        kinds=(AssignedPart, ClusterSums, Pruned),
-        check=check,
-        of=of,
-        centers=centers,
-        sq_radius=sq_radius,
-        prune=prune,
-        labels_url=labels_url,
-        margins=margins and labels_url is not None,
-        collect=collect,
+        input_digest=input_digest,
     )
-    execution.pruned["assign"] = assigned.pruned.record()
     return assigned
 
 
@@ -93,27 +90,27 @@ def label_pass(
     centers: Delayed,
     sq_radius: float,
     *,
-    labels_url: Location | None,
+    labels_at: Location | None,
     margins: bool,
     collect: bool,
 ) -> LabelledPart:
-    """`assign_pass` for those who have their model already and need no sums."""
-    labelled: LabelledPart = execution.map_reduce(
-        "assign",
+    """Label every row as `assign_pass` does, for a given model: only cluster sizes are needed."""
+    labelled: LabelledPart = execution.run(
+        _LABEL,
         features,
-        _label_part,
-        _merge_labelled,
-        centers=centers,
-        sq_radius=sq_radius,
-        labels_url=labels_url,
-        margins=margins and labels_url is not None,
-        collect=collect,
+        {
+            "centers": centers,
+            "sq_radius": sq_radius,
+            "labels_at": labels_at,
+            "margins": margins and labels_at is not None,
+            "collect": collect,
+        },
     )
     return labelled
 
 
 def lazy_labels(features: da.Array, centers: Delayed, sq_radius: float) -> da.Array:
-    """Labels of a Dask array of features as a Dask array, computed when asked for."""
+    """Return the labels of a Dask array of features as a lazy Dask array."""
     return features.rechunk({1: -1}).map_blocks(
         _label_block, centers=centers, sq_radius=sq_radius, dtype=np.int32, drop_axis=1
     )
@@ -125,22 +122,22 @@ def _assign_part(
     centers: Points,
     sq_radius: float,
     prune: Prune,
-    labels_url: Location | None,
+    labels_at: Location | None,
     margins: bool,
     collect: bool,
     weights: NDArray[np.float64] | None = None,
 ) -> AssignedPart:
     found = assign_and_sum(block, centers, sq_radius, weights, margins=margins, prune=prune)
     assignment = found.assignment
-    if labels_url is not None:
-        write_labels_block(labels_url, start, assignment)
+    if labels_at is not None:
+        write_labels_block(labels_at, start, assignment)
     return AssignedPart(found.sums, assignment.pruned, (assignment.labels,) if collect else ())
 
 
-def _are_written(labels_url: Location, block_rows: int, n_rows: int, blocks: range) -> bool:
-    """Whether the labels of these blocks, which an earlier attempt wrote, can be read."""
+def _are_written(labels_at: Location, block_rows: int, n_rows: int, blocks: range) -> bool:
+    """Return whether the labels that an earlier attempt wrote for these blocks can be read."""
     end = min(n_rows, blocks.stop * block_rows)
-    return labels_complete(labels_url, blocks.start * block_rows, end)
+    return labels_complete(labels_at, blocks.start * block_rows, end)
 
 
 def _label_part(
@@ -148,13 +145,13 @@ def _label_part(
     start: int,
     centers: Points,
     sq_radius: float,
-    labels_url: Location | None,
+    labels_at: Location | None,
     margins: bool,
     collect: bool,
 ) -> LabelledPart:
     found = assign_rows(block, centers, sq_radius, margins=margins)
-    if labels_url is not None:
-        write_labels_block(labels_url, start, found)
+    if labels_at is not None:
+        write_labels_block(labels_at, start, found)
     inside = found.labels[found.labels != OUTLIER]
     counts = np.bincount(inside, minlength=len(centers.raw)).astype(np.int64)
     return LabelledPart(counts, len(block), (found.labels,) if collect else ())
@@ -167,6 +164,10 @@ def _merge_labelled(a: LabelledPart, b: LabelledPart) -> LabelledPart:
 def _merge(a: AssignedPart, b: AssignedPart) -> AssignedPart:
     pruned = merge_pruned(a.pruned, b.pruned)
     return AssignedPart(merge_sums(a.sums, b.sums), pruned, a.labels + b.labels)
+
+
+_ASSIGN = Pass("assign", _assign_part, _merge, checkpoint_types=(AssignedPart, ClusterSums, Pruned))
+_LABEL = Pass("assign", _label_part, _merge_labelled)
 
 
 def _label_block(block: NDArray[Any], centers: Points, sq_radius: float) -> NDArray[np.int32]:

@@ -1,7 +1,7 @@
-"""Copy rows of tables into a features store: each block is written whole, by one worker.
+"""Copy rows from tables into a features store; each block is written whole, by one worker.
 
-A task reads a span of blocks, as long as the unit that must be decoded at once (such as a row
-group), and writes its blocks one after the other.
+A task copies a span of blocks: as many as a row group, or another unit that can only be decoded at
+once. Its blocks are written one after the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.execution import Execution, persist, task, wait
+from scrlm_dask.engine.execution import Execution, Pass, persist, task, wait
 from scrlm_dask.engine.features import Features, placeholder_blocks
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import BlockDone
@@ -32,7 +32,7 @@ _Done = Callable[[int, int], None]
 def ingest_pass(
     execution: Execution,
     table: Table,
-    location: Location,
+    store: Location,
     *,
     n_features: int,
     dtype: str,
@@ -40,44 +40,35 @@ def ingest_pass(
     missing: Sequence[int],
     keep_nan: bool,
 ) -> int:
-    """Write the missing blocks of the store; return how many rows were written."""
+    """Write the missing blocks of the store; return the number of rows written."""
     if not missing:
         return 0
-    plan = _make_spans(table, n_features, dtype, block_rows)
+    plan = _plan(table, n_features, dtype, block_rows)
     per_span = plan.block_rows // block_rows
     spans = sorted({block // per_span for block in missing})
     if table.is_here:
-        return _write_here(execution, table, location, plan, spans, frozenset(missing), block_rows)
-    written: int = execution.map_reduce(
-        "ingest",
-        plan,
-        _write_part,
-        int.__add__,
-        blocks=spans,
-        table=_send_once(table),
-        missing=_send_once(frozenset(missing)),
-        block_rows=block_rows,
-        location=location,
-        keep_nan=keep_nan,
-        piecewise=True,
-    )
+        return _write_here(execution, table, store, plan, spans, frozenset(missing), block_rows)
+    broadcast = {
+        "table": _as_task(table),
+        "missing": _as_task(frozenset(missing)),
+        "block_rows": block_rows,
+        "store": store,
+        "keep_nan": keep_nan,
+    }
+    written: int = execution.run(_INGEST, plan, broadcast, blocks=spans)
     return written
 
 
 def check_finite_pass(
     execution: Execution, table: Table, n_features: int, dtype: str, block_rows: int
 ) -> NDArray[np.int64]:
-    """Return the numbers of the rows that are not finite, in order."""
-    bad: tuple[NDArray[np.int64], ...] = execution.map_reduce(
-        "scan",
-        _make_spans(table, n_features, dtype, block_rows),
-        _check_finite_part,
-        tuple.__add__,
-        table=_send_once(table),
-        block_rows=block_rows,
-        piecewise=True,
+    """Return the numbers of the rows that are not finite, ascending."""
+    found: tuple[NDArray[np.int64], ...] = execution.run(
+        _CHECK_FINITE,
+        _plan(table, n_features, dtype, block_rows),
+        {"table": _as_task(table), "block_rows": block_rows},
     )
-    return np.concatenate([np.empty(0, np.int64), *bad])
+    return np.concatenate([np.empty(0, np.int64), *found])
 
 
 def collect_labels_pass(
@@ -86,15 +77,12 @@ def collect_labels_pass(
     """Return the distinct texts among the labels of the first `n_rows` rows, sorted."""
     unit = labels.unit_rows if labels.streams else 1
     rows = min(n_rows, block_rows * -(-unit // block_rows))
-    names: frozenset[str] = execution.map_reduce(
-        "names",
+    found: frozenset[str] = execution.run(
+        Pass("names", _collect_labels_part, partial(merge_names, what=labels.what)),
         placeholder_blocks((n_rows, 1), np.dtype(np.int32), rows),
-        _collect_labels_part,
-        partial(merge_names, what=labels.what),
-        labels=_send_once(labels),
-        block_rows=block_rows,
+        {"labels": _as_task(labels), "block_rows": block_rows},
     )
-    return tuple(sorted(names))
+    return tuple(sorted(found))
 
 
 def shuffle_pass(
@@ -107,33 +95,32 @@ def shuffle_pass(
     block_rows: int,
     keep_nan: bool,
 ) -> None:
-    """Do the first half of a shuffle: write each block, sorted by destination, to a folder.
+    """Do the first half of the shuffle: write each block, sorted by target, to a file in `folder`.
 
-    Files that exist already are kept.
+    A file that exists already is kept.
     """
-    execution.map_reduce(
-        "scatter",
-        _make_spans(table, layout.n_features, layout.dtype, block_rows),
-        _shuffle_part,
-        int.__add__,
-        table=_send_once(table),
-        permutation=permutation,
-        folder=folder,
-        layout=layout,
-        block_rows=block_rows,
-        keep_nan=keep_nan,
-        piecewise=True,
+    execution.run(
+        _SHUFFLE,
+        _plan(table, layout.n_features, layout.dtype, block_rows),
+        {
+            "table": _as_task(table),
+            "permutation": permutation,
+            "folder": folder,
+            "layout": layout,
+            "block_rows": block_rows,
+            "keep_nan": keep_nan,
+        },
     )
 
 
 def check_stored_pass(sources: Sequence[Source]) -> None:
-    """Have workers check whole files, such as a checksum over all of a file."""
-    for check in [persist(task("verify", source.verify)) for source in sources]:
-        wait(check)
+    """Check whole files on the workers, such as their checksums."""
+    for verified in [persist(task("verify", source.verify)) for source in sources]:
+        wait(verified)
 
 
-def _send_once(value: Any) -> Delayed:
-    """Return a task that gives the value: it is sent once per worker, not with every block."""
+def _as_task(value: Any) -> Delayed:
+    """Return a task that returns the value: sent once to each worker, not with every block."""
     return task("given", _same, value)
 
 
@@ -141,8 +128,8 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _make_spans(table: Table, n_features: int, dtype: str, block_rows: int) -> Features:
-    """Return empty spans: reading is part of the task that writes."""
+def _plan(table: Table, n_features: int, dtype: str, block_rows: int) -> Features:
+    """Return placeholder spans: rows are read in the task that writes them."""
     rows = block_rows * -(-max(1, table.span_rows) // block_rows)
     rows = min(rows, block_rows * -(-table.n_rows // block_rows))
     return placeholder_blocks((table.n_rows, n_features), np.dtype(dtype), rows)
@@ -151,24 +138,24 @@ def _make_spans(table: Table, n_features: int, dtype: str, block_rows: int) -> F
 def _write_here(
     execution: Execution,
     table: Table,
-    location: Location,
+    store: Location,
     plan: Features,
     spans: Sequence[int],
     missing: frozenset[int],
     block_rows: int,
 ) -> int:
-    """Write one span after the other in this thread: a model uses all cores, or a GPU."""
+    """Write one span after the other in this thread: an encoder uses all cores, or the GPU."""
 
     def done(rows: int, n_bytes: int) -> None:
-        execution.tell(BlockDone("encode", rows, n_bytes))
+        execution.emit(BlockDone("encode", rows, n_bytes))
 
     written = 0
-    with execution.reading("encode", plan, spans):
+    with execution.read_phase("encode", plan, spans):
         for span in spans:
             start = span * plan.block_rows
             rows = range(start, min(start + plan.block_rows, table.n_rows))
             written += _write_part(
-                rows, start, table, missing, block_rows, location, keep_nan=False, done=done
+                rows, start, table, missing, block_rows, store, keep_nan=False, done=done
             )
     return written
 
@@ -179,29 +166,31 @@ def _write_part(
     table: Table,
     missing: frozenset[int],
     block_rows: int,
-    location: Location,
+    store: Location,
     keep_nan: bool,
     done: _Done,
 ) -> int:
-    stop = start + len(span)
-    copied = 0
-    for at, rows in _missing_blocks(table, start, stop, block_rows, missing, keep_nan):
-        _write(location, at, rows, at // block_rows)
-        copied += len(rows)
-        done(len(rows), rows.features.nbytes)
-    if copied < len(span):  # the rest was written by an earlier attempt
-        done(len(span) - copied, 0)
-    return copied
+    written = 0
+    for first, stop in _missing_rows(start, start + len(span), block_rows, missing):
+        for at, rows in _blocks(table, first, stop, block_rows):
+            if not keep_nan:
+                _check_finite(rows, at, at // block_rows, table)
+            _write(store, at, rows, at // block_rows)
+            written += len(rows)
+            done(len(rows), rows.features.nbytes)
+    if written < len(span):  # the rest was written by an earlier run
+        done(len(span) - written, 0)
+    return written
 
 
 def _check_finite_part(
     span: NDArray[Any], start: int, table: Table, block_rows: int, done: _Done
 ) -> tuple[NDArray[np.int64]]:
-    bad = []
+    found = []
     for at, rows in _blocks(table, start, start + len(span), block_rows):
-        bad.append(at + _bad_rows(rows.features))
+        found.append(at + bad_rows(rows.features))
         done(len(rows), rows.features.nbytes)
-    return (np.concatenate(bad),)
+    return (np.concatenate(found),)
 
 
 def _collect_labels_part(
@@ -225,16 +214,27 @@ def _shuffle_part(
     keep_nan: bool,
     done: _Done,
 ) -> int:
-    stop, copied = start + len(span), 0
-    blocks = range(start // block_rows, -(-stop // block_rows))
-    missing = frozenset(block for block in blocks if not shuffle_file(folder, block).exists())
-    for at, rows in _missing_blocks(table, start, stop, block_rows, missing, keep_nan):
-        write_shuffled_part(folder, at // block_rows, rows, at, block_rows, permutation, layout)
-        copied += len(rows)
-        done(len(rows), rows.features.nbytes)
-    if copied < len(span):
-        done(len(span) - copied, 0)
-    return copied
+    stop, written = start + len(span), 0
+    missing = frozenset(
+        block
+        for block in range(start // block_rows, -(-stop // block_rows))
+        if not shuffle_file(folder, block).exists()
+    )
+    for first, last in _missing_rows(start, stop, block_rows, missing):
+        for at, rows in _blocks(table, first, last, block_rows):
+            if not keep_nan:  # here, where the origin of the row is still known
+                _check_finite(rows, at, at // block_rows, table)
+            write_shuffled_part(folder, at // block_rows, rows, at, block_rows, permutation, layout)
+            written += len(rows)
+            done(len(rows), rows.features.nbytes)
+    if written < len(span):
+        done(len(span) - written, 0)
+    return written
+
+
+_INGEST = Pass("ingest", _write_part, int.__add__, reports_progress=True)
+_CHECK_FINITE = Pass("scan", _check_finite_part, tuple.__add__, reports_progress=True)
+_SHUFFLE = Pass("scatter", _shuffle_part, int.__add__, reports_progress=True)
 
 
 def _blocks(table: Table, start: int, stop: int, block_rows: int) -> Iterator[tuple[int, Rows]]:
@@ -242,37 +242,24 @@ def _blocks(table: Table, start: int, stop: int, block_rows: int) -> Iterator[tu
     yield from zip(starts, table.batches(start, stop, block_rows), strict=True)
 
 
-def _missing_blocks(
-    table: Table,
-    start: int,
-    stop: int,
-    block_rows: int,
-    missing: frozenset[int],
-    keep_nan: bool,
-) -> Iterator[tuple[int, Rows]]:
-    """Read the missing blocks among rows start..stop-1; consecutive ones in one go.
-
-    Rows that are not finite are rejected here, where their place in the source is known.
-    """
+def _missing_rows(
+    start: int, stop: int, block_rows: int, missing: frozenset[int]
+) -> Iterator[tuple[int, int]]:
+    """Yield rows [first, stop) of consecutive missing blocks, to be read at once."""
     blocks = range(start // block_rows, -(-stop // block_rows))
-    for wanted, group in groupby(blocks, missing.__contains__):
+    for is_missing, group in groupby(blocks, missing.__contains__):
         numbers = list(group)
-        if not wanted:
-            continue
-        last = min(stop, (numbers[-1] + 1) * block_rows)
-        for at, rows in _blocks(table, numbers[0] * block_rows, last, block_rows):
-            if not keep_nan:
-                _check_finite(rows, at, at // block_rows, table)
-            yield at, rows
+        if is_missing:
+            yield numbers[0] * block_rows, min(stop, (numbers[-1] + 1) * block_rows)
 
 
-def _bad_rows(features: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the positions of the rows that hold NaN or infinity."""
+def bad_rows(features: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the positions of the rows that contain NaN or infinity."""
     return np.flatnonzero(~np.isfinite(features).all(axis=1))
 
 
 def _check_finite(rows: Rows, start: int, block: int, table: Table) -> None:
-    bad = _bad_rows(rows.features)
+    bad = bad_rows(rows.features)
     if len(bad):
         row = start + int(bad[0])
         raise InputError(
@@ -282,11 +269,11 @@ def _check_finite(rows: Rows, start: int, block: int, table: Table) -> None:
         )
 
 
-def _write(location: Location, start: int, rows: Rows, block: int) -> None:
+def _write(store: Location, start: int, rows: Rows, block: int) -> None:
     try:
-        write_features_block(location, start, rows.features, rows.labels, rows.ids)
+        write_features_block(store, start, rows.features, rows.labels, rows.ids)
     except OSError as error:
         if error.filename is not None or error.errno is None:
             raise
-        # the error of a full disk names no file
-        raise OSError(error.errno, error.strerror, f"{location} (block {block})") from error
+        # the error of a full disk does not name the file
+        raise OSError(error.errno, error.strerror, f"{store} (block {block})") from error

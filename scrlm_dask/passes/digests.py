@@ -1,4 +1,4 @@
-"""Check every block of a features store against its digest."""
+"""Check every block of a store against its digest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.execution import Execution
+from scrlm_dask.engine.execution import Execution, Pass
 from scrlm_dask.engine.features import placeholder_blocks
 from scrlm_dask.errors import StoreError, UnreachableError
 from scrlm_dask.storage.arrays import StoredArray, open_node, read_rows
@@ -18,32 +18,23 @@ from scrlm_dask.storage.manifest import check_digest
 
 @dataclass(frozen=True)
 class DamagedBlock:
-    """A block that cannot be read, or whose content has changed, and why."""
+    """A block that cannot be read or differs from its digest, and the reason."""
 
-    block: int  # of the manifest; without one, the number of its chunk
+    block: int  # of the manifest; a chunk where there is none
     first_row: int
     last_row: int
     reason: str
 
 
 def check_digests_pass(
-    execution: Execution,
-    location: Location,
-    stored: StoredArray,
-    block_rows: int,
-    has_digests: bool,
+    execution: Execution, store: Location, stored: StoredArray, block_rows: int, has_digests: bool
 ) -> tuple[DamagedBlock, ...]:
-    """Read every block and compare it with its digest; return the damaged blocks in order."""
+    """Read every block and compare it with its digest; return the damaged ones in order."""
     n_rows, n_features = stored.shape
-    damaged: tuple[DamagedBlock, ...] = execution.map_reduce(
-        "verify",
+    damaged: tuple[DamagedBlock, ...] = execution.run(
+        _CHECK_DIGESTS,
         placeholder_blocks((n_rows, n_features), stored.dtype, block_rows),
-        _check_digests_part,
-        tuple.__add__,
-        location=location,
-        stored=stored,
-        block_rows=block_rows,
-        has_digests=has_digests,
+        {"store": store, "stored": stored, "block_rows": block_rows, "has_digests": has_digests},
     )
     return damaged
 
@@ -51,25 +42,28 @@ def check_digests_pass(
 def _check_digests_part(
     plan: NDArray[Any],
     start: int,
-    location: Location,
+    store: Location,
     stored: StoredArray,
     block_rows: int,
     has_digests: bool,
 ) -> tuple[DamagedBlock, ...]:
-    open_node(location, "the features store")  # raises on a worker without the mount
-    # without digests a block may be several chunks, and each is tried
+    open_node(store, "the features store")  # a worker without the mount raises: not a damage
+    # without digests a block may be many chunks, which are checked one by one
     step = block_rows if has_digests else stored.chunks[0]
     damaged = []
     for first in range(start, start + len(plan), step):
         stop = min(first + step, start + len(plan))
         try:
             if has_digests:
-                check_digest(location, first // step, *block_arrays(location, first, stop))
+                check_digest(store, first // step, *block_arrays(store, first, stop))
             else:
                 read_rows(stored, first, stop, "the features store")
         except UnreachableError:
             raise
         except StoreError as error:
-            open_node(location, "the features store")  # raises if all of it is gone by now
+            open_node(store, "the features store")  # raises if the whole store is gone by now
             damaged.append(DamagedBlock(first // step, first, stop - 1, str(error)))
     return tuple(damaged)
+
+
+_CHECK_DIGESTS = Pass("verify", _check_digests_part, tuple.__add__)

@@ -1,4 +1,4 @@
-"""The loss pass and the extraction of centers from it."""
+"""The loss pass, and the extraction of centers from its losses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.config import ResolvedConfig
-from scrlm_dask.engine.execution import Execution, blocks_holding, task
+from scrlm_dask.engine.execution import Execution, Pass, blocks_with_rows, task
 from scrlm_dask.engine.features import Features
 from scrlm_dask.kernels.distances.points import squared_radius
 from scrlm_dask.kernels.distances.pruning import Prune, Pruned
@@ -24,11 +24,19 @@ from scrlm_dask.storage.manifest import short_digest
 
 @dataclass(frozen=True)
 class ExtractedCenters:
-    """The centers as they come to the client: O(m p)."""
+    """The extracted centers on the client: O(m p)."""
 
     centers: NDArray[Any]  # (m, p) in input units
     rows: NDArray[np.int64]  # (m,) their row numbers
     extraction: Extraction
+
+
+@dataclass(frozen=True)
+class LossResult:
+    """Losses of the candidates for each rho, and how many distances were pruned."""
+
+    losses: tuple[Losses, ...]
+    pruned: Pruned
 
 
 def loss_pass(
@@ -37,10 +45,10 @@ def loss_pass(
     candidates: Delayed,
     config: ResolvedConfig,
     rhos: Sequence[float],
-) -> tuple[Losses, ...]:
-    """Losses and neighbour counts of the candidates over all rows, or over a random subset.
+) -> LossResult:
+    """Compute losses and neighbor counts of the candidates over all rows, or a random subset.
 
-    For each of the rising `rhos`, from one read of the features.
+    One read of the features serves all of the ascending `rhos`.
     """
     asked = config.asked
     sq_radii = [squared_radius(rho, asked.F, features.n_features) for rho in rhos]
@@ -48,31 +56,24 @@ def loss_pass(
     if not config.loss_on_all_rows:
         seed = asked.seed
         rows = sample_rows(seed, Purpose.LOSS_ROWS, config.n_rows, config.loss_rows)
-        blocks = blocks_holding(rows, features.block_rows)
+        blocks = blocks_with_rows(rows, features.block_rows)
         subset = task(
             "loss-rows", sample_rows, seed, Purpose.LOSS_ROWS, config.n_rows, config.loss_rows
         )
-    part: LossPart = execution.map_reduce(
-        "loss",
+    part: LossPart = execution.run(
+        _LOSS,
         features,
-        _loss_part,
-        merge_losses,
+        {"candidates": candidates, "sq_radii": sq_radii, "prune": asked.prune, "subset": subset},
         blocks=blocks,
-        kinds=(LossPart, Pruned),
-        of=short_digest(np.array(sq_radii)),
-        candidates=candidates,
-        sq_radii=sq_radii,
-        prune=asked.prune,
-        subset=subset,
+        input_digest=short_digest(np.array(sq_radii)),
     )
-    execution.pruned["loss"] = part.pruned.record()
-    return losses_of(part, sq_radii, asked.F)
+    return LossResult(losses_of(part, sq_radii, asked.F), part.pruned)
 
 
 def extract(
     execution: Execution, candidates: Delayed, losses: Losses, config: ResolvedConfig
 ) -> ExtractedCenters:
-    """Greedy extraction as one task beside the candidates."""
+    """Extract centers greedily, in one task on the worker that has the candidates."""
     with execution.phase("extract", 1, config.n_candidates, 0):
         found: ExtractedCenters = task("extract", _extract, candidates, losses, config).compute()
     return found
@@ -92,6 +93,9 @@ def _loss_part(
         numbers = rows_within(subset, start, start + len(block))
         block = block[numbers - start]
     return loss_part(block, numbers, candidates.points, candidates.rows, sq_radii, prune)
+
+
+_LOSS = Pass("loss", _loss_part, merge_losses, checkpoint_types=(LossPart, Pruned))
 
 
 def _extract(candidates: Candidates, losses: Losses, config: ResolvedConfig) -> ExtractedCenters:

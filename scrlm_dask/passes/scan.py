@@ -1,4 +1,4 @@
-"""A scan of rho: a sample of rows in one read, and one task that looks at it where it is."""
+"""The scan of rho: gather a sample of rows in one read, then search on it in one task."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from scrlm_dask.passes.survey import Survey, moments_of, survey_pass
 
 @dataclass(frozen=True)
 class Scanned:
-    """What a sample said, and the numbers of its rows in the order in which it was looked at."""
+    """The result of the search, and the row numbers of the sample in the order of the search."""
 
-    scan: SampleScan | None  # None: there is nothing to choose by
+    scan: SampleScan | None  # None if the sample shows no scale
     rows: NDArray[np.int64]
     affine: AffineMap
-    n_blocks: int  # read
+    n_blocks: int  # that were read
 
 
 def scan_pass(
@@ -33,13 +33,13 @@ def scan_pass(
     sizes: ScanSizes,
     blocks: list[int] | None = None,
 ) -> Scanned:
-    """Read a sample of rows, of all blocks or of some, and find rho and centers on it.
+    """Read a sample of rows of all blocks, or of `blocks`, and search rho and centers on it.
 
-    Rows are drawn by number, so that another chunking draws the same, unless `blocks` are given;
-    the preprocessing map then comes of those blocks alone.
+    Rows are drawn by number, so the sample does not depend on the chunking. With `blocks` it does,
+    and the preprocessing map is fitted to those blocks alone.
     """
     asked = config.asked
-    numbers = _numbers(features, blocks)
+    numbers = _row_numbers(features, blocks)
     drawn = sample_rows(asked.seed, Purpose.SCAN_ROWS, len(numbers), sizes.rows)
     rows = np.asarray(numbers[drawn] if isinstance(numbers, np.ndarray) else drawn)
     with_moments = needs_moments(asked.preprocess)
@@ -53,7 +53,7 @@ def scan_pass(
     return Scanned(found, rows[order], affine, n_blocks)
 
 
-def _numbers(features: Features, blocks: list[int] | None) -> range | NDArray[np.int64]:
+def _row_numbers(features: Features, blocks: list[int] | None) -> range | NDArray[np.int64]:
     if blocks is None:
         return range(features.n_rows)
     starts = [(block * features.block_rows, block) for block in blocks]

@@ -1,4 +1,4 @@
-"""Where k-means begins: samples of rows, and the passes of k-means||."""
+"""Initial centers of k-means: samples of rows, and the passes of k-means||."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.execution import Columns, Execution, persist, task
+from scrlm_dask.engine.execution import Columns, Execution, Pass, persist, task
 from scrlm_dask.engine.features import Features, column_of
 from scrlm_dask.engine.tree_reduce import tree_reduce
 from scrlm_dask.kernels.distances.points import Points, prepare_points
@@ -46,22 +46,29 @@ from scrlm_dask.passes.survey import Survey
 
 @dataclass(frozen=True)
 class CoverState:
-    """How all rows are served by the points drawn so far; rows stay with the workers."""
+    """Distances of all rows to the points drawn so far; the columns stay on the workers."""
 
-    potential: float  # sum of weight times squared distance
-    masses: NDArray[np.float64]  # (points,) weight of the rows that each point serves
-    columns: Columns  # `sq_distances` and `nearest`, one a row
+    total_cost: float  # sum of weight times squared distance
+    masses: NDArray[np.float64]  # (points,) weight of the rows nearest to each point
+    columns: Columns  # `sq_distances` and `nearest`, one number per row
 
 
 @dataclass(frozen=True)
 class _CostPart:
-    potential: float
+    total_cost: float
     masses: NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class _CostBlock:
+    part: _CostPart
+    sq_distances: NDArray[np.float64]
+    nearest: NDArray[np.int64]
+
+
 def choose_rows(seed: int, n_rows: int, size: int, weights: da.Array | None) -> NDArray[np.int64]:
-    """Row numbers (rising) of a random sample, by weight where there are weights."""
-    if weights is None or _alike(weights):
+    """Draw the row numbers (ascending) of a random sample, by weight if there are weights."""
+    if weights is None or _all_equal(weights):
         return sample_rows(seed, Purpose.INIT_ROWS, n_rows, size)
     starts = np.concatenate([[0], np.cumsum(weights.chunks[0])[:-1]])
     token = uuid4().hex
@@ -76,8 +83,8 @@ def choose_rows(seed: int, n_rows: int, size: int, weights: da.Array | None) -> 
     return np.sort(rows[np.isfinite(keys)])
 
 
-def _alike(weights: da.Array) -> bool:
-    """Whether no row counts more than another: then they are drawn as without weights."""
+def _all_equal(weights: da.Array) -> bool:
+    """Return whether all weights are the same: then rows are drawn as without weights."""
     least, most = dask.compute(weights.min(), weights.max())
     return bool(least == most)
 
@@ -85,7 +92,7 @@ def _alike(weights: da.Array) -> bool:
 def plus_plus_centers(
     survey: Delayed, affine: AffineMap, n_clusters: int, seed: int
 ) -> NDArray[np.float64]:
-    """k-means++ among the gathered rows, as one task where they are."""
+    """Choose centers by k-means++ among the gathered rows, in one task on their worker."""
     found: NDArray[np.float64] = task(
         "init", _plus_plus, survey, affine, n_clusters, seed
     ).compute()
@@ -100,7 +107,7 @@ def gather_rows(survey: Delayed) -> FloatArray:
 def scrlm_starts(
     survey: Delayed, affine: AffineMap, n_clusters: int, sizes: SampleSizes, seed: int
 ) -> list[Start]:
-    """SCRLM on the gathered rows for a ladder of radii: one loss for all, then a task each."""
+    """Run SCRLM on the gathered rows for a ladder of radii: one loss pass, one task per radius."""
     ladder = task("init", _ladder, survey, affine, n_clusters, sizes, seed).compute()
     if len(ladder) == 0:
         return []
@@ -121,37 +128,18 @@ def cost_pass(
     before: CoverState | None,
     weights: da.Array | None,
 ) -> CoverState:
-    """Account for newly drawn points (m, p), numbered from `first` on, in one read."""
+    """Update the distances of all rows by new points (m, p), numbered from `first` on."""
     columns: dict[str, da.Array] = {} if weights is None else {"weights": weights}
     columns |= {} if before is None else before.columns
-    shared = {
-        "points": send_centers(points, affine),
-        "first": first,
-    }
-    parts = execution.parts("init-serve", features, _cost_part, None, columns, shared)
-    token = uuid4().hex
-    kept = {
-        name: [
-            dask.delayed(_kept, pure=False)(part, name, dask_key_name=(f"{name}-{token}", i))
-            for i, part in enumerate(parts)
-        ]
-        for name in ("sq_distances", "nearest")
-    }
-    sums = [
-        dask.delayed(_summed, pure=False)(part, dask_key_name=(f"served-{token}", i))
-        for i, part in enumerate(parts)
-    ]
-    total = tree_reduce(sums, _merge_costs, "init-serve")
-    with execution.reading("init-serve", features, None):
-        total, *rows = dask.persist(total, *kept["sq_distances"], *kept["nearest"])
-        found: _CostPart = total.compute()
-    half = len(parts)
+    broadcast = {"points": send_centers(points, affine), "first": first}
+    result = execution.run_per_block(_COST, features, broadcast, columns=columns)
+    sq_distances, nearest = result.per_block["sq_distances"], result.per_block["nearest"]
     return CoverState(
-        found.potential,
-        found.masses,
+        result.total.total_cost,
+        result.total.masses,
         {
-            "sq_distances": column_of(rows[:half], features, None, np.float64),
-            "nearest": column_of(rows[half:], features, None, np.int64),
+            "sq_distances": column_of(sq_distances, features, None, np.float64),
+            "nearest": column_of(nearest, features, None, np.int64),
         },
     )
 
@@ -159,26 +147,22 @@ def cost_pass(
 def draw_pass(
     execution: Execution,
     features: Features,
-    service: CoverState,
+    cover: CoverState,
     mean_draws: float,
     weights: da.Array | None,
     seed: int,
     turn: int,
 ) -> DrawnRows:
-    """Draw rows with a chance in proportion to how badly they are served."""
-    columns = {"sq_distances": service.columns["sq_distances"]}
+    """Draw rows with probability proportional to their cost."""
+    columns = {"sq_distances": cover.columns["sq_distances"]}
     columns |= {} if weights is None else {"weights": weights}
-    drawn: DrawnRows = execution.map_reduce(
-        "init-draw",
-        features,
-        _draw_part,
-        merge_drawn,
-        columns=columns,
-        mean_draws=mean_draws,
-        potential=service.potential,
-        seed=seed,
-        turn=turn,
-    )
+    broadcast = {
+        "mean_draws": mean_draws,
+        "total_cost": cover.total_cost,
+        "seed": seed,
+        "turn": turn,
+    }
+    drawn: DrawnRows = execution.run(_DRAW, features, broadcast, columns=columns)
     return drawn
 
 
@@ -191,7 +175,7 @@ def _weighted_part(
 
 
 def _merge_weighted(a: Any, b: Any) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    # all are kept until the end: a block keeps no more than the whole sample's size
+    # no selection before the end: a block has at most as many keys as the whole sample
     return np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]])
 
 
@@ -262,30 +246,21 @@ def _cost_part(
     weights: NDArray[np.float64] | None = None,
     sq_distances: NDArray[np.float64] | None = None,
     nearest: NDArray[np.int64] | None = None,
-) -> tuple[_CostPart, RowCosts]:
+) -> _CostBlock:
     before = None
     if sq_distances is not None and nearest is not None:
         before = RowCosts(sq_distances, nearest)
-    served = row_costs(block, points, first, before)
+    costs = row_costs(block, points, first, before)
     masses = np.ones(len(block)) if weights is None else weights
     part = _CostPart(
-        float((masses * served.sq_distances).sum()),
-        np.bincount(served.nearest, masses, first + len(points.raw)).astype(np.float64),
+        float((masses * costs.sq_distances).sum()),
+        np.bincount(costs.nearest, masses, first + len(points.raw)).astype(np.float64),
     )
-    return part, served
-
-
-def _kept(found: tuple[_CostPart, RowCosts], name: str) -> NDArray[Any]:
-    column: NDArray[Any] = getattr(found[1], name)[:, None]
-    return column
-
-
-def _summed(found: tuple[_CostPart, RowCosts]) -> _CostPart:
-    return found[0]
+    return _CostBlock(part, costs.sq_distances, costs.nearest)
 
 
 def _merge_costs(a: _CostPart, b: _CostPart) -> _CostPart:
-    return _CostPart(a.potential + b.potential, a.masses + b.masses)
+    return _CostPart(a.total_cost + b.total_cost, a.masses + b.masses)
 
 
 def _draw_part(
@@ -293,11 +268,15 @@ def _draw_part(
     start: int,
     sq_distances: NDArray[np.float64],
     mean_draws: float,
-    potential: float,
+    total_cost: float,
     seed: int,
     turn: int,
     weights: NDArray[np.float64] | None = None,
 ) -> DrawnRows:
     masses = sq_distances if weights is None else weights * sq_distances
     uniforms = row_uniforms(seed, Purpose.INIT_ROUNDS, start, start + len(block), turn)
-    return draw_rows(block, start, uniforms, masses, mean_draws, potential)
+    return draw_rows(block, start, uniforms, masses, mean_draws, total_cost)
+
+
+_COST = Pass("init-serve", _cost_part, _merge_costs, per_block=("sq_distances", "nearest"))
+_DRAW = Pass("init-draw", _draw_part, merge_drawn)

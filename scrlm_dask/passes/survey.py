@@ -1,4 +1,4 @@
-"""The survey: the first read. Moments of the features and the candidates' rows, in one pass."""
+"""The survey pass, the first read: moments of the features and the rows of the candidates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.execution import Execution, blocks_holding, persist, task
+from scrlm_dask.engine.execution import Execution, Pass, blocks_with_rows, persist, task
 from scrlm_dask.engine.features import Features
 from scrlm_dask.errors import NonFiniteRowError
 from scrlm_dask.kernels.distances.points import Points
@@ -29,18 +29,18 @@ _TOO_LARGE = 1e37  # a candidate near float32's end would take all rows with it
 
 @dataclass(frozen=True)
 class Survey:
-    """What the first read found: a mergeable part."""
+    """Moments and gathered rows: a mergeable part."""
 
     moments: Moments | None
-    gathered: FloatArray  # (n, p) the rows asked for, in row order
+    gathered: FloatArray  # (n, p) the given rows, in row order
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Candidate rows, ready for the loss. They live with the workers."""
+    """Candidate rows, prepared for the loss; they stay on the workers."""
 
     points: Points
-    rows: NDArray[np.int64]  # (n,) their row numbers, rising
+    rows: NDArray[np.int64]  # (n,) their row numbers, ascending
 
 
 def survey_pass(
@@ -50,28 +50,21 @@ def survey_pass(
     with_moments: bool,
     blocks: list[int] | None = None,
 ) -> Delayed:
-    """Gather the given rows, and the moments if asked; without them only touched blocks are read.
+    """Gather the given rows and, on request, the moments; return a `Survey` on the workers.
 
-    With `blocks` only those are read, moments or not. The result, a `Survey`, stays with the
-    workers.
+    Without moments only the blocks with given rows are read; with `blocks`, only those.
     """
     if blocks is None and not with_moments:
-        blocks = blocks_holding(rows, features.block_rows)
-    return execution.map_reduce(
-        "survey",
-        features,
-        _survey_part,
-        _merge,
-        blocks=blocks,
-        keep=True,
-        kinds=(Survey, Moments),
-        rows=task("candidate-rows", np.array, rows),
-        with_moments=with_moments,
-    )
+        blocks = blocks_with_rows(rows, features.block_rows)
+    broadcast = {
+        "rows": task("candidate-rows", np.array, rows),
+        "with_moments": with_moments,
+    }
+    return execution.run(_SURVEY, features, broadcast, blocks=blocks, leave_on_workers=True)
 
 
 def candidates_from(survey: Delayed, rows: NDArray[np.int64], affine: AffineMap) -> Delayed:
-    """A task that makes `Candidates` of the gathered rows; recomputed if a worker is lost."""
+    """Return a task that prepares the gathered rows; Dask repeats it if a worker is lost."""
     return persist(task("candidates", _candidates, survey, rows, affine))
 
 
@@ -97,6 +90,9 @@ def _merge(a: Survey, b: Survey) -> Survey:
     if a.moments is not None and b.moments is not None:
         moments = merge_moments(a.moments, b.moments)
     return Survey(moments, np.concatenate([a.gathered, b.gathered]))
+
+
+_SURVEY = Pass("survey", _survey_part, _merge, checkpoint_types=(Survey, Moments))
 
 
 def _candidates(survey: Survey, rows: NDArray[np.int64], affine: AffineMap) -> Candidates:

@@ -90,7 +90,7 @@ def fit(
         labels_url = open_labels_output(run, features, config.margins)
         collect = collect_labels and labels_url is None
         found = _algorithm(execution, features, resolved, labels_url, collect, begin)
-        record |= closing_record(found.model, execution, time.perf_counter() - begin)
+        record |= closing_record(found.model, execution, time.perf_counter() - begin, found.pruning)
         record |= found.record | {"config": asdict(found.config.asked) | _numbers(found.config)}
         record["plan"] = _plan_record(features.layout, resolved, found.model.n_clusters, workers)
         if run.directory is not None:
@@ -155,6 +155,7 @@ class _Found:
     assigned: AssignedPart
     config: ResolvedConfig  # with what was chosen
     record: dict[str, Any]
+    pruning: dict[str, Any]  # by pass
 
 
 def _algorithm(
@@ -167,14 +168,12 @@ def _algorithm(
 ) -> _Found:
     """Algorithm 1, and the mixture's parameters from the rows as they are labelled."""
     features = _placed(execution, features, config)
-    start = execution.keeper.remember(
-        "centers", _START_KINDS, partial(_start, execution, features, config)
+    start = execution.checkpoints.load_or_compute(
+        "centers", _START_TYPES, partial(_start, execution, features, config)
     )
-    if start.pruned:
-        execution.pruned["loss"] = start.pruned
     config, affine, extracted = start.config, start.affine, start.extracted
     asked = config.asked
-    execution.tell(CentersFound(len(extracted.rows)))
+    execution.emit(CentersFound(len(extracted.rows)))
     if asked.n_clusters is None:  # now it is known how many there are
         workers, n_found = worker_memories(), len(extracted.rows)
         check_fit_memory(features.layout, config, n_found, workers)
@@ -184,21 +183,25 @@ def _algorithm(
     assigned = assign_pass(
         execution,
         features,
-        send_centers(moved.centers, affine, glance=not asked.margins),
+        send_centers(moved.centers, affine, quick_check=not asked.margins),
         sq_radius,
         n_clusters=len(moved.centers),
         prune=asked.prune,
-        labels_url=labels_url,
+        labels_at=labels_url,
         margins=asked.margins,
         collect=collect,
-        of=short_digest(moved.centers, np.array(sq_radius)),
+        input_digest=short_digest(moved.centers, np.array(sq_radius)),
     )
     report_sizes(execution, assigned.sums, sq_radius)
     model = _model(extracted, moved.centers, assigned, affine, config)
     # k-means moves rows between clusters, and the tree knows nothing of it
     model = replace(model, tree=None if moved.iterations else start.tree)
     record = start.record | ({"kmeans": moved.record()} if asked.refine.max_iter else {})
-    return _Found(model, assigned, config, record)
+    pruning = {"loss": start.pruned} if start.pruned else {}
+    if moved.stopped:  # k-means has run
+        pruning["kmeans-step"] = moved.pruned.record()
+    pruning["assign"] = assigned.pruned.record()
+    return _Found(model, assigned, config, record, pruning)
 
 
 @dataclass(frozen=True)
@@ -213,7 +216,7 @@ class _Start:
     pruned: dict[str, Any]
 
 
-_START_KINDS = (
+_START_TYPES = (
     *(_Start, AffineMap, ExtractedCenters, Extraction, MergeTree),
     *(ResolvedConfig, FitConfig, LloydConfig, ScanSizes),
 )
@@ -223,23 +226,25 @@ def _start(execution: Execution, features: Features, config: ResolvedConfig) -> 
     """Centers from a sample where it settles them, else from the losses of the candidates."""
     samples = config.asked.samples
     chosen = choose_on_sample(execution, features, config) if samples else Chosen(config)
-    affine, extracted = chosen.affine, chosen.extracted
+    affine, extracted, pruned = chosen.affine, chosen.extracted, dict[str, Any]()
     if affine is None or extracted is None:
         if samples:  # more candidates may be needed than anybody knew before
             check_fit_memory(features.layout, chosen.config, None, worker_memories())
-        affine, extracted = _judged_by_loss(execution, features, chosen.config)
-    pruned = execution.pruned.get("loss", {})
+        affine, extracted, pruned = _judged_by_loss(execution, features, chosen.config)
     return _Start(chosen.config, affine, extracted, chosen.tree, chosen.record, pruned)
 
 
 def _judged_by_loss(
     execution: Execution, features: Features, config: ResolvedConfig
-) -> tuple[AffineMap, ExtractedCenters]:
-    """The paper's way: losses of the candidates over the rows, and greedy extraction."""
+) -> tuple[AffineMap, ExtractedCenters, dict[str, Any]]:
+    """Extract centers greedily by the candidates' losses, as in the paper; also return what the
+    loss pass pruned."""
     affine, candidates = _candidates(execution, features, config)
-    (losses,) = loss_pass(execution, features, candidates, config, [config.asked.given_rho])
+    result = loss_pass(execution, features, candidates, config, [config.asked.given_rho])
+    (losses,) = result.losses
     report_losses(execution, losses.losses)
-    return affine, extract(execution, candidates, losses, config)
+    extracted = extract(execution, candidates, losses, config)
+    return affine, extracted, result.pruned.record()
 
 
 def _plan_record(

@@ -136,7 +136,7 @@ class IngestJob:
             check_paths_visible(locate(source.files[0].path))
         with ExitStack() as undo, Execution(listener) as execution:
             for note in self._notes():
-                execution.tell(Note(note))
+                execution.emit(Note(note))
             try:
                 result = self._ingest(execution, undo)
             except BaseException as error:
@@ -169,7 +169,7 @@ class IngestJob:
         job = self if names is None else _encode_labels(self, names)
         dropped = _dropped_rows(execution, job)
         if dropped is not None and len(dropped):
-            execution.tell(Note(_describe_dropped(len(dropped))))
+            execution.emit(Note(_describe_dropped(len(dropped))))
         table: Table = job.table if dropped is None else KeptTable(job.table, dropped)
         manifest = replace(job.manifest, n_rows=table.n_rows)
         if job.unfinished is None:
@@ -180,7 +180,7 @@ class IngestJob:
         kept = manifest.n_blocks - len(missing)
         if job.unfinished is not None:
             undo.callback(discard, job.location)
-            execution.tell(Note(f"going on: {kept} of {manifest.n_blocks} blocks are done"))
+            execution.emit(Note(f"going on: {kept} of {manifest.n_blocks} blocks are done"))
         if missing:
             _write_blocks(execution, job, manifest, table, missing)
         check_stored_pass(job.sources)
@@ -326,7 +326,7 @@ def _label_names(execution: Execution, job: IngestJob) -> tuple[str, ...] | None
     if known is not None:
         return known
     names = collect_labels_pass(execution, labels, job.table.n_rows, job.manifest.block_rows)
-    execution.tell(
+    execution.emit(
         Note(
             f"the labels {labels.what} are texts: {len(names)} names, sorted, are numbered from 0 "
             f"on and kept as {LABEL_NAMES!r} in the attributes of the store"

@@ -10,7 +10,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.choices import PREPROCESS_KINDS, Preprocess
-from scrlm_dask.engine.execution import Execution, task
+from scrlm_dask.engine.execution import Execution, Pass, task
 from scrlm_dask.engine.features import Features, as_features
 from scrlm_dask.engine.tree_reduce import fan_in_for
 from scrlm_dask.errors import InputError
@@ -115,7 +115,7 @@ def _open_truth(execution: Execution, location: Location, n_rows: int) -> Stored
         reason = f"there are {labels.shape[0]} for {n_rows} rows"
     except InputError as error:
         reason = str(error)
-    execution.tell(Note(f"labels are left out: {reason}"))
+    execution.emit(Note(f"labels are left out: {reason}"))
     return None
 
 
@@ -136,16 +136,16 @@ def statistics_pass(
     p = features.n_features
     size = min(_SAMPLE_ROWS, features.n_rows, max(2, _SAMPLE_BYTES // (8 * p)))
     sampled = sample_rows(_SEED, Purpose.INSPECTED_ROWS, features.n_rows, size)
-    part: Delayed = execution.map_reduce(
-        "inspect",
+    fan_in = fan_in_for(8 * p * p if p <= WIDEST_COVARIANCE else 0)
+    part: Delayed = execution.run(
+        Pass("inspect", _statistics_part, _merge, fan_in=fan_in),
         features,
-        _statistics_part,
-        _merge,
-        fan_in=fan_in_for(8 * p * p if p <= WIDEST_COVARIANCE else 0),
-        keep=True,
-        sampled=task("sampled-rows", np.array, sampled),
-        labels=labels,
-        unit_length=preprocess == "l2",
+        {
+            "sampled": task("sampled-rows", np.array, sampled),
+            "labels": labels,
+            "unit_length": preprocess == "l2",
+        },
+        leave_on_workers=True,
     )
     report: RowsReport = task("statistics", _finish, part, preprocess, radius).compute()
     return report

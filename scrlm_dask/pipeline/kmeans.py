@@ -95,14 +95,15 @@ def kmeans(
         report_start(execution, "k-means", features, run.directory)
         check_rewritten_features(execution, run, record, storage_options)
         if run.resumed:
-            execution.tell(RESUMED)
+            execution.emit(RESUMED)
         begin = time.perf_counter()
         labels_url = open_labels_output(run, features, config.margins)
         collect = collect_labels and labels_url is None
-        model, assigned, details = _algorithm(
+        model, assigned, pruning, details = _algorithm(
             execution, features, config, given, weights, labels_url, collect, begin
         )
-        record |= closing_record(model, execution, time.perf_counter() - begin) | details
+        seconds = time.perf_counter() - begin
+        record |= closing_record(model, execution, seconds, pruning) | details
         if centers is not None:
             record["init"] = {"centers": _origin(centers)}
         if run.directory is not None:
@@ -205,7 +206,7 @@ def given_centers(
     """The centers that the caller brings, checked against the config and the features."""
     if config.n_clusters > features.n_rows:
         raise InputError(
-            f"{config.n_clusters} clusters are asked of {features.what}, which has "
+            f"{config.n_clusters} clusters are asked of {features.label}, which has "
             f"{features.n_rows} rows; ask for {features.n_rows} or fewer"
         )
     if (centers is not None) != (config.init == "given"):
@@ -242,19 +243,19 @@ def _algorithm(
     labels_url: Location | None,
     collect: bool,
     began: float,
-) -> tuple[Model, AssignedPart, dict[str, Any]]:
+) -> tuple[Model, AssignedPart, dict[str, Any], dict[str, Any]]:
     """Seed, iterate, and read once more, so that labels and centers agree."""
     workers = worker_memories()
     plan = kmeans_memory(features.layout, config.n_clusters, len(workers), config.init)
     reads = 2 + config.lloyd.max_iter
     report_kmeans_plan(execution, features.layout, config, plan, workers)
     features = place_features(execution, features, plan, workers, config.lloyd.persist, reads)
-    seeding = execution.keeper.remember(
+    seeding = execution.checkpoints.load_or_compute(
         "seeding",
         (Seeding, AffineMap),
         partial(seed_centers, execution, features, config, given, weights),
     )
-    execution.tell(CentersFound(len(seeding.centers)))
+    execution.emit(CentersFound(len(seeding.centers)))
     sq_radius = config.sq_radius(features.n_features)
     refined = refine(
         execution,
@@ -271,14 +272,14 @@ def _algorithm(
     assigned = assign_pass(
         execution,
         features,
-        send_centers(refined.centers, seeding.affine, glance=not config.margins),
+        send_centers(refined.centers, seeding.affine, quick_check=not config.margins),
         sq_radius,
         n_clusters=config.n_clusters,
         prune=config.prune,
-        labels_url=labels_url,
+        labels_at=labels_url,
         margins=config.margins,
         collect=collect,
-        of=short_digest(refined.centers, np.array(sq_radius)),
+        input_digest=short_digest(refined.centers, np.array(sq_radius)),
         weights=weights,
     )
     report_sizes(execution, assigned.sums, sq_radius)
@@ -289,13 +290,14 @@ def _algorithm(
         "kmeans": refined.record(),
         "plan": plan.record(most.n_threads, most.n_ahead),
     }
-    return model, assigned, details
+    pruning = {"kmeans-step": refined.pruned.record(), "assign": assigned.pruned.record()}
+    return model, assigned, pruning, details
 
 
 def _comment(execution: Execution, model: Model) -> None:
     empty = int(np.count_nonzero(model.counts == 0))
     if empty:
-        execution.tell(
+        execution.emit(
             Note(
                 f"{empty} of {model.n_clusters} clusters are empty: more iterations would move "
                 "them to badly served rows, unless fewer rows differ than there are clusters",

@@ -132,7 +132,7 @@ def _parallel_init(
     service = cost_pass(execution, features, points, affine, 0, None, weights)
     rounds = 0
     for turn in range(ROUNDS):
-        if not service.potential > 0.0:
+        if not service.total_cost > 0.0:
             break
         rounds += 1
         mean_draws = float(OVERSAMPLING * config.n_clusters)

@@ -14,7 +14,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.config import LloydConfig
-from scrlm_dask.engine.checkpointing import CheckpointScope, Saved
+from scrlm_dask.engine.checkpointing import CheckpointScope, SavedGroups
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import Features
 from scrlm_dask.events import IterationDone
@@ -28,11 +28,11 @@ from scrlm_dask.kernels.distances.pruning import (
 )
 from scrlm_dask.kernels.kmeans.lloyd import LloydPart, inertia, move_centers, relative_shift
 from scrlm_dask.passes.lloyd import (
-    LLOYD_KINDS,
-    keep_coordinates,
+    LLOYD,
     lloyd_pass,
+    load_labels,
     make_frame,
-    saved_labels,
+    persist_coordinates,
     send_centers,
 )
 from scrlm_dask.planning.work import SAMPLE_ITERATIONS, block_samples
@@ -96,9 +96,7 @@ def refine(
         tuple(block_samples(features.n_blocks, config.sample, seed)),
         centers,
     )
-    refined = execution.keeper.remember("refined", STATE_KINDS, loop.run_all)
-    execution.pruned["kmeans-step"] = refined.pruned.record()
-    return refined
+    return execution.checkpoints.load_or_compute("refined", STATE_TYPES, loop.run_all)
 
 
 @dataclass
@@ -145,32 +143,32 @@ class _Loop:
                 self._stop(f"max_seconds: {self.config.max_seconds:g} s are over")
             else:
                 before = self.state.iterations[-1].inertia if self.state.turn else math.inf
-                due = self.execution.keeper.is_due()
+                due = self.execution.checkpoints.is_due()
                 labels = self._iterate(blocks, labels, due)
                 done = self.state.iterations[-1]
-                self.execution.tell(done)
+                self.execution.emit(done)
                 self._stop(_reason(done, before, self.config.tol, inertia_tol))
                 if due:
-                    save_iteration(self.execution.keeper, self.state)
+                    save_iteration(self.execution.checkpoints, self.state)
 
     def _stop(self, reason: str) -> None:
         self.state = replace(self.state, stopped=reason)
 
     def _continued(self) -> da.Array | None:
         """Take over the newest iteration of an earlier attempt that is whole, with its labels."""
-        for state in load_iterations(self.execution.keeper):
+        for state in load_iterations(self.execution.checkpoints):
             saved = self._saved(len(state.iterations))
             labels = None
             if saved is not None and not state.stopped:
-                labels = saved_labels(saved, self.features, self._blocks(state.stage))
+                labels = load_labels(saved, self.features, self._blocks(state.stage))
             if labels is not None or state.stopped:
                 self.state = state
                 self.frame = make_frame(send_centers(self.first, self.affine))
                 return labels
         return None
 
-    def _saved(self, number: int) -> Saved | None:
-        return self.execution.keeper.place(step_name(number), LLOYD_KINDS)
+    def _saved(self, number: int) -> SavedGroups | None:
+        return self.execution.checkpoints.groups(step_name(number), LLOYD.checkpoint_types)
 
     def _iterate(self, blocks: list[int] | None, previous: da.Array | None, due: bool) -> da.Array:
         begin = time.perf_counter()
@@ -180,9 +178,9 @@ class _Loop:
         centers = send_centers(state.centers, self.affine, self.frame, glance)
         if self.frame is None:
             self.frame = make_frame(centers)
-        if self.projecting and self.coordinates is None and self.features.held_axes:
-            self.coordinates = keep_coordinates(
-                self.execution, self.features, centers, self.features.held_axes
+        if self.projecting and self.coordinates is None and self.features.coordinate_axes:
+            self.coordinates = persist_coordinates(
+                self.execution, self.features, centers, self.features.coordinate_axes
             )
         step = lloyd_pass(
             self.execution,
@@ -194,7 +192,7 @@ class _Loop:
             weights=self.weights,
             previous=previous,
             blocks=blocks,
-            held=self.coordinates if blocks is None else None,
+            coordinates=self.coordinates if blocks is None else None,
             saved=self._saved(number) if due else None,
         )
         self.projecting = blocks is None and along_axes(step.part.pruned)
@@ -233,7 +231,7 @@ class _Loop:
         return limit is not None and time.perf_counter() - self.began >= limit
 
 
-STATE_KINDS = (Refinement, IterationDone, Pruned)
+STATE_TYPES = (Refinement, IterationDone, Pruned)
 
 
 _KEPT = "iteration."  # what a kept iteration is called, before its number
@@ -244,23 +242,23 @@ def step_name(number: int) -> str:
     return f"kmeans-step-{number}"
 
 
-def save_iteration(keeper: CheckpointScope, state: Refinement) -> None:
-    """Keep the centers after an iteration. The one before stays, for a disk that goes wrong."""
-    keeper.keep(f"{_KEPT}{len(state.iterations):06d}", state)
-    for number in _saved_numbers(keeper)[:-2]:
-        keeper.forget(f"{_KEPT}{number:06d}", step_name(number))
+def save_iteration(checkpoints: CheckpointScope, state: Refinement) -> None:
+    """Save the centers after an iteration; the one before stays, in case of a damaged file."""
+    checkpoints.save(f"{_KEPT}{len(state.iterations):06d}", state)
+    for number in _saved_numbers(checkpoints)[:-2]:
+        checkpoints.delete(f"{_KEPT}{number:06d}", step_name(number))
 
 
-def load_iterations(keeper: CheckpointScope) -> Iterator[Refinement]:
-    """Those of an earlier attempt that can be believed, the newest first."""
-    for number in reversed(_saved_numbers(keeper)):
-        state: Refinement | None = keeper.recall(f"{_KEPT}{number:06d}", STATE_KINDS)
+def load_iterations(checkpoints: CheckpointScope) -> Iterator[Refinement]:
+    """Load the intact iterations of an earlier attempt, the newest first."""
+    for number in reversed(_saved_numbers(checkpoints)):
+        state: Refinement | None = checkpoints.load(f"{_KEPT}{number:06d}", STATE_TYPES)
         if state is not None:
             yield state
 
 
-def _saved_numbers(keeper: CheckpointScope) -> list[int]:
-    names = [name for name in keeper.names() if name.startswith(_KEPT)]
+def _saved_numbers(checkpoints: CheckpointScope) -> list[int]:
+    names = [name for name in checkpoints.names() if name.startswith(_KEPT)]
     return sorted(int(name.removeprefix(_KEPT)) for name in names)
 
 

@@ -78,7 +78,7 @@ def prepare_predict(
     features = as_features(source, block_rows, storage_options)
     given = model if isinstance(model, Model) else locate(model, storage_options)
     fitted = given if isinstance(given, Model) else load_model(given)
-    check_width(fitted, features.n_features, features.what)
+    check_width(fitted, features.n_features, features.label)
     labels_at = None if out is None else locate(out, storage_options)
     if labels_at is not None:
         check_not_inside(labels_at, features.path)
@@ -111,7 +111,7 @@ class PredictJob:
                 features,
                 persist(center_points(self.model)),
                 self.sq_radius,
-                labels_url=self.labels_at,
+                labels_at=self.labels_at,
                 margins=self.margins,
                 collect=self.collect_labels,
             )

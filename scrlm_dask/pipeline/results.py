@@ -66,10 +66,10 @@ RESUMED = Note("going on with a run that was stopped")
 
 def announce_fit(execution: Execution, config: ResolvedConfig, resumed: bool) -> None:
     if resumed:
-        execution.tell(RESUMED)
+        execution.emit(RESUMED)
     asked = config.asked
     if asked.n_candidates == "auto" and asked.n_clusters is None and not asked.samples:
-        execution.tell(
+        execution.emit(
             Note(
                 f"number of clusters not given: {config.n_candidates} candidates, enough to find "
                 f"{ASSUMED_CLUSTERS} clusters"
@@ -86,9 +86,9 @@ def warn_about_result(
     rho = config.given_rho
     reach = radius(rho, config.F, model.n_features)
     if config.prune != "auto" and not _prunes(config, with_margins):
-        execution.tell(Note(_idle_prune_words(config), warning=True))
+        execution.emit(Note(_idle_prune_words(config), warning=True))
     if model.n_clusters == 0:
-        execution.tell(
+        execution.emit(
             Note(
                 f"no cluster found: no candidate has {config.min_neighbors} other row(s) "
                 f"closer than the radius {reach:.4g}; try a larger rho than "
@@ -100,7 +100,7 @@ def warn_about_result(
     alone = model.n_clusters == 1 and model.n_outliers == 0 and model.n_rows > 1
     if alone and config.robust and not chosen:
         hint = " (rows of unit length are at most 2 apart)" if model.affine.unit_length else ""
-        execution.tell(
+        execution.emit(
             Note(
                 f"one cluster holds all rows: the radius {reach:.4g} reaches everything"
                 f"{hint}; try a smaller rho than {rho:g}",
@@ -111,7 +111,7 @@ def warn_about_result(
     if config.extraction == "merge":
         return  # the theory knows nothing of merging, and fewer than asked for were told
     if config.n_clusters is not None and model.n_clusters < config.n_clusters:
-        execution.tell(
+        execution.emit(
             Note(f"{model.n_clusters} clusters found; {config.n_clusters} were the most asked for")
         )
     # outliers among the candidates leave fewer for the clusters
@@ -119,7 +119,7 @@ def warn_about_result(
     risk = missed_cluster_risk(model.n_clusters, model.n_candidates, MIN_WEIGHT * inliers)
     if risk > _NOTABLE_RISK and model.n_candidates < model.n_rows:
         enough = required_sizes(model.n_clusters, min_weight=MIN_WEIGHT * inliers).n_candidates
-        execution.tell(
+        execution.emit(
             Note(
                 f"{model.n_candidates} candidates are few for {model.n_clusters} clusters beside "
                 f"{1.0 - inliers:.0%} outliers: the risk of having missed a cluster is up to "

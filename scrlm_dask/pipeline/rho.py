@@ -55,7 +55,7 @@ def choose_on_sample(execution: Execution, features: Features, config: ResolvedC
     assert config.sample is not None
     scanned = scan_pass(execution, features, config, config.sample)
     for note in scan_notes(scanned, config):
-        execution.tell(note)
+        execution.emit(note)
     settled = settle_config(scanned, config)
     record = {"scan": scan_record(scanned, config)}
     if settled.sample is None or scanned.scan is None:
@@ -287,11 +287,11 @@ def scan_rho(
         scanned = scan_pass(execution, features, resolved, resolved.sample, blocks)
         if scanned.scan is None:
             raise InputError(
-                f"{features.what} shows no scale: in a sample of {len(scanned.rows)} rows no two "
+                f"{features.label} shows no scale: in a sample of {len(scanned.rows)} rows no two "
                 "differ, or none has another beside it at any radius; there is nothing to cluster"
             )
         for note in scan_notes(scanned, resolved):
-            execution.tell(note)
+            execution.emit(note)
     return _result(scanned.scan, features, F, scan_record(scanned, resolved))
 
 
@@ -306,7 +306,7 @@ def _result(scan: SampleScan, features: Features, F: float, record: dict[str, An
         distances=scan.distances,
         n_features=features.n_features,
         F=F,
-        what=features.what,
+        what=features.label,
         record=record,
     )
 

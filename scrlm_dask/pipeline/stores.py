@@ -9,7 +9,7 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.execution import Columns, Execution
+from scrlm_dask.engine.execution import Columns, Execution, Pass
 from scrlm_dask.engine.features import Features, FeaturesLike, as_features, scatter_rows
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError
@@ -78,7 +78,7 @@ def write_features(
     check_output_free(location, overwrite, FEATURES_KIND)
     staged = staging(location)
     clear_output(staged, True, FEATURES_KIND)
-    manifest = Manifest(*shape, dtype, block_rows, (), {"source": whole.what})
+    manifest = Manifest(*shape, dtype, block_rows, (), {"source": whole.label})
     with ExitStack() as undo, Execution(listener) as execution:
         undo.callback(discard, staged)
         create_features_store(staged, manifest, labels=labels is not None)
@@ -112,15 +112,11 @@ def write_pass(
         in_memory = isinstance(labels, np.ndarray)
         lazy: da.Array = scatter_rows(labels, features.block_rows) if in_memory else labels
         columns = {"labels": lazy[:, None].rechunk((features.array.chunks[0], (1,)))}
-    written: int = execution.map_reduce(
-        "write",
+    written: int = execution.run(
+        Pass("write", _write_part, int.__add__),
         features,
-        _write_part,
-        int.__add__,
+        {"location": location, "dtype": dtype, "what": features.label},
         columns=columns,
-        location=location,
-        dtype=dtype,
-        what=features.what,
     )
     return written
 

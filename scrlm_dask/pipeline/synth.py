@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.execution import Execution, task
+from scrlm_dask.engine.execution import Execution, Pass, task
 from scrlm_dask.engine.features import placeholder_blocks
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError
@@ -102,14 +102,10 @@ def synth_pass(
     execution: Execution, spec: MixtureSpec, location: Location, n_rows: int, block_rows: int
 ) -> int:
     """Write all rows of the sample to the store at `location`; return how many were written."""
-    written: int = execution.map_reduce(
-        "synth",
+    written: int = execution.run(
+        Pass("synth", _synth_part, int.__add__),
         placeholder_blocks((n_rows, spec.n_features), np.dtype(np.float32), block_rows),
-        _synth_part,
-        int.__add__,
-        spec=spec,
-        mixture=task("mixture", true_mixture, spec),
-        location=location,
+        {"spec": spec, "mixture": task("mixture", true_mixture, spec), "location": location},
     )
     return written
 

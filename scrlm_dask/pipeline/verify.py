@@ -10,7 +10,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.config import FitConfig
-from scrlm_dask.engine.execution import Execution
+from scrlm_dask.engine.execution import Execution, Pass
 from scrlm_dask.engine.features import Features, as_features
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import StoreError
@@ -155,7 +155,7 @@ def _find_wrong_losses(
     survey = survey_pass(execution, features, rows, with_moments=False)
     candidates = candidates_from(survey, rows, model.affine)
     config = model.config.resolve(features.n_rows)
-    (again,) = loss_pass(execution, features, candidates, config, [model.config.given_rho])
+    (again,) = loss_pass(execution, features, candidates, config, [model.config.given_rho]).losses
     far = ~np.isclose(again.losses, model.losses[order], rtol=_LOSS_TOLERANCE, atol=_LOSS_TOLERANCE)
     wrong = order[far | (again.neighbors != model.neighbors[order])]
     return tuple(sorted(int(i) for i in wrong))
@@ -183,17 +183,15 @@ def compare_labels_pass(
     blocks: list[int],
 ) -> LabelComparison:
     """Label the blocks as the run did, and compare with its labels store."""
-    compared: LabelComparison = execution.map_reduce(
-        "verify",
-        features,
-        _compare_labels_part,
-        _merge,
-        blocks=blocks,
-        centers=centers,
-        sq_radius=sq_radius,
-        labels_at=labels_at,
-        prune=prune,
-        margins=margins,
+    broadcast = {
+        "centers": centers,
+        "sq_radius": sq_radius,
+        "labels_at": labels_at,
+        "prune": prune,
+        "margins": margins,
+    }
+    compared: LabelComparison = execution.run(
+        Pass("verify", _compare_labels_part, _merge), features, broadcast, blocks=blocks
     )
     return compared
 

@@ -409,6 +409,6 @@ def _scaled(rate: Rate, factor: float) -> Rate:
 
 def _bad_row(features: Features, row: int) -> InputError:
     return InputError(
-        f"row {row} of {features.what} holds NaN, infinity or a value too large for float32; clean "
-        "or drop the row"
+        f"row {row} of {features.label} holds NaN, infinity or a value too large for float32; "
+        "clean or drop the row"
     )

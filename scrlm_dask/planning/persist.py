@@ -60,12 +60,12 @@ def place_features(
         return features
     place = choose_placement(features.layout, plan, workers, wanted, n_reads)
     if not place.held:
-        execution.tell(Note(f"features are read from their store in every pass: {place.why}"))
+        execution.emit(Note(f"features are read from their store in every pass: {place.why}"))
         return features
-    execution.tell(Note(f"features are held in the workers' memory: {place.why}"))
-    with execution.reading("hold", features, None):
+    execution.emit(Note(f"features are held in the workers' memory: {place.why}"))
+    with execution.read_phase("hold", features):
         held = persist_features(features)
-    return replace(held, in_memory=True, held_axes=place.axes)
+    return replace(held, in_memory=True, coordinate_axes=place.axes)
 
 
 def _room(plan: MemoryPlan, workers: Sequence[WorkerMemory]) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scrlm_dask.config import KMeansConfig, ResolvedConfig
 from scrlm_dask.engine.block_layout import Layout
-from scrlm_dask.engine.execution import Execution, blocks_holding
+from scrlm_dask.engine.execution import Execution, blocks_with_rows
 from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.events import Planned
 from scrlm_dask.kernels.distances.preprocessing import needs_moments
@@ -137,7 +137,7 @@ def _over(
 
 def _touched(layout: Layout, config: ResolvedConfig, purpose: Purpose, size: int) -> list[int]:
     rows = sample_rows(config.asked.seed, purpose, config.n_rows, size)
-    return blocks_holding(rows, layout.block_rows)
+    return blocks_with_rows(rows, layout.block_rows)
 
 
 def report_fit_plan(
@@ -151,7 +151,7 @@ def report_fit_plan(
     memory = fit_memory(layout, config, n_clusters, len(workers))
     work = fit_costs(layout, config, n_clusters or 0, held=False)
     known = [phase for phase in work if n_clusters is not None or phase.name in _BEFORE_CLUSTERS]
-    execution.tell(_plan_event(known, memory, workers))
+    execution.emit(_plan_event(known, memory, workers))
 
 
 def report_kmeans_plan(
@@ -163,7 +163,7 @@ def report_kmeans_plan(
 ) -> None:
     """The iterations and the labelling; how k-means begins is cheap beside them."""
     work = kmeans_costs(layout, config.n_clusters, config.lloyd.max_iter)
-    execution.tell(_plan_event(work, memory, workers))
+    execution.emit(_plan_event(work, memory, workers))
 
 
 _BEFORE_CLUSTERS = ("survey", "scan", "loss", "extract")

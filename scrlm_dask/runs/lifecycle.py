@@ -36,10 +36,10 @@ def report_start(
     """What is run on what. From here on the run directory, if there is one, keeps the events."""
     if run is not None and monitoring_enabled():
         execution.add_listener(JsonLines(EventLog(run.events).write))
-    source = features.path or features.what
+    source = features.path or features.label
     out = None if run is None else run.location.url
     shape = features.n_rows, features.n_features
-    execution.tell(RunStarted(method, source, *shape, out))
+    execution.emit(RunStarted(method, source, *shape, out))
 
 
 def report_losses(execution: Execution, losses: NDArray[np.float64]) -> None:
@@ -47,7 +47,7 @@ def report_losses(execution: Execution, losses: NDArray[np.float64]) -> None:
     rising = np.sort(losses)
     ranks = np.unique(np.linspace(0, len(rising) - 1, _CURVE_POINTS).astype(np.int64))
     curve = tuple(float(loss) for loss in rising[ranks])
-    execution.tell(CandidatesJudged(len(losses), tuple(int(rank) + 1 for rank in ranks), curve))
+    execution.emit(CandidatesJudged(len(losses), tuple(int(rank) + 1 for rank in ranks), curve))
 
 
 def report_sizes(execution: Execution, sums: ClusterSums, sq_radius: float) -> None:
@@ -57,7 +57,7 @@ def report_sizes(execution: Execution, sums: ClusterSums, sq_radius: float) -> N
     filled = counts[counts > 0]
     sizes = tuple(int(n) for n in np.bincount(np.frexp(filled)[1] - 1)) if len(filled) else ()
     empty = len(counts) - len(filled)
-    execution.tell(RowsLabelled(sums.n_rows, outliers, inertia(sums, sq_radius), sizes, empty))
+    execution.emit(RowsLabelled(sums.n_rows, outliers, inertia(sums, sq_radius), sizes, empty))
 
 
 @dataclass(frozen=True)

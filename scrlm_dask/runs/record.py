@@ -39,7 +39,7 @@ def opening_record(
         "method": "scrlm" if isinstance(config, FitConfig) else "k-means",
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "features": {
-            "source": features.what,
+            "source": features.label,
             "path": features.path,
             "rows": features.n_rows,
             "features": features.n_features,
@@ -60,13 +60,16 @@ def opening_record(
     }
 
 
-def closing_record(model: Model, execution: Execution, seconds: float) -> dict[str, Any]:
+def closing_record(
+    model: Model, execution: Execution, seconds: float, pruning: dict[str, Any]
+) -> dict[str, Any]:
+    """Build the part of the record that is known at the end; `pruning` is keyed by pass."""
     return {
         "seconds": seconds,
         "phases": [asdict(phase) for phase in execution.phases],
         "workers": execution.reports,
-        "pruning": execution.pruned,
-        "taken_over": execution.keeper.taken,
+        "pruning": pruning,
+        "taken_over": execution.checkpoints.reused,
         "method": method_of(model),
         # JSON has no infinity: null stands for it
         "radius": model.radius if math.isfinite(model.radius) else None,

@@ -225,7 +225,7 @@ def check_rewritten_features(
     """
     if not run.rewritten or run.directory is None or run.checkpoint is None:
         return
-    execution.tell(Note("files of the features were written since: they are compared first"))
+    execution.emit(Note("files of the features were written since: they are compared first"))
     _check_restored(execution, record["features"]["path"], storage_options)
     if not run.trusted:
         _forget(run.checkpoint)
@@ -233,7 +233,7 @@ def check_rewritten_features(
             "files of the features were written while an attempt read them, or nobody can tell "
             "that they were not, so what it kept is not trusted: everything is computed again"
         )
-        execution.tell(Note(text, warning=True))
+        execution.emit(Note(text, warning=True))
     run.directory.go_on(record | _here())
 
 

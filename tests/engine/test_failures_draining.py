@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from backends import backend
 
-from scrlm_dask.engine.execution import Execution
+from scrlm_dask.engine.execution import Execution, Pass
 from scrlm_dask.engine.failures import RunIsOverError, drain_tasks
 from scrlm_dask.engine.features import as_features
 from scrlm_dask.events import warn
@@ -25,5 +25,5 @@ def test_a_block_that_comes_too_late_gives_nothing_to_merge_or_to_keep() -> None
 
     features = as_features(np.zeros((4, 2), np.float32), 2)
     with backend("one thread"), Execution(warn) as execution, pytest.raises(RunIsOverError):
-        execution.map_reduce("judge", features, part, operator.add)
+        execution.run(Pass("judge", part, operator.add), features, {})
     assert len(seen) == 1

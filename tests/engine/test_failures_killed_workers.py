@@ -16,7 +16,7 @@ import pytest
 from distributed import KilledWorker
 
 from scrlm_dask import ClusterError, connect, synth
-from scrlm_dask.engine.execution import Execution, task
+from scrlm_dask.engine.execution import Execution, Pass, task
 from scrlm_dask.engine.failures import explain_killed_workers
 from scrlm_dask.engine.features import Features, as_features, persist_features, placeholder_blocks
 from scrlm_dask.engine.workers import in_this_process
@@ -28,10 +28,10 @@ pytestmark = pytest.mark.cluster
 POISON_ROW, BLOCK_ROWS = 300, 100
 
 
-def _deadly_part(block: Any, start: int, beside: int) -> int:
+def _deadly_part(block: Any, start: int, extra: int) -> int:
     if start == POISON_ROW:
         os.kill(os.getpid(), signal.SIGKILL)
-    return len(block) + beside
+    return len(block) + extra
 
 
 def _deadly_read(block: Any, block_id: Any = None) -> Any:
@@ -57,7 +57,7 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Features]:
 
 
 @pytest.mark.parametrize(
-    ("blocks", "beside", "named"),
+    ("blocks", "extra", "named"),
     [
         # others that the worker had before it each time are suspected, too
         (None, 0, r"block.* 3 \(rows 300 to 399\).* of the features store .* the pass judge"),
@@ -66,13 +66,12 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Features]:
     ],
 )
 def test_what_kills_its_workers_is_named(
-    features: Features, blocks: list[int] | None, beside: int | None, named: str
+    features: Features, blocks: list[int] | None, extra: int | None, named: str
 ) -> None:
-    shared = task("shared", _deadly_task) if beside is None else beside
+    extra_input = task("extra", _deadly_task) if extra is None else extra
+    judge = Pass("judge", _deadly_part, operator.add)
     with Execution(warn) as execution, pytest.raises(ClusterError, match=named):
-        execution.map_reduce(
-            "judge", features, _deadly_part, operator.add, blocks=blocks, beside=shared
-        )
+        execution.run(judge, features, {"extra": extra_input}, blocks=blocks)
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ def test_a_read_that_kills_those_who_hold_it_is_named(deadly_to_read: Features) 
         connect(nworkers=1, nthreads=1),  # a new one, whose worker nobody has killed yet
         Execution(warn) as execution,
         pytest.raises(ClusterError, match=named),
-        execution.reading("hold", deadly_to_read, None),
+        execution.read_phase("hold", deadly_to_read),
     ):
         persist_features(deadly_to_read)
 

@@ -24,7 +24,7 @@ from scrlm_dask.clusters.connect import connect
 from scrlm_dask.clusters.options import ClusterOptions
 from scrlm_dask.config import FitConfig
 from scrlm_dask.engine import read_ahead as permits
-from scrlm_dask.engine.execution import Execution, task
+from scrlm_dask.engine.execution import Execution, Pass, task
 from scrlm_dask.engine.failures import drain_tasks, track_task
 from scrlm_dask.engine.features import as_features
 from scrlm_dask.engine.read_ahead import compute_slot
@@ -119,7 +119,7 @@ def test_the_next_block_is_read_while_this_one_is_computed(nthreads: int) -> Non
     features = as_features(rows, BLOCK)
     with local(nthreads):
         with Execution(lambda event: None) as execution:
-            found = execution.map_reduce("watched", features, part, list.__add__)
+            found = execution.run(Pass("watched", part, list.__add__), features, {})
         (most,) = run_on_all_workers(seen, dict).values()
         tasks = [task("alone", alone, i) for i in range(8)]
         assert dask.compute(*tasks) == (1,) * 8

@@ -93,9 +93,11 @@ def test_a_ladder_of_bandwidths_comes_from_one_read(store: Path) -> None:
         survey = survey_pass(execution, features, rows, with_moments=False)
         candidates = candidates_from(survey, rows, affine)
         rhos = [0.1, 0.3, 0.5]
-        ladder = loss_pass(execution, features, candidates, config, rhos)
+        ladder = loss_pass(execution, features, candidates, config, rhos).losses
         assert sum(read) == ROWS
-        alone = [loss_pass(execution, features, candidates, config, [rho])[0] for rho in rhos]
+        alone = [
+            loss_pass(execution, features, candidates, config, [rho]).losses[0] for rho in rhos
+        ]
     for many, one in zip(ladder, alone, strict=True):
         np.testing.assert_array_equal(many.neighbors, one.neighbors)
         np.testing.assert_allclose(many.losses, one.losses, rtol=1e-5, atol=1e-5)

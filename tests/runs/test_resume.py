@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from scrlm_dask import load_model
 from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
-from scrlm_dask.engine.checkpointing import MOST_GROUPS, group_size
+from scrlm_dask.engine.checkpointing import MAX_GROUPS, group_size
 from scrlm_dask.engine.tree_reduce import tree_reduce
 from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.errors import InputError, ScrlmWarning, StoreError
@@ -427,8 +427,8 @@ def test_arrays_in_memory_cannot_be_found_again(tmp_path: Path) -> None:
 @given(st.integers(1, 5000), st.sampled_from([2, 8]))
 def test_groups_are_whole_subtrees(n_parts: int, fan_in: int) -> None:
     size = group_size(n_parts, fan_in)
-    assert -(-n_parts // size) <= MOST_GROUPS
-    assert size == 1 or -(-n_parts // (size // fan_in)) > MOST_GROUPS
+    assert -(-n_parts // size) <= MAX_GROUPS
+    assert size == 1 or -(-n_parts // (size // fan_in)) > MAX_GROUPS
     while size > 1:
         assert size % fan_in == 0
         size //= fan_in
