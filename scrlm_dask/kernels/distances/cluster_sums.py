@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.distances.points import Points, exact_sq_distance
-from scrlm_dask.kernels.distances.preprocessing import native_float
+from scrlm_dask.kernels.distances.preprocessing import FloatArray, native_float
 from scrlm_dask.kernels.jit import jit
 
 
@@ -77,6 +77,26 @@ class SummedRows:
     sums: ClusterSums
 
 
+class _Slab(NamedTuple):
+    """Some rows of a block; labels and distances are written."""
+
+    raw: FloatArray  # (rows, p)
+    inv_norms: NDArray[np.float64]  # (rows,)
+    weights: NDArray[np.float64]  # (rows,)
+    labels: NDArray[np.int32]  # (rows,)
+    sq_distances: NDArray[np.float64]  # (rows,)
+
+
+class _Totals(NamedTuple):
+    """The arrays of `ClusterSums`, which are added to."""
+
+    counts: NDArray[np.int64]
+    masses: NDArray[np.float64]
+    offsets: NDArray[np.float64]
+    sq_distances: NDArray[np.float64]
+    input_sq_distances: NDArray[np.float64]
+
+
 def sum_rows(
     block: NDArray[Any],
     labels: NDArray[np.int32],
@@ -92,68 +112,45 @@ def sum_rows(
     k, p = centers.raw.shape
     weights = np.ones(len(block)) if weights is None else weights
     labels, sq_distances = labels.copy(), np.full(len(block), np.nan)
-    counts, masses, offsets = np.zeros(k, np.int64), np.zeros(k), np.zeros((k, p))
-    sq_sums, input_sq_sums = np.zeros(k), np.zeros(k)
+    totals = _Totals(np.zeros(k, np.int64), np.zeros(k), np.zeros((k, p)), np.zeros(k), np.zeros(k))
     for first in range(0, len(block), _SLAB_ROWS):
         here = slice(first, first + _SLAB_ROWS)
-        _add_slab(
-            # by cluster: its center and its sums are fetched once for all of its rows
-            np.argsort(labels[here], kind="stable"),
+        slab = _Slab(
             native_float(block[here]),
             inv_norms[here],
             weights[here],
-            centers.raw,
-            centers.inv_norms,
-            centers.scale,
-            sq_radius,
             labels[here],
             sq_distances[here],
-            counts,
-            masses,
-            offsets,
-            sq_sums,
-            input_sq_sums,
         )
+        # by cluster: its center and its sums are fetched once for all of its rows
+        order = np.argsort(slab.labels, kind="stable")
+        _add_slab(order, slab, centers.arrays, sq_radius, totals)
     total_mass = float(weights.sum())
-    sums = ClusterSums(counts, masses, offsets, sq_sums, input_sq_sums, len(block), total_mass)
-    return SummedRows(labels, sq_distances, sums)
+    return SummedRows(labels, sq_distances, ClusterSums(*totals, len(block), total_mass))
 
 
 @jit()
-def _add_slab(  # type: ignore[no-untyped-def]
-    order,
-    raw,
-    inv_norms,
-    weights,
-    c_raw,
-    c_inv_norms,
-    scale,
-    sq_radius,
-    labels,
-    sq_distances,
-    counts,
-    masses,
-    offsets,
-    sq_sums,
-    input_sq_sums,
-):
+def _add_slab(order, slab, centers, sq_radius, totals):  # type: ignore[no-untyped-def]
+    scale = centers.scale
     for i in order:
-        k = labels[i]
+        k = slab.labels[i]
         if k == OUTLIER:
             continue
-        x, c = raw[i], c_raw[k]
+        x, inv_norm, weight = slab.raw[i], slab.inv_norms[i], slab.weights[i]
+        c, c_inv_norm = centers.raw[k], centers.inv_norms[k]
         if sq_radius < math.inf:
-            sq_dist = exact_sq_distance(x, inv_norms[i], c, c_inv_norms[k], scale)
+            sq_dist = exact_sq_distance(x, inv_norm, c, c_inv_norm, scale)
             if not sq_dist < sq_radius:
-                labels[i] = OUTLIER
+                slab.labels[i] = OUTLIER
                 continue
-        sq_distances[i], input_sq_distance = _add_offset(
-            x, inv_norms[i], c, c_inv_norms[k], scale, weights[i], offsets[k]
+        sq_dist, input_sq_dist = _add_offset(
+            x, inv_norm, c, c_inv_norm, scale, weight, totals.offsets[k]
         )
-        counts[k] += 1
-        masses[k] += weights[i]
-        sq_sums[k] += weights[i] * sq_distances[i]
-        input_sq_sums[k] += weights[i] * input_sq_distance
+        slab.sq_distances[i] = sq_dist
+        totals.counts[k] += 1
+        totals.masses[k] += weight
+        totals.sq_distances[k] += weight * sq_dist
+        totals.input_sq_distances[k] += weight * input_sq_dist
 
 
 @jit("reassoc", "contract")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from scrlm_dask.kernels.distances.points import (
     MappedRows,
     Points,
     Tile,
+    exact_pair,
     exact_sq_distance,
     sq_distance,
     sq_distance_error,
@@ -70,13 +71,20 @@ def measure_rows(block: NDArray[Any], nearest: Nearest, centers: Points) -> NDAr
         _measure_slab(
             native_float(block[here]),
             nearest.inv_norms[here],
-            centers.raw,
-            centers.inv_norms,
-            centers.scale,
+            centers.arrays,
             nearest.labels[here],
             sq_distances[here],
         )
     return sq_distances
+
+
+class _Seen(NamedTuple):
+    """Projected rows as the compiled kernel takes them."""
+
+    which: NDArray[np.int64]  # (seen,)
+    products: NDArray[np.float32]  # (seen, k)
+    projection_errors: NDArray[np.float64]  # (seen,)
+    errors: NDArray[np.float64]  # (rows,) of float32 squared distances
 
 
 class _Search:
@@ -91,7 +99,7 @@ class _Search:
         self.labels, self.inv_norms = np.empty(n_rows, np.int32), np.empty(n_rows)
 
     def survivors(
-        self, rows: MappedRows, seen: ProjectedRows, shadows: ProjectedPoints
+        self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> NDArray[np.int64]:
         """How many centers may be the nearest of each row."""
         halves = self._halves - seen.products
@@ -99,7 +107,7 @@ class _Search:
         apart = rows.mapped - self._centers.mapped[guesses]
         sq_guessed = np.einsum("ij,ij->i", apart, apart, dtype=np.float64)
         within = distance_bound(np.minimum(sq_guessed, self._sq_radius), seen.errors)
-        slack = shadows.error_factor * (rows.sq_norms + self._largest)
+        slack = projected.error_factor * (rows.sq_norms + self._largest)
         limits = 0.5 * (within + slack - rows.sq_norms)
         return np.asarray(np.count_nonzero(halves <= limits[:, None], axis=1))
 
@@ -115,13 +123,11 @@ class _Search:
     def _settled(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.int32]:
         """Labels (rows,) of those, OUTLIER for the others."""
         labels = np.empty(len(rows.raw), np.int32)
-        _label_settled(
+        _label_certain(
             seen.products,
             self._halves,
-            rows.mapped,
-            rows.sq_norms,
-            self._centers.mapped,
-            self._centers.sq_norms,
+            rows.arrays,
+            self._centers.arrays,
             self._centers.half_gaps,
             labels,
         )
@@ -136,37 +142,38 @@ class _Search:
             tile.products,
             self._halves,
             self._centers.error_factor * (tile.sq_norms + self._largest) + self._floor,
+            tile.arrays,
+            self._centers.arrays,
             labels,
-            *self._pairs(tile),
         )
         return self._keep(tile, labels)
 
     def add_near(
-        self, rows: MappedRows, seen: ProjectedRows, shadows: ProjectedPoints
+        self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> tuple[NDArray[np.int64], int]:
         """Label rows by the centers that their shadows leave open.
 
         Returns the rows with too many of them, which have no label yet, and how many such pairs
         there were for the others.
         """
-        labels, hard = np.empty(len(seen.which), np.int32), np.empty(len(seen.which), np.int64)
-        n_hard, finished = _label_near(
-            seen.which,
-            seen.products,
+        labels, dense = np.empty(len(seen.which), np.int32), np.empty(len(seen.which), np.int64)
+        n_dense, finished = _label_near(
+            _Seen(
+                seen.which,
+                seen.products,
+                seen.errors,
+                projected.error_factor * (rows.sq_norms + self._largest) + self._floor,
+            ),
             self._halves,
-            seen.errors,
-            shadows.error_factor * (rows.sq_norms + self._largest) + self._floor,
-            rows.mapped,
-            self._centers.mapped,
-            self._centers.sq_norms,
+            rows.arrays,
+            self._centers.arrays,
             self._sq_radius,
             max_possible_points(len(self._halves)),
             labels,
-            hard,
-            *self._pairs(rows),
+            dense,
         )
         self._keep(rows, labels, seen.which)
-        return hard[:n_hard], finished
+        return dense[:n_dense], finished
 
     def _keep(
         self, rows: MappedRows, labels: NDArray[np.int32], which: NDArray[np.int64] | None = None
@@ -176,47 +183,29 @@ class _Search:
         self.labels[here] = labels
         self.inv_norms[rows.positions] = rows.inv_norms
 
-    def _pairs(self, rows: MappedRows) -> tuple[Any, ...]:
-        """What a compiled kernel needs to measure pairs exactly."""
-        centers = self._centers
-        return (
-            rows.raw,
-            rows.inv_norms,
-            rows.sq_norms,
-            centers.raw,
-            centers.inv_norms,
-            centers.scale,
-        )
-
 
 @jit()
-def _label_tile(  # type: ignore[no-untyped-def]
-    products, c_halves, errors, labels, raw, inv_norms, sq_norms, c_raw, c_inv_norms, scale
-):
-    rows, k = products.shape
+def _label_tile(products, c_halves, errors, rows, centers, labels):  # type: ignore[no-untyped-def]
+    n_rows, k = products.shape
     minima = np.empty(min(k, _LANES), np.float32)
     near = np.empty(k, np.int32)
-    for i in range(rows):
+    for i in range(n_rows):
         least = _lane_minima(products[i], c_halves, minima)
         # all that rounding could put first
         limit = np.float32(least + errors[i])
         count = _select_within(products[i], c_halves, minima, limit, near)
-        labels[i] = _first_of(near[:count], raw[i], inv_norms[i], c_raw, c_inv_norms, scale)
+        labels[i] = _first_of(near[:count], rows, i, centers)
 
 
 @jit()
-def _label_settled(  # type: ignore[no-untyped-def]
-    products, c_halves, mapped, sq_norms, c_mapped, c_sq_norms, half_gaps, labels
-):
-    rows, k = products.shape
+def _label_certain(products, c_halves, rows, centers, half_gaps, labels):  # type: ignore[no-untyped-def]
+    n_rows, k = products.shape
     minima = np.empty(min(k, _LANES), np.float32)
     near = np.empty(k, np.int32)
-    for i in range(rows):
+    for i in range(n_rows):
         guess = _first_least(products[i], c_halves, minima, near)
         bound = half_gaps[guess] * half_gaps[guess]
-        sq_sum = sq_norms[i] + c_sq_norms[guess]
-        sq_dist = _sq_distance_up_to(mapped[i], c_mapped[guess], bound, sq_sum)
-        error = sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
+        sq_dist, error = _measure_up_to(rows, i, centers, guess, bound)
         labels[i] = guess if sq_dist + error < bound else OUTLIER
 
 
@@ -228,70 +217,55 @@ def _first_least(products, c_halves, minima, near):  # type: ignore[no-untyped-d
 
 
 @jit()
-def _label_near(  # type: ignore[no-untyped-def]
-    which,
-    products,
-    c_halves,
-    shadow_errors,
-    errors,
-    mapped,
-    c_mapped,
-    c_sq_norms,
-    sq_radius,
-    most,
-    labels,
-    hard,
-    raw,
-    inv_norms,
-    sq_norms,
-    c_raw,
-    c_inv_norms,
-    scale,
-):
-    rows, k = products.shape
+def _label_near(seen, c_halves, rows, centers, sq_radius, most, labels, dense):  # type: ignore[no-untyped-def]
+    n_seen, k = seen.products.shape
     minima = np.empty(min(k, _LANES), np.float32)
     near = np.empty(k, np.int32)
     least_distances = np.empty(k)
-    n_hard = finished = 0
-    for seen in range(rows):
-        i = which[seen]
-        labels[seen] = OUTLIER
-        guess = _first_least(products[seen], c_halves, minima, near)
+    n_dense = finished = 0
+    for s in range(n_seen):
+        i, products = seen.which[s], seen.products[s]
+        labels[s] = OUTLIER
+        guess = _first_least(products, c_halves, minima, near)
         nearest = sq_radius
-        limit = _limit(nearest, shadow_errors[seen], errors[i], sq_norms[i])
-        if c_halves[guess] - products[seen, guess] > limit:
+        limit = _limit(nearest, seen.projection_errors[s], seen.errors[i], rows.sq_norms[i])
+        if c_halves[guess] - products[guess] > limit:
             continue
-        sq_sum = sq_norms[i] + c_sq_norms[guess]
-        sq_dist = _sq_distance_up_to(mapped[i], c_mapped[guess], nearest, sq_sum)
-        error = sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
+        sq_dist, error = _measure_up_to(rows, i, centers, guess, nearest)
         least_guessed = sq_dist - error
         nearest = min(nearest, sq_dist + error)
-        limit = _limit(nearest, shadow_errors[seen], errors[i], sq_norms[i])
-        count = _select_within(products[seen], c_halves, minima, limit, near)
+        limit = _limit(nearest, seen.projection_errors[s], seen.errors[i], rows.sq_norms[i])
+        count = _select_within(products, c_halves, minima, limit, near)
         if count > most:
-            hard[n_hard] = i
-            n_hard += 1
+            dense[n_dense] = i
+            n_dense += 1
             continue
         finished += count
-        for s in range(count):
-            if near[s] == guess:
-                least_distances[s] = least_guessed
+        for n in range(count):
+            if near[n] == guess:
+                least_distances[n] = least_guessed
                 continue
-            sq_sum = sq_norms[i] + c_sq_norms[near[s]]
-            sq_dist = _sq_distance_up_to(mapped[i], c_mapped[near[s]], nearest, sq_sum)
-            error = sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
-            least_distances[s] = sq_dist - error
+            sq_dist, error = _measure_up_to(rows, i, centers, near[n], nearest)
+            least_distances[n] = sq_dist - error
             # one that was not measured to its end is farther than this anyway
             nearest = min(nearest, sq_dist + error)
         # those that rounding could put first stay
         kept = 0
-        for s in range(count):
-            if least_distances[s] <= nearest:
-                near[kept] = near[s]
+        for n in range(count):
+            if least_distances[n] <= nearest:
+                near[kept] = near[n]
                 kept += 1
         if kept > 0:
-            labels[seen] = _first_of(near[:kept], raw[i], inv_norms[i], c_raw, c_inv_norms, scale)
-    return n_hard, finished
+            labels[s] = _first_of(near[:kept], rows, i, centers)
+    return n_dense, finished
+
+
+@jit()
+def _measure_up_to(rows, i, centers, j, bound):  # type: ignore[no-untyped-def]
+    """Return `_sq_distance_up_to` of row i and center j, and a bound on its error."""
+    sq_sum = rows.sq_norms[i] + centers.sq_norms[j]
+    sq_dist = _sq_distance_up_to(rows.mapped[i], centers.mapped[j], bound, sq_sum)
+    return sq_dist, sq_distance_error(sq_dist, sq_sum, rows.mapped.shape[1])
 
 
 @jit()
@@ -311,25 +285,23 @@ def _sq_distance_up_to(y, c, bound, sq_sum):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def _measure_slab(  # type: ignore[no-untyped-def]
-    raw, inv_norms, c_raw, c_inv_norms, scale, labels, sq_distances
-):
+def _measure_slab(raw, inv_norms, centers, labels, sq_distances):  # type: ignore[no-untyped-def]
     for i in range(len(labels)):
         k = labels[i]
         if k != OUTLIER:
             sq_distances[i] = exact_sq_distance(
-                raw[i], inv_norms[i], c_raw[k], c_inv_norms[k], scale
+                raw[i], inv_norms[i], centers.raw[k], centers.inv_norms[k], centers.scale
             )
 
 
 @jit()
-def _first_of(near, x, inv_norm, c_raw, c_inv_norms, scale):  # type: ignore[no-untyped-def]
-    """The nearest of some centers, ties to the first."""
+def _first_of(near, rows, i, centers):  # type: ignore[no-untyped-def]
+    """Return the nearest of some centers to row i, ties to the first."""
     label = near[0]
     if len(near) > 1:
         nearest = np.inf
         for j in near:
-            sq_dist = exact_sq_distance(x, inv_norm, c_raw[j], c_inv_norms[j], scale)
+            sq_dist = exact_pair(rows, i, centers, j)
             if sq_dist < nearest or (sq_dist == nearest and j < label):
                 label, nearest = j, sq_dist
     return label

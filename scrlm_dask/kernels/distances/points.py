@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,26 @@ class Axes:
     directions: NDArray[np.float32]  # (p, q) orthonormal
     coordinates: NDArray[np.float32]  # (k, q)
     origin: NDArray[np.float64]  # (p,) from where coordinates of rows that are held are counted
+
+
+class PointArrays(NamedTuple):
+    """The arrays of points as compiled kernels take them."""
+
+    raw: FloatArray  # (k, p) in input units
+    inv_norms: NDArray[np.float64]  # (k,)
+    mapped: NDArray[np.float32]  # (k, p)
+    sq_norms: NDArray[np.float64]  # (k,) of mapped
+    scale: NDArray[np.float64]  # (p,)
+    error_factor: float  # as `Points.error_factor`
+
+
+class RowArrays(NamedTuple):
+    """The arrays of rows as compiled kernels take them."""
+
+    raw: FloatArray  # (rows, p) in input units
+    inv_norms: NDArray[np.float64]  # (rows,)
+    mapped: NDArray[np.float32]  # (rows, p)
+    sq_norms: NDArray[np.float64]  # (rows,) of mapped
 
 
 @dataclass(frozen=True)
@@ -63,6 +83,13 @@ class Points:
         """
         return (len(self.scale) + 24) * UNIT_ROUNDOFF
 
+    @property
+    def arrays(self) -> PointArrays:
+        """Return the arrays for compiled kernels."""
+        return PointArrays(
+            self.raw, self.inv_norms, self.mapped, self.sq_norms, self.scale, self.error_factor
+        )
+
 
 @dataclass(frozen=True)
 class MappedRows:
@@ -75,6 +102,11 @@ class MappedRows:
     mapped: NDArray[np.float32]  # (rows, p)
     # (rows, q) along the points' first axes, where they are known already
     coordinates: NDArray[np.float32] | None = field(default=None, kw_only=True)
+
+    @property
+    def arrays(self) -> RowArrays:
+        """Return the arrays for compiled kernels."""
+        return RowArrays(self.raw, self.inv_norms, self.mapped, self.sq_norms)
 
     def take(self, which: NDArray[np.int64]) -> MappedRows:
         """A copy of those rows, by their place among these."""
@@ -239,6 +271,14 @@ def exact_sq_distance(x, x_inv_norm, c, c_inv_norm, scale):  # type: ignore[no-u
         d = (x[j] * x_inv_norm - c[j] * c_inv_norm) * scale[j]
         total += d * d
     return total
+
+
+@jit()
+def exact_pair(rows, i, points, j):  # type: ignore[no-untyped-def]
+    """Return the exact squared distance of row i and point j."""
+    return exact_sq_distance(
+        rows.raw[i], rows.inv_norms[i], points.raw[j], points.inv_norms[j], points.scale
+    )
 
 
 @jit("reassoc", "contract")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.kernels.distances.points import Points, exact_sq_distance, squared_radius
+from scrlm_dask.kernels.distances.points import Points, exact_pair, squared_radius
 from scrlm_dask.kernels.jit import jit
 from scrlm_dask.kernels.scrlm.loss import Losses
 
@@ -98,33 +98,19 @@ def _near(
     """Which of the points b lie inside the radius of which of the points a: (len(a), len(b))."""
     products = points.mapped[a] @ points.mapped[b].T
     near = np.empty(products.shape, np.bool_)
-    _decide(
-        products,
-        a,
-        b,
-        points.raw,
-        points.inv_norms,
-        points.sq_norms,
-        points.scale,
-        points.error_factor,
-        sq_radius,
-        near,
-    )
+    _decide(products, a, b, points.arrays, sq_radius, near)
     return near
 
 
 @jit()
-def _decide(  # type: ignore[no-untyped-def]
-    products, a, b, raw, inv_norms, sq_norms, scale, error_factor, sq_radius, near
-):
+def _decide(products, a, b, points, sq_radius, near):  # type: ignore[no-untyped-def]
+    sq_norms, error_factor = points.sq_norms, points.error_factor
     for i in range(len(a)):
         for j in range(len(b)):
             sq_sum = sq_norms[a[i]] + sq_norms[b[j]]
             sq_dist = sq_sum - 2.0 * products[i, j]
             if abs(sq_dist - sq_radius) <= error_factor * sq_sum:
-                sq_dist = exact_sq_distance(
-                    raw[a[i]], inv_norms[a[i]], raw[b[j]], inv_norms[b[j]], scale
-                )
+                sq_dist = exact_pair(points, a[i], points, b[j])
             near[i, j] = sq_dist < sq_radius
 
 

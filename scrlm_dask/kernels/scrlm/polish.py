@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.kernels.distances.points import Points, exact_sq_distance, inverse_norms, tiles
+from scrlm_dask.kernels.distances.points import Points, exact_pair, inverse_norms, tiles
 from scrlm_dask.kernels.jit import jit
 
 
@@ -28,20 +28,7 @@ def polish_part(block: NDArray[Any], centers: Points, sq_radius: float) -> Polis
     k, p = centers.raw.shape
     counts, offsets = np.zeros(k, np.int64), np.zeros((k, p))
     for tile in tiles(block, centers):
-        _add_inside(
-            tile.products,
-            tile.raw,
-            tile.inv_norms,
-            tile.sq_norms,
-            centers.raw,
-            centers.inv_norms,
-            centers.sq_norms,
-            centers.scale,
-            centers.error_factor,
-            sq_radius,
-            counts,
-            offsets,
-        )
+        _add_inside(tile.products, tile.arrays, centers.arrays, sq_radius, counts, offsets)
     return PolishPart(counts, offsets)
 
 
@@ -60,29 +47,18 @@ def polish_centers(
 
 
 @jit("reassoc", "contract")
-def _add_inside(  # type: ignore[no-untyped-def]
-    products,
-    raw,
-    inv_norms,
-    sq_norms,
-    c_raw,
-    c_inv_norms,
-    c_sq_norms,
-    scale,
-    error_factor,
-    sq_radius,
-    counts,
-    offsets,
-):
-    rows, k = products.shape
-    for i in range(rows):
+def _add_inside(products, rows, centers, sq_radius, counts, offsets):  # type: ignore[no-untyped-def]
+    n_rows, k = products.shape
+    raw, inv_norms, error_factor = rows.raw, rows.inv_norms, centers.error_factor
+    c_raw, c_inv_norms = centers.raw, centers.inv_norms
+    for i in range(n_rows):
         for j in range(k):
-            sq_sum = sq_norms[i] + c_sq_norms[j]
+            sq_sum = rows.sq_norms[i] + centers.sq_norms[j]
             sq_dist = sq_sum - 2.0 * products[i, j]
             if sq_dist > sq_radius + error_factor * sq_sum:
                 continue
             if abs(sq_dist - sq_radius) <= error_factor * sq_sum:
-                sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
+                sq_dist = exact_pair(rows, i, centers, j)
             if not sq_dist < sq_radius:
                 continue
             counts[j] += 1
