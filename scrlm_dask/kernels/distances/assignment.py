@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.distances.cluster_sums import ClusterSums, sum_rows
 from scrlm_dask.kernels.distances.nearest_center import measure_rows, nearest_centers
-from scrlm_dask.kernels.distances.points import Points, exact_pair, tiles, underflow
+from scrlm_dask.kernels.distances.points import Points, exact_sq_distance, tiles, underflow
 from scrlm_dask.kernels.distances.projections import DENSE
 from scrlm_dask.kernels.distances.pruning import Prune, Pruned
 from scrlm_dask.kernels.jit import jit
@@ -119,7 +119,8 @@ def _two_nearest(block: NDArray[Any], centers: Points) -> tuple[Assignment, NDAr
 @jit()
 def _label_two(products, rows, centers, floor, labels, nearest, second):  # type: ignore[no-untyped-def]
     n_rows, k = products.shape
-    sq_norms, c_sq_norms, error_factor = rows.sq_norms, centers.sq_norms, centers.error_factor
+    raw, inv_norms, _, sq_norms = rows
+    c_raw, c_inv_norms, _, c_sq_norms, scale, error_factor = centers
     for i in range(n_rows):
         # |c|^2 - 2 y.c ranks centers like the distance: its second least upper bound
         best = runner_up = np.inf
@@ -136,7 +137,7 @@ def _label_two(products, rows, centers, floor, labels, nearest, second):  # type
             error = error_factor * (sq_norms[i] + c_sq_norms[j]) + floor
             if c_sq_norms[j] - 2.0 * products[i, j] - error > runner_up:
                 continue
-            sq_dist = exact_pair(rows, i, centers, j)
+            sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
             if sq_dist < nearest[i]:
                 second[i], nearest[i], labels[i] = nearest[i], sq_dist, j
             elif sq_dist < second[i]:

@@ -1,13 +1,4 @@
-"""Mixture parameters of the paper's model: weight, mean and sigma of every cluster.
-
-A cluster keeps only its rows inside the radius R, which makes it look narrower and lighter than
-the Gaussian it came from. With G_k the chi-squared CDF with k degrees of freedom,
-
-    E |y - mean|^2 given |y - mean| < R  =  p sigma^2 G_{p+2}(R^2/sigma^2) / G_p(R^2/sigma^2)
-
-and a share G_p(R^2/sigma^2) of the Gaussian lies inside. Both effects are undone here. Distances
-are in model units, y = (x - shift) * scale; what users read is in input units.
-"""
+"""Mergeable sums per cluster: counts, offsets from the centers and squared distances."""
 
 from __future__ import annotations
 
@@ -131,26 +122,26 @@ def sum_rows(
 
 @jit()
 def _add_slab(order, slab, centers, sq_radius, totals):  # type: ignore[no-untyped-def]
-    scale = centers.scale
+    raw, inv_norms, weights, labels, sq_distances = slab
+    c_raw, c_inv_norms, _, _, scale, _ = centers
+    counts, masses, offsets, sq_sums, input_sq_sums = totals
     for i in order:
-        k = slab.labels[i]
+        k = labels[i]
         if k == OUTLIER:
             continue
-        x, inv_norm, weight = slab.raw[i], slab.inv_norms[i], slab.weights[i]
-        c, c_inv_norm = centers.raw[k], centers.inv_norms[k]
+        x, c = raw[i], c_raw[k]
         if sq_radius < math.inf:
-            sq_dist = exact_sq_distance(x, inv_norm, c, c_inv_norm, scale)
+            sq_dist = exact_sq_distance(x, inv_norms[i], c, c_inv_norms[k], scale)
             if not sq_dist < sq_radius:
-                slab.labels[i] = OUTLIER
+                labels[i] = OUTLIER
                 continue
-        sq_dist, input_sq_dist = _add_offset(
-            x, inv_norm, c, c_inv_norm, scale, weight, totals.offsets[k]
+        sq_distances[i], input_sq_distance = _add_offset(
+            x, inv_norms[i], c, c_inv_norms[k], scale, weights[i], offsets[k]
         )
-        slab.sq_distances[i] = sq_dist
-        totals.counts[k] += 1
-        totals.masses[k] += weight
-        totals.sq_distances[k] += weight * sq_dist
-        totals.input_sq_distances[k] += weight * input_sq_dist
+        counts[k] += 1
+        masses[k] += weights[i]
+        sq_sums[k] += weights[i] * sq_distances[i]
+        input_sq_sums[k] += weights[i] * input_sq_distance
 
 
 @jit("reassoc", "contract")

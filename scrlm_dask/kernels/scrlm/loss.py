@@ -2,7 +2,7 @@
 
 L(c) = sum over rows x of min(|x - c|^2 / (p rho^2) - F, 0), the candidate's own row left out. With
 S the sum of squared distances of the k rows inside the radius R this is F (S / R^2 - k), so a pass
-sums S and k only, and for a whole ladder of radii as easily as for one.
+sums S and k only, for any number of radii.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scrlm_dask.kernels.distances.points import (
     MappedRows,
     Points,
     Tile,
-    exact_pair,
+    exact_sq_distance,
     select_above,
     sq_distance,
     sq_distance_error,
@@ -37,18 +37,18 @@ from scrlm_dask.kernels.distances.pruning import (
 from scrlm_dask.kernels.jit import jit
 
 # One float32 rounding of a pair's norms may be this share of R^2; beyond it the pair is computed
-# anew in float64: clusters tiny against their distance from each other would be lost in float32.
+# again in float64: clusters tiny against their distance from each other would be lost in float32.
 _MAX_RELATIVE_ROUNDING = 5e-7
 _FAR_PRODUCT = np.float32(-1e38)  # of a pair that is not to count
 _FEW_ROUNDINGS = 8.0 * UNIT_ROUNDOFF  # of the sums that a product is compared with
-_CHUNK = 256  # candidates that are looked at together
+_CHUNK = 256  # candidates that are processed together
 
 
 @dataclass(frozen=True)
 class LossPart:
-    """What some rows say about n candidates at r radii: a mergeable part.
+    """Sums over some rows for n candidates at r radii: a mergeable part.
 
-    A row is counted at the least radius that it lies inside of.
+    A row is counted at the least radius that it is inside of.
     """
 
     sq_sums: NDArray[np.float64]  # (n, r) squared distances
@@ -72,7 +72,7 @@ def loss_part(
     sq_radii: Sequence[float],
     prune: Prune = "auto",
 ) -> LossPart:
-    """Sums of every candidate over a block (rows, p) whose rows are numbered `row_numbers`.
+    """Sum up a block (rows, p), whose rows are numbered `row_numbers`, for every candidate.
 
     `sq_radii` rise. A row never counts for the candidate that it is itself: it is left out by its
     number, since in float32 its distance to itself need not be 0.
@@ -88,7 +88,7 @@ def merge_losses(a: LossPart, b: LossPart) -> LossPart:
 
 
 def losses_of(part: LossPart, sq_radii: Sequence[float], F: float) -> tuple[Losses, ...]:
-    """Losses at each of the radii that the part was summed for."""
+    """Return the losses at each of the radii that the part was summed for."""
     sq_sums, neighbors = part.sq_sums.cumsum(axis=1), part.neighbors.cumsum(axis=1)
     losses = F * (sq_sums / np.array(sq_radii) - neighbors)
     return tuple(
@@ -113,7 +113,7 @@ class _Totals(NamedTuple):
 
 
 class _Sums:
-    """A block's sums as its tiles go by."""
+    """Add up a block, tile by tile."""
 
     def __init__(
         self,
@@ -132,10 +132,10 @@ class _Sums:
     def finish(self, pruned: Pruned) -> LossPart:
         return LossPart(self._totals.sq_sums, self._totals.counts.astype(np.int64), pruned)
 
-    def survivors(
+    def count_possible_points(
         self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> NDArray[np.int64]:
-        """How many candidates may lie inside the widest radius of each row."""
+        """Count the candidates that may be inside the widest radius of each row."""
         outer = self._limits(rows.sq_norms, seen.errors, -projected.error_factor)
         return np.asarray(np.count_nonzero(seen.products > outer[0][:, None] + outer[1], axis=1))
 
@@ -185,10 +185,10 @@ class _Sums:
         products[here, own[here]] = _FAR_PRODUCT
 
     def _limits(self, sq_norms: NDArray[np.float64], errors: Any, error_factor: float) -> _Limits:
-        """For rows and for candidates, whose sum is the product of a pair on the widest radius.
+        """Return limits whose sum is the product of a pair on the widest radius.
 
         |y|^2 + |c|^2 - 2 y.c = R^2, solved for y.c, with the given error of the left side: one
-        comparison settles most pairs.
+        comparison decides most pairs.
         """
         factor = 0.5 * (1.0 + error_factor)
         bounds = factor * sq_norms - 0.5 * distance_bound(self._totals.sq_radii[-1], errors)
@@ -198,7 +198,7 @@ class _Sums:
 
 
 def _positions_of(wanted: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each wanted number stands among `numbers`; -1 for those that do not."""
+    """Return the position of each wanted number in `numbers`, -1 if it is not there."""
     order = np.argsort(numbers)
     places = np.searchsorted(numbers, wanted, sorter=order)
     found = order[np.minimum(places, len(order) - 1)]
@@ -208,7 +208,12 @@ def _positions_of(wanted: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDAr
 @jit()
 def _add_tile(products, outer, middle, doubts, rows, candidates, totals):  # type: ignore[no-untyped-def]
     n_rows, n = products.shape
-    sq_radii, sq_norms, c_sq_norms = totals.sq_radii, rows.sq_norms, candidates.sq_norms
+    raw, inv_norms, _, sq_norms = rows
+    c_raw, c_inv_norms, _, c_sq_norms, scale, error_factor = candidates
+    sq_radii, sq_sums, counts = totals
+    bounds, halves = middle
+    row_doubts, c_doubts = doubts
+    row_limits, limits = outer
     maybe = np.zeros(-(-n // 8) * 8, np.uint8)
     near = np.empty(len(maybe) + 1, np.int32)
     gains, hits = np.zeros(n), np.zeros(n, np.int32)
@@ -221,51 +226,61 @@ def _add_tile(products, outer, middle, doubts, rows, candidates, totals):  # typ
                 stop = min(start + _CHUNK, n)
                 here = slice(start, stop)
                 doubtful = _add_four(
-                    # row by row: Numba knows of these that they lie in one piece
+                    # row by row: Numba knows that these are contiguous
                     products[first, here],
                     products[first + 1, here],
                     products[first + 2, here],
                     products[first + 3, here],
-                    _Limits(middle.rows[first:four], middle.candidates[here]),
-                    _Limits(doubts.rows[first:four], doubts.candidates[here]),
+                    _Limits(bounds[first:four], halves[here]),
+                    _Limits(row_doubts[first:four], c_doubts[here]),
                     gains[here],
                     hits[here],
                 )
                 for i in range(first, four if doubtful else first):
                     for j in range(start, stop):
-                        gain = products[i, j] - (middle.rows[i] + middle.candidates[j])
-                        if abs(gain) > doubts.rows[i] + doubts.candidates[j]:
+                        gain = products[i, j] - (bounds[i] + halves[j])
+                        if abs(gain) > row_doubts[i] + c_doubts[j]:
                             continue
                         if gain > 0.0:  # take back what was added
                             gains[j] -= np.float64(gain)
                             hits[j] -= 1
-                        _add_distance(exact_pair(rows, i, candidates, j), j, totals)
+                        sq_dist = exact_sq_distance(
+                            raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale
+                        )
+                        _add_pair(sq_dist, j, sq_radii, sq_sums, counts)
         else:
             for i in range(first, four):
-                count = select_above(products[i], outer.rows[i], outer.candidates, maybe, near)
+                count = select_above(products[i], row_limits[i], limits, maybe, near)
                 for s in range(count):
                     j = near[s]
                     sq_sum = sq_norms[i] + c_sq_norms[j]
                     sq_dist = max(0.0, sq_sum - 2.0 * products[i, j])
-                    rounding, error = UNIT_ROUNDOFF * sq_sum, candidates.error_factor * sq_sum
-                    _add_pair(sq_dist, error, rounding, i, j, rows, candidates, totals)
+                    rounding = UNIT_ROUNDOFF * sq_sum
+                    if _in_doubt(sq_dist, error_factor * sq_sum, rounding, sq_radii):
+                        sq_dist = exact_sq_distance(
+                            raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale
+                        )
+                    _add_pair(sq_dist, j, sq_radii, sq_sums, counts)
         first = four
     # a gain is half of R^2 - d^2
     for j in range(n):
-        totals.sq_sums[j, 0] += hits[j] * sq_radii[0] - 2.0 * gains[j]
-        totals.counts[j, 0] += hits[j]
+        sq_sums[j, 0] += hits[j] * sq_radii[0] - 2.0 * gains[j]
+        counts[j, 0] += hits[j]
 
 
 @jit()
 def _add_near(which, products, outer, most, dense, rows, candidates, totals):  # type: ignore[no-untyped-def]
     n_seen, n = products.shape
-    mapped, c_mapped = rows.mapped, candidates.mapped
+    raw, inv_norms, mapped, sq_norms = rows
+    c_raw, c_inv_norms, c_mapped, c_sq_norms, scale, _ = candidates
+    sq_radii, sq_sums, counts = totals
+    row_limits, limits = outer
     maybe = np.zeros(-(-n // 8) * 8, np.uint8)
     near = np.empty(len(maybe) + 1, np.int32)
     n_dense = finished = 0
     for seen in range(n_seen):
         i = which[seen]
-        count = select_above(products[seen], outer.rows[seen], outer.candidates, maybe, near)
+        count = select_above(products[seen], row_limits[seen], limits, maybe, near)
         if count > most:
             dense[n_dense] = i
             n_dense += 1
@@ -273,27 +288,29 @@ def _add_near(which, products, outer, most, dense, rows, candidates, totals):  #
         finished += count
         for s in range(count):
             j = near[s]
-            sq_sum = rows.sq_norms[i] + candidates.sq_norms[j]
+            sq_sum = sq_norms[i] + c_sq_norms[j]
             sq_dist = np.float64(sq_distance(mapped[i], c_mapped[j]))
             # nothing cancelled: what counts is how far the two vectors were moved by rounding
             rounding = UNIT_ROUNDOFF * math.sqrt(sq_sum * sq_dist)
             error = sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
-            _add_pair(sq_dist, error, rounding, i, j, rows, candidates, totals)
+            if _in_doubt(sq_dist, error, rounding, sq_radii):
+                sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
+            _add_pair(sq_dist, j, sq_radii, sq_sums, counts)
     return n_dense, finished
 
 
 @jit()
 def _add_four(p0, p1, p2, p3, middle, doubts, gains, hits):  # type: ignore[no-untyped-def]
-    """Add what four rows lie inside the radius of some candidates, (R^2 - d^2) / 2 for each pair.
+    """Add (R^2 - d^2) / 2 of each pair of four rows and some candidates inside the radius.
 
-    Returns whether there are pairs about which rounding leaves a doubt; they are added as well.
+    Returns whether rounding may decide some of the pairs; they are added as well.
     """
     bounds, halves = middle
     b0, b1, b2, b3 = bounds[0], bounds[1], bounds[2], bounds[3]
     d0, d1, d2, d3 = doubts.rows[0], doubts.rows[1], doubts.rows[2], doubts.rows[3]
     c_doubts = doubts.candidates
     zero, doubt = np.float32(0.0), np.int32(0)
-    # written so that it is done for many candidates at a time
+    # written so that LLVM vectorizes it over candidates
     for j in range(len(halves)):
         g0 = p0[j] - (b0 + halves[j])
         g1 = p1[j] - (b1 + halves[j])
@@ -316,19 +333,11 @@ def _add_four(p0, p1, p2, p3, middle, doubts, gains, hits):  # type: ignore[no-u
 
 
 @jit()
-def _add_pair(sq_dist, error, rounding, i, j, rows, candidates, totals):  # type: ignore[no-untyped-def]
-    """Add row i to candidate j, measured in float64 where `sq_dist` is too uncertain."""
-    if _in_doubt(sq_dist, error, rounding, totals.sq_radii):
-        sq_dist = exact_pair(rows, i, candidates, j)
-    _add_distance(sq_dist, j, totals)
-
-
-@jit()
-def _add_distance(sq_dist, j, totals):  # type: ignore[no-untyped-def]
-    r = _first_radius(sq_dist, totals.sq_radii)
-    if r < len(totals.sq_radii):
-        totals.sq_sums[j, r] += sq_dist
-        totals.counts[j, r] += 1.0
+def _add_pair(sq_dist, j, sq_radii, sq_sums, counts):  # type: ignore[no-untyped-def]
+    r = _first_radius(sq_dist, sq_radii)
+    if r < len(sq_radii):
+        sq_sums[j, r] += sq_dist
+        counts[j, r] += 1.0
 
 
 @jit()
@@ -342,7 +351,7 @@ def _first_radius(sq_dist, sq_radii):  # type: ignore[no-untyped-def]
 
 @jit()
 def _in_doubt(sq_dist, error, rounding, sq_radii):  # type: ignore[no-untyped-def]
-    """Whether float32 is too coarse for the pair, or may be wrong about which radii hold it."""
+    """Return whether float32 is too coarse for the pair, or may put it inside a wrong radius."""
     r = _first_radius(sq_dist, sq_radii)
     if r > 0 and sq_dist - sq_radii[r - 1] <= error:
         return True

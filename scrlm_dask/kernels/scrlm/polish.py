@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.kernels.distances.points import Points, exact_pair, inverse_norms, tiles
+from scrlm_dask.kernels.distances.points import Points, exact_sq_distance, inverse_norms, tiles
 from scrlm_dask.kernels.jit import jit
 
 
@@ -49,16 +49,16 @@ def polish_centers(
 @jit("reassoc", "contract")
 def _add_inside(products, rows, centers, sq_radius, counts, offsets):  # type: ignore[no-untyped-def]
     n_rows, k = products.shape
-    raw, inv_norms, error_factor = rows.raw, rows.inv_norms, centers.error_factor
-    c_raw, c_inv_norms = centers.raw, centers.inv_norms
+    raw, inv_norms, _, sq_norms = rows
+    c_raw, c_inv_norms, _, c_sq_norms, scale, error_factor = centers
     for i in range(n_rows):
         for j in range(k):
-            sq_sum = rows.sq_norms[i] + centers.sq_norms[j]
+            sq_sum = sq_norms[i] + c_sq_norms[j]
             sq_dist = sq_sum - 2.0 * products[i, j]
             if sq_dist > sq_radius + error_factor * sq_sum:
                 continue
             if abs(sq_dist - sq_radius) <= error_factor * sq_sum:
-                sq_dist = exact_pair(rows, i, centers, j)
+                sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
             if not sq_dist < sq_radius:
                 continue
             counts[j] += 1
