@@ -1,4 +1,4 @@
-"""Numba as every kernel uses it: no GIL, no threads of its own, compiled once for a machine."""
+"""The Numba decorator of all kernels: no GIL, no own threads, compiled once per machine."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from scrlm_dask.kernels.distances.pruning import (
     Prune,
     Pruned,
     along_axes,
-    at_a_glance,
     merge_pruned,
+    used_quick_check,
 )
 from scrlm_dask.kernels.kmeans.lloyd import LloydPart, inertia, move_centers, relative_shift
 from scrlm_dask.passes.lloyd import (
@@ -196,7 +196,7 @@ class _Loop:
             saved=self._saved(number) if due else None,
         )
         self.projecting = blocks is None and along_axes(step.part.pruned)
-        self.glancing = at_a_glance(step.part.pruned)
+        self.glancing = used_quick_check(step.part.pruned)
         moved = move_centers(
             state.centers, step.part, self.affine.unit_length, reseed=blocks is None
         )

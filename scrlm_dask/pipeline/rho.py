@@ -122,10 +122,10 @@ def scan_notes(scanned: Scanned, config: ResolvedConfig) -> list[Note]:
 
 def _merging_note(scan: SampleScan, asked: FitConfig) -> Note:
     """That there are no outliers: a warning where the data shows some, and how to keep them."""
-    clear, most = clear_scale(scan.rungs), asked.n_clusters
+    clear, most = clear_scale(scan.trials), asked.n_clusters
     if clear is None or most is None or clear.clusters <= most:
         return Note(_EVERY_ROW)
-    outliers = 1.0 - min(rung.coverage for rung in scan.rungs if rung.rho >= clear.rho)
+    outliers = 1.0 - min(rung.coverage for rung in scan.trials if rung.rho >= clear.rho)
     if outliers < _FEW_OUTLIERS:
         return Note(_EVERY_ROW)
     return Note(
@@ -204,10 +204,10 @@ def scan_record(scanned: Scanned, config: ResolvedConfig) -> dict[str, Any]:
         "extraction": scan.extraction,
         "clusters": len(scan.found.centers),
         "coverage": scan.coverage,
-        "stability": [asdict(nudged) for nudged in scan.nudged],
+        "stability": [asdict(perturbed) for perturbed in scan.perturbed],
         "sigma_max": scan.sigma_max,
         "assumption_1": assumption_met(scan),
-        "rungs": [asdict(rung) for rung in scan.rungs],
+        "rungs": [trial.record() for trial in scan.trials],
     }
 
 
@@ -298,8 +298,8 @@ def scan_rho(
 def _result(scan: SampleScan, features: Features, F: float, record: dict[str, Any]) -> RhoScan:
     return RhoScan(
         choice=scan.choice,
-        rungs=scan.rungs,
-        stability=scan.nudged,
+        rungs=scan.trials,
+        stability=scan.perturbed,
         n_clusters=len(scan.found.centers),
         sigma_max=scan.sigma_max,
         assumption_1=assumption_met(scan),

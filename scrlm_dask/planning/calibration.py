@@ -289,7 +289,9 @@ def _center_rates(
     once, centers = _prepared(prepare_centers, moved, affine, watch)
     _, unmoved = _prepared(prepare_centers, raw, affine, watch)
     # from the second iteration on axes are known, and a glance is tried now and then
-    again, _ = _timed(lambda: prepare_centers(moved, affine, points_frame(centers), glance=False))
+    again, _ = _timed(
+        lambda: prepare_centers(moved, affine, points_frame(centers), quick_check=False)
+    )
     inside, sq_radius = (
         squared_radius(asked.given_rho, asked.F, n_features),
         asked.sq_radius(n_features),
@@ -361,7 +363,7 @@ def _first_points(points: Points) -> Points:
         mapped=points.mapped[:few],
         sq_norms=points.sq_norms[:few],
         axes=None,
-        half_gaps=None,
+        half_distances=None,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scrlm_dask.kernels.bandwidth.choose import MOST_SHELL
+from scrlm_dask.kernels.bandwidth.choose import MOST_BOUNDARY_SHARE
 from scrlm_dask.kernels.statistics.histograms import LogHistogram, coarse
 from scrlm_dask.reporting.plots import BLUE, GREY, LEAST_SHELL, LEAST_SHOWN, ORANGE, STYLE
 from scrlm_dask.reporting.report_data import PlaneMap, ReportData
@@ -194,7 +194,7 @@ def _ladder(axes: Any, found: ReportData) -> None:
     beside = axes.twinx()
     shells = [max(rung["shell"], LEAST_SHELL) for rung in found.ladder]
     beside.plot(rhos, shells, color=ORANGE, linewidth=1.5, marker=".", markersize=3)
-    beside.axhline(MOST_SHELL, color=ORANGE, linewidth=1, linestyle="--")
+    beside.axhline(MOST_BOUNDARY_SHARE, color=ORANGE, linewidth=1, linestyle="--")
     beside.set_yscale("log")
     beside.set_ylabel("shell over inside", color=ORANGE)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.kernels.bandwidth.choose import MOST_SHELL, Choice
+from scrlm_dask.kernels.bandwidth.choose import MOST_BOUNDARY_SHARE, Choice
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 from scrlm_dask.kernels.statistics.histograms import Histogram
 from scrlm_dask.kernels.statistics.row_statistics import Distances, Norms, Spectrum, Statistics
@@ -109,7 +109,7 @@ def draw_scan(
         lines = (
             (counts, [max(rung.clusters, LEAST_SHOWN) for rung in rungs], "Clusters"),
             (coverage, [rung.coverage for rung in rungs], "Share of rows inside a radius"),
-            (shell, [max(rung.shell, LEAST_SHELL) for rung in rungs], "Shell over inside"),
+            (shell, [max(rung.boundary_share, LEAST_SHELL) for rung in rungs], "Shell over inside"),
         )
         for axes, values, title in lines:
             axes.plot(rhos, values, color=BLUE, linewidth=2, marker=".", markersize=4)
@@ -119,7 +119,7 @@ def draw_scan(
             axes.set_title(title)
         counts.set_yscale("log")
         shell.set_yscale("log")
-        shell.axhline(MOST_SHELL, color=GREY, linewidth=1, linestyle="--")
+        shell.axhline(MOST_BOUNDARY_SHARE, color=GREY, linewidth=1, linestyle="--")
         shell.set_xlabel(f"rho; chosen {choice.rho:.4g} ({choice.basis})")
         _draw_sample(pairs, distances, radius)
         figure.suptitle(what, x=0.01, ha="left", color=GREY, size=11)

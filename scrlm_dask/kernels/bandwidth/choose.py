@@ -1,12 +1,12 @@
 """Which bandwidth a ladder speaks for.
 
-1. The stable stretch: the widest run of rungs with one count of clusters, more than one, and next
-   to no row in the shell around the radius. Whether a row belongs does not hang on rho there. Where
-   clusters nearly touch there may be none; then the dip, where the shell is far emptier than below
-   and above.
-2. Else, for a number of clusters that was asked for, the rung whose centers, merged to so many,
+1. The stable stretch: the widest run of trials with one count of clusters, more than one, and next
+   to no row at the boundary of the radius: which rows belong does not depend on rho there. If
+   clusters nearly touch there may be none; then the dip, where the boundary is far emptier than
+   below and above.
+2. Else, for a number of clusters that was asked for, the trial whose centers, merged to so many,
    serve rows held out best. Also where merging itself was asked for.
-3. Else the count that persists over the longest stretch, or the emptiest shell if none persists,
+3. Else the count that persists over the longest stretch, or the emptiest boundary if none persists,
    with a warning: there is no clear scale.
 """
 
@@ -21,10 +21,10 @@ from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 
 Basis = Literal["stretch", "dip", "held-out", "persistent", "given"]
 
-MOST_SHELL = 0.02  # shell over inside; on data with no scale it is 0.5 and more
+MOST_BOUNDARY_SHARE = 0.02  # boundary over inside; on data with no scale it is 0.5 and more
 _LEAST_COVERAGE = 0.05  # a few rows stored twice are no clusters
-_LEAST_RATIO = 1.14  # of the ends of a stretch: three rungs, where they are 7 % apart
-_MOST_DIP, _LEAST_DEPTH = 0.25, 4.0  # shell of a dip, and those beside it over that
+_LEAST_RATIO = 1.14  # of the ends of a stretch: three trials, where they are 7 % apart
+_MOST_DIP, _LEAST_DEPTH = 0.25, 4.0  # boundary of a dip, and those beside it over that
 _DIP_COVERAGE = 0.3
 _DIP_EXCESS = 1.25  # a dip counts pairs of outliers, too: so many times those asked for will do
 _HALF = 0.5
@@ -47,21 +47,21 @@ class Choice:
         return self.basis in ("stretch", "dip")
 
 
-def choose(rungs: Sequence[BandwidthTrial], n_clusters: int | None, merge: bool = False) -> Choice:
-    """The rule, on rungs of rising rho.
+def choose(trials: Sequence[BandwidthTrial], n_clusters: int | None, merge: bool = False) -> Choice:
+    """The rule, on trials of rising rho.
 
     `n_clusters` are the most that are wanted; with `merge` they are what is wanted.
     """
-    stretch = _widest(rungs, _is_clean)
+    stretch = _widest(trials, _is_clean)
     fits = stretch is not None and (n_clusters is None or stretch[0].clusters <= n_clusters)
     if stretch is not None and fits and not merge:
         return _choice(stretch, "stretch", _stretch_words(stretch))
-    beyond = _beyond_peak(rungs)
+    beyond = _beyond_peak(trials)
     dip = _dip(beyond, n_clusters) if stretch is None and not merge else None
     if dip is not None:
         return dip
     if n_clusters is not None:
-        judged = [rung for rung in rungs if rung.held_out is not None]
+        judged = [trial for trial in trials if trial.held_out is not None]
         if judged:
             return _best_held_out(judged, n_clusters, stretch)
     lasting = _widest(beyond, _is_whole) or _widest(beyond, _finds_any)
@@ -69,68 +69,74 @@ def choose(rungs: Sequence[BandwidthTrial], n_clusters: int | None, merge: bool 
         raise ValueError("no rung finds a cluster")
     if len(lasting) == 1:
         able = [r for r in beyond if _is_whole(r)] or [r for r in beyond if _finds_any(r)]
-        lasting = [min(able, key=lambda rung: rung.shell)]
-    return _choice(lasting, "persistent", _persistent_words(lasting, rungs))
+        lasting = [min(able, key=lambda trial: trial.boundary_share)]
+    return _choice(lasting, "persistent", _persistent_words(lasting, trials))
 
 
-def clear_scale(rungs: Sequence[BandwidthTrial]) -> Choice | None:
+def clear_scale(trials: Sequence[BandwidthTrial]) -> Choice | None:
     """The stretch or the dip, if there is one, however many clusters are asked for."""
-    stretch = _widest(rungs, _is_clean)
+    stretch = _widest(trials, _is_clean)
     if stretch is not None:
         return _choice(stretch, "stretch", _stretch_words(stretch))
-    return _dip(_beyond_peak(rungs), None)
+    return _dip(_beyond_peak(trials), None)
 
 
-def _beyond_peak(rungs: Sequence[BandwidthTrial]) -> Sequence[BandwidthTrial]:
+def _beyond_peak(trials: Sequence[BandwidthTrial]) -> Sequence[BandwidthTrial]:
     """Up to its peak the count only says that rows begin to have neighbours."""
-    return rungs[max(range(len(rungs)), key=lambda r: rungs[r].clusters) :]
+    return trials[max(range(len(trials)), key=lambda r: trials[r].clusters) :]
 
 
-def _dip(rungs: Sequence[BandwidthTrial], n_clusters: int | None) -> Choice | None:
-    """The emptiest shell, if it is nearly empty and those below and above it are not."""
-    able = [r for r in range(1, len(rungs) - 1) if rungs[r].clusters > 1]
-    able = [r for r in able if rungs[r].coverage >= _DIP_COVERAGE and rungs[r].shell <= _MOST_DIP]
+def _dip(trials: Sequence[BandwidthTrial], n_clusters: int | None) -> Choice | None:
+    """Return the trial with the least boundary share, if it is low and those around are not."""
+    able = [r for r in range(1, len(trials) - 1) if trials[r].clusters > 1]
+    able = [
+        r
+        for r in able
+        if trials[r].coverage >= _DIP_COVERAGE and trials[r].boundary_share <= _MOST_DIP
+    ]
     if not able:
         return None
-    best = min(able, key=lambda r: rungs[r].shell)
-    below, above = (max(r.shell for r in some) for some in (rungs[:best], rungs[best + 1 :]))
-    rung = rungs[best]
-    deep = min(below, above) >= _LEAST_DEPTH * max(rung.shell, MOST_SHELL)
-    if not deep or (n_clusters is not None and rung.clusters > _DIP_EXCESS * n_clusters):
+    best = min(able, key=lambda r: trials[r].boundary_share)
+    below, above = (
+        max(r.boundary_share for r in some) for some in (trials[:best], trials[best + 1 :])
+    )
+    trial = trials[best]
+    deep = min(below, above) >= _LEAST_DEPTH * max(trial.boundary_share, MOST_BOUNDARY_SHARE)
+    if not deep or (n_clusters is not None and trial.clusters > _DIP_EXCESS * n_clusters):
         return None
     low = high = best
-    while low > 0 and rungs[low - 1].shell <= _MOST_DIP:
+    while low > 0 and trials[low - 1].boundary_share <= _MOST_DIP:
         low -= 1
-    while high + 1 < len(rungs) and rungs[high + 1].shell <= _MOST_DIP:
+    while high + 1 < len(trials) and trials[high + 1].boundary_share <= _MOST_DIP:
         high += 1
-    clusters = rung.clusters if n_clusters is None else min(rung.clusters, n_clusters)
+    clusters = trial.clusters if n_clusters is None else min(trial.clusters, n_clusters)
     why = (
-        f"{rung.clusters} cluster(s), and {rung.shell:.2g} rows in the shell around the radius for "
-        f"each inside, where there are up to {below:.2g} below and {above:.2g} above"
+        f"{trial.clusters} cluster(s), and {trial.boundary_share:.2g} rows in the shell around the "
+        f"radius for each inside, where there are up to {below:.2g} below and {above:.2g} above"
     )
-    return Choice(rung.rho, rungs[low].rho, rungs[high].rho, clusters, "dip", why)
+    return Choice(trial.rho, trials[low].rho, trials[high].rho, clusters, "dip", why)
 
 
-def _is_clean(rung: BandwidthTrial) -> bool:
-    return rung.shell <= MOST_SHELL and rung.coverage >= _LEAST_COVERAGE
+def _is_clean(trial: BandwidthTrial) -> bool:
+    return trial.boundary_share <= MOST_BOUNDARY_SHARE and trial.coverage >= _LEAST_COVERAGE
 
 
-def _is_whole(rung: BandwidthTrial) -> bool:
-    return rung.clusters > 0 and rung.coverage >= _HALF
+def _is_whole(trial: BandwidthTrial) -> bool:
+    return trial.clusters > 0 and trial.coverage >= _HALF
 
 
-def _finds_any(rung: BandwidthTrial) -> bool:
-    return rung.clusters > 0
+def _finds_any(trial: BandwidthTrial) -> bool:
+    return trial.clusters > 0
 
 
 def _widest(
-    rungs: Sequence[BandwidthTrial], good: Callable[[BandwidthTrial], bool]
+    trials: Sequence[BandwidthTrial], good: Callable[[BandwidthTrial], bool]
 ) -> list[BandwidthTrial] | None:
-    """The longest run, by the ratio of its ends, of good rungs with the same count; ties go up.
+    """The longest run, by the ratio of its ends, of good trials with the same count; ties go up.
 
     A clean run needs a least length, and one of several clusters goes before one of a single one.
     """
-    runs = list(_runs(rungs, good))
+    runs = list(_runs(trials, good))
     if good is _is_clean:
         runs = [run for run in runs if run[-1].rho >= _LEAST_RATIO * run[0].rho]
         # one ball that holds every row says nothing: any data has it
@@ -140,15 +146,15 @@ def _widest(
 
 
 def _runs(
-    rungs: Sequence[BandwidthTrial], good: Callable[[BandwidthTrial], bool]
+    trials: Sequence[BandwidthTrial], good: Callable[[BandwidthTrial], bool]
 ) -> Iterator[list[BandwidthTrial]]:
     run: list[BandwidthTrial] = []
-    for rung in rungs:
-        if run and not (good(rung) and rung.clusters == run[0].clusters):
+    for trial in trials:
+        if run and not (good(trial) and trial.clusters == run[0].clusters):
             yield run
             run = []
-        if good(rung):
-            run = [*run, rung]
+        if good(trial):
+            run = [*run, trial]
     if run:
         yield run
 
@@ -161,7 +167,7 @@ def _choice(run: list[BandwidthTrial], basis: Basis, why: str) -> Choice:
 def _best_held_out(
     judged: Sequence[BandwidthTrial], n_clusters: int, stretch: list[BandwidthTrial] | None
 ) -> Choice:
-    values = [rung.held_out or 0.0 for rung in judged]
+    values = [trial.held_out or 0.0 for trial in judged]
     best = min(range(len(judged)), key=values.__getitem__)
     # neighbours that do as well to 1 %
     low = high = best
@@ -175,8 +181,8 @@ def _best_held_out(
         f"{_beside(stretch, n_clusters)}; of {len(judged)} values, this one's centers, merged to "
         f"{merged}{few}, are nearest to rows held out (mean squared distance {values[best]:.5g})"
     )
-    rungs = judged[best], judged[low], judged[high]
-    return Choice(rungs[0].rho, rungs[1].rho, rungs[2].rho, merged, "held-out", why)
+    trials = judged[best], judged[low], judged[high]
+    return Choice(trials[0].rho, trials[1].rho, trials[2].rho, merged, "held-out", why)
 
 
 def _beside(stretch: list[BandwidthTrial] | None, n_clusters: int) -> str:
@@ -190,16 +196,16 @@ def _beside(stretch: list[BandwidthTrial] | None, n_clusters: int) -> str:
 
 
 def _stretch_words(run: list[BandwidthTrial]) -> str:
-    shell = max(rung.shell for rung in run)
+    boundary = max(trial.boundary_share for trial in run)
     return (
         f"{run[0].clusters} cluster(s) for every rho from {run[0].rho:.3g} to {run[-1].rho:.3g}, "
-        f"and at most {shell:.2g} rows in the shell around the radius for each inside"
+        f"and at most {boundary:.2g} rows in the shell around the radius for each inside"
     )
 
 
-def _persistent_words(run: list[BandwidthTrial], rungs: Sequence[BandwidthTrial]) -> str:
-    counts = [rung.clusters for rung in rungs]
-    shell = max(rung.shell for rung in run)
+def _persistent_words(run: list[BandwidthTrial], trials: Sequence[BandwidthTrial]) -> str:
+    counts = [trial.clusters for trial in trials]
+    boundary = max(trial.boundary_share for trial in run)
     if len(run) == 1:
         found = f"none persists beyond its peak, where the shell is emptiest at {run[0].rho:.3g}"
     else:
@@ -207,7 +213,8 @@ def _persistent_words(run: list[BandwidthTrial], rungs: Sequence[BandwidthTrial]
         found = f"that of {run[0].clusters} persists longest ({ends})"
     return (
         f"the data shows no clear scale: the count of clusters runs from {min(counts)} to "
-        f"{max(counts)} for rho from {rungs[0].rho:.3g} to {rungs[-1].rho:.3g}; {found}, with up "
-        f"to {shell:.2g} rows in the shell around the radius for each inside, where a clear scale "
-        f"has {MOST_SHELL:g}; look at `scrlm rho --plot`, or say how many clusters or which rho"
+        f"{max(counts)} for rho from {trials[0].rho:.3g} to {trials[-1].rho:.3g}; {found}, with up "
+        f"to {boundary:.2g} rows in the shell around the radius for each inside, where a clear "
+        f"scale has {MOST_BOUNDARY_SHARE:g}; look at `scrlm rho --plot`, or say how many clusters "
+        "or which rho"
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,12 @@ from scrlm_dask.kernels.scrlm.loss import Losses, LossPart, losses_of
 _BATCH = 256
 # Below this share of both squared norms a product in float32 says too little of a distance.
 _CLOSE = 1e-3
-_STEP, _LEAST_RUNGS, _MOST_RUNGS = 1.07, 8, 64
+_STEP, _LEAST_TRIALS, _MOST_TRIALS = 1.07, 8, 64
 _NEAREST_QUANTILE, _WIDEST_QUANTILE = 0.02, 0.6
-_MANY_ALIKE, _RUNGS_BELOW = 0.5, 16
+_MANY_ALIKE, _TRIALS_BELOW = 0.5, 16
 _LOOKED_AT = 4_000_000  # distances by which the ladder's ends are set
-# A row in the shell could as well be on the other side of the radius.
-SHELL = (0.8, 1.25)
+# A row in the boundary could as well be on the other side of the radius.
+BOUNDARY = (0.8, 1.25)
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,15 @@ class BandwidthTrial:
     rho: float
     clusters: int
     coverage: float  # share of rows inside the radius of a center
-    shell: float  # rows between 0.8 R^2 and 1.25 R^2 of a center, over rows inside
+    boundary_share: float  # rows between 0.8 R^2 and 1.25 R^2 of a center, over rows inside
     neighbors: tuple[float, float, float]  # of candidates: quantiles 0.1, 0.5 and 0.9
     held_out: float | None = None  # mean squared distance of other rows to the clusters asked for
-    merged: int | None = None  # so many: as were asked for, or as there are
+    merged: int | None = None  # number of those clusters
+
+    def record(self) -> dict[str, Any]:
+        """Return the values for a record, under the names of its file format."""
+        names = {"boundary_share": "shell"}
+        return {names.get(name, name): value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class TrialClusters:
 
     picks: NDArray[np.int64]  # (m,) positions of candidates
     labels: NDArray[np.int32]  # (rows,) OUTLIER outside every radius
-    shell: float
+    boundary_share: float
 
 
 def pair_sq_distances(sample: Points, n_candidates: int) -> NDArray[np.float32]:
@@ -54,7 +60,7 @@ def pair_sq_distances(sample: Points, n_candidates: int) -> NDArray[np.float32]:
     for start in range(0, n_candidates, _BATCH):
         some = slice(start, min(start + _BATCH, n_candidates))
         np.matmul(sample.mapped[some], sample.mapped.T, out=found[some])
-        _settle(found[some], start, sample.mapped, sample.sq_norms)
+        _products_to_distances(found[some], start, sample.mapped, sample.sq_norms)
     return found
 
 
@@ -75,9 +81,9 @@ def make_ladder(sq_distances: NDArray[np.float32]) -> NDArray[np.float64]:
     low = min(float(np.quantile(apart, _NEAREST_QUANTILE)), high / _STEP**2)
     if np.mean([_has_twin(sq_distances[j], j) for j in range(n)]) >= _MANY_ALIKE:
         # rows that are alike are clusters at every radius below the least distance of others
-        low /= _STEP ** (2 * _RUNGS_BELOW)
-    n_rungs = math.ceil(math.log(high / low) / (2.0 * math.log(_STEP)))
-    return np.geomspace(low, high, min(max(n_rungs, _LEAST_RUNGS), _MOST_RUNGS))
+        low /= _STEP ** (2 * _TRIALS_BELOW)
+    n_trials = math.ceil(math.log(high / low) / (2.0 * math.log(_STEP)))
+    return np.geomspace(low, high, min(max(n_trials, _LEAST_TRIALS), _MOST_TRIALS))
 
 
 def trial_losses(
@@ -101,22 +107,22 @@ def find_clusters(
     alive = np.flatnonzero(losses.neighbors >= min_neighbors)
     order = alive[loss_order(losses.losses[alive], alive, F)]
     picks = _greedy(sq_distances, order, sq_radius)
-    labels, inside, shell = judge(sq_distances, picks, sq_radius)
-    return TrialClusters(picks, labels, shell / max(inside, 1))
+    labels, inside, boundary = judge(sq_distances, picks, sq_radius)
+    return TrialClusters(picks, labels, boundary / max(inside, 1))
 
 
 def judge(
     sq_distances: NDArray[np.float32], picks: NDArray[np.int64], sq_radius: float
 ) -> tuple[NDArray[np.int32], int, int]:
-    """Labels (rows,) by the nearest pick, pairs inside the radius, and pairs in its shell."""
+    """Return labels (rows,) by the nearest pick, and pairs inside and at the boundary."""
     labels = np.full(sq_distances.shape[1], OUTLIER, np.int32)
-    low, high = SHELL
-    inside, shell = _judge(sq_distances, picks, sq_radius, low, high, labels)
-    return labels, inside, shell
+    low, high = BOUNDARY
+    inside, boundary = _judge(sq_distances, picks, sq_radius, low, high, labels)
+    return labels, inside, boundary
 
 
 @jit()
-def _settle(products, start, mapped, sq_norms):  # type: ignore[no-untyped-def]
+def _products_to_distances(products, start, mapped, sq_norms):  # type: ignore[no-untyped-def]
     for a in range(products.shape[0]):
         j = start + a
         for i in range(products.shape[1]):
@@ -183,15 +189,15 @@ def _greedy(sq_distances, order, sq_radius):  # type: ignore[no-untyped-def]
 def _judge(sq_distances, picks, sq_radius, low, high, labels):  # type: ignore[no-untyped-def]
     rows = sq_distances.shape[1]
     nearest = np.full(rows, np.inf)
-    inside = shell = 0
+    inside = boundary = 0
     for k in range(len(picks)):
         for i in range(rows):
             value = sq_distances[picks[k], i]
             if low * sq_radius < value < high * sq_radius:
-                shell += 1
+                boundary += 1
             if value < sq_radius:
                 inside += 1
                 if value < nearest[i]:
                     nearest[i] = value
                     labels[i] = k
-    return inside, shell
+    return inside, boundary

@@ -1,4 +1,4 @@
-"""A sample scanned for its scale: rungs of a ladder, the choice among them, and its centers."""
+"""The search for rho on a sample: trial bandwidths, the choice among them, and its centers."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ LEAST_CANDIDATES, MOST_CANDIDATES = 2048, 4096
 LEAST_JUDGED, MOST_JUDGED = 8192, 20_480
 MOST_HELD_OUT = 4096
 LEAVES_A_CLUSTER = 10  # extracted for each that is wanted, and then merged
-_MERGED_RUNGS = 8  # of the ladder, at which centers are merged and judged
+_MERGED_TRIALS = 8  # of the ladder, at which centers are merged and judged
 _SETTLING_STEPS = 3
 _MERGED_FROM = 0.3  # share of rows that radii must cover for centers to be merged
 _HISTOGRAM_BINS, _HISTOGRAM_PAIRS = 80, 1_000_000
-NUDGE = 0.1  # of rho, by which the stability is tried
+PERTURBATION = 0.1  # of rho, by which the stability is tried
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ class PerturbedRho:
 class SampleScan:
     """What a sample says about rho."""
 
-    rungs: tuple[BandwidthTrial, ...]
+    trials: tuple[BandwidthTrial, ...]
     choice: Choice
     extraction: SampleExtraction
     found: SampleCenters
     coverage: float
-    nudged: tuple[PerturbedRho, ...]
+    perturbed: tuple[PerturbedRho, ...]
     sigma_max: float  # of the clusters found, in model units
     n_candidates: int
     needed_candidates: int  # that the theory asks for, by the clusters found
@@ -165,12 +165,12 @@ class _Sample:
         self, rho: float | None, extraction: SampleExtraction | None, first: int
     ) -> SampleScan | None:
         if rho is not None:
-            rungs, choice = self._given(rho)
+            trials, choice = self._given(rho)
         else:
-            rungs = self._rungs(extraction)
-            if not any(rung.clusters for rung in rungs):
+            trials = self._trials(extraction)
+            if not any(trial.clusters for trial in trials):
                 return None
-            choice = choose(rungs, self._n_clusters, merge=extraction == "merge")
+            choice = choose(trials, self._n_clusters, merge=extraction == "merge")
         way = extraction or ("merge" if choice.basis == "held-out" else "residual")
         limit = choice.clusters if rho is None else self._n_clusters
         centers = self._centers(choice.rho, way, limit)
@@ -178,12 +178,12 @@ class _Sample:
         inside = float(np.mean(labels >= 0))
         m = max(len(centers.centers), 1)
         return SampleScan(
-            rungs=tuple(rungs),
+            trials=tuple(trials),
             choice=choice,
             extraction=way,
             found=centers,
             coverage=inside,
-            nudged=self._nudges(choice, way, labels) if rho is None else (),
+            perturbed=self._perturb(choice, way, labels) if rho is None else (),
             sigma_max=self._sigma_max(centers, choice.rho, way),
             n_candidates=self._sizes.candidates,
             needed_candidates=required_sizes(
@@ -201,46 +201,46 @@ class _Sample:
         return squared_radius(rho, self._F, self._affine.n_features)
 
     def _given(self, rho: float) -> tuple[list[BandwidthTrial], Choice]:
-        (rung,) = self._plain_rungs(np.array([self._sq_radius(rho)]))
-        return [rung], Choice(rho, rho, rho, rung.clusters, "given", "rho was given")
+        (trial,) = self._plain_trials(np.array([self._sq_radius(rho)]))
+        return [trial], Choice(rho, rho, rho, trial.clusters, "given", "rho was given")
 
-    def _rungs(self, extraction: SampleExtraction | None) -> list[BandwidthTrial]:
+    def _trials(self, extraction: SampleExtraction | None) -> list[BandwidthTrial]:
         sq_radii = make_ladder(self._sq)
-        rungs = self._plain_rungs(sq_radii) if len(sq_radii) else []
-        if self._n_clusters is None or not any(rung.clusters for rung in rungs):
-            return rungs
-        if extraction is None and choose(rungs, self._n_clusters).clear:
-            return rungs  # nothing will be merged
-        able = [r for r, rung in enumerate(rungs) if rung.coverage >= _MERGED_FROM]
-        tried = np.linspace(0, len(able) - 1, _MERGED_RUNGS).astype(int) if able else ()
-        merged = {r: self._merged(rungs[r]) for r in {able[i] for i in tried}}
-        if all(rung.merged != self._n_clusters for rung in merged.values()):
+        trials = self._plain_trials(sq_radii) if len(sq_radii) else []
+        if self._n_clusters is None or not any(trial.clusters for trial in trials):
+            return trials
+        if extraction is None and choose(trials, self._n_clusters).clear:
+            return trials  # nothing will be merged
+        able = [r for r, trial in enumerate(trials) if trial.coverage >= _MERGED_FROM]
+        tried = np.linspace(0, len(able) - 1, _MERGED_TRIALS).astype(int) if able else ()
+        merged = {r: self._merged(trials[r]) for r in {able[i] for i in tried}}
+        if all(trial.merged != self._n_clusters for trial in merged.values()):
             # where most clusters are found, however few rows those hold
-            peak = max(range(len(rungs)), key=lambda r: rungs[r].clusters)
-            merged[peak] = self._merged(rungs[peak])
-        carry = {r: rung for r, rung in merged.items() if rung.merged == self._n_clusters}
-        for r, rung in (carry or merged).items():  # or else the best of fewer
-            rungs[r] = rung
-        return rungs
+            peak = max(range(len(trials)), key=lambda r: trials[r].clusters)
+            merged[peak] = self._merged(trials[peak])
+        carry = {r: trial for r, trial in merged.items() if trial.merged == self._n_clusters}
+        for r, trial in (carry or merged).items():  # or else the best of fewer
+            trials[r] = trial
+        return trials
 
-    def _plain_rungs(self, sq_radii: NDArray[np.float64]) -> list[BandwidthTrial]:
-        rungs = []
+    def _plain_trials(self, sq_radii: NDArray[np.float64]) -> list[BandwidthTrial]:
+        trials = []
         for sq_radius, losses in zip(
             sq_radii.tolist(), trial_losses(self._sq, sq_radii, self._F), strict=True
         ):
             found = find_clusters(self._sq, losses, sq_radius, self._F, self._min_neighbors)
             low, middle, high = np.quantile(losses.neighbors, (0.1, 0.5, 0.9)).tolist()
             coverage = float(np.mean(found.labels >= 0))
-            rungs.append(
+            trials.append(
                 BandwidthTrial(
                     self._rho(sq_radius),
                     len(found.picks),
                     coverage,
-                    found.shell,
+                    found.boundary_share,
                     (low, middle, high),
                 )
             )
-        return rungs
+        return trials
 
     def _centers(self, rho: float, way: SampleExtraction, limit: int | None) -> SampleCenters:
         """Centers at the mean of their rows inside the radius, merged if that is the way."""
@@ -278,13 +278,13 @@ class _Sample:
     def _points(self, centers: SampleCenters) -> Points:
         return prepare_points(centers.centers, self._affine)
 
-    def _merged(self, rung: BandwidthTrial) -> BandwidthTrial:
-        """The rung with what its merged centers are to rows held out, or to all."""
-        found = self._centers(rung.rho, "merge", self._n_clusters)
+    def _merged(self, trial: BandwidthTrial) -> BandwidthTrial:
+        """Return the trial with the cost of held-out rows, or of all, at its merged centers."""
+        found = self._centers(trial.rho, "merge", self._n_clusters)
         test = self._held_out if len(self._held_out) else self._judged
         points = self._points(found)
         apart = float(measure_rows(test, nearest_centers(test, points), points).mean())
-        return replace(rung, held_out=apart, merged=len(found.centers))
+        return replace(trial, held_out=apart, merged=len(found.centers))
 
     def _labels(
         self, centers: SampleCenters, rho: float, way: SampleExtraction
@@ -293,11 +293,11 @@ class _Sample:
             return judge(self._sq, centers.positions, self._sq_radius(rho))[0]
         return nearest_centers(self._judged, self._points(centers)).labels
 
-    def _nudges(
+    def _perturb(
         self, choice: Choice, way: SampleExtraction, labels: NDArray[np.int32]
     ) -> tuple[PerturbedRho, ...]:
         found = []
-        for rho in (choice.rho * (1.0 - NUDGE), choice.rho * (1.0 + NUDGE)):
+        for rho in (choice.rho * (1.0 - PERTURBATION), choice.rho * (1.0 + PERTURBATION)):
             # as many as there are at that rho: a count that changes is what is asked about
             limit = self._n_clusters if way == "merge" else None
             centers = self._centers(rho, way, limit)

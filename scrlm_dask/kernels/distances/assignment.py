@@ -105,14 +105,8 @@ def _two_nearest(block: NDArray[Any], centers: Points) -> tuple[Assignment, NDAr
         if len(centers.raw):
             _label_two(
                 tile.products,
-                tile.raw,
-                tile.inv_norms,
-                tile.sq_norms,
-                centers.raw,
-                centers.inv_norms,
-                centers.sq_norms,
-                centers.scale,
-                centers.error_factor,
+                tile.arrays,
+                centers.arrays,
                 underflow(centers.raw.shape[1]),
                 labels[here],
                 nearest[here],
@@ -123,23 +117,11 @@ def _two_nearest(block: NDArray[Any], centers: Points) -> tuple[Assignment, NDAr
 
 
 @jit()
-def _label_two(  # type: ignore[no-untyped-def]
-    products,
-    raw,
-    inv_norms,
-    sq_norms,
-    c_raw,
-    c_inv_norms,
-    c_sq_norms,
-    scale,
-    error_factor,
-    floor,
-    labels,
-    nearest,
-    second,
-):
-    rows, k = products.shape
-    for i in range(rows):
+def _label_two(products, rows, centers, floor, labels, nearest, second):  # type: ignore[no-untyped-def]
+    n_rows, k = products.shape
+    raw, inv_norms, _, sq_norms = rows
+    c_raw, c_inv_norms, _, c_sq_norms, scale, error_factor = centers
+    for i in range(n_rows):
         # |c|^2 - 2 y.c ranks centers like the distance: its second least upper bound
         best = runner_up = np.inf
         for j in range(k):

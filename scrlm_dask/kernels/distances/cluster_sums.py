@@ -1,26 +1,17 @@
-"""Mixture parameters of the paper's model: weight, mean and sigma of every cluster.
-
-A cluster keeps only its rows inside the radius R, which makes it look narrower and lighter than
-the Gaussian it came from. With G_k the chi-squared CDF with k degrees of freedom,
-
-    E |y - mean|^2 given |y - mean| < R  =  p sigma^2 G_{p+2}(R^2/sigma^2) / G_p(R^2/sigma^2)
-
-and a share G_p(R^2/sigma^2) of the Gaussian lies inside. Both effects are undone here. Distances
-are in model units, y = (x - shift) * scale; what users read is in input units.
-"""
+"""Mergeable sums per cluster: counts, offsets from the centers and squared distances."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.distances.points import Points, exact_sq_distance
-from scrlm_dask.kernels.distances.preprocessing import native_float
+from scrlm_dask.kernels.distances.preprocessing import FloatArray, native_float
 from scrlm_dask.kernels.jit import jit
 
 
@@ -77,6 +68,26 @@ class SummedRows:
     sums: ClusterSums
 
 
+class _Slab(NamedTuple):
+    """Some rows of a block; labels and distances are written."""
+
+    raw: FloatArray  # (rows, p)
+    inv_norms: NDArray[np.float64]  # (rows,)
+    weights: NDArray[np.float64]  # (rows,)
+    labels: NDArray[np.int32]  # (rows,)
+    sq_distances: NDArray[np.float64]  # (rows,)
+
+
+class _Totals(NamedTuple):
+    """The arrays of `ClusterSums`, which are added to."""
+
+    counts: NDArray[np.int64]
+    masses: NDArray[np.float64]
+    offsets: NDArray[np.float64]
+    sq_distances: NDArray[np.float64]
+    input_sq_distances: NDArray[np.float64]
+
+
 def sum_rows(
     block: NDArray[Any],
     labels: NDArray[np.int32],
@@ -92,51 +103,28 @@ def sum_rows(
     k, p = centers.raw.shape
     weights = np.ones(len(block)) if weights is None else weights
     labels, sq_distances = labels.copy(), np.full(len(block), np.nan)
-    counts, masses, offsets = np.zeros(k, np.int64), np.zeros(k), np.zeros((k, p))
-    sq_sums, input_sq_sums = np.zeros(k), np.zeros(k)
+    totals = _Totals(np.zeros(k, np.int64), np.zeros(k), np.zeros((k, p)), np.zeros(k), np.zeros(k))
     for first in range(0, len(block), _SLAB_ROWS):
         here = slice(first, first + _SLAB_ROWS)
-        _add_slab(
-            # by cluster: its center and its sums are fetched once for all of its rows
-            np.argsort(labels[here], kind="stable"),
+        slab = _Slab(
             native_float(block[here]),
             inv_norms[here],
             weights[here],
-            centers.raw,
-            centers.inv_norms,
-            centers.scale,
-            sq_radius,
             labels[here],
             sq_distances[here],
-            counts,
-            masses,
-            offsets,
-            sq_sums,
-            input_sq_sums,
         )
+        # by cluster: its center and its sums are fetched once for all of its rows
+        order = np.argsort(slab.labels, kind="stable")
+        _add_slab(order, slab, centers.arrays, sq_radius, totals)
     total_mass = float(weights.sum())
-    sums = ClusterSums(counts, masses, offsets, sq_sums, input_sq_sums, len(block), total_mass)
-    return SummedRows(labels, sq_distances, sums)
+    return SummedRows(labels, sq_distances, ClusterSums(*totals, len(block), total_mass))
 
 
 @jit()
-def _add_slab(  # type: ignore[no-untyped-def]
-    order,
-    raw,
-    inv_norms,
-    weights,
-    c_raw,
-    c_inv_norms,
-    scale,
-    sq_radius,
-    labels,
-    sq_distances,
-    counts,
-    masses,
-    offsets,
-    sq_sums,
-    input_sq_sums,
-):
+def _add_slab(order, slab, centers, sq_radius, totals):  # type: ignore[no-untyped-def]
+    raw, inv_norms, weights, labels, sq_distances = slab
+    c_raw, c_inv_norms, _, _, scale, _ = centers
+    counts, masses, offsets, sq_sums, input_sq_sums = totals
     for i in order:
         k = labels[i]
         if k == OUTLIER:

@@ -1,16 +1,16 @@
-"""The nearest center of each row of a block, by shadows where they help.
+"""The nearest center of each row of a block, by projections where they help.
 
-The nearest shadow is a good guess, and the distance to its center a bound: only centers whose
-shadows are nearer than that can be nearer themselves. With a radius, so are only those inside it,
-and a row with none of them is an outlier whatever its nearest center. Where centers lie far from
-each other, a row that is near to the guess is settled by that alone.
+The nearest projected center is a good guess, and the distance to it an upper bound: only centers
+whose projections are nearer than that can be nearer themselves. With a radius, only those inside it
+count, and a row with none of them is an outlier. If centers are far from each other, a row near to
+the guess is labelled by that alone.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,9 @@ from scrlm_dask.kernels.distances.projections import ProjectedPoints, ProjectedR
 from scrlm_dask.kernels.distances.pruning import Prune, Pruned, max_possible_points, prune_block
 from scrlm_dask.kernels.jit import jit
 
-_LANES = 128  # centers that are looked at side by side; each lane has its least value
+_LANES = 128  # centers compared in parallel; each lane keeps its least value
 _LARGEST_HALF = 2.0**126
-_SPAN = 128  # features that are measured before it is asked whether that is enough
+_SPAN = 128  # features that are added up between two checks of the bound
 _SLAB_ROWS = 8192  # converted at a time, where the block is of another type
 
 
@@ -50,79 +50,85 @@ def nearest_centers(
     centers: Points,
     sq_radius: float = math.inf,
     prune: Prune = "auto",
-    held: NDArray[np.float32] | None = None,
+    coordinates: NDArray[np.float32] | None = None,
 ) -> Nearest:
     """Label each row of a block (rows, p) with its nearest center (k, p).
 
-    A label may still be of a center outside the radius: whoever measures the distance will see.
-    `held` (rows, q) are the rows' coordinates along the centers' axes, if they are known.
+    The labelled center may be outside the radius; measure the distance to find out.
+    `coordinates` (rows, q) are the rows' coordinates along the centers' axes, if they are known.
     """
     search = _Search(centers, sq_radius, len(block))
-    pruned = prune_block(block, centers, prune, search, search, held)
+    pruned = prune_block(block, centers, prune, search, search, coordinates)
     return Nearest(search.labels, search.inv_norms, pruned)
 
 
 def measure_rows(block: NDArray[Any], nearest: Nearest, centers: Points) -> NDArray[np.float64]:
-    """Squared distance of each row to the center of its label (rows,); NaN for outliers."""
+    """Return the squared distance (rows,) of each row to its labelled center; NaN for outliers."""
     sq_distances = np.full(len(block), np.nan)
     for first in range(0, len(block), _SLAB_ROWS):
         here = slice(first, first + _SLAB_ROWS)
         _measure_slab(
             native_float(block[here]),
             nearest.inv_norms[here],
-            centers.raw,
-            centers.inv_norms,
-            centers.scale,
+            centers.arrays,
             nearest.labels[here],
             sq_distances[here],
         )
     return sq_distances
 
 
+class _Seen(NamedTuple):
+    """Projected rows as the compiled kernel takes them."""
+
+    which: NDArray[np.int64]  # (seen,)
+    products: NDArray[np.float32]  # (seen, k)
+    projection_errors: NDArray[np.float64]  # (seen,)
+    errors: NDArray[np.float64]  # (rows,) of float32 squared distances
+
+
 class _Search:
-    """The labels of a block as its tiles go by."""
+    """Label the rows of a block, tile by tile."""
 
     def __init__(self, centers: Points, sq_radius: float, n_rows: int) -> None:
         self._centers, self._sq_radius = centers, sq_radius
-        # none is infinite: centers so far away are nobody's nearest, whatever they are ranked by
+        # finite: centers that far away are never the nearest, whatever their rank
         self._halves = np.minimum(0.5 * centers.sq_norms, _LARGEST_HALF).astype(np.float32)
         self._largest = float(centers.sq_norms.max(initial=0.0))
         self._floor = underflow(centers.raw.shape[1])
         self.labels, self.inv_norms = np.empty(n_rows, np.int32), np.empty(n_rows)
 
-    def survivors(
-        self, rows: MappedRows, seen: ProjectedRows, shadows: ProjectedPoints
+    def count_possible_points(
+        self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> NDArray[np.int64]:
-        """How many centers may be the nearest of each row."""
+        """Count the centers that may be the nearest of each row."""
         halves = self._halves - seen.products
         guesses = halves.argmin(axis=1)
         apart = rows.mapped - self._centers.mapped[guesses]
         sq_guessed = np.einsum("ij,ij->i", apart, apart, dtype=np.float64)
         within = distance_bound(np.minimum(sq_guessed, self._sq_radius), seen.errors)
-        slack = shadows.error_factor * (rows.sq_norms + self._largest)
+        slack = projected.error_factor * (rows.sq_norms + self._largest)
         limits = 0.5 * (within + slack - rows.sq_norms)
         return np.asarray(np.count_nonzero(halves <= limits[:, None], axis=1))
 
-    def is_settled(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.bool_]:
-        return np.asarray(self._settled(rows, seen) != OUTLIER)
+    def is_certain(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.bool_]:
+        """Return which rows (rows,) `assign_if_certain` would label."""
+        return np.asarray(self._certain_labels(rows, seen) != OUTLIER)
 
-    def settle(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.int64]:
-        """Label the rows that lie nearer to some center than any other center can."""
-        labels = self._settled(rows, seen)
+    def assign_if_certain(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.int64]:
+        """Label rows nearer to a center than any other center can be; return the others."""
+        labels = self._certain_labels(rows, seen)
         self._keep(rows, labels)
         return np.flatnonzero(labels == OUTLIER)
 
-    def _settled(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.int32]:
-        """Labels (rows,) of those, OUTLIER for the others."""
+    def _certain_labels(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.int32]:
+        """Return labels (rows,) of the certain rows, OUTLIER for the others."""
         labels = np.empty(len(rows.raw), np.int32)
-        _label_settled(
+        _label_certain(
             seen.products,
             self._halves,
-            rows.mapped,
-            rows.sq_norms,
-            self._centers.mapped,
-            self._centers.sq_norms,
-            self._centers.half_gaps,
+            rows.arrays,
+            self._centers.arrays,
+            self._centers.half_distances,
             labels,
         )
         return labels
@@ -136,67 +142,56 @@ class _Search:
             tile.products,
             self._halves,
             self._centers.error_factor * (tile.sq_norms + self._largest) + self._floor,
+            tile.arrays,
+            self._centers.arrays,
             labels,
-            *self._pairs(tile),
         )
         return self._keep(tile, labels)
 
     def add_near(
-        self, rows: MappedRows, seen: ProjectedRows, shadows: ProjectedPoints
+        self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> tuple[NDArray[np.int64], int]:
-        """Label rows by the centers that their shadows leave open.
+        """Label rows by the centers that their projections leave open.
 
-        Returns the rows with too many of them, which have no label yet, and how many such pairs
-        there were for the others.
+        Returns the rows with too many of them, which have no label yet, and the number of pairs
+        of the others.
         """
-        labels, hard = np.empty(len(seen.which), np.int32), np.empty(len(seen.which), np.int64)
-        n_hard, finished = _label_near(
-            seen.which,
-            seen.products,
+        labels, dense = np.empty(len(seen.which), np.int32), np.empty(len(seen.which), np.int64)
+        n_dense, finished = _label_near(
+            _Seen(
+                seen.which,
+                seen.products,
+                seen.errors,
+                projected.error_factor * (rows.sq_norms + self._largest) + self._floor,
+            ),
             self._halves,
-            seen.errors,
-            shadows.error_factor * (rows.sq_norms + self._largest) + self._floor,
-            rows.mapped,
-            self._centers.mapped,
-            self._centers.sq_norms,
+            rows.arrays,
+            self._centers.arrays,
             self._sq_radius,
             max_possible_points(len(self._halves)),
             labels,
-            hard,
-            *self._pairs(rows),
+            dense,
         )
         self._keep(rows, labels, seen.which)
-        return hard[:n_hard], finished
+        return dense[:n_dense], finished
 
     def _keep(
         self, rows: MappedRows, labels: NDArray[np.int32], which: NDArray[np.int64] | None = None
     ) -> None:
-        """Labels of the rows, or of `which`, by their place among them."""
+        """Store labels of the rows, or of those at the positions `which`."""
         here = rows.positions if which is None else rows.positions[which]
         self.labels[here] = labels
         self.inv_norms[rows.positions] = rows.inv_norms
 
-    def _pairs(self, rows: MappedRows) -> tuple[Any, ...]:
-        """What a compiled kernel needs to measure pairs exactly."""
-        centers = self._centers
-        return (
-            rows.raw,
-            rows.inv_norms,
-            rows.sq_norms,
-            centers.raw,
-            centers.inv_norms,
-            centers.scale,
-        )
-
 
 @jit()
-def _label_tile(  # type: ignore[no-untyped-def]
-    products, c_halves, errors, labels, raw, inv_norms, sq_norms, c_raw, c_inv_norms, scale
-):
-    rows, k = products.shape
+def _label_tile(products, c_halves, errors, rows, centers, labels):  # type: ignore[no-untyped-def]
+    n_rows, k = products.shape
+    raw, inv_norms, _, _ = rows
+    c_raw, c_inv_norms, _, _, scale, _ = centers
     minima = np.empty(min(k, _LANES), np.float32)
     near = np.empty(k, np.int32)
-    for i in range(rows):
+    for i in range(n_rows):
         least = _lane_minima(products[i], c_halves, minima)
         # all that rounding could put first
         limit = np.float32(least + errors[i])
@@ -205,98 +200,86 @@ def _label_tile(  # type: ignore[no-untyped-def]
 
 
 @jit()
-def _label_settled(  # type: ignore[no-untyped-def]
-    products, c_halves, mapped, sq_norms, c_mapped, c_sq_norms, half_gaps, labels
-):
-    rows, k = products.shape
+def _label_certain(products, c_halves, rows, centers, half_distances, labels):  # type: ignore[no-untyped-def]
+    n_rows, k = products.shape
+    mapped, sq_norms = rows.mapped, rows.sq_norms
+    c_mapped, c_sq_norms = centers.mapped, centers.sq_norms
     minima = np.empty(min(k, _LANES), np.float32)
     near = np.empty(k, np.int32)
-    for i in range(rows):
+    for i in range(n_rows):
         guess = _first_least(products[i], c_halves, minima, near)
-        bound = half_gaps[guess] * half_gaps[guess]
+        bound = half_distances[guess] * half_distances[guess]
         sq_sum = sq_norms[i] + c_sq_norms[guess]
-        sq_dist = _sq_distance_up_to(mapped[i], c_mapped[guess], bound, sq_sum)
-        error = sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
+        sq_dist, error = _measure_up_to(mapped[i], c_mapped[guess], bound, sq_sum)
         labels[i] = guess if sq_dist + error < bound else OUTLIER
 
 
 @jit()
 def _first_least(products, c_halves, minima, near):  # type: ignore[no-untyped-def]
-    """The center whose |c|^2 / 2 - y.c is least, ties to the first; fills the lanes' minima."""
+    """Return the center of least |c|^2 / 2 - y.c, ties to the first; fill the lanes' minima."""
     least = _lane_minima(products, c_halves, minima)
     return near[: _select_within(products, c_halves, minima, least, near)].min()
 
 
 @jit()
-def _label_near(  # type: ignore[no-untyped-def]
-    which,
-    products,
-    c_halves,
-    shadow_errors,
-    errors,
-    mapped,
-    c_mapped,
-    c_sq_norms,
-    sq_radius,
-    most,
-    labels,
-    hard,
-    raw,
-    inv_norms,
-    sq_norms,
-    c_raw,
-    c_inv_norms,
-    scale,
-):
-    rows, k = products.shape
+def _label_near(seen, c_halves, rows, centers, sq_radius, most, labels, dense):  # type: ignore[no-untyped-def]
+    which, all_products, projection_errors, errors = seen
+    n_seen, k = all_products.shape
+    raw, inv_norms, mapped, sq_norms = rows
+    c_raw, c_inv_norms, c_mapped, c_sq_norms, scale, _ = centers
     minima = np.empty(min(k, _LANES), np.float32)
     near = np.empty(k, np.int32)
     least_distances = np.empty(k)
-    n_hard = finished = 0
-    for seen in range(rows):
-        i = which[seen]
-        labels[seen] = OUTLIER
-        guess = _first_least(products[seen], c_halves, minima, near)
+    n_dense = finished = 0
+    for s in range(n_seen):
+        i, products = which[s], all_products[s]
+        labels[s] = OUTLIER
+        guess = _first_least(products, c_halves, minima, near)
         nearest = sq_radius
-        limit = _limit(nearest, shadow_errors[seen], errors[i], sq_norms[i])
-        if c_halves[guess] - products[seen, guess] > limit:
+        limit = _limit(nearest, projection_errors[s], errors[i], sq_norms[i])
+        if c_halves[guess] - products[guess] > limit:
             continue
         sq_sum = sq_norms[i] + c_sq_norms[guess]
-        sq_dist = _sq_distance_up_to(mapped[i], c_mapped[guess], nearest, sq_sum)
-        error = sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
+        sq_dist, error = _measure_up_to(mapped[i], c_mapped[guess], nearest, sq_sum)
         least_guessed = sq_dist - error
         nearest = min(nearest, sq_dist + error)
-        limit = _limit(nearest, shadow_errors[seen], errors[i], sq_norms[i])
-        count = _select_within(products[seen], c_halves, minima, limit, near)
+        limit = _limit(nearest, projection_errors[s], errors[i], sq_norms[i])
+        count = _select_within(products, c_halves, minima, limit, near)
         if count > most:
-            hard[n_hard] = i
-            n_hard += 1
+            dense[n_dense] = i
+            n_dense += 1
             continue
         finished += count
-        for s in range(count):
-            if near[s] == guess:
-                least_distances[s] = least_guessed
+        for n in range(count):
+            if near[n] == guess:
+                least_distances[n] = least_guessed
                 continue
-            sq_sum = sq_norms[i] + c_sq_norms[near[s]]
-            sq_dist = _sq_distance_up_to(mapped[i], c_mapped[near[s]], nearest, sq_sum)
-            error = sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
-            least_distances[s] = sq_dist - error
+            sq_sum = sq_norms[i] + c_sq_norms[near[n]]
+            sq_dist, error = _measure_up_to(mapped[i], c_mapped[near[n]], nearest, sq_sum)
+            least_distances[n] = sq_dist - error
             # one that was not measured to its end is farther than this anyway
             nearest = min(nearest, sq_dist + error)
         # those that rounding could put first stay
         kept = 0
-        for s in range(count):
-            if least_distances[s] <= nearest:
-                near[kept] = near[s]
+        for n in range(count):
+            if least_distances[n] <= nearest:
+                near[kept] = near[n]
                 kept += 1
         if kept > 0:
-            labels[seen] = _first_of(near[:kept], raw[i], inv_norms[i], c_raw, c_inv_norms, scale)
-    return n_hard, finished
+            labels[s] = _first_of(near[:kept], raw[i], inv_norms[i], c_raw, c_inv_norms, scale)
+    return n_dense, finished
+
+
+@jit()
+def _measure_up_to(y, c, bound, sq_sum):  # type: ignore[no-untyped-def]
+    """Return `_sq_distance_up_to`, and a bound on its error."""
+    sq_dist = _sq_distance_up_to(y, c, bound, sq_sum)
+    return sq_dist, sq_distance_error(sq_dist, sq_sum, y.shape[0])
 
 
 @jit()
 def _sq_distance_up_to(y, c, bound, sq_sum):  # type: ignore[no-untyped-def]
-    """`sq_distance`, or as much of it as shows that the two are surely farther apart."""
+    """Return `sq_distance`, or a part of it that already exceeds the bound with certainty."""
     # twice the error there is more than the error of what exceeds the bound by so much; beyond that
     # the bound is finer than float32, and all of it is measured
     error = sq_distance_error(bound, sq_sum, y.shape[0])
@@ -311,9 +294,8 @@ def _sq_distance_up_to(y, c, bound, sq_sum):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def _measure_slab(  # type: ignore[no-untyped-def]
-    raw, inv_norms, c_raw, c_inv_norms, scale, labels, sq_distances
-):
+def _measure_slab(raw, inv_norms, centers, labels, sq_distances):  # type: ignore[no-untyped-def]
+    c_raw, c_inv_norms, _, _, scale, _ = centers
     for i in range(len(labels)):
         k = labels[i]
         if k != OUTLIER:
@@ -324,7 +306,7 @@ def _measure_slab(  # type: ignore[no-untyped-def]
 
 @jit()
 def _first_of(near, x, inv_norm, c_raw, c_inv_norms, scale):  # type: ignore[no-untyped-def]
-    """The nearest of some centers, ties to the first."""
+    """Return the nearest of some centers, ties to the first."""
     label = near[0]
     if len(near) > 1:
         nearest = np.inf
@@ -336,15 +318,15 @@ def _first_of(near, x, inv_norm, c_raw, c_inv_norms, scale):  # type: ignore[no-
 
 
 @jit()
-def _limit(sq_dist, shadow_error, error, sq_norm):  # type: ignore[no-untyped-def]
-    """What |c|^2 / 2 - y.c of shadows exceeds only if the pair is surely farther apart."""
-    within = math.sqrt(sq_dist) + shadow_error
+def _limit(sq_dist, projection_error, error, sq_norm):  # type: ignore[no-untyped-def]
+    """Return the value that |c|^2 / 2 - y.c of projections exceeds only for farther pairs."""
+    within = math.sqrt(sq_dist) + projection_error
     return np.float32(0.5 * (within * within + error - sq_norm))
 
 
 @jit()
 def _lane_minima(products, c_halves, minima):  # type: ignore[no-untyped-def]
-    """|c|^2 / 2 - y.c ranks centers like their distance: its least value, and each lane's.
+    """Return the least |c|^2 / 2 - y.c, which ranks centers like distance; fill each lane's.
 
     Lane l has the centers l, l + lanes, l + 2 lanes and so on.
     """
@@ -372,7 +354,7 @@ def _lower(minima, products, c_halves):  # type: ignore[no-untyped-def]
 
 @jit()
 def _select_within(products, c_halves, minima, limit, near):  # type: ignore[no-untyped-def]
-    """Centers whose |c|^2 / 2 - y.c is no more than the limit, into `near`; returns how many.
+    """Write centers whose |c|^2 / 2 - y.c is at most the limit to `near`; return how many.
 
     They come lane by lane.
     """

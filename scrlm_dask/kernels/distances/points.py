@@ -1,10 +1,9 @@
-"""Rows and points mapped into the model's space, and how far apart they are.
+"""Rows and points mapped into the model's space, and their distances.
 
 Distances come from one float32 matrix product, |y|^2 + |c|^2 - 2 y.c, which is fast and rounds.
-Whoever decides something by such a distance (inside the radius or not, this center or that one)
-uses `error_factor` to tell the pairs that rounding could decide, and asks
-`exact_sq_distance` for those few. So labels and neighbour counts do not depend on how rows were
-cut into tiles and blocks, nor on the BLAS.
+A decision by such a distance (inside the radius or not, this center or that one) uses
+`error_factor` to find the pairs that rounding could decide, and `exact_sq_distance` for those few.
+So labels and neighbor counts depend neither on tiles and blocks nor on the BLAS.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +29,31 @@ _MIN_TILE_ROWS, _MAX_TILE_ROWS = 128, 1024
 
 @dataclass(frozen=True)
 class Axes:
-    """Principal axes, strongest first, and where points lie along them."""
+    """Principal axes, strongest first, and the coordinates of points along them."""
 
     directions: NDArray[np.float32]  # (p, q) orthonormal
     coordinates: NDArray[np.float32]  # (k, q)
-    origin: NDArray[np.float64]  # (p,) from where coordinates of rows that are held are counted
+    origin: NDArray[np.float64]  # (p,) of the known coordinates of rows
+
+
+class PointArrays(NamedTuple):
+    """The arrays of points as compiled kernels take them."""
+
+    raw: FloatArray  # (k, p) in input units
+    inv_norms: NDArray[np.float64]  # (k,)
+    mapped: NDArray[np.float32]  # (k, p)
+    sq_norms: NDArray[np.float64]  # (k,) of mapped
+    scale: NDArray[np.float64]  # (p,)
+    error_factor: float  # as `Points.error_factor`
+
+
+class RowArrays(NamedTuple):
+    """The arrays of rows as compiled kernels take them."""
+
+    raw: FloatArray  # (rows, p) in input units
+    inv_norms: NDArray[np.float64]  # (rows,)
+    mapped: NDArray[np.float32]  # (rows, p)
+    sq_norms: NDArray[np.float64]  # (rows,) of mapped
 
 
 @dataclass(frozen=True)
@@ -53,7 +72,7 @@ class Points:
     scale: NDArray[np.float64]  # (p,)
     unit_length: bool
     axes: Axes | None = None  # where many rows will come
-    half_gaps: NDArray[np.float64] | None = None  # (k,) of centers that rows will be labelled by
+    half_distances: NDArray[np.float64] | None = None  # (k,) as `half_center_distances` gives
 
     @property
     def error_factor(self) -> float:
@@ -62,6 +81,13 @@ class Points:
         p roundings in the product, a few more in the map and the norms.
         """
         return (len(self.scale) + 24) * UNIT_ROUNDOFF
+
+    @property
+    def arrays(self) -> PointArrays:
+        """Return the arrays for compiled kernels."""
+        return PointArrays(
+            self.raw, self.inv_norms, self.mapped, self.sq_norms, self.scale, self.error_factor
+        )
 
 
 @dataclass(frozen=True)
@@ -76,8 +102,13 @@ class MappedRows:
     # (rows, q) along the points' first axes, where they are known already
     coordinates: NDArray[np.float32] | None = field(default=None, kw_only=True)
 
+    @property
+    def arrays(self) -> RowArrays:
+        """Return the arrays for compiled kernels."""
+        return RowArrays(self.raw, self.inv_norms, self.mapped, self.sq_norms)
+
     def take(self, which: NDArray[np.int64]) -> MappedRows:
-        """A copy of those rows, by their place among these."""
+        """Return a copy of the rows at the positions `which`."""
         return MappedRows(
             self.positions[which],
             self.raw[which],
@@ -108,9 +139,9 @@ def prepare_points(raw: NDArray[Any], affine: AffineMap) -> Points:
 
 
 def tiles(block: NDArray[Any], points: Points) -> Iterator[Tile]:
-    """The rows of a block (rows, p) and their products, small enough to stay in cache.
+    """Yield the rows of a block (rows, p) with their products, small enough to stay in cache.
 
-    Tiles share their buffers: one is good until the next one is asked for.
+    Tiles share their buffers: each is valid until the next one.
     """
     products = np.empty((tile_rows(len(points.mapped)), len(points.mapped)), np.float32)
     for rows in map_rows(block, points):
@@ -118,35 +149,39 @@ def tiles(block: NDArray[Any], points: Points) -> Iterator[Tile]:
 
 
 def with_products(rows: MappedRows, points: Points, out: NDArray[np.float32] | None = None) -> Tile:
+    """Return the rows with their products with the points."""
     products = np.matmul(rows.mapped, points.mapped.T, out=out)
     return Tile(rows.positions, rows.raw, rows.inv_norms, rows.sq_norms, rows.mapped, products)
 
 
 def map_rows(
-    block: NDArray[Any], points: Points, held: NDArray[np.float32] | None = None
+    block: NDArray[Any], points: Points, coordinates: NDArray[np.float32] | None = None
 ) -> Iterator[MappedRows]:
-    """Cut a block (rows, p) into pieces of `tile_rows` and map them like the points.
+    """Yield a block (rows, p) in pieces of `tile_rows`, mapped like the points.
 
-    They share one buffer: a piece is good until the next one is asked for. Raises
-    `NonFiniteRowError` at the first row that holds NaN or infinity. `held` (rows, q) are the rows'
-    coordinates, as `project_rows` gives them.
+    They share one buffer: a piece is valid until the next one. Raises `NonFiniteRowError` at the
+    first row with NaN or infinity. `coordinates` (rows, q) come from `project_rows`.
     """
     k, p = points.mapped.shape
     height = tile_rows(k)
     mapped = np.empty((min(height, len(block)), p), np.float32)
-    moved = None if held is None else move_origin(points, held.shape[1])
+    moved = None if coordinates is None else move_origin(points, coordinates.shape[1])
     for start in range(0, len(block), height):
         rows = map_like(block[start : start + height], points, start, mapped)
         usable = rows.sq_norms < LARGEST_SQ_NORM  # NaN is not less, either
         if not usable.all():
             raise NonFiniteRowError(start + int(np.argmin(usable)))
-        yield rows if held is None or moved is None else with_coordinates(rows, held, moved)
+        yield (
+            rows
+            if coordinates is None or moved is None
+            else with_coordinates(rows, coordinates, moved)
+        )
 
 
 def project_rows(block: NDArray[Any], points: Points, n_axes: int) -> NDArray[np.float32]:
-    """Coordinates (rows, n_axes) of a block (rows, p) along the points' first axes.
+    """Return the coordinates (rows, n_axes) of a block (rows, p) along the points' first axes.
 
-    They are counted from the axes' origin, so that they hold for other points with these axes, too.
+    They start at the axes' origin, so that they are valid for other points with these axes.
     """
     assert points.axes is not None
     directions = np.ascontiguousarray(points.axes.directions[:, :n_axes])
@@ -159,26 +194,26 @@ def project_rows(block: NDArray[Any], points: Points, n_axes: int) -> NDArray[np
 
 
 def move_origin(points: Points, n_axes: int) -> NDArray[np.float32]:
-    """Where the axes' origin lies along the first of them (n_axes,), seen from these points."""
+    """Return the coordinates (n_axes,) of the axes' origin, relative to these points."""
     assert points.axes is not None
     apart = (points.axes.origin - points.shift) * points.scale
     return np.asarray(apart @ points.axes.directions[:, :n_axes], np.float32)
 
 
 def with_coordinates(
-    rows: MappedRows, held: NDArray[np.float32], moved: NDArray[np.float32]
+    rows: MappedRows, known: NDArray[np.float32], moved: NDArray[np.float32]
 ) -> MappedRows:
-    """The rows with those of the held coordinates (n, q) that are theirs.
+    """Return the rows with their part of the known coordinates (n, q) of all rows.
 
-    `moved` (q,) is where `origin_moved` says that their origin lies.
+    `moved` (q,) comes from `move_origin`.
     """
-    return replace(rows, coordinates=held[rows.positions] + moved)
+    return replace(rows, coordinates=known[rows.positions] + moved)
 
 
 def map_like(
     x: NDArray[Any], points: Points, start: int = 0, out: NDArray[np.float32] | None = None
 ) -> MappedRows:
-    """Rows (rows, p), which begin at position `start` of their block, in the points' space."""
+    """Map rows (rows, p), which begin at position `start` of their block, like the points."""
     raw = native_float(x)
     inv_norms = inverse_norms(raw, points.unit_length)
     sq_norms = np.empty(len(raw))
@@ -189,33 +224,34 @@ def map_like(
 
 
 def tile_rows(n_points: int) -> int:
-    """Rows of a tile: its products stay near the cache, and the product call stays efficient."""
+    """Return the number of rows per tile: products stay in cache, and BLAS stays efficient."""
     fitting = _TILE_BYTES // (4 * max(n_points, 1))
     return max(_MIN_TILE_ROWS, min(_MAX_TILE_ROWS, fitting))
 
 
 def underflow(n_features: int) -> float:
-    """What a product of so many terms may be off because numbers are too small for float32."""
+    """Return the error of a product of this many terms that float32 underflow may cause."""
     return (n_features + 64.0) * LEAST_FLOAT
 
 
 def inverse_norms(raw: FloatArray, unit_length: bool) -> NDArray[np.float64]:
-    """1 / |x| of each row (rows, p); 1 for rows of zeros and where unit length is not asked."""
+    """Return 1 / |x| of each row (rows, p); 1 for rows of zeros and without unit length."""
     if not unit_length:
         return np.ones(len(raw))
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.sqrt(np.einsum("ij,ij->i", raw, raw, dtype=np.float64))
-    # a row whose square overflows has no direction left: NaN, which the tile will refuse
+    # a row whose square overflows has no direction left: NaN, which `map_rows` rejects
     norms = np.where(np.isfinite(norms), norms, np.nan)
     return np.asarray(1.0 / np.where(norms == 0.0, 1.0, norms))
 
 
 def squared_radius(rho: float, F: float, n_features: int) -> float:
-    """R^2 = rho^2 p F: outside it the robust loss is zero."""
+    """Return R^2 = rho^2 p F; outside R the robust loss is zero."""
     return rho * rho * F * n_features
 
 
 def radius(rho: float, F: float, n_features: int) -> float:
+    """Return R = rho sqrt(p F)."""
     return math.sqrt(squared_radius(rho, F, n_features))
 
 
@@ -233,7 +269,7 @@ def _map_rows(raw, inv_norms, shift, scale, mapped, sq_norms):  # type: ignore[n
 
 @jit("reassoc", "contract")
 def exact_sq_distance(x, x_inv_norm, c, c_inv_norm, scale):  # type: ignore[no-untyped-def]
-    """Squared distance of a raw row and a raw point in the model's space, in float64."""
+    """Return the squared distance of a raw row and a raw point in the model's space, in float64."""
     total = 0.0
     for j in range(x.shape[0]):
         d = (x[j] * x_inv_norm - c[j] * c_inv_norm) * scale[j]
@@ -243,7 +279,7 @@ def exact_sq_distance(x, x_inv_norm, c, c_inv_norm, scale):  # type: ignore[no-u
 
 @jit("reassoc", "contract")
 def sq_distance(y, c):  # type: ignore[no-untyped-def]
-    """Squared distance of two mapped vectors (p,): float32, but nothing cancels."""
+    """Return the squared distance of two mapped vectors (p,) in float32, without cancellation."""
     total = np.float32(0.0)
     for j in range(y.shape[0]):
         d = y[j] - c[j]
@@ -253,7 +289,7 @@ def sq_distance(y, c):  # type: ignore[no-untyped-def]
 
 @jit()
 def sq_distance_error(sq_dist, sq_sum, n_features):  # type: ignore[no-untyped-def]
-    """Bound on how far `sq_distance` is off; `sq_sum` is the sum of both squared norms.
+    """Return a bound on the error of `sq_distance`; `sq_sum` is the sum of both squared norms.
 
     Each square and each sum rounds, and so did each vector when it was mapped.
     """
@@ -264,9 +300,9 @@ def sq_distance_error(sq_dist, sq_sum, n_features):  # type: ignore[no-untyped-d
 
 @jit()
 def select_above(products, bound, halves, maybe, near):  # type: ignore[no-untyped-def]
-    """Points j with products[j] > bound + halves[j], into `near`; returns how many.
+    """Write the points j with products[j] > bound + halves[j] to `near`; return how many.
 
-    `maybe` has a byte a point, filled up with zeros to a multiple of eight, and `near` has room
+    `maybe` has one byte per point, padded with zeros to a multiple of eight, and `near` has room
     for one more than that.
     """
     for j in range(products.shape[0]):
@@ -276,7 +312,7 @@ def select_above(products, bound, halves, maybe, near):  # type: ignore[no-untyp
 
 @jit()
 def select_marked(maybe, near):  # type: ignore[no-untyped-def]
-    """Points whose byte is 1, into `near`; returns how many."""
+    """Write the points whose byte is 1 to `near`; return how many."""
     # eight at a time: nearly all are 0
     eights = maybe.view(np.uint64)
     count = 0

@@ -1,4 +1,9 @@
-"""Orthonormal axes along which points differ most."""
+"""Lower bounds on distances from projections on few axes.
+
+Rows and points are projected on principal axes of the points, or on the first features. One more
+coordinate keeps the length off these axes, so the distance of two projections is a lower bound on
+the distance of the vectors.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +17,25 @@ from numpy.typing import NDArray
 from scrlm_dask.kernels.distances.points import UNIT_ROUNDOFF, MappedRows, Points, move_origin
 from scrlm_dask.kernels.jit import jit
 
-_OVERSAMPLED = 8  # axes more than asked for, so that the last ones asked for are good, too
-
-
+_OVERSAMPLED = 8  # additional axes, so that the last requested ones are also good
 _ROUNDS = 2
-
-
 _MOST_POINTS = 2048
-
-
 _LEAST_SIZE = 2.0**-100
 
 
 @dataclass(frozen=True)
 class AxisFrame:
-    """Axes to see points along, and from where: it stays while the points move a little."""
+    """Axes to project on, and their origin. It is kept while the points move a little."""
 
     directions: NDArray[np.float32]  # (p, q) orthonormal
     origin: NDArray[np.float64]  # (p,)
 
 
 def principal_axes(points: NDArray[np.float32], n_axes: int) -> NDArray[np.float32]:
-    """The first `n_axes` principal axes (p, n_axes) of centered points (k, p), strongest first.
+    """Return the first `n_axes` principal axes (p, n_axes) of centered points (k, p).
 
-    By subspace iteration from a fixed start, on some of the points. Whoever projects onto them
-    needs them orthonormal, not exact: a poor axis costs time and changes no result.
+    Subspace iteration from a fixed start, on some of the points; the strongest axis comes first.
+    The axes must be orthonormal, not exact: a poor axis costs time and changes no result.
     """
     points = points[:: -(-len(points) // _MOST_POINTS)]
     # at a size whose squares float32 can hold; directions do not change
@@ -53,7 +52,7 @@ def principal_axes(points: NDArray[np.float32], n_axes: int) -> NDArray[np.float
 
 @dataclass(frozen=True)
 class Subspace:
-    """Which axes a block's shadows are cast on: none, then every product is taken in full."""
+    """The axes that a block is projected on; with none, every product is computed in full."""
 
     n_axes: int
     principal: bool = False  # else the first features, which need no projection
@@ -69,44 +68,47 @@ DENSE = Subspace(0)
 
 @dataclass(frozen=True)
 class ProjectedPoints:
-    """Shadows of the points, which rows' shadows are compared with."""
+    """Projections of the points, with which projections of rows are compared."""
 
-    cut: Subspace
+    subspace: Subspace
     directions: NDArray[np.float32] | None  # (p, q + 1), the last column 0; None for features
-    shadows: NDArray[np.float32]  # (k, q + 1)
-    largest_error: float  # how far rounding may have moved a shadow
-    moved_error: float  # how far it may have moved coordinates of rows that are held
+    coordinates: NDArray[np.float32]  # (k, q + 1)
+    largest_error: float  # how far rounding may have moved a projection
+    moved_error: float  # how far rounding may have moved known coordinates of rows
 
     @property
     def error_factor(self) -> float:
-        """Bound e with |float32 squared distance - that of the shadows| <= e * (|y|^2 + |c|^2)."""
-        return (self.cut.n_axes + 25) * UNIT_ROUNDOFF
+        """Bound e with |float32 squared distance - projected one| <= e * (|y|^2 + |c|^2)."""
+        return (self.subspace.n_axes + 25) * UNIT_ROUNDOFF
 
 
 @dataclass(frozen=True)
 class ProjectedRows:
-    """Products of rows' shadows with the points' shadows, and how sure they are."""
+    """Products of projected rows with projected points, and bounds on their errors."""
 
-    which: NDArray[np.int64]  # (rows,) whose shadows, by their place among those that were mapped
+    which: NDArray[np.int64]  # (rows,) positions of these rows among the mapped ones
     products: NDArray[np.float32]  # (rows, k)
     errors: NDArray[np.float64]  # (rows,) how much nearer a row and a point may be than seen
 
 
-def project_points(points: Points, cut: Subspace) -> ProjectedPoints:
-    q = cut.n_axes
-    shadows = np.zeros((len(points.mapped), q + 1), np.float32)
+def project_points(points: Points, subspace: Subspace) -> ProjectedPoints:
+    """Project points on the axes of a subspace."""
+    q = subspace.n_axes
+    projections = np.zeros((len(points.mapped), q + 1), np.float32)
     directions = None
-    if cut.principal and points.axes is not None:
+    if subspace.principal and points.axes is not None:
         directions = np.zeros((points.mapped.shape[1], q + 1), np.float32)
         directions[:, :q] = points.axes.directions[:, :q]
-        shadows[:, :q] = points.axes.coordinates[:, :q]
+        projections[:, :q] = points.axes.coordinates[:, :q]
     else:
-        shadows[:, :q] = points.mapped[:, :q]
+        projections[:, :q] = points.mapped[:, :q]
     moved_error = 0.0
     if directions is not None:  # it is added, and was taken away before
         moved_error = 4.0 * UNIT_ROUNDOFF * float(np.linalg.norm(move_origin(points, q)))
-    errors = _add_length_off(shadows, points.sq_norms, _error_share(points, cut), 0.0)
-    return ProjectedPoints(cut, directions, shadows, float(errors.max(initial=0.0)), moved_error)
+    errors = _add_length_off(projections, points.sq_norms, _error_share(points, subspace), 0.0)
+    return ProjectedPoints(
+        subspace, directions, projections, float(errors.max(initial=0.0)), moved_error
+    )
 
 
 def project_block(
@@ -115,26 +117,28 @@ def project_block(
     which: NDArray[np.int64] | None = None,
     out: NDArray[np.float32] | None = None,
 ) -> ProjectedRows:
-    """Shadows of the rows, or of `which`, by their place among them; products go to `out`."""
+    """Project all rows, or those at the positions `which`; products are written to `out`."""
     which = np.arange(len(rows.mapped)) if which is None else which
     known = _known_coordinates(rows, points)
     if known is None:
         assert points.directions is not None
         some = len(which) < len(rows.mapped)
-        shadows, extra = (rows.mapped[which] if some else rows.mapped) @ points.directions, 0.0
+        projections, extra = (rows.mapped[which] if some else rows.mapped) @ points.directions, 0.0
     else:
-        shadows = np.zeros((len(which), points.cut.n_axes + 1), np.float32)
-        shadows[:, :-1] = known[which]
+        projections = np.zeros((len(which), points.subspace.n_axes + 1), np.float32)
+        projections[:, :-1] = known[which]
         extra = points.moved_error
-    errors = _add_length_off(shadows, rows.sq_norms[which], _error_share(rows, points.cut), extra)
+    errors = _add_length_off(
+        projections, rows.sq_norms[which], _error_share(rows, points.subspace), extra
+    )
     out = None if out is None else out[: len(which)]
-    products = np.matmul(shadows, points.shadows.T, out=out)
+    products = np.matmul(projections, points.coordinates.T, out=out)
     return ProjectedRows(which, products, errors + points.largest_error)
 
 
 def _known_coordinates(rows: MappedRows, points: ProjectedPoints) -> NDArray[np.float32] | None:
-    """(rows, q) features, or coordinates that are held; None where rows have to be projected."""
-    q = points.cut.n_axes
+    """Return features or known coordinates (rows, q), or None if rows must be projected."""
+    q = points.subspace.n_axes
     if points.directions is None:
         return rows.mapped[:, :q]
     if rows.coordinates is not None and q <= rows.coordinates.shape[1]:
@@ -145,36 +149,36 @@ def _known_coordinates(rows: MappedRows, points: ProjectedPoints) -> NDArray[np.
 def distance_bound(
     sq_radius: NDArray[np.float64] | float, errors: NDArray[np.float64] | float
 ) -> NDArray[np.float64]:
-    """Squared distance of shadows beyond which a pair is surely outside the radius."""
+    """Return the squared distance of projections beyond which a pair is outside the radius."""
     return np.asarray(np.square(np.sqrt(sq_radius) + errors))
 
 
-def _error_share(vectors: MappedRows | Points, cut: Subspace) -> float:
-    """What share of |y| rounding may move the coordinates along the axes, all together.
+def _error_share(vectors: MappedRows | Points, subspace: Subspace) -> float:
+    """Return the share of |y| by which rounding may move the coordinates along the axes.
 
-    Each is a sum of p products, of which each rounds and so does each sum; features are as exact as
-    their map.
+    Each coordinate is a sum of p products; each product and each sum rounds. Features are as exact
+    as their map.
     """
-    terms = vectors.mapped.shape[1] if cut.principal else 0
-    return float((terms + 16) * np.sqrt(cut.n_axes)) * UNIT_ROUNDOFF
+    terms = vectors.mapped.shape[1] if subspace.principal else 0
+    return float((terms + 16) * np.sqrt(subspace.n_axes)) * UNIT_ROUNDOFF
 
 
 @jit("reassoc", "contract")
-def _add_length_off(shadows, sq_norms, share, extra):  # type: ignore[no-untyped-def]
-    """Fill the last coordinate; returns how far rounding may have moved each shadow (rows,).
+def _add_length_off(projections, sq_norms, share, extra):  # type: ignore[no-untyped-def]
+    """Fill the last coordinate; return how far rounding may have moved each projection (rows,).
 
     Along the axes it moved by at most the share of |y|, and `extra`. The length off the axes is
-    what is missing to |y|^2. So its square errs by what the length along them does, and that weighs
-    the more the shorter it is.
+    what is missing to |y|^2. Its square has the error of the length along the axes, which matters
+    more the shorter the length off the axes is.
     """
-    rows, width = shadows.shape
+    rows, width = projections.shape
     errors = np.empty(rows)
     for i in range(rows):
         along = 0.0
         for j in range(width - 1):
-            along += np.float64(shadows[i, j]) * np.float64(shadows[i, j])
+            along += np.float64(projections[i, j]) * np.float64(projections[i, j])
         off = math.sqrt(max(sq_norms[i] - along, 0.0))
-        shadows[i, width - 1] = off
+        projections[i, width - 1] = off
         norm = math.sqrt(sq_norms[i])
         along_error = share * norm + extra
         sq_error = 3.0 * along_error * max(norm, along_error)

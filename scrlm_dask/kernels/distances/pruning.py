@@ -1,4 +1,9 @@
-"""How far centers lie from each other: a row near enough to one cannot be nearer to another."""
+"""Pruning of pairs of rows and points, without changing a result.
+
+A block is projected on few axes. Lower bounds of distances rule out most pairs; only the others are
+finished. A quick check labels rows that are nearer to a center than half its distance to the next.
+The cheapest way is chosen per block on a few of its rows.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +43,14 @@ from scrlm_dask.kernels.distances.projections import (
 )
 
 MOST_CENTERS = 4096  # more are rarely worth all distances between them
-
-
 _ROWS = 128
 
 
 def half_center_distances(centers: Points) -> NDArray[np.float64] | None:
-    """Half the distance (k,) of each center to the next one, or a little less.
+    """Return half the distance (k,) of each center to the next one, or a little less.
 
-    By the triangle inequality a row closer than that to a center is farther from every other. None
-    where there are too many centers, or some too large for float32.
+    By the triangle inequality a row closer than that to a center is farther from every other.
+    Returns None if there are too many centers, or some are too large for float32.
     """
     k, p = centers.mapped.shape
     if k > MOST_CENTERS or not centers.sq_norms.max(initial=0.0) < LARGEST_SQ_NORM:
@@ -63,65 +66,45 @@ def half_center_distances(centers: Points) -> NDArray[np.float64] | None:
     return np.asarray(0.5 * np.sqrt(np.maximum(least - underflow(p), 0.0)))
 
 
-Prune: TypeAlias = int | Literal["auto"]  # axes of the shadows; 0: none are cast
-
-
-# how many points may be near each of some rows, as their shadows say
-Survivors: TypeAlias = Callable[[MappedRows, ProjectedRows, ProjectedPoints], NDArray[np.int64]]
-
-
+Prune: TypeAlias = int | Literal["auto"]  # axes to project on; 0: no projection
+# count the points that may be near each of some rows, judged by their projections
+PossiblePoints: TypeAlias = Callable[
+    [MappedRows, ProjectedRows, ProjectedPoints], NDArray[np.int64]
+]
 # with one more coordinate each, products are quick
 _AXES_LADDER = (15, 23, 31, 47, 63, 95, 127, 191, 255)
-
-
 MOST_AXES = _AXES_LADDER[-1]
-
-
-# Where rows spread alike in all directions axes are worth no more than features, and cost more.
+# Where rows spread equally in all directions, axes are no better than features and cost more.
 _FEATURES_LADDER = (0.05, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8)  # shares of all features
-
-
 _MULTIPLE = 16
-
-
 _LEAST_POINTS, _LEAST_FEATURES = 64, 48
-
-
 TRIED_ROWS = _TRIED_ROWS = 64
-
-
-_LEAST_ROWS = 16 * _TRIED_ROWS  # of a block, or trying would cost more than it saves
-
-
-_THEN = ", then "  # between a glance and the cut that follows it
-
-
-_GLANCES = (Subspace(15), Subspace(31), Subspace(15, principal=True), Subspace(31, principal=True))
-
-
+_LEAST_ROWS = 16 * _TRIED_ROWS  # of a block; with fewer, trying costs more than it saves
+_THEN = ", then "  # between a quick check and the subspace that follows it
+_QUICK_CHECKS = (
+    Subspace(15),
+    Subspace(31),
+    Subspace(15, principal=True),
+    Subspace(31, principal=True),
+)
 # Costs in units of a multiply-add inside a matrix product (measured, see benchmarks/RESULTS.md):
-_LOOK = 22  # to look at a pair's product
-
-
-_SHORT_PRODUCT = 18  # to write a product of few terms, beside the terms
-
-
-_FINISH = 7.0  # a feature of a pair that is finished by itself
-
-
-_GAIN = 0.9  # shadows must cost less than this share of the whole products
+_LOOK = 22  # to compare a pair's product
+_SHORT_PRODUCT = 18  # to write a product of few terms, in addition to the terms
+_FINISH = 7.0  # per feature of a pair that is finished individually
+_GAIN = 0.9  # projections must cost less than this share of the whole products
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What the shadows left to do: a mergeable part."""
+    """How many pairs pruning left to finish: a mergeable part; the fields are a file format."""
 
-    cuts: dict[str, int] = field(default_factory=dict)  # blocks by their cut
+    cuts: dict[str, int] = field(default_factory=dict)  # blocks by their subspaces
     pairs: int = 0  # rows times points
-    finished: int = 0  # pairs that were finished one by one
+    finished: int = 0  # pairs that were finished individually
     dense: int = 0  # pairs that were finished by whole products
 
     def record(self) -> dict[str, Any]:
+        """Return the counts and shares for the record of a run."""
         total = max(self.pairs, 1)
         return {
             "blocks": dict(sorted(self.cuts.items())),
@@ -132,26 +115,27 @@ class Pruned:
 
 
 def along_axes(pruned: Pruned) -> bool:
-    """Whether rows were projected on principal axes."""
-    return any("principal" in cuts for cuts in pruned.cuts)  # as `Cut` calls them
+    """Return whether rows were projected on principal axes."""
+    return any("principal" in name for name in pruned.cuts)  # as `Subspace` names them
 
 
-def at_a_glance(pruned: Pruned) -> bool:
-    """Whether some block was seen at a glance first."""
-    return any(_THEN in cuts for cuts in pruned.cuts)
+def used_quick_check(pruned: Pruned) -> bool:
+    """Return whether rows of some block were labelled by a quick check."""
+    return any(_THEN in name for name in pruned.cuts)
 
 
 def merge_pruned(a: Pruned, b: Pruned) -> Pruned:
-    cuts = {cut: a.cuts.get(cut, 0) + b.cuts.get(cut, 0) for cut in a.cuts | b.cuts}
-    return Pruned(cuts, a.pairs + b.pairs, a.finished + b.finished, a.dense + b.dense)
+    """Add up the counts of two parts."""
+    blocks = {name: a.cuts.get(name, 0) + b.cuts.get(name, 0) for name in a.cuts | b.cuts}
+    return Pruned(blocks, a.pairs + b.pairs, a.finished + b.finished, a.dense + b.dense)
 
 
 def prepare_with_axes(
     raw: NDArray[Any], affine: AffineMap, frame: AxisFrame | None = None
 ) -> Points:
-    """`prepare_points`, with principal axes if there are so many that pruning may pay.
+    """Prepare points, with principal axes if there are enough points for pruning to pay.
 
-    Axes of points that were not far from these will do, too, and save the time to find them.
+    The axes of points that were close to these can be given as `frame`, which saves time.
     """
     points = prepare_points(raw, affine)
     k, p = points.mapped.shape
@@ -166,29 +150,31 @@ def prepare_with_axes(
 
 
 def points_frame(points: Points) -> AxisFrame | None:
-    """The axes of some points, for others that come of them."""
+    """Return the axes of points, to be used for points derived from them."""
     return None if points.axes is None else AxisFrame(points.axes.directions, points.axes.origin)
 
 
 def prepare_centers(
-    raw: NDArray[Any], affine: AffineMap, frame: AxisFrame | None = None, glance: bool = True
+    raw: NDArray[Any], affine: AffineMap, frame: AxisFrame | None = None, quick_check: bool = True
 ) -> Points:
-    """`prepare_with_axes` for points that many rows will be labelled by, if asked at a glance."""
+    """Prepare centers that many rows will be labelled by, for a quick check if requested."""
     centers = prepare_with_axes(raw, affine, frame)
-    if centers.axes is None or not glance:
+    if centers.axes is None or not quick_check:
         return centers
-    return replace(centers, half_gaps=half_center_distances(centers))
+    return replace(centers, half_distances=half_center_distances(centers))
 
 
 @dataclass(frozen=True)
 class Subspaces:
-    """What a block is seen along: first at a glance, unless that is of no axes, then properly."""
+    """Subspaces of a block: that of the quick check, unless it has no axes, and the main one."""
 
-    cut: Subspace
-    glance: Subspace = DENSE
+    main: Subspace
+    quick_check: Subspace = DENSE
 
     def __str__(self) -> str:
-        return f"{self.glance}{_THEN}{self.cut}" if self.glance.n_axes else str(self.cut)
+        return (
+            f"{self.quick_check}{_THEN}{self.main}" if self.quick_check.n_axes else str(self.main)
+        )
 
 
 def choose_subspaces(
@@ -196,73 +182,77 @@ def choose_subspaces(
     points: Points,
     prune: Prune,
     work: Work,
-    glance: QuickCheck | None = None,
-    held: NDArray[np.float32] | None = None,
+    quick_check: QuickCheck | None = None,
+    coordinates: NDArray[np.float32] | None = None,
 ) -> Subspaces:
-    """The cheapest cuts for a block (rows, p), or the one that is asked for."""
-    if len(points.mapped) < _FINISH:  # more rows than that would be gone through twice
+    """Choose the cheapest subspaces for a block (rows, p), or the requested one."""
+    if len(points.mapped) < _FINISH:  # nearly all rows would be processed twice
         return Subspaces(DENSE)
     if prune != "auto":
         return Subspaces(_requested_subspace(points, prune))
     if points.axes is None or len(block) < _LEAST_ROWS:
         return Subspaces(DENSE)
-    tried = _tried_rows(block, points, held)
+    tried = _tried_rows(block, points, coordinates)
     if not (tried.sq_norms < LARGEST_SQ_NORM).all():
-        return Subspaces(DENSE)  # whoever goes through the rows will say which one is bad
-    if glance is None or points.half_gaps is None:
-        return Subspaces(_cheapest_subspace(tried, points, work.survivors))
-    first, left = _cheapest_quick_check(tried, points, glance)
-    cut = _cheapest_subspace(tried.take(left), points, work.survivors) if len(left) else DENSE
-    if 0 < cut.n_axes <= 2 * first.n_axes:
-        return Subspaces(cut)  # as good as a glance by itself
-    return Subspaces(cut, first)
+        return Subspaces(DENSE)  # processing the rows will report which one is bad
+    if quick_check is None or points.half_distances is None:
+        return Subspaces(_cheapest_subspace(tried, points, work.count_possible_points))
+    first, left = _cheapest_quick_check(tried, points, quick_check)
+    main = DENSE
+    if len(left):
+        main = _cheapest_subspace(tried.take(left), points, work.count_possible_points)
+    if 0 < main.n_axes <= 2 * first.n_axes:
+        return Subspaces(main)  # as good as a quick check by itself
+    return Subspaces(main, first)
 
 
 def _tried_rows(
-    block: NDArray[Any], points: Points, held: NDArray[np.float32] | None
+    block: NDArray[Any], points: Points, coordinates: NDArray[np.float32] | None
 ) -> MappedRows:
     step = len(block) // _TRIED_ROWS
     tried = map_like(block[::step], points)
-    if held is None:
+    if coordinates is None:
         return tried
-    return with_coordinates(tried, held[::step], move_origin(points, held.shape[1]))
+    return with_coordinates(tried, coordinates[::step], move_origin(points, coordinates.shape[1]))
 
 
 def _cheapest_quick_check(
-    tried: MappedRows, points: Points, glance: QuickCheck
+    tried: MappedRows, points: Points, quick_check: QuickCheck
 ) -> tuple[Subspace, NDArray[np.int64]]:
-    """The glance that saves most if all else is dense, and the rows that it leaves.
+    """Return the quick check that saves most if the rest is dense, and the rows that it leaves.
 
-    No axes, and all rows, if none saves anything.
+    Returns no axes and all rows if none saves anything.
     """
     k, p = points.mapped.shape
     dense = float(k * (p + _LOOK))
     best, rest, least = DENSE, np.arange(len(tried.raw)), _GAIN * dense
-    for cut in (cut for cut in _GLANCES if cut.n_axes < p):
-        looking = subspace_cost(cut, np.zeros(1, np.int64), k, p, _n_kept(tried))
+    for subspace in (subspace for subspace in _QUICK_CHECKS if subspace.n_axes < p):
+        looking = subspace_cost(subspace, np.zeros(1, np.int64), k, p, _n_known(tried))
         if looking < least:
-            seen = project_block(tried, project_points(points, cut))
-            left = np.flatnonzero(~glance.is_settled(tried, seen))
+            seen = project_block(tried, project_points(points, subspace))
+            left = np.flatnonzero(~quick_check.is_certain(tried, seen))
             cost = looking + dense * len(left) / len(tried.raw)
             if cost < least:
-                best, rest, least = cut, left, cost
+                best, rest, least = subspace, left, cost
     return best, rest
 
 
-def _cheapest_subspace(tried: MappedRows, points: Points, survivors: Survivors) -> Subspace:
+def _cheapest_subspace(
+    tried: MappedRows, points: Points, count_possible: PossiblePoints
+) -> Subspace:
     k, p = points.mapped.shape
     best, least = DENSE, _GAIN * k * (p + _LOOK)
-    none, n_held = np.zeros(1, np.int64), _n_kept(tried)
+    none, n_known = np.zeros(1, np.int64), _n_known(tried)
     for ladder in _ladders(points):
         finishes: dict[int, float] = {}  # by place on the ladder
         for i in _by_halves(len(ladder)):
-            # what a longer one leaves open nearly every shorter one does, too
+            # pairs that a longer one leaves open are nearly all left open by a shorter one
             finish = max((finishes[j] for j in finishes if j > i), default=0.0)
-            if subspace_cost(ladder[i], none, k, p, n_held) + finish >= least:
+            if subspace_cost(ladder[i], none, k, p, n_known) + finish >= least:
                 continue
-            shadows = project_points(points, ladder[i])
-            counts = survivors(tried, project_block(tried, shadows), shadows)
-            cost = subspace_cost(ladder[i], counts, k, p, n_held)
+            projected = project_points(points, ladder[i])
+            counts = count_possible(tried, project_block(tried, projected), projected)
+            cost = subspace_cost(ladder[i], counts, k, p, n_known)
             finishes[i] = finish_cost(counts, k, p)
             if cost < least:
                 best, least = ladder[i], cost
@@ -270,7 +260,7 @@ def _cheapest_subspace(tried: MappedRows, points: Points, survivors: Survivors) 
 
 
 def _by_halves(n: int) -> Iterator[int]:
-    """Numbers below n, each once: the middle one, the last, those between, and then the lower."""
+    """Yield the numbers below n: the middle one, the last, those between, then the lower half."""
     if n > 0:
         middle = n // 2
         yield middle
@@ -280,65 +270,71 @@ def _by_halves(n: int) -> Iterator[int]:
         yield from _by_halves(middle)
 
 
-def _n_kept(rows: MappedRows) -> int:
+def _n_known(rows: MappedRows) -> int:
     return 0 if rows.coordinates is None else rows.coordinates.shape[1]
 
 
 def subspace_cost(
-    cut: Subspace, survivors: NDArray[np.int64], n_points: int, n_features: int, n_held: int = 0
+    subspace: Subspace,
+    possible_points: NDArray[np.int64],
+    n_points: int,
+    n_features: int,
+    n_known: int = 0,
 ) -> float:
-    """Cost of a row, from how many points survive for each of some rows.
+    """Return the mean cost per row, from the number of possible points of each of some rows.
 
-    Along `n_held` axes rows need not be projected.
+    Rows need no projection on the first `n_known` axes.
     """
-    projection = cut.n_axes * n_features if cut.principal and cut.n_axes > n_held else 0
-    looking = n_points * (cut.n_axes + _SHORT_PRODUCT + _LOOK)
-    return projection + looking + finish_cost(survivors, n_points, n_features)
+    projection = (
+        subspace.n_axes * n_features if subspace.principal and subspace.n_axes > n_known else 0
+    )
+    looking = n_points * (subspace.n_axes + _SHORT_PRODUCT + _LOOK)
+    return projection + looking + finish_cost(possible_points, n_points, n_features)
 
 
-def finish_cost(survivors: NDArray[np.int64], n_points: int, n_features: int) -> float:
-    """What of a row's cost is spent on those that survive, one by one or by whole products."""
+def finish_cost(possible_points: NDArray[np.int64], n_points: int, n_features: int) -> float:
+    """Return the mean cost per row of finishing its possible points, in the cheaper way."""
     finish = np.where(
-        survivors > max_possible_points(n_points),
+        possible_points > max_possible_points(n_points),
         float(n_points * (n_features + _LOOK)),
-        survivors * (_FINISH * n_features),
+        possible_points * (_FINISH * n_features),
     )
     return float(finish.mean())
 
 
 def max_possible_points(n_points: int) -> int:
-    """A row with more of them is cheaper to finish by whole products."""
+    """Return the number of possible points beyond which whole products are cheaper."""
     return int(n_points / _FINISH)
 
 
 class Work(Protocol):
-    """What a pass does with a block, row by row; `prune_block` goes through it."""
+    """The work of a pass on the rows of a block, driven by `prune_block`."""
 
-    def survivors(
-        self, rows: MappedRows, seen: ProjectedRows, shadows: ProjectedPoints
+    def count_possible_points(
+        self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> NDArray[np.int64]:
-        """How many points may matter to each row, as far as the shadows say."""
+        """Count the points that may matter to each row, judged by its projection."""
 
     def add(self, tile: Tile) -> None:
-        """Do rows by their whole products."""
+        """Process rows by their whole products."""
 
     def add_near(
-        self, rows: MappedRows, seen: ProjectedRows, shadows: ProjectedPoints
+        self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> tuple[NDArray[np.int64], int]:
-        """Do rows by the pairs that their shadows leave open.
+        """Process rows by the pairs that their projections leave open.
 
-        Returns the rows with too many of them, which are left, and the number of pairs done.
+        Returns the rows with too many of them, which are left, and the number of finished pairs.
         """
 
 
 class QuickCheck(Protocol):
-    """Work of which shadows along a few axes may be enough for some rows."""
+    """Work for which projections on a few axes are enough for some rows."""
 
-    def is_settled(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.bool_]:
-        """Which of the rows are."""
+    def is_certain(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.bool_]:
+        """Return for which rows they are (rows,)."""
 
-    def settle(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.int64]:
-        """Do those rows; returns the others, by their place among the rows."""
+    def assign_if_certain(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.int64]:
+        """Process those rows; return the positions of the others."""
 
 
 def prune_block(
@@ -346,41 +342,41 @@ def prune_block(
     points: Points,
     prune: Prune,
     work: Work,
-    glance: QuickCheck | None = None,
-    held: NDArray[np.float32] | None = None,
+    quick_check: QuickCheck | None = None,
+    coordinates: NDArray[np.float32] | None = None,
 ) -> Pruned:
-    """Do the work on a block (rows, p) in the cheapest way; says what was left to do.
+    """Do the work on a block (rows, p) in the cheapest way; return what was left to finish.
 
-    `held` (rows, q) are coordinates that `project_rows` gave for points with the same axes.
+    `coordinates` (rows, q) come from `project_rows` for points with the same axes.
     """
-    held = held if points.axes is not None else None
-    cuts = choose_subspaces(block, points, prune, work, glance, held)
+    coordinates = coordinates if points.axes is not None else None
+    chosen = choose_subspaces(block, points, prune, work, quick_check, coordinates)
     n_points = len(points.mapped)
     pairs = len(block) * n_points
-    if cuts == Subspaces(DENSE):
+    if chosen == Subspaces(DENSE):
         for tile in tiles(block, points):
             work.add(tile)
-        return Pruned({str(cuts): 1}, pairs, 0, pairs)
-    glanced, shadows = (project_points(points, cut) for cut in (cuts.glance, cuts.cut))
-    hard, finished = _DenseRows(points), 0
+        return Pruned({str(chosen): 1}, pairs, 0, pairs)
+    quick, projected = (project_points(points, s) for s in (chosen.quick_check, chosen.main))
+    dense, finished = _DenseRows(points), 0
     products = np.empty((min(tile_rows(n_points), len(block)), n_points), np.float32)
-    for rows in map_rows(block, points, held):
+    for rows in map_rows(block, points, coordinates):
         which = np.arange(len(rows.raw))
-        if glance is not None and cuts.glance.n_axes:
-            which = glance.settle(rows, project_block(rows, glanced, out=products))
-        if cuts.cut.n_axes:
-            seen = project_block(rows, shadows, which, products)
-            which, count = work.add_near(rows, seen, shadows)
+        if quick_check is not None and chosen.quick_check.n_axes:
+            which = quick_check.assign_if_certain(rows, project_block(rows, quick, out=products))
+        if chosen.main.n_axes:
+            seen = project_block(rows, projected, which, products)
+            which, count = work.add_near(rows, seen, projected)
             finished += count
-        for tile in hard.add(rows, which):
+        for tile in dense.add(rows, which):
             work.add(tile)
-    for tile in hard.rest():
+    for tile in dense.rest():
         work.add(tile)
-    return Pruned({str(cuts): 1}, pairs, finished, hard.total * n_points)
+    return Pruned({str(chosen): 1}, pairs, finished, dense.total * n_points)
 
 
 class _DenseRows:
-    """Rows that too many points may be near to, until there are enough for a whole product."""
+    """Collect rows with too many possible points, until they fill a tile of whole products."""
 
     def __init__(self, points: Points) -> None:
         self._points = points
@@ -389,7 +385,7 @@ class _DenseRows:
         self.total = 0
 
     def add(self, rows: MappedRows, which: NDArray[np.int64]) -> Iterator[Tile]:
-        """Keep some of the rows; gives a tile when one is full."""
+        """Keep some of the rows; yield a tile when one is full."""
         if len(which) == 0:
             return
         self._kept.append(rows.take(which))
@@ -401,7 +397,7 @@ class _DenseRows:
             yield with_products(joined.take(order[: self._height]), self._points)
 
     def rest(self) -> Iterator[Tile]:
-        """The rows that still wait, as a tile."""
+        """Yield the remaining rows as a tile."""
         if self._kept:
             kept, self._kept = self._kept, []
             yield with_products(_joined(kept), self._points)
@@ -425,7 +421,7 @@ def _requested_subspace(points: Points, n_axes: int) -> Subspace:
 
 
 def _ladders(points: Points) -> Iterator[list[Subspace]]:
-    """Cuts that may be tried, each longer than the one before it and along the same axes."""
+    """Yield lists of subspaces to try; each subspace contains the one before it."""
     if points.axes is None:
         return
     p, most = points.axes.directions.shape

@@ -1,4 +1,4 @@
-"""Which points lie close to each other."""
+"""Closest pairs of centers, and the rows nearest to each center."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""k-means|| (Bahmani et al.): many starting points in few passes, thinned out afterwards."""
+"""Initial centers of k-means: k-means++, k-means|| (Bahmani et al.) and SCRLM on a sample."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ from scrlm_dask.kernels.scrlm.loss import Losses, loss_part, losses_of
 from scrlm_dask.kernels.scrlm.theory import required_sizes
 
 ROUNDS = 3
-
-
 OVERSAMPLING = 2  # l / k: points drawn in a round, on average, for each cluster asked for
 
 
 @dataclass(frozen=True)
 class RowCosts:
-    """How well each row of a block is served by the points drawn so far."""
+    """Cost of each row of a block: its squared distance to the nearest point drawn so far."""
 
     sq_distances: NDArray[np.float64]  # (rows,) to the nearest one
     nearest: NDArray[np.int64]  # (rows,) which one it is
@@ -60,13 +58,13 @@ def draw_rows(
     uniforms: NDArray[np.float64],
     masses: NDArray[np.float64],
     mean_draws: float,
-    potential: float,
+    total_cost: float,
 ) -> DrawnRows:
     """Draw each row by itself, with a chance in proportion to its mass times squared distance.
 
-    `masses` (rows,) are those products, `potential` their sum over all rows.
+    `masses` (rows,) are those products, `total_cost` their sum over all rows.
     """
-    drawn = np.flatnonzero(uniforms * potential < mean_draws * masses)
+    drawn = np.flatnonzero(uniforms * total_cost < mean_draws * masses)
     return DrawnRows(start + drawn, native_float(block[drawn]))
 
 
@@ -75,24 +73,12 @@ def merge_drawn(a: DrawnRows, b: DrawnRows) -> DrawnRows:
 
 
 _F = 2.5
-
-
 LADDER_ROWS = 2**14  # rows among which the ladder's distances are looked for
-
-
 # Expected rows of a sample inside a radius, against those of a cluster of average size.
 RADIUS_LADDER = (0.125, 0.25, 0.5, 1.0, 2.0)
-
-
 PROBES = 512  # points whose distances to all others are taken together
-
-
 _SAMPLE_BYTES = 128 * 2**20
-
-
 _LEAST_CANDIDATES = 4096
-
-
 _PLUS_PLUS_ROWS_A_CLUSTER, _PLUS_PLUS_LEAST_ROWS = 10, 10_000
 
 
@@ -138,14 +124,14 @@ def plus_plus(
         closest = np.minimum(closest, near)
     draws = 2 + int(math.log(n_clusters))
     while len(picks) < n_clusters:
-        reach = np.cumsum(masses * closest)
-        if not reach[-1] > 0.0:
+        cumulative = np.cumsum(masses * closest)
+        if not cumulative[-1] > 0.0:
             break  # every point lies on a chosen one
-        drawn = np.searchsorted(reach, rng.random(draws) * reach[-1], side="right")
+        drawn = np.searchsorted(cumulative, rng.random(draws) * cumulative[-1], side="right")
         drawn = np.minimum(drawn, n - 1)
-        rivals = np.minimum(closest, _sq_distances(points, drawn))
-        best = int(np.argmin(rivals @ masses))
-        closest = rivals[best]
+        costs = np.minimum(closest, _sq_distances(points, drawn))
+        best = int(np.argmin(costs @ masses))
+        closest = costs[best]
         closest[drawn[best]] = 0.0
         picks.append(int(drawn[best]))
     missing = n_clusters - len(picks)

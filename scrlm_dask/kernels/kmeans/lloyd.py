@@ -26,7 +26,7 @@ from scrlm_dask.kernels.distances.preprocessing import FloatArray, native_float
 from scrlm_dask.kernels.distances.pruning import Prune, Pruned, merge_pruned
 
 _ROUNDINGS = 16  # of float64, between a row and the mean of rows that are all alike
-MOST_WORST = 16  # worst-served rows that a pass brings home; more empty clusters wait for the next
+MOST_WORST = 16  # worst rows that a pass brings home; more empty clusters wait for the next
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class MovedCenters:
 
     centers: NDArray[np.float64]  # (k, p)
     empty: int  # clusters that had no row
-    reseeded: int  # of them, moved to a badly served row
+    reseeded: int  # of them, moved to a row far from its center
 
 
 def lloyd_part(
@@ -73,14 +73,14 @@ def lloyd_part(
     sq_radius: float,
     weights: NDArray[np.float64] | None = None,
     prune: Prune = "auto",
-    held: NDArray[np.float32] | None = None,
+    coordinates: NDArray[np.float32] | None = None,
 ) -> LloydBlock:
     """Label the rows of a block (rows, p) that begins at row `start`, and sum them by label.
 
-    `weights` (rows,) says how much each row counts, and `held` (rows, q) where it lies along the
-    centers' axes, if that is known.
+    `weights` (rows,) are the rows' weights, and `coordinates` (rows, q) their coordinates along the
+    centers' axes, if they are known.
     """
-    found = nearest_centers(block, centers, sq_radius, prune, held)
+    found = nearest_centers(block, centers, sq_radius, prune, coordinates)
     summed = sum_rows(block, found.labels, found.inv_norms, centers, sq_radius, weights)
     labels, sq_distances = summed.labels, summed.sq_distances
     counting = None if weights is None else weights > 0.0
@@ -124,7 +124,7 @@ def inertia(sums: ClusterSums, sq_radius: float = math.inf) -> float:
 def move_centers(
     centers: NDArray[np.float64], part: LloydPart, unit_length: bool, reseed: bool = True
 ) -> MovedCenters:
-    """Centers (k, p) go to the mean of their rows, empty ones to the worst-served rows.
+    """Move centers (k, p) to the mean of their rows, empty ones to the worst rows.
 
     With `unit_length` rows count at unit length, and so do the centers: spherical k-means. Without
     `reseed` empty ones stay: those whose rows are merely in no sample are not lost.
@@ -163,7 +163,7 @@ def _sq_roundings(centers: Points) -> NDArray[np.float64]:
 
 
 def _worst_rows(block: NDArray[Any], start: int, sq_distances: NDArray[np.float64]) -> WorstRows:
-    """The worst-served rows of a block; rows that lie on their center are served well enough."""
+    """The worst rows of a block; rows on their center do not count."""
     rows = np.arange(len(block), dtype=np.int64)
     if len(block) > MOST_WORST:
         # all that tie with the last one: which of them stay is decided by row number
@@ -175,7 +175,7 @@ def _worst_rows(block: NDArray[Any], start: int, sq_distances: NDArray[np.float6
 
 
 def _distinct_rows(worst: WorstRows, unit_length: bool) -> list[NDArray[np.float64]]:
-    """The worst-served rows as centers: of rows that are alike only the first."""
+    """The worst rows as centers: of rows that are alike only the first."""
     raw = worst.raw.astype(np.float64)
     points = raw * inverse_norms(raw, unit_length)[:, None]
     distinct: list[NDArray[np.float64]] = []

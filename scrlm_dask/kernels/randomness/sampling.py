@@ -1,4 +1,4 @@
-"""Random choices, keyed by what they are for: the seed and the row numbers decide, nothing else."""
+"""Random samples, and a Feistel permutation of rows, that depend on seed and row numbers only."""
 
 from __future__ import annotations
 
@@ -88,8 +88,6 @@ def rows_within(rows: NDArray[np.int64], start: int, stop: int) -> NDArray[np.in
 
 
 _ROUNDS = 8
-
-
 _LEAST_BITS = 4  # of a half: with fewer, few of the permutations could come out
 
 

@@ -1,4 +1,4 @@
-"""Greedy extraction of centers from candidates: steps 5 to 13 of Algorithm 1."""
+"""Greedy extraction of centers: steps 5 to 13 of Algorithm 1, and on uncovered rows only."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from scrlm_dask.kernels.scrlm.loss import Losses
 # Losses closer than this share of themselves are one loss: duplicated rows and mirrored pairs tie
 # in truth but not in float32, and which of them wins must not hang on rounding.
 TIE_TOLERANCE = 1e-5
-
-
 TOGETHER, AGAINST = 256, 4096  # candidates that are compared at a time
 
 
@@ -58,7 +56,7 @@ def extract_centers(
                 new.append(int(batch[k]))
                 suppressed |= near[k]
         picks += new
-        order = _survivors(candidates, np.array(new), order[len(batch) :], sq_radius)
+        order = _outside_radius(candidates, np.array(new), order[len(batch) :], sq_radius)
     chosen = np.array(picks, np.int64)
     return Extraction(chosen, losses.losses[chosen], losses.neighbors[chosen])
 
@@ -81,10 +79,10 @@ def _tie_groups(rising, F):  # type: ignore[no-untyped-def]
     return groups
 
 
-def _survivors(
+def _outside_radius(
     candidates: Points, picks: NDArray[np.int64], rest: NDArray[np.int64], sq_radius: float
 ) -> NDArray[np.int64]:
-    """Those of `rest` that lie outside the radius of every pick."""
+    """Return those of `rest` that are outside the radius of every pick."""
     keep = np.ones(len(rest), np.bool_)
     for start in range(0, len(rest), AGAINST):
         some = slice(start, start + AGAINST)
@@ -98,25 +96,13 @@ def _near(
     """Which of the points b lie inside the radius of which of the points a: (len(a), len(b))."""
     products = points.mapped[a] @ points.mapped[b].T
     near = np.empty(products.shape, np.bool_)
-    _decide(
-        products,
-        a,
-        b,
-        points.raw,
-        points.inv_norms,
-        points.sq_norms,
-        points.scale,
-        points.error_factor,
-        sq_radius,
-        near,
-    )
+    _decide(products, a, b, points.arrays, sq_radius, near)
     return near
 
 
 @jit()
-def _decide(  # type: ignore[no-untyped-def]
-    products, a, b, raw, inv_norms, sq_norms, scale, error_factor, sq_radius, near
-):
+def _decide(products, a, b, points, sq_radius, near):  # type: ignore[no-untyped-def]
+    raw, inv_norms, _, sq_norms, scale, error_factor = points
     for i in range(len(a)):
         for j in range(len(b)):
             sq_sum = sq_norms[a[i]] + sq_norms[b[j]]

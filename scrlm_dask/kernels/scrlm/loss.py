@@ -2,7 +2,7 @@
 
 L(c) = sum over rows x of min(|x - c|^2 / (p rho^2) - F, 0), the candidate's own row left out. With
 S the sum of squared distances of the k rows inside the radius R this is F (S / R^2 - k), so a pass
-sums S and k only, and for a whole ladder of radii as easily as for one.
+sums S and k only, for any number of radii.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,18 +37,18 @@ from scrlm_dask.kernels.distances.pruning import (
 from scrlm_dask.kernels.jit import jit
 
 # One float32 rounding of a pair's norms may be this share of R^2; beyond it the pair is computed
-# anew in float64: clusters tiny against their distance from each other would be lost in float32.
+# again in float64: clusters tiny against their distance from each other would be lost in float32.
 _MAX_RELATIVE_ROUNDING = 5e-7
 _FAR_PRODUCT = np.float32(-1e38)  # of a pair that is not to count
 _FEW_ROUNDINGS = 8.0 * UNIT_ROUNDOFF  # of the sums that a product is compared with
-_CHUNK = 256  # candidates that are looked at together
+_CHUNK = 256  # candidates that are processed together
 
 
 @dataclass(frozen=True)
 class LossPart:
-    """What some rows say about n candidates at r radii: a mergeable part.
+    """Sums over some rows for n candidates at r radii: a mergeable part.
 
-    A row is counted at the least radius that it lies inside of.
+    A row is counted at the least radius that it is inside of.
     """
 
     sq_sums: NDArray[np.float64]  # (n, r) squared distances
@@ -72,7 +72,7 @@ def loss_part(
     sq_radii: Sequence[float],
     prune: Prune = "auto",
 ) -> LossPart:
-    """Sums of every candidate over a block (rows, p) whose rows are numbered `row_numbers`.
+    """Sum up a block (rows, p), whose rows are numbered `row_numbers`, for every candidate.
 
     `sq_radii` rise. A row never counts for the candidate that it is itself: it is left out by its
     number, since in float32 its distance to itself need not be 0.
@@ -88,7 +88,7 @@ def merge_losses(a: LossPart, b: LossPart) -> LossPart:
 
 
 def losses_of(part: LossPart, sq_radii: Sequence[float], F: float) -> tuple[Losses, ...]:
-    """Losses at each of the radii that the part was summed for."""
+    """Return the losses at each of the radii that the part was summed for."""
     sq_sums, neighbors = part.sq_sums.cumsum(axis=1), part.neighbors.cumsum(axis=1)
     losses = F * (sq_sums / np.array(sq_radii) - neighbors)
     return tuple(
@@ -97,8 +97,23 @@ def losses_of(part: LossPart, sq_radii: Sequence[float], F: float) -> tuple[Loss
     )
 
 
+class _Limits(NamedTuple):
+    """Numbers of rows and of candidates; their sum is what a pair's product is compared with."""
+
+    rows: NDArray[np.float32]  # (rows,)
+    candidates: NDArray[np.float32]  # (n,)
+
+
+class _Totals(NamedTuple):
+    """The rising squared radii (r,), and what is added up at each of them (n, r)."""
+
+    sq_radii: NDArray[np.float64]
+    sq_sums: NDArray[np.float64]
+    counts: NDArray[np.float64]
+
+
 class _Sums:
-    """A block's sums as its tiles go by."""
+    """Add up a block, tile by tile."""
 
     def __init__(
         self,
@@ -109,19 +124,19 @@ class _Sums:
     ) -> None:
         if not (np.diff(sq_radii) > 0.0).all():
             raise ValueError(f"squared radii must rise, but are {sq_radii.tolist()}")
-        self._candidates, self._sq_radii = candidates, sq_radii
+        self._candidates = candidates
         self._own = _positions_of(row_numbers, candidate_rows)
         shape = len(candidates.raw), len(sq_radii)
-        self._sq_sums, self._counts = np.zeros(shape), np.zeros(shape)
+        self._totals = _Totals(sq_radii, np.zeros(shape), np.zeros(shape))
 
     def finish(self, pruned: Pruned) -> LossPart:
-        return LossPart(self._sq_sums, self._counts.astype(np.int64), pruned)
+        return LossPart(self._totals.sq_sums, self._totals.counts.astype(np.int64), pruned)
 
-    def survivors(
-        self, rows: MappedRows, seen: ProjectedRows, shadows: ProjectedPoints
+    def count_possible_points(
+        self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> NDArray[np.int64]:
-        """How many candidates may lie inside the widest radius of each row."""
-        outer = self._limits(rows.sq_norms, seen.errors, -shadows.error_factor)
+        """Count the candidates that may be inside the widest radius of each row."""
+        outer = self._limits(rows.sq_norms, seen.errors, -projected.error_factor)
         return np.asarray(np.count_nonzero(seen.products > outer[0][:, None] + outer[1], axis=1))
 
     def add(self, tile: Tile) -> None:
@@ -129,75 +144,61 @@ class _Sums:
         self._leave_out_own(tile, tile.products)
         factor = self._candidates.error_factor
         doubt = 0.5 * (factor + _FEW_ROUNDINGS)
-        _add_tile(
-            tile.products,
-            *self._limits(tile.sq_norms, 0.0, -factor),
-            *self._limits(tile.sq_norms, 0.0, 0.0),
+        doubts = _Limits(
             (doubt * tile.sq_norms + underflow(tile.raw.shape[1])).astype(np.float32),
             (doubt * self._candidates.sq_norms).astype(np.float32),
-            *self._pairs(tile),
+        )
+        _add_tile(
+            tile.products,
+            self._limits(tile.sq_norms, 0.0, -factor),
+            self._limits(tile.sq_norms, 0.0, 0.0),
+            doubts,
+            tile.arrays,
+            self._candidates.arrays,
+            self._totals,
         )
 
     def add_near(
-        self, rows: MappedRows, seen: ProjectedRows, shadows: ProjectedPoints
+        self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> tuple[NDArray[np.int64], int]:
-        """Add rows by the pairs that their shadows leave open.
+        """Add rows by the pairs that their projections leave open.
 
         Returns the rows with too many of them, which are not added, and the number of such pairs.
         """
         self._leave_out_own(rows, seen.products)
-        hard = np.empty(len(seen.which), np.int64)
-        n_hard, finished = _add_near(
+        dense = np.empty(len(seen.which), np.int64)
+        n_dense, finished = _add_near(
             seen.which,
             seen.products,
-            *self._limits(rows.sq_norms[seen.which], seen.errors, -shadows.error_factor),
-            rows.mapped,
-            self._candidates.mapped,
+            self._limits(rows.sq_norms[seen.which], seen.errors, -projected.error_factor),
             max_possible_points(len(self._candidates.raw)),
-            hard,
-            *self._pairs(rows),
+            dense,
+            rows.arrays,
+            self._candidates.arrays,
+            self._totals,
         )
-        return hard[:n_hard], finished
+        return dense[:n_dense], finished
 
     def _leave_out_own(self, rows: MappedRows, products: NDArray[np.float32]) -> None:
         own = self._own[rows.positions]
         here = np.flatnonzero(own >= 0)
         products[here, own[here]] = _FAR_PRODUCT
 
-    def _limits(
-        self, sq_norms: NDArray[np.float64], errors: Any, error_factor: float
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """For rows and for candidates, whose sum is the product of a pair on the widest radius.
+    def _limits(self, sq_norms: NDArray[np.float64], errors: Any, error_factor: float) -> _Limits:
+        """Return limits whose sum is the product of a pair on the widest radius.
 
         |y|^2 + |c|^2 - 2 y.c = R^2, solved for y.c, with the given error of the left side: one
-        comparison settles most pairs.
+        comparison decides most pairs.
         """
         factor = 0.5 * (1.0 + error_factor)
-        bounds = factor * sq_norms - 0.5 * distance_bound(self._sq_radii[-1], errors)
+        bounds = factor * sq_norms - 0.5 * distance_bound(self._totals.sq_radii[-1], errors)
         bounds = np.maximum(bounds, 0.5 * _FAR_PRODUCT)  # which no radius must reach
         halves = factor * self._candidates.sq_norms
-        return bounds.astype(np.float32), halves.astype(np.float32)
-
-    def _pairs(self, rows: MappedRows) -> tuple[Any, ...]:
-        """What a compiled kernel needs to measure pairs and to add them up."""
-        candidates = self._candidates
-        return (
-            rows.raw,
-            rows.inv_norms,
-            rows.sq_norms,
-            candidates.raw,
-            candidates.inv_norms,
-            candidates.sq_norms,
-            candidates.scale,
-            candidates.error_factor,
-            self._sq_radii,
-            self._sq_sums,
-            self._counts,
-        )
+        return _Limits(bounds.astype(np.float32), halves.astype(np.float32))
 
 
 def _positions_of(wanted: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each wanted number stands among `numbers`; -1 for those that do not."""
+    """Return the position of each wanted number in `numbers`, -1 if it is not there."""
     order = np.argsort(numbers)
     places = np.searchsorted(numbers, wanted, sorter=order)
     found = order[np.minimum(places, len(order) - 1)]
@@ -205,55 +206,40 @@ def _positions_of(wanted: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDAr
 
 
 @jit()
-def _add_tile(  # type: ignore[no-untyped-def]
-    products,
-    outer,
-    c_outer,
-    middle,
-    c_middle,
-    doubts,
-    c_doubts,
-    raw,
-    inv_norms,
-    sq_norms,
-    c_raw,
-    c_inv_norms,
-    c_sq_norms,
-    scale,
-    error_factor,
-    sq_radii,
-    sq_sums,
-    counts,
-):
-    rows, n = products.shape
+def _add_tile(products, outer, middle, doubts, rows, candidates, totals):  # type: ignore[no-untyped-def]
+    n_rows, n = products.shape
+    raw, inv_norms, _, sq_norms = rows
+    c_raw, c_inv_norms, _, c_sq_norms, scale, error_factor = candidates
+    sq_radii, sq_sums, counts = totals
+    bounds, halves = middle
+    row_doubts, c_doubts = doubts
+    row_limits, limits = outer
     maybe = np.zeros(-(-n // 8) * 8, np.uint8)
     near = np.empty(len(maybe) + 1, np.int32)
     gains, hits = np.zeros(n), np.zeros(n, np.int32)
     finest = _MAX_RELATIVE_ROUNDING / UNIT_ROUNDOFF * sq_radii[0] - c_sq_norms.max()
     first = 0
-    while first < rows:
-        four = min(first + 4, rows)
+    while first < n_rows:
+        four = min(first + 4, n_rows)
         if four - first == 4 and len(sq_radii) == 1 and sq_norms[first:four].max() <= finest:
             for start in range(0, n, _CHUNK):
                 stop = min(start + _CHUNK, n)
                 here = slice(start, stop)
                 doubtful = _add_four(
-                    # row by row: Numba knows of these that they lie in one piece
+                    # row by row: Numba knows that these are contiguous
                     products[first, here],
                     products[first + 1, here],
                     products[first + 2, here],
                     products[first + 3, here],
-                    middle[first:four],
-                    doubts[first:four],
-                    c_middle[here],
-                    c_doubts[here],
+                    _Limits(bounds[first:four], halves[here]),
+                    _Limits(row_doubts[first:four], c_doubts[here]),
                     gains[here],
                     hits[here],
                 )
                 for i in range(first, four if doubtful else first):
                     for j in range(start, stop):
-                        gain = products[i, j] - (middle[i] + c_middle[j])
-                        if abs(gain) > doubts[i] + c_doubts[j]:
+                        gain = products[i, j] - (bounds[i] + halves[j])
+                        if abs(gain) > row_doubts[i] + c_doubts[j]:
                             continue
                         if gain > 0.0:  # take back what was added
                             gains[j] -= np.float64(gain)
@@ -264,7 +250,7 @@ def _add_tile(  # type: ignore[no-untyped-def]
                         _add_pair(sq_dist, j, sq_radii, sq_sums, counts)
         else:
             for i in range(first, four):
-                count = select_above(products[i], outer[i], c_outer, maybe, near)
+                count = select_above(products[i], row_limits[i], limits, maybe, near)
                 for s in range(count):
                     j = near[s]
                     sq_sum = sq_norms[i] + c_sq_norms[j]
@@ -283,37 +269,21 @@ def _add_tile(  # type: ignore[no-untyped-def]
 
 
 @jit()
-def _add_near(  # type: ignore[no-untyped-def]
-    which,
-    products,
-    outer,
-    c_outer,
-    mapped,
-    c_mapped,
-    most,
-    hard,
-    raw,
-    inv_norms,
-    sq_norms,
-    c_raw,
-    c_inv_norms,
-    c_sq_norms,
-    scale,
-    error_factor,
-    sq_radii,
-    sq_sums,
-    counts,
-):
-    rows, n = products.shape
+def _add_near(which, products, outer, most, dense, rows, candidates, totals):  # type: ignore[no-untyped-def]
+    n_seen, n = products.shape
+    raw, inv_norms, mapped, sq_norms = rows
+    c_raw, c_inv_norms, c_mapped, c_sq_norms, scale, _ = candidates
+    sq_radii, sq_sums, counts = totals
+    row_limits, limits = outer
     maybe = np.zeros(-(-n // 8) * 8, np.uint8)
     near = np.empty(len(maybe) + 1, np.int32)
-    n_hard = finished = 0
-    for seen in range(rows):
+    n_dense = finished = 0
+    for seen in range(n_seen):
         i = which[seen]
-        count = select_above(products[seen], outer[seen], c_outer, maybe, near)
+        count = select_above(products[seen], row_limits[seen], limits, maybe, near)
         if count > most:
-            hard[n_hard] = i
-            n_hard += 1
+            dense[n_dense] = i
+            n_dense += 1
             continue
         finished += count
         for s in range(count):
@@ -326,21 +296,21 @@ def _add_near(  # type: ignore[no-untyped-def]
             if _in_doubt(sq_dist, error, rounding, sq_radii):
                 sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
             _add_pair(sq_dist, j, sq_radii, sq_sums, counts)
-    return n_hard, finished
+    return n_dense, finished
 
 
 @jit()
-def _add_four(  # type: ignore[no-untyped-def]
-    p0, p1, p2, p3, bounds, doubts, halves, c_doubts, gains, hits
-):
-    """Add what four rows lie inside the radius of some candidates, (R^2 - d^2) / 2 for each pair.
+def _add_four(p0, p1, p2, p3, middle, doubts, gains, hits):  # type: ignore[no-untyped-def]
+    """Add (R^2 - d^2) / 2 of each pair of four rows and some candidates inside the radius.
 
-    Returns whether there are pairs about which rounding leaves a doubt; they are added as well.
+    Returns whether rounding may decide some of the pairs; they are added as well.
     """
+    bounds, halves = middle
     b0, b1, b2, b3 = bounds[0], bounds[1], bounds[2], bounds[3]
-    d0, d1, d2, d3 = doubts[0], doubts[1], doubts[2], doubts[3]
+    d0, d1, d2, d3 = doubts.rows[0], doubts.rows[1], doubts.rows[2], doubts.rows[3]
+    c_doubts = doubts.candidates
     zero, doubt = np.float32(0.0), np.int32(0)
-    # written so that it is done for many candidates at a time
+    # written so that LLVM vectorizes it over candidates
     for j in range(len(halves)):
         g0 = p0[j] - (b0 + halves[j])
         g1 = p1[j] - (b1 + halves[j])
@@ -364,15 +334,15 @@ def _add_four(  # type: ignore[no-untyped-def]
 
 @jit()
 def _add_pair(sq_dist, j, sq_radii, sq_sums, counts):  # type: ignore[no-untyped-def]
-    r = _rung(sq_dist, sq_radii)
+    r = _first_radius(sq_dist, sq_radii)
     if r < len(sq_radii):
         sq_sums[j, r] += sq_dist
         counts[j, r] += 1.0
 
 
 @jit()
-def _rung(sq_dist, sq_radii):  # type: ignore[no-untyped-def]
-    """The least radius that holds the distance; their number if none does."""
+def _first_radius(sq_dist, sq_radii):  # type: ignore[no-untyped-def]
+    """Return the position of the least radius that holds the distance; their number if none."""
     r = len(sq_radii)
     while r > 0 and sq_dist < sq_radii[r - 1]:
         r -= 1
@@ -381,8 +351,8 @@ def _rung(sq_dist, sq_radii):  # type: ignore[no-untyped-def]
 
 @jit()
 def _in_doubt(sq_dist, error, rounding, sq_radii):  # type: ignore[no-untyped-def]
-    """Whether float32 is too coarse for the pair, or may be wrong about which radii hold it."""
-    r = _rung(sq_dist, sq_radii)
+    """Return whether float32 is too coarse for the pair, or may put it inside a wrong radius."""
+    r = _first_radius(sq_dist, sq_radii)
     if r > 0 and sq_dist - sq_radii[r - 1] <= error:
         return True
     if r == len(sq_radii):

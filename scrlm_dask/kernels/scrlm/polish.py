@@ -28,20 +28,7 @@ def polish_part(block: NDArray[Any], centers: Points, sq_radius: float) -> Polis
     k, p = centers.raw.shape
     counts, offsets = np.zeros(k, np.int64), np.zeros((k, p))
     for tile in tiles(block, centers):
-        _add_inside(
-            tile.products,
-            tile.raw,
-            tile.inv_norms,
-            tile.sq_norms,
-            centers.raw,
-            centers.inv_norms,
-            centers.sq_norms,
-            centers.scale,
-            centers.error_factor,
-            sq_radius,
-            counts,
-            offsets,
-        )
+        _add_inside(tile.products, tile.arrays, centers.arrays, sq_radius, counts, offsets)
     return PolishPart(counts, offsets)
 
 
@@ -60,22 +47,11 @@ def polish_centers(
 
 
 @jit("reassoc", "contract")
-def _add_inside(  # type: ignore[no-untyped-def]
-    products,
-    raw,
-    inv_norms,
-    sq_norms,
-    c_raw,
-    c_inv_norms,
-    c_sq_norms,
-    scale,
-    error_factor,
-    sq_radius,
-    counts,
-    offsets,
-):
-    rows, k = products.shape
-    for i in range(rows):
+def _add_inside(products, rows, centers, sq_radius, counts, offsets):  # type: ignore[no-untyped-def]
+    n_rows, k = products.shape
+    raw, inv_norms, _, sq_norms = rows
+    c_raw, c_inv_norms, _, c_sq_norms, scale, error_factor = centers
+    for i in range(n_rows):
         for j in range(k):
             sq_sum = sq_norms[i] + c_sq_norms[j]
             sq_dist = sq_sum - 2.0 * products[i, j]

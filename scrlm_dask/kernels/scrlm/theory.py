@@ -12,11 +12,7 @@ from dataclasses import dataclass
 from scrlm_dask.errors import InputError
 
 MIN_WEIGHT = 0.8  # the paper's a in all of its synthetic experiments
-
-
 MOST_RHO = math.sqrt(0.6)  # Assumption 1, for features of deviation 1
-
-
 DELTA = 0.01  # "success" in the paper: 99 runs of 100
 
 

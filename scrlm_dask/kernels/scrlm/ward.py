@@ -86,12 +86,12 @@ def _costs(points: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray
     """
     sq_norms = np.square(points).sum(axis=1)
     costs = points @ points.T
-    _settle(costs, sq_norms, weights)
+    _fill_costs(costs, sq_norms, weights)
     return np.asarray(costs)
 
 
 @jit()
-def _settle(costs, sq_norms, weights):  # type: ignore[no-untyped-def]
+def _fill_costs(costs, sq_norms, weights):  # type: ignore[no-untyped-def]
     """Costs from products, each pair once."""
     n = len(weights)
     for i in range(n):

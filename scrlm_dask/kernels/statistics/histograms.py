@@ -1,4 +1,4 @@
-"""How often each of some whole numbers occurs."""
+"""Mergeable counts of integers, and logarithmic histograms for values of unknown range."""
 
 from __future__ import annotations
 
@@ -50,11 +50,7 @@ def classes_among(labels: Counts) -> Classes:
 
 
 _BINS_PER_OCTAVE = 1024  # a bin is 0.07 % wide
-
-
 _NARROWEST = 0.98  # least over largest edge of a histogram that people look at
-
-
 _ZERO = -(2**62)  # bin of zeros, below that of any float
 
 

@@ -1,9 +1,8 @@
-"""Rows that are equal byte for byte, found by their hashes in bounded memory.
+"""Statistics of all rows: moments, norms, spectrum, distances, duplicates and non-finite rows.
 
-Hashes are kept while there are at most `CAPACITY` different ones. Beyond that only those that begin
-with a zero bit are, then with two, and so on: a share of the rows that the hashes choose, copies
-together with their originals. Which rows these are depends on the rows alone, not on how they were
-cut into blocks.
+Duplicates are found by hashes of rows in bounded memory. All hashes are kept while at most
+`CAPACITY` differ; beyond that only those that begin with one zero bit, then with two, and so on.
+Which rows are counted depends on the rows alone, not on blocks.
 """
 
 from __future__ import annotations
@@ -48,8 +47,6 @@ from scrlm_dask.kernels.statistics.histograms import (
 )
 
 CAPACITY = 2**20  # different hashes kept: 24 bytes each
-
-
 _FEW = 5
 
 
@@ -138,8 +135,6 @@ def _hash(words, hashes):  # type: ignore[no-untyped-def]
 
 
 _FEW_BAD_ROWS = 10
-
-
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -193,14 +188,8 @@ def merge_nonfinite(a: NonFiniteRows, b: NonFiniteRows) -> NonFiniteRows:
 
 
 WIDEST_COVARIANCE = 4096  # features: p x p sums of float64 are 128 MiB
-
-
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
-
-
 _SHARE = 0.9
-
-
 _NORM_BINS, _DISTANCE_BINS = 50, 80
 
 

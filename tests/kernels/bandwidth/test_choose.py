@@ -11,13 +11,13 @@ from scrlm_dask.kernels.bandwidth.choose import choose, clear_scale
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 
 
-def rung(rho, clusters, shell=0.0, coverage=0.8, held_out=None) -> BandwidthTrial:
+def trial(rho, clusters, shell=0.0, coverage=0.8, held_out=None) -> BandwidthTrial:
     return BandwidthTrial(rho, clusters, coverage, shell, (0.0, 1.0, 2.0), held_out)
 
 
-NOISE = [rung(0.1, 90, 3.0), rung(0.12, 70, 2.0)]
-CLEAR = [rung(0.2, 5), rung(0.25, 5), rung(0.3, 5, 0.02)]
-MERGED = [rung(0.4, 3, 0.5), rung(0.5, 2, 0.4)]
+NOISE = [trial(0.1, 90, 3.0), trial(0.12, 70, 2.0)]
+CLEAR = [trial(0.2, 5), trial(0.25, 5), trial(0.3, 5, 0.02)]
+MERGED = [trial(0.4, 3, 0.5), trial(0.5, 2, 0.4)]
 
 
 def test_the_stable_stretch_wins() -> None:
@@ -30,20 +30,20 @@ def test_the_stable_stretch_wins() -> None:
 
 
 def test_the_widest_of_several() -> None:
-    two = [rung(0.4, 2), rung(0.45, 2), rung(0.5, 2)]
+    two = [trial(0.4, 2), trial(0.45, 2), trial(0.5, 2)]
     assert choose([*NOISE, *CLEAR, *two], None).clusters == 5
-    assert choose([*NOISE, *CLEAR, *two, rung(0.7, 2)], None).clusters == 2
+    assert choose([*NOISE, *CLEAR, *two, trial(0.7, 2)], None).clusters == 2
 
 
 @pytest.mark.parametrize(
     ("spoilt", "basis"),
     [
-        ([rung(0.2, 5, 0.03), rung(0.3, 5, 0.03)], "dip"),  # rows in the shell
-        ([rung(0.2, 5), rung(0.22, 5)], "dip"),  # too short
-        ([rung(0.2, 5), rung(0.25, 6), rung(0.3, 5)], "dip"),  # the count is not stable
-        ([rung(0.2, 5, 0.3), rung(0.3, 5, 0.3)], "persistent"),  # many rows in the shell
+        ([trial(0.2, 5, 0.03), trial(0.3, 5, 0.03)], "dip"),  # rows in the shell
+        ([trial(0.2, 5), trial(0.22, 5)], "dip"),  # too short
+        ([trial(0.2, 5), trial(0.25, 6), trial(0.3, 5)], "dip"),  # the count is not stable
+        ([trial(0.2, 5, 0.3), trial(0.3, 5, 0.3)], "persistent"),  # many rows in the shell
         # some rows stored twice
-        ([rung(0.2, 5, coverage=0.04), rung(0.3, 5, coverage=0.04)], "persistent"),
+        ([trial(0.2, 5, coverage=0.04), trial(0.3, 5, coverage=0.04)], "persistent"),
     ],
 )
 def test_what_is_no_stretch(spoilt, basis) -> None:
@@ -51,11 +51,11 @@ def test_what_is_no_stretch(spoilt, basis) -> None:
 
 
 def test_three_rungs_seven_percent_apart_are_a_stretch() -> None:
-    three = [rung(0.2, 5), rung(0.2143, 5), rung(0.2296, 5)]
+    three = [trial(0.2, 5), trial(0.2143, 5), trial(0.2296, 5)]
     assert choose([*NOISE, *three, *MERGED], None).basis == "stretch"
 
 
-DIP = [rung(0.2, 53, 0.26), rung(0.22, 42, 0.12), rung(0.24, 45, 0.2), rung(0.26, 54, 1.6)]
+DIP = [trial(0.2, 53, 0.26), trial(0.22, 42, 0.12), trial(0.24, 45, 0.2), trial(0.26, 54, 1.6)]
 
 
 def test_a_dip_of_the_shell_is_a_scale() -> None:
@@ -75,13 +75,13 @@ def test_a_dip_of_the_shell_is_a_scale() -> None:
 @pytest.mark.parametrize(
     "ladder",
     [
-        [*NOISE, rung(0.2, 42, 0.26), rung(0.3, 50, 1.6)],  # not empty enough
-        [*NOISE, rung(0.2, 42, 0.2), rung(0.3, 50, 0.7)],  # not much emptier than above
-        [rung(0.1, 90, 0.7), rung(0.2, 42, 0.2), rung(0.3, 50, 1.6)],  # nor than below
-        [*NOISE, rung(0.2, 42, 0.1)],  # nobody knows what comes after it
-        [*NOISE, rung(0.2, 42, 0.1, coverage=0.2), rung(0.3, 50, 1.6)],  # of few rows
-        [rung(0.1, 50, 3.0), rung(0.2, 42, 0.1), rung(0.3, 90, 1.6)],  # before the peak
-        [*NOISE, rung(0.2, 1, 0.1), rung(0.3, 1, 1.6)],  # of one cluster
+        [*NOISE, trial(0.2, 42, 0.26), trial(0.3, 50, 1.6)],  # not empty enough
+        [*NOISE, trial(0.2, 42, 0.2), trial(0.3, 50, 0.7)],  # not much emptier than above
+        [trial(0.1, 90, 0.7), trial(0.2, 42, 0.2), trial(0.3, 50, 1.6)],  # nor than below
+        [*NOISE, trial(0.2, 42, 0.1)],  # nobody knows what comes after it
+        [*NOISE, trial(0.2, 42, 0.1, coverage=0.2), trial(0.3, 50, 1.6)],  # of few rows
+        [trial(0.1, 50, 3.0), trial(0.2, 42, 0.1), trial(0.3, 90, 1.6)],  # before the peak
+        [*NOISE, trial(0.2, 1, 0.1), trial(0.3, 1, 1.6)],  # of one cluster
     ],
 )
 def test_what_is_no_dip(ladder) -> None:
@@ -89,27 +89,27 @@ def test_what_is_no_dip(ladder) -> None:
 
 
 def test_where_no_count_persists_the_emptiest_shell_is_taken() -> None:
-    found = choose([*NOISE, rung(0.2, 40, 0.9), rung(0.3, 30, 0.6), rung(0.4, 20, 0.7)], None)
+    found = choose([*NOISE, trial(0.2, 40, 0.9), trial(0.3, 30, 0.6), trial(0.4, 20, 0.7)], None)
     assert (found.basis, found.rho, found.clusters) == ("persistent", 0.3, 30)
     words = "none persists beyond its peak, where the shell is emptiest at 0.3, with up to 0.6 rows"
     assert words in found.why
 
 
 def test_one_cluster_only_where_there_are_no_more_and_outliers() -> None:
-    alone = [rung(0.4, 1), rung(0.5, 1), rung(0.9, 1)]
+    alone = [trial(0.4, 1), trial(0.5, 1), trial(0.9, 1)]
     assert choose([*NOISE, *alone], None).clusters == 1
     assert choose([*NOISE, *CLEAR, *alone], None).clusters == 5
-    everything = [rung(0.5, 1, coverage=1.0), rung(0.9, 1, coverage=1.0)]
+    everything = [trial(0.5, 1, coverage=1.0), trial(0.9, 1, coverage=1.0)]
     assert choose([*NOISE, *everything], None).basis == "persistent"
 
 
 def test_a_number_of_clusters_is_judged_on_rows_held_out() -> None:
     ladder = [
-        rung(0.1, 90, 3.0),
-        rung(0.2, 50, 2.0, held_out=9.0),
-        rung(0.3, 40, 2.0, held_out=7.0),
-        rung(0.4, 30, 2.0, held_out=7.01),
-        rung(0.5, 20, 2.0, held_out=8.0),
+        trial(0.1, 90, 3.0),
+        trial(0.2, 50, 2.0, held_out=9.0),
+        trial(0.3, 40, 2.0, held_out=7.0),
+        trial(0.4, 30, 2.0, held_out=7.01),
+        trial(0.5, 20, 2.0, held_out=8.0),
     ]
     found = choose(ladder, 10)
     assert (found.basis, found.rho, found.clusters) == ("held-out", 0.3, 10)
@@ -132,7 +132,7 @@ def test_a_number_of_clusters_is_judged_on_rows_held_out() -> None:
 
 
 def test_no_scale_is_said_with_numbers() -> None:
-    found = choose([rung(0.1, 3, 2.0), *NOISE, rung(0.2, 4, 0.5), rung(0.3, 4, 0.6)], None)
+    found = choose([trial(0.1, 3, 2.0), *NOISE, trial(0.2, 4, 0.5), trial(0.3, 4, 0.6)], None)
     assert (found.basis, found.clusters, found.clear) == ("persistent", 4, False)
     for words in ("no clear scale", "from 3 to 90", "up to 0.6 rows in the shell", "scrlm rho"):
         assert words in found.why
@@ -140,12 +140,12 @@ def test_no_scale_is_said_with_numbers() -> None:
 
 def test_no_cluster_anywhere() -> None:
     with pytest.raises(ValueError, match="no rung"):
-        choose([rung(0.1, 0), rung(0.2, 0)], None)
+        choose([trial(0.1, 0), trial(0.2, 0)], None)
 
 
 def test_a_clear_scale_is_there_whatever_is_asked_for() -> None:
-    rungs = [*NOISE, *(rung(rho, 12, 0.0) for rho in (0.3, 0.4, 0.5)), rung(0.9, 1, 2.0)]
-    found = clear_scale(rungs)
+    trials = [*NOISE, *(trial(rho, 12, 0.0) for rho in (0.3, 0.4, 0.5)), trial(0.9, 1, 2.0)]
+    found = clear_scale(trials)
     assert found is not None
     assert (found.basis, found.clusters) == ("stretch", 12)
-    assert clear_scale([rung(0.2, 40, 0.9), rung(0.3, 30, 0.6), rung(0.4, 20, 0.7)]) is None
+    assert clear_scale([trial(0.2, 40, 0.9), trial(0.3, 30, 0.6), trial(0.4, 20, 0.7)]) is None

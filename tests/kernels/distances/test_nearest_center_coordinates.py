@@ -1,4 +1,4 @@
-"""Coordinates that rows are held by serve other points with the same axes, too."""
+"""Known coordinates of rows are valid for other points with the same axes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scrlm_dask.kernels.distances.projections import (
 )
 from scrlm_dask.kernels.distances.pruning import prepare_centers, prepare_with_axes, subspace_cost
 
-HELD = 31
+N_KNOWN = 31
 
 
 def plain(p: int, kind: Any = "none") -> AffineMap:
@@ -52,27 +52,27 @@ def frame_of(points: Points) -> AxisFrame:
     shift=st.sampled_from([0.0, 0.01, 50.0]),
     n_axes=st.sampled_from([1, 15, 31]),
 )
-def test_no_pair_is_nearer_than_held_shadows_say(
+def test_no_pair_is_nearer_than_known_coordinates_say(
     seed: int, p: int, offset: float, shift: float, n_axes: int
 ) -> None:
     x = (steep(seed, 120, p) + offset).astype(np.float32)
     first = prepare_with_axes(x[:100], plain(p))
-    held = project_rows(x, first, HELD)
-    assert held.shape == (120, HELD)
+    known = project_rows(x, first, N_KNOWN)
+    assert known.shape == (120, N_KNOWN)
     later = prepare_with_axes(x[20:] + np.float32(shift), plain(p), frame_of(first))
-    shadows = project_points(later, Subspace(n_axes, principal=True))
-    moved = move_origin(later, held.shape[1])
-    rows = with_coordinates(map_like(x, later), held, moved)
-    seen = project_block(rows, shadows)
+    projected = project_points(later, Subspace(n_axes, principal=True))
+    moved = move_origin(later, known.shape[1])
+    rows = with_coordinates(map_like(x, later), known, moved)
+    seen = project_block(rows, projected)
     y, c = 1.5 * x.astype(np.float64), 1.5 * later.raw.astype(np.float64)
     true = np.square(y[:, None] - c[None]).sum(axis=-1)
     sq_sums = rows.sq_norms[:, None] + later.sq_norms
     found = sq_sums - 2.0 * seen.products.astype(np.float64)
     assert (
-        found <= distance_bound(true, seen.errors[:, None]) + shadows.error_factor * sq_sums
+        found <= distance_bound(true, seen.errors[:, None]) + projected.error_factor * sq_sums
     ).all()
-    # and they are the shadows of these rows, not of any others
-    projected = project_block(map_like(x, later), shadows)
+    # and they are the projected of these rows, not of any others
+    projected = project_block(map_like(x, later), projected)
     np.testing.assert_allclose(
         seen.products, projected.products, atol=2e-3 * float(np.sqrt(sq_sums.max())) + 1e-3
     )
@@ -82,17 +82,17 @@ def test_no_pair_is_nearer_than_held_shadows_say(
 @given(
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from(["none", "l2"]),
-    prune=st.sampled_from(["auto", 7, 31, 50]),  # of which some are not held
+    prune=st.sampled_from(["auto", 7, 31, 50]),  # of which some are not known
 )
 def test_labels_do_not_depend_on_what_is_held(seed: int, kind: str, prune: Any) -> None:
     x = steep(seed, 1100, 120)
     first = prepare_centers(x[:90], plain(120, kind))
     later = prepare_centers(x[10:100] * np.float32(1.1), plain(120, kind), frame_of(first))
-    found = nearest_centers(x, later, prune=prune, held=project_rows(x, first, HELD))
+    found = nearest_centers(x, later, prune=prune, coordinates=project_rows(x, first, N_KNOWN))
     np.testing.assert_array_equal(found.labels, nearest_centers(x, later, prune=0).labels)
 
 
 def test_what_is_held_need_not_be_projected() -> None:
-    cut, none = Subspace(31, principal=True), np.zeros(1, np.int64)
-    projected, held = (subspace_cost(cut, none, 100, 700, n) for n in (30, 31))
-    assert projected - held == 31 * 700
+    subspace, none = Subspace(31, principal=True), np.zeros(1, np.int64)
+    projected, known = (subspace_cost(subspace, none, 100, 700, n) for n in (30, 31))
+    assert projected - known == 31 * 700

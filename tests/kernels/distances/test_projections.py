@@ -48,15 +48,15 @@ def test_axes_are_orthonormal_and_the_strongest_come_first() -> None:
     assert seen.sum() >= 0.99 * best.sum()
 
 
-def test_a_shadow_by_hand() -> None:
+def test_a_projection_by_hand() -> None:
     # the first feature of (3, 4, 0) is 3, and 4 lies off it; of (0, 0, 5): 0 and 5. They are
     # sqrt(9 + 1) apart where the rows are sqrt(9 + 16 + 25) apart
     x = np.array([[3.0, 4.0, 0.0], [0.0, 0.0, 5.0], [-3.0, -4.0, -5.0]], np.float32)
     points = prepare_with_axes(x, plain(3))
     np.testing.assert_allclose(points.shift, 0.0)
-    shadows = project_points(points, Subspace(1))
-    np.testing.assert_allclose(shadows.shadows[:2], [[3.0, 4.0], [0.0, 5.0]], rtol=1e-6)
-    seen = project_block(map_like(x, points), shadows)
+    projected = project_points(points, Subspace(1))
+    np.testing.assert_allclose(projected.coordinates[:2], [[3.0, 4.0], [0.0, 5.0]], rtol=1e-6)
+    seen = project_block(map_like(x, points), projected)
     np.testing.assert_allclose(seen.products[:2, :2], [[25.0, 20.0], [20.0, 25.0]], rtol=1e-6)
 
 
@@ -69,7 +69,7 @@ def test_a_shadow_by_hand() -> None:
     share=st.floats(0.0, 1.0),
     principal=st.booleans(),
 )
-def test_no_pair_is_nearer_than_its_shadows_say(
+def test_no_pair_is_nearer_than_its_projections_say(
     seed: int, p: int, steepness: float, offset: float, share: float, principal: bool
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -77,28 +77,28 @@ def test_no_pair_is_nearer_than_its_shadows_say(
     x[7] = x[11]  # a row and its twin
     points = prepare_with_axes(x[:100], plain(p))
     most = p if points.axes is None or not principal else points.axes.directions.shape[1]
-    cut = Subspace(max(1, int(share * most)), principal and points.axes is not None)
-    shadows = project_points(points, cut)
+    subspace = Subspace(max(1, int(share * most)), principal and points.axes is not None)
+    projected = project_points(points, subspace)
     rows = map_like(x, points)
-    seen = project_block(rows, shadows)
+    seen = project_block(rows, projected)
     y = x.astype(np.float64)
     true = cdist(y, y[:100], "sqeuclidean")  # by differences, not by products
     sq_sums = rows.sq_norms[:, None] + points.sq_norms
     found = sq_sums - 2.0 * seen.products.astype(np.float64)
-    limit = distance_bound(true, seen.errors[:, None]) + shadows.error_factor * sq_sums
+    limit = distance_bound(true, seen.errors[:, None]) + projected.error_factor * sq_sums
     assert (found <= limit).all()
 
 
 @pytest.mark.parametrize("n_axes", [8, 24])
-def test_principal_shadows_tell_more_than_features(n_axes: int) -> None:
+def test_principal_projections_tell_more_than_features(n_axes: int) -> None:
     x = spectrum(np.random.default_rng(3), 300, 100, 1.0)
     points = prepare_with_axes(x, plain(100))
     rows = map_like(x, points)
 
-    def lengths(cut: Subspace) -> float:
+    def lengths(subspace: Subspace) -> float:
         found = rows.sq_norms[:, None] + points.sq_norms
         return float(
-            (found - 2.0 * project_block(rows, project_points(points, cut)).products).sum()
+            (found - 2.0 * project_block(rows, project_points(points, subspace)).products).sum()
         )
 
     assert lengths(Subspace(n_axes, principal=True)) > 1.5 * lengths(Subspace(n_axes))

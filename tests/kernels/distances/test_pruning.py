@@ -182,7 +182,7 @@ def test_clusters_apart_are_told_by_few_axes_and_blobs_by_whole_products() -> No
     kind=st.sampled_from(["none", "l2"]),
     twins=st.booleans(),
 )
-def test_rows_settled_at_a_glance_have_their_nearest_center(
+def test_rows_labelled_by_the_quick_check_have_their_nearest_center(
     seed: int, p: int, spread: float, offset: float, size: float, kind: str, twins: bool
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -197,7 +197,7 @@ def test_rows_settled_at_a_glance_have_their_nearest_center(
     np.testing.assert_array_equal(found.labels, nearest_centers(rows, centers, prune=0).labels)
 
 
-def test_a_glance_settles_what_lies_near_a_center() -> None:
+def test_the_quick_check_labels_rows_near_a_center() -> None:
     rng = np.random.default_rng(0)
     means = rng.normal(size=(600, 400)).astype(np.float32)
     x = means[rng.integers(600, size=2048)] + 0.25 * rng.normal(size=(2048, 400))
@@ -209,7 +209,7 @@ def test_a_glance_settles_what_lies_near_a_center() -> None:
     all_near = nearest_centers(x[1024:].repeat(2, axis=0), centers).pruned
     assert (all_near.finished, all_near.dense) == (0, 0)
     # candidates of a loss have no gaps: every pair inside the radius counts
-    assert prepare_with_axes(means, plain(400)).half_gaps is None
+    assert prepare_with_axes(means, plain(400)).half_distances is None
 
 
 def test_the_choice_can_be_forced_and_small_blocks_do_not_try() -> None:
@@ -240,13 +240,15 @@ def test_rows_with_many_near_points_are_finished_by_whole_products() -> None:
 
 
 def test_costs_by_hand() -> None:
-    # p = 100, n = 700: a row is hard from 101 survivors on and then costs 700 * 122, else 700 for
-    # each survivor; beside that 700 * (10 + 40), and a projection of 10 * 100
+    # p = 100, n = 700: a row with at least 101 possible points costs 700 * 122, else 700 for each
+    # of them; in addition 700 * (10 + 40), and a projection of 10 * 100
     assert max_possible_points(700) == 100
-    survivors = np.array([0, 100, 101])
+    possible_points = np.array([0, 100, 101])
     finish = (0 + 100 * 700 + 700 * 122) / 3
-    assert subspace_cost(Subspace(10), survivors, 700, 100) == pytest.approx(700 * 50 + finish)
-    assert subspace_cost(Subspace(10, principal=True), survivors, 700, 100) == pytest.approx(
+    assert subspace_cost(Subspace(10), possible_points, 700, 100) == pytest.approx(
+        700 * 50 + finish
+    )
+    assert subspace_cost(Subspace(10, principal=True), possible_points, 700, 100) == pytest.approx(
         1000 + 700 * 50 + finish
     )
 
