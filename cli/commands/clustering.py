@@ -1,4 +1,4 @@
-""""""
+"""Commands that cluster: fit, kmeans, predict."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def fit(
     storage: Any,
     lasting: StallWatchdog,
     features: str | None,
-    asked: dict[str, Any],
+    config: dict[str, Any],
     block_rows: int | None,
     out: str | None,
     overwrite: bool,
@@ -63,8 +63,7 @@ def fit(
     stopped goes on when the same command is given again, or `scrlm fit --resume RUN`.
     """
     from scrlm_dask.config import FitConfig
-    from scrlm_dask.pipeline.fit import check_fit
-    from scrlm_dask.pipeline.fit import fit as run_fit
+    from scrlm_dask.pipeline.fit import prepare_fit
     from scrlm_dask.runs.lifecycle import Fit
 
     check_usage(resume, features, out)
@@ -73,21 +72,25 @@ def fit(
         if isinstance(before, Fit):
             show_fit(console, before, resume)
             return
-        out, features, asked, block_rows = resume, before.features, before.config, before.block_rows
-    config, place = FitConfig(**asked), str(out)
-    workers = local_memories(cluster) or ()
-    check_fit(str(features), config, place, overwrite, block_rows, storage, workers)
-    with lasting.settings(), session(console, cluster), lasting.watching(console, place):
-        result = run_fit(
-            str(features),
-            config,
-            out=place,
-            overwrite=overwrite,
-            block_rows=block_rows,
-            storage_options=storage,
-            listener=lasting,
-        )
-    show_fit(console, result, place)
+        out, features = resume, before.features.path
+        config, block_rows = before.asked.config, before.asked.block_rows
+    job = prepare_fit(
+        str(features),
+        FitConfig(**config),
+        out=str(out),
+        overwrite=overwrite,
+        block_rows=block_rows,
+        storage_options=storage,
+        workers=local_memories(cluster) or (),
+    )
+    _run_job(job, console, cluster, lasting, str(out))
+
+
+def _run_job(job: Any, console: Console, cluster: Any, lasting: StallWatchdog, out: str) -> None:
+    """Open the cluster session, run the job in it and print its result."""
+    with lasting.settings(), session(console, cluster), lasting.watching(console, out):
+        result = job.run(lasting)
+    show_fit(console, result, out)
 
 
 def show_fit(console: Console, result: Fit, out: str) -> None:
@@ -97,7 +100,7 @@ def show_fit(console: Console, result: Fit, out: str) -> None:
 
 
 def summary(result: Fit, out: str) -> dict[str, Any]:
-    """The fit in numbers, for --json and for the tables."""
+    """Return the fit in numbers, for --json and for the tables."""
     model, record = result.model, result.record
     return {
         "run": out,
@@ -173,36 +176,35 @@ def kmeans(
     stopped goes on when the same command is given again, or `scrlm kmeans --resume RUN`.
     """
     from scrlm_dask.config import KMeansConfig
-    from scrlm_dask.pipeline.kmeans import check_kmeans
-    from scrlm_dask.pipeline.kmeans import kmeans as run_kmeans
+    from scrlm_dask.pipeline.kmeans import prepare_kmeans
     from scrlm_dask.runs.lifecycle import Fit
 
     check_usage(resume, features, out)
     if resume is None:
-        asked, centers = _asked(storage, **config)
+        settings, centers = _make_config(storage, **config)
     else:
         before = read_run(resume, "k-means", storage)
         if isinstance(before, Fit):
             show_fit(console, before, resume)
             return
-        out, features, block_rows = resume, before.features, before.block_rows
-        asked, centers = KMeansConfig(**before.config), before.inputs.get("centers")
-        sample_weight = before.inputs.get("sample_weight")
-    source, place = str(features), str(out)
-    shared: Any = {
-        "centers": centers,
-        "sample_weight": sample_weight,
-        "overwrite": overwrite,
-        "block_rows": block_rows,
-        "storage_options": storage,
-    }
-    check_kmeans(source, asked, place, workers=local_memories(cluster) or (), **shared)
-    with lasting.settings(), session(console, cluster), lasting.watching(console, place):
-        result = run_kmeans(source, asked, out=place, listener=lasting, **shared)
-    show_fit(console, result, place)
+        out, features, block_rows = resume, before.features.path, before.asked.block_rows
+        settings, inputs = KMeansConfig(**before.asked.config), before.asked.inputs
+        centers, sample_weight = inputs.get("centers"), inputs.get("sample_weight")
+    job = prepare_kmeans(
+        str(features),
+        settings,
+        centers=centers,
+        sample_weight=sample_weight,
+        out=str(out),
+        overwrite=overwrite,
+        block_rows=block_rows,
+        storage_options=storage,
+        workers=local_memories(cluster) or (),
+    )
+    _run_job(job, console, cluster, lasting, str(out))
 
 
-def _asked(
+def _make_config(
     storage: Any,
     lloyd: dict[str, Any],
     clusters: int | None,
@@ -214,14 +216,14 @@ def _asked(
     margins: bool,
     prune: Any,
 ) -> tuple[KMeansConfig, str | None]:
-    """The config that the options stand for, and the path of the centers to begin with, if any."""
+    """Return the config of the options, and the path of the centers to start from, if any."""
     from scrlm_dask.config import KMeansConfig, LloydConfig
 
     if spherical and preprocess not in ("none", "l2"):
         raise click.UsageError("--spherical takes rows at unit length; leave --preprocess out")
     given = init not in _INITS
     if given:
-        centers = _centers_at(init, storage)
+        centers = _read_centers(init, storage)
         clusters = len(centers) if clusters is None else clusters
     if clusters is None:
         raise click.UsageError(
@@ -240,8 +242,8 @@ def _asked(
     return config, init if given else None
 
 
-def _centers_at(path: str, storage: Any) -> Any:
-    """The centers in a file; a word that was misspelt looks like one, too."""
+def _read_centers(path: str, storage: Any) -> Any:
+    """Read the centers in a file; a misspelt method also looks like a path."""
     from scrlm_dask.errors import MissingError
     from scrlm_dask.pipeline.kmeans import read_centers
 

@@ -1,4 +1,4 @@
-""""""
+"""Commands before a fit: rho, plan."""
 
 from __future__ import annotations
 
@@ -59,32 +59,26 @@ def rho(
     cluster.
     """
     from scrlm_dask.config import FitConfig
-    from scrlm_dask.pipeline.plan import check_features
-    from scrlm_dask.pipeline.rho import scan_rho
+    from scrlm_dask.pipeline.rho import prepare_scan
     from scrlm_dask.reporting.plots import check_plot
 
     if plot:
         check_plot(plot)
-    asked: dict[str, Any] = {
-        "n_clusters": clusters,
-        "F": loss_depth,
-        "preprocess": preprocess,
-        "n_candidates": "auto" if candidates is None else candidates,
-        "min_neighbors": min_neighbors,
-        "seed": seed,
-    }
-    check_features(features, FitConfig(rho="auto", **asked), block_rows, storage)
+    config = FitConfig(
+        rho="auto",
+        n_clusters=clusters,
+        F=loss_depth,
+        preprocess=preprocess,
+        n_candidates="auto" if candidates is None else candidates,
+        min_neighbors=min_neighbors,
+        seed=seed,
+    )
+    job = prepare_scan(features, config, block_rows=block_rows, storage_options=storage)
     with session(console, cluster.for_little_work()):
-        found = scan_rho(
-            features,
-            **asked,
-            block_rows=block_rows,
-            storage_options=storage,
-            listener=console,
-        )
+        scan = job.run(console)
     if plot:
-        found.plot(plot)
-    console.result(found.record, _rho_tables(found.record))
+        scan.plot(plot)
+    console.result(scan.record, _rho_tables(scan.record))
 
 
 def _rho_tables(record: dict[str, Any]) -> Group:
@@ -103,7 +97,7 @@ def plan(
     cluster: Any,
     storage: Any,
     features: str,
-    asked: dict[str, Any],
+    config: dict[str, Any],
     block_rows: int | None,
 ) -> None:
     """Say what `scrlm fit` would take with these options: FLOPs, bytes, memory and time.
@@ -116,24 +110,18 @@ def plan(
     from scrlm_dask.clusters.local import available_cores
     from scrlm_dask.config import FitConfig
     from scrlm_dask.engine.workers import worker_memories
-    from scrlm_dask.pipeline.plan import check_features, plan_fit
+    from scrlm_dask.pipeline.plan import prepare_plan
 
-    config = FitConfig(**asked)
+    job = prepare_plan(
+        features, FitConfig(**config), block_rows=block_rows, storage_options=storage
+    )
     workers, cores = local_memories(cluster), available_cores()
     if workers is None:
-        check_features(features, config, block_rows, storage)
-        cores = None  # theirs, which are as many as they have threads
+        cores = None  # a scheduler's workers have as many as they have threads
         with session(console, cluster):
             workers = worker_memories()
-    found = plan_fit(
-        features,
-        config,
-        workers=workers,
-        n_cores=cores,
-        block_rows=block_rows,
-        storage_options=storage,
-    )
-    content = asdict(found)
+    result = job.run(workers, cores)
+    content = asdict(result)
     console.result(content, plan_summary(content))
-    for note in found.notes:
+    for note in result.notes:
         console.say(note)

@@ -1,4 +1,4 @@
-"""Options of the scale that clusters are looked for on, which several commands share."""
+"""Options of fit and kmeans, some of which other commands share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .shared import given_options, label_options, prune_option, require_option, 
 
 if TYPE_CHECKING:
     from scrlm_dask.runs.lifecycle import Fit
-    from scrlm_dask.runs.resume import RunRequest
+    from scrlm_dask.runs.record import RunRecord
 
 
 clusters_option = click.option(
@@ -53,7 +53,7 @@ LLOYD_PARAMETERS = ("tol", "inertia_tol", "max_time", "kmeans_sample", "persist"
 
 
 def lloyd_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """When iterations stop and what they read; the command gets `lloyd`, all but their number."""
+    """Add the options of k-means iterations; the command gets `lloyd`, all but their number."""
 
     @click.option(
         "--tol",
@@ -106,9 +106,9 @@ def lloyd_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How to fit; the command gets `asked`, `block_rows` and `storage`.
+    """Add the options of a fit; the command gets `config`, `block_rows` and `storage`.
 
-    `asked` is what a `FitConfig` is made of.
+    `config` are the arguments of a `FitConfig`.
     """
 
     @click.option(
@@ -178,7 +178,7 @@ def fit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if kmeans_iter == 0:
             require_option("--kmeans-iter", *LLOYD_PARAMETERS)
-        asked = {
+        config = {
             "rho": rho,
             "F": loss_depth,
             "n_clusters": clusters,
@@ -194,7 +194,7 @@ def fit_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "prune": prune,
             "margins": margins,
         }
-        return command(asked=asked, **kwargs)
+        return command(config=config, **kwargs)
 
     return wrapped
 
@@ -209,18 +209,18 @@ def _parse_rho(context: click.Context, parameter: click.Parameter, text: str) ->
 
 
 def local_memories(cluster: Any) -> Any:
-    """The workers that the command would start; None where it goes to a scheduler that runs."""
+    """Return the workers that the command would start; None if it connects to a scheduler."""
     from scrlm_dask.clusters.local import local_workers
     from scrlm_dask.engine.workers import WorkerMemory
 
-    found = local_workers(cluster)
-    if found is None:
+    local = local_workers(cluster)
+    if local is None:
         return None
-    own, number = found.nworkers > 0, max(1, found.nworkers)
-    return [WorkerMemory(found.memory_limit, found.nthreads, found.ahead, own)] * number
+    own, number = local.nworkers > 0, max(1, local.nworkers)
+    return [WorkerMemory(local.memory_limit, local.nthreads, local.ahead, own)] * number
 
 
-# where and how it runs may be another this time, what it does may not
+# a resumed run may use other workers and outputs of messages, but no other settings
 _FREE = {
     *("resume", "storage", "as_json", "log_json", "verbose", "report"),
     *("stall_timeout", "wait_workers", "kind"),  # the latter is --cluster
@@ -236,7 +236,7 @@ def resume_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_usage(resume: str | None, features: str | None, out: str | None) -> None:
-    """Either a run to go on with, and nothing that it knows itself, or features and an output."""
+    """Require either --resume without the options that the run records, or FEATURES and --out."""
     if resume is None:
         for missing, value in (("argument 'FEATURES'", features), ("option '--out'", out)):
             if value is None:
@@ -252,10 +252,10 @@ def check_usage(resume: str | None, features: str | None, out: str | None) -> No
         )
 
 
-def read_run(resume: str, method: str, storage: Any) -> RunRequest | Fit:
-    """What the run was asked; or, if it is complete, what it found."""
+def read_run(resume: str, method: str, storage: Any) -> RunRecord | Fit:
+    """Read the record of a run to resume; or, if it is complete, its result."""
     from scrlm_dask.runs.lifecycle import load_fit
-    from scrlm_dask.runs.resume import read_request
+    from scrlm_dask.runs.resume import read_unfinished
 
-    asked = read_request(resume, method, storage)
-    return load_fit(resume, storage) if asked is None else asked
+    unfinished = read_unfinished(resume, method, storage)
+    return load_fit(resume, storage) if unfinished is None else unfinished

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -13,7 +12,6 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.config import FitConfig, LloydConfig, ResolvedConfig
-from scrlm_dask.engine.block_layout import Layout
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import Features, FeaturesLike, as_features
 from scrlm_dask.engine.workers import WorkerMemory, worker_memories
@@ -31,29 +29,20 @@ from scrlm_dask.passes.lloyd import polish_pass, send_centers
 from scrlm_dask.passes.loss import ExtractedCenters, extract, loss_pass
 from scrlm_dask.passes.survey import candidates_from, moments_of, survey_pass
 from scrlm_dask.pipeline.lloyd_loop import Refinement, refine
-from scrlm_dask.pipeline.results import announce_fit, build_model, warn_about_result
-from scrlm_dask.pipeline.rho import Chosen, choose_on_sample
-from scrlm_dask.planning.memory import check_fit_memory, fit_memory, most_clusters
-from scrlm_dask.planning.persist import place_features
-from scrlm_dask.planning.work import report_fit_plan
-from scrlm_dask.runs.lifecycle import (
-    Fit,
-    finish_run,
-    gather_labels,
-    open_labels_output,
+from scrlm_dask.pipeline.results import (
+    build_model,
+    report_candidates,
     report_losses,
     report_sizes,
-    report_start,
+    warn_about_result,
 )
-from scrlm_dask.runs.record import closing_record, opening_record
-from scrlm_dask.runs.resume import (
-    check_rewritten_features,
-    check_run,
-    check_still_owner,
-    check_unchanged,
-    open_run,
-)
-from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.pipeline.rho import Chosen, choose_on_sample
+from scrlm_dask.planning.memory import check_fit_memory, fit_memory, most_clusters
+from scrlm_dask.planning.persist import persist_or_stream
+from scrlm_dask.planning.work import report_fit_plan
+from scrlm_dask.runs.lifecycle import Fit, Run, RunTarget, open_run, prepare_target
+from scrlm_dask.runs.record import start_record
+from scrlm_dask.storage.locations import Options, Place
 from scrlm_dask.storage.manifest import short_digest
 
 
@@ -72,141 +61,123 @@ def fit(
 
     `storage_options` open URLs, of features and of `out`; they are neither printed nor saved.
     """
-    features = as_features(source, block_rows, storage_options)
-    target = None if out is None else locate(out, storage_options)
-    resolved = config.resolve(features.n_rows)
-    workers = worker_memories()
-    check_fit_memory(features.layout, resolved, most_clusters(resolved), workers)
-    record = _opening_record(features, resolved, block_rows, storage_options)
-    with (
-        open_run(features, target, overwrite, record, storage_options) as run,
-        Execution(listener, run.checkpoint) as execution,
-    ):
-        report_start(execution, "SCRLM", features, run.directory)
-        check_rewritten_features(execution, run, record, storage_options)
-        report_fit_plan(execution, features.layout, resolved, most_clusters(resolved), workers)
-        announce_fit(execution, resolved, run.resumed)
-        begin = time.perf_counter()
-        labels_url = open_labels_output(run, features, config.margins)
-        collect = collect_labels and labels_url is None
-        found = _algorithm(execution, features, resolved, labels_url, collect, begin)
-        record |= closing_record(found.model, execution, time.perf_counter() - begin, found.pruning)
-        record |= found.record | {"config": asdict(found.config.asked) | _numbers(found.config)}
-        record["plan"] = _plan_record(features.layout, resolved, found.model.n_clusters, workers)
-        if run.directory is not None:
-            check_unchanged(record, storage_options)
-            check_still_owner(run.directory, record)
-            finish_run(run.directory, found.model, record)
-        warn_about_result(
-            execution,
-            found.model,
-            found.config.asked,
-            chosen=config.rho == "auto",
-            with_margins=config.margins and labels_url is not None,
-        )
-    labels = gather_labels(found.assigned, labels_url) if collect_labels else None
-    return Fit(found.model, labels, record)
+    job = prepare_fit(
+        source,
+        config,
+        out=out,
+        overwrite=overwrite,
+        collect_labels=collect_labels,
+        block_rows=block_rows,
+        storage_options=storage_options,
+    )
+    return job.run(listener)
 
 
-def check_fit(
+def prepare_fit(
     source: FeaturesLike,
     config: FitConfig,
-    out: Place,
+    *,
+    out: Place | None = None,
     overwrite: bool = False,
+    collect_labels: bool = False,
     block_rows: int | None = None,
     storage_options: Options | None = None,
     workers: Sequence[WorkerMemory] = (),
-) -> None:
-    """Raise what `fit` would raise before it reads a row: for those who pay to start a cluster.
+) -> FitJob:
+    """Check everything that can be known before workers start and a row is read.
 
-    `workers` are those that it would have, as far as they are known.
+    `workers` are those that the run will have, as far as they are known.
     """
     features = as_features(source, block_rows, storage_options)
     resolved = config.resolve(features.n_rows)
-    record = _opening_record(features, resolved, block_rows, storage_options)
-    check_run(features, locate(out, storage_options), overwrite, record)
-    check_fit_memory(features.layout, resolved, most_clusters(resolved), workers)
-
-
-def _opening_record(
-    features: Features,
-    config: ResolvedConfig,
-    block_rows: int | None,
-    storage_options: Options | None,
-) -> dict[str, Any]:
-    return opening_record(
+    record = start_record(
         features,
-        config.asked,
-        _numbers(config),
+        config,
+        numbers=_resolved_numbers(resolved),
+        inputs={},
         block_rows=block_rows,
         storage_options=storage_options,
-        inputs={},
     )
+    target = prepare_target(features, record, out, overwrite, collect_labels, storage_options)
+    check_fit_memory(features.layout, resolved, most_clusters(resolved), workers)
+    return FitJob(target, resolved)
 
 
-def _numbers(config: ResolvedConfig) -> dict[str, int]:
-    """What words of the config stand for."""
+@dataclass(frozen=True)
+class FitJob:
+    """A fit that was checked and can run."""
+
+    target: RunTarget
+    config: ResolvedConfig
+
+    def run(self, listener: Listener = warn) -> Fit:
+        """Fit with the workers of the current client, or in threads of this process."""
+        config, request = self.config, self.config.asked
+        layout, workers = self.target.features.layout, worker_memories()
+        check_fit_memory(layout, config, most_clusters(config), workers)
+        with open_run(self.target, "SCRLM", request.margins, listener) as run:
+            report_fit_plan(run.execution, layout, config, most_clusters(config), workers)
+            run.report_resumed()
+            report_candidates(run.execution, config)
+            result = _run_algorithm(run, config, workers)
+            record = run.finish(result.model, result.details)
+            warn_about_result(
+                run.execution,
+                result.model,
+                result.config,
+                chosen=request.rho == "auto",
+                with_margins=request.margins and run.labels_at is not None,
+            )
+        return Fit(result.model, run.gather_labels(result.assigned), record)
+
+
+def _resolved_numbers(config: ResolvedConfig) -> dict[str, int]:
+    """Return the numbers that words of the config stand for."""
     return {"n_candidates": config.n_candidates, "loss_rows": config.loss_rows}
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Result:
     model: Model
     assigned: AssignedPart
-    config: ResolvedConfig  # with what was chosen
-    record: dict[str, Any]
-    pruning: dict[str, Any]  # by pass
+    config: FitConfig  # with every "auto" settled
+    details: dict[str, Any]  # for the record
 
 
-def _algorithm(
-    execution: Execution,
-    features: Features,
-    config: ResolvedConfig,
-    labels_url: Location | None,
-    collect: bool,
-    began: float,
-) -> _Found:
-    """Algorithm 1, and the mixture's parameters from the rows as they are labelled."""
-    features = _placed(execution, features, config)
+def _run_algorithm(run: Run, config: ResolvedConfig, workers: Sequence[WorkerMemory]) -> _Result:
+    """Run Algorithm 1, then estimate the mixture from the labelled rows."""
+    execution, features = run.execution, _persist_for_kmeans(run, config, workers)
     start = execution.checkpoints.load_or_compute(
-        "centers", _START_TYPES, partial(_start, execution, features, config)
+        "centers", _START_TYPES, partial(_find_centers, execution, features, config)
     )
-    config, affine, extracted = start.config, start.affine, start.extracted
-    asked = config.asked
-    execution.emit(CentersFound(len(extracted.rows)))
-    if asked.n_clusters is None:  # now it is known how many there are
-        workers, n_found = worker_memories(), len(extracted.rows)
-        check_fit_memory(features.layout, config, n_found, workers)
-        report_fit_plan(execution, features.layout, config, n_found, workers)
-    moved = _moved(execution, features, extracted.centers, affine, asked, began)
-    sq_radius = asked.sq_radius(features.n_features)
-    assigned = assign_pass(
-        execution,
-        features,
-        send_centers(moved.centers, affine, quick_check=not asked.margins),
-        sq_radius,
-        n_clusters=len(moved.centers),
-        prune=asked.prune,
-        labels_at=labels_url,
-        margins=asked.margins,
-        collect=collect,
-        input_digest=short_digest(moved.centers, np.array(sq_radius)),
-    )
-    report_sizes(execution, assigned.sums, sq_radius)
-    model = _model(extracted, moved.centers, assigned, affine, config)
-    # k-means moves rows between clusters, and the tree knows nothing of it
-    model = replace(model, tree=None if moved.iterations else start.tree)
-    record = start.record | ({"kmeans": moved.record()} if asked.refine.max_iter else {})
+    settled, n_found = start.config.asked, len(start.extracted.rows)
+    execution.emit(CentersFound(n_found))
+    if settled.n_clusters is None:  # the number of clusters is known only now
+        present = worker_memories()  # an adaptive cluster may have others by now
+        check_fit_memory(features.layout, start.config, n_found, present)
+        report_fit_plan(execution, features.layout, start.config, n_found, present)
+    moved = _move_centers(run, features, start.extracted.centers, start.affine, settled)
+    assigned = _assign_rows(run, features, moved.centers, start.affine, settled)
+    model = _build_model(start, moved, assigned)
+    n_planned = most_clusters(config) or model.n_clusters
+    most = max(workers, key=lambda worker: worker.n_threads)
+    plan = fit_memory(run.target.features.layout, config, n_planned, len(workers))
     pruning = {"loss": start.pruned} if start.pruned else {}
     if moved.stopped:  # k-means has run
         pruning["kmeans-step"] = moved.pruned.record()
     pruning["assign"] = assigned.pruned.record()
-    return _Found(model, assigned, config, record, pruning)
+    details = start.record | {
+        "pruning": pruning,
+        **({"kmeans": moved.record()} if settled.refine.max_iter else {}),
+        "config": asdict(settled) | _resolved_numbers(start.config),
+        "plan": plan.record(most.n_threads, most.n_ahead),
+    }
+    return _Result(model, assigned, settled, details)
 
 
 @dataclass(frozen=True)
 class _Start:
-    """What the sample and the loss found; neither is needed any more."""
+    """The extracted centers, and everything later steps need of the sample and the losses."""
 
     config: ResolvedConfig  # with every "auto" settled
     affine: AffineMap
@@ -222,24 +193,26 @@ _START_TYPES = (
 )
 
 
-def _start(execution: Execution, features: Features, config: ResolvedConfig) -> _Start:
-    """Centers from a sample where it settles them, else from the losses of the candidates."""
+def _find_centers(execution: Execution, features: Features, config: ResolvedConfig) -> _Start:
+    """Find centers on a sample if it settles them, else by the losses of the candidates."""
     samples = config.asked.samples
     chosen = choose_on_sample(execution, features, config) if samples else Chosen(config)
     affine, extracted, pruned = chosen.affine, chosen.extracted, dict[str, Any]()
     if affine is None or extracted is None:
-        if samples:  # more candidates may be needed than anybody knew before
+        if samples:  # the sample may have shown that more candidates are needed
             check_fit_memory(features.layout, chosen.config, None, worker_memories())
-        affine, extracted, pruned = _judged_by_loss(execution, features, chosen.config)
+        affine, extracted, pruned = _extract_by_loss(execution, features, chosen.config)
     return _Start(chosen.config, affine, extracted, chosen.tree, chosen.record, pruned)
 
 
-def _judged_by_loss(
+def _extract_by_loss(
     execution: Execution, features: Features, config: ResolvedConfig
 ) -> tuple[AffineMap, ExtractedCenters, dict[str, Any]]:
-    """Extract centers greedily by the candidates' losses, as in the paper; also return what the
-    loss pass pruned."""
-    affine, candidates = _candidates(execution, features, config)
+    """Compute the losses of the candidates over the rows, then extract greedily.
+
+    The third result is what the loss pass pruned.
+    """
+    affine, candidates = _draw_candidates(execution, features, config)
     result = loss_pass(execution, features, candidates, config, [config.asked.given_rho])
     (losses,) = result.losses
     report_losses(execution, losses.losses)
@@ -247,49 +220,36 @@ def _judged_by_loss(
     return affine, extracted, result.pruned.record()
 
 
-def _plan_record(
-    layout: Layout, config: ResolvedConfig, n_clusters: int, workers: Sequence[WorkerMemory]
-) -> dict[str, Any]:
-    """What was planned for the worker with most threads, now that the clusters are counted."""
-    most = max(workers, key=lambda worker: worker.n_threads)
-    plan = fit_memory(layout, config, most_clusters(config) or n_clusters, len(workers))
-    return plan.record(most.n_threads, most.n_ahead)
-
-
-def _placed(execution: Execution, features: Features, config: ResolvedConfig) -> Features:
-    """Features in the workers' memory, where k-means reads them often and they fit."""
-    refine = config.asked.refine
+def _persist_for_kmeans(
+    run: Run, config: ResolvedConfig, workers: Sequence[WorkerMemory]
+) -> Features:
+    """Persist the features in the workers' memory if k-means reads them often and they fit."""
+    features, refine = run.target.features, config.asked.refine
     if refine.max_iter == 0:
         return features
-    workers = worker_memories()
-    # before the fit nobody may know how many clusters there are; candidates are an upper bound
+    # the number of clusters may be unknown before the fit; candidates are an upper bound
     most = most_clusters(config) or config.n_candidates
     plan = fit_memory(features.layout, config, most, len(workers))
     reads = 3 + refine.max_iter
-    return place_features(execution, features, plan, workers, refine.persist, reads)
+    return persist_or_stream(run.execution, features, plan, workers, refine.persist, reads)
 
 
-def _moved(
-    execution: Execution,
-    features: Features,
-    centers: NDArray[Any],
-    affine: AffineMap,
-    config: FitConfig,
-    began: float,
+def _move_centers(
+    run: Run, features: Features, centers: NDArray[Any], affine: AffineMap, config: FitConfig
 ) -> Refinement:
-    """The centers picked, polished and refined as far as that is asked for."""
+    """Polish the extracted centers and refine them by k-means, as configured."""
     if len(centers) == 0 or not (config.polish or config.refine.max_iter):
         return Refinement(centers)
     features = features.in_blocks_for(len(centers))
     if config.polish:
         reach = squared_radius(config.given_rho, config.F, features.n_features)
-        here = send_centers(centers, affine)
-        inside = polish_pass(execution, features, here, reach, len(centers))
+        sent = send_centers(centers, affine)
+        inside = polish_pass(run.execution, features, sent, reach, len(centers))
         centers = polish_centers(centers, inside, affine.unit_length)
     if not config.refine.max_iter:
         return Refinement(centers)
     return refine(
-        execution,
+        run.execution,
         features,
         centers.astype(np.float64),
         affine,
@@ -297,14 +257,35 @@ def _moved(
         sq_radius=config.sq_radius(features.n_features),
         prune=config.prune,
         seed=config.seed,
-        began=began,
+        began=run.began,
     )
 
 
-def _candidates(
+def _assign_rows(
+    run: Run, features: Features, centers: NDArray[Any], affine: AffineMap, config: FitConfig
+) -> AssignedPart:
+    """Label all rows and sum them by cluster."""
+    sq_radius = config.sq_radius(features.n_features)
+    assigned = assign_pass(
+        run.execution,
+        features,
+        send_centers(centers, affine, quick_check=not config.margins),
+        sq_radius,
+        n_clusters=len(centers),
+        prune=config.prune,
+        labels_at=run.labels_at,
+        margins=config.margins,
+        collect=run.collects_labels,
+        input_digest=short_digest(centers, np.array(sq_radius)),
+    )
+    report_sizes(run.execution, assigned.sums, sq_radius)
+    return assigned
+
+
+def _draw_candidates(
     execution: Execution, features: Features, config: ResolvedConfig
 ) -> tuple[AffineMap, Delayed]:
-    """The preprocessing map and the candidates; the survey's memory is free when this returns."""
+    """Fit the preprocessing map and draw the candidates; this frees the memory of the survey."""
     asked = config.asked
     rows = sample_rows(asked.seed, Purpose.CANDIDATES, config.n_rows, config.n_candidates)
     survey = survey_pass(execution, features, rows, needs_moments(asked.preprocess))
@@ -312,20 +293,16 @@ def _candidates(
     return affine, candidates_from(survey, rows, affine)
 
 
-def _model(
-    extracted: ExtractedCenters,
-    centers: NDArray[Any],
-    assigned: AssignedPart,
-    affine: AffineMap,
-    config: ResolvedConfig,
-) -> Model:
-    return build_model(
-        centers,
+def _build_model(start: _Start, moved: Refinement, assigned: AssignedPart) -> Model:
+    model = build_model(
+        moved.centers,
         assigned.sums,
-        affine,
-        config.asked,
-        center_rows=extracted.rows,
-        losses=extracted.extraction.losses,
-        neighbors=extracted.extraction.neighbors,
-        n_candidates=config.n_candidates,
+        start.affine,
+        start.config.asked,
+        center_rows=start.extracted.rows,
+        losses=start.extracted.extraction.losses,
+        neighbors=start.extracted.extraction.neighbors,
+        n_candidates=start.config.n_candidates,
     )
+    # k-means moves rows between clusters, and the tree does not know of it
+    return replace(model, tree=None if moved.iterations else start.tree)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -32,26 +32,12 @@ from scrlm_dask.passes.assign import AssignedPart, assign_pass
 from scrlm_dask.passes.lloyd import send_centers
 from scrlm_dask.pipeline.kmeans_init import Seeding, seed_centers
 from scrlm_dask.pipeline.lloyd_loop import refine
-from scrlm_dask.pipeline.results import RESUMED, build_model
+from scrlm_dask.pipeline.results import build_model, report_sizes
 from scrlm_dask.planning.memory import check_kmeans_memory, kmeans_memory
-from scrlm_dask.planning.persist import place_features
+from scrlm_dask.planning.persist import persist_or_stream
 from scrlm_dask.planning.work import report_kmeans_plan
-from scrlm_dask.runs.lifecycle import (
-    Fit,
-    finish_run,
-    gather_labels,
-    open_labels_output,
-    report_sizes,
-    report_start,
-)
-from scrlm_dask.runs.record import IN_MEMORY, closing_record, opening_record
-from scrlm_dask.runs.resume import (
-    check_rewritten_features,
-    check_run,
-    check_still_owner,
-    check_unchanged,
-    open_run,
-)
+from scrlm_dask.runs.lifecycle import Fit, Run, RunTarget, open_run, prepare_target
+from scrlm_dask.runs.record import IN_MEMORY, start_record
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import digest_arrays, short_digest
 from scrlm_dask.storage.model_store import load_model
@@ -74,110 +60,99 @@ def kmeans(
     storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> Fit:
-    """k-means on features. With `out`, model, labels and record go to that run directory.
+    """Run k-means on features. With `out`, model, labels and record go to that run directory.
 
     `centers` (k, p), a model or the path of one are where it begins when `config.init` is "given".
     `sample_weight` (rows,), an array or a file, says how much each row counts.
     `storage_options` open URLs; they are neither printed nor saved.
     """
-    features = as_features(source, block_rows, storage_options)
-    features = features.in_blocks_for(config.n_clusters)
-    target = None if out is None else locate(out, storage_options)
-    given = given_centers(centers, config, features, storage_options)
-    weights = as_weights(sample_weight, features, storage_options)
-    inputs = _inputs(centers, given, sample_weight, storage_options)
-    check_kmeans_memory(features, config, worker_memories())
-    record = _opening_record(features, config, block_rows, storage_options, inputs)
-    with (
-        open_run(features, target, overwrite, record, storage_options) as run,
-        Execution(listener, run.checkpoint) as execution,
-    ):
-        report_start(execution, "k-means", features, run.directory)
-        check_rewritten_features(execution, run, record, storage_options)
-        if run.resumed:
-            execution.emit(RESUMED)
-        begin = time.perf_counter()
-        labels_url = open_labels_output(run, features, config.margins)
-        collect = collect_labels and labels_url is None
-        model, assigned, pruning, details = _algorithm(
-            execution, features, config, given, weights, labels_url, collect, begin
-        )
-        seconds = time.perf_counter() - begin
-        record |= closing_record(model, execution, seconds, pruning) | details
-        if centers is not None:
-            record["init"] = {"centers": _origin(centers)}
-        if run.directory is not None:
-            check_unchanged(record, storage_options)
-            check_still_owner(run.directory, record)
-            finish_run(run.directory, model, record)
-        _comment(execution, model)
-    labels = gather_labels(assigned, labels_url) if collect_labels else None
-    return Fit(model, labels, record)
+    job = prepare_kmeans(
+        source,
+        config,
+        centers=centers,
+        sample_weight=sample_weight,
+        out=out,
+        overwrite=overwrite,
+        collect_labels=collect_labels,
+        block_rows=block_rows,
+        storage_options=storage_options,
+    )
+    return job.run(listener)
 
 
-def check_kmeans(
+def prepare_kmeans(
     source: FeaturesLike,
     config: KMeansConfig,
-    out: Place,
     *,
     centers: CentersLike = None,
     sample_weight: WeightsLike = None,
+    out: Place | None = None,
     overwrite: bool = False,
+    collect_labels: bool = False,
     block_rows: int | None = None,
     storage_options: Options | None = None,
     workers: Sequence[WorkerMemory] = (),
-) -> None:
-    """Raise what `kmeans` would raise before it reads a row.
+) -> KMeansJob:
+    """Check everything that can be known before workers start and a row is read.
 
-    `workers` are those that it would have, as far as they are known.
+    `workers` are those that the run will have, as far as they are known.
     """
-    features = as_features(source, block_rows, storage_options)
-    features = features.in_blocks_for(config.n_clusters)
-    given = given_centers(centers, config, features, storage_options)
-    check_weights(sample_weight, features, storage_options)
-    inputs = _inputs(centers, given, sample_weight, storage_options)
-    record = _opening_record(features, config, block_rows, storage_options, inputs)
-    check_run(features, locate(out, storage_options), overwrite, record)
-    check_kmeans_memory(features, config, workers)
-
-
-def _opening_record(
-    features: Features,
-    config: KMeansConfig,
-    block_rows: int | None,
-    storage_options: Options | None,
-    inputs: dict[str, Any],
-) -> dict[str, Any]:
-    return opening_record(
+    features = as_features(source, block_rows, storage_options).in_blocks_for(config.n_clusters)
+    given = _read_given(centers, config, features, storage_options)
+    if isinstance(sample_weight, str | Path | Location):
+        sample_weight = locate(sample_weight, storage_options)
+    check_weights(sample_weight, features)
+    record = start_record(
         features,
         config,
-        {},
+        numbers={},
+        inputs=_describe_inputs(centers, given, sample_weight),
         block_rows=block_rows,
         storage_options=storage_options,
-        inputs=inputs,
     )
+    target = prepare_target(features, record, out, overwrite, collect_labels, storage_options)
+    check_kmeans_memory(features.layout, config, workers)
+    return KMeansJob(target, config, given, sample_weight)
 
 
-def _inputs(
-    centers: CentersLike,
-    given: NDArray[np.float64] | None,
-    weights: WeightsLike,
-    storage_options: Options | None,
+@dataclass(frozen=True)
+class KMeansJob:
+    """A k-means run that was checked and can start."""
+
+    target: RunTarget
+    config: KMeansConfig
+    given: NDArray[np.float64] | None  # centers (k, p) to start from
+    sample_weight: WeightsLike
+
+    def run(self, listener: Listener = warn) -> Fit:
+        """Run with the workers of the current client, or in threads of this process."""
+        config, workers = self.config, worker_memories()
+        weights = as_weights(self.sample_weight, self.target.features)
+        check_kmeans_memory(self.target.features.layout, config, workers)
+        with open_run(self.target, "k-means", config.margins, listener) as run:
+            run.report_resumed()
+            model, assigned, details = _run_algorithm(run, config, self.given, weights, workers)
+            record = run.finish(model, details)
+            _warn_about_empty_clusters(run.execution, model)
+        return Fit(model, run.gather_labels(assigned), record)
+
+
+def _describe_inputs(
+    centers: CentersLike, given: NDArray[np.float64] | None, weights: WeightsLike
 ) -> dict[str, Any]:
-    """Where centers and weights come from, and what they are known again by."""
+    """Return origin and digest of the initial centers and the sample weights."""
     inputs: dict[str, Any] = {}
     if centers is not None and given is not None:
         inputs |= {"centers": _origin(centers), "centers_digest": digest_arrays(given).hex()}
-    if isinstance(weights, str | Path | Location):
-        place = locate(weights, storage_options)
-        inputs |= {"sample_weight": place.url, "weights_digest": files_digest(place)}
+    if isinstance(weights, Location):
+        inputs |= {"sample_weight": weights.url, "weights_digest": files_digest(weights)}
     elif weights is not None:
         inputs |= {"sample_weight": IN_MEMORY}
     return inputs
 
 
 def read_centers(path: Place, *, storage_options: Options | None = None) -> NDArray[Any]:
-    """Centers (k, p) to begin with: those of a run or a model, or an array in a .npy file."""
+    """Read centers (k, p) to start from: those of a run or a model, or an array in a .npy file."""
     location = locate(path, storage_options)
     if location.url.endswith(".npy"):
         centers = read_npy(location, "the centers")
@@ -191,19 +166,19 @@ def read_centers(path: Place, *, storage_options: Options | None = None) -> NDAr
 
 
 def _origin(centers: NDArray[Any] | Model | Place) -> str:
-    """Where centers come from, for the record."""
+    """Return the origin of centers for the record."""
     if isinstance(centers, Model):
         return "model"
     return locate(centers).url if isinstance(centers, str | Path | Location) else IN_MEMORY
 
 
-def given_centers(
+def _read_given(
     centers: CentersLike,
     config: KMeansConfig,
     features: Features,
     storage_options: Options | None,
 ) -> NDArray[np.float64] | None:
-    """The centers that the caller brings, checked against the config and the features."""
+    """Read the centers that the caller gives; check them against config and features."""
     if config.n_clusters > features.n_rows:
         raise InputError(
             f"{config.n_clusters} clusters are asked of {features.label}, which has "
@@ -234,22 +209,19 @@ def given_centers(
     return values
 
 
-def _algorithm(
-    execution: Execution,
-    features: Features,
+def _run_algorithm(
+    run: Run,
     config: KMeansConfig,
     given: NDArray[np.float64] | None,
     weights: da.Array | None,
-    labels_url: Location | None,
-    collect: bool,
-    began: float,
-) -> tuple[Model, AssignedPart, dict[str, Any], dict[str, Any]]:
+    workers: Sequence[WorkerMemory],
+) -> tuple[Model, AssignedPart, dict[str, Any]]:
     """Seed, iterate, and read once more, so that labels and centers agree."""
-    workers = worker_memories()
+    execution, features = run.execution, run.target.features
     plan = kmeans_memory(features.layout, config.n_clusters, len(workers), config.init)
     reads = 2 + config.lloyd.max_iter
     report_kmeans_plan(execution, features.layout, config, plan, workers)
-    features = place_features(execution, features, plan, workers, config.lloyd.persist, reads)
+    features = persist_or_stream(execution, features, plan, workers, config.lloyd.persist, reads)
     seeding = execution.checkpoints.load_or_compute(
         "seeding",
         (Seeding, AffineMap),
@@ -266,7 +238,7 @@ def _algorithm(
         sq_radius=sq_radius,
         prune=config.prune,
         seed=config.seed,
-        began=began,
+        began=run.began,
         weights=weights,
     )
     assigned = assign_pass(
@@ -276,25 +248,26 @@ def _algorithm(
         sq_radius,
         n_clusters=config.n_clusters,
         prune=config.prune,
-        labels_at=labels_url,
+        labels_at=run.labels_at,
         margins=config.margins,
-        collect=collect,
+        collect=run.collects_labels,
         input_digest=short_digest(refined.centers, np.array(sq_radius)),
         weights=weights,
     )
     report_sizes(execution, assigned.sums, sq_radius)
     model = build_model(refined.centers, assigned.sums, seeding.affine, config)
     most = max(workers, key=lambda worker: worker.n_threads)
+    origin = run.target.record.asked.inputs.get("centers")
     details = {
-        "init": seeding.record,
+        "pruning": {"kmeans-step": refined.pruned.record(), "assign": assigned.pruned.record()},
+        "init": seeding.record if origin is None else {"centers": origin},
         "kmeans": refined.record(),
         "plan": plan.record(most.n_threads, most.n_ahead),
     }
-    pruning = {"kmeans-step": refined.pruned.record(), "assign": assigned.pruned.record()}
-    return model, assigned, pruning, details
+    return model, assigned, details
 
 
-def _comment(execution: Execution, model: Model) -> None:
+def _warn_about_empty_clusters(execution: Execution, model: Model) -> None:
     empty = int(np.count_nonzero(model.counts == 0))
     if empty:
         execution.emit(

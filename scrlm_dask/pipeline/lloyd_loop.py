@@ -35,8 +35,8 @@ from scrlm_dask.passes.lloyd import (
     persist_coordinates,
     send_centers,
 )
+from scrlm_dask.pipeline.results import report_sizes
 from scrlm_dask.planning.work import SAMPLE_ITERATIONS, block_samples
-from scrlm_dask.runs.lifecycle import report_sizes
 
 # A sample has said what it can when the inertia falls by less than this share, and at the latest
 # after so many iterations.

@@ -1,4 +1,4 @@
-"""Before a fit: what each phase computes, reads and needs, and how long it will take."""
+"""Plan a fit: what each phase computes, reads and needs, and how long it takes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scrlm_dask.config import FitConfig, ResolvedConfig
 from scrlm_dask.engine.block_layout import Layout
-from scrlm_dask.engine.features import FeaturesLike, as_features
+from scrlm_dask.engine.features import Features, FeaturesLike, as_features
 from scrlm_dask.engine.workers import WorkerMemory, worker_memories
 from scrlm_dask.planning.calibration import Calibration, Rate, ReadRate, calibrate
 from scrlm_dask.planning.memory import (
@@ -17,11 +17,11 @@ from scrlm_dask.planning.memory import (
     fit_memory,
     most_clusters,
 )
-from scrlm_dask.planning.persist import choose_placement
+from scrlm_dask.planning.persist import choose_persist
 from scrlm_dask.planning.work import PhaseCost, fit_costs
 from scrlm_dask.storage.locations import Options
 
-# What passes cost beside reading and computing, measured on a local cluster:
+# Cost of a pass in addition to reading and computing, measured on a local cluster:
 _PHASE_SECONDS = 0.1  # to send the graph, and to ask the workers for their memory at the end
 _TASK_SECONDS = 0.004  # of the scheduler, for each block
 _WRITE_SECONDS = 0.02  # to write a block's labels
@@ -33,7 +33,7 @@ _SENT_SECONDS = 2e-9  # a byte of candidates or centers, to each worker
 
 @dataclass(frozen=True)
 class WorkerPool:
-    """Who works: all workers together."""
+    """All workers together."""
 
     n_workers: int
     n_threads: int  # that compute
@@ -43,7 +43,7 @@ class WorkerPool:
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """A phase, and what it takes each time."""
+    """A phase, and its cost each time it runs."""
 
     name: str
     times: int  # at most
@@ -56,7 +56,7 @@ class PhasePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A fit before it is run; iterations count as often as they may come."""
+    """The predicted cost of a fit, if k-means runs all of its iterations."""
 
     rows: int
     features: int
@@ -73,7 +73,7 @@ class Plan:
     flops: int
     worker_bytes: int
     client_bytes: int
-    held_bytes: int  # of features that workers hold between passes, all together
+    held_bytes: int  # of features persisted in the memory of all workers
     calibration_seconds: float  # spent on measuring, after a first time
     notes: tuple[str, ...]
 
@@ -87,30 +87,43 @@ def plan_fit(
     block_rows: int | None = None,
     storage_options: Options | None = None,
 ) -> Plan:
-    """What `fit` would take, with these workers or those of the current client.
+    """Predict the cost of `fit` with these workers, or those of the current client.
 
     Kernels and reads are measured in this process for about 2 s. `n_cores` are those that the
     workers share; without it each thread that computes has one. Raises what `fit` would raise
     before it reads a row, a run that does not fit the workers' memory among it.
     """
-    features = as_features(source, block_rows, storage_options)
-    resolved = config.resolve(features.n_rows)
-    workers = worker_memories() if workers is None else workers
-    check_fit_memory(features.layout, resolved, most_clusters(resolved), workers)
-    # where nobody says how many clusters there are, candidates are an upper bound
-    n_clusters = most_clusters(resolved) or resolved.n_candidates
-    calibration = calibrate(features, resolved, n_clusters)
-    return make_plan(features.layout, resolved, n_clusters, workers, n_cores, calibration)
+    job = prepare_plan(source, config, block_rows=block_rows, storage_options=storage_options)
+    return job.run(worker_memories() if workers is None else workers, n_cores)
 
 
-def check_features(
+def prepare_plan(
     source: FeaturesLike,
     config: FitConfig,
+    *,
     block_rows: int | None = None,
     storage_options: Options | None = None,
-) -> None:
-    """Raise what a plan or a scan of the features would raise before it asks for workers."""
-    config.resolve(as_features(source, block_rows, storage_options).n_rows)
+) -> PlanJob:
+    """Check everything that can be known before workers start."""
+    features = as_features(source, block_rows, storage_options)
+    return PlanJob(features, config.resolve(features.n_rows))
+
+
+@dataclass(frozen=True)
+class PlanJob:
+    """A plan of a fit that was checked and can be made."""
+
+    features: Features
+    config: ResolvedConfig
+
+    def run(self, workers: Sequence[WorkerMemory], n_cores: int | None = None) -> Plan:
+        """Measure kernels and reads, and plan the fit for these workers."""
+        layout, config = self.features.layout, self.config
+        check_fit_memory(layout, config, most_clusters(config), workers)
+        # without a number of clusters, candidates are an upper bound
+        n_clusters = most_clusters(config) or config.n_candidates
+        calibration = calibrate(self.features, config, n_clusters)
+        return make_plan(layout, config, n_clusters, workers, n_cores, calibration)
 
 
 def make_plan(
@@ -121,14 +134,14 @@ def make_plan(
     n_cores: int | None,
     calibration: Calibration,
 ) -> Plan:
-    """The sum of it all."""
+    """Add up the phases of the fit."""
     refine = config.asked.refine
-    crew = worker_pool(workers, n_cores)
+    pool = worker_pool(workers, n_cores)
     memory = fit_memory(layout, config, n_clusters, len(workers))
-    held = refine.max_iter > 0 and (
-        choose_placement(layout, memory, workers, refine.persist, 3 + refine.max_iter).held
+    persisted = refine.max_iter > 0 and (
+        choose_persist(layout, memory, workers, refine.persist, 3 + refine.max_iter).persisted
     )
-    held_bytes = layout.total_bytes if held else 0
+    held_bytes = layout.total_bytes if persisted else 0
     share = int(held_bytes / len(workers) / EVEN_SHARE)
     most = max(workers, key=lambda worker: worker.n_threads)
     phases = tuple(
@@ -140,13 +153,13 @@ def make_plan(
             work.flops,
             _phase_bytes(memory, work.name, most) + share,
             phase_seconds(
-                work, layout, calibration.rates.get(work.name, Rate()), calibration.read, crew
+                work, layout, calibration.rates.get(work.name, Rate()), calibration.read, pool
             )
-            + _extra_seconds(work, layout, config.n_candidates, n_clusters, crew),
+            + _extra_seconds(work, layout, config.n_candidates, n_clusters, pool),
         )
-        for work in fit_costs(layout, config, n_clusters, held)
+        for work in fit_costs(layout, config, n_clusters, persisted)
     )
-    start = _start_seconds(calibration, crew)
+    start = _start_seconds(calibration, pool)
     return Plan(
         rows=layout.n_rows,
         features=layout.n_features,
@@ -165,7 +178,7 @@ def make_plan(
         client_bytes=memory.client_bytes,
         held_bytes=held_bytes,
         calibration_seconds=calibration.seconds - calibration.first_seconds,
-        notes=(*_notes(config, held), *calibration.notes),
+        notes=(*_notes(config, persisted), *calibration.notes),
     )
 
 
@@ -176,43 +189,43 @@ def worker_pool(workers: Sequence[WorkerMemory], n_cores: int | None = None) -> 
 
 
 def phase_seconds(
-    work: PhaseCost, layout: Layout, rate: Rate, read: ReadRate, crew: WorkerPool
+    work: PhaseCost, layout: Layout, rate: Rate, read: ReadRate, pool: WorkerPool
 ) -> float:
-    """Reading and computing of a phase, blocks being shared by all threads.
+    """Return the time of reading and computing a phase, with the blocks shared by all threads.
 
-    Whichever is scarce decides: the threads that compute, all threads, or the cores, which reads
-    need, too. Nobody computes before a first block is there.
+    The scarcest resource decides: computing threads, all threads, or cores, which reads also use.
+    No thread computes before the first block is read.
     """
     n_bytes = work.n_bytes if work.from_store else 0
     reading, cpu = n_bytes * read.seconds, n_bytes * read.cpu_seconds
     computing = work.computed_rows * rate.row + work.blocks * rate.block
     share = min(1.0, layout.block_rows / max(work.rows, 1)) if work.blocks > 1 else 1.0
-    turns = -(-work.blocks // crew.n_threads)  # of a thread, when blocks are dealt out
-    if crew.n_ahead:
+    turns = -(-work.blocks // pool.n_threads)  # of a thread, when blocks are dealt out
+    if pool.n_ahead:
         busiest = turns * share * computing + share * reading
     else:
         busiest = turns * share * (computing + reading)
-    together = (computing + reading) / (crew.n_threads + crew.n_ahead)
-    return rate.once + max(busiest, together, (computing + cpu) / crew.n_cores)
+    together = (computing + reading) / (pool.n_threads + pool.n_ahead)
+    return rate.once + max(busiest, together, (computing + cpu) / pool.n_cores)
 
 
 def _extra_seconds(
-    work: PhaseCost, layout: Layout, n_candidates: int, n_clusters: int, crew: WorkerPool
+    work: PhaseCost, layout: Layout, n_candidates: int, n_clusters: int, pool: WorkerPool
 ) -> float:
-    """What a phase takes beside: its tasks, the points that are sent, the labels written."""
+    """Return the time for tasks, points that are sent and labels that are written."""
     if work.name in ("hold", "survey", "extract"):
         n_points = 0
     else:
         n_points = n_candidates if work.name == "loss" else n_clusters
-    sent = 8 * n_points * layout.n_features * crew.n_workers * _SENT_SECONDS
-    written = work.blocks * _WRITE_SECONDS / crew.n_threads if work.name == "assign" else 0.0
+    sent = 8 * n_points * layout.n_features * pool.n_workers * _SENT_SECONDS
+    written = work.blocks * _WRITE_SECONDS / pool.n_threads if work.name == "assign" else 0.0
     return _PHASE_SECONDS + work.blocks * _TASK_SECONDS + sent + written
 
 
-def _start_seconds(calibration: Calibration, crew: WorkerPool) -> float:
-    """Kernels that were loaded here each new worker loads, too, as far as there are cores."""
+def _start_seconds(calibration: Calibration, pool: WorkerPool) -> float:
+    """Return the time in which new workers load the kernels, limited by the cores."""
     seconds = min(max(calibration.load_seconds, _LEAST_START_SECONDS), _MOST_START_SECONDS)
-    return seconds * max(1.0, crew.n_workers / crew.n_cores)
+    return seconds * max(1.0, pool.n_workers / pool.n_cores)
 
 
 def _phase_bytes(memory: MemoryPlan, name: str, worker: WorkerMemory) -> int:
@@ -221,7 +234,7 @@ def _phase_bytes(memory: MemoryPlan, name: str, worker: WorkerMemory) -> int:
     return phase.worker_bytes(worker.n_threads, worker.n_ahead)
 
 
-def _notes(config: ResolvedConfig, held: bool) -> list[str]:
+def _notes(config: ResolvedConfig, persisted: bool) -> list[str]:
     notes = []
     if config.asked.n_clusters is None:
         notes.append(
@@ -230,6 +243,6 @@ def _notes(config: ResolvedConfig, held: bool) -> list[str]:
         )
     if config.asked.refine.max_iter:
         notes.append("k-means may stop earlier than after all of its iterations")
-    if held:
+    if persisted:
         notes.append("features are held in the workers' memory, and read from their store once")
     return notes

@@ -1,4 +1,4 @@
-"""A model from centers and what the last read said of their rows."""
+"""Build the model of a run, and report what the user should know about the result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.config import ASSUMED_CLUSTERS, FitConfig, KMeansConfig, ResolvedConfig
 from scrlm_dask.engine.execution import Execution
-from scrlm_dask.events import Note
+from scrlm_dask.events import CandidatesJudged, Note, RowsLabelled
 from scrlm_dask.kernels.distances.cluster_sums import ClusterSums
 from scrlm_dask.kernels.distances.points import prepare_points, radius
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
@@ -33,7 +33,7 @@ def build_model(
     neighbors: NDArray[np.int64] = _NO_ROWS,
     n_candidates: int = 0,
 ) -> Model:
-    """The model of centers (k, p), in input units, and the sums of the rows labelled with them."""
+    """Build the model of centers (k, p), in input units, from the sums of their rows."""
     points = prepare_points(centers, affine)
     sq_radius = config.sq_radius(affine.n_features)
     mixture = mixture_parameters(
@@ -59,14 +59,29 @@ def build_model(
 
 
 _NOTABLE_RISK = 0.05
+_CURVE_POINTS = 100
 
 
-RESUMED = Note("going on with a run that was stopped")
+def report_losses(execution: Execution, losses: NDArray[np.float64]) -> None:
+    """Report the losses (n,) of all candidates as a curve."""
+    rising = np.sort(losses)
+    ranks = np.unique(np.linspace(0, len(rising) - 1, _CURVE_POINTS).astype(np.int64))
+    curve = tuple(float(loss) for loss in rising[ranks])
+    execution.emit(CandidatesJudged(len(losses), tuple(int(rank) + 1 for rank in ranks), curve))
 
 
-def announce_fit(execution: Execution, config: ResolvedConfig, resumed: bool) -> None:
-    if resumed:
-        execution.emit(RESUMED)
+def report_sizes(execution: Execution, sums: ClusterSums, sq_radius: float) -> None:
+    """Report the sizes of the clusters in the pass that computed these sums."""
+    counts = sums.counts
+    outliers = sums.n_rows - int(counts.sum())
+    filled = counts[counts > 0]
+    sizes = tuple(int(n) for n in np.bincount(np.frexp(filled)[1] - 1)) if len(filled) else ()
+    empty = len(counts) - len(filled)
+    execution.emit(RowsLabelled(sums.n_rows, outliers, inertia(sums, sq_radius), sizes, empty))
+
+
+def report_candidates(execution: Execution, config: ResolvedConfig) -> None:
+    """Report the number of candidates if neither it nor the number of clusters was given."""
     asked = config.asked
     if asked.n_candidates == "auto" and asked.n_clusters is None and not asked.samples:
         execution.emit(
@@ -82,11 +97,11 @@ def announce_fit(execution: Execution, config: ResolvedConfig, resumed: bool) ->
 def warn_about_result(
     execution: Execution, model: Model, config: FitConfig, *, chosen: bool, with_margins: bool
 ) -> None:
-    """Say what a person should know about the result; `chosen` is a rho that nobody gave."""
+    """Report what the user should know about the result; `chosen` says that rho was not given."""
     rho = config.given_rho
     reach = radius(rho, config.F, model.n_features)
-    if config.prune != "auto" and not _prunes(config, with_margins):
-        execution.emit(Note(_idle_prune_words(config), warning=True))
+    if config.prune != "auto" and not _can_prune(config, with_margins):
+        execution.emit(Note(_describe_idle_prune(config), warning=True))
     if model.n_clusters == 0:
         execution.emit(
             Note(
@@ -129,12 +144,12 @@ def warn_about_result(
         )
 
 
-def _prunes(config: FitConfig, with_margins: bool) -> bool:
+def _can_prune(config: FitConfig, with_margins: bool) -> bool:
     """Whether any pass of the fit could rule pairs out."""
     return config.extraction == "greedy" or bool(config.refine.max_iter) or not with_margins
 
 
-def _idle_prune_words(config: FitConfig) -> str:
+def _describe_idle_prune(config: FitConfig) -> str:
     return (
         f"prune is {config.prune} (--prune) and had no effect: the centers came from a sample, "
         "there were no iterations of k-means, and labels with margins compare every row with "

@@ -12,7 +12,7 @@ from scrlm_dask.choices import Preprocess
 from scrlm_dask.config import FitConfig, ResolvedConfig
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import Features, FeaturesLike, as_features
-from scrlm_dask.engine.workers import worker_memories
+from scrlm_dask.engine.workers import check_paths_visible, worker_memories
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.bandwidth.choose import Choice, clear_scale
@@ -28,7 +28,7 @@ from scrlm_dask.kernels.statistics.histograms import Histogram
 from scrlm_dask.passes.loss import ExtractedCenters
 from scrlm_dask.passes.scan import Scanned, scan_pass
 from scrlm_dask.planning.memory import check_fit_memory
-from scrlm_dask.storage.locations import Options
+from scrlm_dask.storage.locations import Options, locate
 
 _FEW_OUTLIERS = 0.02
 
@@ -269,7 +269,6 @@ def scan_rho(
 
     A fit with rho="auto" reads all blocks for its sample, and so may choose a little differently.
     """
-    features = as_features(source, block_rows, storage_options)
     config = FitConfig(
         rho="auto",
         F=F,
@@ -279,20 +278,49 @@ def scan_rho(
         preprocess=preprocess,
         seed=seed,
     )
-    resolved = config.resolve(features.n_rows)
-    assert resolved.sample is not None
-    check_fit_memory(features.layout, resolved, None, worker_memories())
-    blocks = _some_blocks(features, resolved.sample, seed)
-    with Execution(listener) as execution:
-        scanned = scan_pass(execution, features, resolved, resolved.sample, blocks)
-        if scanned.scan is None:
-            raise InputError(
-                f"{features.label} shows no scale: in a sample of {len(scanned.rows)} rows no two "
-                "differ, or none has another beside it at any radius; there is nothing to cluster"
-            )
-        for note in scan_notes(scanned, resolved):
-            execution.emit(note)
-    return _result(scanned.scan, features, F, scan_record(scanned, resolved))
+    job = prepare_scan(source, config, block_rows=block_rows, storage_options=storage_options)
+    return job.run(listener)
+
+
+def prepare_scan(
+    source: FeaturesLike,
+    config: FitConfig,
+    *,
+    block_rows: int | None = None,
+    storage_options: Options | None = None,
+) -> ScanJob:
+    """Check everything that can be known before workers start and a row is read."""
+    features = as_features(source, block_rows, storage_options)
+    return ScanJob(features, config.resolve(features.n_rows))
+
+
+@dataclass(frozen=True)
+class ScanJob:
+    """A scan of rho that was checked and can run."""
+
+    features: Features
+    config: ResolvedConfig  # with rho "auto"
+
+    def run(self, listener: Listener = warn) -> RhoScan:
+        """Scan with the workers of the current client, or in threads of this process."""
+        features, config = self.features, self.config
+        assert config.sample is not None
+        if features.path is not None:
+            check_paths_visible(locate(features.path))
+        check_fit_memory(features.layout, config, None, worker_memories())
+        blocks = _choose_blocks(features, config.sample, config.asked.seed)
+        with Execution(listener) as execution:
+            scanned = scan_pass(execution, features, config, config.sample, blocks)
+            if scanned.scan is None:
+                raise InputError(
+                    f"{features.label} shows no scale: in a sample of {len(scanned.rows)} rows no "
+                    "two differ, or none has another beside it at any radius; there is nothing to "
+                    "cluster"
+                )
+            for note in scan_notes(scanned, config):
+                execution.emit(note)
+        record = scan_record(scanned, config)
+        return _result(scanned.scan, features, config.asked.F, record)
 
 
 def _result(scan: SampleScan, features: Features, F: float, record: dict[str, Any]) -> RhoScan:
@@ -311,8 +339,8 @@ def _result(scan: SampleScan, features: Features, F: float, record: dict[str, An
     )
 
 
-def _some_blocks(features: Features, sizes: ScanSizes, seed: int) -> list[int] | None:
-    """Blocks with rows enough, and not too few of them; None for all."""
+def _choose_blocks(features: Features, sizes: ScanSizes, seed: int) -> list[int] | None:
+    """Choose random blocks with enough rows, at least 16 of them; None for all blocks."""
     enough = math.ceil(2 * sizes.rows / features.block_rows)
     size = max(_LEAST_BLOCKS, enough)
     if size >= features.n_blocks:

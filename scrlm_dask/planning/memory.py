@@ -1,8 +1,7 @@
-"""What each phase needs of a worker's memory, and of the client's: bounds, from counts alone.
+"""Predict the memory of each phase, on workers and client: upper bounds, from counts alone.
 
-A worker has its process, what it holds once (candidates or centers, labels between iterations), for
-each thread that computes what that works with, and for each thread, also those that read ahead, a
-block as it is read.
+A worker needs memory for its process, for what it keeps once (candidates or centers, labels between
+iterations), for each computing thread, and for a block per thread, prefetching threads included.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Any
 from scrlm_dask.choices import Init
 from scrlm_dask.config import KMeansConfig, ResolvedConfig
 from scrlm_dask.engine.block_layout import Layout
-from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.tree_reduce import FAN_IN, fan_in_for
 from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.errors import InputError
@@ -35,38 +33,30 @@ from scrlm_dask.kernels.kmeans.init import (
 from scrlm_dask.kernels.scrlm.extraction import AGAINST, TOGETHER
 
 PROCESS_BYTES = 350 * 10**6  # Python, its libraries and compiled kernels before anything is read
-
-
 # the client has no kernels at work, but the scheduler of a local cluster
 CLIENT_BYTES = 330 * 10**6
-
-
 EVEN_SHARE = 0.85  # workers do not get exactly equal shares of the blocks
-
-
 _MOST_DRAWS = 24  # of k-means++ for a center: 2 + ln K
-
-
-_BLOCK_TASK_BYTES = 20_000  # what client and scheduler know of a block in a pass
+_BLOCK_TASK_BYTES = 20_000  # of client and scheduler, per block of a pass
 
 
 @dataclass(frozen=True)
 class PhaseMemory:
-    """Bytes that a phase needs at its peak, beside the process."""
+    """Bytes that a phase needs at its peak, in addition to the process."""
 
     name: str
-    held_bytes: int  # once a worker
-    thread_bytes: int  # a thread that computes
-    block_bytes: int  # a thread, also one that reads ahead
+    shared_bytes: int  # per worker
+    thread_bytes: int  # per computing thread
+    block_bytes: int  # per thread, also one that prefetches
 
     def worker_bytes(self, n_threads: int, n_ahead: int = 0) -> int:
         work = n_threads * self.thread_bytes + (n_threads + n_ahead) * self.block_bytes
-        return PROCESS_BYTES + self.held_bytes + work
+        return PROCESS_BYTES + self.shared_bytes + work
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """What a run needs: a worker of the phase that needs most, and the client."""
+    """The memory of a run: of a worker in its largest phase, and of the client."""
 
     phases: tuple[PhaseMemory, ...]
     client_bytes: int
@@ -78,7 +68,7 @@ class MemoryPlan:
         return next(phase for phase in self.phases if phase.name == name)
 
     def record(self, n_threads: int, n_ahead: int) -> dict[str, Any]:
-        """For `run.json`: what was planned for a worker of so many threads."""
+        """Return the entry of `run.json`: the plan of a worker with these threads."""
         return {
             "worker_bytes": self.worker_bytes(n_threads, n_ahead),
             "client_bytes": self.client_bytes,
@@ -89,7 +79,7 @@ class MemoryPlan:
 def fit_memory(
     layout: Layout, config: ResolvedConfig, n_clusters: int | None, n_workers: int
 ) -> MemoryPlan:
-    """SCRLM. Without a number of clusters only what comes before there are any is planned."""
+    """Plan SCRLM; without `n_clusters`, only the phases before the extraction of centers."""
     n = config.n_candidates
     if config.sample is not None:
         merged = LEAVES_A_CLUSTER * (config.asked.n_clusters or 0)
@@ -111,7 +101,7 @@ def fit_memory(
 def kmeans_memory(
     layout: Layout, n_clusters: int, n_workers: int, init: Init = "given"
 ) -> MemoryPlan:
-    """k-means, from the rows among which its first centers are looked for."""
+    """Plan k-means, including the sample from which the first centers are drawn."""
     seeding = tuple(_seeding(layout, n_clusters, n_workers, init))
     phases = _lloyd(layout, n_clusters, n_workers), _with_centers("assign", layout, n_clusters)
     client = _client_bytes(layout, 0, n_clusters)
@@ -121,7 +111,7 @@ def kmeans_memory(
 
 
 def _seeding(layout: Layout, n_clusters: int, n_workers: int, init: Init) -> Iterator[PhaseMemory]:
-    """The read that gathers rows, and what is made of them."""
+    """Plan the pass that gathers rows, and the seeding itself."""
     if init == "k-means++":
         rows = plus_plus_sample_rows(layout.n_rows, n_clusters)
         yield _survey(layout, rows)
@@ -136,13 +126,13 @@ def _seeding(layout: Layout, n_clusters: int, n_workers: int, init: Init) -> Ite
 
 
 def _thinning_bytes(layout: Layout, n_rows: int) -> int:
-    """k-means++ among rows: as they come, joined, and mapped, and a few draws' distances."""
+    """k-means++ on gathered rows: received, concatenated and mapped, with distances per draw."""
     rows = n_rows * layout.n_features * (2 * _float_bytes(layout) + 4)
     return rows + _MOST_DRAWS * n_rows * 32
 
 
 def _scrlm_seeding(layout: Layout, n_clusters: int) -> Iterator[PhaseMemory]:
-    """Starts for a ladder of radii; each thread that tries one has its own copy of the sample."""
+    """Plan SCRLM seeding for a ladder of radii: one copy of the sample per thread."""
     sizes = scrlm_sample_sizes(layout.n_rows, layout.n_features, n_clusters)
     n, candidates = sizes.judged + sizes.held_out, sizes.candidates
     yield _survey(layout, n)
@@ -152,45 +142,45 @@ def _scrlm_seeding(layout: Layout, n_clusters: int) -> Iterator[PhaseMemory]:
     points = _point_bytes(layout, candidates, 0) + _tile_bytes(layout, max(candidates, n_clusters))
     centers = 6 * 8 * n_clusters * layout.n_features
     losses = 16 * candidates * len(RADIUS_LADDER)
-    held, work = 2 * sample + ladder + losses, sample + probed + points + centers
-    yield PhaseMemory("init", held, work, 0)
+    shared, work = 2 * sample + ladder + losses, sample + probed + points + centers
+    yield PhaseMemory("init", shared, work, 0)
 
 
 def _oversampling(layout: Layout, n_clusters: int, n_workers: int) -> Iterator[PhaseMemory]:
-    """Rounds of k-means||: rows are served by the points of one, and drawn as those of the next."""
+    """Plan the rounds of k-means||: cost of each row, then the draw of the next points."""
     drawn = _most_drawn(n_clusters, 1)
-    # distance and nearest point of each row, of this round and of the one before
+    # distance and nearest point of each row, of this round and of the previous one
     columns = int(2 * 16 * layout.n_rows / n_workers / EVEN_SHARE)
-    a_row = 64 * min(layout.block_rows, layout.n_rows)
+    row_bytes = 64 * min(layout.block_rows, layout.n_rows)
     masses = (FAN_IN + 2) * 8 * _most_drawn(n_clusters, ROUNDS)
-    held = columns + 2 * _point_bytes(layout, drawn, _float_bytes(layout))
-    work = _tile_bytes(layout, drawn) + a_row + masses
-    yield PhaseMemory("init-serve", held, work, layout.reading_bytes)
+    shared = columns + 2 * _point_bytes(layout, drawn, _float_bytes(layout))
+    work = _tile_bytes(layout, drawn) + row_bytes + masses
+    yield PhaseMemory("init-serve", shared, work, layout.reading_bytes)
     gathered = 3 * drawn * (layout.n_features * _float_bytes(layout) + 8)
-    yield PhaseMemory("init-draw", columns + gathered, a_row, layout.reading_bytes)
+    yield PhaseMemory("init-draw", columns + gathered, row_bytes, layout.reading_bytes)
 
 
 def _most_drawn(n_clusters: int, rounds: int) -> int:
-    """Rows are drawn one by one: eight deviations above the mean, and the very first row."""
+    """Bound the number of drawn rows: eight deviations above the mean, plus the first row."""
     mean = rounds * OVERSAMPLING * n_clusters
     return 1 + mean + int(8 * math.sqrt(mean))
 
 
 def _subset_rows(config: ResolvedConfig) -> int:
-    """Rows whose numbers client and workers hold, as the loss is not taken on all rows."""
+    """Return the rows of the loss if these are a subset, whose numbers every process has."""
     return 0 if config.sample is not None or config.loss_on_all_rows else config.loss_rows
 
 
 def _survey(layout: Layout, n_candidates: int) -> PhaseMemory:
-    # the parts of a merge, what is merged of them so far, and that with one more
+    # the parts of a merge, their sum so far, and the sum with the next part
     gathered = 3 * n_candidates * (layout.n_features * _float_bytes(layout) + 8)
     return PhaseMemory("survey", gathered, 0, layout.reading_bytes)
 
 
 def _scan(layout: Layout, sizes: ScanSizes, merged: int) -> PhaseMemory:
-    """The sample as it was gathered, in another order, mapped, and its distances.
+    """The sample as gathered, reordered and mapped, and its distances.
 
-    With candidates that may become more, and with the leaves of a merge: their costs and means.
+    Includes the largest number of candidates, and the costs and means of the leaves of a merge.
     """
     candidates = min(sizes.judged, max(sizes.candidates, MOST_CANDIDATES))
     rows = sizes.rows * layout.n_features * (2 * _float_bytes(layout) + 8)
@@ -202,55 +192,55 @@ def _scan(layout: Layout, sizes: ScanSizes, merged: int) -> PhaseMemory:
 
 def _loss(layout: Layout, n_candidates: int, subset_rows: int) -> PhaseMemory:
     subset = layout.block_bytes if subset_rows else 0  # a copy of its rows
-    sums = (FAN_IN + 2) * 16 * n_candidates  # in hand, merged, and those that wait
+    sums = (FAN_IN + 2) * 16 * n_candidates  # current, merged, and waiting to be merged
     work = _tile_bytes(layout, n_candidates) + sums + subset
-    # they come from the worker that made them, and are there twice until they are unpacked
-    held = 2 * _point_bytes(layout, n_candidates, _float_bytes(layout)) + 8 * subset_rows
-    return PhaseMemory("loss", held, work, layout.reading_bytes)
+    # twice: serialized and deserialized copies coexist during transfer
+    shared = 2 * _point_bytes(layout, n_candidates, _float_bytes(layout)) + 8 * subset_rows
+    return PhaseMemory("loss", shared, work, layout.reading_bytes)
 
 
 def _extract(layout: Layout, n_candidates: int) -> PhaseMemory:
     work = 6 * TOGETHER * AGAINST + 4 * (TOGETHER + AGAINST) * layout.n_features
-    held = 2 * _point_bytes(layout, n_candidates, _float_bytes(layout))
-    return PhaseMemory("extract", held, work, 0)
+    shared = 2 * _point_bytes(layout, n_candidates, _float_bytes(layout))
+    return PhaseMemory("extract", shared, work, 0)
 
 
 def _with_centers(name: str, layout: Layout, n_clusters: int) -> PhaseMemory:
     """A phase that compares rows with centers and sums them by cluster."""
     layout = layout.in_blocks_for(n_clusters)
     k, p = n_clusters, layout.n_features
-    # in hand, merged, and those that wait: large ones are merged in pairs
+    # current, merged, and waiting to be merged: large ones are merged in pairs
     n_sums = fan_in_for(8 * k * p) + (1 if fan_in_for(8 * k * p) == 2 else 2)
-    a_row = 64  # label, norm, distances and weight of a row, and what is written of them
+    row_bytes = 64  # label, norm, distances and weight of a row, also as they are written
     rows = min(layout.block_rows, layout.n_rows)
-    work = _tile_bytes(layout, k) + n_sums * 8 * k * p + a_row * rows
-    # as they come, in input units, and as points
-    held = 8 * k * p + _point_bytes(layout, k, 8)
-    return PhaseMemory(name, held, work, layout.reading_bytes)
+    work = _tile_bytes(layout, k) + n_sums * 8 * k * p + row_bytes * rows
+    # as received, in input units, and as points
+    shared = 8 * k * p + _point_bytes(layout, k, 8)
+    return PhaseMemory(name, shared, work, layout.reading_bytes)
 
 
 def _lloyd(layout: Layout, n_clusters: int, n_workers: int) -> PhaseMemory:
     base = _with_centers("kmeans-step", layout, n_clusters)
-    # of this iteration and of the one before
+    # of this iteration and of the previous one
     labels = int(2 * 4 * layout.n_rows / n_workers / EVEN_SHARE)
-    return replace(base, held_bytes=base.held_bytes + labels)
+    return replace(base, shared_bytes=base.shared_bytes + labels)
 
 
 def _tile_bytes(layout: Layout, n_points: int) -> int:
-    """Tiles of rows and their products, of shadows and of rows that shadows do not settle."""
+    """Tiles of rows and their products, also of projections and of rows they leave undecided."""
     n, p = n_points, layout.n_features
     rows = tile_rows(n)
     products = 2 * 4 * rows * n
-    # a piece of the block, those that wait to be settled, and those joined
+    # a piece of the block, undecided rows, and these concatenated
     mapped = 3 * rows * p * (_float_bytes(layout) + 4)
     tried = TRIED_ROWS * n * 24
-    # along the axes, or as many features as there may be
-    shadows = 4 * n * p + 4 * p * (_axes(p) + 1)
-    return products + mapped + tried + shadows + 64 * n
+    # along the axes, or all features at most
+    projections = 4 * n * p + 4 * p * (_axes(p) + 1)
+    return products + mapped + tried + projections + 64 * n
 
 
 def _point_bytes(layout: Layout, n_points: int, float_bytes: int) -> int:
-    """Points as they are, mapped, and along the axes."""
+    """Points in input units, mapped, and along the axes."""
     p = layout.n_features
     each = p * (float_bytes + 4) + 4 * _axes(p) + 24
     return n_points * each + 4 * p * _axes(p)
@@ -261,24 +251,20 @@ def _axes(n_features: int) -> int:
 
 
 def _float_bytes(layout: Layout) -> int:
-    """Of a number once it is taken from the block."""
+    """Return the size of a number once it is taken from the block."""
     return 8 if layout.itemsize > 4 else 4
 
 
 def _client_bytes(layout: Layout, n_candidates: int, n_clusters: int) -> int:
-    # centers and sums: before and after a step, in its graph, and as the model writes them
+    # centers and sums: before and after a step, in its graph, and in the model
     centers = 10 * 8 * n_clusters * layout.n_features
     return CLIENT_BYTES + centers + 64 * n_candidates + _BLOCK_TASK_BYTES * layout.n_blocks
 
 
-# Above this share of its limit Dask gives a worker no more tasks, and as the process keeps its
-# memory for the next block, it would get none any more.
+# Above this share of its limit Dask pauses a worker. As the process keeps its memory for the next
+# block, the worker would stay paused.
 USABLE_SHARE = 0.8
-
-
 _LEAST_BLOCK_ROWS = 1024  # smaller blocks cost more time than they are worth
-
-
 _STEP = 10**7  # to which the memory limit is rounded
 
 
@@ -295,7 +281,7 @@ def check_memory(
 ) -> None:
     """Refuse in the first second what would fail in the fourth hour.
 
-    `planned` says what the run needs for rows that are cut into blocks in one way or another.
+    `planned` returns the memory of the run for a layout of blocks.
     """
     plan = planned(layout)
     for worker in workers:
@@ -314,7 +300,7 @@ def check_memory(
 def _ways_out(
     need: int, planned: Callable[[Layout], MemoryPlan], layout: Layout, worker: WorkerMemory
 ) -> Iterator[str]:
-    """Each setting by which alone the run would fit."""
+    """Yield each setting that alone would make the run fit."""
     if worker.own_process:
         enough = -(-int(need / USABLE_SHARE) // _STEP) * _STEP
         yield f"more memory (--memory-limit {enough // 10**6}MB)"
@@ -331,7 +317,7 @@ def _ways_out(
 def _smaller_blocks(
     planned: Callable[[Layout], MemoryPlan], layout: Layout, worker: WorkerMemory
 ) -> int | None:
-    """Rows of the largest blocks that fit: whole chunks, or halves of one, or halves of those."""
+    """Return the rows of the largest blocks that fit: whole chunks, or 1/2, 1/4, ... of one."""
     chunk = layout.chunk_rows
     low, high = 0, (min(layout.block_rows, layout.n_rows) - 1) // chunk  # in chunks; low fits
     while low < high:
@@ -356,7 +342,7 @@ def check_fit_memory(
     n_clusters: int | None,
     workers: Sequence[WorkerMemory],
 ) -> None:
-    """Refuse a fit that does not fit its workers; without clusters, what comes before them."""
+    """Raise if a fit exceeds the workers' memory; without `n_clusters`, before extraction."""
     words = f"a fit with {config.n_candidates} candidates"
     if n_clusters is not None:
         words += f" and {n_clusters} clusters"
@@ -367,13 +353,13 @@ def check_fit_memory(
 
 
 def most_clusters(config: ResolvedConfig) -> int | None:
-    """As many as there can be; None where nobody said it."""
-    asked = config.asked.n_clusters
-    return None if asked is None else min(asked, config.n_candidates)
+    """Return the largest possible number of clusters; None if it was not given."""
+    n_clusters = config.asked.n_clusters
+    return None if n_clusters is None else min(n_clusters, config.n_candidates)
 
 
 def check_kmeans_memory(
-    features: Features, config: KMeansConfig, workers: Sequence[WorkerMemory]
+    layout: Layout, config: KMeansConfig, workers: Sequence[WorkerMemory]
 ) -> None:
     planned = partial(
         kmeans_memory,
@@ -382,4 +368,4 @@ def check_kmeans_memory(
         init=config.init,
     )
     what = f"k-means with {config.n_clusters} clusters"
-    check_memory(what, planned, features.layout, workers)
+    check_memory(what, planned, layout, workers)

@@ -1,4 +1,4 @@
-"""Where features lie while k-means reads them again and again: in their store or with workers."""
+"""Choose whether the workers keep the features in memory between passes."""
 
 from __future__ import annotations
 
@@ -14,40 +14,41 @@ from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.events import Note
 from scrlm_dask.planning.memory import EVEN_SHARE, MemoryPlan
 
-KEPT_SHARE = 0.6  # Dask begins to spill above this share of a worker's limit
-# Coordinates of rows that k-means holds, where it projects them on axes in every iteration: as many
-# as it mostly wants, of features so many that they are little beside them.
-HELD_AXES, _LEAST_FEATURES = 63, 4 * 63
+SPILL_SHARE = 0.6  # Dask begins to spill above this share of a worker's limit
+# k-means projects rows on axes in every iteration. Persist this many coordinates per row if the
+# rows have so many features that the coordinates are small in comparison.
+PERSISTED_AXES, _LEAST_FEATURES = 63, 4 * 63
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Whether features are held in the workers' memory, and why."""
+class PersistChoice:
+    """Whether the workers keep the features in memory, and why."""
 
-    held: bool
+    persisted: bool
     why: str
-    axes: int = 0  # along which coordinates fit, too
+    axes: int = 0  # along which coordinates also fit
 
 
-def choose_placement(
+def choose_persist(
     layout: Layout,
     plan: MemoryPlan,
     workers: Sequence[WorkerMemory],
     wanted: Persist,
     n_reads: int,
-) -> Placement:
+) -> PersistChoice:
     n_bytes, room = layout.total_bytes, _room(plan, workers)
     space = "no limit" if math.isinf(room) else f"room for {room / 1e9:.2f} GB"
     sizes = f"{n_bytes / 1e9:.2f} GB of features, {space} beside the work"
     if wanted == "yes" or (wanted == "auto" and n_bytes <= room and n_reads > 1):
-        fit = n_bytes + 4 * HELD_AXES * layout.n_rows <= room
-        axes = HELD_AXES if fit and layout.n_features >= _LEAST_FEATURES else 0
-        return Placement(True, f"{'as asked' if wanted == 'yes' else 'they fit'} ({sizes})", axes)
+        fit = n_bytes + 4 * PERSISTED_AXES * layout.n_rows <= room
+        axes = PERSISTED_AXES if fit and layout.n_features >= _LEAST_FEATURES else 0
+        why = f"{'as asked' if wanted == 'yes' else 'they fit'} ({sizes})"
+        return PersistChoice(True, why, axes)
     short = sizes if n_bytes > room else "they are read only once"
-    return Placement(False, "as asked" if wanted == "no" else short)
+    return PersistChoice(False, "as asked" if wanted == "no" else short)
 
 
-def place_features(
+def persist_or_stream(
     execution: Execution,
     features: Features,
     plan: MemoryPlan,
@@ -55,25 +56,25 @@ def place_features(
     wanted: Persist,
     n_reads: int,
 ) -> Features:
-    """Hold the features in the workers' memory if that is wanted or pays; says which and why."""
+    """Persist the features in the workers' memory if wanted or worthwhile; report the choice."""
     if features.in_memory:
         return features
-    place = choose_placement(features.layout, plan, workers, wanted, n_reads)
-    if not place.held:
-        execution.emit(Note(f"features are read from their store in every pass: {place.why}"))
+    choice = choose_persist(features.layout, plan, workers, wanted, n_reads)
+    if not choice.persisted:
+        execution.emit(Note(f"features are read from their store in every pass: {choice.why}"))
         return features
-    execution.emit(Note(f"features are held in the workers' memory: {place.why}"))
+    execution.emit(Note(f"features are held in the workers' memory: {choice.why}"))
     with execution.read_phase("hold", features):
-        held = persist_features(features)
-    return replace(held, in_memory=True, coordinate_axes=place.axes)
+        persisted = persist_features(features)
+    return replace(persisted, in_memory=True, coordinate_axes=choice.axes)
 
 
 def _room(plan: MemoryPlan, workers: Sequence[WorkerMemory]) -> float:
-    """Bytes of features that the workers can hold together beside what the run needs."""
+    """Return the bytes of features that fit the workers in addition to what the run needs."""
     room = 0.0
     for worker in workers:
         if worker.limit is None:
             return math.inf
         need = plan.worker_bytes(worker.n_threads, worker.n_ahead)
-        room += max(0.0, KEPT_SHARE * worker.limit - need)
+        room += max(0.0, SPILL_SHARE * worker.limit - need)
     return EVEN_SHARE * room

@@ -1,10 +1,11 @@
-"""Lloyd iterations over a features store until a rule says stop."""
+"""Predict the work of each phase: blocks, rows, bytes and FLOPs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from scrlm_dask.config import KMeansConfig, ResolvedConfig
 from scrlm_dask.engine.block_layout import Layout
@@ -19,7 +20,7 @@ SAMPLE_ITERATIONS = 10
 
 
 def block_samples(n_blocks: int, share: float | None, seed: int) -> Iterator[list[int]]:
-    """Growing random samples of whole blocks, each within the next, up to but not all of them."""
+    """Yield growing random samples of blocks, each a subset of the next; never all blocks."""
     if share is None:
         return
     order = stream(seed, Purpose.BLOCK_SAMPLE).permutation(n_blocks)
@@ -29,12 +30,12 @@ def block_samples(n_blocks: int, share: float | None, seed: int) -> Iterator[lis
         size *= 2
 
 
-_MOMENT_FLOPS = 4  # a number in a sum, and its squared distance from the mean in another
+_MOMENT_FLOPS = 4  # per number: add it to a sum, and its squared deviation to another
 
 
 @dataclass(frozen=True)
 class PhaseCost:
-    """What a phase does each time. Rows and bytes are those that `run.json` will say."""
+    """The work of a phase each time it runs; rows and bytes are those of `run.json`."""
 
     name: str
     blocks: int
@@ -47,80 +48,84 @@ class PhaseCost:
 
 
 def fit_costs(
-    layout: Layout, config: ResolvedConfig, n_clusters: int, held: bool
+    layout: Layout, config: ResolvedConfig, n_clusters: int, persisted: bool
 ) -> tuple[PhaseCost, ...]:
-    """The phases of a fit in their order; with `held` features are read once and then held."""
-    return tuple(_phases(layout, config, n_clusters, held))
+    """Return the phases of a fit in their order; `persisted` features are read from disk once."""
+    return tuple(_phases(layout, config, n_clusters, persisted))
 
 
 def kmeans_costs(layout: Layout, n_clusters: int, max_iter: int) -> tuple[PhaseCost, ...]:
-    """What k-means does once it has begun, if it takes all of its iterations."""
-    a_row = 2 * n_clusters * layout.n_features
+    """Return the phases of k-means after seeding, if all iterations are run."""
+    row_flops = 2 * n_clusters * layout.n_features
     return (
-        _over(layout, "kmeans-step", a_row, None, held=False, times=max_iter),
-        _over(layout, "assign", a_row, None, held=False),
+        _pass_cost(layout, "kmeans-step", row_flops, None, persisted=False, times=max_iter),
+        _pass_cost(layout, "assign", row_flops, None, persisted=False),
     )
 
 
 def _phases(
-    layout: Layout, config: ResolvedConfig, n_clusters: int, held: bool
+    layout: Layout, config: ResolvedConfig, n_clusters: int, persisted: bool
 ) -> Iterator[PhaseCost]:
     asked, p = config.asked, layout.n_features
-    if held:
-        yield _over(layout, "hold", 0, None, held=False)
+    if persisted:
+        yield _pass_cost(layout, "hold", 0, None, persisted=False)
     moments = needs_moments(asked.preprocess)
-    yield _over(
+    yield _pass_cost(
         layout,
         "survey",
         _MOMENT_FLOPS * p if moments else 0,
-        None if moments else _surveyed(layout, config),
-        held,
+        None if moments else _survey_blocks(layout, config),
+        persisted,
     )
-    yield from _scan(layout, config) if asked.samples else _loss(layout, config, n_clusters, held)
-    larger, a_row = layout.in_blocks_for(n_clusters), 2 * n_clusters * p
+    if asked.samples:
+        yield _scan(layout, config)
+    else:
+        yield from _loss(layout, config, n_clusters, persisted)
+    larger, flops = layout.in_blocks_for(n_clusters), 2 * n_clusters * p
     if asked.polish:
-        yield _over(larger, "polish", a_row, None, held)
+        yield _pass_cost(larger, "polish", flops, None, persisted)
     if asked.refine.max_iter:
+        step = partial(_pass_cost, larger, "kmeans-step", flops, persisted=persisted)
         for blocks in block_samples(larger.n_blocks, asked.refine.sample, asked.seed):
-            yield _over(larger, "kmeans-step", a_row, blocks, held, times=SAMPLE_ITERATIONS)
-        yield _over(larger, "kmeans-step", a_row, None, held, times=asked.refine.max_iter)
-    yield _over(larger, "assign", a_row, None, held)
+            yield step(blocks, times=SAMPLE_ITERATIONS)
+        yield step(None, times=asked.refine.max_iter)
+    yield _pass_cost(larger, "assign", flops, None, persisted)
 
 
-def _surveyed(layout: Layout, config: ResolvedConfig) -> list[int]:
+def _survey_blocks(layout: Layout, config: ResolvedConfig) -> list[int]:
     if config.sample is not None:
-        return _touched(layout, config, Purpose.SCAN_ROWS, config.sample.rows)
-    return _touched(layout, config, Purpose.CANDIDATES, config.n_candidates)
+        return _sample_blocks(layout, config, Purpose.SCAN_ROWS, config.sample.rows)
+    return _sample_blocks(layout, config, Purpose.CANDIDATES, config.n_candidates)
 
 
-def _scan(layout: Layout, config: ResolvedConfig) -> Iterator[PhaseCost]:
+def _scan(layout: Layout, config: ResolvedConfig) -> PhaseCost:
     assert config.sample is not None
     rows = config.sample.judged
     flops = 2 * rows * config.sample.candidates * layout.n_features
-    yield PhaseCost("scan", 1, config.sample.rows, rows, 0, flops, from_store=False)
+    return PhaseCost("scan", 1, config.sample.rows, rows, 0, flops, from_store=False)
 
 
 def _loss(
-    layout: Layout, config: ResolvedConfig, n_clusters: int, held: bool
+    layout: Layout, config: ResolvedConfig, n_clusters: int, persisted: bool
 ) -> Iterator[PhaseCost]:
     n, p = config.n_candidates, layout.n_features
     blocks = None
     if not config.loss_on_all_rows:
-        blocks = _touched(layout, config, Purpose.LOSS_ROWS, config.loss_rows)
-    yield _over(layout, "loss", 2 * n * p, blocks, held, computed_rows=config.loss_rows)
+        blocks = _sample_blocks(layout, config, Purpose.LOSS_ROWS, config.loss_rows)
+    yield _pass_cost(layout, "loss", 2 * n * p, blocks, persisted, computed_rows=config.loss_rows)
     yield PhaseCost("extract", 1, n, n, 0, 2 * n * n_clusters * p, from_store=False)
 
 
-def _over(
+def _pass_cost(
     layout: Layout,
     name: str,
     row_flops: int,
     blocks: list[int] | None,
-    held: bool,
+    persisted: bool,
     computed_rows: int | None = None,
     times: int = 1,
 ) -> PhaseCost:
-    """A pass over all blocks, or over some."""
+    """Return the cost of a pass over all blocks, or over some."""
     rows = layout.n_rows if blocks is None else layout.rows_in(blocks)
     computed = rows if computed_rows is None else computed_rows
     return PhaseCost(
@@ -131,11 +136,13 @@ def _over(
         rows * layout.row_bytes,
         computed * row_flops,
         times,
-        from_store=not held,
+        from_store=not persisted,
     )
 
 
-def _touched(layout: Layout, config: ResolvedConfig, purpose: Purpose, size: int) -> list[int]:
+def _sample_blocks(
+    layout: Layout, config: ResolvedConfig, purpose: Purpose, size: int
+) -> list[int]:
     rows = sample_rows(config.asked.seed, purpose, config.n_rows, size)
     return blocks_with_rows(rows, layout.block_rows)
 
@@ -147,9 +154,9 @@ def report_fit_plan(
     n_clusters: int | None,
     workers: Sequence[WorkerMemory],
 ) -> None:
-    """The phases of a fit; without clusters, those that come before there are any."""
+    """Report the phases of a fit; without `n_clusters`, those before the extraction of centers."""
     memory = fit_memory(layout, config, n_clusters, len(workers))
-    work = fit_costs(layout, config, n_clusters or 0, held=False)
+    work = fit_costs(layout, config, n_clusters or 0, persisted=False)
     known = [phase for phase in work if n_clusters is not None or phase.name in _BEFORE_CLUSTERS]
     execution.emit(_plan_event(known, memory, workers))
 
@@ -161,7 +168,7 @@ def report_kmeans_plan(
     memory: MemoryPlan,
     workers: Sequence[WorkerMemory],
 ) -> None:
-    """The iterations and the labelling; how k-means begins is cheap beside them."""
+    """Report the iterations and the labelling; seeding is cheap in comparison."""
     work = kmeans_costs(layout, config.n_clusters, config.lloyd.max_iter)
     execution.emit(_plan_event(work, memory, workers))
 

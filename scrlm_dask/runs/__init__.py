@@ -1,1 +1,1 @@
-"""The life of a run directory: open, resume, record, finish."""
+"""The life of a run directory: prepare, open or resume, record, finish."""

@@ -1,7 +1,7 @@
-"""Runs that go on where they were stopped.
+"""Resume runs that were stopped.
 
-The record of an unfinished run says what was asked, and of which features. Whoever asks the same
-again goes on from what the run has kept; whoever asks something else is told the difference.
+The record of an unfinished run names its settings and its features. The same command resumes it
+from its checkpoint; another command is rejected with the differences.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 from uuid import uuid4
 
 import psutil
 
 from scrlm_dask.engine.execution import Execution
-from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError, StoreError, UnreachableError, UnusableRowsError
 from scrlm_dask.events import Note
 from scrlm_dask.passes.digests import check_digests_pass
+from scrlm_dask.runs.record import RunRecord
 from scrlm_dask.storage.checkpoints import CHECKPOINT, Checkpoint
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.outputs import RUN_KIND, check_not_inside, check_output_free, discard
@@ -30,132 +31,124 @@ from scrlm_dask.storage.run_directory import COMPLETE, INTERRUPTED, RUNNING, Run
 from scrlm_dask.storage.store_info import describe_store, features_digest, features_mtimes_digest
 
 _COMMANDS = {"scrlm": "fit", "k-means": "kmeans"}
-# In the record: traces of the features' files when the attempt that computed began, and when it
-# ended. One that was killed left none.
+# In the record: modification times of the features' files when the attempt began, and when it
+# ended. An attempt that was killed left no second digest.
 _WRITTEN, _LEFT = "features_written", "features_left"
-_ATTEMPT = "attempt"  # in the record: a name of whoever writes the run, as nobody else has it
 _BITS = ("scrlm-dask", "numpy", "numba", "scipy")  # other versions of these may give other bits
+
+
+class RunState(Enum):
+    """How a run directory was found, and whether its checkpoint can be used."""
+
+    NEW = "new"
+    RESUMED = "resumed"
+    # The features' files were rewritten after the last attempt ended: verify their digests.
+    FEATURES_REWRITTEN = "features rewritten"
+    # They were, or may have been, rewritten during that attempt: discard its checkpoint as well.
+    CHECKPOINT_UNTRUSTED = "checkpoint untrusted"
+
+    @property
+    def has_rewritten_features(self) -> bool:
+        return self in (RunState.FEATURES_REWRITTEN, RunState.CHECKPOINT_UNTRUSTED)
 
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run that is being written, and where it keeps its work; nothing of it without an output."""
+    """A run that is being written. Without an output it has a record only."""
 
+    record: RunRecord
     directory: RunDirectory | None = None
     checkpoint: Checkpoint | None = None
-    resumed: bool = False
-    rewritten: bool = False  # files of the features were, since what is kept was begun
-    trusted: bool = True  # they were as they had been until that was kept
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """What an unfinished run was asked, as its record has it."""
-
-    features: str
-    config: dict[str, Any]
-    block_rows: int | None
-    inputs: dict[str, Any]
+    state: RunState = RunState.NEW
 
 
 @contextmanager
-def open_run(
-    features: Features,
-    out: Location | None,
-    overwrite: bool,
-    record: dict[str, Any],
-    storage_options: Options | None = None,
+def open_directory(
+    out: Location | None, overwrite: bool, record: RunRecord, features_at: Location | None
 ) -> Iterator[OpenRun]:
-    """The run directory at `out`, new or continued; what becomes of it if the run ends early.
+    """Create or resume the run directory at `out`, and clean up if the run ends early.
 
-    Input that is refused leaves nothing. Otherwise what is done is kept, and says that it is
-    unfinished. `storage_options` open the features.
+    Rejected input leaves no directory. After any other error the checkpoint stays, and the record
+    says that the run is unfinished.
     """
     if out is None:
-        yield OpenRun()
+        yield OpenRun(record)
         return
-    check_not_inside(out, features.path)
-    run, keeps = RunDirectory(out), is_resumable(record)
+    check_not_inside(out, record.features.path)
+    run, keeps = RunDirectory(out), record.is_resumable
     before = find_unfinished(run, record, overwrite or not keeps)
-    record["attempts"] = 1 if before is None else before.get("attempts", 1) + 1
-    record[_ATTEMPT] = uuid4().hex
+    attempts = 1 if before is None else before.get("attempts", 1) + 1
+    record = replace(record, attempts=attempts, attempt=uuid4().hex)
     checkpoint = Checkpoint(run.location / CHECKPOINT)
-    opened = _compare_attempts(run, checkpoint if keeps else None, before, record)
-    # what is not compared yet is not what the rows were known by
-    traces = _mtimes_in(before) if before is not None and opened.rewritten else {}
-    at_work = record | _here() | traces
-    run.begin(overwrite, at_work) if before is None else run.go_on(at_work)
+    state = RunState.NEW if before is None else _compare_attempts(before, record)
+    # keep the old digests until the rewritten files have been verified
+    digests = _mtimes_in(before) if before is not None and state.has_rewritten_features else {}
+    content = record.to_json() | _this_process() | digests
+    run.begin(overwrite, content) if before is None else run.go_on(content)
     try:
         check_paths_visible(run.record)
-        yield opened
+        yield OpenRun(record, run, checkpoint if keeps else None, state)
     except BaseException as error:
-        held = run.record_of(record[_ATTEMPT])
-        if held is None:
-            raise  # somebody else has the place by now
-        if held["status"] == COMPLETE:
+        stored = run.record_of(str(record.attempt))
+        if stored is None:
+            raise  # another process has taken over the directory
+        if stored["status"] == COMPLETE:
             checkpoint.remove()
-            raise  # somebody who watches failed after the end
+            raise  # a listener failed after the end
         if not keeps or _rejects_input(error, checkpoint, resumed=before is not None):
             discard(out)
         else:
-            error.add_note(_mark_stopped(run, held, record, storage_options))
+            error.add_note(_mark_stopped(run, stored, record, features_at))
         raise
     checkpoint.remove()
 
 
-def check_still_owner(run: RunDirectory, record: dict[str, Any]) -> None:
-    """Refuse to write a result where another process has begun a run since."""
-    if run.record_of(record[_ATTEMPT]) is None:
+def check_directory(out: Location, overwrite: bool, record: RunRecord) -> None:
+    """Raise what `open_directory` would raise before it writes anything."""
+    check_not_inside(out, record.features.path)
+    if find_unfinished(RunDirectory(out), record, overwrite or not record.is_resumable) is None:
+        check_output_free(out, overwrite, RUN_KIND)
+
+
+def check_still_owner(run: RunDirectory, record: RunRecord) -> None:
+    """Raise if another process has started a run in the directory since."""
+    if run.record_of(str(record.attempt)) is None:
         raise StoreError(
             f"the run {run.path} was begun anew by another process meanwhile, whose files are left "
             "alone; choose another output"
         )
 
 
-def is_resumable(record: dict[str, Any]) -> bool:
-    """Whether another process could find the same input again."""
-    return record["features"].get("digest") is not None and not record["asked"]["in_memory"]
-
-
-def resume_hint(method: str, out: Place) -> str:
+def _resume_hint(method: str, out: Place) -> str:
     return f"`scrlm {_COMMANDS[method]} --resume {out}`, or the same command again, goes on"
 
 
-def check_run(features: Features, out: Location, overwrite: bool, record: dict[str, Any]) -> None:
-    """Raise what `opened_run` would raise before it writes anything."""
-    check_not_inside(out, features.path)
-    if find_unfinished(RunDirectory(out), record, overwrite) is None:
-        check_output_free(out, overwrite, RUN_KIND)
+def find_unfinished(run: RunDirectory, record: RunRecord, overwrite: bool) -> dict[str, Any] | None:
+    """Return the stored record if the run is unfinished; raise if its settings differ.
 
-
-def find_unfinished(
-    run: RunDirectory, record: dict[str, Any], overwrite: bool
-) -> dict[str, Any] | None:
-    """The record of the run if it is unfinished and the same was asked; refused if it was not.
-
-    With `overwrite` none is gone on with, but one that is being written is refused all the same.
+    With `overwrite` no run is resumed, but one that another process is writing still raises.
     """
     if not run.looks_like_one():
         return None
     try:
         before = run.read_record()
     except StoreError:
-        return None  # not ours, or broken: whoever makes way will say so
+        return None  # not a run, or broken: clearing the output reports it
     _reject_if_alive(run, before)
-    unended = before.get("status") in (RUNNING, INTERRUPTED)
-    if overwrite or not unended or "asked" not in before:
+    unfinished = before.get("status") in (RUNNING, INTERRUPTED)
+    if overwrite or not unfinished or "asked" not in before:
         return None
-    found = list(list_differences(run_identity(before), run_identity(record)))
-    if found:
+    differences = list(list_differences(run_identity(before), run_identity(record.to_json())))
+    if differences:
         raise StoreError(
-            f"the unfinished run {run.path} was asked something else: {'; '.join(found)}. Ask the "
-            "same to go on with it, --overwrite to begin anew, or choose another output"
+            f"the unfinished run {run.path} was asked something else: {'; '.join(differences)}. "
+            "Ask the same to go on with it, --overwrite to begin anew, or choose another output"
         )
     return before
 
 
 def run_identity(record: dict[str, Any]) -> dict[str, Any]:
-    """All that the bits of a run depend on, in plain JSON."""
+    """Return everything that the bits of a run depend on, as plain JSON."""
     asked = record["asked"]
     parts = {
         "method": record.get("method"),
@@ -169,7 +162,7 @@ def run_identity(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
-    """What differs, by name, with both values."""
+    """Describe each difference by its name and both values."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in {**before, **now}:
             yield from list_differences(before.get(key), now.get(key), f"{name} {key}".strip())
@@ -177,10 +170,10 @@ def list_differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
         yield f"{name} was {before!r} and is {now!r}"
 
 
-def read_request(
+def read_unfinished(
     path: Place, method: str, storage_options: Options | None = None
-) -> RunRequest | None:
-    """What the run at `path` was asked, to go on with it; None if it is complete."""
+) -> RunRecord | None:
+    """Read the record of a run to resume; None if the run is complete."""
     run = RunDirectory(locate(path, storage_options))
     record = run.read_record()
     if record.get("method") != method:
@@ -189,9 +182,7 @@ def read_request(
     if record.get("status") == COMPLETE:
         return None
     try:
-        asked = record["asked"]
-        features, config, inputs = record["features"]["path"], asked["config"], asked["inputs"]
-        return RunRequest(str(features), dict(config), asked["block_rows"], dict(inputs))
+        return RunRecord.from_json(record)
     except (KeyError, TypeError) as error:
         raise StoreError(
             f"the run {path} does not say what it was asked ({error!r}); give the whole command "
@@ -199,47 +190,47 @@ def read_request(
         ) from error
 
 
-def check_unchanged(record: dict[str, Any], storage_options: Options | None) -> None:
-    """Refuse a result of features that were written to meanwhile."""
-    features = record["features"]
-    if features.get("digest") is None:
+def check_unchanged(record: RunRecord, features_at: Location | None) -> None:
+    """Raise if the features store was written to during the run."""
+    if features_at is None:
         return
-    place = locate(features["path"], storage_options)
     if (
-        features_digest(place) != features["digest"]
-        or features_mtimes_digest(place) != record[_WRITTEN]
+        features_digest(features_at) != record.features.digest
+        or features_mtimes_digest(features_at) != record.features_written
     ):
         raise UnusableRowsError(
-            f"the features store {features['path']} changed during the run, which therefore has "
-            "no result; run the command again when nobody writes to the store"
+            f"the features store {record.features.path} changed during the run, which therefore "
+            "has no result; run the command again when nobody writes to the store"
         )
 
 
 def check_rewritten_features(
-    execution: Execution, run: OpenRun, record: dict[str, Any], storage_options: Options | None
+    execution: Execution, run: OpenRun, features_at: Location | None
 ) -> None:
-    """Read features whose files were written since the attempt before: are they what they were?
+    """Verify features whose files were rewritten since the last attempt.
 
-    A chunk that was restored is; the manifest knows what it must hold. Only then are the new traces
-    those by which the rows are known: the next attempt would not look again.
+    The manifest knows the digest of each block, so a restored chunk passes. The new modification
+    times are recorded only then: the next attempt would not verify them again.
     """
-    if not run.rewritten or run.directory is None or run.checkpoint is None:
+    if run.directory is None or run.checkpoint is None or features_at is None:
+        return
+    if not run.state.has_rewritten_features:
         return
     execution.emit(Note("files of the features were written since: they are compared first"))
-    _check_restored(execution, record["features"]["path"], storage_options)
-    if not run.trusted:
-        _forget(run.checkpoint)
+    _check_restored(execution, features_at)
+    if run.state is RunState.CHECKPOINT_UNTRUSTED:
+        _remove_untrusted(run.checkpoint)
         text = (
             "files of the features were written while an attempt read them, or nobody can tell "
             "that they were not, so what it kept is not trusted: everything is computed again"
         )
         execution.emit(Note(text, warning=True))
-    run.directory.go_on(record | _here())
+    run.directory.go_on(run.record.to_json() | _this_process())
 
 
-def _check_restored(execution: Execution, path: str, storage_options: Options | None) -> None:
-    store = describe_store(locate(path, storage_options))
-    if store.manifest is None:  # known by its files alone: others would not have come this far
+def _check_restored(execution: Execution, features_at: Location) -> None:
+    store = describe_store(features_at)
+    if store.manifest is None:  # its digest is that of its files, which are the same then
         return
     where = store.location, store.features, store.manifest.block_rows
     damage = check_digests_pass(execution, *where, has_digests=True)
@@ -250,7 +241,7 @@ def _check_restored(execution: Execution, path: str, storage_options: Options | 
         )
 
 
-def _forget(checkpoint: Checkpoint) -> None:
+def _remove_untrusted(checkpoint: Checkpoint) -> None:
     checkpoint.remove()
     if checkpoint.names():
         raise StoreError(
@@ -259,18 +250,12 @@ def _forget(checkpoint: Checkpoint) -> None:
         )
 
 
-def _compare_attempts(
-    run: RunDirectory,
-    checkpoint: Checkpoint | None,
-    before: dict[str, Any] | None,
-    record: dict[str, Any],
-) -> OpenRun:
-    """The run, and what the traces of the attempt before say of its features."""
-    if before is None:
-        return OpenRun(run, checkpoint)
+def _compare_attempts(before: dict[str, Any], record: RunRecord) -> RunState:
+    """Compare the features' modification times with those that the last attempt recorded."""
     began, left = before.get(_WRITTEN), before.get(_LEFT)
-    rewritten = record[_WRITTEN] != began or left not in (None, began)
-    return OpenRun(run, checkpoint, True, rewritten, trusted=left == began)
+    if record.features_written == began and left in (None, began):
+        return RunState.RESUMED
+    return RunState.FEATURES_REWRITTEN if left == began else RunState.CHECKPOINT_UNTRUSTED
 
 
 def _mtimes_in(record: dict[str, Any]) -> dict[str, Any]:
@@ -279,21 +264,23 @@ def _mtimes_in(record: dict[str, Any]) -> dict[str, Any]:
 
 def _mark_stopped(
     run: RunDirectory,
-    held: dict[str, Any],
-    record: dict[str, Any],
-    storage_options: Options | None,
+    stored: dict[str, Any],
+    record: RunRecord,
+    features_at: Location | None,
 ) -> str:
-    """Say in the record `held` that nobody is at work; what a person should know about it."""
-    way = resume_hint(record["method"], run.path)
-    traces = _mtimes_in(held)
-    # else this attempt ended before it compared, and computed nothing
-    if traces == {_WRITTEN: record[_WRITTEN], _LEFT: None}:
-        with suppress(OSError, ValueError):  # not reached: nobody can tell
-            place = locate(record["features"]["path"], storage_options)
-            traces[_LEFT] = features_mtimes_digest(place)
+    """Mark the run as interrupted; return what the user should know about it.
+
+    `stored` is its record as the directory has it.
+    """
+    way = _resume_hint(record.method, run.path)
+    digests = _mtimes_in(stored)
+    # else this attempt ended before it verified the features, and computed nothing
+    if digests == {_WRITTEN: record.features_written, _LEFT: None} and features_at is not None:
+        with suppress(OSError, ValueError):  # an unreachable store leaves no second digest
+            digests[_LEFT] = features_mtimes_digest(features_at)
     with suppress(OSError, ValueError):  # a full disk: it still says "running"
-        run.stop(record | traces)
-    if traces[_LEFT] not in (None, traces[_WRITTEN]):
+        run.stop(record.to_json() | digests)
+    if digests[_LEFT] not in (None, digests[_WRITTEN]):
         return (
             "files of the features were written meanwhile, so that nothing that was computed can "
             f"be trusted: {way}, from the beginning"
@@ -302,16 +289,15 @@ def _mark_stopped(
 
 
 def _rejects_input(error: BaseException, checkpoint: Checkpoint, resumed: bool) -> bool:
-    """Whether the input is at fault, so that there is nothing to go on with.
+    """Whether the input is at fault, so that there is nothing to resume.
 
-    A store that is damaged is so in the first pass. One that is damaged later may be mended, and
-    hours of work are worth keeping until then; so they are if it was the memory of a worker, or a
-    setting, that was refused.
+    Damage shows in the first pass. A store that is damaged later may be repaired, and the
+    checkpoint is worth keeping until then; also if the memory of a worker or a setting is rejected.
     """
     if isinstance(error, UnusableRowsError):
         return True
-    refused = isinstance(error, InputError | StoreError) and not isinstance(error, UnreachableError)
-    if resumed or not refused:
+    rejected = isinstance(error, InputError | StoreError)
+    if resumed or not rejected or isinstance(error, UnreachableError):
         return False
     with suppress(StoreError):
         names = checkpoint.names()
@@ -321,7 +307,7 @@ def _rejects_input(error: BaseException, checkpoint: Checkpoint, resumed: bool) 
 
 
 def _reject_if_alive(run: RunDirectory, record: dict[str, Any]) -> None:
-    """Two processes in one run would remove each other's files."""
+    """Raise if another process is writing the run: each would remove the other's files."""
     process = dict(record.get("process") or {})
     pid = process.get("pid")
     if record.get("status") != RUNNING or process.pop("host", None) != socket.gethostname():
@@ -332,13 +318,13 @@ def _reject_if_alive(run: RunDirectory, record: dict[str, Any]) -> None:
         )
 
 
-def _here() -> dict[str, Any]:
-    """For the record: who is at work."""
+def _this_process() -> dict[str, Any]:
+    """Return the entry of the record that names the process which writes the run."""
     return {"process": {"host": socket.gethostname(), **_process(os.getpid())}}
 
 
 def _process(pid: int) -> dict[str, Any]:
-    """What a process is known by: numbers are used again, with another beginning."""
+    """Return number and start time of a process: the system reuses numbers."""
     try:
         return {"pid": pid, "began": round(psutil.Process(pid).create_time())}
     except psutil.Error:

@@ -24,7 +24,7 @@ from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.planning.memory import kmeans_memory
-from scrlm_dask.planning.persist import place_features
+from scrlm_dask.planning.persist import persist_or_stream
 from scrlm_dask.runs.lifecycle import Fit
 
 ROWS, FEATURES, BLOCK, CLUSTERS = 3000, 24, 256, 12
@@ -201,7 +201,7 @@ class TestHeldFeatures:
         heard: list[Any] = []
         with backend("three threads"), Execution(heard.append) as execution:
             plan, workers = kmeans_memory(features.layout, 5, 1), worker_memories()
-            assert place_features(execution, features, plan, workers, "auto", 10) is features
+            assert persist_or_stream(execution, features, plan, workers, "auto", 10) is features
         assert "1000000.00 GB of features, room for" in notes_of(heard)[-1]
 
     def test_one_read_is_not_worth_it(self, store: Path) -> None:
@@ -209,7 +209,7 @@ class TestHeldFeatures:
         features = as_features(store)
         with backend("three threads"), Execution(heard.append) as execution:
             plan, workers = kmeans_memory(features.layout, 5, 1), worker_memories()
-            assert place_features(execution, features, plan, workers, "auto", 1) is features
+            assert persist_or_stream(execution, features, plan, workers, "auto", 1) is features
         assert notes_of(heard)[-1].endswith("they are read only once")
 
 

@@ -25,7 +25,7 @@ from scrlm_dask.kernels.distances.preprocessing import fit_map
 from scrlm_dask.kernels.distances.pruning import MOST_AXES, prepare_with_axes
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.fit import fit
-from scrlm_dask.pipeline.kmeans import check_kmeans, kmeans
+from scrlm_dask.pipeline.kmeans import kmeans, prepare_kmeans
 from scrlm_dask.pipeline.plan import WorkerPool, make_plan, phase_seconds, plan_fit, worker_pool
 from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.planning.calibration import Calibration, Rate, ReadRate
@@ -80,7 +80,7 @@ class TestLayout:
 class TestWork:
     def test_counts_by_hand(self) -> None:
         lloyd = LloydConfig(max_iter=7)
-        work = fit_costs(TINY, resolved(polish=True, refine=lloyd), n_clusters=2, held=False)
+        work = fit_costs(TINY, resolved(polish=True, refine=lloyd), n_clusters=2, persisted=False)
         assert work == (
             PhaseCost("survey", 3, 10, 10, 120, 4 * 10 * 3),
             PhaseCost("loss", 3, 10, 10, 120, 2 * 10 * 5 * 3),
@@ -91,14 +91,14 @@ class TestWork:
         )
 
     def test_held_features_are_read_once(self) -> None:
-        hold, *others = fit_costs(TINY, resolved(), n_clusters=2, held=True)
+        hold, *others = fit_costs(TINY, resolved(), n_clusters=2, persisted=True)
         assert hold == PhaseCost("hold", 3, 10, 10, 120, 0)
         assert not any(work.from_store for work in others)
 
     def test_a_subset_is_computed_on_and_its_blocks_are_read(self) -> None:
         layout = Layout(1000, 3, 4, 10, 10)
         config = resolved(1000, loss_rows=5, preprocess="none")
-        survey, loss = fit_costs(layout, config, 2, held=False)[:2]
+        survey, loss = fit_costs(layout, config, 2, persisted=False)[:2]
         assert survey.blocks <= 5
         assert survey.flops == 0
         assert loss.computed_rows == 5 < loss.rows == 10 * loss.blocks <= 50
@@ -116,22 +116,22 @@ class TestMemory:
         tile = 2 * 4 * 1024 * 5 + 3 * 1024 * 3 * 8 + 64 * 5 * 24 + 4 * 5 * 3 + 4 * 3 * 2 + 64 * 5
         candidates = 5 * (3 * 8 + 4 + 24) + 4 * 3
         loss = plan.of("loss")
-        assert loss.held_bytes == 2 * candidates
+        assert loss.shared_bytes == 2 * candidates
         assert loss.thread_bytes == tile + 10 * 16 * 5
         assert loss.block_bytes == block
         tile = 2 * 4 * 1024 * 2 + 3 * 1024 * 3 * 8 + 64 * 2 * 24 + 4 * 2 * 3 + 4 * 3 * 2 + 64 * 2
         assign = plan.of("assign")
-        assert assign.held_bytes == 8 * 2 * 3 + 2 * (3 * 12 + 4 + 24) + 4 * 3
+        assert assign.shared_bytes == 8 * 2 * 3 + 2 * (3 * 12 + 4 + 24) + 4 * 3
         assert assign.thread_bytes == tile + 10 * 8 * 2 * 3 + 64 * 4
         labels = int(8 * 10 / 0.85)
-        assert plan.of("kmeans-step").held_bytes == assign.held_bytes + labels
+        assert plan.of("kmeans-step").shared_bytes == assign.shared_bytes + labels
         assert plan.worker_bytes(2, 1) == max(p.worker_bytes(2, 1) for p in plan.phases)
 
     def test_the_numbers_of_the_rows_that_judge_count(self) -> None:
         layout = Layout(1000, 3, 4, 10, 10)
         on_all = fit_memory(layout, resolved(1000), 2, 1)
         on_some = fit_memory(layout, resolved(1000, loss_rows=400), 2, 1)
-        assert on_some.of("loss").held_bytes - on_all.of("loss").held_bytes == 8 * 400
+        assert on_some.of("loss").shared_bytes - on_all.of("loss").shared_bytes == 8 * 400
         assert on_some.client_bytes - on_all.client_bytes == 8 * 400
 
     def test_clusters_that_nobody_counted_are_not_planned(self) -> None:
@@ -245,9 +245,9 @@ class TestBeginningOfKMeans:
         need = kmeans_memory(as_features(x).layout, 10**5, 1, "k-means++").worker_bytes(1)
         worker = WorkerMemory(need, 1)
         with pytest.raises(InputError, match="k-means with 100000 clusters needs"):
-            check_kmeans(x, config, tmp_path / "run", workers=[worker])
-        check_kmeans(x, config, tmp_path / "run", workers=[WorkerMemory(2 * need, 1)])
-        check_kmeans(x, config, tmp_path / "run")  # of whom nothing is known
+            prepare_kmeans(x, config, out=tmp_path / "run", workers=[worker])
+        prepare_kmeans(x, config, out=tmp_path / "run", workers=[WorkerMemory(2 * need, 1)])
+        prepare_kmeans(x, config, out=tmp_path / "run")  # of whom nothing is known
 
     @pytest.mark.cluster
     @pytest.mark.parametrize("init", ["scrlm", "k-means++", "k-means||"])

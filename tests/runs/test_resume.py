@@ -371,7 +371,7 @@ def test_a_worker_or_a_setting_that_is_refused_costs_no_work(
             run(way, store, out)
     assert status(out) == "interrupted"
     small = [WorkerMemory(50_000_000, 1)]
-    for name in ("fitting", "clustering"):
+    for name in ("fit", "kmeans"):
         monkeypatch.setattr(f"scrlm_dask.pipeline.{name}.worker_memories", lambda: small)
     with pytest.raises(InputError, match="give more memory"):
         run(way, store, out)

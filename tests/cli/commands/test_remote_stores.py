@@ -19,7 +19,7 @@ from s3server import BUCKET, KEY, SECRET, S3Server
 
 from scrlm_dask import SCRLM, FitConfig, KMeans, load_model, open_features
 from scrlm_dask.errors import StoreError, UnreachableError
-from scrlm_dask.pipeline.fit import check_fit
+from scrlm_dask.pipeline.fit import prepare_fit
 from scrlm_dask.pipeline.inspect import verify_store
 from scrlm_dask.storage.feature_store import block_arrays, open_features_store
 from scrlm_dask.storage.locations import locate
@@ -393,4 +393,5 @@ def test_a_server_killed_in_the_middle_of_a_fit(
     refused("evaluate", out, words=("not complete", "--overwrite"))
     refused("predict", out, f"{ROOT}/x.zarr", "--out", f"{ROOT}/never", words=("not complete",))
     # and the way out is open
-    check_fit(f"{ROOT}/long.zarr", FitConfig(rho=0.5), out, True, storage_options=server.options)
+    stores = {"overwrite": True, "storage_options": server.options}
+    prepare_fit(f"{ROOT}/long.zarr", FitConfig(rho=0.5), out=out, **stores)
