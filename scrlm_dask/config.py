@@ -8,16 +8,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal
 
-from scrlm_dask.choices import (
-    EXTRACTIONS,
-    INIT_KINDS,
-    PERSIST_KINDS,
-    PREPROCESS_KINDS,
-    Extraction,
-    Init,
-    Persist,
-    Preprocess,
-)
+from scrlm_dask import choices
 from scrlm_dask.errors import InputError
 from scrlm_dask.kernels.bandwidth.search import ScanSizes, scan_sizes
 from scrlm_dask.kernels.distances.points import squared_radius
@@ -38,7 +29,7 @@ class LloydConfig:
     inertia_tol: float = 1e-5  # stop when the inertia falls by less than this share
     max_seconds: float | None = None  # no new iteration after so long
     sample: float | None = None  # iterate first on this share of the blocks, doubled up to all
-    persist: Persist = "auto"  # keep features in the workers' memory between passes
+    persist: choices.Persist = "auto"  # keep features in the workers' memory between passes
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_iter", _integer("max_iter", self.max_iter, 0, ...))
@@ -51,7 +42,7 @@ class LloydConfig:
             object.__setattr__(self, "sample", _share("sample", self.sample))
             if self.sample == 0.0:
                 raise InputError("sample is 0; give the share of blocks to begin with, or None")
-        _one_of("persist", self.persist, PERSIST_KINDS)
+        _one_of("persist", self.persist, choices.PERSIST_KINDS)
 
 
 @dataclass(frozen=True)
@@ -59,9 +50,11 @@ class KMeansConfig:
     """Parameters of k-means."""
 
     n_clusters: int = 8
-    init: Init = "scrlm"  # "given": centers that the caller brings
+    init: choices.Init = "scrlm"  # "given": centers that the caller brings
     lloyd: LloydConfig = field(default_factory=lambda: LloydConfig(max_iter=100))
-    preprocess: Preprocess = "none"  # "l2": spherical k-means, rows and centers at unit length
+    preprocess: choices.Preprocess = (
+        "none"  # "l2": spherical k-means, rows and centers at unit length
+    )
     seed: int = 0
     prune: Prune = "auto"  # axes by which far pairs are ruled out; 0: none; "auto": as it pays
     margins: bool = True  # store how much farther the second-nearest center is
@@ -73,8 +66,8 @@ class KMeansConfig:
         object.__setattr__(self, "margins", _flag("margins", self.margins))
         if not (isinstance(self.prune, str) and self.prune == "auto"):
             object.__setattr__(self, "prune", _integer("prune", self.prune, 0, "auto"))
-        _one_of("init", self.init, INIT_KINDS)
-        _one_of("preprocess", self.preprocess, PREPROCESS_KINDS)
+        _one_of("init", self.init, choices.INIT_KINDS)
+        _one_of("preprocess", self.preprocess, choices.PREPROCESS_KINDS)
 
     def sq_radius(self, n_features: int) -> float:
         """Every row belongs to its nearest center, however far."""
@@ -91,7 +84,7 @@ class FitConfig:
     n_candidates: int | Literal["auto"] = "auto"
     loss_rows: int | Literal["all"] = "all"
     min_neighbors: int = 1
-    preprocess: Preprocess = "standardize"
+    preprocess: choices.Preprocess = "standardize"
     seed: int = 0
     polish: bool = False  # move each center to the mean of the rows inside its radius
     refine: LloydConfig = field(default_factory=LloydConfig)  # k-means from the centers found
@@ -100,7 +93,9 @@ class FitConfig:
     )
     prune: Prune = "auto"  # axes by which far pairs are ruled out; 0: none; "auto": as it pays
     margins: bool = True  # store the distance of outliers, and that to the second-nearest center
-    extraction: Extraction = "auto"  # how centers are taken from candidates; the paper's: greedy
+    extraction: choices.Extraction = (
+        "auto"  # how centers are taken from candidates; the paper's: greedy
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "F", _positive("F", self.F))
@@ -122,7 +117,7 @@ class FitConfig:
             value = getattr(self, name)
             if not _is_word(value, word):
                 object.__setattr__(self, name, _integer(name, value, least, word))
-        _one_of("preprocess", self.preprocess, PREPROCESS_KINDS)
+        _one_of("preprocess", self.preprocess, choices.PREPROCESS_KINDS)
         object.__setattr__(self, "refine", lloyd_config(self.refine))
         for name in ("polish", "margins"):
             object.__setattr__(self, name, _flag(name, getattr(self, name)))
@@ -135,7 +130,7 @@ class FitConfig:
 
     def _settle_extraction(self) -> None:
         """What "auto" stands for where a given rho decides it."""
-        _one_of("extraction", self.extraction, EXTRACTIONS)
+        _one_of("extraction", self.extraction, choices.EXTRACTIONS)
         if self.extraction == "merge" and self.n_clusters is None:
             raise InputError(
                 "extraction is 'merge', which merges centers down to n_clusters, but there is no "

@@ -8,23 +8,7 @@ import click
 
 from scrlm_dask.choices import INIT_KINDS, PREPROCESS_KINDS
 
-from ..options.fitting import (
-    check_usage,
-    fit_options,
-    lloyd_options,
-    local_memories,
-    read_run,
-    resume_option,
-)
-from ..options.shared import (
-    cluster_options,
-    label_options,
-    output_options,
-    performance_option,
-    prune_option,
-    session,
-    storage_options,
-)
+from ..options import fitting, shared
 from ..options.watchdog import StallWatchdog, watchdog_options
 from ..tables.summaries import facts, fit_summary
 from ..terminal.console import Console
@@ -36,14 +20,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("features", type=click.Path(), required=False)
-@fit_options
+@fitting.fit_options
 @click.option("--out", metavar="RUN", help="Run directory to write.")
 @click.option("--overwrite", is_flag=True, help="Replace a run that exists.")
-@resume_option
+@fitting.resume_option
 @watchdog_options
-@cluster_options
-@output_options
-@performance_option
+@shared.cluster_options
+@shared.output_options
+@shared.performance_option
 def fit(
     console: Console,
     cluster: Any,
@@ -66,9 +50,9 @@ def fit(
     from scrlm_dask.pipeline.fit import prepare_fit
     from scrlm_dask.runs.lifecycle import Fit
 
-    check_usage(resume, features, out)
+    fitting.check_usage(resume, features, out)
     if resume is not None:
-        before = read_run(resume, "scrlm", storage)
+        before = fitting.read_run(resume, "scrlm", storage)
         if isinstance(before, Fit):
             show_fit(console, before, resume)
             return
@@ -81,14 +65,14 @@ def fit(
         overwrite=overwrite,
         block_rows=block_rows,
         storage_options=storage,
-        workers=local_memories(cluster) or (),
+        workers=fitting.local_memories(cluster) or (),
     )
     _run_job(job, console, cluster, lasting, str(out))
 
 
 def _run_job(job: Any, console: Console, cluster: Any, lasting: StallWatchdog, out: str) -> None:
     """Open the cluster session, run the job in it and print its result."""
-    with lasting.settings(), session(console, cluster), lasting.watching(console, out):
+    with lasting.settings(), shared.session(console, cluster), lasting.watching(console, out):
         result = job.run(lasting)
     show_fit(console, result, out)
 
@@ -145,18 +129,18 @@ _INITS = tuple(kind for kind in INIT_KINDS if kind != "given")
     show_default=True,
     help="Map applied to rows first.",
 )
-@lloyd_options
+@fitting.lloyd_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
 @click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
-@label_options
-@prune_option
+@shared.label_options
+@shared.prune_option
 @click.option("--overwrite", is_flag=True, help="Replace a run that exists.")
-@resume_option
+@fitting.resume_option
 @watchdog_options
-@storage_options
-@cluster_options
-@output_options
-@performance_option
+@shared.storage_options
+@shared.cluster_options
+@shared.output_options
+@shared.performance_option
 def kmeans(
     console: Console,
     cluster: Any,
@@ -179,11 +163,11 @@ def kmeans(
     from scrlm_dask.pipeline.kmeans import prepare_kmeans
     from scrlm_dask.runs.lifecycle import Fit
 
-    check_usage(resume, features, out)
+    fitting.check_usage(resume, features, out)
     if resume is None:
         settings, centers = _make_config(storage, **config)
     else:
-        before = read_run(resume, "k-means", storage)
+        before = fitting.read_run(resume, "k-means", storage)
         if isinstance(before, Fit):
             show_fit(console, before, resume)
             return
@@ -199,7 +183,7 @@ def kmeans(
         overwrite=overwrite,
         block_rows=block_rows,
         storage_options=storage,
-        workers=local_memories(cluster) or (),
+        workers=fitting.local_memories(cluster) or (),
     )
     _run_job(job, console, cluster, lasting, str(out))
 
@@ -258,12 +242,12 @@ def _read_centers(path: str, storage: Any) -> Any:
 @click.argument("features", type=click.Path())
 @click.option("--out", metavar="OUT", required=True, help="Labels store to write.")
 @click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
-@label_options
+@shared.label_options
 @click.option("--overwrite", is_flag=True, help="Replace labels that exist.")
-@storage_options
-@cluster_options
-@output_options
-@performance_option
+@shared.storage_options
+@shared.cluster_options
+@shared.output_options
+@shared.performance_option
 def predict(
     console: Console,
     cluster: Any,
@@ -288,7 +272,7 @@ def predict(
         block_rows=block_rows,
         storage_options=storage,
     )
-    with session(console, cluster):
+    with shared.session(console, cluster):
         labelled = job.run(console)
     content = {
         "labels": out,

@@ -9,15 +9,9 @@ import click
 from scrlm_dask.choices import DAMAGED_ITEMS, FEATURE_DTYPES, INGEST_FORMATS, NAN_ROWS
 from scrlm_dask.text import first_few
 
+from ..options import shared
 from ..options.fitting import depth_option, preprocess_option
 from ..options.parsing import parse_size
-from ..options.shared import (
-    cluster_options,
-    output_options,
-    require_option,
-    session,
-    storage_options,
-)
 from ..tables.store import damage_content, rows_content, store_content, store_tables
 from ..tables.summaries import facts
 from ..terminal.console import Console
@@ -47,9 +41,9 @@ _FORMATS = (
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
 @click.option("--chunk-size", default="64MB", show_default=True, help="Size of a chunk.")
 @click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
-@storage_options
-@cluster_options
-@output_options
+@shared.storage_options
+@shared.cluster_options
+@shared.output_options
 def synth(
     console: Console,
     cluster: Any,
@@ -75,7 +69,7 @@ def synth(
     spec = MixtureSpec(features, clusters, outliers, sigma_min, sigma_max, seed)
     chunk_bytes = parse_size("--chunk-size", chunk_size)
     job = prepare_synth(out, rows, spec, chunk_bytes, overwrite, storage)
-    with session(console, cluster):
+    with shared.session(console, cluster):
         path = job.run(console)
     content = {
         "path": path,
@@ -130,9 +124,9 @@ def synth(
     help="Rows that hold NaN or infinity.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
-@storage_options
-@cluster_options
-@output_options
+@shared.storage_options
+@shared.cluster_options
+@shared.output_options
 def ingest(
     console: Console,
     cluster: Any,
@@ -167,7 +161,7 @@ def ingest(
     from scrlm_dask.sources.registry import SourceOptions
 
     if not shuffle:
-        require_option("--shuffle", "seed")
+        shared.require_option("--shuffle", "seed")
     if format_name == "raw":
         raw_dtype = raw_dtype or dtype
     options = SourceOptions(format_name, dataset, columns, raw_dtype, features, exclude)
@@ -175,7 +169,7 @@ def ingest(
     config = IngestConfig(labels, ids, dtype, chunk_bytes, limit, shuffle, seed, nan)
     job = prepare_ingest(sources, out, config, options, overwrite, storage)
     console.interrupted = "run the same command again to go on"
-    with session(console, cluster):
+    with shared.session(console, cluster):
         written = job.run(console)
     _show_store(console, written, "dropped_rows", columns=list(written.columns))
 
@@ -225,8 +219,8 @@ def ingest(
     help="Damaged images and empty texts; to skip them, all items are looked at first.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
-@storage_options
-@output_options
+@shared.storage_options
+@shared.output_options
 def embed(
     console: Console,
     storage: Any,
@@ -275,9 +269,9 @@ def embed(
 @depth_option
 @preprocess_option("Take spectrum and distances after this map, as a fit would.")
 @click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
-@storage_options
-@cluster_options
-@output_options
+@shared.storage_options
+@shared.cluster_options
+@shared.output_options
 def inspect(
     console: Console,
     cluster: Any,
@@ -300,16 +294,16 @@ def inspect(
     from scrlm_dask.reporting.plots import check_plot, plot_statistics
 
     if not (stats or plot):
-        require_option("--stats or --plot", "rho", "loss_depth", "preprocess", "block_rows")
+        shared.require_option("--stats or --plot", "rho", "loss_depth", "preprocess", "block_rows")
     if rho is None:
-        require_option("--rho", "loss_depth")
+        shared.require_option("--rho", "loss_depth")
     if plot:
         check_plot(plot)
     description = inspect_store(store, storage_options=storage)
     content = store_content(description)
     damaged: tuple[DamagedBlock, ...] = ()
     if stats or plot or verify:
-        with session(console, cluster):
+        with shared.session(console, cluster):
             if verify:
                 damaged = verify_store(store, storage_options=storage, listener=console)
                 content["verification"] = damage_content(damaged, description)

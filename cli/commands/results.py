@@ -10,13 +10,7 @@ import click
 from scrlm_dask.choices import TABLE_FORMATS
 from scrlm_dask.text import first_few
 
-from ..options.shared import (
-    cluster_options,
-    output_options,
-    require_option,
-    session,
-    storage_options,
-)
+from ..options import shared
 from ..tables.summaries import facts
 from ..terminal.console import EXIT_INPUT_REFUSED, Console
 
@@ -33,8 +27,8 @@ _MOST_SHOWN = 40
 @click.option("--clusters", type=int, required=True, help="How many are to be left.")
 @click.option("--out", metavar="OUT", help="Labels store to write; default: only show the cut.")
 @click.option("--overwrite", is_flag=True, help="Replace labels that exist.")
-@storage_options
-@output_options
+@shared.storage_options
+@shared.output_options
 def cut(
     console: Console,
     storage: Any,
@@ -48,7 +42,7 @@ def cut(
     OUT gets a label for every row (-1 is an outlier) without another read of the features.
     """
     if out is None:
-        require_option("--out", "overwrite")
+        shared.require_option("--out", "overwrite")
     from scrlm_dask.pipeline.cut import cut_run
 
     coarse = cut_run(run, clusters, out=out, overwrite=overwrite, storage_options=storage)
@@ -71,15 +65,15 @@ def cut(
     type=click.Path(),
     help="True labels, .npy or Zarr, -1 for outliers; default: those in the features store.",
 )
-@storage_options
-@cluster_options
-@output_options
+@shared.storage_options
+@shared.cluster_options
+@shared.output_options
 def evaluate(console: Console, cluster: Any, storage: Any, run: str, truth: str | None) -> None:
     """Score the labels of RUN, or those that `scrlm predict` wrote, against the truth."""
     from scrlm_dask.pipeline.evaluate import prepare_evaluate
 
     job = prepare_evaluate(run, truth, storage)
-    with session(console, cluster.for_little_work()):
+    with shared.session(console, cluster.for_little_work()):
         content = evaluation_record(job.run(console))
     console.result(content, facts("Against the truth", content))
 
@@ -107,9 +101,9 @@ def evaluate(console: Console, cluster: Any, storage: Any, run: str, truth: str 
     show_default=True,
     help="Which blocks and clusters: the same seed, the same ones.",
 )
-@storage_options
-@cluster_options
-@output_options
+@shared.storage_options
+@shared.cluster_options
+@shared.output_options
 def verify(
     console: Console, cluster: Any, storage: Any, run: str, blocks: int, losses: int, seed: int
 ) -> None:
@@ -120,7 +114,7 @@ def verify(
     from scrlm_dask.pipeline.verify import prepare_verify
 
     job = prepare_verify(run, blocks, losses, seed, storage)
-    with session(console, cluster):
+    with shared.session(console, cluster):
         result = job.run(console)
     content = {"run": run, **asdict(result), "ok": result.ok}
     shown = {name: _list_numbers(v) if isinstance(v, tuple) else v for name, v in content.items()}
@@ -156,8 +150,8 @@ def verify(
     show_default=True,
     help="Rows that are shown of a cluster.",
 )
-@storage_options
-@output_options
+@shared.storage_options
+@shared.output_options
 def report(
     console: Console,
     storage: Any,
@@ -176,7 +170,7 @@ def report(
     from scrlm_dask.reporting.report import write_report
 
     if items is None:
-        require_option("--items", "items_column")
+        shared.require_option("--items", "items_column")
     done = write_report(
         runs,
         out,
@@ -201,8 +195,8 @@ def report(
     help="Form of the table of labels.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an export that exists.")
-@storage_options
-@output_options
+@shared.storage_options
+@shared.output_options
 def export(console: Console, storage: Any, run: str, out: str, table: Any, overwrite: bool) -> None:
     """Write labels and centers of RUN for other programs.
 

@@ -6,14 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options.fitting import (
-    clusters_option,
-    depth_option,
-    fit_options,
-    local_memories,
-    neighbors_option,
-    preprocess_option,
-)
+from ..options import fitting
 from ..options.shared import cluster_options, output_options, session, storage_options
 from ..tables.summaries import plan_summary, scan_facts, scan_table
 from ..terminal.console import Console
@@ -24,14 +17,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("features", type=click.Path())
-@clusters_option
+@fitting.clusters_option
 @click.option("--plot", metavar="FILE", help="Draw the scan, e.g. to rho.png.")
 @click.option(
     "--candidates", type=int, help="Rows of the sample tried as centers; default: as theory asks."
 )
-@neighbors_option
-@depth_option
-@preprocess_option("Map applied to rows first, as a fit would.")
+@fitting.neighbors_option
+@fitting.depth_option
+@fitting.preprocess_option("Map applied to rows first, as a fit would.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
 @click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
 @storage_options
@@ -89,7 +82,7 @@ def _rho_tables(record: dict[str, Any]) -> Group:
 
 @click.command()
 @click.argument("features", type=click.Path())
-@fit_options
+@fitting.fit_options
 @cluster_options
 @output_options
 def plan(
@@ -115,7 +108,7 @@ def plan(
     job = prepare_plan(
         features, FitConfig(**config), block_rows=block_rows, storage_options=storage
     )
-    workers, cores = local_memories(cluster), available_cores()
+    workers, cores = fitting.local_memories(cluster), available_cores()
     if workers is None:
         cores = None  # a scheduler's workers have as many as they have threads
         with session(console, cluster):

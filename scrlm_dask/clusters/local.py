@@ -9,15 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from scrlm_dask.clusters import worker_settings
 from scrlm_dask.clusters.options import ClusterOptions, Connection
 from scrlm_dask.clusters.security import describe_connection
-from scrlm_dask.clusters.worker_settings import (
-    ONE_THREAD,
-    PRELOAD,
-    environment_before_spawn,
-    start_quiet_tracker,
-    worker_config,
-)
 from scrlm_dask.errors import InputError
 from scrlm_dask.settings import dashboard_port, read_ahead
 from scrlm_dask.text import plural
@@ -69,9 +63,9 @@ def local_cluster(workers: LocalWorkers, least: int | None) -> Iterator[Connecti
     """Run workers on this machine; with `least`, that many, and more while there is work."""
     from distributed import Client, LocalCluster
 
-    start_quiet_tracker()
+    worker_settings.start_quiet_tracker()
     with (
-        environment_before_spawn(),
+        worker_settings.environment_before_spawn(),
         LocalCluster(
             n_workers=least or workers.nworkers,
             threads_per_worker=workers.nthreads + workers.ahead,
@@ -79,9 +73,9 @@ def local_cluster(workers: LocalWorkers, least: int | None) -> Iterator[Connecti
             # any process that reaches a worker's port can run code as this user
             host=_LOOPBACK,
             dashboard_address=f"{_LOOPBACK}:{free_dashboard_port()}",
-            env=ONE_THREAD,
-            config=worker_config(workers.ahead),
-            preload=[PRELOAD],
+            env=worker_settings.ONE_THREAD,
+            config=worker_settings.worker_config(workers.ahead),
+            preload=[worker_settings.PRELOAD],
             # workers log failed tasks with a traceback; the client raises the same error
             silence_logs=logging.CRITICAL,
         ) as cluster,

@@ -18,12 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.encoders import pretrained
 from scrlm_dask.encoders.encoder import Encoder, Kind, explain_failure, version_of
-from scrlm_dask.encoders.pretrained import (
-    open_clip_model,
-    open_sentence_transformer,
-    open_torchvision,
-)
 from scrlm_dask.errors import InputError
 from scrlm_dask.optional import import_optional
 
@@ -145,9 +141,9 @@ def _import_file(path: Path) -> ModuleType:
 FAMILIES = {
     "pixels": Family(("images",), lambda name, argument, *_: _open_pixels(name, argument), False),
     "hashing": Family(("texts",), lambda name, argument, *_: _open_hashing(name, argument), False),
-    "sentence-transformers": Family(("texts",), open_sentence_transformer),
-    "open_clip": Family(("images", "texts"), open_clip_model),
-    "torchvision": Family(("images",), open_torchvision),
+    "sentence-transformers": Family(("texts",), pretrained.open_sentence_transformer),
+    "open_clip": Family(("images", "texts"), pretrained.open_clip_model),
+    "torchvision": Family(("images",), pretrained.open_torchvision),
 }
 _USER_FUNCTION = Family(
     ("images", "texts"), lambda name, *_: _open_function(name), has_device=False

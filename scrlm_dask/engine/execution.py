@@ -18,28 +18,15 @@ import dask.array as da
 import numpy as np
 from dask.delayed import Delayed
 
+from scrlm_dask import events
+from scrlm_dask.engine import failures
 from scrlm_dask.engine.checkpointing import CheckpointScope, OutputsValid, SavedGroups
-from scrlm_dask.engine.failures import (
-    RunIsOverError,
-    drain_tasks,
-    explain_killed_workers,
-    track_task,
-)
 from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.read_ahead import compute_slot
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.engine.tree_reduce import FAN_IN
 from scrlm_dask.engine.workers import current_client, current_worker, process_reports
 from scrlm_dask.errors import ClusterError, NonFiniteRowError, UnusableRowsError
-from scrlm_dask.events import (
-    BlockDone,
-    Event,
-    Listener,
-    PhaseFinished,
-    PhaseStarted,
-    RunEnded,
-    warn,
-)
 from scrlm_dask.monitoring.listeners import NotebookCell, in_notebook, make_publisher
 from scrlm_dask.settings import monitoring_enabled
 from scrlm_dask.storage.checkpoints import Checkpoint, Kinds
@@ -49,7 +36,7 @@ Columns: TypeAlias = Mapping[str, da.Array]
 
 _SPREAD_SECONDS = 10.0  # then the blocks start anyway: a worker may be stuck, or lost
 
-_listeners: dict[str, Listener] = {}  # by topic, of the runs that this process watches
+_listeners: dict[str, events.Listener] = {}  # by topic, of the runs that this process watches
 
 
 @dataclass(frozen=True)
@@ -101,15 +88,17 @@ class PassResult:
 class Execution:
     """One run: its phases, its checkpoints and its listeners."""
 
-    def __init__(self, listener: Listener, checkpoint: Checkpoint | None = None) -> None:
-        self.phases: list[PhaseFinished] = []
+    def __init__(self, listener: events.Listener, checkpoint: Checkpoint | None = None) -> None:
+        self.phases: list[events.PhaseFinished] = []
         self.reports: dict[str, dict[str, Any]] = {}  # of each process, at the end of a phase
         self.checkpoints = CheckpointScope(checkpoint, self.emit)
         self._read_seconds: dict[str, float] | None = None  # of each process, at the last report
         self._listeners = [listener]
-        if listener is warn and monitoring_enabled() and in_notebook():
+        if listener is events.warn and monitoring_enabled() and in_notebook():
             self._listeners.append(NotebookCell())
-        self._publish: Listener | None = None  # to the scheduler, which sees finished blocks anyway
+        self._publish: events.Listener | None = (
+            None  # to the scheduler, which sees finished blocks anyway
+        )
         self._topic = f"scrlm-{uuid4().hex}"
         self._began = time.perf_counter()
 
@@ -124,18 +113,18 @@ class Execution:
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         if exc_type is not None:
             leaving = issubclass(exc_type, KeyboardInterrupt | ClusterError)
-            drain_tasks(self._topic, leaving=leaving)
+            failures.drain_tasks(self._topic, leaving=leaving)
         error = None if exc_type is None else exc_type.__name__
-        self.emit(RunEnded(time.perf_counter() - self._began, error))
+        self.emit(events.RunEnded(time.perf_counter() - self._began, error))
         client = current_client()
         if client is not None and client.status == "running":
             client.unsubscribe_topic(self._topic)
         _listeners.pop(self._topic, None)
 
-    def add_listener(self, listener: Listener) -> None:
+    def add_listener(self, listener: events.Listener) -> None:
         self._listeners.append(listener)
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: events.Event) -> None:
         """Publish an event on the scheduler and notify the listeners."""
         if self._publish is not None:
             self._publish(event)
@@ -216,7 +205,7 @@ class Execution:
     @contextmanager
     def phase(self, name: str, blocks: int, rows: int, n_bytes: int) -> Iterator[None]:
         """Time a phase; collect read times and peak memory of the workers at its end."""
-        self.emit(PhaseStarted(name, blocks, rows, n_bytes))
+        self.emit(events.PhaseStarted(name, blocks, rows, n_bytes))
         before = self._read_seconds if self._read_seconds is not None else self._poll_workers()
         begin = time.perf_counter()
         with _span(name):
@@ -224,7 +213,7 @@ class Execution:
         seconds = time.perf_counter() - begin
         read = _gained(before, self._poll_workers())
         peak = max((r["peak_memory_bytes"] for r in self.reports.values()), default=0)
-        done = PhaseFinished(name, seconds, rows, n_bytes, blocks, peak, read)
+        done = events.PhaseFinished(name, seconds, rows, n_bytes, blocks, peak, read)
         self.phases.append(done)
         self.emit(done)
 
@@ -241,7 +230,7 @@ class Execution:
         rows = _count_rows(features, numbers)
         with (
             self.phase(name, len(numbers), rows, rows * features.row_bytes),
-            explain_killed_workers(name, features, numbers, tasks_name),
+            failures.explain_killed_workers(name, features, numbers, tasks_name),
         ):
             yield
 
@@ -252,7 +241,7 @@ class Execution:
         with self.read_phase(tasks.phase, features, tasks.blocks, tasks.name):
             if reused_blocks:
                 done = _count_rows(features, [tasks.blocks[i] for i in reused_blocks])
-                self.emit(BlockDone(tasks.phase, done, done * features.row_bytes))
+                self.emit(events.BlockDone(tasks.phase, done, done * features.row_bytes))
             _spread(tasks.broadcast, len(tasks.blocks) - len(reused_blocks))
             yield
 
@@ -302,12 +291,12 @@ class Execution:
         self._read_seconds = read
         return read
 
-    def _notify(self, event: Event) -> None:
+    def _notify(self, event: events.Event) -> None:
         for listener in self._listeners:
             listener(event)
 
     def _on_block_done(self, event: tuple[float, dict[str, Any]]) -> None:
-        self._notify(BlockDone(**event[1]["block"]))
+        self._notify(events.BlockDone(**event[1]["block"]))
 
 
 def task(name: str, function: Callable[..., Any], *args: Any) -> Delayed:
@@ -371,19 +360,19 @@ def _block_task(
     block_id: Any = None,
 ) -> Any:
     def done(rows: int, n_bytes: int) -> None:
-        _report(call.topic, BlockDone(call.phase, rows, n_bytes))
+        _report(call.topic, events.BlockDone(call.phase, rows, n_bytes))
 
     number = int(block_id[0] if numbers is None else numbers[block_id[0]])
     start = number * call.block_rows
     try:
         with (
-            track_task(call.topic) as is_active,
+            failures.track_task(call.topic) as is_active,
             compute_slot(is_active) as run_is_active,
             pinned_threads(),
         ):
             if not run_is_active:
                 # raise: a value would be merged, and checkpointed as the part of this block
-                raise RunIsOverError(f"{call.phase}: the run has ended")
+                raise failures.RunIsOverError(f"{call.phase}: the run has ended")
             inputs = _column_values(call.columns, column_blocks)
             inputs |= {"done": done} if call.reports_progress else {}
             result = call.part(block, start, **inputs, **broadcast)
@@ -435,7 +424,7 @@ def _no_combine(a: Any, b: Any) -> Any:
     raise NotImplementedError("the results of the blocks are not combined")
 
 
-def _report(topic: str, event: BlockDone) -> None:
+def _report(topic: str, event: events.BlockDone) -> None:
     """Send the event of a finished block through the scheduler, or to this process."""
     worker = current_worker()
     if worker is not None:

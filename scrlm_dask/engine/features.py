@@ -18,16 +18,8 @@ from scrlm_dask.engine.block_layout import Layout
 from scrlm_dask.engine.read_ahead import read_in_turn
 from scrlm_dask.engine.workers import check_paths_visible, current_client, wait_for_worker
 from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.storage import feature_store
 from scrlm_dask.storage.arrays import StoredArray, read_rows
-from scrlm_dask.storage.feature_store import (
-    WHAT,
-    block_rows_for,
-    check_features_like,
-    check_weights_like,
-    checked_features,
-    open_features_store,
-    open_weights,
-)
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.npy_files import NpyColumn
 
@@ -113,7 +105,7 @@ def as_features(
         return replace(_from_store(stored, block_rows), path=location.url)
     if isinstance(source, zarr.Array):
         if isinstance(source.store, zarr.storage.LocalStore):
-            return _from_store(checked_features(source), block_rows)
+            return _from_store(feature_store.checked_features(source), block_rows)
         return _from_zarr_object(source, block_rows)
     if isinstance(source, da.Array):
         return _from_dask(source, block_rows)
@@ -189,7 +181,9 @@ def check_weights(
 ) -> None:
     """Check shape and type of a file of weights without reading its numbers."""
     if isinstance(source, str | Path | Location):
-        _check_length(open_weights(locate(source, storage_options)).shape[0], features)
+        _check_length(
+            feature_store.open_weights(locate(source, storage_options)).shape[0], features
+        )
 
 
 def column_of(
@@ -207,7 +201,7 @@ def column_of(
 
 def _open_store(location: Location) -> StoredArray:
     try:
-        return open_features_store(location)
+        return feature_store.open_features_store(location)
     except StoreError:
         # imported here: the registry loads the readers of all file formats
         from scrlm_dask.sources.registry import check_ingested
@@ -217,7 +211,9 @@ def _open_store(location: Location) -> StoredArray:
 
 
 def _from_store(stored: StoredArray, block_rows: int | None) -> Features:
-    block_rows = block_rows or block_rows_for(stored.shape, stored.dtype, stored.chunks[0])
+    block_rows = block_rows or feature_store.block_rows_for(
+        stored.shape, stored.dtype, stored.chunks[0]
+    )
     array = _lazy_rows(_read_stored, stored, stored.shape, stored.dtype, block_rows)
     return Features(
         array,
@@ -232,14 +228,14 @@ def _from_store(stored: StoredArray, block_rows: int | None) -> Features:
 def _from_zarr_object(source: zarr.Array[Any], block_rows: int | None) -> Features:
     """Read an array without a path: in memory, or in a store of the caller."""
     dtype = np.dtype(source.dtype)
-    check_features_like(tuple(source.shape), dtype, "the Zarr array")
+    feature_store.check_features_like(tuple(source.shape), dtype, "the Zarr array")
     if source.nchunks_initialized != source.nchunks:
         raise StoreError(
             f"{source.nchunks - source.nchunks_initialized} chunk(s) of the Zarr array are missing "
             f"and would read as {source.fill_value}; write them (write_empty_chunks=True)"
         )
     chunk_rows = (source.shards or source.chunks)[0]
-    block_rows = block_rows or block_rows_for(tuple(source.shape), dtype, chunk_rows)
+    block_rows = block_rows or feature_store.block_rows_for(tuple(source.shape), dtype, chunk_rows)
     array = _lazy_rows(_read_object, source, tuple(source.shape), dtype, block_rows)
     return Features(array, block_rows, "the Zarr array", chunk_rows=chunk_rows)
 
@@ -249,17 +245,17 @@ def _from_dask(source: da.Array, block_rows: int | None) -> Features:
         raise InputError(
             "the Dask array has chunks of unknown size; call .compute_chunk_sizes() on it first"
         )
-    check_features_like(source.shape, source.dtype, "the Dask array")
+    feature_store.check_features_like(source.shape, source.dtype, "the Dask array")
     sizes = source.chunks[0]
     regular = all(size == sizes[0] for size in sizes[:-1]) and sizes[-1] <= sizes[0]
     chunk_rows = sizes[0] if regular else None
-    block_rows = block_rows or block_rows_for(source.shape, source.dtype, chunk_rows)
+    block_rows = block_rows or feature_store.block_rows_for(source.shape, source.dtype, chunk_rows)
     return Features(source.rechunk({0: block_rows, 1: -1}), block_rows, "the Dask array")
 
 
 def _from_numpy(source: NDArray[Any], block_rows: int | None) -> Features:
-    check_features_like(source.shape, source.dtype, "the array")
-    block_rows = block_rows or block_rows_for(source.shape, source.dtype, None)
+    feature_store.check_features_like(source.shape, source.dtype, "the array")
+    block_rows = block_rows or feature_store.block_rows_for(source.shape, source.dtype, None)
     return Features(scatter_rows(source, block_rows), block_rows, "the array", in_memory=True)
 
 
@@ -299,7 +295,7 @@ def _read_object(source: zarr.Array[Any], block_info: Any = None) -> NDArray[Any
 
 def _as_column(source: Any, features: Features) -> da.Array:
     if isinstance(source, Location):
-        stored = open_weights(source)
+        stored = feature_store.open_weights(source)
         _check_length(stored.shape[0], features)
         return da.map_blocks(
             _read_weights,
@@ -310,7 +306,7 @@ def _as_column(source: Any, features: Features) -> da.Array:
             name=f"weights-{uuid4().hex}",
         )
     values = source if isinstance(source, da.Array) else np.asarray(source)
-    check_weights_like(values.shape, values.dtype, WHAT)
+    feature_store.check_weights_like(values.shape, values.dtype, feature_store.WHAT)
     _check_length(values.shape[0], features)
     if isinstance(values, np.ndarray):
         values = scatter_rows(values, features.block_rows)
@@ -332,4 +328,4 @@ def _read_weights(source: StoredArray | NpyColumn, block_info: Any = None) -> ND
 def _read_numbers(source: StoredArray | NpyColumn, start: int, stop: int) -> NDArray[Any]:
     if isinstance(source, NpyColumn):
         return source.read(start, stop)
-    return read_rows(source, start, stop, WHAT)
+    return read_rows(source, start, stop, feature_store.WHAT)

@@ -17,12 +17,8 @@ from scrlm_dask.engine.workers import machine_memory
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.distances import preprocessing
 from scrlm_dask.kernels.distances.points import prepare_points
-from scrlm_dask.kernels.distances.preprocessing import (
-    block_moments,
-    fit_map,
-    needs_moments,
-)
 from scrlm_dask.kernels.evaluation.metrics import Scores, contingency, scores, with_outlier_cluster
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
 from scrlm_dask.paper.baselines import Method, find_method
@@ -179,8 +175,8 @@ def _mapped_rows(
 ) -> NDArray[np.float32]:
     """Those rows (N, p), mapped as for a fit but for a common shift, which no distance shows."""
     rows = gather_rows(survey_pass(execution, features, numbers, with_moments=False))
-    moments = block_moments(rows) if needs_moments(kind) else None
-    return prepare_points(rows, fit_map(kind, rows.shape[1], moments)).mapped
+    moments = preprocessing.block_moments(rows) if preprocessing.needs_moments(kind) else None
+    return prepare_points(rows, preprocessing.fit_map(kind, rows.shape[1], moments)).mapped
 
 
 def _tell_of_outliers(truth: NDArray[np.int64], outliers: bool, tell: Listener) -> None:

@@ -22,18 +22,9 @@ import sklearn.mixture  # noqa: F401
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores, with_outlier_cluster
+from scrlm_dask.paper import framework
 from scrlm_dask.paper.baselines import METHODS, find_missing_requirement
 from scrlm_dask.paper.charts import Chart, Line, draw_charts, mean_line
-from scrlm_dask.paper.framework import (
-    NOT_RUN,
-    Experiment,
-    ExperimentResult,
-    Result,
-    Size,
-    Table,
-    doubling,
-    seed_for,
-)
 from scrlm_dask.paper.trials import Setting, scrlm_labels
 from scrlm_dask.text import one_line
 
@@ -63,10 +54,16 @@ class MethodGrid:
     rows: tuple[int, ...]
 
 
-METHOD_GRIDS: dict[Size, MethodGrid] = {
+METHOD_GRIDS: dict[framework.Size, MethodGrid] = {
     "smoke": MethodGrid(2, 4, 128, 300, (2, 4), (128, 256), (200, 300)),
     "small": MethodGrid(
-        10, 5, 256, 1000, (2, 5, 10, 20, 40), doubling(128, 1024), (250, 500, 1000, 2000, 4000)
+        10,
+        5,
+        256,
+        1000,
+        (2, 5, 10, 20, 40),
+        framework.doubling(128, 1024),
+        (250, 500, 1000, 2000, 4000),
     ),
     "paper": MethodGrid(
         100,
@@ -74,7 +71,7 @@ METHOD_GRIDS: dict[Size, MethodGrid] = {
         1024,
         5000,
         (2, 5, 10, 20, 50),
-        doubling(128, 4096),
+        framework.doubling(128, 4096),
         (500, 1000, 2000, 5000, 10_000),
     ),
 }
@@ -93,14 +90,14 @@ class MethodCell:
         return self.runs * self.setting.n_rows
 
 
-def define_methods(size: Size, grid: MethodGrid | None = None) -> Experiment:
+def define_methods(size: framework.Size, grid: MethodGrid | None = None) -> framework.Experiment:
     grid = grid or METHOD_GRIDS[size]
     panels = _panels(grid)
     settings = dict.fromkeys(setting for panel in panels.values() for setting in panel.values())
     names = [SCRLM, *(name for name in SHOWN if find_missing_requirement(name) is None)]
     cells = [MethodCell(setting, name, grid.runs) for setting in settings for name in names]
     shape = {**asdict(grid), "methods": names}
-    return Experiment(
+    return framework.Experiment(
         NAME, shape, cells, measure_method, partial(_finish, panels, names, grid, size)
     )
 
@@ -117,10 +114,10 @@ def _panels(grid: MethodGrid) -> dict[str, dict[int, Setting]]:
     }
 
 
-def measure_method(cell: MethodCell) -> Result:
+def measure_method(cell: MethodCell) -> framework.Result:
     accuracies, seconds = [], []
     for number in range(cell.runs):
-        drawn = cell.setting.draw(seed_for(asdict(cell.setting), number))
+        drawn = cell.setting.draw(framework.seed_for(asdict(cell.setting), number))
         begin = time.thread_time()
         try:
             labels = _labels(cell, drawn.features, number)
@@ -149,9 +146,9 @@ def _finish(
     panels: dict[str, dict[int, Setting]],
     names: list[str],
     grid: MethodGrid,
-    size: Size,
-    results: Mapping[Any, Result],
-) -> ExperimentResult:
+    size: framework.Size,
+    results: Mapping[Any, framework.Result],
+) -> framework.ExperimentResult:
     def accuracies(setting: Setting, name: str) -> list[float]:
         found: list[float] = results[MethodCell(setting, name, grid.runs)]["accuracies"]
         return found
@@ -172,7 +169,7 @@ def _finish(
     )
     fixed = f"m = {grid.n_clusters}, p = {grid.n_features:,}, N = {grid.n_rows:,} where fixed"
     what = f"{size}: 50 % outliers, {grid.runs} draws a cell; {fixed}"
-    return ExperimentResult(
+    return framework.ExperimentResult(
         _rows(panels, names, grid, results),
         {"runs": grid.runs, "cells_a_method": len(settings), "methods": ranked},
         (_table(panels, names, accuracies), _standings(ranked, len(settings))),
@@ -213,7 +210,7 @@ def _doubts(ranked: list[dict[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def _failures(results: Mapping[Any, Result]) -> list[str]:
+def _failures(results: Mapping[Any, framework.Result]) -> list[str]:
     """Return why cells failed; cells of earlier versions have no reason."""
     return [
         f"{SHOWN[cell.method]} failed at m = {cell.setting.n_clusters}, "
@@ -227,7 +224,7 @@ def _rows(
     panels: dict[str, dict[int, Setting]],
     names: list[str],
     grid: MethodGrid,
-    results: Mapping[Any, Result],
+    results: Mapping[Any, framework.Result],
 ) -> list[dict[str, Any]]:
     rows = []
     for axis, columns in panels.items():
@@ -249,7 +246,9 @@ def _rows(
     return rows
 
 
-def _table(panels: dict[str, dict[int, Setting]], names: list[str], accuracies: Any) -> Table:
+def _table(
+    panels: dict[str, dict[int, Setting]], names: list[str], accuracies: Any
+) -> framework.Table:
     """Return a table with a line per setting and a column per method."""
     lines = tuple(
         (f"{axis}={x:,}", *(_percent(_mean(accuracies(setting, name)), 1) for name in names))
@@ -257,7 +256,7 @@ def _table(panels: dict[str, dict[int, Setting]], names: list[str], accuracies: 
         for x, setting in some.items()
     )
     header = ("accuracy %", *(SHOWN.get(name, name) for name in names))
-    return Table("Accuracy with 50 % outliers, mean over draws", header, lines)
+    return framework.Table("Accuracy with 50 % outliers, mean over draws", header, lines)
 
 
 def _mean(values: list[float]) -> float | None:
@@ -265,10 +264,10 @@ def _mean(values: list[float]) -> float | None:
 
 
 def _percent(value: float | None, digits: int) -> str:
-    return NOT_RUN if value is None else f"{100 * value:.{digits}f}"
+    return framework.NOT_RUN if value is None else f"{100 * value:.{digits}f}"
 
 
-def _standings(ranked: list[dict[str, Any]], n_cells: int) -> Table:
+def _standings(ranked: list[dict[str, Any]], n_cells: int) -> framework.Table:
     lines = tuple(
         (
             found["method"],
@@ -278,4 +277,4 @@ def _standings(ranked: list[dict[str, Any]], n_cells: int) -> Table:
         )
         for found in ranked
     )
-    return Table("Order", ("method", "mean %", "worst run %", "cells at 100 %"), lines)
+    return framework.Table("Order", ("method", "mean %", "worst run %", "cells at 100 %"), lines)

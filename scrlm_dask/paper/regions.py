@@ -18,32 +18,9 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from scrlm_dask.kernels.scrlm.theory import (
-    MOST_RHO,
-    features_for_clusters,
-    features_for_rows,
-    required_sizes,
-)
-from scrlm_dask.paper import charts
+from scrlm_dask.kernels.scrlm import theory
+from scrlm_dask.paper import charts, framework, trials
 from scrlm_dask.paper.charts import Limit, Panel, Point, Stretch, Tightness
-from scrlm_dask.paper.framework import (
-    NOT_RUN,
-    Experiment,
-    ExperimentResult,
-    Result,
-    Size,
-    Table,
-    doubling,
-    steps,
-)
-from scrlm_dask.paper.trials import (
-    Setting,
-    Tally,
-    TrialCell,
-    count_failures,
-    is_promised,
-    is_success,
-)
 
 RHO, SIGMA_MAX = 0.5, 0.25
 FEW_CLUSTERS, FEW_ROWS = 3, 32  # m and N where others are varied
@@ -83,7 +60,7 @@ def _rhos(step: float, first: float = 0.15, last: float = 1.0) -> tuple[float, .
     return tuple(round(first + k * step, 4) for k in range(round((last - first) / step) + 1))
 
 
-BOUNDS_GRIDS: dict[Size, RegionGrid] = {
+BOUNDS_GRIDS: dict[framework.Size, RegionGrid] = {
     "smoke": RegionGrid(
         runs=5,
         n_rows=512,
@@ -91,28 +68,28 @@ BOUNDS_GRIDS: dict[Size, RegionGrid] = {
         rows=(32, 128, 512),
         features=(8, 16, 32, 64, 128, 512, 4096),
         clusters=(2, 4, 8),
-        candidates=steps(8, 256, 2**0.5),
+        candidates=framework.steps(8, 256, 2**0.5),
     ),
     "small": RegionGrid(
         runs=100,
         n_rows=2000,
         n_features=256,
-        rows=doubling(32, 4096),
-        features=steps(4, 128, 2**0.5) + doubling(256, 4096),
-        clusters=doubling(2, 64),
-        candidates=steps(8, 2000, 2**0.25),
+        rows=framework.doubling(32, 4096),
+        features=framework.steps(4, 128, 2**0.5) + framework.doubling(256, 4096),
+        clusters=framework.doubling(2, 64),
+        candidates=framework.steps(8, 2000, 2**0.25),
     ),
     "paper": RegionGrid(
         runs=100,
         n_rows=20_000,
         n_features=3700,
-        rows=doubling(32, 32_768),
-        features=steps(4, 4096, 2**0.5),
-        clusters=doubling(2, 256),
-        candidates=steps(8, 4096, 2**0.25),
+        rows=framework.doubling(32, 32_768),
+        features=framework.steps(4, 4096, 2**0.5),
+        clusters=framework.doubling(2, 256),
+        candidates=framework.steps(8, 4096, 2**0.25),
     ),
 }
-BANDWIDTH_GRIDS: dict[Size, BandwidthGrid] = {
+BANDWIDTH_GRIDS: dict[framework.Size, BandwidthGrid] = {
     "smoke": BandwidthGrid(
         runs=5,
         n_rows=512,
@@ -127,20 +104,20 @@ BANDWIDTH_GRIDS: dict[Size, BandwidthGrid] = {
         runs=100,
         n_rows=1000,
         n_features=3700,
-        rows=doubling(32, 1024),
-        features=doubling(16, 4096),
-        clusters=doubling(2, 32),
-        candidates=steps(4, 128, 2**0.5),
+        rows=framework.doubling(32, 1024),
+        features=framework.doubling(16, 4096),
+        clusters=framework.doubling(2, 32),
+        candidates=framework.steps(4, 128, 2**0.5),
         rhos=_rhos(0.01),
     ),
     "paper": BandwidthGrid(
         runs=100,
         n_rows=20_000,
         n_features=3700,
-        rows=doubling(32, 32_768),
-        features=steps(16, 4096, 2**0.5),
-        clusters=doubling(2, 256),
-        candidates=steps(4, 512, 2**0.5),
+        rows=framework.doubling(32, 32_768),
+        features=framework.steps(16, 4096, 2**0.5),
+        clusters=framework.doubling(2, 256),
+        candidates=framework.steps(4, 512, 2**0.5),
         rhos=_rhos(0.01),
     ),
 }
@@ -153,7 +130,7 @@ class _Place:
     x: int
     y: float
     inside: bool  # the panel's bounds, which are on y alone
-    cell: TrialCell | None  # None where there are fewer rows than candidates
+    cell: trials.TrialCell | None  # None where there are fewer rows than candidates
     number: int = 0
 
     @property
@@ -161,17 +138,17 @@ class _Place:
         """Return whether all of Corollary 7 holds, with the bounds on rho."""
         if self.cell is None:
             return False
-        return _is_inside(self.cell.rhos[self.number]) and is_promised(self.cell.setting)
+        return _is_inside(self.cell.rhos[self.number]) and trials.is_promised(self.cell.setting)
 
-    def tally(self, results: Mapping[Any, Result]) -> Tally | None:
+    def tally(self, results: Mapping[Any, framework.Result]) -> trials.Tally | None:
         if self.cell is None:
             return None
-        return Tally(**results[self.cell]["tallies"][self.number])
+        return trials.Tally(**results[self.cell]["tallies"][self.number])
 
-    def point(self, results: Mapping[Any, Result]) -> Point:
+    def point(self, results: Mapping[Any, framework.Result]) -> Point:
         tally = self.tally(results)
         cell = self.cell
-        success = None if cell is None or tally is None else is_success(tally, cell.runs)
+        success = None if cell is None or tally is None else trials.is_success(tally, cell.runs)
         return Point(self.x, self.y, success, self.inside, self.promised)
 
 
@@ -186,11 +163,13 @@ class _Plan:
     bounds: tuple[dict[float, float], ...]
     log_y: bool = True
 
-    def panel(self, results: Mapping[Any, Result]) -> Panel:
+    def panel(self, results: Mapping[Any, framework.Result]) -> Panel:
         points = tuple(place.point(results) for place in self.places)
         return Panel(self.name, self.title, *self.labels, points, self.bounds, self.log_y)
 
-    def rows(self, results: Mapping[Any, Result], with_bounds: bool) -> list[dict[str, Any]]:
+    def rows(
+        self, results: Mapping[Any, framework.Result], with_bounds: bool
+    ) -> list[dict[str, Any]]:
         """Return a row of the results table per place that has a cell."""
         rows = []
         for place in self.places:
@@ -198,23 +177,27 @@ class _Plan:
             if cell is None or tally is None:
                 continue
             row = {"panel": self.name, **asdict(cell.setting), "rho": cell.rhos[place.number]}
-            row |= {**asdict(tally), "success": is_success(tally, cell.runs)}
+            row |= {**asdict(tally), "success": trials.is_success(tally, cell.runs)}
             if with_bounds:
                 row |= {"inside_bound": place.inside, "promised": place.promised}
             rows.append(row)
         return rows
 
 
-_Summarize = Callable[[Sequence[Panel], Any, Size, list[dict[str, Any]]], ExperimentResult]
+_Summarize = Callable[
+    [Sequence[Panel], Any, framework.Size, list[dict[str, Any]]], framework.ExperimentResult
+]
 
 
-def define_bounds(size: Size, grid: RegionGrid | None = None) -> Experiment:
+def define_bounds(size: framework.Size, grid: RegionGrid | None = None) -> framework.Experiment:
     """Return the experiment of Figure 4."""
     grid = grid or BOUNDS_GRIDS[size]
     return _define("bounds", size, grid, _bounds_plans(grid), _summarize_bounds)
 
 
-def define_bandwidth(size: Size, grid: BandwidthGrid | None = None) -> Experiment:
+def define_bandwidth(
+    size: framework.Size, grid: BandwidthGrid | None = None
+) -> framework.Experiment:
     """Return the experiment of Figure 5."""
     grid = grid or BANDWIDTH_GRIDS[size]
     plans = _bandwidth_plans(grid, PAPER_FEATURES if size == "paper" else grid.n_features)
@@ -222,33 +205,33 @@ def define_bandwidth(size: Size, grid: BandwidthGrid | None = None) -> Experimen
 
 
 def _define(
-    name: str, size: Size, grid: RegionGrid, plans: Sequence[_Plan], summarize: _Summarize
-) -> Experiment:
+    name: str, size: framework.Size, grid: RegionGrid, plans: Sequence[_Plan], summarize: _Summarize
+) -> framework.Experiment:
     places = [place for plan in plans for place in plan.places]
     cells = list(dict.fromkeys(place.cell for place in places if place.cell is not None))
     finish = partial(_finish, plans, grid, size, summarize)
-    return Experiment(name, asdict(grid), cells, measure_trials, finish)
+    return framework.Experiment(name, asdict(grid), cells, measure_trials, finish)
 
 
-def measure_trials(cell: TrialCell) -> Result:
+def measure_trials(cell: trials.TrialCell) -> framework.Result:
     """Return the tally of each bandwidth of a cell."""
-    return {"tallies": [asdict(tally) for tally in count_failures(cell)]}
+    return {"tallies": [asdict(tally) for tally in trials.count_failures(cell)]}
 
 
 def _finish(
     plans: Sequence[_Plan],
     grid: RegionGrid,
-    size: Size,
+    size: framework.Size,
     summarize: _Summarize,
-    results: Mapping[Any, Result],
-) -> ExperimentResult:
+    results: Mapping[Any, framework.Result],
+) -> framework.ExperimentResult:
     with_bounds = not isinstance(grid, BandwidthGrid)
     rows = [row for plan in plans for row in plan.rows(results, with_bounds)]
     return summarize([plan.panel(results) for plan in plans], grid, size, rows)
 
 
 def _candidates(n_clusters: int) -> int:
-    return required_sizes(n_clusters).n_candidates
+    return theory.required_sizes(n_clusters).n_candidates
 
 
 def _bounds_plans(grid: RegionGrid) -> tuple[_Plan, ...]:
@@ -258,13 +241,13 @@ def _bounds_plans(grid: RegionGrid) -> tuple[_Plan, ...]:
     def plan(
         title: str,
         labels: tuple[str, str],
-        settings: dict[tuple[int, int], Setting],  # by x and y
+        settings: dict[tuple[int, int], trials.Setting],  # by x and y
         bound: dict[float, float],
     ) -> _Plan:
         places = []
         for (x, y), setting in settings.items():
             possible = setting.n_candidates <= setting.n_rows
-            cell = TrialCell(setting, (RHO,), grid.runs) if possible else None
+            cell = trials.TrialCell(setting, (RHO,), grid.runs) if possible else None
             places.append(_Place(x, y, y > bound[x], cell))
         return _Plan(title[3:9], title, labels, tuple(places), (bound,))
 
@@ -272,26 +255,35 @@ def _bounds_plans(grid: RegionGrid) -> tuple[_Plan, ...]:
         plan(
             f"a) p vs N (m = {few})",
             ("rows N", "features p"),
-            {(x, y): Setting(x, y, few, n) for x, y in product(grid.rows, grid.features)},
-            {x: features_for_rows(x) for x in grid.rows},
+            {(x, y): trials.Setting(x, y, few, n) for x, y in product(grid.rows, grid.features)},
+            {x: theory.features_for_rows(x) for x in grid.rows},
         ),
         plan(
             f"b) n vs m (N = {N:,}, p = {p:,})",
             ("clusters m", "candidates n"),
-            {(x, y): Setting(N, p, x, y) for x, y in product(grid.clusters, grid.candidates)},
+            {
+                (x, y): trials.Setting(N, p, x, y)
+                for x, y in product(grid.clusters, grid.candidates)
+            },
             {x: n_of[x] - 1 for x in grid.clusters},
         ),
         plan(
             f"c) p vs m (N = {N:,})",
             ("clusters m", "features p"),
-            {(x, y): Setting(N, y, x, n_of[x]) for x, y in product(grid.clusters, grid.features)},
-            {x: features_for_clusters(x) for x in grid.clusters},
+            {
+                (x, y): trials.Setting(N, y, x, n_of[x])
+                for x, y in product(grid.clusters, grid.features)
+            },
+            {x: theory.features_for_clusters(x) for x in grid.clusters},
         ),
         plan(
             f"d) N vs m (p = {p:,})",
             ("clusters m", "rows N"),
-            {(x, y): Setting(y, p, x, n_of[x]) for x, y in product(grid.clusters, grid.candidates)},
-            {x: required_sizes(x).n_rows - 1 for x in grid.clusters},
+            {
+                (x, y): trials.Setting(y, p, x, n_of[x])
+                for x, y in product(grid.clusters, grid.candidates)
+            },
+            {x: theory.required_sizes(x).n_rows - 1 for x in grid.clusters},
         ),
     )
 
@@ -300,47 +292,49 @@ def _bandwidth_plans(grid: BandwidthGrid, last_features: int) -> tuple[_Plan, ..
     """Return the four panels; `last_features` is p of the last one."""
     N, p, few, n = grid.n_rows, grid.n_features, FEW_CLUSTERS, _candidates(FEW_CLUSTERS)
 
-    def plan(title: str, x_label: str, settings: dict[int, Setting]) -> _Plan:
-        cells = {x: TrialCell(setting, grid.rhos, grid.runs) for x, setting in settings.items()}
+    def plan(title: str, x_label: str, settings: dict[int, trials.Setting]) -> _Plan:
+        cells = {
+            x: trials.TrialCell(setting, grid.rhos, grid.runs) for x, setting in settings.items()
+        }
         places = tuple(
             _Place(x, rho, _is_inside(rho), cell, number)
             for x, cell in cells.items()
             for number, rho in enumerate(grid.rhos)
         )
-        lines = tuple({float(x): bound for x in cells} for bound in (SIGMA_MAX, MOST_RHO))
+        lines = tuple({float(x): bound for x in cells} for bound in (SIGMA_MAX, theory.MOST_RHO))
         return _Plan(title[3:11], title, (x_label, "rho"), places, lines, log_y=False)
 
     return (
         plan(
             f"a) rho vs N (m = {few}, p = {p:,})",
             "rows N",
-            {x: Setting(x, p, few, n) for x in grid.rows},
+            {x: trials.Setting(x, p, few, n) for x in grid.rows},
         ),
         plan(
             f"b) rho vs p (N = {FEW_ROWS}, m = {few})",
             "features p",
-            {x: Setting(FEW_ROWS, x, few, n) for x in grid.features},
+            {x: trials.Setting(FEW_ROWS, x, few, n) for x in grid.features},
         ),
         plan(
             f"c) rho vs m (N = {N:,}, p = {p:,})",
             "clusters m",
-            {x: Setting(N, p, x, _candidates(x)) for x in grid.clusters},
+            {x: trials.Setting(N, p, x, _candidates(x)) for x in grid.clusters},
         ),
         plan(
             f"d) rho vs n (N = {N:,}, p = {last_features:,}, m = {few})",
             "candidates n",
-            {x: Setting(N, last_features, few, x) for x in grid.candidates},
+            {x: trials.Setting(N, last_features, few, x) for x in grid.candidates},
         ),
     )
 
 
 def _is_inside(rho: float) -> bool:
-    return SIGMA_MAX <= rho < MOST_RHO
+    return SIGMA_MAX <= rho < theory.MOST_RHO
 
 
 def _summarize_bounds(
-    panels: Sequence[Panel], grid: RegionGrid, size: Size, rows: list[dict[str, Any]]
-) -> ExperimentResult:
+    panels: Sequence[Panel], grid: RegionGrid, size: framework.Size, rows: list[dict[str, Any]]
+) -> framework.ExperimentResult:
     found = {
         panel.name: (charts.find_limits(panel), len(charts.find_broken_promises(panel)))
         for panel in panels
@@ -355,10 +349,10 @@ def _summarize_bounds(
     lines = tuple(_bound_line(name, *known) for name, known in found.items())
     title = "Bounds of Corollary 7 against what was enough"
     what = f"{size}: {grid.runs} runs a cell, rho {RHO:g}"
-    return ExperimentResult(
+    return framework.ExperimentResult(
         rows,
         summary,
-        (Table(title, (*header, "promised but failed"), lines),),
+        (framework.Table(title, (*header, "promised but failed"), lines),),
         lambda: {"bounds.png": charts.draw_regions(panels, f"Success regions ({what})")},
         (NO_FEWER_ROWS,),
     )
@@ -395,7 +389,7 @@ def _format_range(values: list[float]) -> str:
 
 def _format_factor(found: Tightness | None) -> str:
     if found is None:
-        return NOT_RUN
+        return framework.NOT_RUN
     middle, least, most = (
         f"{'>=' if found.is_at_least(value) else ''}{value:.3g}"
         for value in (found.median, found.least, found.most)
@@ -404,12 +398,12 @@ def _format_factor(found: Tightness | None) -> str:
 
 
 def _summarize_bandwidth(
-    panels: Sequence[Panel], grid: BandwidthGrid, size: Size, rows: list[dict[str, Any]]
-) -> ExperimentResult:
+    panels: Sequence[Panel], grid: BandwidthGrid, size: framework.Size, rows: list[dict[str, Any]]
+) -> framework.ExperimentResult:
     found = {panel.name: _stretches(panel) for panel in panels}
     summary = {
         "sigma_max": SIGMA_MAX,
-        "most_rho": MOST_RHO,
+        "most_rho": theory.MOST_RHO,
         "rho_step": round(grid.rhos[1] - grid.rhos[0], 4),
         "runs": grid.runs,
         "panels": {name: _rho_summary(stretches) for name, stretches in found.items()},
@@ -419,10 +413,10 @@ def _summarize_bandwidth(
     lines = tuple(_rho_line(panel, found[panel.name]) for panel in panels)
     title = f"Limits of rho (median over columns); paper: lower {PAPER_LOWER}, upper {PAPER_UPPER}"
     what = f"{size}: {grid.runs} runs a column, sigma_max {SIGMA_MAX:g}"
-    return ExperimentResult(
+    return framework.ExperimentResult(
         rows,
         summary,
-        (Table(title, header, lines),),
+        (framework.Table(title, header, lines),),
         lambda: {"bandwidth.png": charts.draw_regions(panels, f"Bandwidths that succeed ({what})")},
     )
 
@@ -441,14 +435,14 @@ def _rho_summary(stretches: list[Stretch]) -> dict[str, Any]:
         "lower": lower,
         "lower_minus_sigma_max": round(lower - SIGMA_MAX, 4),
         "upper": upper,
-        "upper_minus_most_rho": round(upper - MOST_RHO, 4),
+        "upper_minus_most_rho": round(upper - theory.MOST_RHO, 4),
     }
 
 
 def _rho_line(panel: Panel, stretches: list[Stretch]) -> tuple[str, ...]:
     columns = f"{len(stretches)} of {len(panel.xs)}"
     if not stretches:
-        return (panel.name, columns, *[NOT_RUN] * 5)
+        return (panel.name, columns, *[framework.NOT_RUN] * 5)
     found, last = _rho_summary(stretches), stretches[-1]
     return (
         panel.name,

@@ -19,22 +19,13 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.events import BlockDone, Listener, Note, RunStarted, warn
 from scrlm_dask.monitoring.json_log import plain
 from scrlm_dask.optional import import_optional
-from scrlm_dask.paper.framework import (
-    SIZES,
-    Cell,
-    Experiment,
-    ExperimentResult,
-    Folder,
-    Result,
-    Size,
-    Table,
-)
+from scrlm_dask.paper import framework
 from scrlm_dask.paper.methods import define_methods
 from scrlm_dask.paper.regions import define_bandwidth, define_bounds
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.run_directory import write_json
 
-ON_MIXTURES: dict[str, Callable[[Size], Experiment]] = {
+ON_MIXTURES: dict[str, Callable[[framework.Size], framework.Experiment]] = {
     "bounds": define_bounds,
     "bandwidth": define_bandwidth,
     "methods": define_methods,
@@ -49,7 +40,7 @@ NO_FIGURES = (
 
 
 def write_results(
-    folder: Location, found: ExperimentResult, head: dict[str, Any]
+    folder: Location, found: framework.ExperimentResult, head: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     """Write all files; return the summary as it is written, and the names of the files."""
     files = [*_write_tables(folder, found.rows), *_write_figures(folder, found)]
@@ -78,7 +69,7 @@ def _write_tables(folder: Location, rows: list[dict[str, Any]]) -> list[str]:
     return [f"{TABLE}.csv", f"{TABLE}.parquet"]
 
 
-def _write_figures(folder: Location, found: ExperimentResult) -> Iterable[str]:
+def _write_figures(folder: Location, found: framework.ExperimentResult) -> Iterable[str]:
     if find_spec("matplotlib") is None:
         return
     for name, content in found.figures().items():
@@ -91,14 +82,14 @@ def _write_bytes(place: Location, content: bytes) -> None:
         file.write(content)
 
 
-Measure = Callable[[Any], Result]
-Keep = Callable[[Any, Result], None]
+Measure = Callable[[Any], framework.Result]
+Keep = Callable[[Any, framework.Result], None]
 
 
 def run_cells(
     execution: Execution,
     name: str,
-    cells: Sequence[Cell],
+    cells: Sequence[framework.Cell],
     measure: Measure,
     keep: Keep,
 ) -> None:
@@ -106,7 +97,7 @@ def run_cells(
     # the longest first, so that the last cells are short
     ordered = sorted(cells, key=lambda cell: cell.n_rows, reverse=True)
 
-    def done(cell: Cell, result: Result) -> None:
+    def done(cell: framework.Cell, result: framework.Result) -> None:
         keep(cell, result)
         execution.emit(BlockDone(name, cell.n_rows, 0))
 
@@ -117,14 +108,14 @@ def run_cells(
             _on_workers(name, ordered, measure, done)
 
 
-def _in_threads(name: str, cells: Sequence[Cell], measure: Measure, done: Keep) -> None:
+def _in_threads(name: str, cells: Sequence[framework.Cell], measure: Measure, done: Keep) -> None:
     def step(number: int) -> None:
         done(cells[number], measure(cells[number]))
 
     dask.compute([task(name, step, number) for number in range(len(cells))])
 
 
-def _on_workers(name: str, cells: Sequence[Cell], measure: Measure, done: Keep) -> None:
+def _on_workers(name: str, cells: Sequence[framework.Cell], measure: Measure, done: Keep) -> None:
     from distributed import as_completed
 
     client: Any = current_client()
@@ -145,7 +136,7 @@ class ExperimentRun:
 
     out: str
     summary: dict[str, Any]
-    tables: tuple[Table, ...]
+    tables: tuple[framework.Table, ...]
     files: tuple[str, ...]
     n_cells: int
     n_kept: int  # cells that an earlier run had finished
@@ -155,7 +146,7 @@ def run_experiment(
     name: str,
     out: Place,
     *,
-    size: Size = "small",
+    size: framework.Size = "small",
     data: Mapping[str, Place | None] | None = None,
     storage_options: Options | None = None,
     listener: Listener = warn,
@@ -172,7 +163,7 @@ def run_experiment(
         the known sets; without `data`, all of them are downloaded.
     """
     _check(name, size, data)
-    folder = Folder(locate(out, storage_options))
+    folder = framework.Folder(locate(out, storage_options))
     experiment = _define(name, size, folder.location, data, storage_options, listener)
     head = {"experiment": name, "size": size, "version": version("scrlm-dask")}
     folder.open({**head, "settings": experiment.settings})
@@ -191,20 +182,20 @@ def run_experiment(
 def _check(name: str, size: str, data: Mapping[str, Any] | None) -> None:
     if name not in NAMES:
         raise InputError(f"there is no experiment {name!r}; use one of {', '.join(NAMES)}")
-    if size not in SIZES:
-        raise InputError(f"the size {size!r} is not known; use one of {', '.join(SIZES)}")
+    if size not in framework.SIZES:
+        raise InputError(f"the size {size!r} is not known; use one of {', '.join(framework.SIZES)}")
     if data and name != IMAGES:
         raise InputError(f"the experiment {name} draws its own data; leave data sets out")
 
 
 def _define(
     name: str,
-    size: Size,
+    size: framework.Size,
     folder: Location,
     data: Mapping[str, Place | None] | None,
     storage_options: Options | None,
     listener: Listener,
-) -> Experiment:
+) -> framework.Experiment:
     if name in ON_MIXTURES:
         return ON_MIXTURES[name](size)
     from scrlm_dask.paper.datasets import stores_for
@@ -214,17 +205,19 @@ def _define(
 
 
 def _measure_missing(
-    experiment: Experiment, folder: Folder, listener: Listener
-) -> tuple[dict[Cell, Result], int]:
+    experiment: framework.Experiment, folder: framework.Folder, listener: Listener
+) -> tuple[dict[framework.Cell, framework.Result], int]:
     """Return the results of all cells in order, and how many were finished before."""
     before = {cell: folder.read(cell) for cell in experiment.cells}
-    results: dict[Cell, Result] = {c: found for c, found in before.items() if found is not None}
+    results: dict[framework.Cell, framework.Result] = {
+        c: found for c, found in before.items() if found is not None
+    }
     left = [cell for cell in experiment.cells if cell not in results]
     n_kept = len(results)
     if n_kept:
         listener(Note(f"{n_kept} of {len(before)} cells are done already"))
 
-    def keep(cell: Cell, result: Result) -> None:
+    def keep(cell: framework.Cell, result: framework.Result) -> None:
         folder.write(cell, result)
         results[cell] = result
 

@@ -18,13 +18,8 @@ from scrlm_dask.kernels.distances.assignment import assign_rows
 from scrlm_dask.kernels.distances.points import Points, prepare_points, squared_radius
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, fit_map
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
+from scrlm_dask.kernels.randomness import synthesis
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
-from scrlm_dask.kernels.randomness.synthesis import (
-    MixtureSpec,
-    SynthBlock,
-    synth_block,
-    true_mixture,
-)
 from scrlm_dask.kernels.scrlm.extraction import extract_centers
 from scrlm_dask.kernels.scrlm.loss import Losses, loss_part, losses_of
 from scrlm_dask.kernels.scrlm.theory import required_sizes
@@ -44,9 +39,9 @@ class Setting:
     n_candidates: int
     outliers: float = 0.0
 
-    def draw(self, seed: int) -> SynthBlock:
-        spec = MixtureSpec(self.n_features, self.n_clusters, self.outliers, seed=seed)
-        return synth_block(spec, true_mixture(spec), 0, self.n_rows)
+    def draw(self, seed: int) -> synthesis.SynthBlock:
+        spec = synthesis.MixtureSpec(self.n_features, self.n_clusters, self.outliers, seed=seed)
+        return synthesis.synth_block(spec, synthesis.true_mixture(spec), 0, self.n_rows)
 
 
 @dataclass(frozen=True)

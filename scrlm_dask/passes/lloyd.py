@@ -19,14 +19,7 @@ from scrlm_dask.kernels.distances.cluster_sums import ClusterSums
 from scrlm_dask.kernels.distances.points import Points, project_rows
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.kernels.distances.pruning import Prune, Pruned, points_frame, prepare_centers
-from scrlm_dask.kernels.kmeans.lloyd import (
-    LloydBlock,
-    LloydPart,
-    WorstRows,
-    compare_labels,
-    lloyd_part,
-    merge_lloyd,
-)
+from scrlm_dask.kernels.kmeans import lloyd
 from scrlm_dask.kernels.scrlm.polish import PolishPart, merge_polish, polish_part
 
 
@@ -34,7 +27,7 @@ from scrlm_dask.kernels.scrlm.polish import PolishPart, merge_polish, polish_par
 class LloydStep:
     """The result of an iteration; the labels stay on the workers, for the next one."""
 
-    part: LloydPart
+    part: lloyd.LloydPart
     labels: da.Array  # (rows, 1) int32
 
 
@@ -137,12 +130,12 @@ def _lloyd_part(
     prune: Prune,
     weights: NDArray[np.float64] | None = None,
     coordinates: NDArray[np.float32] | None = None,
-) -> LloydBlock:
-    return lloyd_part(block, start, centers, sq_radius, weights, prune, coordinates)
+) -> lloyd.LloydBlock:
+    return lloyd.lloyd_part(block, start, centers, sq_radius, weights, prune, coordinates)
 
 
-def _compare(block: LloydBlock, previous: NDArray[np.int32] | None = None) -> LloydPart:
-    return block.part if previous is None else compare_labels(block, previous)
+def _compare(block: lloyd.LloydBlock, previous: NDArray[np.int32] | None = None) -> lloyd.LloydPart:
+    return block.part if previous is None else lloyd.compare_labels(block, previous)
 
 
 def _polish_part(block: NDArray[Any], start: int, centers: Points, sq_radius: float) -> PolishPart:
@@ -152,8 +145,8 @@ def _polish_part(block: NDArray[Any], start: int, centers: Points, sq_radius: fl
 LLOYD = Pass(
     "kmeans-step",
     _lloyd_part,
-    merge_lloyd,
-    checkpoint_types=(LloydPart, ClusterSums, WorstRows, Pruned),
+    lloyd.merge_lloyd,
+    checkpoint_types=(lloyd.LloydPart, ClusterSums, lloyd.WorstRows, Pruned),
     per_block=("labels",),
     summarize=_compare,
 )

@@ -17,28 +17,8 @@ from scrlm_dask.engine.features import Features, column_of
 from scrlm_dask.engine.tree_reduce import tree_reduce
 from scrlm_dask.kernels.distances.points import Points, prepare_points
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray
-from scrlm_dask.kernels.kmeans.init import (
-    LADDER_ROWS,
-    DrawnRows,
-    RowCosts,
-    SampleSizes,
-    Start,
-    draw_rows,
-    merge_drawn,
-    plus_plus,
-    radius_ladder,
-    radius_losses,
-    row_costs,
-    scrlm_start,
-)
-from scrlm_dask.kernels.randomness.sampling import (
-    Purpose,
-    random_order,
-    row_uniforms,
-    sample_rows,
-    stream,
-    weighted_keys,
-)
+from scrlm_dask.kernels.kmeans import init
+from scrlm_dask.kernels.randomness import sampling
 from scrlm_dask.kernels.scrlm.loss import Losses
 from scrlm_dask.passes.lloyd import send_centers
 from scrlm_dask.passes.survey import Survey
@@ -69,7 +49,7 @@ class _CostBlock:
 def choose_rows(seed: int, n_rows: int, size: int, weights: da.Array | None) -> NDArray[np.int64]:
     """Draw the row numbers (ascending) of a random sample, by weight if there are weights."""
     if weights is None or _all_equal(weights):
-        return sample_rows(seed, Purpose.INIT_ROWS, n_rows, size)
+        return sampling.sample_rows(seed, sampling.Purpose.INIT_ROWS, n_rows, size)
     starts = np.concatenate([[0], np.cumsum(weights.chunks[0])[:-1]])
     token = uuid4().hex
     parts = [
@@ -105,8 +85,8 @@ def gather_rows(survey: Delayed) -> FloatArray:
 
 
 def scrlm_starts(
-    survey: Delayed, affine: AffineMap, n_clusters: int, sizes: SampleSizes, seed: int
-) -> list[Start]:
+    survey: Delayed, affine: AffineMap, n_clusters: int, sizes: init.SampleSizes, seed: int
+) -> list[init.Start]:
     """Run SCRLM on the gathered rows for a ladder of radii: one loss pass, one task per radius."""
     ladder = task("init", _ladder, survey, affine, n_clusters, sizes, seed).compute()
     if len(ladder) == 0:
@@ -152,7 +132,7 @@ def draw_pass(
     weights: da.Array | None,
     seed: int,
     turn: int,
-) -> DrawnRows:
+) -> init.DrawnRows:
     """Draw rows with probability proportional to their cost."""
     columns = {"sq_distances": cover.columns["sq_distances"]}
     columns |= {} if weights is None else {"weights": weights}
@@ -162,7 +142,7 @@ def draw_pass(
         "seed": seed,
         "turn": turn,
     }
-    drawn: DrawnRows = execution.run(_DRAW, features, broadcast, columns=columns)
+    drawn: init.DrawnRows = execution.run(_DRAW, features, broadcast, columns=columns)
     return drawn
 
 
@@ -170,7 +150,9 @@ def _weighted_part(
     block: NDArray[np.float64], start: int, size: int, seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     stop = start + len(block)
-    keys = weighted_keys(block[:, 0], row_uniforms(seed, Purpose.INIT_ROWS, start, stop))
+    keys = sampling.weighted_keys(
+        block[:, 0], sampling.row_uniforms(seed, sampling.Purpose.INIT_ROWS, start, stop)
+    )
     return _largest((keys, np.arange(start, stop, dtype=np.int64)), size)
 
 
@@ -193,27 +175,35 @@ def _plus_plus(
     survey: Survey, affine: AffineMap, n_clusters: int, seed: int
 ) -> NDArray[np.float64]:
     points = prepare_points(survey.gathered, affine)
-    picks = plus_plus(points, n_clusters, stream(seed, Purpose.INIT_CHOICES))
+    picks = init.plus_plus(points, n_clusters, sampling.stream(seed, sampling.Purpose.INIT_CHOICES))
     return points.raw[picks].astype(np.float64)
 
 
 def _shuffled(survey: Survey, seed: int) -> Any:
-    return survey.gathered[random_order(seed, Purpose.INIT_CHOICES, len(survey.gathered))]
+    return survey.gathered[
+        sampling.random_order(seed, sampling.Purpose.INIT_CHOICES, len(survey.gathered))
+    ]
 
 
 def _ladder(
-    survey: Survey, affine: AffineMap, n_clusters: int, sizes: SampleSizes, seed: int
+    survey: Survey, affine: AffineMap, n_clusters: int, sizes: init.SampleSizes, seed: int
 ) -> NDArray[np.float64]:
-    judged = _shuffled(survey, seed)[: min(sizes.judged, LADDER_ROWS)]
+    judged = _shuffled(survey, seed)[: min(sizes.judged, init.LADDER_ROWS)]
     points = prepare_points(judged, affine)
-    return radius_ladder(points, n_clusters, stream(seed, Purpose.INIT_CHOICES, 1))
+    return init.radius_ladder(
+        points, n_clusters, sampling.stream(seed, sampling.Purpose.INIT_CHOICES, 1)
+    )
 
 
 def _losses(
-    survey: Survey, affine: AffineMap, sizes: SampleSizes, ladder: NDArray[np.float64], seed: int
+    survey: Survey,
+    affine: AffineMap,
+    sizes: init.SampleSizes,
+    ladder: NDArray[np.float64],
+    seed: int,
 ) -> tuple[Losses, ...]:
     judged = _shuffled(survey, seed)[: sizes.judged]
-    return radius_losses(judged, sizes.candidates, affine, ladder)
+    return init.radius_losses(judged, sizes.candidates, affine, ladder)
 
 
 def _start(
@@ -222,12 +212,12 @@ def _start(
     rung: int,
     affine: AffineMap,
     n_clusters: int,
-    sizes: SampleSizes,
+    sizes: init.SampleSizes,
     sq_radius: float,
     seed: int,
-) -> Start:
+) -> init.Start:
     rows = _shuffled(survey, seed)
-    return scrlm_start(
+    return init.scrlm_start(
         rows[: sizes.judged],
         rows[sizes.judged :],
         losses[rung],
@@ -249,8 +239,8 @@ def _cost_part(
 ) -> _CostBlock:
     before = None
     if sq_distances is not None and nearest is not None:
-        before = RowCosts(sq_distances, nearest)
-    costs = row_costs(block, points, first, before)
+        before = init.RowCosts(sq_distances, nearest)
+    costs = init.row_costs(block, points, first, before)
     masses = np.ones(len(block)) if weights is None else weights
     part = _CostPart(
         float((masses * costs.sq_distances).sum()),
@@ -272,11 +262,13 @@ def _draw_part(
     seed: int,
     turn: int,
     weights: NDArray[np.float64] | None = None,
-) -> DrawnRows:
+) -> init.DrawnRows:
     masses = sq_distances if weights is None else weights * sq_distances
-    uniforms = row_uniforms(seed, Purpose.INIT_ROUNDS, start, start + len(block), turn)
-    return draw_rows(block, start, uniforms, masses, mean_draws, total_cost)
+    uniforms = sampling.row_uniforms(
+        seed, sampling.Purpose.INIT_ROUNDS, start, start + len(block), turn
+    )
+    return init.draw_rows(block, start, uniforms, masses, mean_draws, total_cost)
 
 
 _COST = Pass("init-serve", _cost_part, _merge_costs, per_block=("sq_distances", "nearest"))
-_DRAW = Pass("init-draw", _draw_part, merge_drawn)
+_DRAW = Pass("init-draw", _draw_part, init.merge_drawn)

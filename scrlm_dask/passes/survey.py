@@ -12,15 +12,8 @@ from numpy.typing import NDArray
 from scrlm_dask.engine.execution import Execution, Pass, blocks_with_rows, persist, task
 from scrlm_dask.engine.features import Features
 from scrlm_dask.errors import NonFiniteRowError
+from scrlm_dask.kernels.distances import preprocessing
 from scrlm_dask.kernels.distances.points import Points
-from scrlm_dask.kernels.distances.preprocessing import (
-    AffineMap,
-    FloatArray,
-    Moments,
-    block_moments,
-    merge_moments,
-    native_float,
-)
 from scrlm_dask.kernels.distances.pruning import prepare_with_axes
 from scrlm_dask.kernels.randomness.sampling import rows_within
 
@@ -31,8 +24,8 @@ _TOO_LARGE = 1e37  # a candidate near float32's end would take all rows with it
 class Survey:
     """Moments and gathered rows: a mergeable part."""
 
-    moments: Moments | None
-    gathered: FloatArray  # (n, p) the given rows, in row order
+    moments: preprocessing.Moments | None
+    gathered: preprocessing.FloatArray  # (n, p) the given rows, in row order
 
 
 @dataclass(frozen=True)
@@ -63,22 +56,24 @@ def survey_pass(
     return execution.run(_SURVEY, features, broadcast, blocks=blocks, leave_on_workers=True)
 
 
-def candidates_from(survey: Delayed, rows: NDArray[np.int64], affine: AffineMap) -> Delayed:
+def candidates_from(
+    survey: Delayed, rows: NDArray[np.int64], affine: preprocessing.AffineMap
+) -> Delayed:
     """Return a task that prepares the gathered rows; Dask repeats it if a worker is lost."""
     return persist(task("candidates", _candidates, survey, rows, affine))
 
 
-def moments_of(survey: Delayed) -> Moments | None:
-    moments: Moments | None = task("moments", _moments, survey).compute()
+def moments_of(survey: Delayed) -> preprocessing.Moments | None:
+    moments: preprocessing.Moments | None = task("moments", _moments, survey).compute()
     return moments
 
 
 def _survey_part(
     block: NDArray[Any], start: int, rows: NDArray[np.int64], with_moments: bool
 ) -> Survey:
-    moments = block_moments(block) if with_moments else None
+    moments = preprocessing.block_moments(block) if with_moments else None
     here = rows_within(rows, start, start + len(block)) - start
-    gathered = native_float(block[here])
+    gathered = preprocessing.native_float(block[here])
     usable = (np.abs(gathered) < _TOO_LARGE).all(axis=1)  # NaN is not less, either
     if not usable.all():
         raise NonFiniteRowError(int(here[np.argmin(usable)]))
@@ -88,16 +83,18 @@ def _survey_part(
 def _merge(a: Survey, b: Survey) -> Survey:
     moments = None
     if a.moments is not None and b.moments is not None:
-        moments = merge_moments(a.moments, b.moments)
+        moments = preprocessing.merge_moments(a.moments, b.moments)
     return Survey(moments, np.concatenate([a.gathered, b.gathered]))
 
 
-_SURVEY = Pass("survey", _survey_part, _merge, checkpoint_types=(Survey, Moments))
+_SURVEY = Pass("survey", _survey_part, _merge, checkpoint_types=(Survey, preprocessing.Moments))
 
 
-def _candidates(survey: Survey, rows: NDArray[np.int64], affine: AffineMap) -> Candidates:
+def _candidates(
+    survey: Survey, rows: NDArray[np.int64], affine: preprocessing.AffineMap
+) -> Candidates:
     return Candidates(prepare_with_axes(survey.gathered, affine), rows)
 
 
-def _moments(survey: Survey) -> Moments | None:
+def _moments(survey: Survey) -> preprocessing.Moments | None:
     return survey.moments

@@ -12,15 +12,7 @@ from scrlm_dask.encoders.catalog import open_encoder
 from scrlm_dask.engine.workers import in_this_process
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, Note, warn
-from scrlm_dask.pipeline.ingest_job import (
-    Ingest,
-    IngestConfig,
-    IngestJob,
-    last_modified,
-    open_labels_and_ids,
-    prepare_job,
-    source_files,
-)
+from scrlm_dask.pipeline import ingest_job
 from scrlm_dask.sources.embedded import open_embedded, open_item_check
 from scrlm_dask.sources.items import Items, open_items
 from scrlm_dask.sources.tables import PlainTable
@@ -55,8 +47,10 @@ class EmbedConfig:
             raise InputError(f"on_error is {self.on_error!r}; it is refuse or skip")
         self.ingest()  # says what is wrong with the rest
 
-    def ingest(self) -> IngestConfig:
-        return IngestConfig(self.labels, self.ids, self.dtype, self.chunk_bytes, self.limit)
+    def ingest(self) -> ingest_job.IngestConfig:
+        return ingest_job.IngestConfig(
+            self.labels, self.ids, self.dtype, self.chunk_bytes, self.limit
+        )
 
 
 def embed(
@@ -67,7 +61,7 @@ def embed(
     overwrite: bool = False,
     storage_options: Options | None = None,
     listener: Listener = warn,
-) -> Ingest:
+) -> ingest_job.Ingest:
     """Encode the texts of a file, or the images of a folder, as a features store.
 
     The encoder is loaded once and runs in this process, even if there is a Dask client. As with
@@ -90,12 +84,12 @@ def _prepare(
     config: EmbedConfig,
     overwrite: bool,
     storage_options: Options | None,
-) -> IngestJob:
+) -> ingest_job.IngestJob:
     rows = items.source
-    labels, ids = open_labels_and_ids(rows, config.labels, config.ids, storage_options)
+    labels, ids = ingest_job.open_labels_and_ids(rows, config.labels, config.ids, storage_options)
     ids = ids or items.ids
     sources = tuple(source for source in (rows, labels, ids) if source is not None)
-    files = source_files(sources)
+    files = ingest_job.source_files(sources)
     for file in files:  # before an encoder is loaded
         check_not_inside(location, file.path)
     n_rows = min(rows.n_rows, config.limit or rows.n_rows)
@@ -105,7 +99,9 @@ def _prepare(
     request = {
         "embed": {k: v for k, v in asdict(config).items() if k not in _HOW},
         # a folder of images is known by its listing; its own time changes with an output inside
-        "modified": last_modified([file for file in files if not Path(file.path).is_dir()]),
+        "modified": ingest_job.last_modified(
+            [file for file in files if not Path(file.path).is_dir()]
+        ),
         "made by": encoder.made_by,
         **items.identity,
     }
@@ -115,7 +111,7 @@ def _prepare(
         "input": items.source.what,
         "items": items.kind,
     }
-    return prepare_job(
+    return ingest_job.prepare_job(
         PlainTable(features, labels, ids, str(features.dtype), n_rows),
         sources,
         location,

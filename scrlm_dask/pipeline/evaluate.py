@@ -23,15 +23,9 @@ from scrlm_dask.kernels.evaluation.metrics import (
     recovery,
     scores,
 )
+from scrlm_dask.storage import label_store
 from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.feature_store import has_truth, read_true_sigmas
-from scrlm_dask.storage.label_store import (
-    check_labels_like,
-    is_labels_store,
-    labelled_features,
-    open_labels,
-    open_truth,
-)
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.npy_files import NpyColumn
@@ -71,12 +65,14 @@ def prepare_evaluate(
 ) -> EvaluateJob:
     """Open the labels and the truth of `evaluate_run`; no label is read."""
     location = locate(path, storage_options)
-    run = None if is_labels_store(location) else RunDirectory(location)
-    recorded = labelled_features(location) if run is None else run.result()["features"]["path"]
+    run = None if label_store.is_labels_store(location) else RunDirectory(location)
+    recorded = (
+        label_store.labelled_features(location) if run is None else run.result()["features"]["path"]
+    )
     source = None if recorded is None else locate(recorded, storage_options)
     if truth is not None and not isinstance(truth, np.ndarray):
         truth = locate(truth, storage_options)
-    labels = open_labels(location if run is None else run.labels, "the labels")
+    labels = label_store.open_labels(location if run is None else run.labels, "the labels")
     drawn_from = source if run is not None and truth is None else None
     return EvaluateJob(labels, open_given_truth(truth, source), location, drawn_from)
 
@@ -105,10 +101,10 @@ class EvaluateJob:
 def open_given_truth(truth: TruthLike, source: Location | None) -> Labels:
     """Return the truth that was given, or else the labels of the features store at `source`."""
     if isinstance(truth, np.ndarray):
-        check_labels_like(truth.shape, truth.dtype, "the truth")
+        label_store.check_labels_like(truth.shape, truth.dtype, "the truth")
         return truth
     if truth is not None:
-        return open_truth(truth)
+        return label_store.open_truth(truth)
     way_out = "give the truth with --truth FILE (.npy or Zarr)"
     if source is None:
         raise InputError(f"it is not known where the features of these labels lie; {way_out}")
@@ -118,7 +114,7 @@ def open_given_truth(truth: TruthLike, source: Location | None) -> Labels:
         raise StoreError(f"{error}, or {way_out}") from error
     if not known:
         raise InputError(f"the features {source} hold no labels; {way_out}")
-    return open_labels(source, "the truth")
+    return label_store.open_labels(source, "the truth")
 
 
 def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> Contingency:

@@ -16,18 +16,10 @@ from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.model import Model
 from scrlm_dask.optional import import_optional
+from scrlm_dask.storage import outputs
 from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
-from scrlm_dask.storage.outputs import (
-    EXPORT_KIND,
-    EXPORT_RECORD,
-    KIND,
-    check_not_inside,
-    check_output_free,
-    clear_output,
-    discard,
-)
 from scrlm_dask.storage.run_directory import RunDirectory, write_json
 
 
@@ -64,21 +56,21 @@ def export(
     source, target = locate(run, storage_options), locate(out, storage_options)
     directory = RunDirectory(source)
     directory.check_complete()
-    check_not_inside(target, source)
-    check_output_free(target, overwrite, EXPORT_KIND)
+    outputs.check_not_inside(target, source)
+    outputs.check_output_free(target, overwrite, outputs.EXPORT_KIND)
     store, model = open_label_table(directory, storage_options), load_model(source)
     if store.ids_note is not None:
         listener(Note(store.ids_note, warning=True))
     with ExitStack() as undo:
-        clear_output(target, overwrite, EXPORT_KIND)
-        undo.callback(discard, target)
+        outputs.clear_output(target, overwrite, outputs.EXPORT_KIND)
+        undo.callback(outputs.discard, target)
         if not target.is_remote:
             Path(target.url).mkdir(parents=True)
-        record = {KIND: EXPORT_KIND, "run": source.url, "status": "running"}
-        write_json(target / EXPORT_RECORD, record)
+        record = {outputs.KIND: outputs.EXPORT_KIND, "run": source.url, "status": "running"}
+        write_json(target / outputs.EXPORT_RECORD, record)
         _write_table(store, target / f"labels.{table}", table)
         files = [f"labels.{table}", *_write_centers(model, target)]
-        write_json(target / EXPORT_RECORD, {**record, "status": "complete", "files": files})
+        write_json(target / outputs.EXPORT_RECORD, {**record, "status": "complete", "files": files})
         undo.pop_all()
     return Export(tuple(files), store.n_rows, model.n_clusters, store.ids is not None)
 

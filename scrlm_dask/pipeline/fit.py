@@ -28,14 +28,8 @@ from scrlm_dask.passes.assign import AssignedPart, assign_pass
 from scrlm_dask.passes.lloyd import polish_pass, send_centers
 from scrlm_dask.passes.loss import ExtractedCenters, extract, loss_pass
 from scrlm_dask.passes.survey import candidates_from, moments_of, survey_pass
+from scrlm_dask.pipeline import results
 from scrlm_dask.pipeline.lloyd_loop import Refinement, refine
-from scrlm_dask.pipeline.results import (
-    build_model,
-    report_candidates,
-    report_losses,
-    report_sizes,
-    warn_about_result,
-)
 from scrlm_dask.pipeline.rho import Chosen, choose_on_sample
 from scrlm_dask.planning.memory import check_fit_memory, fit_memory, most_clusters
 from scrlm_dask.planning.persist import persist_or_stream
@@ -118,10 +112,10 @@ class FitJob:
         with open_run(self.target, "SCRLM", request.margins, listener) as run:
             report_fit_plan(run.execution, layout, config, most_clusters(config), workers)
             run.report_resumed()
-            report_candidates(run.execution, config)
+            results.report_candidates(run.execution, config)
             result = _run_algorithm(run, config, workers)
             record = run.finish(result.model, result.details)
-            warn_about_result(
+            results.warn_about_result(
                 run.execution,
                 result.model,
                 result.config,
@@ -215,7 +209,7 @@ def _extract_by_loss(
     affine, candidates = _draw_candidates(execution, features, config)
     result = loss_pass(execution, features, candidates, config, [config.asked.given_rho])
     (losses,) = result.losses
-    report_losses(execution, losses.losses)
+    results.report_losses(execution, losses.losses)
     extracted = extract(execution, candidates, losses, config)
     return affine, extracted, result.pruned.record()
 
@@ -278,7 +272,7 @@ def _assign_rows(
         collect=run.collects_labels,
         input_digest=short_digest(centers, np.array(sq_radius)),
     )
-    report_sizes(run.execution, assigned.sums, sq_radius)
+    results.report_sizes(run.execution, assigned.sums, sq_radius)
     return assigned
 
 
@@ -294,7 +288,7 @@ def _draw_candidates(
 
 
 def _build_model(start: _Start, moved: Refinement, assigned: AssignedPart) -> Model:
-    model = build_model(
+    model = results.build_model(
         moved.centers,
         assigned.sums,
         start.affine,

@@ -11,15 +11,7 @@ import numpy as np
 
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, warn
-from scrlm_dask.pipeline.ingest_job import (
-    Ingest,
-    IngestConfig,
-    IngestJob,
-    last_modified,
-    open_labels_and_ids,
-    prepare_job,
-    source_files,
-)
+from scrlm_dask.pipeline import ingest_job
 from scrlm_dask.sources.base import native
 from scrlm_dask.sources.registry import SourceOptions, is_column, open_source
 from scrlm_dask.sources.tables import PlainTable
@@ -29,13 +21,13 @@ from scrlm_dask.storage.locations import Options, Place, locate
 def ingest(
     sources: Sequence[str | Path],
     out: Place,
-    config: IngestConfig | None = None,
+    config: ingest_job.IngestConfig | None = None,
     *,
     options: SourceOptions | None = None,
     overwrite: bool = False,
     storage_options: Options | None = None,
     listener: Listener = warn,
-) -> Ingest:
+) -> ingest_job.Ingest:
     """Write the rows of the sources, one after the other, as a features store.
 
     An unfinished store of the same request is continued: its finished blocks are kept. If the rows
@@ -49,16 +41,18 @@ def ingest(
 def prepare_ingest(
     sources: Sequence[str | Path],
     out: Place,
-    config: IngestConfig | None = None,
+    config: ingest_job.IngestConfig | None = None,
     options: SourceOptions | None = None,
     overwrite: bool = False,
     storage_options: Options | None = None,
-) -> IngestJob:
+) -> ingest_job.IngestJob:
     """Open the sources of an `ingest`, and check its output; nothing is written."""
-    config, options = config or IngestConfig(), options or SourceOptions()
+    config, options = config or ingest_job.IngestConfig(), options or SourceOptions()
     columns = [name for name in (config.labels, config.ids) if name is not None and is_column(name)]
     features = open_source(sources, options, columns, storage_options)
-    labels, ids = open_labels_and_ids(features, config.labels, config.ids, storage_options)
+    labels, ids = ingest_job.open_labels_and_ids(
+        features, config.labels, config.ids, storage_options
+    )
     location = locate(out, storage_options)
     if location.is_remote and config.shuffle:
         raise InputError(
@@ -73,9 +67,9 @@ def prepare_ingest(
     request = {
         "ingest": asdict(config),
         "source": _to_json(options),
-        "modified": last_modified(source_files(opened)),
+        "modified": ingest_job.last_modified(ingest_job.source_files(opened)),
     }
-    return prepare_job(table, opened, location, config, request, overwrite, checked)
+    return ingest_job.prepare_job(table, opened, location, config, request, overwrite, checked)
 
 
 def _to_json(options: SourceOptions) -> dict[str, Any]:

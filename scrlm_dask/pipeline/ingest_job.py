@@ -24,48 +24,15 @@ from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.randomness.sampling import Permutation
-from scrlm_dask.passes.copy_rows import (
-    check_finite_pass,
-    check_stored_pass,
-    collect_labels_pass,
-    ingest_pass,
-    shuffle_pass,
-)
+from scrlm_dask.passes import copy_rows
+from scrlm_dask.sources import tables
 from scrlm_dask.sources.base import Source, holds_texts
 from scrlm_dask.sources.label_encoding import encode_labels
 from scrlm_dask.sources.registry import open_values
-from scrlm_dask.sources.tables import (
-    KeptTable,
-    PlainTable,
-    ShuffledTable,
-    ShuffleLayout,
-    Table,
-    ids_dtype,
-)
+from scrlm_dask.storage import feature_store, outputs
 from scrlm_dask.storage.arrays import add_array
-from scrlm_dask.storage.feature_store import (
-    DROPPED,
-    LABEL_NAMES,
-    SHUFFLE,
-    STORED_DTYPES,
-    TARGET_BLOCK_BYTES,
-    block_rows_for,
-    create_features_store,
-    mark_complete,
-    read_dropped,
-    read_label_names,
-    says_unfinished,
-    unfinished_manifest,
-)
 from scrlm_dask.storage.locations import Location, Options, locate
 from scrlm_dask.storage.manifest import Manifest, SourceFile, describe_changes, missing_blocks
-from scrlm_dask.storage.outputs import (
-    FEATURES_KIND,
-    check_not_inside,
-    check_output_free,
-    clear_output,
-    discard,
-)
 
 # names of columns that are rarely meant to be features
 _NO_FEATURES = frozenset(
@@ -82,15 +49,15 @@ class IngestConfig:
     labels: str | None = None  # a file, or a column of the source
     ids: str | None = None
     dtype: FeatureDtype | None = None  # None: float16 stays, all else float32
-    chunk_bytes: int = TARGET_BLOCK_BYTES
+    chunk_bytes: int = feature_store.TARGET_BLOCK_BYTES
     limit: int | None = None  # the first rows of the source
     shuffle: bool = False
     seed: int = 0
     nan: NanRows = "error"
 
     def __post_init__(self) -> None:
-        if self.dtype not in (None, *STORED_DTYPES):
-            known = " or ".join(STORED_DTYPES)
+        if self.dtype not in (None, *feature_store.STORED_DTYPES):
+            known = " or ".join(feature_store.STORED_DTYPES)
             raise InputError(f"features cannot be stored as {self.dtype}; take {known}")
         if self.limit is not None and self.limit < 1:
             raise InputError(f"the limit is {self.limit} rows; a store needs at least 1")
@@ -120,14 +87,14 @@ class Ingest:
 class IngestJob:
     """An ingest that has been checked and not begun."""
 
-    table: PlainTable
+    table: tables.PlainTable
     sources: tuple[Source, ...]
     manifest: Manifest  # with the rows of the source: fewer if some are dropped
     config: IngestConfig
     location: Location
     overwrite: bool
     unfinished: Manifest | None  # of the store at the output, if it is to be continued
-    checked: PlainTable | None = None  # rows that are not finite in it are dropped
+    checked: tables.PlainTable | None = None  # rows that are not finite in it are dropped
     attributes: dict[str, Any] = field(default_factory=dict)  # of the store, besides ingest's own
 
     def run(self, listener: Listener = warn) -> Ingest:
@@ -170,7 +137,7 @@ class IngestJob:
         dropped = _dropped_rows(execution, job)
         if dropped is not None and len(dropped):
             execution.emit(Note(_describe_dropped(len(dropped))))
-        table: Table = job.table if dropped is None else KeptTable(job.table, dropped)
+        table: tables.Table = job.table if dropped is None else tables.KeptTable(job.table, dropped)
         manifest = replace(job.manifest, n_rows=table.n_rows)
         if job.unfinished is None:
             _create_store(job, manifest, dropped, names, undo)
@@ -179,14 +146,14 @@ class IngestJob:
         missing = missing_blocks(job.location)
         kept = manifest.n_blocks - len(missing)
         if job.unfinished is not None:
-            undo.callback(discard, job.location)
+            undo.callback(outputs.discard, job.location)
             execution.emit(Note(f"going on: {kept} of {manifest.n_blocks} blocks are done"))
         if missing:
             _write_blocks(execution, job, manifest, table, missing)
-        check_stored_pass(job.sources)
+        copy_rows.check_stored_pass(job.sources)
         if job.config.shuffle:
-            shutil.rmtree((job.location / SHUFFLE).url, ignore_errors=True)
-        mark_complete(job.location)
+            shutil.rmtree((job.location / feature_store.SHUFFLE).url, ignore_errors=True)
+        feature_store.mark_complete(job.location)
         return Ingest(
             path=job.location.url,
             n_rows=manifest.n_rows,
@@ -202,25 +169,29 @@ class IngestJob:
 
 
 def prepare_job(
-    table: PlainTable,
+    table: tables.PlainTable,
     sources: tuple[Source, ...],
     location: Location,
     config: IngestConfig,
     request: dict[str, Any],
     overwrite: bool,
-    checked: PlainTable | None = None,
+    checked: tables.PlainTable | None = None,
     attributes: dict[str, Any] | None = None,
 ) -> IngestJob:
     """Check that the table can be written to the output, or that the output can be continued."""
     files = source_files(sources)
     for file in files:
-        check_not_inside(location, file.path)
+        outputs.check_not_inside(location, file.path)
     shape = (table.n_rows, table.features.n_features)
-    block_rows = block_rows_for(shape, np.dtype(table.dtype), None, config.chunk_bytes)
+    block_rows = feature_store.block_rows_for(
+        shape, np.dtype(table.dtype), None, config.chunk_bytes
+    )
     manifest = Manifest(*shape, table.dtype, block_rows, files, request)
     unfinished = None if overwrite else _find_unfinished(location, manifest)
     if unfinished is None:
-        check_output_free(location, overwrite or _is_remnant(location), FEATURES_KIND)
+        outputs.check_output_free(
+            location, overwrite or _is_remnant(location), outputs.FEATURES_KIND
+        )
         _check_space(location, _feature_bytes(manifest), config.shuffle)
     return IngestJob(
         *(table, sources, manifest, config, location, overwrite, unfinished, checked),
@@ -256,7 +227,7 @@ def last_modified(files: Sequence[SourceFile]) -> str | None:
 
 def _find_unfinished(location: Location, wanted: Manifest) -> Manifest | None:
     """Return the manifest of an unfinished store of the same request, if there is one."""
-    unfinished = unfinished_manifest(location)
+    unfinished = feature_store.unfinished_manifest(location)
     if unfinished is None:
         return None
     differences = describe_changes(unfinished, wanted)
@@ -272,7 +243,10 @@ def _find_unfinished(location: Location, wanted: Manifest) -> Manifest | None:
 
 def _is_remnant(location: Location) -> bool:
     """Return whether a store's writer was stopped before it wrote the manifest."""
-    return says_unfinished(location) and unfinished_manifest(location) is None
+    return (
+        feature_store.says_unfinished(location)
+        and feature_store.unfinished_manifest(location) is None
+    )
 
 
 def _check_space(location: Location, n_bytes: int, shuffle: bool) -> None:
@@ -322,14 +296,16 @@ def _label_names(execution: Execution, job: IngestJob) -> tuple[str, ...] | None
     labels = job.table.labels
     if labels is None or not holds_texts(labels):
         return None
-    known = None if job.unfinished is None else read_label_names(job.location)
+    known = None if job.unfinished is None else feature_store.read_label_names(job.location)
     if known is not None:
         return known
-    names = collect_labels_pass(execution, labels, job.table.n_rows, job.manifest.block_rows)
+    names = copy_rows.collect_labels_pass(
+        execution, labels, job.table.n_rows, job.manifest.block_rows
+    )
     execution.emit(
         Note(
             f"the labels {labels.what} are texts: {len(names)} names, sorted, are numbered from 0 "
-            f"on and kept as {LABEL_NAMES!r} in the attributes of the store"
+            f"on and kept as {feature_store.LABEL_NAMES!r} in the attributes of the store"
         )
     )
     return names
@@ -343,7 +319,8 @@ def _encode_labels(job: IngestJob, names: tuple[str, ...]) -> IngestJob:
 def _describe_dropped(number: int) -> str:
     return (
         f"{number} row(s) with NaN are left out, and those after them move up: the array "
-        f"{DROPPED!r} of the store has their numbers in the source; ids go with their rows"
+        f"{feature_store.DROPPED!r} of the store has their numbers in the source; ids go with "
+        "their rows"
     )
 
 
@@ -352,10 +329,10 @@ def _dropped_rows(execution: Execution, job: IngestJob) -> NDArray[np.int64] | N
     checked, manifest = job.checked, job.manifest
     if checked is None:
         return None
-    known = None if job.unfinished is None else read_dropped(job.location)
+    known = None if job.unfinished is None else feature_store.read_dropped(job.location)
     if known is not None:
         return known
-    dropped = check_finite_pass(
+    dropped = copy_rows.check_finite_pass(
         execution, checked, checked.features.n_features, manifest.dtype, manifest.block_rows
     )
     if len(dropped) == checked.n_rows:
@@ -373,21 +350,26 @@ def _create_store(
     names: tuple[str, ...] | None,
     undo: ExitStack,
 ) -> None:
-    clear_output(job.location, job.overwrite or _is_remnant(job.location), FEATURES_KIND)
-    undo.callback(discard, job.location)
-    attributes = {**job.attributes, **({} if dropped is None else {DROPPED: len(dropped)})}
+    outputs.clear_output(
+        job.location, job.overwrite or _is_remnant(job.location), outputs.FEATURES_KIND
+    )
+    undo.callback(outputs.discard, job.location)
+    attributes = {
+        **job.attributes,
+        **({} if dropped is None else {feature_store.DROPPED: len(dropped)}),
+    }
     if names is not None:
-        attributes[LABEL_NAMES] = list(names)
-    create_features_store(
+        attributes[feature_store.LABEL_NAMES] = list(names)
+    feature_store.create_features_store(
         job.location,
         manifest,
         labels=job.table.labels is not None,
-        ids=ids_dtype(job.table.ids) if job.table.ids is not None else None,
+        ids=tables.ids_dtype(job.table.ids) if job.table.ids is not None else None,
         attributes=attributes,
     )
     check_paths_visible(job.location)
     if dropped is not None and len(dropped):
-        add_array(job.location / DROPPED, dropped)
+        add_array(job.location / feature_store.DROPPED, dropped)
 
 
 def _check_same_rows(job: IngestJob, manifest: Manifest, unfinished: Manifest) -> None:
@@ -399,21 +381,25 @@ def _check_same_rows(job: IngestJob, manifest: Manifest, unfinished: Manifest) -
 
 
 def _write_blocks(
-    execution: Execution, job: IngestJob, manifest: Manifest, table: Table, missing: list[int]
+    execution: Execution,
+    job: IngestJob,
+    manifest: Manifest,
+    table: tables.Table,
+    missing: list[int],
 ) -> None:
     keep_nan = job.config.nan != "error"  # rows to drop are gone already
     rows = manifest.block_rows
     if job.config.shuffle:
-        folder = (job.location / SHUFFLE).url
+        folder = (job.location / feature_store.SHUFFLE).url
         ids = job.table.ids
-        layout = ShuffleLayout(
+        layout = tables.ShuffleLayout(
             manifest.n_blocks,
             manifest.n_features,
             manifest.dtype,
             labels=job.table.labels is not None,
-            ids=ids_dtype(ids) if ids is not None else None,
+            ids=tables.ids_dtype(ids) if ids is not None else None,
         )
-        shuffle_pass(
+        copy_rows.shuffle_pass(
             execution,
             table,
             Permutation(table.n_rows, job.config.seed),
@@ -422,8 +408,8 @@ def _write_blocks(
             block_rows=rows,
             keep_nan=keep_nan,
         )
-        table, keep_nan = ShuffledTable(folder, table.n_rows, rows, layout), True
-    ingest_pass(
+        table, keep_nan = tables.ShuffledTable(folder, table.n_rows, rows, layout), True
+    copy_rows.ingest_pass(
         execution,
         table,
         job.location,

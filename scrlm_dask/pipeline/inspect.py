@@ -17,21 +17,7 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.distances.points import radius
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
-from scrlm_dask.kernels.statistics.histograms import (
-    Classes,
-    Counts,
-    classes_among,
-    count_values,
-    merge_counts,
-)
-from scrlm_dask.kernels.statistics.row_statistics import (
-    WIDEST_COVARIANCE,
-    Statistics,
-    StatisticsPart,
-    finish_statistics,
-    merge_statistics,
-    statistics_part,
-)
+from scrlm_dask.kernels.statistics import histograms, row_statistics
 from scrlm_dask.passes.digests import DamagedBlock, check_digests_pass
 from scrlm_dask.sources.registry import check_ingested
 from scrlm_dask.storage.arrays import StoredArray, read_rows
@@ -49,8 +35,8 @@ _SEED = 0
 class RowsReport:
     """Statistics of all rows of a store."""
 
-    statistics: Statistics
-    classes: Classes | None  # if the store has labels
+    statistics: row_statistics.Statistics
+    classes: histograms.Classes | None  # if the store has labels
 
 
 def inspect_store(path: Place, *, storage_options: Options | None = None) -> Description:
@@ -121,8 +107,8 @@ def _open_truth(execution: Execution, location: Location, n_rows: int) -> Stored
 
 @dataclass(frozen=True)
 class _Part:
-    statistics: StatisticsPart
-    labels: Counts | None
+    statistics: row_statistics.StatisticsPart
+    labels: histograms.Counts | None
 
 
 def statistics_pass(
@@ -136,7 +122,7 @@ def statistics_pass(
     p = features.n_features
     size = min(_SAMPLE_ROWS, features.n_rows, max(2, _SAMPLE_BYTES // (8 * p)))
     sampled = sample_rows(_SEED, Purpose.INSPECTED_ROWS, features.n_rows, size)
-    fan_in = fan_in_for(8 * p * p if p <= WIDEST_COVARIANCE else 0)
+    fan_in = fan_in_for(8 * p * p if p <= row_statistics.WIDEST_COVARIANCE else 0)
     part: Delayed = execution.run(
         Pass("inspect", _statistics_part, _merge, fan_in=fan_in),
         features,
@@ -160,17 +146,19 @@ def _statistics_part(
 ) -> _Part:
     counts = None
     if labels is not None:
-        counts = count_values(read_rows(labels, start, start + len(block), "the labels"))
-    return _Part(statistics_part(block, start, sampled, unit_length), counts)
+        counts = histograms.count_values(read_rows(labels, start, start + len(block), "the labels"))
+    return _Part(row_statistics.statistics_part(block, start, sampled, unit_length), counts)
 
 
 def _merge(a: _Part, b: _Part) -> _Part:
     labels = None
     if a.labels is not None and b.labels is not None:
-        labels = merge_counts(a.labels, b.labels)
-    return _Part(merge_statistics(a.statistics, b.statistics), labels)
+        labels = histograms.merge_counts(a.labels, b.labels)
+    return _Part(row_statistics.merge_statistics(a.statistics, b.statistics), labels)
 
 
 def _finish(part: _Part, preprocess: Preprocess, radius: float | None) -> RowsReport:
-    classes = None if part.labels is None else classes_among(part.labels)
-    return RowsReport(finish_statistics(part.statistics, preprocess, radius), classes)
+    classes = None if part.labels is None else histograms.classes_among(part.labels)
+    return RowsReport(
+        row_statistics.finish_statistics(part.statistics, preprocess, radius), classes
+    )

@@ -17,22 +17,9 @@ from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.kernels.distances.points import prepare_points
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, fit_map, needs_moments
-from scrlm_dask.kernels.kmeans.init import (
-    OVERSAMPLING,
-    ROUNDS,
-    plus_plus,
-    plus_plus_sample_rows,
-    scrlm_sample_sizes,
-)
+from scrlm_dask.kernels.kmeans import init
 from scrlm_dask.kernels.randomness.sampling import Purpose, stream
-from scrlm_dask.passes.seeding import (
-    choose_rows,
-    cost_pass,
-    draw_pass,
-    gather_rows,
-    plus_plus_centers,
-    scrlm_starts,
-)
+from scrlm_dask.passes import seeding
 from scrlm_dask.passes.survey import moments_of, survey_pass
 
 
@@ -78,17 +65,19 @@ def _random(
     execution: Execution, features: Features, config: KMeansConfig, weights: da.Array | None
 ) -> Seeding:
     gathered = _gather(execution, features, config, config.n_clusters, weights)
-    return Seeding(_filled(gather_rows(gathered.survey), config.n_clusters), gathered.affine)
+    return Seeding(
+        _filled(seeding.gather_rows(gathered.survey), config.n_clusters), gathered.affine
+    )
 
 
 def _plus_plus(
     execution: Execution, features: Features, config: KMeansConfig, weights: da.Array | None
 ) -> Seeding:
     """k-means++ on a sample of rows."""
-    wanted = plus_plus_sample_rows(features.n_rows, config.n_clusters)
+    wanted = init.plus_plus_sample_rows(features.n_rows, config.n_clusters)
     gathered = _gather(execution, features, config, wanted, weights)
     with execution.phase("init", 1, gathered.n_rows, 0):
-        centers = plus_plus_centers(
+        centers = seeding.plus_plus_centers(
             gathered.survey, gathered.affine, config.n_clusters, config.seed
         )
     centers = _filled(centers, config.n_clusters)
@@ -99,14 +88,14 @@ def _scrlm(
     execution: Execution, features: Features, config: KMeansConfig, weights: da.Array | None
 ) -> Seeding:
     """SCRLM on a sample of rows for a ladder of radii; the best on rows held out wins."""
-    sizes = scrlm_sample_sizes(features.n_rows, features.n_features, config.n_clusters)
+    sizes = init.scrlm_sample_sizes(features.n_rows, features.n_features, config.n_clusters)
     gathered = _gather(execution, features, config, sizes.judged + sizes.held_out, weights)
     with execution.phase("init", 1, gathered.n_rows, 0):
-        starts = scrlm_starts(
+        starts = seeding.scrlm_starts(
             gathered.survey, gathered.affine, config.n_clusters, sizes, config.seed
         )
         if not starts:  # rows that are all alike have no scale to choose a radius by
-            centers = plus_plus_centers(
+            centers = seeding.plus_plus_centers(
                 gathered.survey, gathered.affine, config.n_clusters, config.seed
             )
             return Seeding(_filled(centers, config.n_clusters), gathered.affine)
@@ -128,18 +117,22 @@ def _parallel_init(
 ) -> Seeding:
     """k-means||: rounds of rows drawn by how badly they are served, then weighted k-means++."""
     gathered = _gather(execution, features, config, 1, weights)
-    affine, points = gathered.affine, gather_rows(gathered.survey)
-    service = cost_pass(execution, features, points, affine, 0, None, weights)
+    affine, points = gathered.affine, seeding.gather_rows(gathered.survey)
+    service = seeding.cost_pass(execution, features, points, affine, 0, None, weights)
     rounds = 0
-    for turn in range(ROUNDS):
+    for turn in range(init.ROUNDS):
         if not service.total_cost > 0.0:
             break
         rounds += 1
-        mean_draws = float(OVERSAMPLING * config.n_clusters)
-        drawn = draw_pass(execution, features, service, mean_draws, weights, config.seed, turn)
+        mean_draws = float(init.OVERSAMPLING * config.n_clusters)
+        drawn = seeding.draw_pass(
+            execution, features, service, mean_draws, weights, config.seed, turn
+        )
         if len(drawn.numbers) == 0:
             continue
-        service = cost_pass(execution, features, drawn.raw, affine, len(points), service, weights)
+        service = seeding.cost_pass(
+            execution, features, drawn.raw, affine, len(points), service, weights
+        )
         points = np.concatenate([points, drawn.raw])
     record = {"drawn_rows": len(points), "rounds": rounds}
     if len(points) <= config.n_clusters:
@@ -147,7 +140,7 @@ def _parallel_init(
     candidates = prepare_points(points, affine)
     rng = stream(config.seed, Purpose.INIT_CHOICES)
     with pinned_threads():  # the same bits, whatever the cores of this machine
-        picks = plus_plus(candidates, config.n_clusters, rng, service.masses)
+        picks = init.plus_plus(candidates, config.n_clusters, rng, service.masses)
     return Seeding(points[picks].astype(np.float64), affine, record)
 
 
@@ -162,7 +155,7 @@ def _gather(
     with_moments = needs_moments(config.preprocess)
     if n_rows == 0 and not with_moments:
         return _Gathered(None, fit_map(config.preprocess, features.n_features, None), 0)
-    rows = choose_rows(config.seed, features.n_rows, n_rows, weights)
+    rows = seeding.choose_rows(config.seed, features.n_rows, n_rows, weights)
     survey = survey_pass(execution, features, rows, with_moments)
     moments = moments_of(survey) if with_moments else None
     return _Gathered(survey, fit_map(config.preprocess, features.n_features, moments), len(rows))

@@ -18,23 +18,10 @@ from scrlm_dask.engine.checkpointing import CheckpointScope, SavedGroups
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import Features
 from scrlm_dask.events import IterationDone
+from scrlm_dask.kernels.distances import pruning
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
-from scrlm_dask.kernels.distances.pruning import (
-    Prune,
-    Pruned,
-    along_axes,
-    merge_pruned,
-    used_quick_check,
-)
 from scrlm_dask.kernels.kmeans.lloyd import LloydPart, inertia, move_centers, relative_shift
-from scrlm_dask.passes.lloyd import (
-    LLOYD,
-    lloyd_pass,
-    load_labels,
-    make_frame,
-    persist_coordinates,
-    send_centers,
-)
+from scrlm_dask.passes import lloyd
 from scrlm_dask.pipeline.results import report_sizes
 from scrlm_dask.planning.work import SAMPLE_ITERATIONS, block_samples
 
@@ -55,7 +42,7 @@ class Refinement:
     centers: NDArray[np.float64]  # (k, p) in input units
     iterations: tuple[IterationDone, ...] = ()
     stopped: str = ""  # the rule that ended it
-    pruned: Pruned = field(default_factory=Pruned)
+    pruned: pruning.Pruned = field(default_factory=pruning.Pruned)
     stage: int = 0  # of the samples of blocks, the last of which is all of them
     turn: int = 0  # iterations of that stage
 
@@ -75,7 +62,7 @@ def refine(
     config: LloydConfig,
     *,
     sq_radius: float,
-    prune: Prune,
+    prune: pruning.Prune,
     seed: int,
     began: float,
     weights: da.Array | None = None,
@@ -107,7 +94,7 @@ class _Loop:
     features: Features
     affine: AffineMap
     sq_radius: float
-    prune: Prune
+    prune: pruning.Prune
     weights: da.Array | None
     config: LloydConfig
     began: float
@@ -160,29 +147,29 @@ class _Loop:
             saved = self._saved(len(state.iterations))
             labels = None
             if saved is not None and not state.stopped:
-                labels = load_labels(saved, self.features, self._blocks(state.stage))
+                labels = lloyd.load_labels(saved, self.features, self._blocks(state.stage))
             if labels is not None or state.stopped:
                 self.state = state
-                self.frame = make_frame(send_centers(self.first, self.affine))
+                self.frame = lloyd.make_frame(lloyd.send_centers(self.first, self.affine))
                 return labels
         return None
 
     def _saved(self, number: int) -> SavedGroups | None:
-        return self.execution.checkpoints.groups(step_name(number), LLOYD.checkpoint_types)
+        return self.execution.checkpoints.groups(step_name(number), lloyd.LLOYD.checkpoint_types)
 
     def _iterate(self, blocks: list[int] | None, previous: da.Array | None, due: bool) -> da.Array:
         begin = time.perf_counter()
         state = self.state
         number = len(state.iterations) + 1
         glance = self.prune == "auto" and (self.glancing or number % _GLANCE_AGAIN == 1)
-        centers = send_centers(state.centers, self.affine, self.frame, glance)
+        centers = lloyd.send_centers(state.centers, self.affine, self.frame, glance)
         if self.frame is None:
-            self.frame = make_frame(centers)
+            self.frame = lloyd.make_frame(centers)
         if self.projecting and self.coordinates is None and self.features.coordinate_axes:
-            self.coordinates = persist_coordinates(
+            self.coordinates = lloyd.persist_coordinates(
                 self.execution, self.features, centers, self.features.coordinate_axes
             )
-        step = lloyd_pass(
+        step = lloyd.lloyd_pass(
             self.execution,
             self.features,
             centers,
@@ -195,8 +182,8 @@ class _Loop:
             coordinates=self.coordinates if blocks is None else None,
             saved=self._saved(number) if due else None,
         )
-        self.projecting = blocks is None and along_axes(step.part.pruned)
-        self.glancing = used_quick_check(step.part.pruned)
+        self.projecting = blocks is None and pruning.along_axes(step.part.pruned)
+        self.glancing = pruning.used_quick_check(step.part.pruned)
         moved = move_centers(
             state.centers, step.part, self.affine.unit_length, reseed=blocks is None
         )
@@ -216,7 +203,7 @@ class _Loop:
             state,
             centers=moved.centers,
             iterations=(*state.iterations, done),
-            pruned=merge_pruned(state.pruned, step.part.pruned),
+            pruned=pruning.merge_pruned(state.pruned, step.part.pruned),
             turn=state.turn + 1,
         )
         return step.labels
@@ -231,7 +218,7 @@ class _Loop:
         return limit is not None and time.perf_counter() - self.began >= limit
 
 
-STATE_TYPES = (Refinement, IterationDone, Pruned)
+STATE_TYPES = (Refinement, IterationDone, pruning.Pruned)
 
 
 _KEPT = "iteration."  # what a kept iteration is called, before its number

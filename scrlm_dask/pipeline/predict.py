@@ -18,17 +18,11 @@ from scrlm_dask.kernels.distances.points import Points
 from scrlm_dask.kernels.distances.pruning import prepare_centers
 from scrlm_dask.model import Model
 from scrlm_dask.passes.assign import label_pass
+from scrlm_dask.storage import outputs
 from scrlm_dask.storage.feature_store import mark_complete
 from scrlm_dask.storage.label_store import create_labels_store
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
-from scrlm_dask.storage.outputs import (
-    LABELS_KIND,
-    check_not_inside,
-    check_output_free,
-    clear_output,
-    discard,
-)
 
 
 @dataclass(frozen=True)
@@ -81,8 +75,8 @@ def prepare_predict(
     check_width(fitted, features.n_features, features.label)
     labels_at = None if out is None else locate(out, storage_options)
     if labels_at is not None:
-        check_not_inside(labels_at, features.path)
-        check_output_free(labels_at, overwrite, LABELS_KIND)
+        outputs.check_not_inside(labels_at, features.path)
+        outputs.check_output_free(labels_at, overwrite, outputs.LABELS_KIND)
     sq_radius = fitted.sq_radius
     return PredictJob(given, sq_radius, features, labels_at, overwrite, margins, collect_labels)
 
@@ -124,8 +118,8 @@ class PredictJob:
 
     def _create_labels(self, at: Location, undo: ExitStack) -> None:
         features = self.features
-        clear_output(at, self.overwrite, LABELS_KIND)
-        undo.callback(discard, at)
+        outputs.clear_output(at, self.overwrite, outputs.LABELS_KIND)
+        undo.callback(outputs.discard, at)
         create_labels_store(at, features.n_rows, features.block_rows, self.margins, features.path)
         check_paths_visible(at)
 

@@ -14,25 +14,10 @@ from scrlm_dask.engine.features import Features, FeaturesLike, as_features, scat
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, warn
-from scrlm_dask.storage.feature_store import (
-    STORED_DTYPES,
-    TARGET_BLOCK_BYTES,
-    block_rows_for,
-    create_features_store,
-    mark_complete,
-    write_features_block,
-)
+from scrlm_dask.storage import feature_store, outputs
 from scrlm_dask.storage.label_store import check_labels_like
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import Manifest
-from scrlm_dask.storage.outputs import (
-    FEATURES_KIND,
-    check_output_free,
-    clear_output,
-    discard,
-    move_into_place,
-    staging,
-)
 
 _INT32 = np.iinfo(np.int32)
 
@@ -54,7 +39,7 @@ def write_features(
     *,
     labels: da.Array | NDArray[Any] | None = None,
     dtype: str | None = None,
-    chunk_bytes: int = TARGET_BLOCK_BYTES,
+    chunk_bytes: int = feature_store.TARGET_BLOCK_BYTES,
     overwrite: bool = False,
     storage_options: Options | None = None,
     listener: Listener = warn,
@@ -69,25 +54,27 @@ def write_features(
     whole = as_features(source, None, storage_options)
     shape = (whole.n_rows, whole.n_features)
     dtype = dtype or ("float16" if whole.array.dtype == np.float16 else "float32")
-    if dtype not in STORED_DTYPES:
-        raise InputError(f"dtype is {dtype}; features are written as {' or '.join(STORED_DTYPES)}")
+    if dtype not in feature_store.STORED_DTYPES:
+        raise InputError(
+            f"dtype is {dtype}; features are written as {' or '.join(feature_store.STORED_DTYPES)}"
+        )
     if labels is not None:
         _check_labels(labels, whole.n_rows)
-    block_rows = block_rows_for(shape, np.dtype(dtype), None, chunk_bytes)
+    block_rows = feature_store.block_rows_for(shape, np.dtype(dtype), None, chunk_bytes)
     location = locate(path, storage_options)
-    check_output_free(location, overwrite, FEATURES_KIND)
-    staged = staging(location)
-    clear_output(staged, True, FEATURES_KIND)
+    outputs.check_output_free(location, overwrite, outputs.FEATURES_KIND)
+    staged = outputs.staging(location)
+    outputs.clear_output(staged, True, outputs.FEATURES_KIND)
     manifest = Manifest(*shape, dtype, block_rows, (), {"source": whole.label})
     with ExitStack() as undo, Execution(listener) as execution:
-        undo.callback(discard, staged)
-        create_features_store(staged, manifest, labels=labels is not None)
+        undo.callback(outputs.discard, staged)
+        feature_store.create_features_store(staged, manifest, labels=labels is not None)
         check_paths_visible(staged)
         blocks = as_features(source, block_rows, storage_options)
         write_pass(execution, blocks, labels, staged, dtype)
-        mark_complete(staged)
+        feature_store.mark_complete(staged)
         undo.pop_all()
-    move_into_place(staged, location)
+    outputs.move_into_place(staged, location)
     return location.url
 
 
@@ -130,7 +117,9 @@ def _write_part(
     labels: NDArray[Any] | None = None,
 ) -> int:
     truth = None if labels is None else _to_int32(labels, start)
-    write_features_block(location, start, _narrow(block, np.dtype(dtype), start, what), truth)
+    feature_store.write_features_block(
+        location, start, _narrow(block, np.dtype(dtype), start, what), truth
+    )
     return len(block)
 
 

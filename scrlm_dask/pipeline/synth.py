@@ -14,22 +14,9 @@ from scrlm_dask.engine.features import placeholder_blocks
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, warn
-from scrlm_dask.kernels.randomness.synthesis import (
-    STRATUM_ROWS,
-    MixtureSpec,
-    TrueMixture,
-    synth_block,
-    true_mixture,
-)
+from scrlm_dask.kernels.randomness import synthesis
+from scrlm_dask.storage import feature_store
 from scrlm_dask.storage.arrays import add_array
-from scrlm_dask.storage.feature_store import (
-    TARGET_BLOCK_BYTES,
-    TRUE,
-    block_rows_for,
-    create_features_store,
-    mark_complete,
-    write_features_block,
-)
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import Manifest
 from scrlm_dask.storage.outputs import FEATURES_KIND, check_output_free, clear_output, discard
@@ -38,9 +25,9 @@ from scrlm_dask.storage.outputs import FEATURES_KIND, check_output_free, clear_o
 def synth(
     path: Place,
     n_rows: int,
-    spec: MixtureSpec,
+    spec: synthesis.MixtureSpec,
     *,
-    chunk_bytes: int = TARGET_BLOCK_BYTES,
+    chunk_bytes: int = feature_store.TARGET_BLOCK_BYTES,
     overwrite: bool = False,
     storage_options: Options | None = None,
     listener: Listener = warn,
@@ -53,8 +40,8 @@ def synth(
 def prepare_synth(
     path: Place,
     n_rows: int,
-    spec: MixtureSpec,
-    chunk_bytes: int = TARGET_BLOCK_BYTES,
+    spec: synthesis.MixtureSpec,
+    chunk_bytes: int = feature_store.TARGET_BLOCK_BYTES,
     overwrite: bool = False,
     storage_options: Options | None = None,
 ) -> SynthJob:
@@ -64,9 +51,9 @@ def prepare_synth(
     location = locate(path, storage_options)
     check_output_free(location, overwrite, FEATURES_KIND)
     shape = (n_rows, spec.n_features)
-    fitting = block_rows_for(shape, np.dtype(np.float32), None, chunk_bytes)
+    fitting = feature_store.block_rows_for(shape, np.dtype(np.float32), None, chunk_bytes)
     # whole strata: none is drawn twice
-    block_rows = min(n_rows, -(-fitting // STRATUM_ROWS) * STRATUM_ROWS)
+    block_rows = min(n_rows, -(-fitting // synthesis.STRATUM_ROWS) * synthesis.STRATUM_ROWS)
     return SynthJob(location, n_rows, spec, block_rows, overwrite)
 
 
@@ -76,7 +63,7 @@ class SynthJob:
 
     location: Location
     n_rows: int
-    spec: MixtureSpec
+    spec: synthesis.MixtureSpec
     block_rows: int
     overwrite: bool
 
@@ -87,32 +74,44 @@ class SynthJob:
         clear_output(location, self.overwrite, FEATURES_KIND)
         with ExitStack() as undo, Execution(listener) as execution:
             undo.callback(discard, location)
-            create_features_store(location, manifest, labels=True, attributes=request)
+            feature_store.create_features_store(location, manifest, labels=True, attributes=request)
             check_paths_visible(location)
             synth_pass(execution, spec, location, n_rows, self.block_rows)
-            truth = true_mixture(spec)
+            truth = synthesis.true_mixture(spec)
             for name in ("weights", "means", "sigmas"):
-                add_array(location / f"{TRUE}{name}", getattr(truth, name))
-            mark_complete(location)
+                add_array(location / f"{feature_store.TRUE}{name}", getattr(truth, name))
+            feature_store.mark_complete(location)
             undo.pop_all()
         return location.url
 
 
 def synth_pass(
-    execution: Execution, spec: MixtureSpec, location: Location, n_rows: int, block_rows: int
+    execution: Execution,
+    spec: synthesis.MixtureSpec,
+    location: Location,
+    n_rows: int,
+    block_rows: int,
 ) -> int:
     """Write all rows of the sample to the store at `location`; return how many were written."""
     written: int = execution.run(
         Pass("synth", _synth_part, int.__add__),
         placeholder_blocks((n_rows, spec.n_features), np.dtype(np.float32), block_rows),
-        {"spec": spec, "mixture": task("mixture", true_mixture, spec), "location": location},
+        {
+            "spec": spec,
+            "mixture": task("mixture", synthesis.true_mixture, spec),
+            "location": location,
+        },
     )
     return written
 
 
 def _synth_part(
-    block: NDArray[Any], start: int, spec: MixtureSpec, mixture: TrueMixture, location: Location
+    block: NDArray[Any],
+    start: int,
+    spec: synthesis.MixtureSpec,
+    mixture: synthesis.TrueMixture,
+    location: Location,
 ) -> int:
-    drawn = synth_block(spec, mixture, start, start + len(block))
-    write_features_block(location, start, drawn.features, drawn.labels)
+    drawn = synthesis.synth_block(spec, mixture, start, start + len(block))
+    feature_store.write_features_block(location, start, drawn.features, drawn.labels)
     return len(drawn.labels)

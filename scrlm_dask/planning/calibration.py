@@ -21,15 +21,9 @@ from scrlm_dask.config import ResolvedConfig
 from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.errors import InputError, NonFiniteRowError
+from scrlm_dask.kernels.distances import preprocessing
 from scrlm_dask.kernels.distances.assignment import assign_and_sum
 from scrlm_dask.kernels.distances.points import Points, squared_radius
-from scrlm_dask.kernels.distances.preprocessing import (
-    AffineMap,
-    block_moments,
-    fit_map,
-    native_float,
-    needs_moments,
-)
 from scrlm_dask.kernels.distances.pruning import points_frame, prepare_centers, prepare_with_axes
 from scrlm_dask.kernels.kmeans.lloyd import lloyd_part
 from scrlm_dask.kernels.scrlm.extraction import Extraction, extract_centers
@@ -103,7 +97,7 @@ class _Sample:
         rows, numbers = [], []
         for block, start, end in zip(self.blocks, self.starts, ends, strict=True):
             here = picks[(picks >= end - len(block)) & (picks < end)] - (end - len(block))
-            rows.append(native_float(block[here]))
+            rows.append(preprocessing.native_float(block[here]))
             numbers.append(start + here)
         return np.concatenate(rows), np.concatenate(numbers)
 
@@ -261,15 +255,19 @@ def _rates(
 
 def _survey_rate(
     block: NDArray[Any], config: ResolvedConfig, watch: _Stopwatch
-) -> tuple[AffineMap, Rate]:
+) -> tuple[preprocessing.AffineMap, Rate]:
     kind = config.asked.preprocess
-    watch.load(lambda: block_moments(block[:64]))
+    watch.load(lambda: preprocessing.block_moments(block[:64]))
     budget = _SECONDS["survey"]
-    rate, moments = _measured(lambda rows: block_moments(block[:rows]), len(block), budget)
-    wanted = needs_moments(kind)
+    rate, moments = _measured(
+        lambda rows: preprocessing.block_moments(block[:rows]), len(block), budget
+    )
+    wanted = preprocessing.needs_moments(kind)
     # of all rows: a map that is fitted to few may divide by nothing
-    moments = block_moments(block) if wanted and moments.count < len(block) else moments
-    affine = fit_map(kind, block.shape[1], moments if wanted else None)
+    moments = (
+        preprocessing.block_moments(block) if wanted and moments.count < len(block) else moments
+    )
+    affine = preprocessing.fit_map(kind, block.shape[1], moments if wanted else None)
     return affine, rate if wanted else Rate()
 
 
@@ -277,7 +275,7 @@ def _center_rates(
     block: NDArray[Any],
     start: int,
     raw: NDArray[Any],
-    affine: AffineMap,
+    affine: preprocessing.AffineMap,
     config: ResolvedConfig,
     n_features: int,
     watch: _Stopwatch,
@@ -344,9 +342,9 @@ def _extracted(
 
 
 def _prepared(
-    prepare: Callable[[NDArray[Any], AffineMap], Points],
+    prepare: Callable[[NDArray[Any], preprocessing.AffineMap], Points],
     raw: NDArray[Any],
-    affine: AffineMap,
+    affine: preprocessing.AffineMap,
     watch: _Stopwatch,
 ) -> tuple[float, Points]:
     watch.load(lambda: prepare(raw[:64], affine))

@@ -13,12 +13,7 @@ from typing import Any
 import numpy as np
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.kernels.evaluation.metrics import (
-    Contingency,
-    contingency,
-    merge_contingency,
-    scores,
-)
+from scrlm_dask.kernels.evaluation import metrics
 from scrlm_dask.reporting.figures import comparison_figures, run_figures
 from scrlm_dask.reporting.plots import check_matplotlib
 from scrlm_dask.reporting.report_data import ReportData, plane_map, read_report_data
@@ -279,7 +274,7 @@ def _agreement(runs: Sequence[ReportData]) -> list[dict[str, str]]:
         same = path is not None and path == b.record["features"].get("path")
         if not same or a.model.n_rows != b.model.n_rows:
             continue
-        found = scores(_table(a, b))
+        found = metrics.scores(_table(a, b))
         rows.append(
             {
                 "names": f"{a.name} and {b.name}",
@@ -291,15 +286,15 @@ def _agreement(runs: Sequence[ReportData]) -> list[dict[str, str]]:
     return rows
 
 
-def _table(a: ReportData, b: ReportData) -> Contingency:
+def _table(a: ReportData, b: ReportData) -> metrics.Contingency:
     """Count the pairs of labels of two runs."""
     tables = (
-        contingency(
+        metrics.contingency(
             piece.labels, b.labelled.read(piece.start, piece.start + len(piece.labels)).labels
         )
         for piece in a.labelled.pieces()
     )
     total = next(tables)
     for table in tables:
-        total = merge_contingency(total, table)
+        total = metrics.merge_contingency(total, table)
     return total

@@ -21,12 +21,7 @@ from scrlm_dask.kernels.evaluation.prototypes import (
     nearest_pairs,
     prototypes,
 )
-from scrlm_dask.kernels.statistics.histograms import (
-    LogHistogram,
-    log_histogram,
-    merge_histograms,
-    quantile,
-)
+from scrlm_dask.kernels.statistics import histograms
 from scrlm_dask.model import Model
 from scrlm_dask.storage.feature_store import read_encoded
 from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
@@ -43,18 +38,18 @@ SHOWN_PAIRS = 12
 class Columns:
     """Distances and margins of all rows, and the rows nearest to each center."""
 
-    inside: LogHistogram  # distances of rows that have a label
-    outside: LogHistogram  # of outliers, as far as they were stored
-    margins: LogHistogram
+    inside: histograms.LogHistogram  # distances of rows that have a label
+    outside: histograms.LogHistogram  # of outliers, as far as they were stored
+    margins: histograms.LogHistogram
     nearest: Prototypes
 
     @property
     def median_distance(self) -> float | None:
-        return quantile(self.inside, 0.5) if self.inside.bins.total else None
+        return histograms.quantile(self.inside, 0.5) if self.inside.bins.total else None
 
     @property
     def median_margin(self) -> float | None:
-        return quantile(self.margins, 0.5) if self.margins.bins.total else None
+        return histograms.quantile(self.margins, 0.5) if self.margins.bins.total else None
 
 
 @dataclass(frozen=True)
@@ -148,9 +143,9 @@ def _columns(labelled: LabelTable, rows_each: int) -> Columns:
     total = next(parts)
     for part in parts:
         total = Columns(
-            merge_histograms(total.inside, part.inside),
-            merge_histograms(total.outside, part.outside),
-            merge_histograms(total.margins, part.margins),
+            histograms.merge_histograms(total.inside, part.inside),
+            histograms.merge_histograms(total.outside, part.outside),
+            histograms.merge_histograms(total.margins, part.margins),
             merge_prototypes(total.nearest, part.nearest, rows_each),
         )
     return total
@@ -160,9 +155,9 @@ def _part(piece: LabelledRows, rows_each: int) -> Columns:
     inside = piece.labels != OUTLIER
     margins = np.empty(0) if piece.margins is None else piece.margins[inside]
     return Columns(
-        log_histogram(_finite(piece.distances[inside])),
-        log_histogram(_finite(piece.distances[~inside])),
-        log_histogram(_finite(margins)),
+        histograms.log_histogram(_finite(piece.distances[inside])),
+        histograms.log_histogram(_finite(piece.distances[~inside])),
+        histograms.log_histogram(_finite(margins)),
         prototypes(piece.labels, piece.distances, piece.numbers, rows_each),
     )
 

@@ -19,16 +19,8 @@ from scrlm_dask.model import Model
 from scrlm_dask.monitoring.html import run_html
 from scrlm_dask.monitoring.json_log import JsonLines
 from scrlm_dask.passes.assign import AssignedPart
+from scrlm_dask.runs import resume
 from scrlm_dask.runs.record import RunRecord, result_record
-from scrlm_dask.runs.resume import (
-    OpenRun,
-    RunState,
-    check_directory,
-    check_rewritten_features,
-    check_still_owner,
-    check_unchanged,
-    open_directory,
-)
 from scrlm_dask.settings import monitoring_enabled
 from scrlm_dask.storage.arrays import read_rows
 from scrlm_dask.storage.feature_store import mark_complete
@@ -64,7 +56,7 @@ def prepare_target(
     out_at = None if out is None else locate(out, storage_options)
     features_at = None if features.path is None else locate(features.path, storage_options)
     if out_at is not None:
-        check_directory(out_at, overwrite, record)
+        resume.check_directory(out_at, overwrite, record)
     return RunTarget(features, features_at, record, out_at, overwrite, collect_labels)
 
 
@@ -73,7 +65,7 @@ class Run:
     """A run that is being executed."""
 
     execution: Execution
-    opened: OpenRun
+    opened: resume.OpenRun
     target: RunTarget
     labels_at: Location | None  # where the labels are written, if the run has an output
     began: float  # by the performance counter
@@ -84,7 +76,7 @@ class Run:
         return self.target.collect_labels and self.labels_at is None
 
     def report_resumed(self) -> None:
-        if self.opened.state is not RunState.NEW:
+        if self.opened.state is not resume.RunState.NEW:
             self.execution.emit(Note("going on with a run that was stopped"))
 
     def finish(self, model: Model, details: dict[str, Any]) -> dict[str, Any]:
@@ -93,8 +85,8 @@ class Run:
         start, directory = self.opened.record, self.opened.directory
         record = result_record(start, model, self.execution, seconds, details)
         if directory is not None:
-            check_unchanged(start, self.target.features_at)
-            check_still_owner(directory, start)
+            resume.check_unchanged(start, self.target.features_at)
+            resume.check_still_owner(directory, start)
             mark_complete(directory.labels)
             discard(directory.model)  # an earlier attempt may have come as far as this
             save_model(model, directory.model)
@@ -125,7 +117,7 @@ def open_run(target: RunTarget, method: str, margins: bool, listener: Listener) 
         check_paths_visible(features_at)
         record = replace(record, features_written=features_mtimes_digest(features_at))
     with (
-        open_directory(target.out, target.overwrite, record, features_at) as opened,
+        resume.open_directory(target.out, target.overwrite, record, features_at) as opened,
         Execution(listener, opened.checkpoint) as execution,
     ):
         if opened.directory is not None and monitoring_enabled():
@@ -133,17 +125,17 @@ def open_run(target: RunTarget, method: str, margins: bool, listener: Listener) 
         source, out = features.path or features.label, target.out
         shape = features.n_rows, features.n_features
         execution.emit(RunStarted(method, source, *shape, None if out is None else out.url))
-        check_rewritten_features(execution, opened, features_at)
+        resume.check_rewritten_features(execution, opened, features_at)
         began = time.perf_counter()
         labels_at = _open_labels_output(opened, features, margins)
         yield Run(execution, opened, target, labels_at, began)
 
 
-def _open_labels_output(run: OpenRun, features: Features, margins: bool) -> Location | None:
+def _open_labels_output(run: resume.OpenRun, features: Features, margins: bool) -> Location | None:
     """Create the labels store, or reuse that of an earlier attempt."""
     if run.directory is None:
         return None
-    create = create_labels_store if run.state is RunState.NEW else resume_labels_store
+    create = create_labels_store if run.state is resume.RunState.NEW else resume_labels_store
     return create(run.directory.labels, features.n_rows, features.block_rows, margins)
 
 

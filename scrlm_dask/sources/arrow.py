@@ -18,15 +18,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.optional import import_optional
-from scrlm_dask.sources.base import (
-    TEXT,
-    Source,
-    check_column,
-    native,
-    reading,
-    refuse_others,
-    source_file,
-)
+from scrlm_dask.sources import base
 from scrlm_dask.sources.sharded import concatenate, regroup
 
 
@@ -44,7 +36,7 @@ def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: 
     numbers, or all, which must be numbers then."""
     known = {field.name: field.type for field in schema}
     for name in (*asked, *apart):
-        check_column(name, list(known), what)
+        base.check_column(name, list(known), what)
     if len(asked) == 1 and item_type(known[asked[0]]) is not None:
         return _list_column(asked[0], known)
     if asked:
@@ -62,7 +54,7 @@ def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: 
         raise InputError(
             f"{what} has no column of numbers or of lists of numbers (it has {', '.join(known)})"
         )
-    refuse_others(what, {name: str(left[name]) for name in left if name not in numbers})
+    base.refuse_others(what, {name: str(left[name]) for name in left if name not in numbers})
     return _number_columns(numbers, known, what)
 
 
@@ -110,7 +102,7 @@ def scalars_to_values(array: Any, first: int, what: str) -> NDArray[Any]:
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if types.is_string(array.type) or types.is_large_string(array.type):
-        return np.array(array.to_pylist(), dtype=TEXT)
+        return np.array(array.to_pylist(), dtype=base.TEXT)
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
@@ -119,7 +111,7 @@ def scalar_dtype(kind: Any, what: str) -> np.dtype[Any]:
     if types.is_dictionary(kind):
         kind = kind.value_type
     if types.is_string(kind) or types.is_large_string(kind):
-        text: np.dtype[Any] = TEXT
+        text: np.dtype[Any] = base.TEXT
         return text
     if not _is_number(kind):
         raise InputError(f"{what} holds {kind}; labels and ids are integers or texts")
@@ -143,7 +135,7 @@ def rows_of_batch(batch: Any, picked: Picked, width: int, first: int, what: str)
 
 
 @dataclass(frozen=True)
-class ArrowStream(Source):
+class ArrowStream(base.Source):
     """A file in Arrow's stream format: batches of rows, found by their headers alone.
 
     Arrow has no checksums: a flipped byte among the numbers is not noticed.
@@ -156,17 +148,17 @@ class ArrowStream(Source):
     def columns(self) -> tuple[str, ...]:
         return self.picked.columns
 
-    def column(self, name: str) -> Source:
-        with reading(self.what):
+    def column(self, name: str) -> base.Source:
+        with base.reading(self.what):
             schema = _schema(self.what)
-        check_column(name, schema.names, self.what)
+        base.check_column(name, schema.names, self.what)
         dtype = scalar_dtype(schema.field(name).type, f"column {name!r} of {self.what}")
         picked = Picked((name,), False, dtype)
         return replace(self, shape=(self.n_rows,), dtype=dtype, picked=picked, scalar=True)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         pieces = [native_items(piece, self.dtype) for piece in self._pieces(start, stop)]
-        return np.concatenate([np.empty((0, *self.shape[1:]), native(self.dtype)), *pieces])
+        return np.concatenate([np.empty((0, *self.shape[1:]), base.native(self.dtype)), *pieces])
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
         pieces = (native_items(piece, self.dtype) for piece in self._pieces(start, stop))
@@ -174,7 +166,7 @@ class ArrowStream(Source):
 
     def _pieces(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
         first = 0
-        with reading(f"{self.what} (rows {start} to {stop - 1})"):
+        with base.reading(f"{self.what} (rows {start} to {stop - 1})"):
             for batch in _batches(self.what):
                 low, high = max(start, first), min(stop, first + batch.num_rows)
                 if low < high:
@@ -192,15 +184,15 @@ class ArrowStream(Source):
 
 
 def open_arrow(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> ArrowStream:
-    file = source_file(path)
-    with reading(path):
+    file = base.source_file(path)
+    with base.reading(path):
         picked = pick_columns(_schema(path), asked, apart, path)
         n_rows, width = _count(path, picked, file.bytes)
     return ArrowStream((file,), (n_rows, width), picked.dtype, picked)
 
 
 def native_items(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    return values.astype(native(dtype), copy=False)
+    return values.astype(base.native(dtype), copy=False)
 
 
 def _schema(path: str) -> Any:
@@ -265,7 +257,7 @@ def looks_like_dataset(folder: str) -> bool:
     return any((Path(folder) / name).is_file() for name in (STATE, SPLITS))
 
 
-def open_dataset(folder: str, asked: Sequence[str], apart: Sequence[str]) -> Source:
+def open_dataset(folder: str, asked: Sequence[str], apart: Sequence[str]) -> base.Source:
     if (Path(folder) / SPLITS).is_file():
         splits = _read_json(Path(folder) / SPLITS).get("splits", [])
         raise InputError(

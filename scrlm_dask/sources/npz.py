@@ -13,15 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.base import (
-    Source,
-    choices,
-    memory_of,
-    native,
-    reading,
-    source_file,
-    table_bytes,
-)
+from scrlm_dask.sources import base
 from scrlm_dask.sources.vector_files import FlatSource, check_size
 from scrlm_dask.storage.manifest import SourceFile
 from scrlm_dask.storage.npy_files import NpyHeader, read_header
@@ -36,7 +28,7 @@ class StoredMember(FlatSource):
     data: tuple[int, int] = (0, 0)  # begin and end of the member in the file
     crc: int = 0
 
-    def column(self, name: str) -> Source:
+    def column(self, name: str) -> base.Source:
         return open_npz(self.files[0].path, name)
 
     def verify(self) -> None:
@@ -57,7 +49,7 @@ class StoredMember(FlatSource):
 
 
 @dataclass(frozen=True)
-class DeflatedMember(Source):
+class DeflatedMember(base.Source):
     """Inflated from its beginning for each reader, piece by piece."""
 
     member: str
@@ -80,19 +72,19 @@ class DeflatedMember(Source):
             "np.savez (not savez_compressed) writes archives that all can read"
         ]
 
-    def column(self, name: str) -> Source:
+    def column(self, name: str) -> base.Source:
         return open_npz(self.files[0].path, name)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         if stop <= start:
-            return np.empty((0, *self.shape[1:]), native(self.dtype))
+            return np.empty((0, *self.shape[1:]), base.native(self.dtype))
         return next(self.batches(start, stop, stop - start))
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
         path = self.files[0].path
-        row_bytes = table_bytes(self.shape[1:], self.dtype)
+        row_bytes = base.table_bytes(self.shape[1:], self.dtype)
         with (
-            reading(f"{self.what} (rows {start} to {stop - 1})"),
+            base.reading(f"{self.what} (rows {start} to {stop - 1})"),
             zipfile.ZipFile(path) as archive,
             archive.open(self.member) as file,
         ):
@@ -102,13 +94,13 @@ class DeflatedMember(Source):
                 values = np.empty((min(rows, stop - first), *self.shape[1:]), self.dtype)
                 # the read that reaches the end compares the checksum, before its rows go out
                 _fill(file, values, f"it ends before row {first + len(values)}")
-                yield values.astype(native(self.dtype), copy=False)
+                yield values.astype(base.native(self.dtype), copy=False)
 
 
-def open_npz(path: str, name: str | None = None) -> Source:
+def open_npz(path: str, name: str | None = None) -> base.Source:
     """Open the member called `name`, or the only table in the archive."""
-    file = source_file(path)
-    with reading(path), zipfile.ZipFile(path) as archive:
+    file = base.source_file(path)
+    with base.reading(path), zipfile.ZipFile(path) as archive:
         infos = {
             info.filename.removesuffix(".npy"): info
             for info in archive.infolist()
@@ -128,7 +120,7 @@ def _choose(
 ) -> str:
     if name is not None:
         if name not in headers:
-            listed = choices(name, sorted(infos))
+            listed = base.choices(name, sorted(infos))
             raise InputError(
                 f"{path} holds no array {name!r} (it holds {listed}); name one of them"
             )
@@ -142,7 +134,7 @@ def _choose(
     return tables[0]
 
 
-def _open_member(file: SourceFile, info: zipfile.ZipInfo, header: NpyHeader) -> Source:
+def _open_member(file: SourceFile, info: zipfile.ZipInfo, header: NpyHeader) -> base.Source:
     shape, fortran, dtype, header_bytes = header
     what = f"{file.path}[{info.filename}]"
     # both sizes are claims: of the archive about the member, of the member about itself
@@ -183,7 +175,7 @@ def _skip(file: IO[bytes], n_bytes: int) -> None:
 
 
 def _fill(file: IO[bytes], values: NDArray[Any], message: str) -> None:
-    view = memory_of(values)
+    view = base.memory_of(values)
     done = 0
     while done < len(view):
         piece = file.read(min(len(view) - done, _PIECE))

@@ -11,15 +11,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.optional import import_optional
-from scrlm_dask.sources.arrow import (
-    Picked,
-    lists_to_rows,
-    native_items,
-    pick_columns,
-    rows_of_batch,
-    scalar_dtype,
-    scalars_to_values,
-)
+from scrlm_dask.sources import arrow
 from scrlm_dask.sources.base import Source, check_column, native, reading, source_file
 from scrlm_dask.sources.sharded import regroup
 
@@ -33,7 +25,7 @@ class ParquetSource(Source):
     them a flipped byte is noticed only if the compression or the encoding stumbles over it."""
 
     group_rows: tuple[int, ...]
-    picked: Picked
+    picked: arrow.Picked
     scalar: bool = False
 
     @property
@@ -72,7 +64,7 @@ class ParquetSource(Source):
             low, high = max(start, first), min(stop, first + batch.num_rows)
             if low < high:
                 piece = batch.slice(low - first, high - low)
-                yield native_items(self._rows(piece, low), self.dtype)
+                yield arrow.native_items(self._rows(piece, low), self.dtype)
             first += batch.num_rows
             if first >= stop:
                 return
@@ -96,15 +88,17 @@ class ParquetSource(Source):
     def _rows(self, batch: Any, first: int) -> NDArray[Any]:
         if self.scalar:
             name = self.picked.columns[0]
-            return scalars_to_values(batch.column(name), first, f"column {name!r} of {self.what}")
-        return rows_of_batch(batch, self.picked, self.n_features, first, self.what)
+            return arrow.scalars_to_values(
+                batch.column(name), first, f"column {name!r} of {self.what}"
+            )
+        return arrow.rows_of_batch(batch, self.picked, self.n_features, first, self.what)
 
 
 def open_parquet(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> ParquetSource:
     file = source_file(path)
     with reading(path):
         parquet = _open(path)
-        picked = pick_columns(parquet.schema_arrow, asked, apart, path)
+        picked = arrow.pick_columns(parquet.schema_arrow, asked, apart, path)
         groups = _groups(parquet)
         width = _width(parquet, picked, path) if picked.as_list else len(picked.columns)
     return ParquetSource((file,), (sum(groups), width), picked.dtype, groups, picked)
@@ -116,8 +110,8 @@ def open_parquet_column(path: str, name: str) -> ParquetSource:
         parquet = _open(path)
         schema, groups = parquet.schema_arrow, _groups(parquet)
     check_column(name, schema.names, path)
-    dtype = scalar_dtype(schema.field(name).type, f"column {name!r} of {path}")
-    picked = Picked((name,), False, dtype)
+    dtype = arrow.scalar_dtype(schema.field(name).type, f"column {name!r} of {path}")
+    picked = arrow.Picked((name,), False, dtype)
     return ParquetSource((source_file(path),), (sum(groups),), dtype, groups, picked, scalar=True)
 
 
@@ -131,7 +125,7 @@ def _groups(parquet: Any) -> tuple[int, ...]:
     return tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
 
 
-def _width(parquet: Any, picked: Picked, path: str) -> int:
+def _width(parquet: Any, picked: arrow.Picked, path: str) -> int:
     types = import_optional("pyarrow", "Parquet").types
     kind = parquet.schema_arrow.field(picked.columns[0]).type
     if types.is_fixed_size_list(kind):
@@ -140,7 +134,7 @@ def _width(parquet: Any, picked: Picked, path: str) -> int:
     for batch in parquet.iter_batches(batch_size=1, columns=list(picked.columns)):
         name = picked.columns[0]
         what = f"column {name!r} of {path}"
-        return int(lists_to_rows(batch.column(name), None, 0, what).shape[1])
+        return int(arrow.lists_to_rows(batch.column(name), None, 0, what).shape[1])
     return 0
 
 

@@ -8,21 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources import hdf5, parquet
+from scrlm_dask.sources import hdf5, parquet, vector_files
 from scrlm_dask.sources.arrow import looks_like_dataset, open_arrow, open_dataset
 from scrlm_dask.sources.base import Source
 from scrlm_dask.sources.clip_retrieval import looks_like_clip, open_clip
 from scrlm_dask.sources.delimited import TABLE_SUFFIXES, open_csv, open_value_lines
 from scrlm_dask.sources.npz import open_npz
 from scrlm_dask.sources.sharded import concatenate, files_in, matching, natural_order
-from scrlm_dask.sources.vector_files import (
-    BIN_DTYPES,
-    VECS_DTYPES,
-    open_bin,
-    open_npy,
-    open_raw,
-    open_vecs,
-)
 from scrlm_dask.sources.vector_files import MAGIC as NPY_MAGIC
 from scrlm_dask.sources.zarr_store import looks_like_zarr, open_zarr, open_zarr_values
 from scrlm_dask.storage.locations import Location, Options, absolute, is_remote, locate
@@ -68,12 +60,12 @@ class Format:
 
 _COLUMNS = ("columns", "exclude")
 FORMATS = {
-    "npy": Format(lambda path, _: open_npy(path), (".npy",), NPY_MAGIC),
+    "npy": Format(lambda path, _: vector_files.open_npy(path), (".npy",), NPY_MAGIC),
     "npz": Format(
         lambda path, r: open_npz(path, r.options.dataset), (".npz",), b"PK\x03\x04", ("dataset",)
     ),
-    "bin": Format(lambda path, _: open_bin(path), tuple(BIN_DTYPES)),
-    "vecs": Format(lambda path, _: open_vecs(path), tuple(VECS_DTYPES)),
+    "bin": Format(lambda path, _: vector_files.open_bin(path), tuple(vector_files.BIN_DTYPES)),
+    "vecs": Format(lambda path, _: vector_files.open_vecs(path), tuple(vector_files.VECS_DTYPES)),
     "hdf5": Format(
         lambda path, r: hdf5.open_hdf5(path, r.options.dataset),
         (".h5", ".hdf5", ".hdf"),
@@ -98,7 +90,7 @@ FORMATS = {
         uses=_COLUMNS,
     ),
     "raw": Format(
-        lambda path, r: open_raw(path, r.options.raw_dtype, r.options.raw_features),
+        lambda path, r: vector_files.open_raw(path, r.options.raw_dtype, r.options.raw_features),
         uses=("raw_dtype", "raw_features"),
     ),
     "zarr": Format(
@@ -209,7 +201,7 @@ def _values_file(given: str, name: str, source: Source, storage_options: Options
     if Path(path).is_file():
         format_name = _format_of(path)
         if format_name == "npy":
-            return open_npy(path)
+            return vector_files.open_npy(path)
         if format_name == "csv":
             return open_value_lines(path, source.n_rows)
     raise InputError(f"the {name} {path} are in no format that is read here; give {_VALUES}")

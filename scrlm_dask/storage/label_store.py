@@ -12,17 +12,7 @@ import zarr
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError, UnreachableError
-from scrlm_dask.storage.arrays import (
-    StoredArray,
-    check_complete,
-    create_array,
-    create_group,
-    describe,
-    member,
-    open_node,
-    read_rows,
-    write_rows,
-)
+from scrlm_dask.storage import arrays
 from scrlm_dask.storage.feature_store import FEATURES, LABELS, MISSING_LABEL, open_ids
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
@@ -49,21 +39,21 @@ def create_labels_store(
     """
     location = locate(path)
     source = {} if features is None else {FEATURES: features}
-    create_group(location, {KIND: LABELS_KIND, **source, "complete": False})
-    create_array(location / LABELS, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
+    arrays.create_group(location, {KIND: LABELS_KIND, **source, "complete": False})
+    arrays.create_array(location / LABELS, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
     if distances:
-        create_array(location / DISTANCES, (n_rows,), (block_rows,), "float32", np.nan)
+        arrays.create_array(location / DISTANCES, (n_rows,), (block_rows,), "float32", np.nan)
     if margins:
-        create_array(location / MARGINS, (n_rows,), (block_rows,), "float32", np.nan)
+        arrays.create_array(location / MARGINS, (n_rows,), (block_rows,), "float32", np.nan)
     return location
 
 
 def write_labels_block(path: Place, start: int, assigned: Assignment) -> None:
     location = locate(path)
-    write_rows(location / LABELS, start, assigned.labels)
-    write_rows(location / DISTANCES, start, assigned.distances)
+    arrays.write_rows(location / LABELS, start, assigned.labels)
+    arrays.write_rows(location / DISTANCES, start, assigned.distances)
     if assigned.margins is not None:
-        write_rows(location / MARGINS, start, assigned.margins)
+        arrays.write_rows(location / MARGINS, start, assigned.margins)
 
 
 def read_labels_block(
@@ -73,9 +63,10 @@ def read_labels_block(
     location = locate(path)
     group = _open_group(location)
     stored = [
-        describe(member(group, location, name), location / name) for name in (LABELS, DISTANCES)
+        arrays.describe(arrays.member(group, location, name), location / name)
+        for name in (LABELS, DISTANCES)
     ]
-    labels, distances = (read_rows(array, start, stop, "the labels") for array in stored)
+    labels, distances = (arrays.read_rows(array, start, stop, "the labels") for array in stored)
     return labels, distances
 
 
@@ -85,8 +76,8 @@ def labels_complete(path: Place, start: int, stop: int) -> bool:
     try:
         group = _open_group(location)
         for name in _arrays_in(group):
-            stored = describe(member(group, location, name), location / name)
-            read_rows(stored, start, stop, "the labels")
+            stored = arrays.describe(arrays.member(group, location, name), location / name)
+            arrays.read_rows(stored, start, stop, "the labels")
     except UnreachableError:
         raise
     except StoreError:
@@ -100,7 +91,7 @@ def resume_labels_store(path: Place, n_rows: int, block_rows: int, margins: bool
     try:
         group = _open_group(location)
         names = _arrays_in(group)
-        found = [member(group, location, name) for name in names]
+        found = [arrays.member(group, location, name) for name in names]
         fits = all(a.shape == (n_rows,) and a.chunks == (block_rows,) for a in found)
         if fits and (MARGINS in names) == margins:
             _remove_halves(location)
@@ -121,7 +112,7 @@ def _remove_halves(location: Location) -> None:
 
 
 def _open_group(location: Location) -> zarr.Group:
-    group = open_node(location, "the labels")
+    group = arrays.open_node(location, "the labels")
     if not isinstance(group, zarr.Group):
         raise StoreError(f"the labels {location} are an array; a labels store is a group")
     return group
@@ -132,29 +123,29 @@ def _arrays_in(group: zarr.Group) -> list[str]:
     return [LABELS, DISTANCES, *([MARGINS] if MARGINS in group else ())]
 
 
-def open_labels(path: Place, what: str) -> StoredArray:
+def open_labels(path: Place, what: str) -> arrays.StoredArray:
     """The 1-D integer array at `path`, or the one called `labels` in the group there."""
     location = locate(path)
-    node = open_node(location, what)
+    node = arrays.open_node(location, what)
     if isinstance(node, zarr.Group):
         if node.attrs.get("complete", True) is not True:
             raise StoreError(f"{what} {location} is unfinished; run the command again")
-        node, location = member(node, location, LABELS), location / LABELS
-    stored = describe(node, location)
+        node, location = arrays.member(node, location, LABELS), location / LABELS
+    stored = arrays.describe(node, location)
     check_labels_like(stored.shape, stored.dtype, f"{what} {stored.url}")
-    check_complete(stored, node, what)
+    arrays.check_complete(stored, node, what)
     return stored
 
 
-def open_column(path: Place, name: str) -> StoredArray | None:
+def open_column(path: Place, name: str) -> arrays.StoredArray | None:
     """Distances or margins of a labels store; None if they were not stored."""
     location = locate(path)
-    node = open_node(location, "the labels")
+    node = arrays.open_node(location, "the labels")
     if not isinstance(node, zarr.Group) or name not in node:
         return None
-    array = member(node, location, name)
-    stored = describe(array, location / name)
-    check_complete(stored, array, f"the {name}")
+    array = arrays.member(node, location, name)
+    stored = arrays.describe(array, location / name)
+    arrays.check_complete(stored, array, f"the {name}")
     return stored
 
 
@@ -163,16 +154,16 @@ def is_labels_store(path: Place) -> bool:
     location = locate(path)
     if not (location / "zarr.json").is_file():
         return False
-    return bool(open_node(location, "the labels").attrs.get(KIND) == LABELS_KIND)
+    return bool(arrays.open_node(location, "the labels").attrs.get(KIND) == LABELS_KIND)
 
 
 def labelled_features(path: Place) -> str | None:
     """Where the features lie that a labels store has the labels of, if it says so."""
-    features = open_node(path, "the labels").attrs.get(FEATURES)
+    features = arrays.open_node(path, "the labels").attrs.get(FEATURES)
     return features if isinstance(features, str) else None
 
 
-def open_truth(path: Place) -> StoredArray | NpyColumn:
+def open_truth(path: Place) -> arrays.StoredArray | NpyColumn:
     """True labels: a .npy file (of which only the header is read) or a Zarr store."""
     location = locate(path)
     if not location.url.endswith(".npy"):
@@ -211,10 +202,10 @@ class LabelledRows:
 class LabelTable:
     """Where the columns lie."""
 
-    labels: StoredArray
-    distances: StoredArray
-    margins: StoredArray | None
-    ids: StoredArray | None
+    labels: arrays.StoredArray
+    distances: arrays.StoredArray
+    margins: arrays.StoredArray | None
+    ids: arrays.StoredArray | None
     ids_note: str | None = None  # why there are no ids, where that is worth a word
 
     @property
@@ -230,7 +221,7 @@ class LabelTable:
     def read(self, start: int, stop: int) -> LabelledRows:
         columns = self.labels, self.distances, self.margins, self.ids
         values: list[Any] = [
-            None if column is None else read_rows(column, start, stop, "the labels")
+            None if column is None else arrays.read_rows(column, start, stop, "the labels")
             for column in columns
         ]
         return LabelledRows(start, *values)
@@ -249,7 +240,7 @@ def open_label_table(run: RunDirectory, storage_options: Options | None = None) 
 
 def _ids_of(
     record: dict[str, Any], n_rows: int, storage_options: Options | None
-) -> tuple[StoredArray | None, str | None]:
+) -> tuple[arrays.StoredArray | None, str | None]:
     path = record.get("features", {}).get("path")
     if path is None:
         return None, None

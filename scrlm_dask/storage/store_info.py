@@ -9,23 +9,7 @@ from typing import Any
 
 import zarr
 
-from scrlm_dask.storage.arrays import (
-    StoredArray,
-    chunks_of,
-    describe,
-    member,
-    missing_chunks,
-    open_node,
-    read_rows,
-)
-from scrlm_dask.storage.feature_store import (
-    FEATURES,
-    IDS,
-    LABEL_NAMES,
-    LABELS,
-    check_features_like,
-    features_in,
-)
+from scrlm_dask.storage import arrays, feature_store
 from scrlm_dask.storage.locations import Location, Place, locate, reaching
 from scrlm_dask.storage.manifest import DIGESTS, Manifest, manifest_in, missing_blocks
 
@@ -35,7 +19,7 @@ class Description:
     """A features store as it lies there, finished or not."""
 
     location: Location
-    features: StoredArray
+    features: arrays.StoredArray
     inner_chunks: tuple[int, ...] | None  # of the chunks inside shards, where there are shards
     zarr_format: int
     codecs: tuple[str, ...]
@@ -69,10 +53,14 @@ class Description:
 def describe_store(path: Place) -> Description:
     """Look at the store without reading a row; unfinished ones are described, not refused."""
     location = locate(path)
-    node = open_node(location, "the features store")
-    array = features_in(node, location)
-    stored = describe(array, location if array is node else location / FEATURES)
-    check_features_like(stored.shape, stored.dtype, f"the features store {stored.url}")
+    node = arrays.open_node(location, "the features store")
+    array = feature_store.features_in(node, location)
+    stored = arrays.describe(
+        array, location if array is node else location / feature_store.FEATURES
+    )
+    feature_store.check_features_like(
+        stored.shape, stored.dtype, f"the features store {stored.url}"
+    )
     group = node if isinstance(node, zarr.Group) else None
     manifest = manifest_in(group) if group is not None else None
     with reaching(location):
@@ -87,15 +75,15 @@ def describe_store(path: Place) -> Description:
         zarr_format=array.metadata.zarr_format,
         codecs=tuple(codec.name for codec in codecs),
         has_checksums=any(codec.has_checksum for codec in codecs),
-        n_chunks=len(chunks_of(array, 0, array.shape[0])),
-        n_missing_chunks=len(missing_chunks(stored.location, array)),
+        n_chunks=len(arrays.chunks_of(array, 0, array.shape[0])),
+        n_missing_chunks=len(arrays.missing_chunks(stored.location, array)),
         stored_bytes=stored_bytes,
         marked_complete=None if complete is None else complete is True,
         missing_blocks=() if manifest is None else tuple(missing_blocks(location)),
         manifest=manifest,
-        labels=_dtype_of(group, LABELS),
+        labels=_dtype_of(group, feature_store.LABELS),
         label_names=_label_names(group),
-        ids=_dtype_of(group, IDS),
+        ids=_dtype_of(group, feature_store.IDS),
     )
 
 
@@ -128,7 +116,7 @@ def _codecs(array: zarr.Array[Any]) -> list[_Codec]:
 
 
 def _label_names(group: zarr.Group | None) -> tuple[str, ...] | None:
-    names: Any = None if group is None else group.attrs.get(LABEL_NAMES)
+    names: Any = None if group is None else group.attrs.get(feature_store.LABEL_NAMES)
     return tuple(str(name) for name in names) if isinstance(names, list) else None
 
 
@@ -149,12 +137,12 @@ def features_digest(place: Place) -> str:
     A store without a manifest is known by the features' files: their names, sizes and times.
     """
     location = locate(place)
-    node = open_node(location, "the features store")
-    array = features_in(node, location)
+    node = arrays.open_node(location, "the features store")
+    array = feature_store.features_in(node, location)
     digest = hashlib.sha256(json.dumps(array.metadata.to_dict(), default=str).encode())
     if isinstance(node, zarr.Group) and manifest_in(node) is not None:
-        stored = describe(member(node, location, DIGESTS), location / DIGESTS)
-        digest.update(read_rows(stored, 0, stored.shape[0], "the digests").tobytes())
+        stored = arrays.describe(arrays.member(node, location, DIGESTS), location / DIGESTS)
+        digest.update(arrays.read_rows(stored, 0, stored.shape[0], "the digests").tobytes())
     else:
         digest.update(_mtimes(_features_location(node, location)))
     return digest.hexdigest()
@@ -166,12 +154,14 @@ def features_mtimes_digest(place: Place) -> str:
     A file that was restored has other traces and the same content, which the manifest knows.
     """
     location = locate(place)
-    return files_digest(_features_location(open_node(location, "the features store"), location))
+    return files_digest(
+        _features_location(arrays.open_node(location, "the features store"), location)
+    )
 
 
 def _features_location(node: zarr.Array[Any] | zarr.Group, location: Location) -> Location:
     """Where the array lies: labels and others that come and go beside it are no matter."""
-    return location / FEATURES if isinstance(node, zarr.Group) else location
+    return location / feature_store.FEATURES if isinstance(node, zarr.Group) else location
 
 
 def files_digest(place: Place) -> str:

@@ -20,7 +20,8 @@ from lloyd_oracle import naive_lloyd, naive_step
 from numpy.typing import NDArray
 
 import scrlm_dask
-from scrlm_dask.config import FitConfig, Init, KMeansConfig, LloydConfig
+from scrlm_dask.choices import Init
+from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
 from scrlm_dask.events import BlockDone, IterationDone, Note, PhaseFinished
 from scrlm_dask.kernels.kmeans.init import ROUNDS
 from scrlm_dask.pipeline.fit import fit

@@ -14,7 +14,8 @@ import pytest
 from backends import BACKENDS, backend
 
 import scrlm_dask
-from scrlm_dask.config import FitConfig, Init, KMeansConfig, LloydConfig
+from scrlm_dask.choices import Init
+from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import as_features
 from scrlm_dask.engine.workers import worker_memories
