@@ -1,9 +1,12 @@
-"""What both estimators share: input that is lazy or in memory, and labels of either kind."""
+"""The base class of both estimators: lazy or in-memory input, and labels of the same kind.
+
+The pipeline is imported when it is used, so that importing an estimator is quick.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask.array as da
 import numpy as np
@@ -13,14 +16,13 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from scrlm_dask.engine.features import FeaturesLike, as_features
 from scrlm_dask.model import Model
 from scrlm_dask.monitoring.html import run_html
-from scrlm_dask.passes.assign import lazy_labels
-from scrlm_dask.pipeline.predict import center_points, check_width, predict
-from scrlm_dask.runs.lifecycle import Fit
-from scrlm_dask.storage.feature_store import check_features_like
 from scrlm_dask.storage.locations import Location, Options
+
+if TYPE_CHECKING:
+    from scrlm_dask.engine.features import FeaturesLike
+    from scrlm_dask.runs.lifecycle import Fit
 
 
 class Clusterer(ClusterMixin, BaseEstimator):
@@ -47,6 +49,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
         self, X: FeaturesLike, *, storage_options: Options | None = None
     ) -> NDArray[np.int32] | da.Array:
         """Label rows with the fitted clusters; lazy for lazy input."""
+        from scrlm_dask.pipeline.predict import predict
+
         check_is_fitted(self)
         if is_lazy(X):
             return self._lazy(X, storage_options)
@@ -66,6 +70,11 @@ class Clusterer(ClusterMixin, BaseEstimator):
         self.labels_ = self._lazy(X, storage_options) if labels is None else labels
 
     def _lazy(self, X: FeaturesLike, storage_options: Options | None) -> da.Array:
+        from scrlm_dask.engine.features import as_features
+        from scrlm_dask.passes.assign import lazy_labels
+        from scrlm_dask.pipeline.predict import center_points, check_width
+        from scrlm_dask.storage.feature_store import check_features_like
+
         # a Dask array keeps its own chunks, so that labels align with it
         if isinstance(X, da.Array):
             array = X

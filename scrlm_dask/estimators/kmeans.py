@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import dask.array as da
 import numpy as np
@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from scrlm_dask.choices import Persist, Preprocess
 from scrlm_dask.config import KMeansConfig, LloydConfig
-from scrlm_dask.engine.features import FeaturesLike, WeightsLike
 from scrlm_dask.errors import InputError
 from scrlm_dask.estimators.common import Clusterer, is_lazy, seed_of
 from scrlm_dask.model import Model
-from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.storage.locations import Options
+
+if TYPE_CHECKING:
+    from scrlm_dask.engine.features import FeaturesLike, WeightsLike
 
 
 class KMeans(Clusterer):
@@ -107,6 +108,8 @@ class KMeans(Clusterer):
 
         URLs are opened with `storage_options`.
         """
+        from scrlm_dask.pipeline.kmeans import kmeans  # importing the class stays quick
+
         config, centers = self._config()
         in_memory = not is_lazy(X)
         if in_memory:

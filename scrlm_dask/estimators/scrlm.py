@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import dask.array as da
 import numpy as np
@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from scrlm_dask.choices import Extraction, Preprocess
 from scrlm_dask.config import FitConfig, LloydConfig, lloyd_config
-from scrlm_dask.engine.features import FeaturesLike
 from scrlm_dask.estimators.common import Clusterer, is_lazy, seed_of
-from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.storage.locations import Options
+
+if TYPE_CHECKING:
+    from scrlm_dask.engine.features import FeaturesLike
 
 
 class SCRLM(Clusterer):
@@ -117,6 +118,8 @@ class SCRLM(Clusterer):
 
         They are no parameter of the estimator, whose repr would show them.
         """
+        from scrlm_dask.pipeline.fit import fit  # importing the class stays quick
+
         config = self._config()
         in_memory = not is_lazy(X)
         if in_memory:
