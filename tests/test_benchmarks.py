@@ -19,7 +19,7 @@ from benchmarks.overhead import busy_seconds
 from benchmarks.report import Table
 from benchmarks.scaling import exponents, worker_numbers
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 
 def test_memory_stays_bounded_while_features_do_not() -> None:

@@ -12,6 +12,8 @@ import pytest
 from benchmarks.chaos import play, summary
 from benchmarks.fuzz import fuzz
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 
 

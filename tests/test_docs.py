@@ -128,6 +128,7 @@ def run_command(arguments: list[str], where: str) -> None:
     assert result.exit_code == 0, f"{where}: scrlm {shlex.join(arguments)}\n{result.output}"
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_run(

@@ -18,6 +18,8 @@ import pytest
 from jupyter_core.utils import ensure_event_loop
 from nbmake.nb_run import NotebookRun
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MOST_BYTES = 500_000

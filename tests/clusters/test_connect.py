@@ -299,6 +299,7 @@ def _worker_name() -> Any:
 
 @pytest.mark.cluster
 class TestClusterOfOthers:
+    @pytest.mark.slow
     def test_an_address_is_honoured(self, cluster_of_others: tuple[str, Path]) -> None:
         address, _ = cluster_of_others
         with connect(ClusterOptions(scheduler=address)) as connection:
@@ -527,6 +528,7 @@ def test_the_environment_of_the_client_is_as_before() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_workers_compile_kernels_also_when_the_main_module_has_imported_numba(
     tmp_path: Path,
@@ -557,6 +559,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_worker_with_little_memory_does_not_read_ahead_and_none_ever_pauses() -> None:
     with connect(ClusterOptions(nworkers=1, nthreads=1, memory_limit="1GB")):
         client = current_client()

@@ -15,6 +15,7 @@ NAME, NET = f"scrlm{os.getpid()}", "10.77.3"
 
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.deploy,
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are made by root"),
 ]

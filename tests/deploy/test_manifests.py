@@ -71,6 +71,7 @@ def problems(content: dict[str, Any]) -> list[str]:
     return [f"{error.json_path}: {error.message}" for error in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cluster", "job"])
 def test_what_the_dask_operator_gets(name: str) -> None:
     content = read(f"kubernetes/{name}.yaml")
@@ -78,6 +79,7 @@ def test_what_the_dask_operator_gets(name: str) -> None:
     assert content["apiVersion"] == "kubernetes.dask.org/v1"
 
 
+@pytest.mark.slow
 def test_mistakes_would_be_found() -> None:
     content = read("kubernetes/cluster.yaml")
     content["spec"]["worker"]["spec"]["containers"][0]["imagee"] = "x"
@@ -156,6 +158,7 @@ def test_input_that_is_refused_is_not_tried_for_ever() -> None:
     assert re.findall(r"-f (\S+?)[ `]", line) == ["storage.yaml", "network.yaml", "job.yaml"]
 
 
+@pytest.mark.slow
 def test_the_manifest_gets_what_was_asked_for() -> None:
     content = read("kubernetes/cluster.yaml")
     found = manifest(ClusterOptions(cluster="kubernetes", nworkers=7), content)

@@ -24,6 +24,7 @@ SITE = {"cores": 1, "memory": "1GB", "interface": "lo"}
 SMALL = ("--ntasks=2", "--cpus-per-task=1", "--mem-per-cpu=1000")
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.deploy,
     pytest.mark.skipif(os.geteuid() != 0, reason="Slurm is started by root"),
     pytest.mark.skipif(

@@ -19,6 +19,7 @@ DEPLOY = ROOT / "deploy"
 HERE = "127.0.0.1"
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.deploy,
     pytest.mark.skipif(os.geteuid() != 0, reason="sshd is started by root"),
     pytest.mark.skipif(

@@ -102,6 +102,7 @@ def test_every_backend_gives_the_bits_of_the_plain_loop(
     assert len(expected["center_rows"]) >= 15
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", ["three threads", "two workers of two threads"])
 def test_arrays_in_memory_work_on_every_backend(store: Path, name: str) -> None:
@@ -126,6 +127,7 @@ def test_each_pass_reads_each_block_once_in_threads(store: Path) -> None:
     check_workers(result.record["workers"], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_each_pass_reads_each_block_once_on_workers(store: Path) -> None:
     from distributed import get_task_stream
@@ -174,6 +176,7 @@ def test_without_moments_only_blocks_with_candidates_are_surveyed(store: Path) -
     assert done["assign"] == -(-ROWS // BLOCK)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_killed_worker_changes_nothing(store: Path) -> None:
     from distributed import get_client

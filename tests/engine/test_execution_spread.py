@@ -37,6 +37,7 @@ def holders(client: Client, value: Delayed) -> int:
     return len(client.who_has([future])[future.key])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_blocks", "wanted"), [(2, 2), (3, 3), (6, 3), (1, 1), (7, 1)])
 def test_as_many_copies_as_there_are_blocks_for(
     client: Client, shared: dict[str, Any], n_blocks: int, wanted: int

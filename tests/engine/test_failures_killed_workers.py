@@ -23,7 +23,7 @@ from scrlm_dask.engine.workers import in_this_process
 from scrlm_dask.events import warn
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 POISON_ROW, BLOCK_ROWS = 300, 100
 

@@ -110,6 +110,7 @@ def local(nthreads: int, nworkers: int = 1) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("nthreads", [1, 2])
 def test_the_next_block_is_read_while_this_one_is_computed(nthreads: int) -> None:
@@ -141,6 +142,7 @@ def test_what_a_worker_can_hold_counts_the_block_that_is_read_ahead() -> None:
     assert plan.worker_bytes(2, 1) - plan.worker_bytes(2) == 3 * 50 * 4 * 4
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_worker_that_is_started_again_reads_ahead_too() -> None:
     with local(1):
@@ -269,6 +271,7 @@ def test_seconds_of_reading_in_threads(store: Path) -> None:
         assert set(read_by_phase(x[:]).values()) == {0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_seconds_of_reading_on_workers_and_in_the_metrics_of_dask(store: Path) -> None:
     with local(1, nworkers=2):

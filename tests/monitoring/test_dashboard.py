@@ -133,6 +133,7 @@ def proxied(client: Client) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_browser_watches_a_run_behind_a_proxy(
     client: Client, features: Path, proxied: str, tmp_path: Path
@@ -196,6 +197,7 @@ def wait_for_step(client: Client, worker: str) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_lost_worker_shows_as_blocks_done_again(
     client: Client, features: Path, tmp_path: Path
 ) -> None:
@@ -311,6 +313,7 @@ def test_who_does_not_want_to_be_watched_is_not(client: Client, features: Path) 
     assert said == []
 
 
+@pytest.mark.slow
 def test_a_scheduler_without_the_package_says_so_and_works(tmp_path: Path) -> None:
     """And one that was started with the preload has the page before the first run."""
     blocked = tmp_path / "blocked.py"

@@ -38,6 +38,7 @@ def test_the_names() -> None:
     assert all(name == method.name for name, method in METHODS.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore")  # of other packages
 def test_an_easy_mixture(name: str) -> None:

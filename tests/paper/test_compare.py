@@ -20,6 +20,8 @@ from scrlm_dask.kernels.randomness.synthesis import (
 )
 from scrlm_dask.paper.compare import compare
 
+pytestmark = pytest.mark.slow
+
 
 def drawn(outliers: float, n_rows: int = 600) -> SynthBlock:
     spec = MixtureSpec(40, 3, outliers)

@@ -16,6 +16,8 @@ from matplotlib.image import imread
 
 from scrlm_dask.paper.runner import ExperimentRun, run_experiment
 
+pytestmark = pytest.mark.slow
+
 FIGURES = {
     "bounds": ["bounds.png"],
     "bandwidth": ["bandwidth.png"],

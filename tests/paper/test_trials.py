@@ -101,6 +101,7 @@ def test_seeds_come_from_parameters_alone() -> None:
     assert among[1] == alone[0]
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_the_same_tallies_whoever_counts() -> None:
     cells = [

@@ -93,6 +93,7 @@ def test_the_manifest_says_what_was_asked_and_proves_what_is_there(tmp_path: Pat
         check_digest(url, block, *block_arrays(url, rows.start, rows.stop))
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     rows=st.integers(1, 60),
@@ -165,6 +166,7 @@ def test_a_shuffle_depends_on_the_seed_and_not_on_the_chunks(tmp_path: Path) -> 
     assert (found[0] == drawn(100)).all(axis=1).mean() < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_every_backend_writes_the_same_bytes(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", drawn(300))
@@ -338,6 +340,7 @@ class TestLabelsThatAreTexts:
         assert done.label_names == ("cat", "owl")
         assert stored(tmp_path / "out", "labels").tolist() == [-1, -1, 1, 0, -1]
 
+    @pytest.mark.slow
     @pytest.mark.cluster
     @pytest.mark.parametrize("name", ["three threads", "two workers of two threads"])
     def test_by_several_workers(self, tmp_path: Path, name: str) -> None:

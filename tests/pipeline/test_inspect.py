@@ -152,6 +152,7 @@ def flip(path: Path, offset: int) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_every_damaged_block_is_named(store: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(store, tmp_path / "x.zarr"))
@@ -186,6 +187,7 @@ def test_stores_of_others_are_read_chunk_by_chunk(tmp_path: Path, chunk_rows: in
     assert [(d.block, d.first_row, d.last_row) for d in found] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_worker_without_the_mount_is_no_damage(
     store: Path, monkeypatch: pytest.MonkeyPatch

@@ -217,6 +217,7 @@ def test_the_inertia_never_rises(
 
 
 class TestCuts:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("init", "preprocess"),
         [*((init, "none") for init in WAYS), ("scrlm", "standardize"), ("k-means||", "l2")],
@@ -272,6 +273,7 @@ class TestCuts:
 
 
 class TestSampleWeights:
+    @pytest.mark.slow
     @settings(max_examples=12)
     @given(seed=st.integers(0, 2**32 - 1), spherical=st.booleans(), block_rows=st.integers(20, 90))
     def test_integers_are_repeated_rows_and_zero_an_absent_one(
@@ -333,6 +335,7 @@ class TestSampleWeights:
         nearest = ((x[[3, 17], None] - found.model.centers) ** 2).sum(axis=2).min(axis=1)
         np.testing.assert_allclose(nearest, 0.0, atol=1e-12)
 
+    @pytest.mark.slow
     def test_heavy_rows_are_drawn_more_often(self) -> None:
         x, weights = np.arange(100.0)[:, None], np.ones(100)
         weights[50:] = 9.0

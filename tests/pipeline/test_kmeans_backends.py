@@ -28,6 +28,8 @@ from scrlm_dask.planning.memory import kmeans_memory
 from scrlm_dask.planning.persist import persist_or_stream
 from scrlm_dask.runs.lifecycle import Fit
 
+pytestmark = pytest.mark.slow
+
 ROWS, FEATURES, BLOCK, CLUSTERS = 3000, 24, 256, 12
 LLOYD = LloydConfig(max_iter=2, tol=0.0, inertia_tol=0.0)
 WAYS: tuple[Init, ...] = ("scrlm", "k-means++", "k-means||", "random")

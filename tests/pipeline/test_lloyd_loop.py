@@ -133,6 +133,7 @@ def test_reads_are_counted(x: NDArray[np.float32], polish: bool) -> None:
     }
 
 
+@pytest.mark.slow
 def test_any_chunking_gives_the_same_labels(x: NDArray[np.float32], tmp_path: Path) -> None:
     whole = run(x, CONFIG)
     # blocks of 7 rows are smaller than the sums of 10 clusters: the last passes join some
@@ -171,6 +172,7 @@ def test_no_cluster_leaves_nothing_to_refine() -> None:
     assert (everything.labels == -1).all()  # no center is nearest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -204,6 +206,7 @@ def test_no_parameter_without_effect(change: dict[str, Any]) -> None:
     assert seen[0] != seen[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [{"n_clusters": 5}, {"init": "random"}, {"preprocess": "l2"}, {"seed": 1}], ids=str
 )

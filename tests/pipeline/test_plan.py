@@ -249,6 +249,7 @@ class TestBeginningOfKMeans:
         prepare_kmeans(x, config, out=tmp_path / "run", workers=[WorkerMemory(2 * need, 1)])
         prepare_kmeans(x, config, out=tmp_path / "run")  # of whom nothing is known
 
+    @pytest.mark.slow
     @pytest.mark.cluster
     @pytest.mark.parametrize("init", ["scrlm", "k-means++", "k-means||"])
     def test_the_bound_holds(self, init: Init, tmp_path: Path) -> None:

@@ -192,6 +192,7 @@ class TestNumberAskedFor:
         assert found.model.n_clusters == 200
         assert not any("candidates are few" in note for note in notes)
 
+    @pytest.mark.slow
     def test_a_prune_that_prunes_nothing_is_told(self, digits: np.ndarray, tmp_path: Path) -> None:
         def notes_with(out: Path | None, **config: Any) -> list[str]:
             notes: list[str] = []
@@ -344,6 +345,7 @@ class TestOdd:
 
 
 class TestSameBits:
+    @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore:the data has 6 clear clusters:scrlm_dask.ScrlmWarning")
     @pytest.mark.parametrize("n_clusters", [None, 4])
     @pytest.mark.parametrize("preprocess", ["none", "standardize"])

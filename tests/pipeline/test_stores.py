@@ -59,6 +59,7 @@ def check_store(path: Path, features: NDArray[Any], labels: NDArray[Any] | None)
         check_digest(str(path), block, *block_arrays(str(path), rows.start, rows.stop))
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.usefixtures("workers")
 @pytest.mark.parametrize("truth", [TRUTH, da.from_array(TRUTH, chunks=77)], ids=["numpy", "dask"])
@@ -192,6 +193,7 @@ def _fail_late(block: NDArray[Any], block_id: tuple[int, int] = (0, 0)) -> NDArr
     return block
 
 
+@pytest.mark.slow
 def test_what_a_killed_writer_leaves_does_not_look_finished(tmp_path: Path) -> None:
     """A process that is gone in the middle of it, as by SIGKILL: no clean-up of any kind runs."""
     code = f"""

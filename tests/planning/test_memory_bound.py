@@ -13,7 +13,7 @@ from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.synth import synth
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 BLOCK_ROWS, N_FEATURES = 16_384, 128
 BLOCK_BYTES = 4 * BLOCK_ROWS * N_FEATURES

@@ -137,6 +137,7 @@ def test_figures_lie_beside_the_page(folder: Path) -> None:
     assert "every row has the label of its nearest center" in text
 
 
+@pytest.mark.slow
 def test_runs_are_compared(folder: Path) -> None:
     runs = [folder / "scrlm", folder / "kmeans"]
     page = Path(scrlm_dask.write_report(runs, folder / "both.html").page).read_text()
@@ -148,6 +149,7 @@ def test_runs_are_compared(folder: Path) -> None:
     assert f"<td>{adjusted_rand_score(*labels):.4f}</td>" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["npy", "texts", "parquet", "pictures in parquet", "folder"])
 def test_items_of_every_kind(folder: Path, tmp_path: Path, kind: str) -> None:
     x = np.load(folder / "x.npy").reshape(-1, SIDE, SIDE)
@@ -252,6 +254,7 @@ def test_pictures_that_would_fill_the_memory(monkeypatch, times: float) -> None:
     assert str(show_item(content.getvalue()).text).startswith("not a picture (Decompression")
 
 
+@pytest.mark.slow
 def test_folders_of_others_are_left_alone(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "pics").mkdir()
     (tmp_path / "pics" / "sizes.png").write_text("precious")
@@ -323,6 +326,7 @@ def test_a_map_keeps_a_plane_as_it_is() -> None:
     assert np.allclose(apart, np.linalg.norm(flat[:, None] - flat[None], axis=2), atol=1e-4)
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_browser_shows_it_and_prints_it(folder: Path, tmp_path: Path) -> None:
     items = folder / "pictures.npy"

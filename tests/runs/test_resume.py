@@ -105,6 +105,7 @@ def undisturbed(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("share", [0.02, 0.2, 0.45, 0.7, 0.97])
 def test_stopped_anywhere(
@@ -129,6 +130,7 @@ def test_stopped_anywhere(
     assert status(out) == "complete"
 
 
+@pytest.mark.slow
 def test_stopped_again_and_again(store: Path, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     out, attempts = tmp_path / "run", 0
     while not out.exists() or status(out) != "complete":
@@ -142,6 +144,7 @@ def test_stopped_again_and_again(store: Path, tmp_path: Path, undisturbed: dict[
     assert bits(out) == undisturbed["fit"][0]
 
 
+@pytest.mark.slow
 def test_a_broken_iteration_falls_back_to_the_one_before(
     store: Path, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
@@ -216,6 +219,7 @@ def test_features_that_change_during_the_run_have_no_result(tmp_path: Path) -> N
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_rows_written_behind_the_manifest_are_noticed(store: Path, tmp_path: Path) -> None:
     place, out = tmp_path / "features.zarr", tmp_path / "run"
     shutil.copytree(store, place)
@@ -281,6 +285,7 @@ def test_rows_that_were_wrong_while_they_were_read_are_not_trusted(
     assert bits(out) == undisturbed["kmeans"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("touched", [False, True])
 def test_a_run_that_was_killed_cannot_tell_what_it_read(
     touched: bool, store: Path, tmp_path: Path, undisturbed: dict[str, Any]
@@ -300,6 +305,7 @@ def test_a_run_that_was_killed_cannot_tell_what_it_read(
     assert bits(out) == undisturbed["kmeans"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", [False, True])
 def test_whoever_lost_its_place_leaves_it_alone(stopped: bool, store: Path, tmp_path: Path) -> None:
     """Another process, of a machine whose processes nobody sees here, began anew."""
@@ -321,6 +327,7 @@ def test_whoever_lost_its_place_leaves_it_alone(stopped: bool, store: Path, tmp_
     assert not (out / "model.zarr").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_labels_that_are_collected_are_all_of_them(
     way: str, store: Path, tmp_path: Path, undisturbed: dict[str, Any]
@@ -336,6 +343,7 @@ def test_labels_that_are_collected_are_all_of_them(
     assert len(found.labels) == N_BLOCKS * BLOCK_ROWS
 
 
+@pytest.mark.slow
 def test_labels_by_other_centers_are_not_taken_over(
     store: Path, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
@@ -356,6 +364,7 @@ def test_labels_by_other_centers_are_not_taken_over(
     assert bits(out) == bits(tmp_path / "alone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_worker_or_a_setting_that_is_refused_costs_no_work(
     way: str, store: Path, tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: Any
@@ -380,6 +389,7 @@ def test_a_worker_or_a_setting_that_is_refused_costs_no_work(
     assert bits(out) == expected
 
 
+@pytest.mark.slow
 def test_a_process_number_that_is_used_again_is_another_process(
     store: Path, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ def alone(invoke, features, tmp_path_factory):
     return out, invoke("kmeans", features, "--out", out, *COMMON, "--json")
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_on_a_local_cluster_the_same_bits_and_a_table(
     scrlm, features, alone, tmp_path, results_of, record_of

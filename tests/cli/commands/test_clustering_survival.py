@@ -15,7 +15,7 @@ import psutil
 import pytest
 from holding import Hold
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 ROWS, BLOCK_ROWS, GROUP_BLOCKS = 9_600, 200, 8
 HELD_AFTER = 4 * GROUP_BLOCKS  # blocks of the loss, which then waits for a test

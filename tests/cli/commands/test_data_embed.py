@@ -236,6 +236,7 @@ def done_blocks(out: Path) -> set[Path]:
     return set((out / "digests" / "c").glob("*/0"))
 
 
+@pytest.mark.slow
 def test_killed_and_given_again(start, embed, files_of, tmp_path, mine, out):
     path = tmp_path / "many.txt"
     path.write_text("".join(f"{i} {i * i}\n" for i in range(600)))

@@ -504,6 +504,7 @@ def done_blocks(out: Path) -> set[Path]:
     return set((out / "digests" / "c").glob("*/0"))
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("shuffle", [(), ("--shuffle", "--seed", 3)], ids=["in order", "shuffled"])
 def test_killed_twice_and_given_again(start, invoke, files_of, tmp_path, shuffle):
@@ -538,6 +539,7 @@ def test_killed_twice_and_given_again(start, invoke, files_of, tmp_path, shuffle
     assert json.loads(found["zarr.json"])["attributes"]["complete"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_interrupted_says_how_to_go_on(start, tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3000, P), np.float32))

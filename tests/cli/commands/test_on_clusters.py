@@ -18,7 +18,7 @@ import pytest
 import zarr
 from holding import Hold
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 DASK = (str(Path(sys.executable).parent / "dask"),)
 FIT = ("--rho", 0.5, "--clusters", 10, "--block-rows", 500)

@@ -25,7 +25,7 @@ from scrlm_dask.storage.feature_store import block_arrays, open_features_store
 from scrlm_dask.storage.locations import locate
 from scrlm_dask.storage.run_directory import RunDirectory
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 DASK = (str(Path(sys.executable).parent / "dask"),)
 ROOT = f"s3://{BUCKET}"

@@ -19,7 +19,7 @@ from scrlm_cli.main import main
 import scrlm_dask
 from scrlm_dask.errors import ClusterError, StoreError
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 DASK = (str(Path(sys.executable).parent / "dask"),)
 CERTIFICATES = Path(__file__).parents[3] / "deploy" / "tls" / "certificates.sh"

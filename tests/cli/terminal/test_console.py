@@ -91,6 +91,7 @@ def test_json_and_run_json_agree(round_trip, record_of):
     assert said["candidates"] == written["config"]["n_candidates"]
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_bar_with_rate_and_time_left(features, tmp_path):
     """stderr is a terminal and stdout a pipe: the bar must not reach the JSON."""
     args = (
@@ -253,6 +254,7 @@ def test_a_performance_report_is_about_a_cluster(invoke, features, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_performance_report_needs_no_network(scrlm, features, tmp_path):
     report = tmp_path / "p.html"
