@@ -9,15 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.kernels.bandwidth import ladder
 from scrlm_dask.kernels.bandwidth.choose import Choice, choose
-from scrlm_dask.kernels.bandwidth.ladder import (
-    BandwidthTrial,
-    find_clusters,
-    judge,
-    make_ladder,
-    pair_sq_distances,
-    trial_losses,
-)
 from scrlm_dask.kernels.distances.nearest_center import measure_rows, nearest_centers
 from scrlm_dask.kernels.distances.points import Points, prepare_points, squared_radius
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray
@@ -79,7 +72,7 @@ class PerturbedRho:
 class SampleScan:
     """What a sample says about rho."""
 
-    trials: tuple[BandwidthTrial, ...]
+    trials: tuple[ladder.BandwidthTrial, ...]
     choice: Choice
     extraction: SampleExtraction
     found: SampleCenters
@@ -159,7 +152,7 @@ class _Sample:
         self._affine, self._sizes, self._F = affine, sizes, F
         self._n_clusters, self._min_neighbors = n_clusters, min_neighbors
         self._judged, self._held_out = rows[: sizes.judged], rows[sizes.judged :]
-        self._sq = pair_sq_distances(prepare_points(self._judged, affine), sizes.candidates)
+        self._sq = ladder.pair_sq_distances(prepare_points(self._judged, affine), sizes.candidates)
 
     def found(
         self, rho: float | None, extraction: SampleExtraction | None, first: int
@@ -200,12 +193,12 @@ class _Sample:
     def _sq_radius(self, rho: float) -> float:
         return squared_radius(rho, self._F, self._affine.n_features)
 
-    def _given(self, rho: float) -> tuple[list[BandwidthTrial], Choice]:
+    def _given(self, rho: float) -> tuple[list[ladder.BandwidthTrial], Choice]:
         (trial,) = self._plain_trials(np.array([self._sq_radius(rho)]))
         return [trial], Choice(rho, rho, rho, trial.clusters, "given", "rho was given")
 
-    def _trials(self, extraction: SampleExtraction | None) -> list[BandwidthTrial]:
-        sq_radii = make_ladder(self._sq)
+    def _trials(self, extraction: SampleExtraction | None) -> list[ladder.BandwidthTrial]:
+        sq_radii = ladder.make_ladder(self._sq)
         trials = self._plain_trials(sq_radii) if len(sq_radii) else []
         if self._n_clusters is None or not any(trial.clusters for trial in trials):
             return trials
@@ -223,16 +216,16 @@ class _Sample:
             trials[r] = trial
         return trials
 
-    def _plain_trials(self, sq_radii: NDArray[np.float64]) -> list[BandwidthTrial]:
+    def _plain_trials(self, sq_radii: NDArray[np.float64]) -> list[ladder.BandwidthTrial]:
         trials = []
         for sq_radius, losses in zip(
-            sq_radii.tolist(), trial_losses(self._sq, sq_radii, self._F), strict=True
+            sq_radii.tolist(), ladder.trial_losses(self._sq, sq_radii, self._F), strict=True
         ):
-            found = find_clusters(self._sq, losses, sq_radius, self._F, self._min_neighbors)
+            found = ladder.find_clusters(self._sq, losses, sq_radius, self._F, self._min_neighbors)
             low, middle, high = np.quantile(losses.neighbors, (0.1, 0.5, 0.9)).tolist()
             coverage = float(np.mean(found.labels >= 0))
             trials.append(
-                BandwidthTrial(
+                ladder.BandwidthTrial(
                     self._rho(sq_radius),
                     len(found.picks),
                     coverage,
@@ -278,7 +271,7 @@ class _Sample:
     def _points(self, centers: SampleCenters) -> Points:
         return prepare_points(centers.centers, self._affine)
 
-    def _merged(self, trial: BandwidthTrial) -> BandwidthTrial:
+    def _merged(self, trial: ladder.BandwidthTrial) -> ladder.BandwidthTrial:
         """Return the trial with the cost of held-out rows, or of all, at its merged centers."""
         found = self._centers(trial.rho, "merge", self._n_clusters)
         test = self._held_out if len(self._held_out) else self._judged
@@ -290,7 +283,7 @@ class _Sample:
         self, centers: SampleCenters, rho: float, way: SampleExtraction
     ) -> NDArray[np.int32]:
         if way == "residual":
-            return judge(self._sq, centers.positions, self._sq_radius(rho))[0]
+            return ladder.judge(self._sq, centers.positions, self._sq_radius(rho))[0]
         return nearest_centers(self._judged, self._points(centers)).labels
 
     def _perturb(

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.kernels.distances import projections
 from scrlm_dask.kernels.distances.points import (
     LARGEST_SQ_NORM,
     Axes,
@@ -31,16 +32,6 @@ from scrlm_dask.kernels.distances.points import (
     with_products,
 )
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
-from scrlm_dask.kernels.distances.projections import (
-    DENSE,
-    AxisFrame,
-    ProjectedPoints,
-    ProjectedRows,
-    Subspace,
-    principal_axes,
-    project_block,
-    project_points,
-)
 
 MOST_CENTERS = 4096  # more are rarely worth all distances between them
 _ROWS = 128
@@ -69,7 +60,7 @@ def half_center_distances(centers: Points) -> NDArray[np.float64] | None:
 Prune: TypeAlias = int | Literal["auto"]  # axes to project on; 0: no projection
 # count the points that may be near each of some rows, judged by their projections
 PossiblePoints: TypeAlias = Callable[
-    [MappedRows, ProjectedRows, ProjectedPoints], NDArray[np.int64]
+    [MappedRows, projections.ProjectedRows, projections.ProjectedPoints], NDArray[np.int64]
 ]
 # with one more coordinate each, products are quick
 _AXES_LADDER = (15, 23, 31, 47, 63, 95, 127, 191, 255)
@@ -82,10 +73,10 @@ TRIED_ROWS = _TRIED_ROWS = 64
 _LEAST_ROWS = 16 * _TRIED_ROWS  # of a block; with fewer, trying costs more than it saves
 _THEN = ", then "  # between a quick check and the subspace that follows it
 _QUICK_CHECKS = (
-    Subspace(15),
-    Subspace(31),
-    Subspace(15, principal=True),
-    Subspace(31, principal=True),
+    projections.Subspace(15),
+    projections.Subspace(31),
+    projections.Subspace(15, principal=True),
+    projections.Subspace(31, principal=True),
 )
 # Costs in units of a multiply-add inside a matrix product (measured, see benchmarks/RESULTS.md):
 _LOOK = 22  # to compare a pair's product
@@ -131,7 +122,7 @@ def merge_pruned(a: Pruned, b: Pruned) -> Pruned:
 
 
 def prepare_with_axes(
-    raw: NDArray[Any], affine: AffineMap, frame: AxisFrame | None = None
+    raw: NDArray[Any], affine: AffineMap, frame: projections.AxisFrame | None = None
 ) -> Points:
     """Prepare points, with principal axes if there are enough points for pruning to pay.
 
@@ -142,20 +133,29 @@ def prepare_with_axes(
     if k < _LEAST_POINTS or p < _LEAST_FEATURES:
         return points
     if frame is None:
-        frame = AxisFrame(principal_axes(points.mapped, min(MOST_AXES, p // 2)), points.shift)
+        frame = projections.AxisFrame(
+            projections.principal_axes(points.mapped, min(MOST_AXES, p // 2)), points.shift
+        )
     coordinates = points.mapped @ frame.directions
     if not np.isfinite(coordinates).all():
         return points
     return replace(points, axes=Axes(frame.directions, coordinates, frame.origin))
 
 
-def points_frame(points: Points) -> AxisFrame | None:
+def points_frame(points: Points) -> projections.AxisFrame | None:
     """Return the axes of points, to be used for points derived from them."""
-    return None if points.axes is None else AxisFrame(points.axes.directions, points.axes.origin)
+    return (
+        None
+        if points.axes is None
+        else projections.AxisFrame(points.axes.directions, points.axes.origin)
+    )
 
 
 def prepare_centers(
-    raw: NDArray[Any], affine: AffineMap, frame: AxisFrame | None = None, quick_check: bool = True
+    raw: NDArray[Any],
+    affine: AffineMap,
+    frame: projections.AxisFrame | None = None,
+    quick_check: bool = True,
 ) -> Points:
     """Prepare centers that many rows will be labelled by, for a quick check if requested."""
     centers = prepare_with_axes(raw, affine, frame)
@@ -168,8 +168,8 @@ def prepare_centers(
 class Subspaces:
     """Subspaces of a block: that of the quick check, unless it has no axes, and the main one."""
 
-    main: Subspace
-    quick_check: Subspace = DENSE
+    main: projections.Subspace
+    quick_check: projections.Subspace = projections.DENSE
 
     def __str__(self) -> str:
         return (
@@ -187,18 +187,18 @@ def choose_subspaces(
 ) -> Subspaces:
     """Choose the cheapest subspaces for a block (rows, p), or the requested one."""
     if len(points.mapped) < _FINISH:  # nearly all rows would be processed twice
-        return Subspaces(DENSE)
+        return Subspaces(projections.DENSE)
     if prune != "auto":
         return Subspaces(_requested_subspace(points, prune))
     if points.axes is None or len(block) < _LEAST_ROWS:
-        return Subspaces(DENSE)
+        return Subspaces(projections.DENSE)
     tried = _tried_rows(block, points, coordinates)
     if not (tried.sq_norms < LARGEST_SQ_NORM).all():
-        return Subspaces(DENSE)  # processing the rows will report which one is bad
+        return Subspaces(projections.DENSE)  # processing the rows will report which one is bad
     if quick_check is None or points.half_distances is None:
         return Subspaces(_cheapest_subspace(tried, points, work.count_possible_points))
     first, left = _cheapest_quick_check(tried, points, quick_check)
-    main = DENSE
+    main = projections.DENSE
     if len(left):
         main = _cheapest_subspace(tried.take(left), points, work.count_possible_points)
     if 0 < main.n_axes <= 2 * first.n_axes:
@@ -218,18 +218,18 @@ def _tried_rows(
 
 def _cheapest_quick_check(
     tried: MappedRows, points: Points, quick_check: QuickCheck
-) -> tuple[Subspace, NDArray[np.int64]]:
+) -> tuple[projections.Subspace, NDArray[np.int64]]:
     """Return the quick check that saves most if the rest is dense, and the rows that it leaves.
 
     Returns no axes and all rows if none saves anything.
     """
     k, p = points.mapped.shape
     dense = float(k * (p + _LOOK))
-    best, rest, least = DENSE, np.arange(len(tried.raw)), _GAIN * dense
+    best, rest, least = projections.DENSE, np.arange(len(tried.raw)), _GAIN * dense
     for subspace in (subspace for subspace in _QUICK_CHECKS if subspace.n_axes < p):
         looking = subspace_cost(subspace, np.zeros(1, np.int64), k, p, _n_known(tried))
         if looking < least:
-            seen = project_block(tried, project_points(points, subspace))
+            seen = projections.project_block(tried, projections.project_points(points, subspace))
             left = np.flatnonzero(~quick_check.is_certain(tried, seen))
             cost = looking + dense * len(left) / len(tried.raw)
             if cost < least:
@@ -239,9 +239,9 @@ def _cheapest_quick_check(
 
 def _cheapest_subspace(
     tried: MappedRows, points: Points, count_possible: PossiblePoints
-) -> Subspace:
+) -> projections.Subspace:
     k, p = points.mapped.shape
-    best, least = DENSE, _GAIN * k * (p + _LOOK)
+    best, least = projections.DENSE, _GAIN * k * (p + _LOOK)
     none, n_known = np.zeros(1, np.int64), _n_known(tried)
     for ladder in _ladders(points):
         finishes: dict[int, float] = {}  # by place on the ladder
@@ -250,8 +250,8 @@ def _cheapest_subspace(
             finish = max((finishes[j] for j in finishes if j > i), default=0.0)
             if subspace_cost(ladder[i], none, k, p, n_known) + finish >= least:
                 continue
-            projected = project_points(points, ladder[i])
-            counts = count_possible(tried, project_block(tried, projected), projected)
+            projected = projections.project_points(points, ladder[i])
+            counts = count_possible(tried, projections.project_block(tried, projected), projected)
             cost = subspace_cost(ladder[i], counts, k, p, n_known)
             finishes[i] = finish_cost(counts, k, p)
             if cost < least:
@@ -275,7 +275,7 @@ def _n_known(rows: MappedRows) -> int:
 
 
 def subspace_cost(
-    subspace: Subspace,
+    subspace: projections.Subspace,
     possible_points: NDArray[np.int64],
     n_points: int,
     n_features: int,
@@ -311,7 +311,10 @@ class Work(Protocol):
     """The work of a pass on the rows of a block, driven by `prune_block`."""
 
     def count_possible_points(
-        self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
+        self,
+        rows: MappedRows,
+        seen: projections.ProjectedRows,
+        projected: projections.ProjectedPoints,
     ) -> NDArray[np.int64]:
         """Count the points that may matter to each row, judged by its projection."""
 
@@ -319,7 +322,10 @@ class Work(Protocol):
         """Process rows by their whole products."""
 
     def add_near(
-        self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
+        self,
+        rows: MappedRows,
+        seen: projections.ProjectedRows,
+        projected: projections.ProjectedPoints,
     ) -> tuple[NDArray[np.int64], int]:
         """Process rows by the pairs that their projections leave open.
 
@@ -330,10 +336,12 @@ class Work(Protocol):
 class QuickCheck(Protocol):
     """Work for which projections on a few axes are enough for some rows."""
 
-    def is_certain(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.bool_]:
+    def is_certain(self, rows: MappedRows, seen: projections.ProjectedRows) -> NDArray[np.bool_]:
         """Return for which rows they are (rows,)."""
 
-    def assign_if_certain(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.int64]:
+    def assign_if_certain(
+        self, rows: MappedRows, seen: projections.ProjectedRows
+    ) -> NDArray[np.int64]:
         """Process those rows; return the positions of the others."""
 
 
@@ -353,19 +361,23 @@ def prune_block(
     chosen = choose_subspaces(block, points, prune, work, quick_check, coordinates)
     n_points = len(points.mapped)
     pairs = len(block) * n_points
-    if chosen == Subspaces(DENSE):
+    if chosen == Subspaces(projections.DENSE):
         for tile in tiles(block, points):
             work.add(tile)
         return Pruned({str(chosen): 1}, pairs, 0, pairs)
-    quick, projected = (project_points(points, s) for s in (chosen.quick_check, chosen.main))
+    quick, projected = (
+        projections.project_points(points, s) for s in (chosen.quick_check, chosen.main)
+    )
     dense, finished = _DenseRows(points), 0
     products = np.empty((min(tile_rows(n_points), len(block)), n_points), np.float32)
     for rows in map_rows(block, points, coordinates):
         which = np.arange(len(rows.raw))
         if quick_check is not None and chosen.quick_check.n_axes:
-            which = quick_check.assign_if_certain(rows, project_block(rows, quick, out=products))
+            which = quick_check.assign_if_certain(
+                rows, projections.project_block(rows, quick, out=products)
+            )
         if chosen.main.n_axes:
-            seen = project_block(rows, projected, which, products)
+            seen = projections.project_block(rows, projected, which, products)
             which, count = work.add_near(rows, seen, projected)
             finished += count
         for tile in dense.add(rows, which):
@@ -413,18 +425,20 @@ def _joined(parts: list[MappedRows]) -> MappedRows:
     )
 
 
-def _requested_subspace(points: Points, n_axes: int) -> Subspace:
+def _requested_subspace(points: Points, n_axes: int) -> projections.Subspace:
     most = points.mapped.shape[1]
     if points.axes is None:
-        return Subspace(min(n_axes, most))
-    return Subspace(min(n_axes, points.axes.directions.shape[1]), principal=n_axes > 0)
+        return projections.Subspace(min(n_axes, most))
+    return projections.Subspace(min(n_axes, points.axes.directions.shape[1]), principal=n_axes > 0)
 
 
-def _ladders(points: Points) -> Iterator[list[Subspace]]:
+def _ladders(points: Points) -> Iterator[list[projections.Subspace]]:
     """Yield lists of subspaces to try; each subspace contains the one before it."""
     if points.axes is None:
         return
     p, most = points.axes.directions.shape
-    yield [Subspace(n, principal=True) for n in _AXES_LADDER if n <= most]
+    yield [projections.Subspace(n, principal=True) for n in _AXES_LADDER if n <= most]
     widths = sorted({max(1, round(share * p / _MULTIPLE)) for share in _FEATURES_LADDER})
-    yield [Subspace(_MULTIPLE * width - 1) for width in widths if _MULTIPLE * width <= p]
+    yield [
+        projections.Subspace(_MULTIPLE * width - 1) for width in widths if _MULTIPLE * width <= p
+    ]

@@ -14,12 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels import OUTLIER
-from scrlm_dask.kernels.distances.cluster_sums import (
-    ClusterSums,
-    cluster_drifts,
-    merge_sums,
-    sum_rows,
-)
+from scrlm_dask.kernels.distances import cluster_sums
 from scrlm_dask.kernels.distances.nearest_center import nearest_centers
 from scrlm_dask.kernels.distances.points import Points, inverse_norms
 from scrlm_dask.kernels.distances.preprocessing import FloatArray, native_float
@@ -42,7 +37,7 @@ class WorstRows:
 class LloydPart:
     """What some rows say about the centers: a mergeable part."""
 
-    sums: ClusterSums
+    sums: cluster_sums.ClusterSums
     moved: int  # rows that count and whose label is another than before; all without one before
     worst: WorstRows
     pruned: Pruned
@@ -81,7 +76,9 @@ def lloyd_part(
     centers' axes, if they are known.
     """
     found = nearest_centers(block, centers, sq_radius, prune, coordinates)
-    summed = sum_rows(block, found.labels, found.inv_norms, centers, sq_radius, weights)
+    summed = cluster_sums.sum_rows(
+        block, found.labels, found.inv_norms, centers, sq_radius, weights
+    )
     labels, sq_distances = summed.labels, summed.sq_distances
     counting = None if weights is None else weights > 0.0
     apart = (labels != OUTLIER) & (sq_distances > _sq_roundings(centers)[labels])
@@ -111,10 +108,10 @@ def merge_lloyd(a: LloydPart, b: LloydPart) -> LloydPart:
     order = np.lexsort((worst.numbers, -worst.sq_distances))[:MOST_WORST]
     worst = WorstRows(worst.sq_distances[order], worst.numbers[order], worst.raw[order])
     pruned = merge_pruned(a.pruned, b.pruned)
-    return LloydPart(merge_sums(a.sums, b.sums), a.moved + b.moved, worst, pruned)
+    return LloydPart(cluster_sums.merge_sums(a.sums, b.sums), a.moved + b.moved, worst, pruned)
 
 
-def inertia(sums: ClusterSums, sq_radius: float = math.inf) -> float:
+def inertia(sums: cluster_sums.ClusterSums, sq_radius: float = math.inf) -> float:
     """Sum of squared distances, a row outside the radius counting as if it lay on it."""
     outside = sums.total_mass - float(sums.masses.sum())
     inside = float(sums.sq_distances.sum())
@@ -129,7 +126,9 @@ def move_centers(
     With `unit_length` rows count at unit length, and so do the centers: spherical k-means. Without
     `reseed` empty ones stay: those whose rows are merely in no sample are not lost.
     """
-    moved = centers * inverse_norms(centers, unit_length)[:, None] + cluster_drifts(part.sums)
+    moved = centers * inverse_norms(centers, unit_length)[:, None] + cluster_sums.cluster_drifts(
+        part.sums
+    )
     if unit_length:
         moved = _unit_or(moved, centers)
     empty = np.flatnonzero(part.sums.masses == 0.0)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.kernels.distances import pruning
 from scrlm_dask.kernels.distances.points import (
     UNIT_ROUNDOFF,
     MappedRows,
@@ -27,13 +28,6 @@ from scrlm_dask.kernels.distances.points import (
     underflow,
 )
 from scrlm_dask.kernels.distances.projections import ProjectedPoints, ProjectedRows, distance_bound
-from scrlm_dask.kernels.distances.pruning import (
-    Prune,
-    Pruned,
-    max_possible_points,
-    merge_pruned,
-    prune_block,
-)
 from scrlm_dask.kernels.jit import jit
 
 # One float32 rounding of a pair's norms may be this share of R^2; beyond it the pair is computed
@@ -53,7 +47,7 @@ class LossPart:
 
     sq_sums: NDArray[np.float64]  # (n, r) squared distances
     neighbors: NDArray[np.int64]  # (n, r) rows other than the candidate's own
-    pruned: Pruned
+    pruned: pruning.Pruned
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,7 @@ def loss_part(
     candidates: Points,
     candidate_rows: NDArray[np.int64],
     sq_radii: Sequence[float],
-    prune: Prune = "auto",
+    prune: pruning.Prune = "auto",
 ) -> LossPart:
     """Sum up a block (rows, p), whose rows are numbered `row_numbers`, for every candidate.
 
@@ -78,12 +72,12 @@ def loss_part(
     number, since in float32 its distance to itself need not be 0.
     """
     sums = _Sums(candidates, candidate_rows, row_numbers, np.array(sq_radii, np.float64))
-    return sums.finish(prune_block(block, candidates, prune, sums))
+    return sums.finish(pruning.prune_block(block, candidates, prune, sums))
 
 
 def merge_losses(a: LossPart, b: LossPart) -> LossPart:
     return LossPart(
-        a.sq_sums + b.sq_sums, a.neighbors + b.neighbors, merge_pruned(a.pruned, b.pruned)
+        a.sq_sums + b.sq_sums, a.neighbors + b.neighbors, pruning.merge_pruned(a.pruned, b.pruned)
     )
 
 
@@ -129,7 +123,7 @@ class _Sums:
         shape = len(candidates.raw), len(sq_radii)
         self._totals = _Totals(sq_radii, np.zeros(shape), np.zeros(shape))
 
-    def finish(self, pruned: Pruned) -> LossPart:
+    def finish(self, pruned: pruning.Pruned) -> LossPart:
         return LossPart(self._totals.sq_sums, self._totals.counts.astype(np.int64), pruned)
 
     def count_possible_points(
@@ -171,7 +165,7 @@ class _Sums:
             seen.which,
             seen.products,
             self._limits(rows.sq_norms[seen.which], seen.errors, -projected.error_factor),
-            max_possible_points(len(self._candidates.raw)),
+            pruning.max_possible_points(len(self._candidates.raw)),
             dense,
             rows.arrays,
             self._candidates.arrays,

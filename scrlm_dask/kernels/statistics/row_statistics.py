@@ -15,19 +15,11 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import pdist
 
 from scrlm_dask.choices import Preprocess
+from scrlm_dask.kernels.distances import preprocessing
 from scrlm_dask.kernels.distances.points import prepare_points
-from scrlm_dask.kernels.distances.preprocessing import (
-    AffineMap,
-    Moments,
-    block_moments,
-    fit_map,
-    is_constant,
-    merge_moments,
-    native_float,
-    needs_moments,
-)
 from scrlm_dask.kernels.jit import jit
 from scrlm_dask.kernels.randomness.sampling import rows_within
+from scrlm_dask.kernels.statistics import histograms
 from scrlm_dask.kernels.statistics.covariance import (
     Comoments,
     axes_holding,
@@ -35,15 +27,6 @@ from scrlm_dask.kernels.statistics.covariance import (
     merge_comoments,
     sampled_spectrum,
     spectrum,
-)
-from scrlm_dask.kernels.statistics.histograms import (
-    Histogram,
-    LogHistogram,
-    coarse,
-    histogram_of,
-    log_histogram,
-    merge_histograms,
-    quantile,
 )
 
 CAPACITY = 2**20  # different hashes kept: 24 bytes each
@@ -73,7 +56,7 @@ def row_hashes(
     block: NDArray[Any], numbers: NDArray[np.int64], capacity: int = CAPACITY
 ) -> RowHashes:
     """Hashes of the rows of a block (rows, p) whose row numbers are `numbers`."""
-    rows = native_float(block)
+    rows = preprocessing.native_float(block)
     hashes = np.empty(len(rows), np.uint64)
     _hash(rows.view(np.uint32 if rows.itemsize == 4 else np.uint64), hashes)
     return _gather(0, hashes, np.ones(len(rows), np.int64), numbers, capacity)
@@ -198,9 +181,9 @@ class StatisticsPart:
     """What a block adds: sums over its usable rows, and those of them that are in the sample."""
 
     unusable: NonFiniteRows
-    moments: Moments
-    norms: LogHistogram
-    norm_moments: Moments
+    moments: preprocessing.Moments
+    norms: histograms.LogHistogram
+    norm_moments: preprocessing.Moments
     hashes: RowHashes
     comoments: Comoments | None  # where the features are not too many
     sample: NDArray[Any]  # (n, p) in row order
@@ -214,7 +197,7 @@ class Norms:
     mean: float
     largest: float
     quantiles: dict[float, float]
-    histogram: Histogram
+    histogram: histograms.Histogram
 
 
 @dataclass(frozen=True)
@@ -233,7 +216,7 @@ class Distances:
     n_rows: int
     n_pairs: int
     quantiles: dict[float, float]
-    histogram: Histogram
+    histogram: histograms.Histogram
     radius: float | None
     share_inside: float | None  # of the pairs: closer than the radius
 
@@ -264,12 +247,12 @@ def statistics_part(
     covariance = block.shape[1] <= WIDEST_COVARIANCE
     return StatisticsPart(
         usable.unusable,
-        block_moments(rows),
-        log_histogram(norms),
-        block_moments(norms[:, None]),
+        preprocessing.block_moments(rows),
+        histograms.log_histogram(norms),
+        preprocessing.block_moments(norms[:, None]),
         row_hashes(rows, usable.numbers),
         block_comoments(rows, unit_length) if covariance else None,
-        native_float(rows[picks]),
+        preprocessing.native_float(rows[picks]),
     )
 
 
@@ -279,9 +262,9 @@ def merge_statistics(a: StatisticsPart, b: StatisticsPart) -> StatisticsPart:
         comoments = merge_comoments(a.comoments, b.comoments)
     return StatisticsPart(
         merge_nonfinite(a.unusable, b.unusable),
-        merge_moments(a.moments, b.moments),
-        merge_histograms(a.norms, b.norms),
-        merge_moments(a.norm_moments, b.norm_moments),
+        preprocessing.merge_moments(a.moments, b.moments),
+        histograms.merge_histograms(a.norms, b.norms),
+        preprocessing.merge_moments(a.norm_moments, b.norm_moments),
         merge_hashes(a.hashes, b.hashes),
         comoments,
         np.concatenate([a.sample, b.sample]),
@@ -294,14 +277,16 @@ def finish_statistics(
     """What is made of the parts of all blocks."""
     moments, p = part.moments, len(part.moments.mean)
     empty = moments.count == 0
-    known = moments if needs_moments(preprocess) and not empty else None
-    affine = fit_map(preprocess, p, known)
+    known = moments if preprocessing.needs_moments(preprocess) and not empty else None
+    affine = preprocessing.fit_map(preprocess, p, known)
     return Statistics(
         n_rows=moments.count,
         unusable=part.unusable,
         means=moments.mean,
         deviations=np.sqrt(moments.m2 / max(moments.count, 1)),
-        constant=() if empty else tuple(int(j) for j in np.flatnonzero(is_constant(moments))),
+        constant=()
+        if empty
+        else tuple(int(j) for j in np.flatnonzero(preprocessing.is_constant(moments))),
         duplicates=duplicates_among(part.hashes),
         norms=None if empty else _norms_of(part),
         spectrum=None if empty else _spectrum_of(part, affine),
@@ -310,7 +295,7 @@ def finish_statistics(
 
 
 def _tiles(rows: NDArray[Any]) -> list[NDArray[Any]]:
-    return [native_float(rows[i : i + 1024]) for i in range(0, len(rows), 1024)]
+    return [preprocessing.native_float(rows[i : i + 1024]) for i in range(0, len(rows), 1024)]
 
 
 def _norms(tile: NDArray[Any]) -> NDArray[np.float64]:
@@ -322,12 +307,12 @@ def _norms_of(part: StatisticsPart) -> Norms:
         part.norms.least,
         float(part.norm_moments.mean[0]),
         part.norms.largest,
-        {share: quantile(part.norms, share) for share in QUANTILES},
-        coarse(part.norms, _NORM_BINS),
+        {share: histograms.quantile(part.norms, share) for share in QUANTILES},
+        histograms.coarse(part.norms, _NORM_BINS),
     )
 
 
-def _spectrum_of(part: StatisticsPart, affine: AffineMap) -> Spectrum | None:
+def _spectrum_of(part: StatisticsPart, affine: preprocessing.AffineMap) -> Spectrum | None:
     if part.comoments is not None:
         variances = spectrum(part.comoments, affine)
         return Spectrum(variances, axes_holding(variances, _SHARE), None)
@@ -337,13 +322,15 @@ def _spectrum_of(part: StatisticsPart, affine: AffineMap) -> Spectrum | None:
     return Spectrum(variances, axes_holding(variances, _SHARE), len(part.sample))
 
 
-def _distances_of(part: StatisticsPart, affine: AffineMap, radius: float | None) -> Distances:
+def _distances_of(
+    part: StatisticsPart, affine: preprocessing.AffineMap, radius: float | None
+) -> Distances:
     distances = pdist(prepare_points(part.sample, affine).mapped.astype(np.float64))
     return Distances(
         len(part.sample),
         len(distances),
         {share: float(np.quantile(distances, share)) for share in QUANTILES},
-        histogram_of(distances, _DISTANCE_BINS),
+        histograms.histogram_of(distances, _DISTANCE_BINS),
         radius,
         None if radius is None else float(np.mean(distances < radius)),
     )
