@@ -203,7 +203,7 @@ def _positions_of(wanted: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDAr
 def _add_tile(products, outer, middle, doubts, rows, candidates, totals):  # type: ignore[no-untyped-def]
     n_rows, n = products.shape
     raw, inv_norms, _, sq_norms = rows
-    c_raw, c_inv_norms, _, c_sq_norms, scale, error_factor = candidates
+    c_raw, c_inv, _, c_sq_norms, scale, error_factor = candidates
     sq_radii, sq_sums, counts = totals
     bounds, halves = middle
     row_doubts, c_doubts = doubts
@@ -238,9 +238,7 @@ def _add_tile(products, outer, middle, doubts, rows, candidates, totals):  # typ
                         if gain > 0.0:  # take back what was added
                             gains[j] -= np.float64(gain)
                             hits[j] -= 1
-                        sq_dist = exact_sq_distance(
-                            raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale
-                        )
+                        sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv[j], scale)
                         _add_pair(sq_dist, j, sq_radii, sq_sums, counts)
         else:
             for i in range(first, four):
@@ -251,9 +249,7 @@ def _add_tile(products, outer, middle, doubts, rows, candidates, totals):  # typ
                     sq_dist = max(0.0, sq_sum - 2.0 * products[i, j])
                     rounding = UNIT_ROUNDOFF * sq_sum
                     if _in_doubt(sq_dist, error_factor * sq_sum, rounding, sq_radii):
-                        sq_dist = exact_sq_distance(
-                            raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale
-                        )
+                        sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv[j], scale)
                     _add_pair(sq_dist, j, sq_radii, sq_sums, counts)
         first = four
     # a gain is half of R^2 - d^2
