@@ -14,20 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.storage.arrays import (
-    OUR_FORMAT,
-    StoredArray,
-    check_complete,
-    child,
-    create_array,
-    create_group,
-    describe,
-    member,
-    open_node,
-    read_member,
-    read_rows,
-    write_rows,
-)
+from scrlm_dask.storage import arrays
 from scrlm_dask.storage.locations import Location, Place, locate, reaching
 from scrlm_dask.storage.manifest import (
     Manifest,
@@ -70,10 +57,10 @@ _SMALL_BLOCK_BYTES, _FEW_BLOCKS = 4 * 2**20, 16
 _FEW_NAMED = 5
 
 
-def open_features_store(path: Place) -> StoredArray:
+def open_features_store(path: Place) -> arrays.StoredArray:
     """Find the features and check that they can be used."""
     location = locate(path)
-    node = open_node(location, "the features store")
+    node = arrays.open_node(location, "the features store")
     array = features_in(node, location)
     if isinstance(node, zarr.Array):
         return checked_features(array, location)
@@ -85,7 +72,7 @@ def features_in(node: zarr.Array[Any] | zarr.Group, location: Location) -> zarr.
     """The array itself, or the one called `features` in a group."""
     if isinstance(node, zarr.Array):
         return node
-    array = child(node, location, FEATURES)
+    array = arrays.child(node, location, FEATURES)
     if not isinstance(array, zarr.Array):
         with warnings.catch_warnings(action="ignore"):  # Zarr's, of what is no array either
             found = ", ".join(sorted(node)) or "nothing"
@@ -117,23 +104,23 @@ def _check_finished(group: zarr.Group, location: Location) -> None:
 
 def has_truth(path: Place) -> bool:
     """Whether the store knows the true labels of its rows."""
-    node = open_node(path, "the features store")
+    node = arrays.open_node(path, "the features store")
     return isinstance(node, zarr.Group) and LABELS in node
 
 
-def open_ids(path: Place) -> StoredArray | None:
+def open_ids(path: Place) -> arrays.StoredArray | None:
     """What the rows of a store are called, if it says so."""
     location = locate(path)
-    node = open_node(location, "the features store")
+    node = arrays.open_node(location, "the features store")
     if not isinstance(node, zarr.Group) or IDS not in node:
         return None
-    return describe(member(node, location, IDS), location / IDS)
+    return arrays.describe(arrays.member(node, location, IDS), location / IDS)
 
 
 def read_encoded(path: Place) -> dict[str, Any] | None:
     """Encoder and input of features that were encoded here."""
     try:
-        node = open_node(path, "the features store")
+        node = arrays.open_node(path, "the features store")
     except StoreError:  # it may be gone, or of somebody else's making
         return None
     found: Any = node.attrs.get(ENCODED)
@@ -143,17 +130,17 @@ def read_encoded(path: Place) -> dict[str, Any] | None:
 def is_shuffled(path: Place) -> bool:
     """Whether the rows lie in another order than in the files that they came from."""
     try:
-        node = open_node(path, "the features store")
+        node = arrays.open_node(path, "the features store")
     except StoreError:  # it may be gone, or of somebody else's making
         return False
     manifest = manifest_in(node) if isinstance(node, zarr.Group) else None
     return manifest is not None and manifest.request.get("ingest", {}).get("shuffle") is True
 
 
-def checked_features(array: zarr.Array[Any], location: Place | None = None) -> StoredArray:
-    stored = describe(array, location)
+def checked_features(array: zarr.Array[Any], location: Place | None = None) -> arrays.StoredArray:
+    stored = arrays.describe(array, location)
     check_features_like(stored.shape, stored.dtype, f"the features store {stored.url}")
-    check_complete(stored, array, "the features store")
+    arrays.check_complete(stored, array, "the features store")
     return stored
 
 
@@ -210,14 +197,14 @@ def create_features_store(
         )
     location = locate(path)
     given = attributes or {}
-    create_group(location, {**given, KIND: FEATURES_KIND, "complete": False})
+    arrays.create_group(location, {**given, KIND: FEATURES_KIND, "complete": False})
     n_rows, n_features, rows = manifest.n_rows, manifest.n_features, manifest.block_rows
     shape, chunks = (n_rows, n_features), (rows, n_features)
-    create_array(location / FEATURES, shape, chunks, manifest.dtype, np.nan)
+    arrays.create_array(location / FEATURES, shape, chunks, manifest.dtype, np.nan)
     if labels:
-        create_array(location / LABELS, (n_rows,), (rows,), "int32", MISSING_LABEL)
+        arrays.create_array(location / LABELS, (n_rows,), (rows,), "int32", MISSING_LABEL)
     if ids is not None:
-        create_array(location / IDS, (n_rows,), (rows,), ids, "" if ids == "str" else 0)
+        arrays.create_array(location / IDS, (n_rows,), (rows,), ids, "" if ids == "str" else 0)
     # last: a group with a manifest has all its arrays
     create_manifest(location, manifest)
     return location
@@ -233,61 +220,63 @@ def write_features_block(
     """Write the block that begins with row `start`, then its digest, which says that it is done."""
     location = locate(path)
     given = {FEATURES: features, LABELS: labels, IDS: ids}
-    arrays = {name: values for name, values in given.items() if values is not None}
-    group = open_node(location, "the features store")
+    written = {name: values for name, values in given.items() if values is not None}
+    group = arrays.open_node(location, "the features store")
     assert isinstance(group, zarr.Group)
-    for name, values in arrays.items():
-        if values.dtype != member(group, location, name).dtype:
+    for name, values in written.items():
+        if values.dtype != arrays.member(group, location, name).dtype:
             # Zarr would convert in silence, and the digest is of what is stored
             raise InputError(
                 f"{name} of {values.dtype} do not go into {location}: convert them first"
             )
-        write_rows(location / name, start, values)
-    block_rows = member(group, location, FEATURES).chunks[0]
-    write_digest(location, start // block_rows, *arrays.values())
+        arrays.write_rows(location / name, start, values)
+    block_rows = arrays.member(group, location, FEATURES).chunks[0]
+    write_digest(location, start // block_rows, *written.values())
 
 
 def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]:
     """Rows start..stop-1 of all that a digest covers: features, and labels and ids if present."""
     location = locate(path)
-    group = open_node(location, "the features store")
+    group = arrays.open_node(location, "the features store")
     assert isinstance(group, zarr.Group)
     names = [name for name in (FEATURES, LABELS, IDS) if name in group]
-    arrays = [describe(member(group, location, name), location / name) for name in names]
-    return tuple(read_rows(array, start, stop, "the features store") for array in arrays)
+    stored = [
+        arrays.describe(arrays.member(group, location, name), location / name) for name in names
+    ]
+    return tuple(arrays.read_rows(array, start, stop, "the features store") for array in stored)
 
 
 def mark_complete(path: Place) -> None:
     """The last write: readers refuse a store without it."""
     location = locate(path)
     with reaching(location):
-        group = zarr.open_group(location.store(), mode="r+", zarr_format=OUR_FORMAT)
+        group = zarr.open_group(location.store(), mode="r+", zarr_format=arrays.OUR_FORMAT)
         group.attrs["complete"] = True
 
 
 def read_true_sigmas(path: Place) -> NDArray[np.float64] | None:
     """Sigmas of the mixture that the store's rows were drawn from, if it says so."""
-    node = open_node(path, "the features store")
+    node = arrays.open_node(path, "the features store")
     if not isinstance(node, zarr.Group) or f"{TRUE}sigmas" not in node:
         return None
-    return read_member(node, path, f"{TRUE}sigmas", "the features store")
+    return arrays.read_member(node, path, f"{TRUE}sigmas", "the features store")
 
 
 WHAT = "the sample weights"
 
 
-def open_weights(location: Location) -> StoredArray | NpyColumn:
+def open_weights(location: Location) -> arrays.StoredArray | NpyColumn:
     """Weights in a .npy file or a Zarr array, of which nothing is read yet."""
     if location.url.endswith(".npy"):
         column = open_npy_column(location, WHAT)
         check_weights_like(column.shape, column.dtype, f"{WHAT} {location}")
         return column
-    node = open_node(location, WHAT)
+    node = arrays.open_node(location, WHAT)
     if not isinstance(node, zarr.Array):
         raise StoreError(f"{WHAT} {location} are a Zarr group; give the path of the array itself")
-    stored = describe(node, location)
+    stored = arrays.describe(node, location)
     check_weights_like(stored.shape, stored.dtype, f"{WHAT} {location}")
-    check_complete(stored, node, WHAT)
+    arrays.check_complete(stored, node, WHAT)
     return stored
 
 
@@ -314,7 +303,7 @@ def says_unfinished(location: Location) -> bool:
     if not (location / "zarr.json").is_file():
         return False
     try:
-        attributes = open_node(location, "the output").attrs
+        attributes = arrays.open_node(location, "the output").attrs
     except StoreError:
         return False
     return attributes.get(KIND) == FEATURES_KIND and attributes.get("complete") is False
@@ -322,17 +311,17 @@ def says_unfinished(location: Location) -> bool:
 
 def read_label_names(location: Location) -> tuple[str, ...] | None:
     """The texts that the store's labels stand for, if they do."""
-    names: Any = open_node(location, "the features store").attrs.get(LABEL_NAMES)
+    names: Any = arrays.open_node(location, "the features store").attrs.get(LABEL_NAMES)
     return None if names is None else tuple(str(name) for name in names)
 
 
 def read_dropped(location: Location) -> NDArray[np.int64] | None:
     """Numbers of the rows that were left out; None if the writer was stopped before they stood."""
-    group = open_node(location, "the features store")
+    group = arrays.open_node(location, "the features store")
     assert isinstance(group, zarr.Group)
     if group.attrs.get(DROPPED) == 0:
         return np.empty(0, np.int64)
     if DROPPED not in group:
         return None
-    found = read_member(group, location, DROPPED, "the features store")
+    found = arrays.read_member(group, location, DROPPED, "the features store")
     return found.astype(np.int64, copy=False) if len(found) == group.attrs.get(DROPPED) else None
