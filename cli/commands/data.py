@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from scrlm_dask.passes.digests import DamagedBlock
     from scrlm_dask.pipeline.ingest_job import Ingest
 
-_FORMATS = (
-    *("npy", "npz", "bin", "vecs", "hdf5", "parquet", "arrow", "csv", "raw", "zarr"),
-    *("clip-retrieval", "huggingface"),
-)
-
 
 @click.command()
 @click.argument("out", type=click.Path())

@@ -93,25 +93,42 @@ class IngestJob:
     config: IngestConfig
     location: Location
     overwrite: bool
-    unfinished: Manifest | None  # of the store at the output, if it is to be continued
+    modified: str | None  # when the newest source file was written, as of the preparation
+    unfinished: Manifest | None = None  # of the store at the output, if it is to be continued
     checked: tables.PlainTable | None = None  # rows that are not finite in it are dropped
     attributes: dict[str, Any] = field(default_factory=dict)  # of the store, besides ingest's own
 
     def run(self, listener: Listener = warn) -> Ingest:
         """Begin the store or continue it, and write the missing blocks."""
+        self._check_sources()
+        # looked at again: a cluster may have started for hours since the preparation
+        unfinished = _check_output(self.location, self.manifest, self.config, self.overwrite)
+        job = replace(self, unfinished=unfinished)
         for source in self.sources:
             check_paths_visible(locate(source.files[0].path))
         with ExitStack() as undo, Execution(listener) as execution:
             for note in self._notes():
                 execution.emit(Note(note))
             try:
-                result = self._ingest(execution, undo)
+                result = job._ingest(execution, undo)
             except BaseException as error:
                 if not self._spoils_the_store(error):
                     undo.pop_all()
                 raise
             undo.pop_all()
         return result
+
+    def _check_sources(self) -> None:
+        """Reject sources that were written to since they were opened."""
+        sizes = {file.path: file.bytes for file in self.manifest.sources}
+        files = _regular_files(self.manifest.sources)
+        changed = [file for file in files if Path(file.path).stat().st_size != sizes[file.path]]
+        if changed or last_modified(files) != self.modified:
+            names = ", ".join(file.path for file in (changed or files)[:_FEW_NAMED])
+            raise StoreError(
+                f"a source was written to while the ingest waited to start ({names}); run the "
+                "command again"
+            )
 
     def _notes(self) -> list[str]:
         """Return what the user should know, each once: columns may come from the same file."""
@@ -187,16 +204,30 @@ def prepare_job(
         shape, np.dtype(table.dtype), None, config.chunk_bytes
     )
     manifest = Manifest(*shape, table.dtype, block_rows, files, request)
+    modified = last_modified(_regular_files(files))
+    _check_output(location, manifest, config, overwrite)
+    return IngestJob(
+        *(table, sources, manifest, config, location, overwrite, modified),
+        checked=checked,
+        attributes=attributes or {},
+    )
+
+
+def _check_output(
+    location: Location, manifest: Manifest, config: IngestConfig, overwrite: bool
+) -> Manifest | None:
+    """Return the manifest of the unfinished store to continue, or check that one can be begun."""
     unfinished = None if overwrite else _find_unfinished(location, manifest)
     if unfinished is None:
         outputs.check_output_free(
             location, overwrite or _is_remnant(location), outputs.FEATURES_KIND
         )
         _check_space(location, _feature_bytes(manifest), config.shuffle)
-    return IngestJob(
-        *(table, sources, manifest, config, location, overwrite, unfinished, checked),
-        attributes=attributes or {},
-    )
+    return unfinished
+
+
+def _regular_files(files: Sequence[SourceFile]) -> list[SourceFile]:
+    return [file for file in files if Path(file.path).is_file()]
 
 
 def open_labels_and_ids(

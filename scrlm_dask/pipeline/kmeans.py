@@ -25,7 +25,7 @@ from scrlm_dask.engine.features import (
 )
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.engine.workers import WorkerMemory, worker_memories
-from scrlm_dask.errors import InputError
+from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import CentersFound, Listener, Note, warn
 from scrlm_dask.kernels.distances.points import LARGEST_SQ_NORM, prepare_points
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, fit_map, needs_moments
@@ -132,6 +132,7 @@ class KMeansJob:
     def run(self, listener: Listener = warn) -> Fit:
         """Run with the workers of the current client, or in threads of this process."""
         config, workers = self.config, worker_memories()
+        self._check_weights_unchanged()
         weights = as_weights(self.sample_weight, self.target.features)
         check_kmeans_memory(self.target.features.layout, config, workers)
         with open_run(self.target, "k-means", config.margins, listener) as run:
@@ -140,6 +141,17 @@ class KMeansJob:
             record = run.finish(model, details)
             _warn_about_empty_clusters(run.execution, model)
         return Fit(model, run.gather_labels(assigned), record)
+
+    def _check_weights_unchanged(self) -> None:
+        """Reject a file of weights that was written to since the run was prepared."""
+        file = self.sample_weight
+        if not isinstance(file, Location):
+            return
+        if files_digest(file) != self.target.record.asked.inputs["weights_digest"]:
+            raise StoreError(
+                f"the sample weights {file} changed while the run waited to start; run the command "
+                "again"
+            )
 
 
 def _describe_inputs(

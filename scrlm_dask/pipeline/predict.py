@@ -77,8 +77,7 @@ def prepare_predict(
     if labels_at is not None:
         outputs.check_not_inside(labels_at, features.path)
         outputs.check_output_free(labels_at, overwrite, outputs.LABELS_KIND)
-    sq_radius = fitted.sq_radius
-    return PredictJob(given, sq_radius, features, labels_at, overwrite, margins, collect_labels)
+    return PredictJob(given, features, labels_at, overwrite, margins, collect_labels)
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,6 @@ class PredictJob:
     """A prediction that has been checked and not begun."""
 
     model: Model | Location
-    sq_radius: float
     features: Features
     labels_at: Location | None  # labels store to write
     overwrite: bool
@@ -97,6 +95,9 @@ class PredictJob:
         features = self.features
         if features.path is not None:  # it may have been opened before there were workers
             check_paths_visible(locate(features.path))
+        # loaded again: the run may have been replaced while a cluster started
+        fitted = self.model if isinstance(self.model, Model) else load_model(self.model)
+        check_width(fitted, features.n_features, features.label)
         with ExitStack() as undo, Execution(listener) as execution:
             if self.labels_at is not None:
                 self._create_labels(self.labels_at, undo)
@@ -104,7 +105,7 @@ class PredictJob:
                 execution,
                 features,
                 persist(center_points(self.model)),
-                self.sq_radius,
+                fitted.sq_radius,
                 labels_at=self.labels_at,
                 margins=self.margins,
                 collect=self.collect_labels,

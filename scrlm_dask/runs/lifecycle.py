@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,9 @@ def open_run(target: RunTarget, method: str, margins: bool, listener: Listener) 
     features, features_at, record = target.features, target.features_at, target.record
     if features_at is not None:
         check_paths_visible(features_at)
+        resume.check_prepared(record, features_at)
         record = replace(record, features_written=features_mtimes_digest(features_at))
+    record = replace(record, started=datetime.now(UTC).isoformat(timespec="seconds"))
     with (
         resume.open_directory(target.out, target.overwrite, record, features_at) as opened,
         Execution(listener, opened.checkpoint) as execution,

@@ -190,6 +190,15 @@ def read_unfinished(
         ) from error
 
 
+def check_prepared(record: RunRecord, features_at: Location) -> None:
+    """Reject features that changed since the run was prepared, before anything is written."""
+    if features_digest(features_at) != record.features.digest:
+        raise StoreError(
+            f"the features store {record.features.path} changed while the run waited to start; run "
+            "the command again"
+        )
+
+
 def check_unchanged(record: RunRecord, features_at: Location | None) -> None:
     """Raise if the features store was written to during the run."""
     if features_at is None:

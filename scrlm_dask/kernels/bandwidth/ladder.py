@@ -39,6 +39,11 @@ class BandwidthTrial:
     held_out: float | None = None  # mean squared distance of other rows to the clusters asked for
     merged: int | None = None  # number of those clusters
 
+    @property
+    def shell(self) -> float:
+        """Return `boundary_share`, by its name in records and in earlier versions."""
+        return self.boundary_share
+
     def record(self) -> dict[str, Any]:
         """Return the values for a record, under the names of its file format."""
         names = {"boundary_share": "shell"}
