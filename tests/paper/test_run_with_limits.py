@@ -101,8 +101,8 @@ def test_nothing_outlives_whoever_started_it(number: signal.Signals, tmp_path: P
     np.save(tmp_path / "rows.npy", rows_of(20_000))
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from pathlib import Path; from scrlm_dask.paper import Task, run_limited\n"
-        f"run_limited(Task({SLOW!r}, Path({str(tmp_path / 'rows.npy')!r}), 4), 600.0)"
+        "from pathlib import Path; from scrlm_dask.paper.run_with_limits import Task, run_with_limits\n"
+        f"run_with_limits(Task({SLOW!r}, Path({str(tmp_path / 'rows.npy')!r}), 4), 600.0)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as parent:
         deadline = time.monotonic() + 120
