@@ -518,6 +518,7 @@ class TestWhatIsNoScheduler:
         assert file in seen["missing"]["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_the_environment_of_the_client_is_as_before() -> None:
     before = dict(os.environ)

@@ -15,6 +15,7 @@ from scrlm_dask.engine.features import as_features
 from scrlm_dask.events import warn
 
 
+@pytest.mark.slow
 def test_a_block_that_comes_too_late_gives_nothing_to_merge_or_to_keep() -> None:
     seen: list[int] = []
 

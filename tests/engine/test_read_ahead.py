@@ -263,6 +263,7 @@ def check_read(seconds: dict[str, float]) -> None:
     assert min(seconds.values()) > 0.0
 
 
+@pytest.mark.slow
 def test_seconds_of_reading_in_threads(store: Path) -> None:
     with connect(ClusterOptions(nworkers=0, nthreads=2)):
         check_read(read_by_phase(store))

@@ -152,6 +152,7 @@ def test_random_state(x: NDArray[np.float32]) -> None:
     assert centers(None) != centers(None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -222,6 +222,7 @@ def test_a_lost_worker_shows_as_blocks_done_again(
     client.wait_for_workers(2, timeout=60)
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_run(client: Client, features: Path, tmp_path: Path) -> None:
     before = _metrics(client)
     config = scrlm_dask.FitConfig(n_clusters=6, rho=0.5)

@@ -53,6 +53,7 @@ def test_labels_and_costs(tmp_path: Path) -> None:
     assert family(psutil.Process().pid) == []
 
 
+@pytest.mark.slow
 def test_a_method_that_takes_too_long_is_ended() -> None:
     began = time.monotonic()
     done = run_with_limits(Task(SLOW, rows_of(20_000), 4), 0.5)
@@ -63,6 +64,7 @@ def test_a_method_that_takes_too_long_is_ended() -> None:
     assert family(psutil.Process().pid) == []
 
 
+@pytest.mark.slow
 def test_a_method_that_takes_too_much_memory_is_ended() -> None:
     # all distances of 16 000 rows are 1 GB
     done = run_with_limits(Task("complete-linkage", rows_of(16_000), 4), 240.0, 600 * 10**6)
@@ -96,12 +98,14 @@ def test_limits_that_allow_nothing_are_refused(timeout: float, memory: int | Non
         run_with_limits(Task("td", rows_of(100), 3), timeout, memory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_outlives_whoever_started_it(number: signal.Signals, tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", rows_of(20_000))
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from pathlib import Path; from scrlm_dask.paper.run_with_limits import Task, run_with_limits\n"
+        "from pathlib import Path\n"
+        "from scrlm_dask.paper.run_with_limits import Task, run_with_limits\n"
         f"run_with_limits(Task({SLOW!r}, Path({str(tmp_path / 'rows.npy')!r}), 4), 600.0)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as parent:

@@ -80,6 +80,7 @@ def bits(value: Any) -> Any:
     return repr(value)
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", BACKENDS)
 def test_every_backend_gives_the_bits_of_the_plain_loop(

@@ -553,6 +553,7 @@ class TestWaysToBegin:
             found = {tuple(row) for row in x.astype(float)}
             assert all(tuple(center) in found for center in one.model.centers)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("init", ["scrlm", "k-means++", "k-means||"])
     def test_good_ones_find_a_mixture(self, init: Init) -> None:
         x, truth = blobs(3000, 16, 20, seed=9, spread=12.0)

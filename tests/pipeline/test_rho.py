@@ -105,7 +105,7 @@ class TestClearScale:
             tables.append(weakref.ref(found))
             return found
 
-        monkeypatch.setattr("scrlm_dask.kernels.bandwidth.search.pair_sq_distances", watched)
+        monkeypatch.setattr("scrlm_dask.kernels.bandwidth.ladder.pair_sq_distances", watched)
         scan_sample(
             mixture(32, 40, 0.5, rows=2000).features,
             fit_map("none", 32, None),

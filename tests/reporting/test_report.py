@@ -111,6 +111,7 @@ def test_the_nearest_rows_are_the_nearest(folder: Path, page: str) -> None:
     assert numbers == nearest.tolist()
 
 
+@pytest.mark.slow
 def test_how_rho_was_chosen_is_shown_where_it_was(folder: Path, page: str) -> None:
     config = scrlm_dask.FitConfig(preprocess="none")
     scrlm_dask.fit(folder / "x.zarr", config, out=folder / "chosen", block_rows=50)

@@ -159,6 +159,7 @@ def test_a_broken_iteration_falls_back_to_the_one_before(
     assert bits(out) == undisturbed["kmeans"][0]
 
 
+@pytest.mark.slow
 def test_labels_that_were_lost_are_written_again(
     store: Path, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
@@ -256,6 +257,7 @@ def notes_of(way: str, store: Path, out: Path) -> tuple[list[str], Any]:
     return notes, found
 
 
+@pytest.mark.slow
 def test_rows_that_were_wrong_while_they_were_read_are_not_trusted(
     store: Path, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:

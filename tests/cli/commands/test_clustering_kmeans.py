@@ -90,6 +90,7 @@ def test_predict_and_evaluate_work_on_it(invoke, features, alone, tmp_path, file
     assert found["accuracy"] <= np.mean(truth != -1)
 
 
+@pytest.mark.slow
 def test_every_init(invoke, features, alone, tmp_path, rows, record_of):
     centers = tmp_path / "centers.npy"
     np.save(centers, rows[:CLUSTERS])
@@ -160,6 +161,7 @@ def test_nothing_is_replaced_unless_asked(invoke, features, tmp_path):
     invoke(*command, "--overwrite").ok()
 
 
+@pytest.mark.slow
 def test_fit_refines(invoke, features, tmp_path, record_of, labels_of, round_trip, rows):
     plain = record_of(round_trip.run)
     blocks = ("--block-rows", CHUNK_ROWS, "--clusters", 10)
@@ -289,6 +291,7 @@ class TestRefused:
         refused("--no-robust", command="fit", words=words)
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_fit_is_refused_before_a_cluster_is_started(scrlm, features, tmp_path):
     out = tmp_path / "run"
     size = ("--nworkers", 1, "--nthreads", 32, "--memory-limit", "450MB")

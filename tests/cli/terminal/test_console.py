@@ -201,6 +201,7 @@ def test_version(scrlm):
     assert re.fullmatch(r"scrlm, version \d+\.\d+\.\d+\S*\n", done.stdout)
 
 
+@pytest.mark.slow
 def test_dask_knows_the_command(scrlm):
     shown = scrlm("scrlm", "--help", program=(DASK,)).ok().stdout
     for command in ("synth", "fit", "evaluate", "predict", "paper", "demo"):
