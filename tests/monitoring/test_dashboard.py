@@ -171,7 +171,7 @@ def hold_steps(client: Client, file: Path) -> None:
     """From now on the workers' blocks of a k-means step wait as long as the file is there."""
 
     def hold(file: str) -> None:
-        from scrlm_dask.passes import lloyd
+        from scrlm_dask.kernels.kmeans import lloyd
 
         compute = lloyd.lloyd_part
 
