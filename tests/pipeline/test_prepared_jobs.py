@@ -11,6 +11,7 @@ import pytest
 
 import scrlm_dask
 from scrlm_dask import FitConfig, KMeansConfig, MixtureSpec, StoreError
+from scrlm_dask.events import BlockDone
 from scrlm_dask.pipeline.fit import prepare_fit
 from scrlm_dask.pipeline.ingest import prepare_ingest
 from scrlm_dask.pipeline.kmeans import prepare_kmeans
@@ -97,3 +98,22 @@ def test_an_output_that_another_process_finished_is_left_alone(tmp_path: Path) -
     assert files_below(out) == before
     shutil.rmtree(out)
     assert job.run(ignore).n_rows == ROWS
+
+
+def test_an_unfinished_output_that_another_process_finished_is_left_alone(tmp_path: Path) -> None:
+    source, out = tmp_path / "x.npy", tmp_path / "x.zarr"
+    np.save(source, np.ones((ROWS, FEATURES), np.float32))
+    config = scrlm_dask.IngestConfig(chunk_bytes=4096)
+
+    def stop(event: Any) -> None:
+        if isinstance(event, BlockDone):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        scrlm_dask.ingest([str(source)], out, config, listener=stop)
+    job = prepare_ingest([str(source)], out, config)
+    assert scrlm_dask.ingest([str(source)], out, config, listener=ignore).n_rows == ROWS
+    before = files_below(out)
+    with pytest.raises((StoreError, scrlm_dask.InputError), match=r"x\.zarr"):
+        job.run(ignore)
+    assert files_below(out) == before
