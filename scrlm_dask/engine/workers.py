@@ -96,8 +96,10 @@ def run_on_all_workers(function: Callable[[], _T], kind: type[_T]) -> dict[str, 
     client = current_client()
     if client is None:
         return {"threads": function()}
-    # a worker that was just lost must not fail the run
     try:
+        if client.status != "running":  # else the call would wait until its timeout
+            raise OSError(f"the client is {client.status}")
+        # a worker that was just lost must not fail the run
         answers = client.run(function, on_error="ignore")
     except OSError as error:
         raise ClusterError(

@@ -68,7 +68,10 @@ def make_publisher(client: Any, run: str, notify: Callable[[Event], None]) -> Li
         return None
 
     def publish(event: Event) -> None:
-        # a lost scheduler fails the run elsewhere, with a better message
+        # A lost scheduler fails the run elsewhere, with a better message. Without this check each
+        # event would wait until the attempt to connect times out.
+        if client.status != "running":
+            return
         with suppress(Exception):
             client.log_event(TOPIC, {"run": run, **event_record(event)})
 
