@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # scipy.optimize is loaded on first use: it takes a third of a second
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linear_sum_assignment
 
 from scrlm_dask.errors import InputError
 from scrlm_dask.kernels import OUTLIER
@@ -155,7 +155,7 @@ def _best_matching(inliers: Contingency) -> tuple[dict[int, int], int]:
     # float64: the solver converts to it anyway, and an int64 table would be held twice
     overlaps = np.zeros((classes.size, clusters.size))
     overlaps[rows, columns] = inliers.counts
-    pair_rows, pair_columns = linear_sum_assignment(overlaps, maximize=True)
+    pair_rows, pair_columns = scipy.optimize.linear_sum_assignment(overlaps, maximize=True)
     matched = overlaps[pair_rows, pair_columns]
     # the solver also pairs up what is left over, in an order that means nothing
     real = matched > 0

@@ -15,8 +15,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # scipy.optimize is loaded on first use: it takes a third of a second
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import gammainc
 
 from scrlm_dask.kernels.distances.cluster_sums import ClusterSums, cluster_drifts
@@ -119,7 +119,7 @@ def truncated_sigma(mean_sq: float, n_features: int, radius: float) -> float:
         return v * _shrinkage(n_features / v, n_features) - share
 
     # truncation only shrinks, so v is at least the share seen; the cap is v = 1
-    v = brentq(excess, share, 1.0, xtol=1e-15)
+    v = scipy.optimize.brentq(excess, share, 1.0, xtol=1e-15)
     return radius * math.sqrt(v / n_features)
 
 
