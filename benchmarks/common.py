@@ -41,8 +41,8 @@ def warm_up() -> None:
             config = FitConfig(
                 rho=0.5, n_clusters=5, n_candidates=500, refine=LloydConfig(2), prune=prune
             )
-            fit(path, config, block_rows=128)
-            fit(path, replace(config, robust=False), block_rows=128)
+            fit(path, config, block_rows=512)
+            fit(path, replace(config, robust=False), block_rows=512)
 
 
 def cpu_seconds(client: Client) -> float:

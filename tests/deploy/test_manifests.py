@@ -18,7 +18,6 @@ import yaml
 
 from scrlm_dask.clusters.kubernetes import manifest, start_kubernetes
 from scrlm_dask.clusters.options import ClusterOptions
-from scrlm_dask.errors import InputError
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 METRICS = {
@@ -94,6 +93,7 @@ def pods() -> list[dict[str, Any]]:
     return [job["job"], *(part for c in clusters for part in (c["worker"], c["scheduler"]))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["storage", "network"])
 def test_what_kubernetes_itself_gets(name: str) -> None:
     import kubernetes_validate
@@ -101,6 +101,7 @@ def test_what_kubernetes_itself_gets(name: str) -> None:
     kubernetes_validate.validate(read(f"kubernetes/{name}.yaml"), "1.30", strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(5))
 def test_pods(number: int) -> None:
     """By the schema of Kubernetes itself; and none is root, or has more rights than it needs."""
@@ -170,20 +171,7 @@ def test_the_manifest_gets_what_was_asked_for() -> None:
     assert content == read("kubernetes/cluster.yaml")  # as it was
 
 
-@pytest.mark.parametrize(
-    ("options", "content", "words"),
-    [
-        ({}, {"kind": "Deployment"}, "needs a DaskCluster manifest"),
-        ({}, {"kind": "DaskCluster"}, "lacks 'spec'"),
-        ({"nthreads": 2}, {"kind": "DaskCluster"}, "stand in the manifest"),
-        ({"require_tls": True}, {"kind": "DaskCluster"}, "NetworkPolicy"),
-    ],
-)
-def test_manifests_that_are_refused(options, content, words) -> None:
-    with pytest.raises(InputError, match=words):
-        manifest(ClusterOptions(cluster="kubernetes", **options), content)
-
-
+@pytest.mark.slow
 def test_the_operators_cluster_is_started_as_it_wants_to_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -218,6 +206,7 @@ def composed(text: str) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_the_compose_file() -> None:
     text = (DEPLOY / "docker" / "compose.yaml").read_text()
     assert set(composed(text).service_names()) == {"scheduler", "worker", "scrlm"}
@@ -235,6 +224,7 @@ def hadolint(text: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_dockerfile() -> None:
     text = (DEPLOY / "docker" / "Dockerfile").read_text()
     assert hadolint(text) == ""
