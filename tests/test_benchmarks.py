@@ -43,7 +43,10 @@ def test_memory_stays_bounded_while_features_do_not() -> None:
 def test_the_paper_mixture_is_recovered() -> None:
     done = CliRunner().invoke(
         paper_mixture.main,
-        ["--seeds", "2", "--rows", "4000", "--features", "640", "--clusters", "20"],
+        [
+            *("--seeds", "2", "--rows", "4000", "--features", "640"),
+            *("--clusters", "20", "--nworkers", "1"),
+        ],
     )
     assert "2 of 2 seeds hold" in done.stdout, done.output
     assert done.exit_code == 0
@@ -52,7 +55,10 @@ def test_the_paper_mixture_is_recovered() -> None:
 def test_the_loss_is_compared_with_the_product() -> None:
     done = CliRunner().invoke(
         loss_cpu.main,
-        ["--rows", "4096", "--features", "64", "--candidates", "256", "--repeats", "1"],
+        [
+            *("--rows", "4096", "--features", "64", "--candidates", "256"),
+            *("--repeats", "1", "--nworkers", "1"),
+        ],
     )
     assert done.exit_code == 0, done.output
     assert re.search(r"ratio +\d", done.stdout)
@@ -167,6 +173,7 @@ def test_numbers_of_workers_double_up_to_the_cores(cores: int, numbers: list[int
 
 def test_a_plan_is_compared_with_the_fit() -> None:
     options = ["--rows", "8000", "--features", "32", "--clusters", "5", "--kmeans-iter", "1"]
+    options += ["--nworkers", "1"]
     done = CliRunner().invoke(plan.main, options)
     report = json.loads(done.stdout)
     assert set(report["phases"]) == {"survey", "loss", "extract", "kmeans-step", "assign"}
