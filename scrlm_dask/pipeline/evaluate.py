@@ -23,6 +23,7 @@ from scrlm_dask.kernels.evaluation.metrics import (
     recovery,
     scores,
 )
+from scrlm_dask.runs.record import read_result
 from scrlm_dask.storage import label_store
 from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.feature_store import has_truth, read_true_sigmas
@@ -67,7 +68,7 @@ def prepare_evaluate(
     location = locate(path, storage_options)
     run = None if label_store.is_labels_store(location) else RunDirectory(location)
     recorded = (
-        label_store.labelled_features(location) if run is None else run.result()["features"]["path"]
+        label_store.labelled_features(location) if run is None else read_result(run).features.path
     )
     source = None if recorded is None else locate(recorded, storage_options)
     if truth is not None and not isinstance(truth, np.ndarray):

@@ -23,6 +23,7 @@ from scrlm_dask.model import Model
 from scrlm_dask.passes.lloyd import send_centers
 from scrlm_dask.passes.loss import loss_pass
 from scrlm_dask.passes.survey import candidates_from, survey_pass
+from scrlm_dask.runs.record import FeaturesRecord, read_result
 from scrlm_dask.storage.label_store import read_labels_block
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
@@ -76,8 +77,8 @@ def prepare_verify(
 ) -> VerifyJob:
     """Open the run of `verify_run` and its features, and draw what to compute again."""
     run = RunDirectory(locate(path, storage_options))
-    record, model = run.result(), load_model(run.location)
-    features = _open_features(record["features"], storage_options).in_blocks_for(model.n_clusters)
+    record, model = read_result(run), load_model(run.location)
+    features = _open_features(record.features, storage_options).in_blocks_for(model.n_clusters)
     rng = stream(seed, Purpose.BLOCK_SAMPLE, 1)
     chosen = sorted(int(i) for i in rng.permutation(features.n_blocks)[:blocks])
     clusters = np.sort(rng.permutation(_count_losses(model))[:losses])
@@ -125,17 +126,17 @@ class VerifyJob:
         )
 
 
-def _open_features(recorded: dict[str, Any], storage_options: Options | None) -> Features:
+def _open_features(recorded: FeaturesRecord, storage_options: Options | None) -> Features:
     """Open the features of the run, if they are unchanged."""
-    if recorded["path"] is None:
+    if recorded.path is None:
         raise StoreError("the run's features were an array in memory; it cannot be verified")
-    location = locate(recorded["path"], storage_options)
-    if features_digest(location) != recorded.get("digest"):
+    location = locate(recorded.path, storage_options)
+    if features_digest(location) != recorded.digest:
         raise StoreError(
             f"the features store {location} is not the one that the run read: "
             "it was written to since"
         )
-    return as_features(location, recorded["block_rows"])
+    return as_features(location, recorded.block_rows)
 
 
 def _count_losses(model: Model) -> int:

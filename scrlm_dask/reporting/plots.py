@@ -55,7 +55,7 @@ def check_matplotlib(needs: str) -> None:
         )
 
 
-def plot_statistics(found: Statistics, name: str, preprocess: str, path: str | Path) -> None:
+def plot_statistics(statistics: Statistics, name: str, preprocess: str, path: str | Path) -> None:
     """Plot spectrum, lengths of rows and distances between rows side by side to a file."""
     check_plot(path)
     # no pyplot: it looks for a display and keeps the figure
@@ -66,11 +66,11 @@ def plot_statistics(found: Statistics, name: str, preprocess: str, path: str | P
         figure = Figure(figsize=(13, 4.2), dpi=150, layout="constrained")
         spectrum, norms, distances = figure.subplots(1, 3)
         space = "as stored" if preprocess == "none" else f"after {preprocess}"
-        _draw_spectrum(spectrum, found.spectrum, space)
-        _draw_norms(norms, found.norms)
-        _draw_distances(distances, found.distances, space)
+        _draw_spectrum(spectrum, statistics.spectrum, space)
+        _draw_norms(norms, statistics.norms)
+        _draw_distances(distances, statistics.distances, space)
         # the plot is read long after the command: it names its data
-        shape = f"{found.n_rows:,} usable rows of {len(found.means):,} features"
+        shape = f"{statistics.n_rows:,} usable rows of {len(statistics.means):,} features"
         figure.suptitle(f"{name}: {shape}", x=0.01, ha="left", color=GREY, size=11)
         figure.savefig(path)
 
@@ -90,11 +90,11 @@ def _shown_figure(**options: Any) -> Any:
 
 
 def draw_scan(
-    rungs: Sequence[BandwidthTrial],
+    trials: Sequence[BandwidthTrial],
     choice: Choice,
     distances: Histogram,
     radius: float,
-    what: str,
+    title: str,
     path: str | Path | None,
 ) -> Any:
     """Return the figure, and save it if there is a path."""
@@ -105,24 +105,28 @@ def draw_scan(
     with rc_context(STYLE):
         figure = _shown_figure(figsize=(8, 9), dpi=150, layout="constrained")
         counts, coverage, shell, pairs = figure.subplots(4, 1)
-        rhos = [rung.rho for rung in rungs]
+        rhos = [trial.rho for trial in trials]
         lines = (
-            (counts, [max(rung.clusters, LEAST_SHOWN) for rung in rungs], "Clusters"),
-            (coverage, [rung.coverage for rung in rungs], "Share of rows inside a radius"),
-            (shell, [max(rung.boundary_share, LEAST_SHELL) for rung in rungs], "Shell over inside"),
+            (counts, [max(trial.clusters, LEAST_SHOWN) for trial in trials], "Clusters"),
+            (coverage, [trial.coverage for trial in trials], "Share of rows inside a radius"),
+            (
+                shell,
+                [max(trial.boundary_share, LEAST_SHELL) for trial in trials],
+                "Shell over inside",
+            ),
         )
-        for axes, values, title in lines:
+        for axes, values, heading in lines:
             axes.plot(rhos, values, color=BLUE, linewidth=2, marker=".", markersize=4)
             axes.axvspan(choice.low, choice.high, color=ORANGE, alpha=0.15)
             axes.axvline(choice.rho, color=ORANGE, linewidth=1.5)
             axes.set_xscale("log")
-            axes.set_title(title)
+            axes.set_title(heading)
         counts.set_yscale("log")
         shell.set_yscale("log")
         shell.axhline(MOST_BOUNDARY_SHARE, color=GREY, linewidth=1, linestyle="--")
         shell.set_xlabel(f"rho; chosen {choice.rho:.4g} ({choice.basis})")
         _draw_sample(pairs, distances, radius)
-        figure.suptitle(what, x=0.01, ha="left", color=GREY, size=11)
+        figure.suptitle(title, x=0.01, ha="left", color=GREY, size=11)
         if path is not None:
             figure.savefig(path)
     return figure

@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.errors import StoreError
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.kernels.distances.projections import principal_axes
@@ -23,6 +24,7 @@ from scrlm_dask.kernels.evaluation.prototypes import (
 )
 from scrlm_dask.kernels.statistics import histograms
 from scrlm_dask.model import Model
+from scrlm_dask.runs.record import ResultRecord, ScanRecord, TrialRecord, read_result
 from scrlm_dask.storage.feature_store import read_encoded
 from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
 from scrlm_dask.storage.locations import Location, Options, Place, locate
@@ -58,7 +60,7 @@ class ReportData:
 
     name: str
     location: Location
-    record: dict[str, Any]
+    record: ResultRecord
     events: list[dict[str, Any]]
     model: Model
     labelled: LabelTable
@@ -89,17 +91,13 @@ class ReportData:
         return None
 
     @property
-    def ladder(self) -> list[dict[str, Any]]:
+    def trials(self) -> list[TrialRecord]:
         """Return the trial bandwidths of the search for rho, if there was one."""
-        rungs = self.record.get("scan", {}).get("rungs", [])
-        names = ("rho", "clusters", "shell")
-        whole = all(_are_numbers([rung.get(name) for name in names]) for rung in rungs)
-        return rungs if whole and len(rungs) > 1 else []
-
-    @property
-    def iterations(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.record.get("kmeans", {}).get("iterations", [])
-        return found
+        try:
+            trials = ScanRecord.from_json(self.record.scan).rungs
+        except StoreError:  # rho was given, or no bandwidth stood out
+            return []
+        return trials if len(trials) > 1 else []
 
 
 def _are_numbers(values: Any) -> TypeGuard[list[Any]]:
@@ -112,7 +110,7 @@ def read_report_data(
     """Read a complete run, with `rows_each` example rows per cluster."""
     location = locate(run, storage_options)
     directory = RunDirectory(location)
-    record = directory.result()
+    record = read_result(directory)
     model = load_model(location)
     labelled = open_label_table(directory, storage_options)
     points = _map_rows(model.centers, model.affine)
@@ -126,11 +124,11 @@ def read_report_data(
         columns=_columns(labelled, rows_each),
         pairs=_pairs(points, model.counts),
         points=points,
-        encoded=_encoded(record["features"].get("path"), storage_options),
+        encoded=_describe_encoder(record.features.path, storage_options),
     )
 
 
-def _encoded(path: str | None, storage_options: Options | None) -> str | None:
+def _describe_encoder(path: str | None, storage_options: Options | None) -> str | None:
     record = None if path is None else read_encoded(locate(path, storage_options))
     if record is None:
         return None

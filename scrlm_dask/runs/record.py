@@ -3,33 +3,66 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
-from typing import Any
+from types import UnionType
+from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import Features
+from scrlm_dask.errors import StoreError
+from scrlm_dask.kernels.bandwidth.search import PerturbedRho
 from scrlm_dask.model import Model
 from scrlm_dask.storage.locations import Options, locate
 from scrlm_dask.storage.model_store import package_versions
+from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.store_info import features_digest
 
 IN_MEMORY = "array"  # the origin of an input that has no path
+_T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
+def _read_fields(kind: type[_T], content: dict[str, Any]) -> _T:
+    """Build a dataclass from JSON and ignore unknown fields.
+
+    A field that is missing or has another type raises KeyError with its name.
+    """
+    types = get_type_hints(kind)
+    values = {}
+    for each in fields(kind):  # type: ignore[arg-type]
+        if each.name in content:
+            values[each.name] = _read_value(each.name, types[each.name], content[each.name])
+        elif each.default is MISSING and each.default_factory is MISSING:
+            raise KeyError(each.name)
+    return kind(**values)
+
+
+def _read_value(name: str, hint: Any, value: Any) -> Any:
+    """Return a JSON value as the type of a field: a class, a list of a type, or a union."""
+    for option in get_args(hint) if isinstance(hint, UnionType) else (hint,):
+        kind = get_origin(option) or option
+        if is_dataclass(kind) and isinstance(value, dict):
+            return _read_fields(kind, value)  # type: ignore[arg-type]
+        if kind in (list, tuple) and isinstance(value, list | tuple):
+            return kind(_read_value(name, get_args(option)[0], item) for item in value)
+        if isinstance(value, int | float if kind is float else kind):
+            return value
+    raise KeyError(name)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FeaturesRecord:
     """The features that a run reads."""
 
-    source: str  # as messages call it
+    source: str = ""  # as messages call it
     path: str | None
     rows: int
     features: int
     dtype: str
     blocks: int
     block_rows: int
-    digest: str | None  # None: no path, so no later process can find the same rows
+    digest: str | None = None  # None: no path, so no later process can find the same rows
 
 
 @dataclass(frozen=True)
@@ -42,7 +75,7 @@ class RequestRecord:
     in_memory: bool  # whether one of these inputs is an array without a path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """Everything that is known before the first row is read, and identifies a run on resume."""
 
@@ -50,7 +83,7 @@ class RunRecord:
     started: str
     features: FeaturesRecord
     asked: RequestRecord
-    features_written: str | None  # digest of the files' modification times when the run starts
+    features_written: str | None = None  # digest of the files' modification times at the start
     config: dict[str, Any]  # with the numbers that words such as "auto" stand for
     versions: dict[str, str]
     attempts: int | None = None  # None: the run has no directory
@@ -69,16 +102,143 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> RunRecord:
-        """Read the part of a record that is written first; KeyError or TypeError if it lacks."""
-        names = ("method", "started", "config", "versions")
-        return cls(
-            **{name: content[name] for name in names},
-            features=FeaturesRecord(**content["features"]),
-            asked=RequestRecord(**content["asked"]),
-            features_written=content.get("features_written"),
-            attempts=content.get("attempts"),
-            attempt=content.get("attempt"),
-        )
+        """Read the part of a record that is written first; KeyError names a field it lacks."""
+        return _read_fields(cls, content)
+
+
+class _ReadOnly:
+    """Base of the parts of a record that commands and reports read."""
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any], place: object = "the record of the run") -> Self:
+        """Read the fields; StoreError names one that is missing or has another type."""
+        try:
+            return _read_fields(cls, content)
+        except KeyError as error:
+            raise StoreError(
+                f"{place} lacks {error.args[0]!r}, or has something else there, so it was "
+                "changed since the run ended; run the fit again with --overwrite"
+            ) from error
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """The result of one trial bandwidth on the sample."""
+
+    rho: float
+    clusters: int
+    coverage: float
+    shell: float  # share of rows near the radius
+    neighbors: tuple[float, ...]  # of candidates: quantiles 0.1, 0.5 and 0.9
+    held_out: float | None
+    merged: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanRecord(_ReadOnly):
+    """How rho was chosen on a sample."""
+
+    sampled_rows: int
+    blocks: int
+    judged_rows: int
+    held_out_rows: int
+    candidates: int
+    needed_candidates: int
+    rho: float
+    low: float
+    high: float
+    basis: str
+    why: str
+    extraction: str
+    clusters: int
+    coverage: float
+    stability: list[PerturbedRho]
+    sigma_max: float
+    assumption_1: bool  # sigma_max <= rho < sqrt(0.6)
+    rungs: list[TrialRecord]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class IterationRecord:
+    """An iteration of k-means."""
+
+    number: int
+    rows: int
+    sampled: bool
+    inertia: float
+    shift: float | None  # None: infinite
+    moved: int | None
+    empty: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class KMeansRecord:
+    """The iterations of k-means, and the rule that ended them."""
+
+    iterations: list[IterationRecord]
+    stopped: str
+
+
+@dataclass(frozen=True)
+class PhaseRecord:
+    """A phase of a run, or the total of its phases of the same name."""
+
+    name: str
+    rows: int
+    bytes: int
+    seconds: float
+    read_seconds: float
+    peak_worker_bytes: int
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class ResultRecord(_ReadOnly):
+    """What commands and reports read in the record of a complete run."""
+
+    method: str
+    config: dict[str, Any]  # with every "auto" settled
+    features: FeaturesRecord
+    phases: list[PhaseRecord]
+    seconds: float
+    outlier_share: float
+    radius: float | None  # None: infinite
+    kmeans: KMeansRecord | None = None
+    scan: dict[str, Any] = field(default_factory=dict)  # for ScanRecord, if it has trials
+    started: str = ""
+    workers: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def iterations(self) -> list[IterationRecord]:
+        return [] if self.kmeans is None else self.kmeans.iterations
+
+    def phase_totals(self) -> list[PhaseRecord]:
+        """Return each phase once: users see iterations of k-means as one phase."""
+        by_name: dict[str, list[PhaseRecord]] = {}
+        for phase in self.phases:
+            by_name.setdefault(phase.name, []).append(phase)
+        return [
+            PhaseRecord(
+                name,
+                sum(phase.rows for phase in same),
+                sum(phase.bytes for phase in same),
+                sum(phase.seconds for phase in same),
+                sum(phase.read_seconds for phase in same),
+                max(phase.peak_worker_bytes for phase in same),
+                len(same),
+            )
+            for name, same in by_name.items()
+        ]
+
+
+def read_result(run: RunDirectory) -> ResultRecord:
+    """Read the record of a complete run."""
+    return ResultRecord.from_json(run.check_complete(), run.record)
 
 
 def start_record(
