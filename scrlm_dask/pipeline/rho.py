@@ -28,7 +28,7 @@ from scrlm_dask.kernels.statistics.histograms import Histogram
 from scrlm_dask.passes.loss import ExtractedCenters
 from scrlm_dask.passes.scan import Scanned, scan_pass
 from scrlm_dask.planning.memory import check_fit_memory
-from scrlm_dask.runs.record import ScanRecord, TrialRecord
+from scrlm_dask.runs.record import ScanRecord
 from scrlm_dask.storage.locations import Options, locate
 
 _FEW_OUTLIERS = 0.02
@@ -208,7 +208,7 @@ def _scan_record(scanned: Scanned) -> dict[str, Any]:
         stability=list(scan.perturbed),
         sigma_max=scan.sigma_max,
         assumption_1=_meets_assumption(scan),
-        rungs=[TrialRecord(**trial.record()) for trial in scan.trials],
+        rungs=list(scan.trials),
     )
     return record.to_json()
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.config import FitConfig
@@ -96,34 +95,33 @@ class VerifyJob:
     clusters: NDArray[np.int64]  # whose losses to compute again
 
     def run(self, listener: Listener = warn) -> Verification:
-        model, features = self.model, self.features
-        assert features.path is not None  # runs on arrays are rejected
-        check_paths_visible(locate(features.path))
+        """Compute labels and losses again, and count the differences."""
+        assert self.features.path is not None  # runs on arrays are rejected
+        check_paths_visible(locate(self.features.path))
+        compared, wrong = LabelComparison(0, 0, 0, None), tuple[int, ...]()
         with Execution(listener) as execution:
-            compared = LabelComparison(0, 0, 0, None)
             if self.blocks:
-                compared = compare_labels_pass(
-                    execution,
-                    features,
-                    send_centers(model.centers, model.affine),
-                    model.sq_radius,
-                    self.labels_at,
-                    prune=model.config.prune,
-                    margins=model.config.margins,
-                    blocks=list(self.blocks),
-                )
-            wrong: tuple[int, ...] = ()
+                compared = self._compare_labels(execution)
             if len(self.clusters):
-                wrong = _find_wrong_losses(execution, features, model, self.clusters)
-        return Verification(
-            self.blocks,
-            compared.rows,
-            compared.wrong_labels,
-            compared.wrong_distances,
-            compared.first_wrong,
-            tuple(int(i) for i in self.clusters),
-            wrong,
+                wrong = _find_wrong_losses(execution, self.features, self.model, self.clusters)
+        clusters = tuple(int(i) for i in self.clusters)
+        return Verification(self.blocks, *compared, clusters, wrong)
+
+    def _compare_labels(self, execution: Execution) -> LabelComparison:
+        """Label the blocks as the run did, and compare with its labels store."""
+        model = self.model
+        broadcast = {
+            "centers": send_centers(model.centers, model.affine),
+            "sq_radius": model.sq_radius,
+            "labels_at": self.labels_at,
+            "prune": model.config.prune,
+            "margins": model.config.margins,
+        }
+        compare = Pass("verify", _compare_labels_part, _merge)
+        compared: LabelComparison = execution.run(
+            compare, self.features, broadcast, blocks=list(self.blocks)
         )
+        return compared
 
 
 def _open_features(recorded: FeaturesRecord, storage_options: Options | None) -> Features:
@@ -162,39 +160,13 @@ def _find_wrong_losses(
     return tuple(sorted(int(i) for i in wrong))
 
 
-@dataclass(frozen=True)
-class LabelComparison:
+class LabelComparison(NamedTuple):
     """Differences between stored and computed labels of some rows: a mergeable part."""
 
     rows: int
     wrong_labels: int
     wrong_distances: int
     first_wrong: int | None  # row number
-
-
-def compare_labels_pass(
-    execution: Execution,
-    features: Features,
-    centers: Delayed,
-    sq_radius: float,
-    labels_at: Location,
-    *,
-    prune: Prune,
-    margins: bool,
-    blocks: list[int],
-) -> LabelComparison:
-    """Label the blocks as the run did, and compare with its labels store."""
-    broadcast = {
-        "centers": centers,
-        "sq_radius": sq_radius,
-        "labels_at": labels_at,
-        "prune": prune,
-        "margins": margins,
-    }
-    compared: LabelComparison = execution.run(
-        Pass("verify", _compare_labels_part, _merge), features, broadcast, blocks=blocks
-    )
-    return compared
 
 
 def _compare_labels_part(

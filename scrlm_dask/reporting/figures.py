@@ -10,7 +10,7 @@ import numpy as np
 
 from scrlm_dask.kernels.bandwidth.choose import MOST_BOUNDARY_SHARE
 from scrlm_dask.kernels.statistics.histograms import LogHistogram, coarse
-from scrlm_dask.reporting.plots import BLUE, GREY, LEAST_SHELL, LEAST_SHOWN, ORANGE, STYLE
+from scrlm_dask.reporting.plots import BLUE, GREY, ORANGE, open_figure, trial_curves
 from scrlm_dask.reporting.report_data import PlaneMap, ReportData
 from scrlm_dask.runs.record import ResultRecord
 from scrlm_dask.text import repeated
@@ -55,12 +55,7 @@ def comparison_figures(runs: Sequence[ReportData]) -> Iterator[tuple[str, str, b
 
 
 def _png(draw: Draw, height: float = 3.2) -> bytes:
-    # no pyplot: it looks for a display and keeps the figure
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(STYLE):
-        figure = Figure(figsize=(6.4, height), dpi=160, layout="constrained")
+    with open_figure(6.4, height, dpi=160) as figure:
         draw(figure.subplots())
         content = BytesIO()
         # without a date: the same run gives the same bytes
@@ -186,14 +181,12 @@ def _losses(axes: Any, run: ReportData) -> None:
 
 def _trials(axes: Any, run: ReportData) -> None:
     """Draw clusters, and rows near the radius per row inside, over rho."""
-    rhos = [trial.rho for trial in run.trials]
-    counts = [max(trial.clusters, LEAST_SHOWN) for trial in run.trials]
+    rhos, counts, shells = trial_curves(run.trials)
     axes.plot(rhos, counts, color=BLUE, linewidth=2, marker=".", markersize=4)
     axes.set(xscale="log", yscale="log", xlabel="rho; the line is the one chosen")
     axes.set_ylabel("clusters", color=BLUE)
     axes.axvline(run.record.config["rho"], color=GREY, linewidth=1.5)
     beside = axes.twinx()
-    shells = [max(trial.shell, LEAST_SHELL) for trial in run.trials]
     beside.plot(rhos, shells, color=ORANGE, linewidth=1.5, marker=".", markersize=3)
     beside.axhline(MOST_BOUNDARY_SHARE, color=ORANGE, linewidth=1, linestyle="--")
     beside.set_yscale("log")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -32,8 +33,8 @@ STYLE: Any = {
 
 
 # a logarithmic axis cannot show zero
-LEAST_SHELL = 1e-4
-LEAST_SHOWN = 0.5  # no cluster
+_LEAST_SHELL = 1e-4
+_LEAST_SHOWN = 0.5  # no cluster
 
 
 def check_plot(path: str | Path) -> None:
@@ -58,12 +59,7 @@ def check_matplotlib(needs: str) -> None:
 def plot_statistics(statistics: Statistics, name: str, preprocess: str, path: str | Path) -> None:
     """Plot spectrum, lengths of rows and distances between rows side by side to a file."""
     check_plot(path)
-    # no pyplot: it looks for a display and keeps the figure
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(STYLE):
-        figure = Figure(figsize=(13, 4.2), dpi=150, layout="constrained")
+    with open_figure(13, 4.2) as figure:
         spectrum, norms, distances = figure.subplots(1, 3)
         space = "as stored" if preprocess == "none" else f"after {preprocess}"
         _draw_spectrum(spectrum, statistics.spectrum, space)
@@ -75,9 +71,11 @@ def plot_statistics(statistics: Statistics, name: str, preprocess: str, path: st
         figure.savefig(path)
 
 
-def _shown_figure(**options: Any) -> Any:
-    """Return a figure that notebooks show, even without `%matplotlib inline`."""
+@contextmanager
+def open_figure(width: float, height: float, dpi: int = 150) -> Iterator[Any]:
+    """Yield a figure in our style, which notebooks show even without `%matplotlib inline`."""
     # no pyplot: it looks for a display and keeps the figure
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     class ShownFigure(Figure):
@@ -86,7 +84,17 @@ def _shown_figure(**options: Any) -> Any:
             self.savefig(content, format="png", dpi=72)
             return content.getvalue()
 
-    return ShownFigure(**options)
+    with rc_context(STYLE):
+        yield ShownFigure(figsize=(width, height), dpi=dpi, layout="constrained")
+
+
+def trial_curves(
+    trials: Sequence[BandwidthTrial],
+) -> tuple[list[float], list[float], list[float]]:
+    """Return rho, clusters and boundary share of the trials, none of them zero."""
+    rhos = [trial.rho for trial in trials]
+    counts = [max(trial.clusters, _LEAST_SHOWN) for trial in trials]
+    return rhos, counts, [max(trial.boundary_share, _LEAST_SHELL) for trial in trials]
 
 
 def draw_scan(
@@ -100,20 +108,13 @@ def draw_scan(
     """Return the figure, and save it if there is a path."""
     if path is not None:
         check_plot(path)
-    from matplotlib import rc_context
-
-    with rc_context(STYLE):
-        figure = _shown_figure(figsize=(8, 9), dpi=150, layout="constrained")
+    with open_figure(8, 9) as figure:
         counts, coverage, shell, pairs = figure.subplots(4, 1)
-        rhos = [trial.rho for trial in trials]
+        rhos, numbers, shells = trial_curves(trials)
         lines = (
-            (counts, [max(trial.clusters, LEAST_SHOWN) for trial in trials], "Clusters"),
+            (counts, numbers, "Clusters"),
             (coverage, [trial.coverage for trial in trials], "Share of rows inside a radius"),
-            (
-                shell,
-                [max(trial.boundary_share, LEAST_SHELL) for trial in trials],
-                "Shell over inside",
-            ),
+            (shell, shells, "Shell over inside"),
         )
         for axes, values, heading in lines:
             axes.plot(rhos, values, color=BLUE, linewidth=2, marker=".", markersize=4)

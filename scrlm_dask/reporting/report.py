@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from importlib.metadata import version
 from importlib.resources import files
 from itertools import combinations
@@ -31,13 +32,20 @@ SHOWN_CLUSTERS = 30
 Figures = Sequence[tuple[str, str, bytes]]
 
 
+@dataclass(frozen=True)
+class ShownItems:
+    """Texts or pictures of the rows that a report shows."""
+
+    of_rows: Mapping[int, Item] = field(default_factory=dict)
+    picture_shape: tuple[int, ...] = ()  # of images; empty: centers are not pictures
+
+
 def render(
     runs: Sequence[ReportData],
     figures: Sequence[Figures],
     compared: Figures,
     agreement: Sequence[Mapping[str, str]],
-    items: Mapping[int, Item],
-    picture_shape: tuple[int, ...] | None,
+    items: ShownItems,
 ) -> str:
     """Return the page. The template escapes all names and values."""
     from jinja2 import Environment, StrictUndefined
@@ -57,9 +65,7 @@ def render(
         comparison=comparison(runs) if several else [],
         agreement=agreement,
         compared_figures=[_figure(*figure) for figure in compared],
-        runs=[
-            _run(run, shown, items, picture_shape) for run, shown in zip(runs, figures, strict=True)
-        ],
+        runs=[_run(run, shown, items) for run, shown in zip(runs, figures, strict=True)],
     )
 
 
@@ -67,12 +73,7 @@ def shown_clusters(run: ReportData) -> list[int]:
     return [int(cluster) for cluster in run.by_size[:SHOWN_CLUSTERS]]
 
 
-def _run(
-    run: ReportData,
-    figures: Figures,
-    items: Mapping[int, Item],
-    picture_shape: tuple[int, ...] | None,
-) -> dict[str, Any]:
+def _run(run: ReportData, figures: Figures, items: ShownItems) -> dict[str, Any]:
     model, record = run.model, run.record
     shown = shown_clusters(run)
     several = f"The largest {len(shown)} of {model.n_clusters:,} clusters"
@@ -92,7 +93,7 @@ def _run(
         "extracted": len(model.losses) > 0,
         "pairs": [_pair(run, number) for number in range(len(run.pairs.first))],
         "radius": record.radius,
-        "prototypes": [_prototype(run, cluster, items, picture_shape) for cluster in shown],
+        "prototypes": [_prototype(run, cluster, items) for cluster in shown],
         "facts": run_facts(run),
     }
 
@@ -134,23 +135,18 @@ def _pair(run: ReportData, number: int) -> dict[str, str]:
     }
 
 
-def _prototype(
-    run: ReportData,
-    cluster: int,
-    items: Mapping[int, Item],
-    picture_shape: tuple[int, ...] | None,
-) -> dict[str, Any]:
+def _prototype(run: ReportData, cluster: int, items: ShownItems) -> dict[str, Any]:
     """Return the rows nearest to a center, and the center itself if rows are images."""
-    center = None
-    if picture_shape is not None and np.prod(picture_shape) == run.model.n_features:
-        center = encode_pixels(run.model.centers[cluster].reshape(picture_shape))
+    center, shape = None, items.picture_shape
+    if shape and np.prod(shape) == run.model.n_features:
+        center = encode_pixels(run.model.centers[cluster].reshape(shape))
     rows = [int(row) for row in run.columns.nearest.of(cluster)]
     names = _names(run, rows)
     return {
         "number": cluster,
         "rows": f"{run.model.counts[cluster]:,}",
         "center": center,
-        "shown": [{**vars(items.get(row, Item())), "name": names[row]} for row in rows],
+        "shown": [{**vars(items.of_rows.get(row, Item())), "name": names[row]} for row in rows],
     }
 
 
@@ -187,11 +183,11 @@ def write_report(
     target = _target(runs, out, storage_options)
     check_matplotlib("a report needs")
     read = [read_report_data(run, rows_each, storage_options) for run in runs]
-    shown, shape = _items(read, items, items_column, storage_options)
+    shown = _items(read, items, items_column, storage_options)
     figures = [list(run_figures(run, plane_map(run.points))) for run in read]
     several = len(read) > 1
     compared = list(comparison_figures(read)) if several else []
-    page = render(read, figures, compared, _agreement(read), shown, shape)
+    page = render(read, figures, compared, _agreement(read), shown)
     named = {
         f"{f'{number}-' if several else ''}{name}.png": png
         for number, each in enumerate(figures, 1)
@@ -244,10 +240,10 @@ def _items(
     items: str | Path | None,
     column: str | None,
     storage_options: Options | None,
-) -> tuple[Mapping[int, Item], tuple[int, ...] | None]:
-    """Return the items of the rows shown, and the shape of images if centers have one."""
+) -> ShownItems:
+    """Read the items of the rows shown."""
     if items is None:
-        return {}, None
+        return ShownItems()
     wanted: set[int] = set()
     opened = None
     for run in runs:
@@ -262,8 +258,7 @@ def _items(
             wanted.update(int(row) for row in run.columns.nearest.of(cluster))
     assert opened is not None
     shape = opened.values.shape[1:] if isinstance(opened, NpyItems) else ()
-    shown = {row: show_item(value) for row, value in opened.read(wanted)}
-    return shown, tuple(shape) or None
+    return ShownItems({row: show_item(value) for row, value in opened.read(wanted)}, tuple(shape))
 
 
 def _agreement(runs: Sequence[ReportData]) -> list[dict[str, str]]:
@@ -294,7 +289,4 @@ def _table(a: ReportData, b: ReportData) -> metrics.Contingency:
         )
         for piece in a.labelled.pieces()
     )
-    total = next(tables)
-    for table in tables:
-        total = metrics.merge_contingency(total, table)
-    return total
+    return reduce(metrics.merge_contingency, tables)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeGuard
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.kernels.distances.projections import principal_axes
 from scrlm_dask.kernels.evaluation.prototypes import (
@@ -24,7 +26,7 @@ from scrlm_dask.kernels.evaluation.prototypes import (
 )
 from scrlm_dask.kernels.statistics import histograms
 from scrlm_dask.model import Model
-from scrlm_dask.runs.record import ResultRecord, ScanRecord, TrialRecord, read_result
+from scrlm_dask.runs.record import ResultRecord, ScanRecord, read_result
 from scrlm_dask.storage.feature_store import read_encoded
 from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
 from scrlm_dask.storage.locations import Location, Options, Place, locate
@@ -91,7 +93,7 @@ class ReportData:
         return None
 
     @property
-    def trials(self) -> list[TrialRecord]:
+    def trials(self) -> list[BandwidthTrial]:
         """Return the trial bandwidths of the search for rho, if there was one."""
         try:
             trials = ScanRecord.from_json(self.record.scan).rungs
@@ -137,16 +139,15 @@ def _describe_encoder(path: str | None, storage_options: Options | None) -> str 
 
 
 def _columns(labelled: LabelTable, rows_each: int) -> Columns:
-    parts = (_part(piece, rows_each) for piece in labelled.pieces())
-    total = next(parts)
-    for part in parts:
-        total = Columns(
-            histograms.merge_histograms(total.inside, part.inside),
-            histograms.merge_histograms(total.outside, part.outside),
-            histograms.merge_histograms(total.margins, part.margins),
-            merge_prototypes(total.nearest, part.nearest, rows_each),
+    def merge(a: Columns, b: Columns) -> Columns:
+        return Columns(
+            histograms.merge_histograms(a.inside, b.inside),
+            histograms.merge_histograms(a.outside, b.outside),
+            histograms.merge_histograms(a.margins, b.margins),
+            merge_prototypes(a.nearest, b.nearest, rows_each),
         )
-    return total
+
+    return reduce(merge, (_part(piece, rows_each) for piece in labelled.pieces()))
 
 
 def _part(piece: LabelledRows, rows_each: int) -> Columns:

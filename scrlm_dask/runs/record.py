@@ -12,6 +12,7 @@ from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import Features
 from scrlm_dask.errors import StoreError
+from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 from scrlm_dask.kernels.bandwidth.search import PerturbedRho
 from scrlm_dask.model import Model
 from scrlm_dask.storage.locations import Options, locate
@@ -31,10 +32,11 @@ def _read_fields(kind: type[_T], content: dict[str, Any]) -> _T:
     types = get_type_hints(kind)
     values = {}
     for each in fields(kind):  # type: ignore[arg-type]
-        if each.name in content:
-            values[each.name] = _read_value(each.name, types[each.name], content[each.name])
+        name = each.metadata.get("json", each.name)
+        if name in content:
+            values[each.name] = _read_value(name, types[each.name], content[name])
         elif each.default is MISSING and each.default_factory is MISSING:
-            raise KeyError(each.name)
+            raise KeyError(name)
     return kind(**values)
 
 
@@ -121,19 +123,6 @@ class _ReadOnly:
             ) from error
 
 
-@dataclass(frozen=True)
-class TrialRecord:
-    """The result of one trial bandwidth on the sample."""
-
-    rho: float
-    clusters: int
-    coverage: float
-    shell: float  # share of rows near the radius
-    neighbors: tuple[float, ...]  # of candidates: quantiles 0.1, 0.5 and 0.9
-    held_out: float | None
-    merged: int | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScanRecord(_ReadOnly):
     """How rho was chosen on a sample."""
@@ -155,10 +144,10 @@ class ScanRecord(_ReadOnly):
     stability: list[PerturbedRho]
     sigma_max: float
     assumption_1: bool  # sigma_max <= rho < sqrt(0.6)
-    rungs: list[TrialRecord]
+    rungs: list[BandwidthTrial]
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"rungs": [trial.record() for trial in self.rungs]}
 
 
 @dataclass(frozen=True)
