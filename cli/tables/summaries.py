@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
+    from scrlm_dask.events import PhaseFinished
     from scrlm_dask.runs.lifecycle import Fit
-    from scrlm_dask.runs.record import KMeansRecord, PhaseRecord, ScanRecord
+    from scrlm_dask.runs.record import KMeansRecord, ScanRecord
 
 _MOST_CLUSTERS, _MOST_ITERATIONS, _BAR_WIDTH = 10, 20, 8
 _Format = Callable[[float], str]
@@ -83,13 +85,13 @@ def clusters_table(model: Any) -> Table:
     return table
 
 
-def phases_table(phases: list[PhaseRecord]) -> Table:
+def phases_table(phases: dict[str, PhaseFinished]) -> Table:
     """Return time, rate, bytes and memory of each phase."""
     names = ("phase", "seconds", "rows/s", "read", "reading", "worker peak")
     table = _new_table("Phases", names, left="phase")
-    for phase in phases:
+    for title, phase in phases.items():
         table.add_row(
-            repeated(phase.name, phase.times),
+            title,
             f"{phase.seconds:.2f}",
             f"{phase.rows / max(phase.seconds, 1e-9):,.0f}",
             format_bytes(phase.bytes),
@@ -167,7 +169,7 @@ def iterations_table(record: KMeansRecord) -> Table:
             f"{it.number}{' (sample)' if it.sampled else ''}",
             f"{it.inertia:,.6g}",
             "█" * max(1, round(_BAR_WIDTH * share)),
-            "-" if it.shift is None else f"{it.shift:.2g}",
+            "-" if math.isinf(it.shift) else f"{it.shift:.2g}",
             "-" if it.moved is None else f"{it.moved:,}",
             str(it.empty),
             f"{it.seconds:.2f}",

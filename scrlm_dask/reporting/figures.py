@@ -13,7 +13,6 @@ from scrlm_dask.kernels.statistics.histograms import LogHistogram, coarse
 from scrlm_dask.reporting.plots import BLUE, GREY, ORANGE, open_figure, trial_curves
 from scrlm_dask.reporting.report_data import PlaneMap, ReportData
 from scrlm_dask.runs.record import ResultRecord
-from scrlm_dask.text import repeated
 
 _COLORS = (BLUE, ORANGE, "#3f8f6b", "#e09f3e", "#7d5ba6", GREY)
 _BINS = 60
@@ -64,16 +63,16 @@ def _png(draw: Draw, height: float = 3.2) -> bytes:
 
 
 def _phases(axes: Any, record: ResultRecord) -> None:
-    phases = record.phase_totals()[::-1]
-    names = [repeated(phase.name, phase.times) for phase in phases]
-    bars = axes.barh(names, [phase.seconds for phase in phases], color=BLUE, height=0.62)
-    axes.bar_label(bars, [f"{p.seconds:.2f} s" for p in phases], padding=4, color=GREY, size=9)
+    seconds = {title: phase.seconds for title, phase in reversed(record.phase_totals().items())}
+    bars = axes.barh(list(seconds), list(seconds.values()), color=BLUE, height=0.62)
+    labels = [f"{value:.2f} s" for value in seconds.values()]
+    axes.bar_label(bars, labels, padding=4, color=GREY, size=9)
     axes.margins(x=0.16)
     axes.set_xlabel("seconds")
 
 
 def _phases_compared(axes: Any, runs: Sequence[ReportData]) -> None:
-    spent = [{p.name: p.seconds for p in f.record.phase_totals()} for f in runs]
+    spent = [{p.name: p.seconds for p in f.record.phase_totals().values()} for f in runs]
     names = list(dict.fromkeys(name for seconds_of in spent for name in seconds_of))
     left = np.zeros(len(runs))
     for number, name in enumerate(names):
@@ -109,8 +108,7 @@ def _sizes(axes: Any, runs: Sequence[ReportData]) -> None:
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.set_xlabel("clusters, the largest first")
-    axes.set_ylabel("rows")
+    axes.set(xlabel="clusters, the largest first", ylabel="rows")
     if len(runs) > 1:
         axes.legend(frameon=False, fontsize=8)
 
@@ -125,8 +123,7 @@ def _sigmas(axes: Any, run: ReportData) -> None:
     if sizes.max(initial=1) > 20 * sizes.min(initial=sizes.max(initial=1)):
         axes.set_xscale("log")
     axes.set_ylim(0, 1.1 * float(np.nanmax(model.sigmas[filled], initial=0.0)) or 1.0)
-    axes.set_xlabel("rows of the cluster")
-    axes.set_ylabel("sigma, in input units")
+    axes.set(xlabel="rows of the cluster", ylabel="sigma, in input units")
 
 
 def _outliers(axes: Any, run: ReportData) -> None:
@@ -135,8 +132,7 @@ def _outliers(axes: Any, run: ReportData) -> None:
     axes.barh([0], [share], left=[1 - share], color=ORANGE, height=0.5)
     axes.text(0, 0.42, f"with a label {100 * (1 - share):.2f} %", color=BLUE, va="bottom")
     axes.text(1, 0.42, f"outliers {100 * share:.2f} %", color=ORANGE, ha="right", va="bottom")
-    axes.set_xlim(0, 1)
-    axes.set_ylim(-0.35, 1.0)
+    axes.set(xlim=(0, 1), ylim=(-0.35, 1.0))
     axes.set_axis_off()
 
 
@@ -149,15 +145,13 @@ def _distances(axes: Any, run: ReportData) -> None:
         axes.axvline(
             radius, color=GREY, linewidth=1.2, linestyle="--", label=f"radius {radius:.4g}"
         )
-    axes.set_xlabel("distance, after preprocessing")
-    axes.set_ylabel("rows")
+    axes.set(xlabel="distance, after preprocessing", ylabel="rows")
     axes.legend(frameon=False, fontsize=8)
 
 
 def _margins(axes: Any, margins: LogHistogram) -> None:
     _histogram(axes, margins, BLUE, None)
-    axes.set_xlabel("how much farther the second-nearest center is")
-    axes.set_ylabel("rows with a label")
+    axes.set(xlabel="how much farther the second-nearest center is", ylabel="rows with a label")
 
 
 def _histogram(axes: Any, histogram: LogHistogram, color: str, label: str | None) -> None:
@@ -171,10 +165,9 @@ def _histogram(axes: Any, histogram: LogHistogram, color: str, label: str | None
 def _losses(axes: Any, run: ReportData) -> None:
     curve = run.loss_curve
     assert curve is not None
-    axes.plot(curve[0], curve[1], color=BLUE, linewidth=1.8)
-    axes.fill_between(curve[0], curve[1], color=BLUE, alpha=0.12)
-    axes.set_xlabel("candidates, the lowest loss first")
-    axes.set_ylabel("loss")
+    axes.plot(curve.ranks, curve.losses, color=BLUE, linewidth=1.8)
+    axes.fill_between(curve.ranks, curve.losses, color=BLUE, alpha=0.12)
+    axes.set(xlabel="candidates, the lowest loss first", ylabel="loss")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
@@ -200,8 +193,7 @@ def _inertia(axes: Any, runs: Sequence[ReportData]) -> None:
         color = _COLORS[number % len(_COLORS)]
         axes.plot(numbers, values, color=color, marker="o", ms=3.5, label=name)
     axes.locator_params(axis="x", integer=True)
-    axes.set_xlabel("iteration of k-means")
-    axes.set_ylabel("inertia")
+    axes.set(xlabel="iteration of k-means", ylabel="inertia")
     if len(runs) > 1:
         axes.legend(frameon=False, fontsize=8)
 
@@ -226,9 +218,7 @@ def _map(axes: Any, run: ReportData, plane: PlaneMap) -> None:
         )
     axes.figure.colorbar(dots, ax=axes, label="sigma", shrink=0.7)
     axes.set_aspect("equal", "datalim")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_xlabel(f"{plane.method}; areas go with rows")
+    axes.set(xticks=[], yticks=[], xlabel=f"{plane.method}; areas go with rows")
 
 
 def _distinct_names(runs: Sequence[ReportData]) -> list[str]:

@@ -139,8 +139,7 @@ def _draw_sample(axes: Any, distances: Histogram, radius: float) -> None:
     # pairs inside clusters are few
     axes.set_yscale("log")
     axes.axvline(radius, color=ORANGE, linewidth=1.5)
-    axes.set_xlabel(f"distance after preprocessing; radius {radius:.4g}")
-    axes.set_ylabel("pairs")
+    axes.set(xlabel=f"distance after preprocessing; radius {radius:.4g}", ylabel="pairs")
 
 
 def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
@@ -165,8 +164,7 @@ def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
     axes.set_xlim(0, len(shares))
     axes.set_ylim(0, 1.03)
     sampled = f", sample of {spectrum.sampled_rows:,} rows" if spectrum.sampled_rows else ""
-    axes.set_xlabel(f"principal axes, {space}{sampled}")
-    axes.set_ylabel("share of the variance held")
+    axes.set(xlabel=f"principal axes, {space}{sampled}", ylabel="share of the variance held")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
 
 
@@ -177,8 +175,7 @@ def _draw_norms(axes: Any, norms: Norms | None) -> None:
         return
     _draw_histogram(axes, norms.histogram)
     axes.locator_params(axis="y", integer=True)
-    axes.set_xlabel("norm, as stored")
-    axes.set_ylabel("rows")
+    axes.set(xlabel="norm, as stored", ylabel="rows")
 
 
 def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
@@ -204,8 +201,7 @@ def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
             va="top",
             color=ORANGE,
         )
-    axes.set_xlabel(f"distance, {space} ({distances.n_rows:,} rows)")
-    axes.set_ylabel("pairs")
+    axes.set(xlabel=f"distance, {space} ({distances.n_rows:,} rows)", ylabel="pairs")
 
 
 def _draw_histogram(axes: Any, histogram: Histogram) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import StoreError
+from scrlm_dask.events import CandidatesJudged
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
@@ -26,7 +28,7 @@ from scrlm_dask.kernels.evaluation.prototypes import (
 )
 from scrlm_dask.kernels.statistics import histograms
 from scrlm_dask.model import Model
-from scrlm_dask.runs.record import ResultRecord, ScanRecord, read_result
+from scrlm_dask.runs.record import ResultRecord, ScanRecord, read_fields, read_result
 from scrlm_dask.storage.feature_store import read_encoded
 from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
 from scrlm_dask.storage.locations import Location, Options, Place, locate
@@ -83,13 +85,14 @@ class ReportData:
         return [event["text"] for event in warned if isinstance(event.get("text"), str)]
 
     @property
-    def loss_curve(self) -> tuple[list[int], list[float]] | None:
+    def loss_curve(self) -> CandidatesJudged | None:
         """Return ranks and losses of the candidates, if the run reported them."""
         for event in reversed(self.events):
             if event["event"] == "CandidatesJudged":
-                ranks, losses = event.get("ranks"), event.get("losses")
-                if _are_numbers(ranks) and _are_numbers(losses) and len(ranks) == len(losses):
-                    return ranks, losses
+                with suppress(KeyError):  # the line is damaged
+                    judged = read_fields(CandidatesJudged, event)
+                    if len(judged.ranks) == len(judged.losses):
+                        return judged
         return None
 
     @property
@@ -100,10 +103,6 @@ class ReportData:
         except StoreError:  # rho was given, or no bandwidth stood out
             return []
         return trials if len(trials) > 1 else []
-
-
-def _are_numbers(values: Any) -> TypeGuard[list[Any]]:
-    return isinstance(values, list) and all(isinstance(v, int | float) for v in values)
 
 
 def read_report_data(

@@ -122,7 +122,7 @@ def _distances(run: ReportData) -> list[str]:
 
 
 def _time(record: ResultRecord) -> str:
-    longest = max(record.phase_totals(), key=lambda phase: phase.seconds)
+    longest = max(record.phase_totals().values(), key=lambda phase: phase.seconds)
     share = longest.seconds / max(record.seconds, 1e-9)
     return (
         f"It took {record.seconds:.1f} s, {min(share, 1.0):.0%} of them for {longest.name}, "

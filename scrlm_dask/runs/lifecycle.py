@@ -159,7 +159,7 @@ class Fit:
     def _repr_html_(self) -> str:
         """Return the result and the time of each phase."""
         record = self.typed_record
-        times = ", ".join(f"{p.name} {p.seconds:.2f} s" for p in record.phase_totals())
+        times = ", ".join(f"{p.name} {p.seconds:.2f} s" for p in record.phase_totals().values())
         facts = [
             ("features", record.features.path or record.features.source),
             *model_facts(self.model),

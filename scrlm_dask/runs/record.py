@@ -12,6 +12,7 @@ from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import Features
 from scrlm_dask.errors import StoreError
+from scrlm_dask.events import IterationDone, PhaseFinished
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 from scrlm_dask.kernels.bandwidth.search import PerturbedRho
 from scrlm_dask.model import Model
@@ -19,22 +20,25 @@ from scrlm_dask.storage.locations import Options, locate
 from scrlm_dask.storage.model_store import package_versions
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.store_info import features_digest
+from scrlm_dask.text import repeated
 
 IN_MEMORY = "array"  # the origin of an input that has no path
 _T = TypeVar("_T")
 
 
-def _read_fields(kind: type[_T], content: dict[str, Any]) -> _T:
+def read_fields(kind: type[_T], content: dict[str, Any]) -> _T:
     """Build a dataclass from JSON and ignore unknown fields.
 
-    A field that is missing or has another type raises KeyError with its name.
+    The metadata of a field may have its name in JSON ("json") and the value that null stands for
+    ("null"). A field that is missing or has another type raises KeyError with its name.
     """
     types = get_type_hints(kind)
     values = {}
     for each in fields(kind):  # type: ignore[arg-type]
         name = each.metadata.get("json", each.name)
         if name in content:
-            values[each.name] = _read_value(name, types[each.name], content[name])
+            value = each.metadata.get("null") if content[name] is None else content[name]
+            values[each.name] = _read_value(name, types[each.name], value)
         elif each.default is MISSING and each.default_factory is MISSING:
             raise KeyError(name)
     return kind(**values)
@@ -45,7 +49,7 @@ def _read_value(name: str, hint: Any, value: Any) -> Any:
     for option in get_args(hint) if isinstance(hint, UnionType) else (hint,):
         kind = get_origin(option) or option
         if is_dataclass(kind) and isinstance(value, dict):
-            return _read_fields(kind, value)  # type: ignore[arg-type]
+            return read_fields(kind, value)  # type: ignore[arg-type]
         if kind in (list, tuple) and isinstance(value, list | tuple):
             return kind(_read_value(name, get_args(option)[0], item) for item in value)
         if isinstance(value, int | float if kind is float else kind):
@@ -105,7 +109,7 @@ class RunRecord:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> RunRecord:
         """Read the part of a record that is written first; KeyError names a field it lacks."""
-        return _read_fields(cls, content)
+        return read_fields(cls, content)
 
 
 class _ReadOnly:
@@ -115,7 +119,7 @@ class _ReadOnly:
     def from_json(cls, content: dict[str, Any], place: object = "the record of the run") -> Self:
         """Read the fields; StoreError names one that is missing or has another type."""
         try:
-            return _read_fields(cls, content)
+            return read_fields(cls, content)
         except KeyError as error:
             raise StoreError(
                 f"{place} lacks {error.args[0]!r}, or has something else there, so it was "
@@ -151,38 +155,11 @@ class ScanRecord(_ReadOnly):
 
 
 @dataclass(frozen=True)
-class IterationRecord:
-    """An iteration of k-means."""
-
-    number: int
-    rows: int
-    sampled: bool
-    inertia: float
-    shift: float | None  # None: infinite
-    moved: int | None
-    empty: int
-    seconds: float
-
-
-@dataclass(frozen=True)
 class KMeansRecord:
     """The iterations of k-means, and the rule that ended them."""
 
-    iterations: list[IterationRecord]
+    iterations: list[IterationDone]
     stopped: str
-
-
-@dataclass(frozen=True)
-class PhaseRecord:
-    """A phase of a run, or the total of its phases of the same name."""
-
-    name: str
-    rows: int
-    bytes: int
-    seconds: float
-    read_seconds: float
-    peak_worker_bytes: int
-    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -192,7 +169,7 @@ class ResultRecord(_ReadOnly):
     method: str
     config: dict[str, Any]  # with every "auto" settled
     features: FeaturesRecord
-    phases: list[PhaseRecord]
+    phases: list[PhaseFinished]
     seconds: float
     outlier_share: float
     radius: float | None  # None: infinite
@@ -203,26 +180,26 @@ class ResultRecord(_ReadOnly):
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
-    def iterations(self) -> list[IterationRecord]:
+    def iterations(self) -> list[IterationDone]:
         return [] if self.kmeans is None else self.kmeans.iterations
 
-    def phase_totals(self) -> list[PhaseRecord]:
-        """Return each phase once: users see iterations of k-means as one phase."""
-        by_name: dict[str, list[PhaseRecord]] = {}
+    def phase_totals(self) -> dict[str, PhaseFinished]:
+        """Return each phase once, by its title: users see iterations of k-means as one phase."""
+        by_name: dict[str, list[PhaseFinished]] = {}
         for phase in self.phases:
             by_name.setdefault(phase.name, []).append(phase)
-        return [
-            PhaseRecord(
+        return {
+            repeated(name, len(same)): PhaseFinished(
                 name,
-                sum(phase.rows for phase in same),
-                sum(phase.bytes for phase in same),
-                sum(phase.seconds for phase in same),
-                sum(phase.read_seconds for phase in same),
-                max(phase.peak_worker_bytes for phase in same),
-                len(same),
+                seconds=sum(phase.seconds for phase in same),
+                rows=sum(phase.rows for phase in same),
+                bytes=sum(phase.bytes for phase in same),
+                blocks=sum(phase.blocks for phase in same),
+                peak_worker_bytes=max(phase.peak_worker_bytes for phase in same),
+                read_seconds=sum(phase.read_seconds for phase in same),
             )
             for name, same in by_name.items()
-        ]
+        }
 
 
 def read_result(run: RunDirectory) -> ResultRecord:
