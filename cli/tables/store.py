@@ -193,10 +193,9 @@ def _space_facts(content: dict[str, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     spectrum, distances = content["spectrum"], content["distances"]
     if spectrum:
-        total = len(spectrum["variances"])
+        total, axes = len(spectrum["variances"]), spectrum["axes_for_90_percent"]
         sampled = spectrum["sampled_rows"]
         note = f" (of a sample of {sampled:,} rows)" if sampled else ""
-        axes = spectrum["axes_for_90_percent"]
         shown["90 % of the variance"] = f"in {axes:,} of {total:,} axes{note}"
     if distances:
         quantiles = list(distances["quantiles"].values())

@@ -77,11 +77,9 @@ def clusters_table(model: Any) -> Table:
     names += ["loss", "began at row" if moved else "center is row"] if extracted else []
     table = _new_table(title or "Clusters", names)
     for k in range(shown):
-        cells = [str(k), f"{model.counts[k]:,}"]
-        cells += [f"{model.weights[k]:.4f}", f"{model.sigmas[k]:.4g}"]
-        if extracted:
-            cells += [f"{model.losses[k]:,.1f}", f"{model.center_rows[k]:,}"]
-        table.add_row(*cells)
+        numbers = f"{model.counts[k]:,}", f"{model.weights[k]:.4f}", f"{model.sigmas[k]:.4g}"
+        start = (f"{model.losses[k]:,.1f}", f"{model.center_rows[k]:,}") if extracted else ()
+        table.add_row(str(k), *numbers, *start)
     return table
 
 

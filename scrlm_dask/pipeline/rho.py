@@ -167,14 +167,12 @@ def _too_many_words(scan: SampleScan, config: ResolvedConfig) -> str:
     return (
         f"{n_clusters} clusters were asked for, and {scan.n_candidates} candidates on a sample of "
         f"{scan.sizes.judged} rows carry {len(scan.found.centers)}; for more, "
-        f"{', or '.join(_ways_to_more(scan, config.asked, n_clusters, config.n_rows))}"
+        f"{', or '.join(_ways_to_more(scan, config, n_clusters))}"
     )
 
 
-def _ways_to_more(
-    scan: SampleScan, asked: FitConfig, n_clusters: int, n_rows: int
-) -> Iterator[str]:
-    enough = default_candidates(n_rows, n_clusters)
+def _ways_to_more(scan: SampleScan, config: ResolvedConfig, n_clusters: int) -> Iterator[str]:
+    asked, enough = config.asked, default_candidates(config.n_rows, n_clusters)
     if enough > scan.n_candidates:
         yield f"give more candidates (--candidates {enough})"
     if asked.rho != "auto":
@@ -344,8 +342,7 @@ def _describe_scan(
 
 def _choose_blocks(features: Features, sizes: ScanSizes, seed: int) -> list[int] | None:
     """Choose random blocks with enough rows, at least 16 of them; None for all blocks."""
-    enough = math.ceil(2 * sizes.rows / features.block_rows)
-    size = max(_LEAST_BLOCKS, enough)
+    size = max(_LEAST_BLOCKS, math.ceil(2 * sizes.rows / features.block_rows))
     if size >= features.n_blocks:
         return None
     order = stream(seed, Purpose.SCAN_ROWS, 1).permutation(features.n_blocks)

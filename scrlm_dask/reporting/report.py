@@ -244,8 +244,7 @@ def _items(
     """Read the items of the rows shown."""
     if items is None:
         return ShownItems()
-    wanted: set[int] = set()
-    opened = None
+    wanted, opened = set[int](), None
     for run in runs:
         path = run.record.features.path
         if path is not None and is_shuffled(locate(path, storage_options)):

@@ -19,13 +19,7 @@ from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.kernels.distances.projections import principal_axes
-from scrlm_dask.kernels.evaluation.prototypes import (
-    Pairs,
-    Prototypes,
-    merge_prototypes,
-    nearest_pairs,
-    prototypes,
-)
+from scrlm_dask.kernels.evaluation import prototypes
 from scrlm_dask.kernels.statistics import histograms
 from scrlm_dask.model import Model
 from scrlm_dask.runs.record import ResultRecord, ScanRecord, read_fields, read_result
@@ -47,7 +41,7 @@ class Columns:
     inside: histograms.LogHistogram  # distances of rows that have a label
     outside: histograms.LogHistogram  # of outliers, as far as they were stored
     margins: histograms.LogHistogram
-    nearest: Prototypes
+    nearest: prototypes.Prototypes
 
     @property
     def median_distance(self) -> float | None:
@@ -69,7 +63,7 @@ class ReportData:
     model: Model
     labelled: LabelTable
     columns: Columns
-    pairs: Pairs  # of clusters, by their numbers
+    pairs: prototypes.Pairs  # of clusters, by their numbers
     points: NDArray[np.float64]  # (k, p) centers where distances are taken
     encoded: str | None = None  # what the features were made of, if the store says so
 
@@ -111,8 +105,7 @@ def read_report_data(
     """Read a complete run, with `rows_each` example rows per cluster."""
     location = locate(run, storage_options)
     directory = RunDirectory(location)
-    record = read_result(directory)
-    model = load_model(location)
+    record, model = read_result(directory), load_model(location)
     labelled = open_label_table(directory, storage_options)
     points = _map_rows(model.centers, model.affine)
     return ReportData(
@@ -143,7 +136,7 @@ def _columns(labelled: LabelTable, rows_each: int) -> Columns:
             histograms.merge_histograms(a.inside, b.inside),
             histograms.merge_histograms(a.outside, b.outside),
             histograms.merge_histograms(a.margins, b.margins),
-            merge_prototypes(a.nearest, b.nearest, rows_each),
+            prototypes.merge_prototypes(a.nearest, b.nearest, rows_each),
         )
 
     return reduce(merge, (_part(piece, rows_each) for piece in labelled.pieces()))
@@ -156,7 +149,7 @@ def _part(piece: LabelledRows, rows_each: int) -> Columns:
         histograms.log_histogram(_finite(piece.distances[inside])),
         histograms.log_histogram(_finite(piece.distances[~inside])),
         histograms.log_histogram(_finite(margins)),
-        prototypes(piece.labels, piece.distances, piece.numbers, rows_each),
+        prototypes.prototypes(piece.labels, piece.distances, piece.numbers, rows_each),
     )
 
 
@@ -166,13 +159,13 @@ def _finite(values: NDArray[Any]) -> NDArray[np.float64]:
     return finite
 
 
-def _pairs(points: NDArray[np.float64], counts: NDArray[np.int64]) -> Pairs:
+def _pairs(points: NDArray[np.float64], counts: NDArray[np.int64]) -> prototypes.Pairs:
+    """Find the closest pairs among the largest clusters."""
+    if len(points) == 0:
+        return prototypes.Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
     largest = np.sort(np.argsort(-counts, kind="stable")[:_MOST_PAIRED])
-    found = nearest_pairs(points[largest], SHOWN_PAIRS) if len(largest) > 1 else _NO_PAIRS
-    return Pairs(largest[found.first], largest[found.second], found.distances)
-
-
-_NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+    close = prototypes.nearest_pairs(points[largest], SHOWN_PAIRS)
+    return prototypes.Pairs(largest[close.first], largest[close.second], close.distances)
 
 
 def _map_rows(rows: NDArray[Any], affine: AffineMap) -> NDArray[np.float64]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,18 +88,17 @@ def comparison(runs: Sequence[ReportData]) -> list[tuple[str, list[str]]]:
 
 
 def _outliers(run: ReportData) -> str:
-    share = run.record.outlier_share
-    if run.record.radius is None:
+    record, n_outliers = run.record, run.model.n_outliers
+    if record.radius is None:
         return "; every row has the label of its nearest center"
-    if run.model.n_outliers == 0:
+    if n_outliers == 0:
         return " and no outliers"
-    return f" and left {run.model.n_outliers:,} rows ({100 * share:.2f} %) as outliers"
+    return f" and left {n_outliers:,} rows ({100 * record.outlier_share:.2f} %) as outliers"
 
 
 def _sizes(run: ReportData) -> str:
     sizes = np.sort(run.model.counts)[::-1]
-    inside = int(sizes.sum())
-    half = int(np.searchsorted(np.cumsum(sizes), inside / 2)) + 1
+    half = int(np.searchsorted(np.cumsum(sizes), int(sizes.sum()) / 2)) + 1
     holders = "one holds" if half == 1 else f"{half:,} of them hold"
     return (
         f"The largest cluster holds {sizes[0]:,} rows, the median one {_median(sizes):,.0f} and "
@@ -107,18 +106,14 @@ def _sizes(run: ReportData) -> str:
     )
 
 
-def _distances(run: ReportData) -> list[str]:
-    sentences = []
+def _distances(run: ReportData) -> Iterator[str]:
     distance, margin = run.columns.median_distance, run.columns.median_margin
     if distance is not None:
         radius = run.record.radius
         against = f", {distance / radius:.0%} of the radius" if radius else ""
-        sentences.append(f"Half of them lie within {distance:.4g} of their center{against}.")
+        yield f"Half of them lie within {distance:.4g} of their center{against}."
     if margin is not None:
-        sentences.append(
-            f"For half of them the second-nearest center is {margin:.4g} farther or more."
-        )
-    return sentences
+        yield f"For half of them the second-nearest center is {margin:.4g} farther or more."
 
 
 def _time(record: ResultRecord) -> str:

@@ -112,7 +112,7 @@ class RunRecord:
         return read_fields(cls, content)
 
 
-class _ReadOnly:
+class _StoredRecord:
     """Base of the parts of a record that commands and reports read."""
 
     @classmethod
@@ -128,7 +128,7 @@ class _ReadOnly:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScanRecord(_ReadOnly):
+class ScanRecord(_StoredRecord):
     """How rho was chosen on a sample."""
 
     sampled_rows: int
@@ -163,7 +163,7 @@ class KMeansRecord:
 
 
 @dataclass(frozen=True)
-class ResultRecord(_ReadOnly):
+class ResultRecord(_StoredRecord):
     """What commands and reports read in the record of a complete run."""
 
     method: str
