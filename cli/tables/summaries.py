@@ -48,14 +48,13 @@ def fit_summary(content: dict[str, Any], result: Fit) -> Group:
     """Return the result of a fit, its first clusters, and the time of its phases."""
     from rich.console import Group
 
-    from scrlm_dask.runs.record import ScanRecord
-
     names = ("rows", "features", "clusters", "outliers", "outlier_share", "rho", "radius")
     known = {key: content[key] for key in (*names, "inertia") if content[key] is not None}
     parts: list[Any] = [facts("Found", known)]
     record, model = result.typed_record, result.model
-    if record.scan.get("rungs"):
-        parts.append(scan_facts(ScanRecord.from_json(record.scan)))
+    scan = record.read_scan()
+    if scan is not None:
+        parts.append(scan_facts(scan))
     if model.n_clusters:
         parts.append(clusters_table(model))
     if record.kmeans is not None:

@@ -141,17 +141,17 @@ def _merging_note(scan: SampleScan, asked: FitConfig) -> Note:
 
 def _candidate_notes(scan: SampleScan, config: ResolvedConfig) -> Iterator[Note]:
     """Report candidates that were too few, and the consequence."""
-    asked, found = config.asked, len(scan.found.centers)
+    asked, n_found = config.asked, len(scan.found.centers)
     if scan.n_candidates > scan.first_candidates:
         merging = scan.extraction == "merge"
-        few = asked.n_clusters if merging else f"{found} clusters at a risk of {DELTA:g}"
+        few = asked.n_clusters if merging else f"{n_found} clusters at a risk of {DELTA:g}"
         yield Note(
             f"{scan.first_candidates} candidates are too few for {few}"
             f"{' merged clusters' if merging else ''}: scanned again with {scan.n_candidates}"
         )
-    if scan.extraction == "merge" and asked.n_clusters is not None and found < asked.n_clusters:
-        yield Note(_too_many_words(scan, config), warning=True)
-    asks = f"about {found} clusters ask for {scan.needed_candidates} candidates at a risk of"
+    if scan.extraction == "merge" and asked.n_clusters is not None and n_found < asked.n_clusters:
+        yield Note(_describe_shortage(scan, config), warning=True)
+    asks = f"about {n_found} clusters ask for {scan.needed_candidates} candidates at a risk of"
     if _falls_short(scan, asked):
         yield Note(
             f"{asks} {DELTA:g}, more than a sample is scanned with ({scan.n_candidates}): a fit "
@@ -161,7 +161,7 @@ def _candidate_notes(scan: SampleScan, config: ResolvedConfig) -> Iterator[Note]
         yield Note(f"{asks} {DELTA:g}, and {scan.n_candidates} were given (n_candidates)")
 
 
-def _too_many_words(scan: SampleScan, config: ResolvedConfig) -> str:
+def _describe_shortage(scan: SampleScan, config: ResolvedConfig) -> str:
     """Compare the clusters requested with those available, and list the ways to more."""
     n_clusters = config.asked.n_clusters or 0
     return (

@@ -22,7 +22,7 @@ from scrlm_dask.kernels.distances.projections import principal_axes
 from scrlm_dask.kernels.evaluation import prototypes
 from scrlm_dask.kernels.statistics import histograms
 from scrlm_dask.model import Model
-from scrlm_dask.runs.record import ResultRecord, ScanRecord, read_fields, read_result
+from scrlm_dask.runs.record import ResultRecord, read_fields, read_result
 from scrlm_dask.storage.feature_store import read_encoded
 from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
 from scrlm_dask.storage.locations import Location, Options, Place, locate
@@ -92,11 +92,10 @@ class ReportData:
     @property
     def trials(self) -> list[BandwidthTrial]:
         """Return the trial bandwidths of the search for rho, if there was one."""
-        try:
-            trials = ScanRecord.from_json(self.record.scan).rungs
-        except StoreError:  # rho was given, or no bandwidth stood out
-            return []
-        return trials if len(trials) > 1 else []
+        scan = None
+        with suppress(StoreError):  # the report of a damaged scan lacks the figure
+            scan = self.record.read_scan()
+        return [] if scan is None or len(scan.rungs) < 2 else scan.rungs
 
 
 def read_report_data(

@@ -174,10 +174,14 @@ class ResultRecord(_StoredRecord):
     outlier_share: float
     radius: float | None  # None: infinite
     kmeans: KMeansRecord | None = None
-    scan: dict[str, Any] = field(default_factory=dict)  # for ScanRecord, if it has trials
+    scan: dict[str, Any] = field(default_factory=dict)  # for `read_scan`
     started: str = ""
     workers: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+
+    def read_scan(self) -> ScanRecord | None:
+        """Return how rho was chosen; None if it was given, or if no trial found a cluster."""
+        return ScanRecord.from_json(self.scan) if self.scan.get("rungs") else None
 
     @property
     def iterations(self) -> list[IterationDone]:
