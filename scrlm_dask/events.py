@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scrlm_dask.errors import ScrlmWarning
 
@@ -91,7 +92,8 @@ class IterationDone:
     rows: int
     sampled: bool  # on a sample of blocks
     inertia: float  # sum of squared distances; a row left out counts as if on the radius
-    shift: float  # how far the centers moved, relative to the rows' distance to them
+    # how far the centers moved, relative to the rows' distance to them
+    shift: float = field(metadata={"null": math.inf})  # JSON has no infinity
     moved: int | None  # rows whose label changed; None in the first iteration
     empty: int
     reseeded: int

@@ -1,9 +1,8 @@
-"""Format sizes, counts, lists, errors and phases for people."""
+"""Format sizes, counts, lists and errors for people."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -44,35 +43,3 @@ def first_line(error: BaseException, most: int | None = None) -> str:
 def repeated(name: str, times: int) -> str:
     """Return the name of a phase with the number of its iterations, if there are several."""
     return name if times == 1 else f"{name} x {times}"
-
-
-@dataclass(frozen=True)
-class PhaseSummary:
-    """A phase with the totals of all its iterations."""
-
-    name: str
-    times: int
-    seconds: float
-    rows: int
-    bytes: int
-    read_seconds: float
-    peak_worker_bytes: int
-
-
-def phase_summary(phases: Iterable[Mapping[str, Any]]) -> list[PhaseSummary]:
-    """Return each phase of a run record once: people see iterations of k-means as one phase."""
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
-    for phase in phases:
-        by_name.setdefault(phase["name"], []).append(phase)
-    return [
-        PhaseSummary(
-            name,
-            len(same),
-            sum(phase["seconds"] for phase in same),
-            sum(phase["rows"] for phase in same),
-            sum(phase["bytes"] for phase in same),
-            sum(phase["read_seconds"] for phase in same),
-            max(phase["peak_worker_bytes"] for phase in same),
-        )
-        for name, same in by_name.items()
-    ]

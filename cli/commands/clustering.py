@@ -79,29 +79,29 @@ def _run_job(job: Any, console: Console, cluster: Any, lasting: StallWatchdog, o
 
 def show_fit(console: Console, result: Fit, out: str) -> None:
     content = summary(result, out)
-    console.result(content, fit_summary(content, result.model))
+    console.result(content, fit_summary(content, result))
     console.say(f"written to {out}: model.zarr, labels.zarr, run.json")
 
 
 def summary(result: Fit, out: str) -> dict[str, Any]:
     """Return the fit in numbers, for --json and for the tables."""
-    model, record = result.model, result.record
+    model, record, stored = result.model, result.typed_record, result.record
     return {
         "run": out,
-        "method": record["method"],
+        "method": record.method,
         "rows": model.n_rows,
         "features": model.n_features,
         "clusters": model.n_clusters,
         "outliers": model.n_outliers,
-        "outlier_share": record["outlier_share"],
+        "outlier_share": record.outlier_share,
         "outlier_weight": model.outlier_weight,
-        "rho": record["config"].get("rho"),
-        "radius": record["radius"],
+        "rho": record.config.get("rho"),
+        "radius": record.radius,
         "candidates": model.n_candidates,
         "inertia": model.inertia,
-        "seconds": record["seconds"],
-        "phases": record["phases"],
-        **{name: record[name] for name in ("init", "scan", "kmeans", "plan") if name in record},
+        "seconds": record.seconds,
+        "phases": stored["phases"],
+        **{name: stored[name] for name in ("init", "scan", "kmeans", "plan") if name in stored},
     }
 
 

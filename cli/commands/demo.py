@@ -64,5 +64,5 @@ def _demo(
         f"{found['accuracy']:.2%} of the rows are labelled as they were drawn."
     )
     truth = facts("Against the truth", found)
-    tables = Group(fit_summary(content, result.model), truth, headline)
+    tables = Group(fit_summary(content, result), truth, headline)
     console.result({**content, "evaluation": found}, tables)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -10,9 +10,6 @@ from ..options import fitting
 from ..options.shared import cluster_options, output_options, session, storage_options
 from ..tables.summaries import plan_summary, scan_facts, scan_table
 from ..terminal.console import Console
-
-if TYPE_CHECKING:
-    from rich.console import Group
 
 
 @click.command()
@@ -51,9 +48,12 @@ def rho(
     any option asks for workers (--nworkers, --nthreads, --memory-limit, ...), a scheduler or a
     cluster.
     """
+    from rich.console import Group
+
     from scrlm_dask.config import FitConfig
     from scrlm_dask.pipeline.rho import prepare_scan
     from scrlm_dask.reporting.plots import check_plot
+    from scrlm_dask.runs.record import ScanRecord
 
     if plot:
         check_plot(plot)
@@ -71,13 +71,8 @@ def rho(
         scan = job.run(console)
     if plot:
         scan.plot(plot)
-    console.result(scan.record, _rho_tables(scan.record))
-
-
-def _rho_tables(record: dict[str, Any]) -> Group:
-    from rich.console import Group
-
-    return Group(scan_table(record), scan_facts(record))
+    record = ScanRecord.from_json(scan.record)
+    console.result(scan.record, Group(scan_table(record), scan_facts(record)))
 
 
 @click.command()

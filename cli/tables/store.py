@@ -12,7 +12,7 @@ from .summaries import facts
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from scrlm_dask.kernels.statistics.row_statistics import Statistics
+    from scrlm_dask.kernels.statistics.row_statistics import Distances, Norms, Spectrum
     from scrlm_dask.passes.digests import DamagedBlock
     from scrlm_dask.pipeline.inspect import RowsReport
     from scrlm_dask.storage.store_info import Description
@@ -70,14 +70,13 @@ def rows_content(report: RowsReport) -> dict[str, Any]:
         "outlier_share": None if classes is None else classes.outlier_share,
         "mean_range": _range(statistics.means) if statistics.n_rows else None,
         "std_range": _range(statistics.deviations) if statistics.n_rows else None,
-        "norms": _norms(statistics),
-        "spectrum": _spectrum(statistics),
-        "distances": _distances(statistics),
+        "norms": _norms(statistics.norms),
+        "spectrum": _spectrum(statistics.spectrum),
+        "distances": _distances(statistics.distances),
     }
 
 
-def _norms(statistics: Statistics) -> dict[str, Any] | None:
-    norms = statistics.norms
+def _norms(norms: Norms | None) -> dict[str, Any] | None:
     return norms and {
         "min": norms.least,
         "mean": norms.mean,
@@ -87,8 +86,7 @@ def _norms(statistics: Statistics) -> dict[str, Any] | None:
     }
 
 
-def _spectrum(statistics: Statistics) -> dict[str, Any] | None:
-    spectrum = statistics.spectrum
+def _spectrum(spectrum: Spectrum | None) -> dict[str, Any] | None:
     return spectrum and {
         "axes_for_90_percent": spectrum.axes,
         "sampled_rows": spectrum.sampled_rows,
@@ -96,8 +94,7 @@ def _spectrum(statistics: Statistics) -> dict[str, Any] | None:
     }
 
 
-def _distances(statistics: Statistics) -> dict[str, Any] | None:
-    distances = statistics.distances
+def _distances(distances: Distances | None) -> dict[str, Any] | None:
     return distances and {
         "sampled_rows": distances.n_rows,
         "pairs": distances.n_pairs,
@@ -196,10 +193,9 @@ def _space_facts(content: dict[str, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     spectrum, distances = content["spectrum"], content["distances"]
     if spectrum:
-        total = len(spectrum["variances"])
+        total, axes = len(spectrum["variances"]), spectrum["axes_for_90_percent"]
         sampled = spectrum["sampled_rows"]
         note = f" (of a sample of {sampled:,} rows)" if sampled else ""
-        axes = spectrum["axes_for_90_percent"]
         shown["90 % of the variance"] = f"in {axes:,} of {total:,} axes{note}"
     if distances:
         quantiles = list(distances["quantiles"].values())

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from scrlm_dask.text import format_bytes, phase_summary, repeated
+from scrlm_dask.text import format_bytes, repeated
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
+
+    from scrlm_dask.events import PhaseFinished
+    from scrlm_dask.runs.lifecycle import Fit
+    from scrlm_dask.runs.record import KMeansRecord, ScanRecord
 
 _MOST_CLUSTERS, _MOST_ITERATIONS, _BAR_WIDTH = 10, 20, 8
 _Format = Callable[[float], str]
@@ -39,20 +44,22 @@ def facts(title: str, content: dict[str, Any]) -> Table:
     return table
 
 
-def fit_summary(content: dict[str, Any], model: Any) -> Group:
+def fit_summary(content: dict[str, Any], result: Fit) -> Group:
     """Return the result of a fit, its first clusters, and the time of its phases."""
     from rich.console import Group
 
     names = ("rows", "features", "clusters", "outliers", "outlier_share", "rho", "radius")
     known = {key: content[key] for key in (*names, "inertia") if content[key] is not None}
     parts: list[Any] = [facts("Found", known)]
-    if content.get("scan", {}).get("rungs"):
-        parts.append(scan_facts(content["scan"]))
+    record, model = result.typed_record, result.model
+    scan = record.read_scan()
+    if scan is not None:
+        parts.append(scan_facts(scan))
     if model.n_clusters:
         parts.append(clusters_table(model))
-    if "kmeans" in content:
-        parts.append(iterations_table(content["kmeans"]))
-    parts.append(phases_table(content["phases"]))
+    if record.kmeans is not None:
+        parts.append(iterations_table(record.kmeans))
+    parts.append(phases_table(record.phase_totals()))
     return Group(*parts)
 
 
@@ -69,21 +76,19 @@ def clusters_table(model: Any) -> Table:
     names += ["loss", "began at row" if moved else "center is row"] if extracted else []
     table = _new_table(title or "Clusters", names)
     for k in range(shown):
-        cells = [str(k), f"{model.counts[k]:,}"]
-        cells += [f"{model.weights[k]:.4f}", f"{model.sigmas[k]:.4g}"]
-        if extracted:
-            cells += [f"{model.losses[k]:,.1f}", f"{model.center_rows[k]:,}"]
-        table.add_row(*cells)
+        numbers = f"{model.counts[k]:,}", f"{model.weights[k]:.4f}", f"{model.sigmas[k]:.4g}"
+        start = (f"{model.losses[k]:,.1f}", f"{model.center_rows[k]:,}") if extracted else ()
+        table.add_row(str(k), *numbers, *start)
     return table
 
 
-def phases_table(phases: list[dict[str, Any]]) -> Table:
+def phases_table(phases: dict[str, PhaseFinished]) -> Table:
     """Return time, rate, bytes and memory of each phase."""
     names = ("phase", "seconds", "rows/s", "read", "reading", "worker peak")
     table = _new_table("Phases", names, left="phase")
-    for phase in phase_summary(phases):
+    for title, phase in phases.items():
         table.add_row(
-            repeated(phase.name, phase.times),
+            title,
             f"{phase.seconds:.2f}",
             f"{phase.rows / max(phase.seconds, 1e-9):,.0f}",
             format_bytes(phase.bytes),
@@ -142,14 +147,14 @@ def _text(name: str, value: Any) -> str:
     return f"{value:.6g}"
 
 
-def iterations_table(record: dict[str, Any]) -> Table:
+def iterations_table(record: KMeansRecord) -> Table:
     """Return the first and last iterations of k-means, each with its inertia as a bar."""
-    iterations = record["iterations"]
+    iterations = record.iterations
     names = ("", "inertia", "per row", "shift", "moved", "empty", "seconds")
-    title = f"k-means ended by {record['stopped']}"
+    title = f"k-means ended by {record.stopped}"
     table = _new_table(title, names, left="per row", no_wrap=True)
     # per row: samples have fewer rows
-    values = [it["inertia"] / max(it["rows"], 1) for it in iterations]
+    values = [it.inertia / max(it.rows, 1) for it in iterations]
     low, high = min(values, default=0.0), max(values, default=0.0)
     for i, (it, value) in enumerate(zip(iterations, values, strict=True)):
         if _MOST_ITERATIONS // 2 <= i < len(iterations) - _MOST_ITERATIONS // 2:
@@ -158,52 +163,51 @@ def iterations_table(record: dict[str, Any]) -> Table:
             continue
         share = (value - low) / (high - low) if high > low else 0.0
         table.add_row(
-            f"{it['number']}{' (sample)' if it['sampled'] else ''}",
-            f"{it['inertia']:,.6g}",
+            f"{it.number}{' (sample)' if it.sampled else ''}",
+            f"{it.inertia:,.6g}",
             "█" * max(1, round(_BAR_WIDTH * share)),
-            "-" if it["shift"] is None else f"{it['shift']:.2g}",
-            "-" if it["moved"] is None else f"{it['moved']:,}",
-            str(it["empty"]),
-            f"{it['seconds']:.2f}",
+            "-" if math.isinf(it.shift) else f"{it.shift:.2g}",
+            "-" if it.moved is None else f"{it.moved:,}",
+            str(it.empty),
+            f"{it.seconds:.2f}",
         )
     return table
 
 
-def scan_table(record: dict[str, Any]) -> Table:
+def scan_table(record: ScanRecord) -> Table:
     """Return a trial bandwidth per row; those of the chosen interval are marked."""
     names = ("", "rho", "clusters", "outliers", "shell", "neighbours", "held out")
     table = _new_table("Ladder of rho on the sample", names, no_wrap=True)
-    for rung in record["rungs"]:
-        inside = record["low"] <= rung["rho"] <= record["high"]
-        held_out = rung["held_out"]
+    for trial in record.rungs:
         table.add_row(
-            "█" if inside else "",
-            f"{rung['rho']:.4g}",
-            f"{rung['clusters']:,}",
-            f"{1 - rung['coverage']:.1%}",
-            f"{rung['shell']:.3f}",
-            f"{rung['neighbors'][1]:,.0f}",
-            "-" if held_out is None else f"{held_out:.5g}",
+            "█" if record.low <= trial.rho <= record.high else "",
+            f"{trial.rho:.4g}",
+            f"{trial.clusters:,}",
+            f"{1 - trial.coverage:.1%}",
+            f"{trial.shell:.3f}",
+            f"{trial.neighbors[1]:,.0f}",
+            "-" if trial.held_out is None else f"{trial.held_out:.5g}",
         )
     return table
 
 
-def scan_facts(record: dict[str, Any]) -> Table:
+def scan_facts(record: ScanRecord) -> Table:
     """Return the chosen bandwidth, the reason, and how reliable it is."""
+    met = "met" if record.assumption_1 else "not met"
     content = {
-        "rho": record["rho"],
-        "would do as well": f"{record['low']:.4g} to {record['high']:.4g}",
-        "clusters": record["clusters"],
-        "why": record["why"],
+        "rho": record.rho,
+        "would do as well": f"{record.low:.4g} to {record.high:.4g}",
+        "clusters": record.clusters,
+        "why": record.why,
+        **{
+            f"at rho {other.rho:.4g}": f"{other.clusters} clusters, ARI {other.ari:.3f}"
+            for other in record.stability
+        },
+        "sigma_max <= rho < 0.775": f"{met}: sigma_max is {record.sigma_max:.4g}",
+        "candidates": f"{record.candidates}, of {record.needed_candidates} needed",
+        "sample": f"{record.sampled_rows:,} rows of {record.blocks} block(s)",
     }
-    for other in record["stability"]:
-        name = f"at rho {other['rho']:.4g}"
-        content[name] = f"{other['clusters']} clusters, ARI {other['ari']:.3f}"
-    met = "met" if record["assumption_1"] else "not met"
-    content["sigma_max <= rho < 0.775"] = f"{met}: sigma_max is {record['sigma_max']:.4g}"
-    content["candidates"] = f"{record['candidates']}, of {record['needed_candidates']} needed"
-    content["sample"] = f"{record['sampled_rows']:,} rows of {record['blocks']} block(s)"
-    return facts("rho chosen" if record["basis"] != "given" else "Sample", content)
+    return facts("rho chosen" if record.basis != "given" else "Sample", content)
 
 
 def _percent(value: float) -> str:

@@ -17,7 +17,6 @@ from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from scrlm_dask.model import Model
-from scrlm_dask.monitoring.html import run_html
 from scrlm_dask.storage.locations import Location, Options
 
 if TYPE_CHECKING:
@@ -34,10 +33,12 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     def _repr_html_(self) -> str:
         """scikit-learn's diagram, and what was found once there is something."""
+        from scrlm_dask.runs.lifecycle import Fit
+
         diagram = str(estimator_html_repr(self))
         if not hasattr(self, "model_"):
             return diagram
-        return f"{diagram}<br>{run_html(self.model_, self.record_)}"
+        return f"{diagram}<br>{Fit(self.model_, None, self.record_)._repr_html_()}"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)

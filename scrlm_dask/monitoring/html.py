@@ -1,4 +1,4 @@
-"""HTML of runs and models for notebooks. Names and values from outside are escaped."""
+"""HTML of models and of progress for notebooks. Names and values from outside are escaped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from scrlm_dask.text import first_few, format_bytes, phase_summary, plural, repeated
+from scrlm_dask.text import first_few, format_bytes, plural, repeated
 
 _STYLE = (
     "font-family:system-ui,sans-serif;font-size:13px;border:1px solid #d9dee3;border-radius:6px;"
@@ -28,23 +28,7 @@ def facts_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
 
 def model_html(model: Any) -> str:
     """Return the numbers of a model as HTML."""
-    return facts_html("SCRLM model" if len(model.losses) else "Model", _model_facts(model))
-
-
-def run_html(model: Any, record: dict[str, Any]) -> str:
-    """Return the result of a run and the time of its phases as HTML."""
-    phases = phase_summary(record.get("phases", []))
-    times = ", ".join(f"{phase.name} {phase.seconds:.2f} s" for phase in phases)
-    iterations = record.get("kmeans", {}).get("iterations", [])
-    facts = [
-        ("features", str(record["features"].get("path") or record["features"].get("source"))),
-        *_model_facts(model),
-        ("time", f"{record['seconds']:.2f} s: {times}"),
-    ]
-    if iterations:
-        steps = plural(len(iterations), "iteration")
-        facts.append(("k-means", f"{steps}; {record['kmeans']['stopped']}"))
-    return facts_html(f"Run of {record['method']}", facts)
+    return facts_html("SCRLM model" if len(model.losses) else "Model", model_facts(model))
 
 
 def progress_html(state: dict[str, Any]) -> str:
@@ -83,7 +67,7 @@ def _bar(phase: dict[str, Any]) -> str:
     )
 
 
-def _model_facts(model: Any) -> Sequence[tuple[str, str]]:
+def model_facts(model: Any) -> Sequence[tuple[str, str]]:
     counts = sorted(map(int, model.counts), reverse=True)
     sizes = first_few([f"{count:,}" for count in counts], _MOST_CLUSTERS, total=False)
     share = model.n_outliers / max(model.n_rows, 1)

@@ -15,6 +15,7 @@ from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.distances.points import prepare_points
 from scrlm_dask.kernels.scrlm.ward import MergeTree, cut_tree, tree_bytes, ward_tree, weighted_means
 from scrlm_dask.model import Model
+from scrlm_dask.runs.record import read_result
 from scrlm_dask.storage.arrays import read_rows, write_rows
 from scrlm_dask.storage.feature_store import LABELS, mark_complete
 from scrlm_dask.storage.label_store import create_labels_store, open_labels
@@ -63,7 +64,7 @@ def cut_run(
     """
     location = locate(run, storage_options)
     directory = RunDirectory(location)
-    record = directory.result()
+    record = read_result(directory)
     cut = cut_model(load_model(location), n_clusters)
     if out is None:
         return cut
@@ -75,7 +76,7 @@ def cut_run(
     coarse = np.append(cut.groups, OUTLIER).astype(np.int32)
     with ExitStack() as undo:
         undo.callback(discard, target)
-        path = record["features"]["path"]
+        path = record.features.path
         create_labels_store(target, n_rows, block_rows, False, path, distances=False)
         for start in range(0, n_rows, block_rows):
             labels = read_rows(stored, start, min(start + block_rows, n_rows), "the labels")

@@ -14,15 +14,8 @@ from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.tree_reduce import tree_reduce
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Listener, warn
-from scrlm_dask.kernels.evaluation.metrics import (
-    Contingency,
-    Recovery,
-    Scores,
-    contingency,
-    merge_contingency,
-    recovery,
-    scores,
-)
+from scrlm_dask.kernels.evaluation import metrics
+from scrlm_dask.runs.record import read_result
 from scrlm_dask.storage import label_store
 from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.feature_store import has_truth, read_true_sigmas
@@ -41,8 +34,10 @@ TruthLike: TypeAlias = Place | NDArray[Any] | None
 class Evaluation:
     """Scores of labels, and errors of the mixture where the true one is known."""
 
-    scores: Scores
-    recovery: Recovery | None  # if the features store has the mixture its rows were drawn from
+    scores: metrics.Scores
+    recovery: (
+        metrics.Recovery | None
+    )  # if the features store has the mixture its rows were drawn from
 
 
 def evaluate_run(
@@ -67,7 +62,7 @@ def prepare_evaluate(
     location = locate(path, storage_options)
     run = None if label_store.is_labels_store(location) else RunDirectory(location)
     recorded = (
-        label_store.labelled_features(location) if run is None else run.result()["features"]["path"]
+        label_store.labelled_features(location) if run is None else read_result(run).features.path
     )
     source = None if recorded is None else locate(recorded, storage_options)
     if truth is not None and not isinstance(truth, np.ndarray):
@@ -89,12 +84,12 @@ class EvaluateJob:
     def run(self, listener: Listener = warn) -> Evaluation:
         with Execution(listener) as execution:
             table = contingency_pass(execution, self.truth, self.labels)
-        scored = scores(table)
+        scored = metrics.scores(table)
         true_sigmas = None if self.drawn_from is None else read_true_sigmas(self.drawn_from)
         if true_sigmas is None:
             return Evaluation(scored, None)
         model = load_model(self.location)
-        errors = recovery(table, scored, model.weights, model.sigmas, true_sigmas)
+        errors = metrics.recovery(table, scored, model.weights, model.sigmas, true_sigmas)
         return Evaluation(scored, errors)
 
 
@@ -117,7 +112,7 @@ def open_given_truth(truth: TruthLike, source: Location | None) -> Labels:
     return label_store.open_labels(source, "the truth")
 
 
-def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> Contingency:
+def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> metrics.Contingency:
     """Count how often each true class coincides with each label."""
     n_rows = labels.shape[0]
     if truth.shape[0] != n_rows:
@@ -133,7 +128,9 @@ def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> Con
         name = (f"evaluate-{token}", i)
         parts.append(dask.delayed(_part, pure=False)(*arrays, *span, dask_key_name=name))
     with execution.phase("evaluate", len(parts), n_rows, 8 * n_rows):
-        table: Contingency = dask.compute(tree_reduce(parts, merge_contingency, "evaluate"))[0]
+        table: metrics.Contingency = dask.compute(
+            tree_reduce(parts, metrics.merge_contingency, "evaluate")
+        )[0]
     return table
 
 
@@ -142,8 +139,8 @@ def _slice(labels: Labels, start: int, stop: int) -> Labels:
     return labels[start:stop] if isinstance(labels, np.ndarray) else labels
 
 
-def _part(truth: Labels, labels: Labels, start: int, stop: int) -> Contingency:
-    return contingency(read_labels(truth, start, stop), read_labels(labels, start, stop))
+def _part(truth: Labels, labels: Labels, start: int, stop: int) -> metrics.Contingency:
+    return metrics.contingency(read_labels(truth, start, stop), read_labels(labels, start, stop))
 
 
 def read_labels(labels: Labels, start: int, stop: int) -> NDArray[np.int64]:

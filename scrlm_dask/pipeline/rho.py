@@ -1,10 +1,10 @@
-"""rho and centers from a sample of rows, and what a person should know about them."""
+"""Choose rho, and perhaps the centers, on a sample of rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from scrlm_dask.kernels.statistics.histograms import Histogram
 from scrlm_dask.passes.loss import ExtractedCenters
 from scrlm_dask.passes.scan import Scanned, scan_pass
 from scrlm_dask.planning.memory import check_fit_memory
+from scrlm_dask.runs.record import ScanRecord
 from scrlm_dask.storage.locations import Options, locate
 
 _FEW_OUTLIERS = 0.02
@@ -51,13 +52,13 @@ class Chosen:
 
 
 def choose_on_sample(execution: Execution, features: Features, config: ResolvedConfig) -> Chosen:
-    """Read a sample and settle what "auto" stands for."""
+    """Read a sample and resolve every "auto" of the config by it."""
     assert config.sample is not None
     scanned = scan_pass(execution, features, config, config.sample)
     for note in scan_notes(scanned, config):
         execution.emit(note)
     settled = settle_config(scanned, config)
-    record = {"scan": scan_record(scanned, config)}
+    record = {"scan": _scan_record(scanned)}
     if settled.sample is None or scanned.scan is None:
         return Chosen(settled, record=record)
     found = scanned.scan.found
@@ -67,7 +68,7 @@ def choose_on_sample(execution: Execution, features: Features, config: ResolvedC
 
 
 def settle_config(scanned: Scanned, config: ResolvedConfig) -> ResolvedConfig:
-    """The config with every "auto" settled by the scan."""
+    """Return the config with every "auto" settled by the scan."""
     asked, scan = config.asked, scanned.scan
     if scan is None:
         # without iterations only merged centers can do without a radius, and none were merged
@@ -90,22 +91,22 @@ def settle_config(scanned: Scanned, config: ResolvedConfig) -> ResolvedConfig:
 
 
 def _falls_short(scan: SampleScan, asked: FitConfig) -> bool:
-    """Whether the clusters found ask for more candidates than a sample's distances can be held of.
+    """Return whether the clusters need more candidates than a sample's distances fit in memory.
 
-    Candidates whose number was asked for would be no more if all rows judged them.
+    A number of candidates that the user gave is the same if all rows judge them.
     """
     free = asked.extraction == "auto" and asked.n_candidates == "auto"
     return free and _lacks_candidates(scan)
 
 
 def _lacks_candidates(scan: SampleScan) -> bool:
-    """By the theory; what merging asks for is a matter of taste."""
+    """Return whether theory requires more candidates; merging has no such rule."""
     few = scan.needed_candidates > scan.n_candidates
     return few and scan.choice.clear and scan.n_candidates < scan.sizes.judged
 
 
 def scan_notes(scanned: Scanned, config: ResolvedConfig) -> list[Note]:
-    """What was chosen and why, and doubts."""
+    """Describe the choice, its reason and doubts about it."""
     scan, asked = scanned.scan, config.asked
     if scan is None:
         why = "no row of the sample has another beside it at any radius, or all are alike"
@@ -121,11 +122,11 @@ def scan_notes(scanned: Scanned, config: ResolvedConfig) -> list[Note]:
 
 
 def _merging_note(scan: SampleScan, asked: FitConfig) -> Note:
-    """That there are no outliers: a warning where the data shows some, and how to keep them."""
+    """Report that there are no outliers: a warning if the data shows some, and how to keep them."""
     clear, most = clear_scale(scan.trials), asked.n_clusters
     if clear is None or most is None or clear.clusters <= most:
         return Note(_EVERY_ROW)
-    outliers = 1.0 - min(rung.coverage for rung in scan.trials if rung.rho >= clear.rho)
+    outliers = 1.0 - min(trial.coverage for trial in scan.trials if trial.rho >= clear.rho)
     if outliers < _FEW_OUTLIERS:
         return Note(_EVERY_ROW)
     return Note(
@@ -139,18 +140,18 @@ def _merging_note(scan: SampleScan, asked: FitConfig) -> Note:
 
 
 def _candidate_notes(scan: SampleScan, config: ResolvedConfig) -> Iterator[Note]:
-    """Where candidates were too few, and what came of it."""
-    asked, found = config.asked, len(scan.found.centers)
+    """Report candidates that were too few, and the consequence."""
+    asked, n_found = config.asked, len(scan.found.centers)
     if scan.n_candidates > scan.first_candidates:
         merging = scan.extraction == "merge"
-        few = asked.n_clusters if merging else f"{found} clusters at a risk of {DELTA:g}"
+        few = asked.n_clusters if merging else f"{n_found} clusters at a risk of {DELTA:g}"
         yield Note(
             f"{scan.first_candidates} candidates are too few for {few}"
             f"{' merged clusters' if merging else ''}: scanned again with {scan.n_candidates}"
         )
-    if scan.extraction == "merge" and asked.n_clusters is not None and found < asked.n_clusters:
-        yield Note(_too_many_words(scan, config), warning=True)
-    asks = f"about {found} clusters ask for {scan.needed_candidates} candidates at a risk of"
+    if scan.extraction == "merge" and asked.n_clusters is not None and n_found < asked.n_clusters:
+        yield Note(_describe_shortage(scan, config), warning=True)
+    asks = f"about {n_found} clusters ask for {scan.needed_candidates} candidates at a risk of"
     if _falls_short(scan, asked):
         yield Note(
             f"{asks} {DELTA:g}, more than a sample is scanned with ({scan.n_candidates}): a fit "
@@ -160,20 +161,18 @@ def _candidate_notes(scan: SampleScan, config: ResolvedConfig) -> Iterator[Note]
         yield Note(f"{asks} {DELTA:g}, and {scan.n_candidates} were given (n_candidates)")
 
 
-def _too_many_words(scan: SampleScan, config: ResolvedConfig) -> str:
-    """What was asked for, what there is, and each way to more."""
+def _describe_shortage(scan: SampleScan, config: ResolvedConfig) -> str:
+    """Compare the clusters requested with those available, and list the ways to more."""
     n_clusters = config.asked.n_clusters or 0
     return (
         f"{n_clusters} clusters were asked for, and {scan.n_candidates} candidates on a sample of "
         f"{scan.sizes.judged} rows carry {len(scan.found.centers)}; for more, "
-        f"{', or '.join(_ways_to_more(scan, config.asked, n_clusters, config.n_rows))}"
+        f"{', or '.join(_ways_to_more(scan, config, n_clusters))}"
     )
 
 
-def _ways_to_more(
-    scan: SampleScan, asked: FitConfig, n_clusters: int, n_rows: int
-) -> Iterator[str]:
-    enough = default_candidates(n_rows, n_clusters)
+def _ways_to_more(scan: SampleScan, config: ResolvedConfig, n_clusters: int) -> Iterator[str]:
+    asked, enough = config.asked, default_candidates(config.n_rows, n_clusters)
     if enough > scan.n_candidates:
         yield f"give more candidates (--candidates {enough})"
     if asked.rho != "auto":
@@ -183,36 +182,37 @@ def _ways_to_more(
     yield f"take k-means, which has any number (scrlm kmeans --clusters {n_clusters})"
 
 
-def scan_record(scanned: Scanned, config: ResolvedConfig) -> dict[str, Any]:
-    """For `run.json`: the table, the choice and how far it can be trusted."""
+def _scan_record(scanned: Scanned) -> dict[str, Any]:
+    """Return the trials, the choice and its reliability for `run.json`."""
     scan = scanned.scan
     if scan is None:
         return {"sampled_rows": len(scanned.rows), "blocks": scanned.n_blocks, "rungs": []}
     choice = scan.choice
-    return {
-        "sampled_rows": len(scanned.rows),
-        "blocks": scanned.n_blocks,
-        "judged_rows": scan.sizes.judged,
-        "held_out_rows": scan.sizes.held_out,
-        "candidates": scan.n_candidates,
-        "needed_candidates": scan.needed_candidates,
-        "rho": choice.rho,
-        "low": choice.low,
-        "high": choice.high,
-        "basis": choice.basis,
-        "why": choice.why,
-        "extraction": scan.extraction,
-        "clusters": len(scan.found.centers),
-        "coverage": scan.coverage,
-        "stability": [asdict(perturbed) for perturbed in scan.perturbed],
-        "sigma_max": scan.sigma_max,
-        "assumption_1": assumption_met(scan),
-        "rungs": [trial.record() for trial in scan.trials],
-    }
+    record = ScanRecord(
+        sampled_rows=len(scanned.rows),
+        blocks=scanned.n_blocks,
+        judged_rows=scan.sizes.judged,
+        held_out_rows=scan.sizes.held_out,
+        candidates=scan.n_candidates,
+        needed_candidates=scan.needed_candidates,
+        rho=choice.rho,
+        low=choice.low,
+        high=choice.high,
+        basis=choice.basis,
+        why=choice.why,
+        extraction=scan.extraction,
+        clusters=len(scan.found.centers),
+        coverage=scan.coverage,
+        stability=list(scan.perturbed),
+        sigma_max=scan.sigma_max,
+        assumption_1=_meets_assumption(scan),
+        rungs=list(scan.trials),
+    )
+    return record.to_json()
 
 
-def assumption_met(scan: SampleScan) -> bool:
-    """Assumption 1 of the paper: sigma_max <= rho < sqrt(0.6)."""
+def _meets_assumption(scan: SampleScan) -> bool:
+    """Return whether Assumption 1 of the paper holds: sigma_max <= rho < sqrt(0.6)."""
     return bool(scan.sigma_max <= scan.choice.rho < MOST_RHO) and math.isfinite(scan.sigma_max)
 
 
@@ -222,7 +222,7 @@ _LEAST_BLOCKS = 16
 
 @dataclass(frozen=True)
 class RhoScan:
-    """A ladder of bandwidths, the one chosen, and how far it can be trusted."""
+    """Trial bandwidths, the one chosen, and how reliable it is."""
 
     choice: Choice
     rungs: tuple[BandwidthTrial, ...]
@@ -233,7 +233,7 @@ class RhoScan:
     distances: Histogram
     n_features: int
     F: float
-    what: str
+    source: str  # as messages call the features
     record: dict[str, Any]  # everything above as run.json has it
 
     @property
@@ -244,11 +244,11 @@ class RhoScan:
         return radius(rho, self.F, self.n_features)
 
     def plot(self, path: str | Path | None = None) -> Any:
-        """Draw it: a Matplotlib figure for notebooks, or a file."""
+        """Draw the scan: return a Matplotlib figure, and save it if there is a path."""
         from scrlm_dask.reporting.plots import draw_scan
 
         return draw_scan(
-            self.rungs, self.choice, self.distances, self.radius_at(self.rho), self.what, path
+            self.rungs, self.choice, self.distances, self.radius_at(self.rho), self.source, path
         )
 
 
@@ -319,30 +319,30 @@ class ScanJob:
                 )
             for note in scan_notes(scanned, config):
                 execution.emit(note)
-        record = scan_record(scanned, config)
-        return _result(scanned.scan, features, config.asked.F, record)
+        return _describe_scan(scanned.scan, features, config.asked.F, _scan_record(scanned))
 
 
-def _result(scan: SampleScan, features: Features, F: float, record: dict[str, Any]) -> RhoScan:
+def _describe_scan(
+    scan: SampleScan, features: Features, F: float, record: dict[str, Any]
+) -> RhoScan:
     return RhoScan(
         choice=scan.choice,
         rungs=scan.trials,
         stability=scan.perturbed,
         n_clusters=len(scan.found.centers),
         sigma_max=scan.sigma_max,
-        assumption_1=assumption_met(scan),
+        assumption_1=_meets_assumption(scan),
         distances=scan.distances,
         n_features=features.n_features,
         F=F,
-        what=features.label,
+        source=features.label,
         record=record,
     )
 
 
 def _choose_blocks(features: Features, sizes: ScanSizes, seed: int) -> list[int] | None:
     """Choose random blocks with enough rows, at least 16 of them; None for all blocks."""
-    enough = math.ceil(2 * sizes.rows / features.block_rows)
-    size = max(_LEAST_BLOCKS, enough)
+    size = max(_LEAST_BLOCKS, math.ceil(2 * sizes.rows / features.block_rows))
     if size >= features.n_blocks:
         return None
     order = stream(seed, Purpose.SCAN_ROWS, 1).permutation(features.n_blocks)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.config import FitConfig
@@ -23,6 +22,7 @@ from scrlm_dask.model import Model
 from scrlm_dask.passes.lloyd import send_centers
 from scrlm_dask.passes.loss import loss_pass
 from scrlm_dask.passes.survey import candidates_from, survey_pass
+from scrlm_dask.runs.record import FeaturesRecord, read_result
 from scrlm_dask.storage.label_store import read_labels_block
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
@@ -76,8 +76,8 @@ def prepare_verify(
 ) -> VerifyJob:
     """Open the run of `verify_run` and its features, and draw what to compute again."""
     run = RunDirectory(locate(path, storage_options))
-    record, model = run.result(), load_model(run.location)
-    features = _open_features(record["features"], storage_options).in_blocks_for(model.n_clusters)
+    record, model = read_result(run), load_model(run.location)
+    features = _open_features(record.features, storage_options).in_blocks_for(model.n_clusters)
     rng = stream(seed, Purpose.BLOCK_SAMPLE, 1)
     chosen = sorted(int(i) for i in rng.permutation(features.n_blocks)[:blocks])
     clusters = np.sort(rng.permutation(_count_losses(model))[:losses])
@@ -95,47 +95,46 @@ class VerifyJob:
     clusters: NDArray[np.int64]  # whose losses to compute again
 
     def run(self, listener: Listener = warn) -> Verification:
-        model, features = self.model, self.features
-        assert features.path is not None  # runs on arrays are rejected
-        check_paths_visible(locate(features.path))
+        """Compute labels and losses again, and count the differences."""
+        assert self.features.path is not None  # runs on arrays are rejected
+        check_paths_visible(locate(self.features.path))
+        compared, wrong = LabelComparison(0, 0, 0, None), tuple[int, ...]()
         with Execution(listener) as execution:
-            compared = LabelComparison(0, 0, 0, None)
             if self.blocks:
-                compared = compare_labels_pass(
-                    execution,
-                    features,
-                    send_centers(model.centers, model.affine),
-                    model.sq_radius,
-                    self.labels_at,
-                    prune=model.config.prune,
-                    margins=model.config.margins,
-                    blocks=list(self.blocks),
-                )
-            wrong: tuple[int, ...] = ()
+                compared = self._compare_labels(execution)
             if len(self.clusters):
-                wrong = _find_wrong_losses(execution, features, model, self.clusters)
-        return Verification(
-            self.blocks,
-            compared.rows,
-            compared.wrong_labels,
-            compared.wrong_distances,
-            compared.first_wrong,
-            tuple(int(i) for i in self.clusters),
-            wrong,
+                wrong = _find_wrong_losses(execution, self.features, self.model, self.clusters)
+        clusters = tuple(int(i) for i in self.clusters)
+        return Verification(self.blocks, *compared, clusters, wrong)
+
+    def _compare_labels(self, execution: Execution) -> LabelComparison:
+        """Label the blocks as the run did, and compare with its labels store."""
+        model = self.model
+        broadcast = {
+            "centers": send_centers(model.centers, model.affine),
+            "sq_radius": model.sq_radius,
+            "labels_at": self.labels_at,
+            "prune": model.config.prune,
+            "margins": model.config.margins,
+        }
+        compare = Pass("verify", _compare_labels_part, _merge)
+        compared: LabelComparison = execution.run(
+            compare, self.features, broadcast, blocks=list(self.blocks)
         )
+        return compared
 
 
-def _open_features(recorded: dict[str, Any], storage_options: Options | None) -> Features:
+def _open_features(recorded: FeaturesRecord, storage_options: Options | None) -> Features:
     """Open the features of the run, if they are unchanged."""
-    if recorded["path"] is None:
+    if recorded.path is None:
         raise StoreError("the run's features were an array in memory; it cannot be verified")
-    location = locate(recorded["path"], storage_options)
-    if features_digest(location) != recorded.get("digest"):
+    location = locate(recorded.path, storage_options)
+    if features_digest(location) != recorded.digest:
         raise StoreError(
             f"the features store {location} is not the one that the run read: "
             "it was written to since"
         )
-    return as_features(location, recorded["block_rows"])
+    return as_features(location, recorded.block_rows)
 
 
 def _count_losses(model: Model) -> int:
@@ -161,39 +160,13 @@ def _find_wrong_losses(
     return tuple(sorted(int(i) for i in wrong))
 
 
-@dataclass(frozen=True)
-class LabelComparison:
+class LabelComparison(NamedTuple):
     """Differences between stored and computed labels of some rows: a mergeable part."""
 
     rows: int
     wrong_labels: int
     wrong_distances: int
     first_wrong: int | None  # row number
-
-
-def compare_labels_pass(
-    execution: Execution,
-    features: Features,
-    centers: Delayed,
-    sq_radius: float,
-    labels_at: Location,
-    *,
-    prune: Prune,
-    margins: bool,
-    blocks: list[int],
-) -> LabelComparison:
-    """Label the blocks as the run did, and compare with its labels store."""
-    broadcast = {
-        "centers": centers,
-        "sq_radius": sq_radius,
-        "labels_at": labels_at,
-        "prune": prune,
-        "margins": margins,
-    }
-    compared: LabelComparison = execution.run(
-        Pass("verify", _compare_labels_part, _merge), features, broadcast, blocks=blocks
-    )
-    return compared
 
 
 def _compare_labels_part(

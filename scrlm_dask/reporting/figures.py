@@ -10,9 +10,9 @@ import numpy as np
 
 from scrlm_dask.kernels.bandwidth.choose import MOST_BOUNDARY_SHARE
 from scrlm_dask.kernels.statistics.histograms import LogHistogram, coarse
-from scrlm_dask.reporting.plots import BLUE, GREY, LEAST_SHELL, LEAST_SHOWN, ORANGE, STYLE
+from scrlm_dask.reporting.plots import BLUE, GREY, ORANGE, open_figure, trial_curves
 from scrlm_dask.reporting.report_data import PlaneMap, ReportData
-from scrlm_dask.text import phase_summary, repeated
+from scrlm_dask.runs.record import ResultRecord
 
 _COLORS = (BLUE, ORANGE, "#3f8f6b", "#e09f3e", "#7d5ba6", GREY)
 _BINS = 60
@@ -20,46 +20,41 @@ _NAMED_ON_MAP = 12
 Draw = Callable[[Any], None]
 
 
-def run_figures(found: ReportData, plane: PlaneMap | None) -> Iterator[tuple[str, str, bytes]]:
+def run_figures(run: ReportData, plane: PlaneMap | None) -> Iterator[tuple[str, str, bytes]]:
     """Yield (name, title, PNG) of each figure that the run has data for."""
-    record, model = found.record, found.model
+    record, model = run.record, run.model
     yield "phases", "Time by phase", _png(lambda axes: _phases(axes, record))
     if model.n_clusters:
-        yield "sizes", "Cluster sizes", _png(lambda axes: _sizes(axes, [found]))
-        yield "sigmas", "Sigmas", _png(lambda axes: _sigmas(axes, found))
-    yield "outliers", "Outliers", _png(lambda axes: _outliers(axes, found), height=1.3)
-    if found.columns.inside.bins.total or found.columns.outside.bins.total:
+        yield "sizes", "Cluster sizes", _png(lambda axes: _sizes(axes, [run]))
+        yield "sigmas", "Sigmas", _png(lambda axes: _sigmas(axes, run))
+    yield "outliers", "Outliers", _png(lambda axes: _outliers(axes, run), height=1.3)
+    if run.columns.inside.bins.total or run.columns.outside.bins.total:
         yield (
             "distances",
             "Distances to the nearest center",
-            _png(lambda axes: _distances(axes, found)),
+            _png(lambda axes: _distances(axes, run)),
         )
-    if found.columns.margins.bins.total:
-        yield "margins", "Margins", _png(lambda axes: _margins(axes, found.columns.margins))
-    if found.ladder:
-        yield "rho", "How rho was chosen", _png(lambda axes: _ladder(axes, found))
-    if found.loss_curve is not None:
-        yield "losses", "Losses of the candidates", _png(lambda axes: _losses(axes, found))
-    if found.iterations:
-        yield "inertia", "Inertia", _png(lambda axes: _inertia(axes, [found]))
+    if run.columns.margins.bins.total:
+        yield "margins", "Margins", _png(lambda axes: _margins(axes, run.columns.margins))
+    if run.trials:
+        yield "rho", "How rho was chosen", _png(lambda axes: _trials(axes, run))
+    if run.loss_curve is not None:
+        yield "losses", "Losses of the candidates", _png(lambda axes: _losses(axes, run))
+    if run.record.iterations:
+        yield "inertia", "Inertia", _png(lambda axes: _inertia(axes, [run]))
     if plane is not None:
-        yield "map", "Map of the centers", _png(lambda axes: _map(axes, found, plane), height=5.2)
+        yield "map", "Map of the centers", _png(lambda axes: _map(axes, run, plane), height=5.2)
 
 
 def comparison_figures(runs: Sequence[ReportData]) -> Iterator[tuple[str, str, bytes]]:
     yield "compared-sizes", "Cluster sizes", _png(lambda axes: _sizes(axes, runs))
-    if any(found.iterations for found in runs):
+    if any(run.record.iterations for run in runs):
         yield "compared-inertia", "Inertia", _png(lambda axes: _inertia(axes, runs))
     yield "compared-phases", "Time by phase", _png(lambda axes: _phases_compared(axes, runs))
 
 
 def _png(draw: Draw, height: float = 3.2) -> bytes:
-    # no pyplot: it looks for a display and keeps the figure
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(STYLE):
-        figure = Figure(figsize=(6.4, height), dpi=160, layout="constrained")
+    with open_figure(6.4, height, dpi=160) as figure:
         draw(figure.subplots())
         content = BytesIO()
         # without a date: the same run gives the same bytes
@@ -67,17 +62,17 @@ def _png(draw: Draw, height: float = 3.2) -> bytes:
     return content.getvalue()
 
 
-def _phases(axes: Any, record: dict[str, Any]) -> None:
-    phases = phase_summary(record["phases"])[::-1]
-    names = [repeated(phase.name, phase.times) for phase in phases]
-    bars = axes.barh(names, [phase.seconds for phase in phases], color=BLUE, height=0.62)
-    axes.bar_label(bars, [f"{p.seconds:.2f} s" for p in phases], padding=4, color=GREY, size=9)
+def _phases(axes: Any, record: ResultRecord) -> None:
+    seconds = {title: phase.seconds for title, phase in reversed(record.phase_totals().items())}
+    bars = axes.barh(list(seconds), list(seconds.values()), color=BLUE, height=0.62)
+    labels = [f"{value:.2f} s" for value in seconds.values()]
+    axes.bar_label(bars, labels, padding=4, color=GREY, size=9)
     axes.margins(x=0.16)
     axes.set_xlabel("seconds")
 
 
 def _phases_compared(axes: Any, runs: Sequence[ReportData]) -> None:
-    spent = [{p.name: p.seconds for p in phase_summary(f.record["phases"])} for f in runs]
+    spent = [{p.name: p.seconds for p in f.record.phase_totals().values()} for f in runs]
     names = list(dict.fromkeys(name for seconds_of in spent for name in seconds_of))
     left = np.zeros(len(runs))
     for number, name in enumerate(names):
@@ -98,29 +93,28 @@ def _phases_compared(axes: Any, runs: Sequence[ReportData]) -> None:
 
 
 def _sizes(axes: Any, runs: Sequence[ReportData]) -> None:
-    for number, (found, name) in enumerate(zip(runs, _distinct_names(runs), strict=True)):
-        sizes = np.sort(found.model.counts)[::-1]
+    for number, (run, name) in enumerate(zip(runs, _distinct_names(runs), strict=True)):
+        sizes = np.sort(run.model.counts)[::-1]
         color = _COLORS[number % len(_COLORS)]
         marker = "o" if len(sizes) <= 60 else None
         axes.plot(
             np.arange(1, len(sizes) + 1), sizes, color=color, marker=marker, ms=3.5, label=name
         )
-    if max(found.model.n_clusters for found in runs) > 20:
+    if max(run.model.n_clusters for run in runs) > 20:
         axes.set_xscale("log")
-    every = np.concatenate([found.model.counts for found in runs])
+    every = np.concatenate([run.model.counts for run in runs])
     if every.max(initial=1) > 50 * max(1, np.median(every) if len(every) else 1):
         axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.set_xlabel("clusters, the largest first")
-    axes.set_ylabel("rows")
+    axes.set(xlabel="clusters, the largest first", ylabel="rows")
     if len(runs) > 1:
         axes.legend(frameon=False, fontsize=8)
 
 
-def _sigmas(axes: Any, found: ReportData) -> None:
-    model = found.model
+def _sigmas(axes: Any, run: ReportData) -> None:
+    model = run.model
     filled = model.counts > 0
     axes.scatter(
         model.counts[filled], model.sigmas[filled], s=14, color=BLUE, alpha=0.6, linewidths=0
@@ -129,39 +123,35 @@ def _sigmas(axes: Any, found: ReportData) -> None:
     if sizes.max(initial=1) > 20 * sizes.min(initial=sizes.max(initial=1)):
         axes.set_xscale("log")
     axes.set_ylim(0, 1.1 * float(np.nanmax(model.sigmas[filled], initial=0.0)) or 1.0)
-    axes.set_xlabel("rows of the cluster")
-    axes.set_ylabel("sigma, in input units")
+    axes.set(xlabel="rows of the cluster", ylabel="sigma, in input units")
 
 
-def _outliers(axes: Any, found: ReportData) -> None:
-    share = found.record["outlier_share"]
+def _outliers(axes: Any, run: ReportData) -> None:
+    share = run.record.outlier_share
     axes.barh([0], [1 - share], color=BLUE, height=0.5)
     axes.barh([0], [share], left=[1 - share], color=ORANGE, height=0.5)
     axes.text(0, 0.42, f"with a label {100 * (1 - share):.2f} %", color=BLUE, va="bottom")
     axes.text(1, 0.42, f"outliers {100 * share:.2f} %", color=ORANGE, ha="right", va="bottom")
-    axes.set_xlim(0, 1)
-    axes.set_ylim(-0.35, 1.0)
+    axes.set(xlim=(0, 1), ylim=(-0.35, 1.0))
     axes.set_axis_off()
 
 
-def _distances(axes: Any, found: ReportData) -> None:
-    columns = found.columns
+def _distances(axes: Any, run: ReportData) -> None:
+    columns = run.columns
     _histogram(axes, columns.inside, BLUE, "rows with a label")
     _histogram(axes, columns.outside, ORANGE, "outliers")
-    radius = found.record.get("radius")
+    radius = run.record.radius
     if radius:
         axes.axvline(
             radius, color=GREY, linewidth=1.2, linestyle="--", label=f"radius {radius:.4g}"
         )
-    axes.set_xlabel("distance, after preprocessing")
-    axes.set_ylabel("rows")
+    axes.set(xlabel="distance, after preprocessing", ylabel="rows")
     axes.legend(frameon=False, fontsize=8)
 
 
 def _margins(axes: Any, margins: LogHistogram) -> None:
     _histogram(axes, margins, BLUE, None)
-    axes.set_xlabel("how much farther the second-nearest center is")
-    axes.set_ylabel("rows with a label")
+    axes.set(xlabel="how much farther the second-nearest center is", ylabel="rows with a label")
 
 
 def _histogram(axes: Any, histogram: LogHistogram, color: str, label: str | None) -> None:
@@ -172,27 +162,24 @@ def _histogram(axes: Any, histogram: LogHistogram, color: str, label: str | None
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-def _losses(axes: Any, found: ReportData) -> None:
-    curve = found.loss_curve
+def _losses(axes: Any, run: ReportData) -> None:
+    curve = run.loss_curve
     assert curve is not None
-    axes.plot(curve[0], curve[1], color=BLUE, linewidth=1.8)
-    axes.fill_between(curve[0], curve[1], color=BLUE, alpha=0.12)
-    axes.set_xlabel("candidates, the lowest loss first")
-    axes.set_ylabel("loss")
+    axes.plot(curve.ranks, curve.losses, color=BLUE, linewidth=1.8)
+    axes.fill_between(curve.ranks, curve.losses, color=BLUE, alpha=0.12)
+    axes.set(xlabel="candidates, the lowest loss first", ylabel="loss")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-def _ladder(axes: Any, found: ReportData) -> None:
+def _trials(axes: Any, run: ReportData) -> None:
     """Draw clusters, and rows near the radius per row inside, over rho."""
-    rhos = [rung["rho"] for rung in found.ladder]
-    counts = [max(rung["clusters"], LEAST_SHOWN) for rung in found.ladder]
+    rhos, counts, shells = trial_curves(run.trials)
     axes.plot(rhos, counts, color=BLUE, linewidth=2, marker=".", markersize=4)
     axes.set(xscale="log", yscale="log", xlabel="rho; the line is the one chosen")
     axes.set_ylabel("clusters", color=BLUE)
-    axes.axvline(found.record["config"]["rho"], color=GREY, linewidth=1.5)
+    axes.axvline(run.record.config["rho"], color=GREY, linewidth=1.5)
     beside = axes.twinx()
-    shells = [max(rung["shell"], LEAST_SHELL) for rung in found.ladder]
     beside.plot(rhos, shells, color=ORANGE, linewidth=1.5, marker=".", markersize=3)
     beside.axhline(MOST_BOUNDARY_SHARE, color=ORANGE, linewidth=1, linestyle="--")
     beside.set_yscale("log")
@@ -200,27 +187,26 @@ def _ladder(axes: Any, found: ReportData) -> None:
 
 
 def _inertia(axes: Any, runs: Sequence[ReportData]) -> None:
-    for number, (found, name) in enumerate(zip(runs, _distinct_names(runs), strict=True)):
-        numbers = [done["number"] for done in found.iterations if not done["sampled"]]
-        values = [done["inertia"] for done in found.iterations if not done["sampled"]]
+    for number, (run, name) in enumerate(zip(runs, _distinct_names(runs), strict=True)):
+        full = [done for done in run.record.iterations if not done.sampled]
+        numbers, values = [done.number for done in full], [done.inertia for done in full]
         color = _COLORS[number % len(_COLORS)]
         axes.plot(numbers, values, color=color, marker="o", ms=3.5, label=name)
     axes.locator_params(axis="x", integer=True)
-    axes.set_xlabel("iteration of k-means")
-    axes.set_ylabel("inertia")
+    axes.set(xlabel="iteration of k-means", ylabel="inertia")
     if len(runs) > 1:
         axes.legend(frameon=False, fontsize=8)
 
 
-def _map(axes: Any, found: ReportData, plane: PlaneMap) -> None:
-    counts, xy = found.model.counts, plane.xy
+def _map(axes: Any, run: ReportData, plane: PlaneMap) -> None:
+    counts, xy = run.model.counts, plane.xy
     areas = 10 + 240 * counts / max(int(counts.max()), 1)
-    order = found.by_size  # small ones on top of large ones
+    order = run.by_size  # small ones on top of large ones
     dots = axes.scatter(
         xy[order, 0],
         xy[order, 1],
         s=areas[order],
-        c=found.model.sigmas[order],
+        c=run.model.sigmas[order],
         cmap="viridis",
         alpha=0.75,
         linewidths=0.4,
@@ -232,14 +218,12 @@ def _map(axes: Any, found: ReportData, plane: PlaneMap) -> None:
         )
     axes.figure.colorbar(dots, ax=axes, label="sigma", shrink=0.7)
     axes.set_aspect("equal", "datalim")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_xlabel(f"{plane.method}; areas go with rows")
+    axes.set(xticks=[], yticks=[], xlabel=f"{plane.method}; areas go with rows")
 
 
 def _distinct_names(runs: Sequence[ReportData]) -> list[str]:
     """Return the names of runs, numbered if two are the same."""
-    names = [found.name for found in runs]
+    names = [run.name for run in runs]
     return [
         name if names.count(name) == 1 else f"{name} ({number})"
         for number, name in enumerate(names, 1)

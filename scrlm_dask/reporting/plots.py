@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -32,8 +33,8 @@ STYLE: Any = {
 
 
 # a logarithmic axis cannot show zero
-LEAST_SHELL = 1e-4
-LEAST_SHOWN = 0.5  # no cluster
+_LEAST_SHELL = 1e-4
+_LEAST_SHOWN = 0.5  # no cluster
 
 
 def check_plot(path: str | Path) -> None:
@@ -55,29 +56,26 @@ def check_matplotlib(needs: str) -> None:
         )
 
 
-def plot_statistics(found: Statistics, name: str, preprocess: str, path: str | Path) -> None:
+def plot_statistics(statistics: Statistics, name: str, preprocess: str, path: str | Path) -> None:
     """Plot spectrum, lengths of rows and distances between rows side by side to a file."""
     check_plot(path)
-    # no pyplot: it looks for a display and keeps the figure
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(STYLE):
-        figure = Figure(figsize=(13, 4.2), dpi=150, layout="constrained")
+    with open_figure(13, 4.2) as figure:
         spectrum, norms, distances = figure.subplots(1, 3)
         space = "as stored" if preprocess == "none" else f"after {preprocess}"
-        _draw_spectrum(spectrum, found.spectrum, space)
-        _draw_norms(norms, found.norms)
-        _draw_distances(distances, found.distances, space)
+        _draw_spectrum(spectrum, statistics.spectrum, space)
+        _draw_norms(norms, statistics.norms)
+        _draw_distances(distances, statistics.distances, space)
         # the plot is read long after the command: it names its data
-        shape = f"{found.n_rows:,} usable rows of {len(found.means):,} features"
+        shape = f"{statistics.n_rows:,} usable rows of {len(statistics.means):,} features"
         figure.suptitle(f"{name}: {shape}", x=0.01, ha="left", color=GREY, size=11)
         figure.savefig(path)
 
 
-def _shown_figure(**options: Any) -> Any:
-    """Return a figure that notebooks show, even without `%matplotlib inline`."""
+@contextmanager
+def open_figure(width: float, height: float, dpi: int = 150) -> Iterator[Any]:
+    """Yield a figure in our style, which notebooks show even without `%matplotlib inline`."""
     # no pyplot: it looks for a display and keeps the figure
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     class ShownFigure(Figure):
@@ -86,43 +84,50 @@ def _shown_figure(**options: Any) -> Any:
             self.savefig(content, format="png", dpi=72)
             return content.getvalue()
 
-    return ShownFigure(**options)
+    with rc_context(STYLE):
+        yield ShownFigure(figsize=(width, height), dpi=dpi, layout="constrained")
+
+
+def trial_curves(
+    trials: Sequence[BandwidthTrial],
+) -> tuple[list[float], list[float], list[float]]:
+    """Return rho, clusters and boundary share of the trials, none of them zero."""
+    rhos = [trial.rho for trial in trials]
+    counts = [max(trial.clusters, _LEAST_SHOWN) for trial in trials]
+    return rhos, counts, [max(trial.boundary_share, _LEAST_SHELL) for trial in trials]
 
 
 def draw_scan(
-    rungs: Sequence[BandwidthTrial],
+    trials: Sequence[BandwidthTrial],
     choice: Choice,
     distances: Histogram,
     radius: float,
-    what: str,
+    title: str,
     path: str | Path | None,
 ) -> Any:
     """Return the figure, and save it if there is a path."""
     if path is not None:
         check_plot(path)
-    from matplotlib import rc_context
-
-    with rc_context(STYLE):
-        figure = _shown_figure(figsize=(8, 9), dpi=150, layout="constrained")
+    with open_figure(8, 9) as figure:
         counts, coverage, shell, pairs = figure.subplots(4, 1)
-        rhos = [rung.rho for rung in rungs]
+        rhos, numbers, shells = trial_curves(trials)
         lines = (
-            (counts, [max(rung.clusters, LEAST_SHOWN) for rung in rungs], "Clusters"),
-            (coverage, [rung.coverage for rung in rungs], "Share of rows inside a radius"),
-            (shell, [max(rung.boundary_share, LEAST_SHELL) for rung in rungs], "Shell over inside"),
+            (counts, numbers, "Clusters"),
+            (coverage, [trial.coverage for trial in trials], "Share of rows inside a radius"),
+            (shell, shells, "Shell over inside"),
         )
-        for axes, values, title in lines:
+        for axes, values, heading in lines:
             axes.plot(rhos, values, color=BLUE, linewidth=2, marker=".", markersize=4)
             axes.axvspan(choice.low, choice.high, color=ORANGE, alpha=0.15)
             axes.axvline(choice.rho, color=ORANGE, linewidth=1.5)
             axes.set_xscale("log")
-            axes.set_title(title)
+            axes.set_title(heading)
         counts.set_yscale("log")
         shell.set_yscale("log")
         shell.axhline(MOST_BOUNDARY_SHARE, color=GREY, linewidth=1, linestyle="--")
         shell.set_xlabel(f"rho; chosen {choice.rho:.4g} ({choice.basis})")
         _draw_sample(pairs, distances, radius)
-        figure.suptitle(what, x=0.01, ha="left", color=GREY, size=11)
+        figure.suptitle(title, x=0.01, ha="left", color=GREY, size=11)
         if path is not None:
             figure.savefig(path)
     return figure
@@ -134,8 +139,7 @@ def _draw_sample(axes: Any, distances: Histogram, radius: float) -> None:
     # pairs inside clusters are few
     axes.set_yscale("log")
     axes.axvline(radius, color=ORANGE, linewidth=1.5)
-    axes.set_xlabel(f"distance after preprocessing; radius {radius:.4g}")
-    axes.set_ylabel("pairs")
+    axes.set(xlabel=f"distance after preprocessing; radius {radius:.4g}", ylabel="pairs")
 
 
 def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
@@ -160,8 +164,7 @@ def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
     axes.set_xlim(0, len(shares))
     axes.set_ylim(0, 1.03)
     sampled = f", sample of {spectrum.sampled_rows:,} rows" if spectrum.sampled_rows else ""
-    axes.set_xlabel(f"principal axes, {space}{sampled}")
-    axes.set_ylabel("share of the variance held")
+    axes.set(xlabel=f"principal axes, {space}{sampled}", ylabel="share of the variance held")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
 
 
@@ -172,8 +175,7 @@ def _draw_norms(axes: Any, norms: Norms | None) -> None:
         return
     _draw_histogram(axes, norms.histogram)
     axes.locator_params(axis="y", integer=True)
-    axes.set_xlabel("norm, as stored")
-    axes.set_ylabel("rows")
+    axes.set(xlabel="norm, as stored", ylabel="rows")
 
 
 def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
@@ -199,8 +201,7 @@ def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
             va="top",
             color=ORANGE,
         )
-    axes.set_xlabel(f"distance, {space} ({distances.n_rows:,} rows)")
-    axes.set_ylabel("pairs")
+    axes.set(xlabel=f"distance, {space} ({distances.n_rows:,} rows)", ylabel="pairs")
 
 
 def _draw_histogram(axes: Any, histogram: Histogram) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import reduce
 from importlib.metadata import version
 from importlib.resources import files
 from itertools import combinations
@@ -19,6 +20,7 @@ from scrlm_dask.reporting.plots import check_matplotlib
 from scrlm_dask.reporting.report_data import ReportData, plane_map, read_report_data
 from scrlm_dask.reporting.summary import comparison, run_facts, summary_sentences
 from scrlm_dask.reporting.thumbnails import Item, data_uri, encode_pixels, show_item
+from scrlm_dask.runs.record import read_result
 from scrlm_dask.sources.items import NpyItems, open_shown_items
 from scrlm_dask.storage.feature_store import is_shuffled
 from scrlm_dask.storage.locations import Location, Options, Place, locate
@@ -30,13 +32,20 @@ SHOWN_CLUSTERS = 30
 Figures = Sequence[tuple[str, str, bytes]]
 
 
+@dataclass(frozen=True)
+class ShownItems:
+    """Texts or pictures of the rows that a report shows."""
+
+    of_rows: Mapping[int, Item] = field(default_factory=dict)
+    picture_shape: tuple[int, ...] = ()  # of images; empty: centers are not pictures
+
+
 def render(
     runs: Sequence[ReportData],
     figures: Sequence[Figures],
     compared: Figures,
     agreement: Sequence[Mapping[str, str]],
-    items: Mapping[int, Item],
-    picture_shape: tuple[int, ...] | None,
+    items: ShownItems,
 ) -> str:
     """Return the page. The template escapes all names and values."""
     from jinja2 import Environment, StrictUndefined
@@ -45,55 +54,47 @@ def render(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string((files(__package__) / "report.html").read_text())
-    names = [found.name for found in runs]
+    names = [run.name for run in runs]
     several = len(runs) > 1
     return template.render(
         generator=GENERATOR,
         version=version("scrlm-dask"),
         title=f"Report of {len(runs)} runs" if several else f"Report of {names[0]}",
-        subtitle=", ".join(found.location.url for found in runs),
+        subtitle=", ".join(run.location.url for run in runs),
         names=names,
         comparison=comparison(runs) if several else [],
         agreement=agreement,
         compared_figures=[_figure(*figure) for figure in compared],
-        runs=[
-            _run(found, shown, items, picture_shape)
-            for found, shown in zip(runs, figures, strict=True)
-        ],
+        runs=[_run(run, shown, items) for run, shown in zip(runs, figures, strict=True)],
     )
 
 
-def shown_clusters(found: ReportData) -> list[int]:
-    return [int(cluster) for cluster in found.by_size[:SHOWN_CLUSTERS]]
+def shown_clusters(run: ReportData) -> list[int]:
+    return [int(cluster) for cluster in run.by_size[:SHOWN_CLUSTERS]]
 
 
-def _run(
-    found: ReportData,
-    figures: Figures,
-    items: Mapping[int, Item],
-    picture_shape: tuple[int, ...] | None,
-) -> dict[str, Any]:
-    model, record = found.model, found.record
-    shown = shown_clusters(found)
+def _run(run: ReportData, figures: Figures, items: ShownItems) -> dict[str, Any]:
+    model, record = run.model, run.record
+    shown = shown_clusters(run)
     several = f"The largest {len(shown)} of {model.n_clusters:,} clusters"
     return {
-        "name": found.name,
-        "sentences": summary_sentences(found),
-        "notes": found.notes,
+        "name": run.name,
+        "sentences": summary_sentences(run),
+        "notes": run.notes,
         "numbers": [
             (f"{model.n_clusters:,}", "clusters"),
             (f"{model.n_rows:,}", "rows"),
-            (f"{100 * record['outlier_share']:.2f} %", "outliers"),
-            (f"{record['seconds']:.1f} s", "in all"),
+            (f"{100 * record.outlier_share:.2f} %", "outliers"),
+            (f"{record.seconds:.1f} s", "in all"),
         ],
         "figures": [_figure(*figure) for figure in figures],
         "clusters_title": several if len(shown) < model.n_clusters else "Clusters",
-        "clusters": [_cluster(found, cluster) for cluster in shown],
+        "clusters": [_cluster(run, cluster) for cluster in shown],
         "extracted": len(model.losses) > 0,
-        "pairs": [_pair(found, number) for number in range(len(found.pairs.first))],
-        "radius": record.get("radius"),
-        "prototypes": [_prototype(found, cluster, items, picture_shape) for cluster in shown],
-        "facts": run_facts(found),
+        "pairs": [_pair(run, number) for number in range(len(run.pairs.first))],
+        "radius": record.radius,
+        "prototypes": [_prototype(run, cluster, items) for cluster in shown],
+        "facts": run_facts(run),
     }
 
 
@@ -101,8 +102,8 @@ def _figure(name: str, title: str, png: bytes) -> dict[str, str]:
     return {"name": name, "title": title, "uri": data_uri(png)}
 
 
-def _cluster(found: ReportData, cluster: int) -> dict[str, str]:
-    model = found.model
+def _cluster(run: ReportData, cluster: int) -> dict[str, str]:
+    model = run.model
     return {
         "number": str(cluster),
         "rows": f"{model.counts[cluster]:,}",
@@ -110,21 +111,21 @@ def _cluster(found: ReportData, cluster: int) -> dict[str, str]:
         "weight": f"{model.weights[cluster]:.4f}",
         "sigma": f"{model.sigmas[cluster]:.4g}",
         "loss": f"{model.losses[cluster]:,.1f}" if len(model.losses) else "",
-        "nearest": _nearest(found, cluster),
+        "nearest": _nearest(run, cluster),
     }
 
 
-def _nearest(found: ReportData, cluster: int) -> str:
-    distances = np.linalg.norm(found.points - found.points[cluster], axis=1)
+def _nearest(run: ReportData, cluster: int) -> str:
+    distances = np.linalg.norm(run.points - run.points[cluster], axis=1)
     distances[cluster] = np.inf
     other = int(distances.argmin())
     return f"{other} at {distances[other]:.4g}" if np.isfinite(distances[other]) else "-"
 
 
-def _pair(found: ReportData, number: int) -> dict[str, str]:
-    model, pairs = found.model, found.pairs
+def _pair(run: ReportData, number: int) -> dict[str, str]:
+    model, pairs = run.model, run.pairs
     both = [int(pairs.first[number]), int(pairs.second[number])]
-    distance, radius = float(pairs.distances[number]), found.record.get("radius")
+    distance, radius = float(pairs.distances[number]), run.record.radius
     return {
         "names": " and ".join(str(cluster) for cluster in both),
         "distance": f"{distance:.4g}",
@@ -134,31 +135,26 @@ def _pair(found: ReportData, number: int) -> dict[str, str]:
     }
 
 
-def _prototype(
-    found: ReportData,
-    cluster: int,
-    items: Mapping[int, Item],
-    picture_shape: tuple[int, ...] | None,
-) -> dict[str, Any]:
+def _prototype(run: ReportData, cluster: int, items: ShownItems) -> dict[str, Any]:
     """Return the rows nearest to a center, and the center itself if rows are images."""
-    center = None
-    if picture_shape is not None and np.prod(picture_shape) == found.model.n_features:
-        center = encode_pixels(found.model.centers[cluster].reshape(picture_shape))
-    rows = [int(row) for row in found.columns.nearest.of(cluster)]
-    names = _names(found, rows)
+    center, shape = None, items.picture_shape
+    if shape and np.prod(shape) == run.model.n_features:
+        center = encode_pixels(run.model.centers[cluster].reshape(shape))
+    rows = [int(row) for row in run.columns.nearest.of(cluster)]
+    names = _names(run, rows)
     return {
         "number": cluster,
-        "rows": f"{found.model.counts[cluster]:,}",
+        "rows": f"{run.model.counts[cluster]:,}",
         "center": center,
-        "shown": [{**vars(items.get(row, Item())), "name": names[row]} for row in rows],
+        "shown": [{**vars(items.of_rows.get(row, Item())), "name": names[row]} for row in rows],
     }
 
 
-def _names(found: ReportData, rows: Sequence[int]) -> dict[int, str]:
+def _names(run: ReportData, rows: Sequence[int]) -> dict[int, str]:
     """Return the ids of rows, or their numbers without ids."""
-    if found.labelled.ids is None:
+    if run.labelled.ids is None:
         return {row: f"row {row:,}" for row in rows}
-    ids = {row: found.labelled.read(row, row + 1).ids for row in rows}
+    ids = {row: run.labelled.read(row, row + 1).ids for row in rows}
     return {row: str(name[0]) if name is not None else "" for row, name in ids.items()}
 
 
@@ -186,12 +182,12 @@ def write_report(
     """
     target = _target(runs, out, storage_options)
     check_matplotlib("a report needs")
-    found = [read_report_data(run, rows_each, storage_options) for run in runs]
-    shown, shape = _items(found, items, items_column, storage_options)
-    figures = [list(run_figures(each, plane_map(each.points))) for each in found]
-    several = len(found) > 1
-    compared = list(comparison_figures(found)) if several else []
-    page = render(found, figures, compared, _agreement(found), shown, shape)
+    read = [read_report_data(run, rows_each, storage_options) for run in runs]
+    shown = _items(read, items, items_column, storage_options)
+    figures = [list(run_figures(run, plane_map(run.points))) for run in read]
+    several = len(read) > 1
+    compared = list(comparison_figures(read)) if several else []
+    page = render(read, figures, compared, _agreement(read), shown)
     named = {
         f"{f'{number}-' if several else ''}{name}.png": png
         for number, each in enumerate(figures, 1)
@@ -212,7 +208,7 @@ def _target(runs: Sequence[Place], out: Place | None, storage_options: Options |
     if not runs:
         raise InputError("no run was given; name at least one")
     for run in runs:
-        RunDirectory(locate(run, storage_options)).result()
+        read_result(RunDirectory(locate(run, storage_options)))
     if out is None:
         here = locate(REPORT)
         target = here if len(runs) > 1 else locate(runs[0], storage_options) / REPORT
@@ -244,43 +240,41 @@ def _items(
     items: str | Path | None,
     column: str | None,
     storage_options: Options | None,
-) -> tuple[Mapping[int, Item], tuple[int, ...] | None]:
-    """Return the items of the rows shown, and the shape of images if centers have one."""
+) -> ShownItems:
+    """Read the items of the rows shown."""
     if items is None:
-        return {}, None
-    wanted: set[int] = set()
-    opened = None
-    for found in runs:
-        path = found.record["features"].get("path")
+        return ShownItems()
+    wanted, opened = set[int](), None
+    for run in runs:
+        path = run.record.features.path
         if path is not None and is_shuffled(locate(path, storage_options)):
             raise InputError(
                 f"the rows of {path} were shuffled when they were ingested, so that the items "
                 f"{items} are in another order; ingest the features without --shuffle"
             )
-        opened = open_shown_items(items, column, found.model.n_rows)
-        for cluster in shown_clusters(found):
-            wanted.update(int(row) for row in found.columns.nearest.of(cluster))
+        opened = open_shown_items(items, column, run.model.n_rows)
+        for cluster in shown_clusters(run):
+            wanted.update(int(row) for row in run.columns.nearest.of(cluster))
     assert opened is not None
     shape = opened.values.shape[1:] if isinstance(opened, NpyItems) else ()
-    shown = {row: show_item(value) for row, value in opened.read(wanted)}
-    return shown, tuple(shape) or None
+    return ShownItems({row: show_item(value) for row, value in opened.read(wanted)}, tuple(shape))
 
 
 def _agreement(runs: Sequence[ReportData]) -> list[dict[str, str]]:
     """Compare the labels of each pair of runs on the same features."""
     rows = []
     for a, b in combinations(runs, 2):
-        path = a.record["features"].get("path")
-        same = path is not None and path == b.record["features"].get("path")
+        path = a.record.features.path
+        same = path is not None and path == b.record.features.path
         if not same or a.model.n_rows != b.model.n_rows:
             continue
-        found = metrics.scores(_table(a, b))
+        scores = metrics.scores(_table(a, b))
         rows.append(
             {
                 "names": f"{a.name} and {b.name}",
-                "ari": f"{found.ari:.4f}",
-                "nmi": f"{found.nmi:.4f}",
-                "accuracy": f"{100 * found.accuracy:.2f} %",
+                "ari": f"{scores.ari:.4f}",
+                "nmi": f"{scores.nmi:.4f}",
+                "accuracy": f"{100 * scores.accuracy:.2f} %",
             }
         )
     return rows
@@ -294,7 +288,4 @@ def _table(a: ReportData, b: ReportData) -> metrics.Contingency:
         )
         for piece in a.labelled.pieces()
     )
-    total = next(tables)
-    for table in tables:
-        total = metrics.merge_contingency(total, table)
-    return total
+    return reduce(metrics.merge_contingency, tables)

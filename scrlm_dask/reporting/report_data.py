@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.errors import StoreError
+from scrlm_dask.events import CandidatesJudged
 from scrlm_dask.kernels import OUTLIER
+from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.kernels.distances.projections import principal_axes
-from scrlm_dask.kernels.evaluation.prototypes import (
-    Pairs,
-    Prototypes,
-    merge_prototypes,
-    nearest_pairs,
-    prototypes,
-)
+from scrlm_dask.kernels.evaluation import prototypes
 from scrlm_dask.kernels.statistics import histograms
 from scrlm_dask.model import Model
+from scrlm_dask.runs.record import ResultRecord, read_fields, read_result
 from scrlm_dask.storage.feature_store import read_encoded
 from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
 from scrlm_dask.storage.locations import Location, Options, Place, locate
@@ -41,7 +41,7 @@ class Columns:
     inside: histograms.LogHistogram  # distances of rows that have a label
     outside: histograms.LogHistogram  # of outliers, as far as they were stored
     margins: histograms.LogHistogram
-    nearest: Prototypes
+    nearest: prototypes.Prototypes
 
     @property
     def median_distance(self) -> float | None:
@@ -58,12 +58,12 @@ class ReportData:
 
     name: str
     location: Location
-    record: dict[str, Any]
+    record: ResultRecord
     events: list[dict[str, Any]]
     model: Model
     labelled: LabelTable
     columns: Columns
-    pairs: Pairs  # of clusters, by their numbers
+    pairs: prototypes.Pairs  # of clusters, by their numbers
     points: NDArray[np.float64]  # (k, p) centers where distances are taken
     encoded: str | None = None  # what the features were made of, if the store says so
 
@@ -79,31 +79,23 @@ class ReportData:
         return [event["text"] for event in warned if isinstance(event.get("text"), str)]
 
     @property
-    def loss_curve(self) -> tuple[list[int], list[float]] | None:
+    def loss_curve(self) -> CandidatesJudged | None:
         """Return ranks and losses of the candidates, if the run reported them."""
         for event in reversed(self.events):
             if event["event"] == "CandidatesJudged":
-                ranks, losses = event.get("ranks"), event.get("losses")
-                if _are_numbers(ranks) and _are_numbers(losses) and len(ranks) == len(losses):
-                    return ranks, losses
+                with suppress(KeyError):  # the line is damaged
+                    judged = read_fields(CandidatesJudged, event)
+                    if len(judged.ranks) == len(judged.losses):
+                        return judged
         return None
 
     @property
-    def ladder(self) -> list[dict[str, Any]]:
+    def trials(self) -> list[BandwidthTrial]:
         """Return the trial bandwidths of the search for rho, if there was one."""
-        rungs = self.record.get("scan", {}).get("rungs", [])
-        names = ("rho", "clusters", "shell")
-        whole = all(_are_numbers([rung.get(name) for name in names]) for rung in rungs)
-        return rungs if whole and len(rungs) > 1 else []
-
-    @property
-    def iterations(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.record.get("kmeans", {}).get("iterations", [])
-        return found
-
-
-def _are_numbers(values: Any) -> TypeGuard[list[Any]]:
-    return isinstance(values, list) and all(isinstance(v, int | float) for v in values)
+        scan = None
+        with suppress(StoreError):  # the report of a damaged scan lacks the figure
+            scan = self.record.read_scan()
+        return [] if scan is None or len(scan.rungs) < 2 else scan.rungs
 
 
 def read_report_data(
@@ -112,8 +104,7 @@ def read_report_data(
     """Read a complete run, with `rows_each` example rows per cluster."""
     location = locate(run, storage_options)
     directory = RunDirectory(location)
-    record = directory.result()
-    model = load_model(location)
+    record, model = read_result(directory), load_model(location)
     labelled = open_label_table(directory, storage_options)
     points = _map_rows(model.centers, model.affine)
     return ReportData(
@@ -126,11 +117,11 @@ def read_report_data(
         columns=_columns(labelled, rows_each),
         pairs=_pairs(points, model.counts),
         points=points,
-        encoded=_encoded(record["features"].get("path"), storage_options),
+        encoded=_describe_encoder(record.features.path, storage_options),
     )
 
 
-def _encoded(path: str | None, storage_options: Options | None) -> str | None:
+def _describe_encoder(path: str | None, storage_options: Options | None) -> str | None:
     record = None if path is None else read_encoded(locate(path, storage_options))
     if record is None:
         return None
@@ -139,16 +130,15 @@ def _encoded(path: str | None, storage_options: Options | None) -> str | None:
 
 
 def _columns(labelled: LabelTable, rows_each: int) -> Columns:
-    parts = (_part(piece, rows_each) for piece in labelled.pieces())
-    total = next(parts)
-    for part in parts:
-        total = Columns(
-            histograms.merge_histograms(total.inside, part.inside),
-            histograms.merge_histograms(total.outside, part.outside),
-            histograms.merge_histograms(total.margins, part.margins),
-            merge_prototypes(total.nearest, part.nearest, rows_each),
+    def merge(a: Columns, b: Columns) -> Columns:
+        return Columns(
+            histograms.merge_histograms(a.inside, b.inside),
+            histograms.merge_histograms(a.outside, b.outside),
+            histograms.merge_histograms(a.margins, b.margins),
+            prototypes.merge_prototypes(a.nearest, b.nearest, rows_each),
         )
-    return total
+
+    return reduce(merge, (_part(piece, rows_each) for piece in labelled.pieces()))
 
 
 def _part(piece: LabelledRows, rows_each: int) -> Columns:
@@ -158,7 +148,7 @@ def _part(piece: LabelledRows, rows_each: int) -> Columns:
         histograms.log_histogram(_finite(piece.distances[inside])),
         histograms.log_histogram(_finite(piece.distances[~inside])),
         histograms.log_histogram(_finite(margins)),
-        prototypes(piece.labels, piece.distances, piece.numbers, rows_each),
+        prototypes.prototypes(piece.labels, piece.distances, piece.numbers, rows_each),
     )
 
 
@@ -168,13 +158,13 @@ def _finite(values: NDArray[Any]) -> NDArray[np.float64]:
     return finite
 
 
-def _pairs(points: NDArray[np.float64], counts: NDArray[np.int64]) -> Pairs:
+def _pairs(points: NDArray[np.float64], counts: NDArray[np.int64]) -> prototypes.Pairs:
+    """Find the closest pairs among the largest clusters."""
+    if len(points) == 0:
+        return prototypes.Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
     largest = np.sort(np.argsort(-counts, kind="stable")[:_MOST_PAIRED])
-    found = nearest_pairs(points[largest], SHOWN_PAIRS) if len(largest) > 1 else _NO_PAIRS
-    return Pairs(largest[found.first], largest[found.second], found.distances)
-
-
-_NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+    close = prototypes.nearest_pairs(points[largest], SHOWN_PAIRS)
+    return prototypes.Pairs(largest[close.first], largest[close.second], close.distances)
 
 
 def _map_rows(rows: NDArray[Any], affine: AffineMap) -> NDArray[np.float64]:

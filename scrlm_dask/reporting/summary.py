@@ -2,105 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from scrlm_dask.reporting.report_data import ReportData
-from scrlm_dask.text import format_bytes, phase_summary, plural
+from scrlm_dask.runs.record import ResultRecord
+from scrlm_dask.text import format_bytes, plural
 
 Row = tuple[str, str]
 
 
-def summary_sentences(found: ReportData) -> list[str]:
+def summary_sentences(run: ReportData) -> list[str]:
     """Return a few sentences about the run."""
-    model, record = found.model, found.record
+    model, record = run.model, run.record
     sentences = [
         f"{method_name(record)} found {plural(model.n_clusters, 'cluster')} in {model.n_rows:,} "
-        f"rows of {model.n_features:,} features{_outliers(found)}."
+        f"rows of {model.n_features:,} features{_outliers(run)}."
     ]
     if model.n_clusters:
-        sentences.append(_sizes(found))
-    sentences += _distances(found)
-    if found.iterations:
-        last, stopped = found.iterations[-1], record["kmeans"]["stopped"]
+        sentences.append(_sizes(run))
+    sentences += _distances(run)
+    if record.kmeans is not None and record.iterations:
         sentences.append(
-            f"k-means took {plural(len(found.iterations), 'iteration')} and ended at an inertia "
-            f"of {last['inertia']:.6g}: {stopped}."
+            f"k-means took {plural(len(record.iterations), 'iteration')} and ended at an inertia "
+            f"of {record.iterations[-1].inertia:.6g}: {record.kmeans.stopped}."
         )
     sentences.append(_time(record))
     return sentences
 
 
-def method_name(record: dict[str, Any]) -> str:
-    if record.get("method") == "k-means":
+def method_name(record: ResultRecord) -> str:
+    if record.method == "k-means":
         return "k-means"
-    return "SCRLM + k-means" if "kmeans" in record else "SCRLM"
+    return "SCRLM" if record.kmeans is None else "SCRLM + k-means"
 
 
-def run_facts(found: ReportData) -> list[Row]:
+def run_facts(run: ReportData) -> list[Row]:
     """Return settings and input of the run as names and values."""
-    record, features = found.record, found.record["features"]
-    config = record["config"]
+    record, features, config = run.record, run.record.features, run.record.config
     rows = [
-        ("Run", found.location.url),
-        ("Features", str(features.get("path") or features.get("source"))),
-        ("Shape", f"{features['rows']:,} rows x {features['features']:,} features"),
-        ("Stored as", f"{features['dtype']}, {features['blocks']:,} blocks"),
+        ("Run", run.location.url),
+        ("Features", features.path or features.source),
+        ("Shape", f"{features.rows:,} rows x {features.features:,} features"),
+        ("Stored as", f"{features.dtype}, {features.blocks:,} blocks"),
         ("Method", method_name(record)),
     ]
-    if found.encoded:
-        rows.insert(2, ("Encoded", found.encoded))
+    if run.encoded:
+        rows.insert(2, ("Encoded", run.encoded))
     names = ("rho", "F", "n_clusters", "n_candidates", "loss_rows", "min_neighbors", "init")
     rows += [(name, _text(config[name])) for name in names if config.get(name) is not None]
-    rows += [("radius", f"{record['radius']:.6g}")] if record.get("radius") else []
+    rows += [("radius", f"{record.radius:.6g}")] if record.radius else []
     rows += [("preprocess", str(config.get("preprocess"))), ("seed", str(config.get("seed")))]
-    rows += [
-        ("Started", str(record.get("started", "")).replace("T", " ").replace("+00:00", " UTC")),
-        ("Workers", f"{len(record.get('workers', {})):,}"),
+    return [
+        *rows,
+        ("Started", record.started.replace("T", " ").replace("+00:00", " UTC")),
+        ("Workers", f"{len(record.workers):,}"),
+        ("Versions", ", ".join(f"{name} {v}" for name, v in record.versions.items())),
     ]
-    versions = record.get("versions", {})
-    return [*rows, ("Versions", ", ".join(f"{name} {v}" for name, v in versions.items()))]
 
 
 def comparison(runs: Sequence[ReportData]) -> list[tuple[str, list[str]]]:
     """Compare runs: return a name and the values of all runs per row."""
 
     def row(name: str, value: Any) -> tuple[str, list[str]]:
-        return name, [value(found) for found in runs]
+        return name, [value(run) for run in runs]
 
     return [
         row("method", lambda f: method_name(f.record)),
-        row("features", lambda f: str(f.record["features"].get("path") or "-")),
+        row("features", lambda f: f.record.features.path or "-"),
         row("rows", lambda f: f"{f.model.n_rows:,}"),
-        row("rho", lambda f: _text(f.record["config"].get("rho"))),
-        row("radius", lambda f: _text(f.record.get("radius"))),
+        row("rho", lambda f: _text(f.record.config.get("rho"))),
+        row("radius", lambda f: _text(f.record.radius)),
         row("clusters", lambda f: f"{f.model.n_clusters:,}"),
-        row("outliers", lambda f: f"{100 * f.record['outlier_share']:.2f} %"),
+        row("outliers", lambda f: f"{100 * f.record.outlier_share:.2f} %"),
         row("largest cluster", lambda f: f"{f.model.counts.max(initial=0):,} rows"),
         row("median cluster", lambda f: f"{_median(f.model.counts):,.0f} rows"),
         row("median sigma", lambda f: f"{_median(f.model.sigmas):.4g}"),
         row("median distance", lambda f: _text(f.columns.median_distance)),
         row("inertia", lambda f: f"{f.model.inertia:.6g}"),
-        row("seconds", lambda f: f"{f.record['seconds']:.1f}"),
+        row("seconds", lambda f: f"{f.record.seconds:.1f}"),
         row("largest worker", lambda f: format_bytes(_peak(f.record))),
     ]
 
 
-def _outliers(found: ReportData) -> str:
-    share = found.record["outlier_share"]
-    if found.record.get("radius") is None:
+def _outliers(run: ReportData) -> str:
+    record, n_outliers = run.record, run.model.n_outliers
+    if record.radius is None:
         return "; every row has the label of its nearest center"
-    if found.model.n_outliers == 0:
+    if n_outliers == 0:
         return " and no outliers"
-    return f" and left {found.model.n_outliers:,} rows ({100 * share:.2f} %) as outliers"
+    return f" and left {n_outliers:,} rows ({100 * record.outlier_share:.2f} %) as outliers"
 
 
-def _sizes(found: ReportData) -> str:
-    sizes = np.sort(found.model.counts)[::-1]
-    inside = int(sizes.sum())
-    half = int(np.searchsorted(np.cumsum(sizes), inside / 2)) + 1
+def _sizes(run: ReportData) -> str:
+    sizes = np.sort(run.model.counts)[::-1]
+    half = int(np.searchsorted(np.cumsum(sizes), int(sizes.sum()) / 2)) + 1
     holders = "one holds" if half == 1 else f"{half:,} of them hold"
     return (
         f"The largest cluster holds {sizes[0]:,} rows, the median one {_median(sizes):,.0f} and "
@@ -108,31 +106,27 @@ def _sizes(found: ReportData) -> str:
     )
 
 
-def _distances(found: ReportData) -> list[str]:
-    sentences = []
-    distance, margin = found.columns.median_distance, found.columns.median_margin
+def _distances(run: ReportData) -> Iterator[str]:
+    distance, margin = run.columns.median_distance, run.columns.median_margin
     if distance is not None:
-        radius = found.record.get("radius")
+        radius = run.record.radius
         against = f", {distance / radius:.0%} of the radius" if radius else ""
-        sentences.append(f"Half of them lie within {distance:.4g} of their center{against}.")
+        yield f"Half of them lie within {distance:.4g} of their center{against}."
     if margin is not None:
-        sentences.append(
-            f"For half of them the second-nearest center is {margin:.4g} farther or more."
-        )
-    return sentences
+        yield f"For half of them the second-nearest center is {margin:.4g} farther or more."
 
 
-def _time(record: dict[str, Any]) -> str:
-    longest = max(phase_summary(record["phases"]), key=lambda phase: phase.seconds)
-    share = longest.seconds / max(record["seconds"], 1e-9)
+def _time(record: ResultRecord) -> str:
+    longest = max(record.phase_totals().values(), key=lambda phase: phase.seconds)
+    share = longest.seconds / max(record.seconds, 1e-9)
     return (
-        f"It took {record['seconds']:.1f} s, {min(share, 1.0):.0%} of them for {longest.name}, "
+        f"It took {record.seconds:.1f} s, {min(share, 1.0):.0%} of them for {longest.name}, "
         f"and {format_bytes(_peak(record))} of memory in the largest worker."
     )
 
 
-def _peak(record: dict[str, Any]) -> int:
-    return max(phase.peak_worker_bytes for phase in phase_summary(record["phases"]))
+def _peak(record: ResultRecord) -> int:
+    return max(phase.peak_worker_bytes for phase in record.phases)
 
 
 def _median(values: Any) -> float:

@@ -17,11 +17,11 @@ from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.events import Listener, Note, RunStarted
 from scrlm_dask.model import Model
-from scrlm_dask.monitoring.html import run_html
+from scrlm_dask.monitoring.html import facts_html, model_facts
 from scrlm_dask.monitoring.json_log import JsonLines
 from scrlm_dask.passes.assign import AssignedPart
 from scrlm_dask.runs import resume
-from scrlm_dask.runs.record import RunRecord, result_record
+from scrlm_dask.runs.record import ResultRecord, RunRecord, result_record
 from scrlm_dask.settings import monitoring_enabled
 from scrlm_dask.storage.arrays import read_rows
 from scrlm_dask.storage.feature_store import mark_complete
@@ -31,6 +31,7 @@ from scrlm_dask.storage.model_store import load_model, save_model
 from scrlm_dask.storage.outputs import discard
 from scrlm_dask.storage.run_directory import EventLog, RunDirectory
 from scrlm_dask.storage.store_info import features_mtimes_digest
+from scrlm_dask.text import plural
 
 
 @dataclass(frozen=True)
@@ -150,11 +151,29 @@ class Fit:
     labels: NDArray[np.int32] | None  # (N,) if they were collected
     record: dict[str, Any] = field(repr=False)
 
+    @property
+    def typed_record(self) -> ResultRecord:
+        """Return what commands and reports read in the record, as checked attributes."""
+        return ResultRecord.from_json(self.record)
+
     def _repr_html_(self) -> str:
-        return run_html(self.model, self.record)
+        """Return the result and the time of each phase."""
+        record = self.typed_record
+        times = ", ".join(f"{p.name} {p.seconds:.2f} s" for p in record.phase_totals().values())
+        facts = [
+            ("features", record.features.path or record.features.source),
+            *model_facts(self.model),
+            ("time", f"{record.seconds:.2f} s: {times}"),
+        ]
+        if record.kmeans is not None and record.iterations:
+            steps = plural(len(record.iterations), "iteration")
+            facts.append(("k-means", f"{steps}; {record.kmeans.stopped}"))
+        return facts_html(f"Run of {record.method}", facts)
 
 
 def load_fit(path: Place, storage_options: Options | None = None) -> Fit:
     """Load model and record of a complete run; its labels stay in their store."""
-    run = locate(path, storage_options)
-    return Fit(load_model(run), None, RunDirectory(run).result())
+    run = RunDirectory(locate(path, storage_options))
+    loaded = Fit(load_model(run.location), None, run.check_complete())
+    ResultRecord.from_json(loaded.record, run.record)  # raises if the file was changed
+    return loaded

@@ -3,33 +3,72 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
-from typing import Any
+from types import UnionType
+from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import Features
+from scrlm_dask.errors import StoreError
+from scrlm_dask.events import IterationDone, PhaseFinished
+from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
+from scrlm_dask.kernels.bandwidth.search import PerturbedRho
 from scrlm_dask.model import Model
 from scrlm_dask.storage.locations import Options, locate
 from scrlm_dask.storage.model_store import package_versions
+from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.store_info import features_digest
+from scrlm_dask.text import repeated
 
 IN_MEMORY = "array"  # the origin of an input that has no path
+_T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
+def read_fields(kind: type[_T], content: dict[str, Any]) -> _T:
+    """Build a dataclass from JSON and ignore unknown fields.
+
+    The metadata of a field may have its name in JSON ("json") and the value that null stands for
+    ("null"). A field that is missing or has another type raises KeyError with its name.
+    """
+    types = get_type_hints(kind)
+    values = {}
+    for each in fields(kind):  # type: ignore[arg-type]
+        name = each.metadata.get("json", each.name)
+        if name in content:
+            value = each.metadata.get("null") if content[name] is None else content[name]
+            values[each.name] = _read_value(name, types[each.name], value)
+        elif each.default is MISSING and each.default_factory is MISSING:
+            raise KeyError(name)
+    return kind(**values)
+
+
+def _read_value(name: str, hint: Any, value: Any) -> Any:
+    """Return a JSON value as the type of a field: a class, a list of a type, or a union."""
+    for option in get_args(hint) if isinstance(hint, UnionType) else (hint,):
+        kind = get_origin(option) or option
+        if is_dataclass(kind) and isinstance(value, dict):
+            return read_fields(kind, value)  # type: ignore[arg-type]
+        if kind in (list, tuple) and isinstance(value, list | tuple):
+            return kind(_read_value(name, get_args(option)[0], item) for item in value)
+        if isinstance(value, int | float if kind is float else kind):
+            return value
+    raise KeyError(name)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FeaturesRecord:
     """The features that a run reads."""
 
-    source: str  # as messages call it
+    source: str = ""  # as messages call it
     path: str | None
     rows: int
     features: int
     dtype: str
     blocks: int
     block_rows: int
-    digest: str | None  # None: no path, so no later process can find the same rows
+    digest: str | None = None  # None: no path, so no later process can find the same rows
 
 
 @dataclass(frozen=True)
@@ -42,7 +81,7 @@ class RequestRecord:
     in_memory: bool  # whether one of these inputs is an array without a path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """Everything that is known before the first row is read, and identifies a run on resume."""
 
@@ -50,7 +89,7 @@ class RunRecord:
     started: str
     features: FeaturesRecord
     asked: RequestRecord
-    features_written: str | None  # digest of the files' modification times when the run starts
+    features_written: str | None = None  # digest of the files' modification times at the start
     config: dict[str, Any]  # with the numbers that words such as "auto" stand for
     versions: dict[str, str]
     attempts: int | None = None  # None: the run has no directory
@@ -69,16 +108,107 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> RunRecord:
-        """Read the part of a record that is written first; KeyError or TypeError if it lacks."""
-        names = ("method", "started", "config", "versions")
-        return cls(
-            **{name: content[name] for name in names},
-            features=FeaturesRecord(**content["features"]),
-            asked=RequestRecord(**content["asked"]),
-            features_written=content.get("features_written"),
-            attempts=content.get("attempts"),
-            attempt=content.get("attempt"),
-        )
+        """Read the part of a record that is written first; KeyError names a field it lacks."""
+        return read_fields(cls, content)
+
+
+class _StoredRecord:
+    """Base of the parts of a record that commands and reports read."""
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any], place: object = "the record of the run") -> Self:
+        """Read the fields; StoreError names one that is missing or has another type."""
+        try:
+            return read_fields(cls, content)
+        except KeyError as error:
+            raise StoreError(
+                f"{place} lacks {error.args[0]!r}, or has something else there, so it was "
+                "changed since the run ended; run the fit again with --overwrite"
+            ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanRecord(_StoredRecord):
+    """How rho was chosen on a sample."""
+
+    sampled_rows: int
+    blocks: int
+    judged_rows: int
+    held_out_rows: int
+    candidates: int
+    needed_candidates: int
+    rho: float
+    low: float
+    high: float
+    basis: str
+    why: str
+    extraction: str
+    clusters: int
+    coverage: float
+    stability: list[PerturbedRho]
+    sigma_max: float
+    assumption_1: bool  # sigma_max <= rho < sqrt(0.6)
+    rungs: list[BandwidthTrial]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"rungs": [trial.record() for trial in self.rungs]}
+
+
+@dataclass(frozen=True)
+class KMeansRecord:
+    """The iterations of k-means, and the rule that ended them."""
+
+    iterations: list[IterationDone]
+    stopped: str
+
+
+@dataclass(frozen=True)
+class ResultRecord(_StoredRecord):
+    """What commands and reports read in the record of a complete run."""
+
+    method: str
+    config: dict[str, Any]  # with every "auto" settled
+    features: FeaturesRecord
+    phases: list[PhaseFinished]
+    seconds: float
+    outlier_share: float
+    radius: float | None  # None: infinite
+    kmeans: KMeansRecord | None = None
+    scan: dict[str, Any] = field(default_factory=dict)  # for `read_scan`
+    started: str = ""
+    workers: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def read_scan(self) -> ScanRecord | None:
+        """Return how rho was chosen; None if it was given, or if no trial found a cluster."""
+        return ScanRecord.from_json(self.scan) if self.scan.get("rungs") else None
+
+    @property
+    def iterations(self) -> list[IterationDone]:
+        return [] if self.kmeans is None else self.kmeans.iterations
+
+    def phase_totals(self) -> dict[str, PhaseFinished]:
+        """Return each phase once, by its title: users see iterations of k-means as one phase."""
+        by_name: dict[str, list[PhaseFinished]] = {}
+        for phase in self.phases:
+            by_name.setdefault(phase.name, []).append(phase)
+        return {
+            repeated(name, len(same)): PhaseFinished(
+                name,
+                seconds=sum(phase.seconds for phase in same),
+                rows=sum(phase.rows for phase in same),
+                bytes=sum(phase.bytes for phase in same),
+                blocks=sum(phase.blocks for phase in same),
+                peak_worker_bytes=max(phase.peak_worker_bytes for phase in same),
+                read_seconds=sum(phase.read_seconds for phase in same),
+            )
+            for name, same in by_name.items()
+        }
+
+
+def read_result(run: RunDirectory) -> ResultRecord:
+    """Read the record of a complete run."""
+    return ResultRecord.from_json(run.check_complete(), run.record)
 
 
 def start_record(

@@ -74,29 +74,6 @@ EVENTS = "events.jsonl"
 RUNNING, INTERRUPTED, COMPLETE = "running", "interrupted", "complete"  # what a record says it is
 
 
-_NUMBER = int | float
-
-
-# what the record of a complete run has, as far as commands and reports ask for it
-_RESULT = {"method": str, "config": dict, "features": dict, "phases": list} | {
-    "seconds": _NUMBER,
-    "outlier_share": _NUMBER,
-    "radius": _NUMBER | None,
-}
-
-
-_FEATURES = {"path": str | None, "rows": int, "features": int, "dtype": str} | {
-    "blocks": int,
-    "block_rows": int,
-}
-
-
-_PHASE = {"name": str, "rows": int, "bytes": int, "seconds": _NUMBER} | {
-    "read_seconds": _NUMBER,
-    "peak_worker_bytes": int,
-}
-
-
 @dataclass(frozen=True)
 class RunDirectory:
     """Places of a run. Only a record that says "complete" makes it a result."""
@@ -188,26 +165,6 @@ class RunDirectory:
                 "run the fit again to go on with it, or with --overwrite to begin anew"
             )
         return record
-
-    def result(self) -> dict[str, Any]:
-        """The record of a complete run, with all that those who show or use it ask for."""
-        record = self.check_complete()
-        lacking = _lacking(record, _RESULT)
-        if not lacking:
-            lacking = _lacking(record["features"], _FEATURES)
-            lacking += [name for phase in record["phases"] for name in _lacking(phase, _PHASE)]
-        if lacking:
-            raise StoreError(
-                f"{self.record} lacks {lacking[0]!r}, or has something else there, so it was "
-                "changed since the run ended; run the fit again with --overwrite"
-            )
-        return record
-
-
-def _lacking(content: Any, kinds: dict[str, Any]) -> list[str]:
-    """Names that are not there, or are no values of their kind."""
-    found = content if isinstance(content, dict) else {}
-    return [name for name, kind in kinds.items() if not isinstance(found.get(name, ...), kind)]
 
 
 def write_json(path: Place, content: dict[str, Any]) -> None:

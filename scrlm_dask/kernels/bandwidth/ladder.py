@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,8 @@ class BandwidthTrial:
     rho: float
     clusters: int
     coverage: float  # share of rows inside the radius of a center
-    boundary_share: float  # rows between 0.8 R^2 and 1.25 R^2 of a center, over rows inside
+    # rows between 0.8 R^2 and 1.25 R^2 of a center, over rows inside
+    boundary_share: float = field(metadata={"json": "shell"})
     neighbors: tuple[float, float, float]  # of candidates: quantiles 0.1, 0.5 and 0.9
     held_out: float | None = None  # mean squared distance of other rows to the clusters asked for
     merged: int | None = None  # number of those clusters
@@ -46,8 +47,9 @@ class BandwidthTrial:
 
     def record(self) -> dict[str, Any]:
         """Return the values for a record, under the names of its file format."""
-        names = {"boundary_share": "shell"}
-        return {names.get(name, name): value for name, value in asdict(self).items()}
+        return {
+            each.metadata.get("json", each.name): getattr(self, each.name) for each in fields(self)
+        }
 
 
 @dataclass(frozen=True)
