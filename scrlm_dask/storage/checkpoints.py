@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import StoreError
-from scrlm_dask.storage.locations import Location, reaching
+from scrlm_dask.storage.locations import Location
 
 CHECKPOINT = "checkpoint"  # folder of a run, removed when the run is complete
 _MAGIC = b"scrlm checkpoint 1\n"
@@ -48,14 +48,11 @@ class Checkpoint:
             Path(self.location.url).mkdir(parents=True, exist_ok=True)
 
     def names(self) -> set[str]:
-        """Names of the values and folders here."""
-        with reaching(self.location):
-            filesystem, root = self.location.filesystem()
-            try:
-                found = filesystem.ls(root, detail=False)
-            except FileNotFoundError:
-                return set()
-        names = {str(name).rstrip("/").rpartition("/")[2] for name in found}
+        """Return the names of the values and folders here."""
+        paths: list[str] = []
+        with suppress(FileNotFoundError), self.location.files() as (filesystem, root):
+            paths = filesystem.ls(root, detail=False)
+        names = {str(name).rstrip("/").rpartition("/")[2] for name in paths}
         return {name for name in names if not name.endswith(".partial")}
 
     def save(self, name: str, value: Any) -> None:
@@ -80,8 +77,7 @@ class Checkpoint:
                 with suppress(OSError):
                     path.unlink() if path.is_file() else shutil.rmtree(path)
                 continue
-            with suppress(StoreError), reaching(place):
-                filesystem, root = place.filesystem()
+            with suppress(StoreError), place.files() as (filesystem, root):
                 filesystem.rm(root, recursive=True)
 
 
@@ -177,8 +173,7 @@ def _array(content: Any, memory: memoryview) -> NDArray[Any]:
 def _write(location: Location, pieces: list[Any]) -> None:
     """Write in one step, and see that it is there."""
     if location.is_remote:
-        with reaching(location):
-            filesystem, path = location.filesystem()
+        with location.files() as (filesystem, path):
             filesystem.pipe_file(path, b"".join(pieces))
     else:
         _write_file(Path(location.url), pieces)
@@ -205,9 +200,7 @@ def _write_file(path: Path, pieces: list[Any]) -> None:
 
 def _read(location: Location) -> bytes:
     try:
-        with reaching(location):
-            filesystem, path = location.filesystem()
-            return bytes(filesystem.cat_file(path))
+        return location.read_bytes()
     except StoreError:
         raise
     except OSError as error:

@@ -99,7 +99,8 @@ def test_rows_of_a_model_without_clusters_are_infinitely_far(tmp_path: Path) -> 
 
 def test_a_finished_store_is_opened(tmp_path: Path) -> None:
     stored = open_labels(finished_store(tmp_path / "l"), "the labels")
-    assert (stored.url, stored.shape, stored.chunks) == (f"{tmp_path}/l/labels", (5,), (2,))
+    assert stored.location.url == f"{tmp_path}/l/labels"
+    assert (stored.shape, stored.chunks) == ((5,), (2,))
     assert read_rows(stored, 1, 4, "the labels").tolist() == [0, 1, -1]
 
 
