@@ -84,8 +84,8 @@ class Run:
         directory, features = self.opened.directory, self.target.features
         if directory is None:
             return None
-        n_rows, block_rows = features.n_rows, features.block_rows
-        return ensure_labels_store(directory.labels, n_rows, block_rows, margins)
+        resume.check_still_owner(directory, self.opened.record)
+        return ensure_labels_store(directory.labels, features.n_rows, features.block_rows, margins)
 
     def report_resumed(self) -> None:
         if self.opened.state is not resume.RunState.NEW:

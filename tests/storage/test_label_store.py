@@ -151,7 +151,7 @@ def test_truth_as_the_labels_of_a_group(tmp_path: Path) -> None:
     array_in(tmp_path / "g/labels", np.array([3, 1, 2]))
     truth = open_truth(tmp_path / "g")
     assert isinstance(truth, StoredArray)
-    assert truth.url == f"{tmp_path}/g/labels"
+    assert truth.location.url == f"{tmp_path}/g/labels"
 
 
 def test_a_chunk_missing_from_the_truth_is_noticed(tmp_path: Path) -> None:
