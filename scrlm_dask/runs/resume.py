@@ -38,7 +38,7 @@ _BITS = ("scrlm-dask", "numpy", "numba", "scipy")  # other versions of these may
 
 
 class RunState(Enum):
-    """How a run directory was found, and whether its checkpoint can be used."""
+    """The state of a run directory when it was opened, and whether its checkpoint can be used."""
 
     NEW = "new"
     RESUMED = "resumed"
@@ -278,7 +278,7 @@ def _mark_stopped(
 
 
 def _rejects_input(error: BaseException, checkpoint: Checkpoint, resumed: bool) -> bool:
-    """Whether the input is at fault, so that there is nothing to resume.
+    """Return whether the input is at fault, so that there is nothing to resume.
 
     Damage shows in the first pass. A store that is damaged later may be repaired, and the
     checkpoint is worth keeping until then; also if the memory of a worker or a setting is rejected.

@@ -282,10 +282,10 @@ def check_weights_like(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) 
 
 def unfinished_manifest(location: Location) -> Manifest | None:
     """Read the manifest of a store that was begun and is not complete; None otherwise."""
-    return read_manifest(location) if says_unfinished(location) else None
+    return read_manifest(location) if is_unfinished(location) else None
 
 
-def says_unfinished(location: Location) -> bool:
+def is_unfinished(location: Location) -> bool:
     """Return whether there is a features store of this package that is marked unfinished."""
     if not (location / "zarr.json").is_file():
         return False
