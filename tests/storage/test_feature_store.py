@@ -260,6 +260,7 @@ def test_a_table_without_rows_or_features_is_refused(
 def test_an_array_that_is_given_open_is_checked_as_well(tmp_path: Path) -> None:
     array = array_in(tmp_path / "a", chunks=(3, 4))
     assert as_features(array).path == describe(array).location.url
+    assert open_features_store(tmp_path / "a") == describe(array)
     (tmp_path / "a/c/2/0").unlink()
     with pytest.raises(StoreError, match=r"c/2/0 \(from row 6 on\)"):
         as_features(array)
