@@ -229,7 +229,7 @@ class Execution:
         numbers = range(features.n_blocks) if blocks is None else blocks
         rows = _count_rows(features, numbers)
         with (
-            self.phase(name, len(numbers), rows, rows * features.row_bytes),
+            self.phase(name, len(numbers), rows, rows * features.layout.row_bytes),
             failures.explain_killed_workers(name, features, numbers, tasks_name),
         ):
             yield
@@ -241,7 +241,7 @@ class Execution:
         with self.read_phase(tasks.phase, features, tasks.blocks, tasks.name):
             if reused_blocks:
                 done = _count_rows(features, [tasks.blocks[i] for i in reused_blocks])
-                self.emit(events.BlockDone(tasks.phase, done, done * features.row_bytes))
+                self.emit(events.BlockDone(tasks.phase, done, done * features.layout.row_bytes))
             _spread(tasks.broadcast, len(tasks.blocks) - len(reused_blocks))
             yield
 

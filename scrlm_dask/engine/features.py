@@ -19,7 +19,7 @@ from scrlm_dask.engine.read_ahead import read_in_turn
 from scrlm_dask.engine.workers import check_paths_visible, current_client, wait_for_worker
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.storage import feature_store
-from scrlm_dask.storage.arrays import StoredArray, read_rows
+from scrlm_dask.storage.arrays import StoredArray, local_path, read_rows
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.npy_files import NpyColumn
 
@@ -59,10 +59,6 @@ class Features:
         return int(self.array.numblocks[0])
 
     @property
-    def row_bytes(self) -> int:
-        return self.n_features * int(self.array.dtype.itemsize)
-
-    @property
     def layout(self) -> Layout:
         return Layout(
             self.n_rows,
@@ -98,15 +94,12 @@ def as_features(
     """
     if block_rows is not None and block_rows < 1:
         raise InputError(f"block_rows is {block_rows}; a block needs at least 1 row")
-    if isinstance(source, str | Path | Location):
-        location = locate(source, storage_options)
-        stored = _open_store(location)
-        check_paths_visible(location)
-        return replace(_from_store(stored, block_rows), path=location.url)
     if isinstance(source, zarr.Array):
-        if isinstance(source.store, zarr.storage.LocalStore):
-            return _from_store(feature_store.checked_features(source), block_rows)
-        return _from_zarr_object(source, block_rows)
+        if not isinstance(source.store, zarr.storage.LocalStore):
+            return _from_zarr_object(source, block_rows)
+        source = local_path(source)
+    if isinstance(source, str | Path | Location):
+        return _from_store(locate(source, storage_options), block_rows)
     if isinstance(source, da.Array):
         return _from_dask(source, block_rows)
     if isinstance(source, np.ndarray):
@@ -161,6 +154,11 @@ def as_weights(
     if isinstance(source, str | Path | Location):
         source = locate(source, storage_options)
     weights = _as_column(source, features)
+    _check_numbers(weights)
+    return weights
+
+
+def _check_numbers(weights: da.Array) -> None:
     finite, least, most = dask.compute(da.isfinite(weights).all(), weights.min(), weights.max())
     if not (finite and least >= 0.0):
         bad = int(dask.compute((~(da.isfinite(weights) & (weights >= 0.0))).argmax(axis=0))[0][0])
@@ -168,12 +166,11 @@ def as_weights(
         raise InputError(f"the sample weight of row {bad} is {value}; weights are finite and >= 0")
     if not most > 0.0:
         raise InputError("all sample weights are zero; at least one row must count")
-    if most > _LARGEST_SUM / features.n_rows:
+    if most > _LARGEST_SUM / weights.shape[0]:
         raise InputError(
             f"sample weights go up to {most:g}, whose sums float64 cannot hold; divide all of them "
             "by the largest"
         )
-    return weights
 
 
 def check_weights(
@@ -192,35 +189,28 @@ def column_of(
     """Return the results (rows, width) of one task per block of features as a Dask array."""
     sizes = features.array.chunks[0]
     chosen = sizes if blocks is None else [sizes[i] for i in blocks]
-    pieces = [
-        da.from_delayed(part, (size, width), dtype)
-        for part, size in zip(parts, chosen, strict=True)
-    ]
-    return da.concatenate(pieces)
+    pairs = zip(parts, chosen, strict=True)
+    return da.concatenate([da.from_delayed(part, (size, width), dtype) for part, size in pairs])
 
 
-def _open_store(location: Location) -> StoredArray:
+def _from_store(location: Location, block_rows: int | None) -> Features:
     try:
-        return feature_store.open_features_store(location)
+        stored = feature_store.open_features_store(location)
     except StoreError:
         # imported here: the registry loads the readers of all file formats
         from scrlm_dask.sources.registry import check_ingested
 
         check_ingested(location)
         raise
-
-
-def _from_store(stored: StoredArray, block_rows: int | None) -> Features:
-    block_rows = block_rows or feature_store.block_rows_for(
-        stored.shape, stored.dtype, stored.chunks[0]
-    )
-    array = _lazy_rows(_read_stored, stored, stored.shape, stored.dtype, block_rows)
+    check_paths_visible(location)
+    shape, dtype, chunk_rows = stored.shape, stored.dtype, stored.chunks[0]
+    block_rows = block_rows or feature_store.block_rows_for(shape, dtype, chunk_rows)
     return Features(
-        array,
+        _lazy_rows(_read_stored, stored, shape, dtype, block_rows),
         block_rows,
-        f"the features store {stored.url}",
-        stored.url,
-        chunk_rows=stored.chunks[0],
+        f"the features store {stored.location.url}",
+        location.url,
+        chunk_rows=chunk_rows,
         uncompressed=stored.plain,
     )
 

@@ -109,7 +109,7 @@ class FitJob:
         config, request = self.config, self.config.asked
         layout, workers = self.target.features.layout, worker_memories()
         check_fit_memory(layout, config, most_clusters(config), workers)
-        with open_run(self.target, "SCRLM", request.margins, listener) as run:
+        with open_run(self.target, "SCRLM", listener) as run:
             report_fit_plan(run.execution, layout, config, most_clusters(config), workers)
             run.report_resumed()
             results.report_candidates(run.execution, config)
@@ -120,7 +120,7 @@ class FitJob:
                 result.model,
                 result.config,
                 chosen=request.rho == "auto",
-                with_margins=request.margins and run.labels_at is not None,
+                with_margins=request.margins and self.target.out is not None,
             )
         return Fit(result.model, run.gather_labels(result.assigned), record)
 
@@ -267,7 +267,7 @@ def _assign_rows(
         sq_radius,
         n_clusters=len(centers),
         prune=config.prune,
-        labels_at=run.labels_at,
+        labels_at=run.open_labels_output(config.margins),
         margins=config.margins,
         collect=run.collects_labels,
         input_digest=short_digest(centers, np.array(sq_radius)),

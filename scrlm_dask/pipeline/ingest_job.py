@@ -275,7 +275,7 @@ def _find_unfinished(location: Location, wanted: Manifest) -> Manifest | None:
 def _is_remnant(location: Location) -> bool:
     """Return whether a store's writer was stopped before it wrote the manifest."""
     return (
-        feature_store.says_unfinished(location)
+        feature_store.is_unfinished(location)
         and feature_store.unfinished_manifest(location) is None
     )
 

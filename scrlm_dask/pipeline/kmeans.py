@@ -135,7 +135,7 @@ class KMeansJob:
         self._check_weights_unchanged()
         weights = as_weights(self.sample_weight, self.target.features)
         check_kmeans_memory(self.target.features.layout, config, workers)
-        with open_run(self.target, "k-means", config.margins, listener) as run:
+        with open_run(self.target, "k-means", listener) as run:
             run.report_resumed()
             model, assigned, details = _run_algorithm(run, config, self.given, weights, workers)
             record = run.finish(model, details)
@@ -265,7 +265,7 @@ def _run_algorithm(
         sq_radius,
         n_clusters=config.n_clusters,
         prune=config.prune,
-        labels_at=run.labels_at,
+        labels_at=run.open_labels_output(config.margins),
         margins=config.margins,
         collect=run.collects_labels,
         input_digest=short_digest(refined.centers, np.array(sq_radius)),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.workers import check_paths_visible
+from scrlm_dask.errors import StoreError
 from scrlm_dask.events import Listener, Note, RunStarted
 from scrlm_dask.model import Model
 from scrlm_dask.monitoring.html import facts_html, model_facts
@@ -25,12 +26,12 @@ from scrlm_dask.runs.record import ResultRecord, RunRecord, result_record
 from scrlm_dask.settings import monitoring_enabled
 from scrlm_dask.storage.arrays import read_rows
 from scrlm_dask.storage.feature_store import mark_complete
-from scrlm_dask.storage.label_store import create_labels_store, open_labels, resume_labels_store
+from scrlm_dask.storage.label_store import ensure_labels_store, open_labels
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model, save_model
-from scrlm_dask.storage.outputs import discard
-from scrlm_dask.storage.run_directory import EventLog, RunDirectory
-from scrlm_dask.storage.store_info import features_mtimes_digest
+from scrlm_dask.storage.outputs import RUN_KIND, check_not_inside, check_output_free, discard
+from scrlm_dask.storage.run_directory import COMPLETE, EventLog, RunDirectory
+from scrlm_dask.storage.store_info import features_digest, features_mtimes_digest
 from scrlm_dask.text import plural
 
 
@@ -58,7 +59,10 @@ def prepare_target(
     out_at = None if out is None else locate(out, storage_options)
     features_at = None if features.path is None else locate(features.path, storage_options)
     if out_at is not None:
-        resume.check_directory(out_at, overwrite, record)
+        check_not_inside(out_at, features.path)
+        directory, begin_again = RunDirectory(out_at), overwrite or not record.is_resumable
+        if resume.find_unfinished(directory, record, begin_again) is None:
+            check_output_free(out_at, overwrite, RUN_KIND)
     return RunTarget(features, features_at, record, out_at, overwrite, collect_labels)
 
 
@@ -69,13 +73,20 @@ class Run:
     execution: Execution
     opened: resume.OpenRun
     target: RunTarget
-    labels_at: Location | None  # where the labels are written, if the run has an output
     began: float  # by the performance counter
 
     @property
     def collects_labels(self) -> bool:
-        """Whether the assignment pass returns the labels, as no store has them."""
-        return self.target.collect_labels and self.labels_at is None
+        """Return whether the assignment pass returns the labels, as no store has them."""
+        return self.target.collect_labels and self.opened.directory is None
+
+    def open_labels_output(self, margins: bool) -> Location | None:
+        """Create the labels store, or reuse that of an earlier attempt; None without an output."""
+        directory, features = self.opened.directory, self.target.features
+        if directory is None:
+            return None
+        resume.check_still_owner(directory, self.opened.record)
+        return ensure_labels_store(directory.labels, features.n_rows, features.block_rows, margins)
 
     def report_resumed(self) -> None:
         if self.opened.state is not resume.RunState.NEW:
@@ -92,7 +103,7 @@ class Run:
             mark_complete(directory.labels)
             discard(directory.model)  # an earlier attempt may have come as far as this
             save_model(model, directory.model)
-            directory.finish(record)
+            directory.write_record(record, COMPLETE)
         return record
 
     def gather_labels(self, assigned: AssignedPart) -> NDArray[np.int32] | None:
@@ -102,24 +113,29 @@ class Run:
         """
         if not self.target.collect_labels:
             return None
-        if self.labels_at is None:
+        if self.opened.directory is None:
             return np.concatenate(assigned.labels)
-        labels = open_labels(self.labels_at, "the labels")
+        labels = open_labels(self.opened.directory.labels, "the labels")
         return read_rows(labels, 0, labels.shape[0], "the labels")
 
 
 @contextmanager
-def open_run(target: RunTarget, method: str, margins: bool, listener: Listener) -> Iterator[Run]:
+def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Run]:
     """Open or resume the run directory, start the execution and report both.
 
     From here on the directory, if there is one, logs the events.
     """
-    features, features_at, record = target.features, target.features_at, target.record
+    features, features_at = target.features, target.features_at
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    record = replace(target.record, started=now)
     if features_at is not None:
         check_paths_visible(features_at)
-        resume.check_prepared(record, features_at)
+        if features_digest(features_at) != record.features.digest:
+            raise StoreError(
+                f"the features store {features.path} changed while the run waited to start; run "
+                "the command again"
+            )
         record = replace(record, features_written=features_mtimes_digest(features_at))
-    record = replace(record, started=datetime.now(UTC).isoformat(timespec="seconds"))
     with (
         resume.open_directory(target.out, target.overwrite, record, features_at) as opened,
         Execution(listener, opened.checkpoint) as execution,
@@ -129,18 +145,9 @@ def open_run(target: RunTarget, method: str, margins: bool, listener: Listener) 
         source, out = features.path or features.label, target.out
         shape = features.n_rows, features.n_features
         execution.emit(RunStarted(method, source, *shape, None if out is None else out.url))
-        resume.check_rewritten_features(execution, opened, features_at)
-        began = time.perf_counter()
-        labels_at = _open_labels_output(opened, features, margins)
-        yield Run(execution, opened, target, labels_at, began)
-
-
-def _open_labels_output(run: resume.OpenRun, features: Features, margins: bool) -> Location | None:
-    """Create the labels store, or reuse that of an earlier attempt."""
-    if run.directory is None:
-        return None
-    create = create_labels_store if run.state is resume.RunState.NEW else resume_labels_store
-    return create(run.directory.labels, features.n_rows, features.block_rows, margins)
+        if features_at is not None and opened.state in resume.REWRITTEN:
+            resume.verify_rewritten_features(execution, opened, features_at)
+        yield Run(execution, opened, target, time.perf_counter())
 
 
 @dataclass(frozen=True)

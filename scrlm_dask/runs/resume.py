@@ -26,7 +26,7 @@ from scrlm_dask.passes.digests import check_digests_pass
 from scrlm_dask.runs.record import RunRecord
 from scrlm_dask.storage.checkpoints import CHECKPOINT, Checkpoint
 from scrlm_dask.storage.locations import Location, Options, Place, locate
-from scrlm_dask.storage.outputs import RUN_KIND, check_not_inside, check_output_free, discard
+from scrlm_dask.storage.outputs import check_not_inside, discard
 from scrlm_dask.storage.run_directory import COMPLETE, INTERRUPTED, RUNNING, RunDirectory
 from scrlm_dask.storage.store_info import describe_store, features_digest, features_mtimes_digest
 
@@ -38,7 +38,7 @@ _BITS = ("scrlm-dask", "numpy", "numba", "scipy")  # other versions of these may
 
 
 class RunState(Enum):
-    """How a run directory was found, and whether its checkpoint can be used."""
+    """The state of a run directory when it was opened, and whether its checkpoint can be used."""
 
     NEW = "new"
     RESUMED = "resumed"
@@ -47,9 +47,8 @@ class RunState(Enum):
     # They were, or may have been, rewritten during that attempt: discard its checkpoint as well.
     CHECKPOINT_UNTRUSTED = "checkpoint untrusted"
 
-    @property
-    def has_rewritten_features(self) -> bool:
-        return self in (RunState.FEATURES_REWRITTEN, RunState.CHECKPOINT_UNTRUSTED)
+
+REWRITTEN = (RunState.FEATURES_REWRITTEN, RunState.CHECKPOINT_UNTRUSTED)
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,9 @@ def open_directory(
     checkpoint = Checkpoint(run.location / CHECKPOINT)
     state = RunState.NEW if before is None else _compare_attempts(before, record)
     # keep the old digests until the rewritten files have been verified
-    digests = _mtimes_in(before) if before is not None and state.has_rewritten_features else {}
-    content = record.to_json() | _this_process() | digests
-    run.begin(overwrite, content) if before is None else run.go_on(content)
+    digests = _mtimes_in(before) if before is not None and state in REWRITTEN else {}
+    content = record.to_json() | {"process": _describe_process(os.getpid())} | digests
+    run.begin(overwrite, content) if before is None else run.write_record(content, RUNNING)
     try:
         check_paths_visible(run.record)
         yield OpenRun(record, run, checkpoint if keeps else None, state)
@@ -101,13 +100,6 @@ def open_directory(
             error.add_note(_mark_stopped(run, stored, record, features_at))
         raise
     checkpoint.remove()
-
-
-def check_directory(out: Location, overwrite: bool, record: RunRecord) -> None:
-    """Raise what `open_directory` would raise before it writes anything."""
-    check_not_inside(out, record.features.path)
-    if find_unfinished(RunDirectory(out), record, overwrite or not record.is_resumable) is None:
-        check_output_free(out, overwrite, RUN_KIND)
 
 
 def check_still_owner(run: RunDirectory, record: RunRecord) -> None:
@@ -128,7 +120,7 @@ def find_unfinished(run: RunDirectory, record: RunRecord, overwrite: bool) -> di
 
     With `overwrite` no run is resumed, but one that another process is writing still raises.
     """
-    if not run.looks_like_one():
+    if not run.record.is_file():
         return None
     try:
         before = run.read_record()
@@ -190,15 +182,6 @@ def read_unfinished(
         ) from error
 
 
-def check_prepared(record: RunRecord, features_at: Location) -> None:
-    """Reject features that changed since the run was prepared, before anything is written."""
-    if features_digest(features_at) != record.features.digest:
-        raise StoreError(
-            f"the features store {record.features.path} changed while the run waited to start; run "
-            "the command again"
-        )
-
-
 def check_unchanged(record: RunRecord, features_at: Location | None) -> None:
     """Raise if the features store was written to during the run."""
     if features_at is None:
@@ -213,18 +196,14 @@ def check_unchanged(record: RunRecord, features_at: Location | None) -> None:
         )
 
 
-def check_rewritten_features(
-    execution: Execution, run: OpenRun, features_at: Location | None
-) -> None:
+def verify_rewritten_features(execution: Execution, run: OpenRun, features_at: Location) -> None:
     """Verify features whose files were rewritten since the last attempt.
 
-    The manifest knows the digest of each block, so a restored chunk passes. The new modification
+    The manifest has the digest of each block, so a restored chunk passes. The new modification
     times are recorded only then: the next attempt would not verify them again.
     """
-    if run.directory is None or run.checkpoint is None or features_at is None:
-        return
-    if not run.state.has_rewritten_features:
-        return
+    assert run.directory is not None
+    assert run.checkpoint is not None
     execution.emit(Note("files of the features were written since: they are compared first"))
     _check_restored(execution, features_at)
     if run.state is RunState.CHECKPOINT_UNTRUSTED:
@@ -234,7 +213,8 @@ def check_rewritten_features(
             "that they were not, so what it kept is not trusted: everything is computed again"
         )
         execution.emit(Note(text, warning=True))
-    run.directory.go_on(run.record.to_json() | _this_process())
+    process = {"process": _describe_process(os.getpid())}
+    run.directory.write_record(run.record.to_json() | process, RUNNING)
 
 
 def _check_restored(execution: Execution, features_at: Location) -> None:
@@ -288,7 +268,7 @@ def _mark_stopped(
         with suppress(OSError, ValueError):  # an unreachable store leaves no second digest
             digests[_LEFT] = features_mtimes_digest(features_at)
     with suppress(OSError, ValueError):  # a full disk: it still says "running"
-        run.stop(record.to_json() | digests)
+        run.write_record(record.to_json() | digests, INTERRUPTED)
     if digests[_LEFT] not in (None, digests[_WRITTEN]):
         return (
             "files of the features were written meanwhile, so that nothing that was computed can "
@@ -298,7 +278,7 @@ def _mark_stopped(
 
 
 def _rejects_input(error: BaseException, checkpoint: Checkpoint, resumed: bool) -> bool:
-    """Whether the input is at fault, so that there is nothing to resume.
+    """Return whether the input is at fault, so that there is nothing to resume.
 
     Damage shows in the first pass. A store that is damaged later may be repaired, and the
     checkpoint is worth keeping until then; also if the memory of a worker or a setting is rejected.
@@ -317,24 +297,20 @@ def _rejects_input(error: BaseException, checkpoint: Checkpoint, resumed: bool) 
 
 def _reject_if_alive(run: RunDirectory, record: dict[str, Any]) -> None:
     """Raise if another process is writing the run: each would remove the other's files."""
-    process = dict(record.get("process") or {})
+    process = record.get("process") or {}
     pid = process.get("pid")
-    if record.get("status") != RUNNING or process.pop("host", None) != socket.gethostname():
+    if record.get("status") != RUNNING or not isinstance(pid, int) or pid == os.getpid():
         return
-    if isinstance(pid, int) and pid != os.getpid() and _process(pid) == process:
+    if _describe_process(pid) == process:
         raise StoreError(
             f"the run {run.path} is being written by the process {pid}; wait for it, or stop it"
         )
 
 
-def _this_process() -> dict[str, Any]:
-    """Return the entry of the record that names the process which writes the run."""
-    return {"process": {"host": socket.gethostname(), **_process(os.getpid())}}
-
-
-def _process(pid: int) -> dict[str, Any]:
-    """Return number and start time of a process: the system reuses numbers."""
+def _describe_process(pid: int) -> dict[str, Any]:
+    """Return host, number and start time of a process: the system reuses numbers."""
+    host = {"host": socket.gethostname()}
     try:
-        return {"pid": pid, "began": round(psutil.Process(pid).create_time())}
+        return host | {"pid": pid, "began": round(psutil.Process(pid).create_time())}
     except psutil.Error:
-        return {}
+        return host

@@ -23,7 +23,7 @@ from scrlm_dask.sources.delimited import TEXT_FORMS, open_texts
 from scrlm_dask.sources.image_folder import load_image, open_image_folder
 from scrlm_dask.sources.parquet import ParquetSource, open_parquet_column
 from scrlm_dask.sources.sharded import numeric_order
-from scrlm_dask.storage.locations import absolute, is_remote
+from scrlm_dask.storage.locations import locate
 from scrlm_dask.storage.npy_files import read_header
 
 ItemValue = str | bytes | NDArray[Any]  # a text, an encoded picture, or its pixels
@@ -88,10 +88,10 @@ def load_text(text: str) -> str:
 
 
 def _resolve_local(path: str | Path) -> str:
-    resolved = absolute(path)
-    if is_remote(resolved):
-        raise InputError(f"{resolved} is a URL; items are read from local files, copy it here")
-    return resolved
+    location = locate(path)
+    if location.is_remote:
+        raise InputError(f"{location} is a URL; items are read from local files, copy it here")
+    return location.url
 
 
 def _open_text_file(path: str, column: str | None) -> Source:

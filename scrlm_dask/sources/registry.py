@@ -17,7 +17,7 @@ from scrlm_dask.sources.npz import open_npz
 from scrlm_dask.sources.sharded import concatenate, files_in, matching, natural_order
 from scrlm_dask.sources.vector_files import MAGIC as NPY_MAGIC
 from scrlm_dask.sources.zarr_store import looks_like_zarr, open_zarr, open_zarr_values
-from scrlm_dask.storage.locations import Location, Options, absolute, is_remote, locate
+from scrlm_dask.storage.locations import Location, Options, locate
 
 
 @dataclass(frozen=True)
@@ -195,9 +195,10 @@ def _other_format(path: str) -> str | None:
 
 
 def _values_file(given: str, name: str, source: Source, storage_options: Options | None) -> Source:
-    path = absolute(given)
-    if is_remote(path) or looks_like_zarr(path):
-        return open_zarr_values(locate(path, storage_options), name)
+    location = locate(given, storage_options)
+    path = location.url
+    if location.is_remote or looks_like_zarr(path):
+        return open_zarr_values(location, name)
     if Path(path).is_file():
         format_name = _format_of(path)
         if format_name == "npy":
@@ -208,8 +209,9 @@ def _values_file(given: str, name: str, source: Source, storage_options: Options
 
 
 def _open_path(path: str, request: Request) -> list[Source]:
-    options, path = request.options, absolute(path)
-    if is_remote(path):
+    options, location = request.options, locate(path)
+    path = location.url
+    if location.is_remote:
         if options.format not in (None, "zarr"):
             raise InputError(f"{path} is a URL; only Zarr stores are read from there, copy it here")
         return [_open_as("zarr", path, request)]
@@ -265,4 +267,4 @@ def _format_of(path: str) -> str:
 
 
 def _exists(given: str) -> bool:
-    return is_remote(given) or Path(given).exists()
+    return locate(given).is_remote or Path(given).exists()

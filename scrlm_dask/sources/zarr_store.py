@@ -14,7 +14,7 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.sources.base import Source, choices, native
 from scrlm_dask.storage.arrays import StoredArray, check_complete, describe, open_node, read_rows
 from scrlm_dask.storage.feature_store import FEATURES
-from scrlm_dask.storage.locations import Location, reaching
+from scrlm_dask.storage.locations import Location
 from scrlm_dask.storage.manifest import SourceFile
 
 _WHAT = "the Zarr source"
@@ -85,6 +85,5 @@ def _table_in(group: zarr.Group, url: Location) -> str:
 
 
 def _as_file(location: Location) -> SourceFile:
-    with reaching(location, _WHAT):
-        filesystem, root = location.filesystem()
+    with location.files(_WHAT) as (filesystem, root):
         return SourceFile(location.url, int(filesystem.du(root)))

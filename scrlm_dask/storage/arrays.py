@@ -1,4 +1,4 @@
-"""What the files of an array tell before Zarr is asked to decode them."""
+"""Create, open, check, read and write Zarr arrays and groups."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from scrlm_dask.errors import MissingError, StoreError
 from scrlm_dask.storage.locations import Location, Place, locate, reaching
 
 _UNWRITTEN = 2**64 - 1  # offset, in a shard's index, of a chunk that is not there
-
-
 _CHECKSUM_BYTES = 4
-
-
 _BLOSC_HEADER_BYTES = 16
 
 
@@ -34,115 +30,99 @@ class Chunk:
 
 
 def chunks_of(array: zarr.Array[Any], start: int, stop: int) -> list[Chunk]:
-    """The chunks that rows start..stop-1 touch."""
+    """Return the chunks that rows start..stop-1 touch."""
     sizes = array.shards or array.chunks
     grid = [range(start // sizes[0], -(-stop // sizes[0]))]
     grid += [range(-(-n // size)) for n, size in zip(array.shape[1:], sizes[1:], strict=True)]
-    return [
-        Chunk(place, array.metadata.encode_chunk_key(place), place[0] * sizes[0])
-        for place in itertools.product(*grid)
-    ]
+    key = array.metadata.encode_chunk_key
+    return [Chunk(place, key(place), place[0] * sizes[0]) for place in itertools.product(*grid)]
 
 
 def missing_chunks(location: Location, array: zarr.Array[Any]) -> list[Chunk]:
-    """Chunks that were never written, or are gone; those inside shards, too."""
-    with reaching(location):
-        return _missing(location, array)
-
-
-def damage_of(location: Location, array: zarr.Array[Any], chunk: Chunk) -> str | None:
-    """What is wrong with a chunk's file that decoding it would not notice, in words."""
-    with reaching(location):
-        return _damage(location, array, chunk)
-
-
-def _missing(location: Location, array: zarr.Array[Any]) -> list[Chunk]:
-    filesystem, root = location.filesystem()
-    present = {str(name).removeprefix(f"{root}/") for name in filesystem.find(root)}
+    """Return the chunks that were never written or are lost, also those inside shards."""
     missing = []
-    for chunk in chunks_of(array, 0, array.shape[0]):
-        # asked again one by one: the listing does not follow links to folders
-        if chunk.key not in present and not filesystem.exists(f"{root}/{chunk.key}"):
-            missing.append(chunk)
-        elif _has_default_index(array):
-            missing += _missing_in_shard(filesystem, f"{root}/{chunk.key}", array, chunk)
+    with location.files() as (filesystem, root):
+        present = {str(name).removeprefix(f"{root}/") for name in filesystem.find(root)}
+        look_inside = array.shards is not None and _has_default_index(array)
+        for chunk in chunks_of(array, 0, array.shape[0]):
+            # checked again one by one: the listing does not follow links to folders
+            if chunk.key not in present and not filesystem.exists(f"{root}/{chunk.key}"):
+                missing.append(chunk)
+            elif look_inside:
+                missing += _missing_in_shard(filesystem, f"{root}/{chunk.key}", array, chunk)
     return missing
 
 
-def _damage(location: Location, array: zarr.Array[Any], chunk: Chunk) -> str | None:
-    filesystem, root = location.filesystem()
-    path = f"{root}/{chunk.key}"
-    if not filesystem.exists(path):
-        return "is missing"
-    if _is_blosc(array):
-        # numcodecs reads past the end of a blosc chunk that was cut: rubbish, or a crash
+def find_damage(location: Location, array: zarr.Array[Any], chunk: Chunk) -> str | None:
+    """Describe damage of a chunk's file that decoding would not detect; None if there is none."""
+    with location.files() as (filesystem, root):
+        path = f"{root}/{chunk.key}"
+        if not filesystem.exists(path):
+            return "is missing"
+        last = array.compressors[-1] if array.compressors else None
+        if array.shards is not None or not type(last).__name__.startswith("Blosc"):
+            return None
+        # numcodecs reads past the end of a truncated blosc chunk: garbage, or a crash
         header = filesystem.cat_file(path, start=0, end=_BLOSC_HEADER_BYTES)
         claimed = int.from_bytes(header[12:16], "little")
         size = filesystem.info(path)["size"]
-        if len(header) < _BLOSC_HEADER_BYTES or claimed > size:
-            return f"is cut short: {size} of {claimed} bytes are there"
-    return None
+        truncated = len(header) < _BLOSC_HEADER_BYTES or claimed > size
+        return f"is cut short: {size} of {claimed} bytes are there" if truncated else None
 
 
 def _missing_in_shard(
     filesystem: Any, path: str, array: zarr.Array[Any], shard: Chunk
 ) -> list[Chunk]:
-    """Chunks that the index at the end of a shard says were never written."""
+    """Return the chunks that were never written by the index at the end of a shard."""
     assert array.shards is not None
     inner = np.array(array.chunks)
     ratio = np.array(array.shards) // inner
     index = filesystem.cat_file(path, start=-16 * int(ratio.prod()) - _CHECKSUM_BYTES)
     if len(index) != 16 * ratio.prod() + _CHECKSUM_BYTES:
-        return []  # cut short: decoding it will say so
+        return []  # truncated: decoding raises
     offsets = np.frombuffer(index[:-_CHECKSUM_BYTES], "<u8").reshape(*ratio, 2)[..., 0]
     corners = (np.argwhere(offsets == _UNWRITTEN) + np.array(shard.grid) * ratio) * inner
-    # an edge shard has places beyond the array, which nobody writes
+    # an edge shard has places beyond the array, which are never written
     corners = corners[(corners < np.array(array.shape)).all(axis=1)]
     return [Chunk(shard.grid, shard.key, int(corner[0])) for corner in corners]
 
 
 def _has_default_index(array: zarr.Array[Any]) -> bool:
-    """Sharded, with the index where and how Zarr writes it by default: last, with a checksum."""
-    if array.shards is None:
-        return False
+    """Return whether shards have Zarr's default index: at the end, with a checksum."""
     codecs: Any = array.metadata.to_dict()["codecs"]
     (settings,) = [c["configuration"] for c in codecs if c["name"] == "sharding_indexed"]
     names = [c["name"] for c in settings["index_codecs"]]
     return settings.get("index_location", "end") == "end" and names == ["bytes", "crc32c"]
 
 
-def _is_blosc(array: zarr.Array[Any]) -> bool:
-    last = array.compressors[-1] if array.compressors else None
-    return array.shards is None and type(last).__name__.startswith("Blosc")
-
-
-# Zarr leaves out chunks that hold only the fill value, which is how missing ones look. The setting
-# belongs to the open array, not to the stored one: whoever writes must give it.
+# Zarr omits chunks that contain only the fill value, so they would look like missing ones. The
+# setting belongs to the open array, not to the stored one: every writer must give it.
 _STORE_ALL: Any = {"write_empty_chunks": True}
-
-
-OUR_FORMAT: Literal[3] = 3  # Zarr's format of what is written here
+OUR_FORMAT: Literal[3] = 3  # Zarr's format of everything that is written here
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """Where an array lies and how it is cut; small enough to send to every worker."""
+    """Location and chunks of an array; small enough to send to every worker."""
 
     location: Location
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     chunks: tuple[int, ...]  # the unit of storage: the shard where there are shards
-    plain: bool = False  # stored as it is, checksums aside: nothing is unpacked when it is read
-
-    @property
-    def url(self) -> str:
-        return self.location.url
+    plain: bool = False  # stored without codecs other than checksums
 
 
 def create_group(place: Place, attributes: dict[str, Any]) -> None:
     location = locate(place)
     with reaching(location):
         zarr.create_group(location.store(), attributes=attributes)
+
+
+def set_attribute(location: Location, name: str, value: Any) -> None:
+    """Write an attribute of the group at `location`."""
+    with reaching(location):
+        group = zarr.open_group(location.store(), mode="r+", zarr_format=OUR_FORMAT)
+        group.attrs[name] = value
 
 
 def create_array(
@@ -157,17 +137,17 @@ def create_array(
             chunks=tuple(max(1, c) for c in chunks),
             dtype=dtype,
             fill_value=fill_value,
-            # noise does not compress; the checksum is what notices a flipped byte
+            # noise does not compress; the checksum detects a flipped byte
             compressors=[Crc32cCodec()],
             config=_STORE_ALL,
         )
 
 
 def write_rows(place: Place, start: int, values: NDArray[Any]) -> None:
-    """Write rows from `start` on. Only whole chunks: two writers in one would lose rows."""
+    """Write whole chunks from row `start` on: two writers of one chunk would lose rows."""
     location = locate(place)
     with reaching(location):
-        # open_array takes the setting and ignores it
+        # open_array accepts the setting and ignores it
         array = zarr.open_array(location.store(), mode="r+", zarr_format=OUR_FORMAT)
         array.with_config(_STORE_ALL)[start : start + len(values)] = values
 
@@ -188,8 +168,8 @@ def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
         raise MissingError(f"{what} {location} does not exist; check the path")
     try:
         return zarr.open(location.store(), mode="r", zarr_format=zarr_format)
-    except Exception as error:  # zarr and fsspec raise what they please
-        location.exists()  # a store that went away meanwhile says so here
+    except Exception as error:  # zarr and fsspec have no common base of their errors
+        location.exists()  # raises if the store became unreachable
         said = location.without_options(error)
         if not location.is_remote and isinstance(error, FileNotFoundError):
             said = "it holds no zarr.json, .zarray or .zgroup"
@@ -200,101 +180,100 @@ def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
 
 
 def describe(array: zarr.Array[Any], place: Place | None = None) -> StoredArray:
-    """`place` is needed where the array is not on a local disk: zarr does not tell it."""
+    """Describe an array; `place` is required unless it is on a local disk: Zarr has no URL."""
+    checksums = all(isinstance(codec, Crc32cCodec) for codec in array.compressors)
     return StoredArray(
-        location=locate(place or _url_of(array)),
+        location=locate(place or local_path(array)),
         shape=tuple(array.shape),
         dtype=np.dtype(array.dtype),
         chunks=tuple(array.shards or array.chunks),
-        plain=_is_plain(array),
+        plain=checksums and not array.filters and array.shards is None,
     )
 
 
+def local_path(array: zarr.Array[Any]) -> str:
+    """Return the path of an array on a local disk."""
+    return str(array.store_path).removeprefix("file://")
+
+
 def child(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any] | zarr.Group | None:
-    """What the group at a place holds under a name; None if nothing."""
+    """Return the array or group of this name in the group at `location`; None without one."""
     with reaching(location):
         try:
             return group.get(name)
         except OSError:
             raise
-        except Exception as error:  # whatever Zarr makes of metadata that is none
+        except Exception as error:  # Zarr raises errors of many types for damaged metadata
             raise StoreError(
                 f"{name} in {location} cannot be opened: its metadata is damaged "
                 f"({location.without_options(error)}); restore it, or write the store again"
             ) from (None if location.is_remote else error)
 
 
-def member(group: zarr.Group, place: Place, name: str) -> zarr.Array[Any]:
-    """The array called `name` in the group at `place`."""
-    location = locate(place)
+def member(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any]:
+    """Return the array called `name` in the group at `location`."""
     node = child(group, location, name)
     if not isinstance(node, zarr.Array):
         raise StoreError(f"{location} holds no array called {name!r}; write it again")
     return node
 
 
-def read_member(group: zarr.Group, place: Place, name: str, what: str) -> NDArray[Any]:
-    """All of a small array of the group at `place`."""
-    array = member(group, place, name)
-    return read_rows(describe(array, locate(place) / name), 0, array.shape[0], what)
+def read_member(
+    group: zarr.Group, location: Location, name: str, what: str, rows: slice = slice(None)
+) -> NDArray[Any]:
+    """Read an array of the group at `location`, or some of its rows."""
+    array = member(group, location, name)
+    start, stop, _ = rows.indices(array.shape[0])
+    return read_rows(describe(array, location / name), start, stop, what)
 
 
 def check_complete(stored: StoredArray, array: zarr.Array[Any], what: str) -> None:
-    """Refuse an array that lacks chunks, before a run instead of in the middle of it."""
+    """Reject an array that lacks chunks, before a run instead of in the middle of it."""
     missing = missing_chunks(stored.location, array)
     if missing:
         first = missing[0]
         raise StoreError(
-            f"{len(missing)} chunk(s) of {what} {stored.url} are missing, the first is {first.key} "
-            f"(from row {first.row} on); they would read as {array.fill_value}. Restore the files; "
-            "if chunks of fill were left out on purpose, write them (write_empty_chunks=True)"
+            f"{len(missing)} chunk(s) of {what} {stored.location} are missing, the first is "
+            f"{first.key} (from row {first.row} on); they would read as {array.fill_value}. "
+            "Restore the files; if chunks of fill were left out on purpose, write them "
+            "(write_empty_chunks=True)"
         )
 
 
 def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[Any]:
-    """Rows start..stop-1, opened here by path: a worker without the mount must not read zeros."""
+    """Read rows start..stop-1 by path: a worker without the mount must not read zeros."""
     location = stored.location
     array = open_node(location, what)
     shape = tuple(array.shape) if isinstance(array, zarr.Array) else None
     if not isinstance(array, zarr.Array) or shape != stored.shape:
         raise StoreError(
-            f"{what} {stored.url} has the shape {shape} now and had {stored.shape} when the run "
+            f"{what} {location} has the shape {shape} now and had {stored.shape} when the run "
             "began; do not write to it during a run"
         )
     for chunk in chunks_of(array, start, stop):
-        damage = damage_of(location, array, chunk)
+        damage = find_damage(location, array, chunk)
         if damage is not None:
             raise StoreError(
-                f"chunk {chunk.key} of {what} {stored.url} {damage} (rows {start} to {stop - 1}); "
+                f"chunk {chunk.key} of {what} {location} {damage} (rows {start} to {stop - 1}); "
                 "restore the file"
             )
     try:
         return np.asarray(array[start:stop])
     except Exception as error:  # each codec has errors of its own
-        location.exists()  # a store that went away meanwhile says so here
+        location.exists()  # raises if the store became unreachable
         raise StoreError(
             f"rows {start} to {stop - 1} of {what} {location} cannot be read "
             f"({location.without_options(error)}); the chunk is damaged: restore or rewrite it"
         ) from (None if location.is_remote else error)
 
 
-def _is_plain(array: zarr.Array[Any]) -> bool:
-    checksums = all(isinstance(codec, Crc32cCodec) for codec in array.compressors)
-    return checksums and not array.filters and array.shards is None
-
-
-def _url_of(array: zarr.Array[Any]) -> str:
-    return str(array.store_path).removeprefix("file://")
-
-
 def _format_at(location: Location, what: str) -> Literal[2, 3]:
-    """Zarr's format of a remote node, asked for first and by one request at a time.
+    """Return Zarr's format of a remote node, by one request at a time.
 
-    Zarr would ask for both at once, and leave requests behind when the first one fails.
+    Zarr would request both at once, and leave requests behind when the first one fails.
     """
     marks: dict[str, Literal[2, 3]] = {"zarr.json": 3, ".zarray": 2, ".zgroup": 2}
-    with reaching(location, what):
-        filesystem, root = location.filesystem()
+    with location.files(what) as (filesystem, root):
         for name, zarr_format in marks.items():
             if filesystem.exists(f"{root}/{name}"):
                 return zarr_format

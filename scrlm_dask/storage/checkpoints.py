@@ -1,8 +1,8 @@
-"""What a run keeps of its work while it is unfinished: values in files of their own, checked.
+"""Checkpoints of an unfinished run: values in files of their own, each with a digest.
 
-A file holds numbers, texts, arrays and the dataclasses that a pass is made of, as JSON and plain
-memory behind a SHA-256: nothing is pickled, and what is not whole is never believed. It is written
-in one step and read again at once, so a run that is stopped leaves files that are right, or none.
+A file contains numbers, texts, arrays and the dataclasses of a pass as JSON and plain memory,
+preceded by a SHA-256. Nothing is pickled, and a damaged file is never used. A file is written in
+one step and read back at once, so a stopped run leaves valid files or none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import StoreError
-from scrlm_dask.storage.locations import Location, reaching
+from scrlm_dask.storage.locations import Location
 
 CHECKPOINT = "checkpoint"  # folder of a run, removed when the run is complete
 _MAGIC = b"scrlm checkpoint 1\n"
@@ -35,7 +35,7 @@ Kinds = tuple[type, ...]  # the dataclasses that a value may be made of
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of saved values, and folders of them; a name in use once is never used otherwise."""
+    """A folder of saved values and of such folders; each name is used for one value only."""
 
     location: Location
 
@@ -43,19 +43,16 @@ class Checkpoint:
         return Checkpoint(self.location / name)
 
     def make(self) -> None:
-        """Workers write only where the client made a folder: one without the mount must fail."""
+        """Create the folder on the client, so that a worker without the mount fails to write."""
         if not self.location.is_remote:  # object stores have no folders
             Path(self.location.url).mkdir(parents=True, exist_ok=True)
 
     def names(self) -> set[str]:
-        """Names of the values and folders here."""
-        with reaching(self.location):
-            filesystem, root = self.location.filesystem()
-            try:
-                found = filesystem.ls(root, detail=False)
-            except FileNotFoundError:
-                return set()
-        names = {str(name).rstrip("/").rpartition("/")[2] for name in found}
+        """Return the names of the values and folders here."""
+        paths: list[str] = []
+        with suppress(FileNotFoundError), self.location.files() as (filesystem, root):
+            paths = filesystem.ls(root, detail=False)
+        names = {str(name).rstrip("/").rpartition("/")[2] for name in paths}
         return {name for name in names if not name.endswith(".partial")}
 
     def save(self, name: str, value: Any) -> None:
@@ -65,30 +62,29 @@ class Checkpoint:
         return decode(_read(self.location / name), kinds, str(self.location / name))
 
     def is_sound(self, name: str) -> bool:
-        """Whether the value can be believed; reads all of it."""
+        """Return whether the value matches its digest; reads all of it."""
         try:
-            _checked(_read(self.location / name), name)
+            _check_digest(_read(self.location / name), name)
         except StoreError:
             return False
         return True
 
     def remove(self, *names: str) -> None:
-        """Remove values and folders, or all; what cannot be removed stays, and does no harm."""
+        """Remove values and folders, or all; errors are ignored, as leftovers do no harm."""
         for place in [self.location / name for name in names] or [self.location]:
             if not place.is_remote:
                 path = Path(place.url)
                 with suppress(OSError):
                     path.unlink() if path.is_file() else shutil.rmtree(path)
                 continue
-            with suppress(StoreError), reaching(place):
-                filesystem, root = place.filesystem()
+            with suppress(StoreError), place.files() as (filesystem, root):
                 filesystem.rm(root, recursive=True)
 
 
 def encode(value: Any) -> list[Any]:
-    """A value as pieces of memory that say themselves whether they are whole; nothing is copied."""
+    """Encode a value as pieces of memory, with a digest of them; arrays are not copied."""
     arrays: list[NDArray[Any]] = []
-    header = json.dumps(_described(value, arrays)).encode()
+    header = json.dumps(_describe(value, arrays)).encode()
     body: list[Any] = [len(header).to_bytes(_LENGTH_BYTES, "little") + header]
     body += [array.reshape(-1).view(np.uint8).data for array in arrays]
     digest = hashlib.sha256()
@@ -98,13 +94,13 @@ def encode(value: Any) -> list[Any]:
 
 
 def decode(data: bytes, kinds: Kinds, what: str = "the checkpoint") -> Any:
-    """The value that was encoded; its dataclasses are taken from `kinds`, and from nowhere else."""
-    body = _checked(data, what)
+    """Decode a value; its dataclasses must be in `kinds`."""
+    body = _check_digest(data, what)
     end = _LENGTH_BYTES + int.from_bytes(body[:_LENGTH_BYTES], "little")
     known = {kind.__qualname__: kind for kind in kinds}
     try:
         header = json.loads(bytes(body[_LENGTH_BYTES:end]))
-        return _restored(header, body[end:], known)
+        return _restore(header, body[end:], known)
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"{what} was written by another version ({error!r}); begin the run anew with "
@@ -112,8 +108,8 @@ def decode(data: bytes, kinds: Kinds, what: str = "the checkpoint") -> Any:
         ) from error
 
 
-def _checked(data: bytes, what: str) -> memoryview:
-    """What lies behind the digest, if it is whole."""
+def _check_digest(data: bytes, what: str) -> memoryview:
+    """Return the data after the digest, if the digest matches."""
     begin = len(_MAGIC) + _DIGEST_BYTES
     body = memoryview(data)[begin:]
     if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != data[len(_MAGIC) : begin]:
@@ -121,12 +117,12 @@ def _checked(data: bytes, what: str) -> memoryview:
     return body
 
 
-def _described(value: Any, arrays: list[NDArray[Any]]) -> Any:
-    """The value for JSON; its arrays go to `arrays`, and where they lie is noted."""
+def _describe(value: Any, arrays: list[NDArray[Any]]) -> Any:
+    """Return the value as JSON; its arrays are appended to `arrays`, with their offsets."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
-        return _described(value.item(), arrays)
+        return _describe(value.item(), arrays)
     if isinstance(value, np.ndarray):
         array = value
         if array.dtype.kind not in _KINDS:
@@ -135,7 +131,7 @@ def _described(value: Any, arrays: list[NDArray[Any]]) -> Any:
         offset = sum(before.nbytes for before in arrays)
         arrays.append(array)
         return {"array": [array.dtype.str, list(array.shape), offset]}
-    describe = partial(_described, arrays=arrays)
+    describe = partial(_describe, arrays=arrays)
     if is_dataclass(value) and not isinstance(value, type):
         content = {field.name: describe(getattr(value, field.name)) for field in fields(value)}
         return {"kind": type(value).__qualname__, "fields": content}
@@ -146,10 +142,10 @@ def _described(value: Any, arrays: list[NDArray[Any]]) -> Any:
     raise TypeError(f"a {type(value).__name__} cannot be saved")
 
 
-def _restored(content: Any, memory: memoryview, known: Mapping[str, type]) -> Any:
+def _restore(content: Any, memory: memoryview, known: Mapping[str, type]) -> Any:
     if not isinstance(content, dict):
         return content
-    restore = partial(_restored, memory=memory, known=known)
+    restore = partial(_restore, memory=memory, known=known)
     if "array" in content:
         return _array(content["array"], memory)
     if "kind" in content:
@@ -169,24 +165,23 @@ def _array(content: Any, memory: memoryview) -> NDArray[Any]:
     count = int(np.prod(shape, dtype=np.int64))
     if count == 0:
         return np.empty(shape, dtype.newbyteorder("="))
-    # bounded by what is there: a header cannot ask for memory
+    # bounded by the file: a damaged header cannot allocate memory
     flat = np.frombuffer(memory, dtype, count, offset)
     return flat.reshape(shape).astype(dtype.newbyteorder("="))  # a copy, which may be written to
 
 
 def _write(location: Location, pieces: list[Any]) -> None:
-    """Write in one step, and see that it is there."""
+    """Write in one step, then read it back to verify it."""
     if location.is_remote:
-        with reaching(location):
-            filesystem, path = location.filesystem()
+        with location.files() as (filesystem, path):
             filesystem.pipe_file(path, b"".join(pieces))
     else:
         _write_file(Path(location.url), pieces)
-    _checked(_read(location), str(location))
+    _check_digest(_read(location), str(location))
 
 
 def _write_file(path: Path, pieces: list[Any]) -> None:
-    # a name of its own: a task that Dask gave to a second worker writes the same file
+    # a unique name: a task that Dask ran on a second worker writes the same file
     temporary = Path(f"{path}.{uuid4().hex}.partial")
     try:
         with temporary.open("wb") as file:
@@ -205,9 +200,7 @@ def _write_file(path: Path, pieces: list[Any]) -> None:
 
 def _read(location: Location) -> bytes:
     try:
-        with reaching(location):
-            filesystem, path = location.filesystem()
-            return bytes(filesystem.cat_file(path))
+        return location.read_bytes()
     except StoreError:
         raise
     except OSError as error:

@@ -1,12 +1,13 @@
-"""The features store: an array (rows, p) of floats, or a group that holds `features`.
+"""The features store: an array (rows, p) of floats, or a group with an array `features`.
 
-A group may also hold `labels`, the truth, and `ids`, what the rows are called, for those who have
-them. What is written here carries a manifest, too.
+A group may also have `labels`, the truth, and `ids`, the names of the rows. Stores that are written
+here have a manifest as well.
 """
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.storage import arrays
-from scrlm_dask.storage.locations import Location, Place, locate, reaching
+from scrlm_dask.storage.locations import Location, Place, locate
 from scrlm_dask.storage.manifest import (
     Manifest,
     create_manifest,
@@ -28,124 +29,116 @@ from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
 from scrlm_dask.storage.outputs import FEATURES_KIND, KIND
 
 FEATURES, LABELS, IDS = "features", "labels", "ids"
-
-
 LABEL_NAMES = "label_names"  # attribute: the texts that the labels 0, 1, ... stand for
-
-
-ENCODED = "encoded"  # attribute: what the rows are, and which encoder made features of it
-
-
+ENCODED = "encoded"  # attribute: what the rows are, and which encoder computed their features
 TRUE = "true_"  # prefix of the parameters of the mixture that rows were drawn from
-
-
+DROPPED = "dropped"  # numbers of the source's rows that were left out; as attribute: their count
+SHUFFLE = ".shuffle"  # folder of the runs of a shuffle, removed at the end
 MISSING_LABEL = -2  # fill of label arrays: neither a cluster nor an outlier
-
-
 TARGET_BLOCK_BYTES = 64 * 2**20
-
-
 STORED_DTYPES = ("float16", "float32")  # of features written here
-
-
 IDS_DTYPES = ("int64", "str")
+WHAT = "the sample weights"
 
-
+_STORE = "the features store"  # in messages
 _SMALL_BLOCK_BYTES, _FEW_BLOCKS = 4 * 2**20, 16
-
-
 _FEW_NAMED = 5
+
+
+@dataclass(frozen=True)
+class FeatureStore:
+    """A features store whose metadata was read, finished or not."""
+
+    location: Location
+    group: zarr.Group | None  # None: the store is a single array
+    array: zarr.Array[Any]
+    features: arrays.StoredArray
+    manifest: Manifest | None
+
+
+def open_store(path: Place) -> FeatureStore:
+    """Read the metadata of a features store; check only that there are features."""
+    location = locate(path)
+    node = arrays.open_node(location, _STORE)
+    if isinstance(node, zarr.Array):
+        return FeatureStore(location, None, node, arrays.describe(node, location), None)
+    array = arrays.child(node, location, FEATURES)
+    if not isinstance(array, zarr.Array):
+        with warnings.catch_warnings(action="ignore"):  # Zarr's, of files that are not arrays
+            names = ", ".join(sorted(node)) or "nothing"
+        raise StoreError(
+            f"the group {location} holds no array called {FEATURES!r} (it holds {names}); "
+            "give the path of the array itself"
+        )
+    features = arrays.describe(array, location / FEATURES)
+    return FeatureStore(location, node, array, features, manifest_in(node))
 
 
 def open_features_store(path: Place) -> arrays.StoredArray:
     """Find the features and check that they can be used."""
-    location = locate(path)
-    node = arrays.open_node(location, "the features store")
-    array = features_in(node, location)
-    if isinstance(node, zarr.Array):
-        return checked_features(array, location)
-    _check_finished(node, location)
-    return checked_features(array, location / FEATURES)
+    store = open_store(path)
+    _check_finished(store)
+    stored = store.features
+    check_features_like(stored.shape, stored.dtype, f"{_STORE} {stored.location.url}")
+    arrays.check_complete(stored, store.array, _STORE)
+    return stored
 
 
-def features_in(node: zarr.Array[Any] | zarr.Group, location: Location) -> zarr.Array[Any]:
-    """The array itself, or the one called `features` in a group."""
-    if isinstance(node, zarr.Array):
-        return node
-    array = arrays.child(node, location, FEATURES)
-    if not isinstance(array, zarr.Array):
-        with warnings.catch_warnings(action="ignore"):  # Zarr's, of what is no array either
-            found = ", ".join(sorted(node)) or "nothing"
-        raise StoreError(
-            f"the group {location} holds no array called {FEATURES!r} (it holds {found}); "
-            "give the path of the array itself"
-        )
-    return array
-
-
-def _check_finished(group: zarr.Group, location: Location) -> None:
-    """Refuse a store whose writer did not come to its end, and say what is missing of it."""
-    manifest = manifest_in(group)
-    missing = missing_blocks(location) if manifest is not None else []
-    if group.attrs.get("complete", True) is True and not missing:
+def _check_finished(store: FeatureStore) -> None:
+    """Reject a store whose writer was stopped, and report the blocks that are missing."""
+    manifest = store.manifest
+    missing = missing_blocks(store.location) if manifest is not None else []
+    complete = store.group is None or store.group.attrs.get("complete", True) is True
+    if complete and not missing:
         return
     if manifest is None or not missing:
         raise StoreError(
-            f"the features store {location} is unfinished: whoever wrote it was stopped; write it "
-            "again"
+            f"the features store {store.location} is unfinished: whoever wrote it was stopped; "
+            "write it again"
         )
     named = ", ".join(str(block) for block in missing[:_FEW_NAMED])
     more = ", ..." if len(missing) > _FEW_NAMED else ""
     raise StoreError(
-        f"the features store {location} is unfinished: {len(missing)} of {manifest.n_blocks} "
+        f"the features store {store.location} is unfinished: {len(missing)} of {manifest.n_blocks} "
         f"blocks are missing ({named}{more}); write it again"
     )
 
 
 def has_truth(path: Place) -> bool:
-    """Whether the store knows the true labels of its rows."""
-    node = arrays.open_node(path, "the features store")
+    """Return whether the store has the true labels of its rows."""
+    node = arrays.open_node(path, _STORE)
     return isinstance(node, zarr.Group) and LABELS in node
 
 
 def open_ids(path: Place) -> arrays.StoredArray | None:
-    """What the rows of a store are called, if it says so."""
+    """Open the names of the rows of a store; None if it has none."""
     location = locate(path)
-    node = arrays.open_node(location, "the features store")
+    node = arrays.open_node(location, _STORE)
     if not isinstance(node, zarr.Group) or IDS not in node:
         return None
     return arrays.describe(arrays.member(node, location, IDS), location / IDS)
 
 
 def read_encoded(path: Place) -> dict[str, Any] | None:
-    """Encoder and input of features that were encoded here."""
+    """Read encoder and input of features that were encoded here."""
     try:
-        node = arrays.open_node(path, "the features store")
-    except StoreError:  # it may be gone, or of somebody else's making
+        encoded: Any = arrays.open_node(path, _STORE).attrs.get(ENCODED)
+    except StoreError:  # it may be removed, or written by other software
         return None
-    found: Any = node.attrs.get(ENCODED)
-    return found if isinstance(found, dict) else None
+    return encoded if isinstance(encoded, dict) else None
 
 
 def is_shuffled(path: Place) -> bool:
-    """Whether the rows lie in another order than in the files that they came from."""
+    """Return whether the rows are in another order than in the files that they came from."""
     try:
-        node = arrays.open_node(path, "the features store")
-    except StoreError:  # it may be gone, or of somebody else's making
+        manifest = read_manifest(path)
+    except StoreError:  # it may be removed, or written by other software
         return False
-    manifest = manifest_in(node) if isinstance(node, zarr.Group) else None
     return manifest is not None and manifest.request.get("ingest", {}).get("shuffle") is True
 
 
-def checked_features(array: zarr.Array[Any], location: Place | None = None) -> arrays.StoredArray:
-    stored = arrays.describe(array, location)
-    check_features_like(stored.shape, stored.dtype, f"the features store {stored.url}")
-    arrays.check_complete(stored, array, "the features store")
-    return stored
-
-
 def check_features_like(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> None:
-    """Refuse what is not a non-empty table of floats."""
+    """Reject everything but a non-empty table of floats."""
     if len(shape) != 2:
         raise InputError(f"{what} has {len(shape)} dimension(s); features are rows x features")
     if shape[0] < 1 or shape[1] < 1:
@@ -163,10 +156,10 @@ def block_rows_for(
     chunk_rows: int | None,
     target_bytes: int | None = None,
 ) -> int:
-    """Rows of a block: near the target size, in whole chunks where there are chunks.
+    """Return the rows per block: near the target size, in whole chunks where there are chunks.
 
-    A small store is cut into a few blocks all the same, so that there is work to share. The
-    number of workers has no say: the bits must not depend on it.
+    A small store is divided into a few blocks as well, so that there is work to share. The number
+    of workers has no influence: the bits must not depend on it.
     """
     n_rows, n_features = shape
     if target_bytes is None:
@@ -186,15 +179,11 @@ def create_features_store(
     ids: str | None = None,
     attributes: dict[str, Any] | None = None,
 ) -> Location:
-    """Lay out an empty group as the manifest says, marked unfinished.
+    """Create an empty group as the manifest describes it, marked unfinished.
 
-    With `labels` it has room for the truth, with `ids` (int64 or str) for the names of its rows.
+    With `labels` it has an array for the truth, with `ids` (int64 or str) for the rows' names.
     """
-    if manifest.dtype not in STORED_DTYPES or ids not in (None, *IDS_DTYPES):
-        raise InputError(
-            f"features of {manifest.dtype} with ids of {ids} cannot be written; features are "
-            f"{' or '.join(STORED_DTYPES)}, ids {' or '.join(IDS_DTYPES)}"
-        )
+    _check_types(manifest.dtype, ids)
     location = locate(path)
     given = attributes or {}
     arrays.create_group(location, {**given, KIND: FEATURES_KIND, "complete": False})
@@ -210,6 +199,14 @@ def create_features_store(
     return location
 
 
+def _check_types(dtype: str, ids: str | None) -> None:
+    if dtype not in STORED_DTYPES or ids not in (None, *IDS_DTYPES):
+        raise InputError(
+            f"features of {dtype} with ids of {ids} cannot be written; features are "
+            f"{' or '.join(STORED_DTYPES)}, ids {' or '.join(IDS_DTYPES)}"
+        )
+
+
 def write_features_block(
     path: Place,
     start: int,
@@ -217,12 +214,11 @@ def write_features_block(
     labels: NDArray[np.int32] | None = None,
     ids: NDArray[Any] | None = None,
 ) -> None:
-    """Write the block that begins with row `start`, then its digest, which says that it is done."""
+    """Write the block that begins with row `start`, then its digest, which marks it complete."""
     location = locate(path)
     given = {FEATURES: features, LABELS: labels, IDS: ids}
     written = {name: values for name, values in given.items() if values is not None}
-    group = arrays.open_node(location, "the features store")
-    assert isinstance(group, zarr.Group)
+    group = _open_group(location)
     for name, values in written.items():
         if values.dtype != arrays.member(group, location, name).dtype:
             # Zarr would convert in silence, and the digest is of what is stored
@@ -234,39 +230,36 @@ def write_features_block(
     write_digest(location, start // block_rows, *written.values())
 
 
-def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]:
-    """Rows start..stop-1 of all that a digest covers: features, and labels and ids if present."""
-    location = locate(path)
-    group = arrays.open_node(location, "the features store")
+def _open_group(location: Location) -> zarr.Group:
+    group = arrays.open_node(location, _STORE)
     assert isinstance(group, zarr.Group)
+    return group
+
+
+def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]:
+    """Read rows start..stop-1 of all that a digest covers: features, and labels and ids if any."""
+    location, rows = locate(path), slice(start, stop)
+    group = _open_group(location)
     names = [name for name in (FEATURES, LABELS, IDS) if name in group]
-    stored = [
-        arrays.describe(arrays.member(group, location, name), location / name) for name in names
-    ]
-    return tuple(arrays.read_rows(array, start, stop, "the features store") for array in stored)
+    return tuple(arrays.read_member(group, location, name, _STORE, rows) for name in names)
 
 
 def mark_complete(path: Place) -> None:
-    """The last write: readers refuse a store without it."""
-    location = locate(path)
-    with reaching(location):
-        group = zarr.open_group(location.store(), mode="r+", zarr_format=arrays.OUR_FORMAT)
-        group.attrs["complete"] = True
+    """Write the mark without which readers reject a store; the last write."""
+    arrays.set_attribute(locate(path), "complete", True)
 
 
 def read_true_sigmas(path: Place) -> NDArray[np.float64] | None:
-    """Sigmas of the mixture that the store's rows were drawn from, if it says so."""
-    node = arrays.open_node(path, "the features store")
+    """Read the sigmas of the mixture that rows were drawn from; None if they are unknown."""
+    location = locate(path)
+    node = arrays.open_node(location, _STORE)
     if not isinstance(node, zarr.Group) or f"{TRUE}sigmas" not in node:
         return None
-    return arrays.read_member(node, path, f"{TRUE}sigmas", "the features store")
-
-
-WHAT = "the sample weights"
+    return arrays.read_member(node, location, f"{TRUE}sigmas", _STORE)
 
 
 def open_weights(location: Location) -> arrays.StoredArray | NpyColumn:
-    """Weights in a .npy file or a Zarr array, of which nothing is read yet."""
+    """Open weights in a .npy file or a Zarr array without reading their numbers."""
     if location.url.endswith(".npy"):
         column = open_npy_column(location, WHAT)
         check_weights_like(column.shape, column.dtype, f"{WHAT} {location}")
@@ -287,19 +280,13 @@ def check_weights_like(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) 
         )
 
 
-DROPPED = "dropped"  # numbers of the rows of the source that were left out; as attribute: how many
-
-
-SHUFFLE = ".shuffle"  # folder of the runs of a shuffle, removed at the end
-
-
 def unfinished_manifest(location: Location) -> Manifest | None:
-    """The manifest of the store at `url`, if it was begun and is not complete."""
-    return read_manifest(location) if says_unfinished(location) else None
+    """Read the manifest of a store that was begun and is not complete; None otherwise."""
+    return read_manifest(location) if is_unfinished(location) else None
 
 
-def says_unfinished(location: Location) -> bool:
-    """Whether a features store of ours is there that says it is not complete."""
+def is_unfinished(location: Location) -> bool:
+    """Return whether there is a features store of this package that is marked unfinished."""
     if not (location / "zarr.json").is_file():
         return False
     try:
@@ -310,18 +297,17 @@ def says_unfinished(location: Location) -> bool:
 
 
 def read_label_names(location: Location) -> tuple[str, ...] | None:
-    """The texts that the store's labels stand for, if they do."""
-    names: Any = arrays.open_node(location, "the features store").attrs.get(LABEL_NAMES)
+    """Read the texts that the labels stand for; None without any."""
+    names: Any = arrays.open_node(location, _STORE).attrs.get(LABEL_NAMES)
     return None if names is None else tuple(str(name) for name in names)
 
 
 def read_dropped(location: Location) -> NDArray[np.int64] | None:
-    """Numbers of the rows that were left out; None if the writer was stopped before they stood."""
-    group = arrays.open_node(location, "the features store")
-    assert isinstance(group, zarr.Group)
+    """Read the numbers of the rows that were left out; None if they were not written yet."""
+    group = _open_group(location)
     if group.attrs.get(DROPPED) == 0:
         return np.empty(0, np.int64)
     if DROPPED not in group:
         return None
-    found = arrays.read_member(group, location, DROPPED, "the features store")
-    return found.astype(np.int64, copy=False) if len(found) == group.attrs.get(DROPPED) else None
+    rows = arrays.read_member(group, location, DROPPED, _STORE)
+    return rows.astype(np.int64, copy=False) if len(rows) == group.attrs.get(DROPPED) else None

@@ -1,9 +1,10 @@
-"""The labels store: `labels`, `distances` and perhaps `margins`, cut like the features."""
+"""The labels store: `labels`, `distances` and perhaps `margins`, in the features' row blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +34,9 @@ def create_labels_store(
     features: str | None = None,
     distances: bool = True,
 ) -> Location:
-    """Lay out an empty labels store, marked unfinished.
+    """Create an empty labels store, marked unfinished.
 
-    It says whose labels they are (`features`, a path) where no record of a run does.
+    The path `features` is stored where no record of a run names the features.
     """
     location = locate(path)
     source = {} if features is None else {FEATURES: features}
@@ -59,25 +60,19 @@ def write_labels_block(path: Place, start: int, assigned: Assignment) -> None:
 def read_labels_block(
     path: Place, start: int, stop: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Labels and distances of the rows start..stop-1."""
-    location = locate(path)
-    group = _open_group(location)
-    stored = [
-        arrays.describe(arrays.member(group, location, name), location / name)
-        for name in (LABELS, DISTANCES)
-    ]
-    labels, distances = (arrays.read_rows(array, start, stop, "the labels") for array in stored)
-    return labels, distances
+    """Read labels and distances of the rows start..stop-1."""
+    location, rows = locate(path), slice(start, stop)
+    read = partial(arrays.read_member, _open_group(location), location)
+    return read(LABELS, "the labels", rows), read(DISTANCES, "the labels", rows)
 
 
 def labels_complete(path: Place, start: int, stop: int) -> bool:
-    """Whether the rows start..stop-1 of an unfinished labels store can all be read."""
+    """Return whether the rows start..stop-1 of an unfinished labels store can all be read."""
     location = locate(path)
     try:
         group = _open_group(location)
         for name in _arrays_in(group):
-            stored = arrays.describe(arrays.member(group, location, name), location / name)
-            arrays.read_rows(stored, start, stop, "the labels")
+            arrays.read_member(group, location, name, "the labels", slice(start, stop))
     except UnreachableError:
         raise
     except StoreError:
@@ -85,16 +80,16 @@ def labels_complete(path: Place, start: int, stop: int) -> bool:
     return True
 
 
-def resume_labels_store(path: Place, n_rows: int, block_rows: int, margins: bool) -> Location:
-    """The labels store of a run that was stopped; a new one if there is none that would do."""
+def ensure_labels_store(path: Place, n_rows: int, block_rows: int, margins: bool) -> Location:
+    """Open the labels store of an earlier attempt; create it if there is none that fits."""
     location = locate(path)
     try:
         group = _open_group(location)
         names = _arrays_in(group)
-        found = [arrays.member(group, location, name) for name in names]
-        fits = all(a.shape == (n_rows,) and a.chunks == (block_rows,) for a in found)
+        members = [arrays.member(group, location, name) for name in names]
+        fits = all(a.shape == (n_rows,) and a.chunks == (block_rows,) for a in members)
         if fits and (MARGINS in names) == margins:
-            _remove_halves(location)
+            _remove_partial_chunks(location)
             return location
     except UnreachableError:
         raise
@@ -104,11 +99,11 @@ def resume_labels_store(path: Place, n_rows: int, block_rows: int, margins: bool
     return create_labels_store(location, n_rows, block_rows, margins)
 
 
-def _remove_halves(location: Location) -> None:
-    """Chunks that a process was killed in the middle of: Zarr writes beside, and renames."""
+def _remove_partial_chunks(location: Location) -> None:
+    """Remove temporary files of a killed process, which Zarr writes first and then renames."""
     if not location.is_remote:  # object stores put whole objects
-        for half in Path(location.url).rglob("*.partial"):
-            half.unlink(missing_ok=True)
+        for file in Path(location.url).rglob("*.partial"):
+            file.unlink(missing_ok=True)
 
 
 def _open_group(location: Location) -> zarr.Group:
@@ -119,12 +114,12 @@ def _open_group(location: Location) -> zarr.Group:
 
 
 def _arrays_in(group: zarr.Group) -> list[str]:
-    """Names of the arrays that a labels store has."""
+    """Return the names of the arrays of a labels store."""
     return [LABELS, DISTANCES, *([MARGINS] if MARGINS in group else ())]
 
 
 def open_labels(path: Place, what: str) -> arrays.StoredArray:
-    """The 1-D integer array at `path`, or the one called `labels` in the group there."""
+    """Open the 1-D integer array at `path`, or the array `labels` of the group there."""
     location = locate(path)
     node = arrays.open_node(location, what)
     if isinstance(node, zarr.Group):
@@ -132,13 +127,13 @@ def open_labels(path: Place, what: str) -> arrays.StoredArray:
             raise StoreError(f"{what} {location} is unfinished; run the command again")
         node, location = arrays.member(node, location, LABELS), location / LABELS
     stored = arrays.describe(node, location)
-    check_labels_like(stored.shape, stored.dtype, f"{what} {stored.url}")
+    check_labels_like(stored.shape, stored.dtype, f"{what} {location}")
     arrays.check_complete(stored, node, what)
     return stored
 
 
 def open_column(path: Place, name: str) -> arrays.StoredArray | None:
-    """Distances or margins of a labels store; None if they were not stored."""
+    """Open distances or margins of a labels store; None if they were not stored."""
     location = locate(path)
     node = arrays.open_node(location, "the labels")
     if not isinstance(node, zarr.Group) or name not in node:
@@ -150,7 +145,7 @@ def open_column(path: Place, name: str) -> arrays.StoredArray | None:
 
 
 def is_labels_store(path: Place) -> bool:
-    """Whether what lies there was written as labels."""
+    """Return whether this package wrote a labels store there."""
     location = locate(path)
     if not (location / "zarr.json").is_file():
         return False
@@ -158,13 +153,13 @@ def is_labels_store(path: Place) -> bool:
 
 
 def labelled_features(path: Place) -> str | None:
-    """Where the features lie that a labels store has the labels of, if it says so."""
+    """Return the path of the features that were labelled, if the labels store has it."""
     features = arrays.open_node(path, "the labels").attrs.get(FEATURES)
     return features if isinstance(features, str) else None
 
 
 def open_truth(path: Place) -> arrays.StoredArray | NpyColumn:
-    """True labels: a .npy file (of which only the header is read) or a Zarr store."""
+    """Open true labels: a .npy file (of which only the header is read) or a Zarr store."""
     location = locate(path)
     if not location.url.endswith(".npy"):
         return open_labels(location, "the truth")
@@ -200,35 +195,34 @@ class LabelledRows:
 
 @dataclass(frozen=True)
 class LabelTable:
-    """Where the columns lie."""
+    """The columns of a labels store, and ids if the features have them."""
 
     labels: arrays.StoredArray
     distances: arrays.StoredArray
     margins: arrays.StoredArray | None
     ids: arrays.StoredArray | None
-    ids_note: str | None = None  # why there are no ids, where that is worth a word
+    ids_note: str | None = None  # why ids are missing although the features had them
 
     @property
     def n_rows(self) -> int:
         return self.labels.shape[0]
 
     def pieces(self) -> Iterator[LabelledRows]:
-        """All rows in their order, in whole chunks of the labels."""
+        """Read all rows in order, in whole chunks of the labels."""
         step = self.labels.chunks[0] * max(1, _PIECE_ROWS // self.labels.chunks[0])
         for start in range(0, self.n_rows, step):
             yield self.read(start, min(start + step, self.n_rows))
 
     def read(self, start: int, stop: int) -> LabelledRows:
-        columns = self.labels, self.distances, self.margins, self.ids
         values: list[Any] = [
             None if column is None else arrays.read_rows(column, start, stop, "the labels")
-            for column in columns
+            for column in (self.labels, self.distances, self.margins, self.ids)
         ]
         return LabelledRows(start, *values)
 
 
 def open_label_table(run: RunDirectory, storage_options: Options | None = None) -> LabelTable:
-    """The labels of a complete run. Ids come from the features, if they are still there."""
+    """Open the labels of a complete run; ids come from the features, if they still exist."""
     record = run.check_complete()
     labels = open_labels(run.labels, "the labels")
     distances = open_column(run.labels, DISTANCES)
@@ -245,7 +239,7 @@ def _ids_of(
     if path is None:
         return None, None
     place = locate(path, storage_options)
-    try:  # who gave the array itself may have taken it out of a store
+    try:  # the path may be that of an array in a store
         ids = open_ids(place.parents()[0] if place.url.endswith(f"/{FEATURES}") else place)
     except (StoreError, InputError, OSError) as error:
         return None, f"without ids: {error}"

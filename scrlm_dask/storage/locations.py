@@ -1,15 +1,16 @@
-"""Where things lie: a local path, or an fsspec URL with the options that open it.
+"""Locations: a local path, or an fsspec URL with the options that open it.
 
-Local paths and URLs take the same road through storage: whoever has a `Location` need not know
-which it is. The options may hold credentials, so nothing here shows them.
+Callers use a `Location` without knowing which of the two it is. The options may contain
+credentials, so nothing here shows them.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -23,21 +24,21 @@ from scrlm_dask.errors import InputError, MissingError, ScrlmError, UnreachableE
 Options: TypeAlias = Mapping[str, Any]
 
 _S3 = ("s3", "s3a")
-# A server that is gone must end a run, not hang it; one that stumbles must not. These multiply: a
-# request that nobody answers is given up after 2 x 3 x 5 s. Listings are asked for anew: what is
-# missing may have been written, or lost, by another process since.
+# A lost server must end a run, not hang it; a short failure must not. These multiply: a request
+# without an answer fails after 2 x 3 x 5 s. Listings are not cached: another process may have
+# written or removed files since.
 _S3_DEFAULTS: dict[str, Any] = {
     "config_kwargs": {"connect_timeout": 5, "read_timeout": 5, "retries": {"max_attempts": 2}},
     "use_listings_cache": False,
 }
-_S3_TRIES = 2  # of s3fs, each with those retries of botocore inside
+_S3_TRIES = 2  # of s3fs, which has no option for it; each includes the retries of botocore
 _ACCESS_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
 
 
 class HiddenOptions:
     """Storage options that no repr shows.
 
-    Neither a mapping nor a dataclass: Dask takes those apart, and may log what it finds.
+    Neither a mapping nor a dataclass: Dask traverses those, and may log their values.
     """
 
     def __init__(self, values: Options | None = None) -> None:
@@ -50,12 +51,15 @@ class HiddenOptions:
         return dict(self._values)
 
 
+_NO_OPTIONS = HiddenOptions()
+
+
 @dataclass(frozen=True)
 class Location:
     """A local path or a URL; made by `locate`, small enough to send to every worker."""
 
     url: str
-    options: HiddenOptions = field(default_factory=HiddenOptions, compare=False)
+    options: HiddenOptions = field(default=_NO_OPTIONS, compare=False)
 
     def __str__(self) -> str:
         return self.url
@@ -65,10 +69,10 @@ class Location:
 
     @property
     def is_remote(self) -> bool:
-        return is_remote(self.url)
+        return "://" in self.url and urlsplit(self.url).scheme not in ("", "file")
 
     def store(self) -> str | FsspecStore:
-        """What Zarr's functions take."""
+        """Return the store for Zarr's functions."""
         if not self.is_remote:
             return self.url
         store = FsspecStore.from_url(self.url, self._settings())
@@ -76,7 +80,7 @@ class Location:
         return store
 
     def parents(self) -> list[Location]:
-        """The folders above, nearest first."""
+        """Return the folders above, nearest first."""
         if not self.is_remote:
             return [Location(str(parent)) for parent in Path(self.url).parents]
         protocol, rest = self.url.split("://", 1)
@@ -84,50 +88,51 @@ class Location:
         above = ["/".join(names[:n]) for n in range(len(names) - 1, 0, -1)]
         return [Location(f"{protocol}://{path}", self.options) for path in above]
 
-    def filesystem(self) -> tuple[Any, str]:
-        """fsspec's file system, with no listing that it remembers, and the path in it."""
-        filesystem, path = fsspec.core.url_to_fs(self.url, **self._settings())
-        filesystem.invalidate_cache()
-        _limit_tries(filesystem)
-        return filesystem, path
+    @contextmanager
+    def files(self, what: str = "") -> Iterator[tuple[Any, str]]:
+        """Yield fsspec's file system, without cached listings, and the path in it.
+
+        Errors are those of `reaching`.
+        """
+        with reaching(self, what):
+            if self.is_remote:
+                filesystem, path = fsspec.core.url_to_fs(self.url, **self._settings())
+                filesystem.invalidate_cache()
+                _limit_tries(filesystem)
+                yield filesystem, path
+            else:
+                yield fsspec.filesystem("file"), self.url
 
     def exists(self) -> bool:
-        with reaching(self):
-            filesystem, path = self.filesystem()
+        with self.files() as (filesystem, path):
             return bool(filesystem.exists(path))
 
     def is_file(self) -> bool:
+        """Return whether there is a file; unlike fsspec's, raise if the store does not answer."""
         if not self.is_remote:
             return Path(self.url).is_file()
-        with reaching(self):
-            filesystem, path = self.filesystem()
-            try:  # fsspec's own isfile takes a store that does not answer for a no
-                return bool(filesystem.info(path)["type"] == "file")
-            except FileNotFoundError:
-                return False
+        with suppress(FileNotFoundError), self.files() as (filesystem, path):
+            return bool(filesystem.info(path)["type"] == "file")
+        return False
 
     def is_occupied(self) -> bool:
-        """Whether something lies here that is not an empty folder."""
+        """Return whether there is anything but an empty folder."""
         if not self.is_remote:
             path = Path(self.url)
             return path.exists() and not (path.is_dir() and not any(path.iterdir()))
-        with reaching(self):
-            filesystem, name = self.filesystem()
+        with self.files() as (filesystem, name):
             try:
                 if filesystem.info(name)["type"] != "directory":
                     return True
             except FileNotFoundError:
                 return False
-            # down to the first file: some object stores keep folders that are empty now, and mark
-            # them by an object whose name ends where the folder's does
+            # Look for the first file: some object stores keep empty folders, marked by an object
+            # of the folder's name.
             below = filesystem.walk(name, on_error=_unless_gone)
             return any(any(files) for _, _, files in below)
 
     def read_bytes(self) -> bytes:
-        if not self.is_remote:
-            return Path(self.url).read_bytes()
-        with reaching(self):
-            filesystem, path = self.filesystem()
+        with self.files() as (filesystem, path):
             return bytes(filesystem.cat_file(path))
 
     def read_text(self) -> str:
@@ -143,46 +148,38 @@ class Location:
                 os.fsync(file.fileno())  # else a crash may leave the new name with nothing in it
             temporary.replace(self.url)
             return
-        with reaching(self):
-            filesystem, path = self.filesystem()
+        with self.files() as (filesystem, path):
             filesystem.pipe_file(path, text.encode())  # an object store puts whole objects
 
     @contextmanager
     def writing(self) -> Iterator[IO[bytes]]:
-        """A file to be written from its beginning to its end."""
-        if not self.is_remote:
-            with Path(self.url).open("wb") as file:
-                yield file
-            return
-        with reaching(self):
-            filesystem, path = self.filesystem()
-            with filesystem.open(path, "wb") as file:
-                yield file
+        """Open a file that is written from beginning to end."""
+        with self.files() as (filesystem, path), filesystem.open(path, "wb") as file:
+            yield file
 
     def remove(self, last: tuple[str, ...]) -> None:
-        """Remove all that lies at a remote place, the files named `last` after the others.
+        """Remove everything here, the files named `last` after the others.
 
-        There is no telling how far a removal comes, and what says whose it is must stay.
+        A removal may stop halfway, and the files that identify the writer must stay until then.
         """
-        with reaching(self):
-            filesystem, path = self.filesystem()
+        with self.files() as (filesystem, path):
             kept = {f"{path}/{name}" for name in last}
             others = [name for name in filesystem.find(path) if name not in kept]
             if others:
                 filesystem.rm(others)
-            filesystem.rm(path, recursive=True)
+            # fsspec does not remove the current directory
+            filesystem.rm(path, recursive=True) if self.is_remote else shutil.rmtree(path)
 
     def rename(self, other: Location) -> None:
-        """Move all that lies here to where nothing lies; a remote store copies it."""
+        """Move everything to a free location; a remote store copies it."""
         if not self.is_remote:
             Path(self.url).rename(other.url)
             return
-        with reaching(self):
-            filesystem, path = self.filesystem()
-            filesystem.mv(path, other.filesystem()[1], recursive=True)
+        with other.files() as (_, target), self.files() as (filesystem, path):
+            filesystem.mv(path, target, recursive=True)
 
     def without_options(self, error: BaseException) -> str:
-        """What another library says, in one line that shows nothing of the options."""
+        """Return the message of another library in one line, with all option values hidden."""
         lines = str(error).strip().splitlines()
         text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         for value in sorted(_texts_in(self.options.reveal()), key=len, reverse=True):
@@ -190,9 +187,7 @@ class Location:
         return text
 
     def _settings(self) -> dict[str, Any]:
-        """The options over the defaults of the protocol; none for local paths, which need none."""
-        if not self.is_remote:
-            return {}
+        """Return the options merged over the defaults of the protocol."""
         defaults = _S3_DEFAULTS if urlsplit(self.url).scheme in _S3 else {}
         return merge_options(defaults, self.options.reveal())
 
@@ -201,58 +196,48 @@ Place: TypeAlias = str | Path | Location
 
 
 def locate(place: Place, storage_options: Options | None = None) -> Location:
-    """The location of a path or URL; one that is a location already keeps its own options."""
+    """Return the location of a path or URL; a `Location` keeps its own options.
+
+    A local path is made absolute, since workers may run elsewhere. A URL that contains credentials
+    is rejected, before it is part of any message.
+    """
     if isinstance(place, Location):
         return place
-    return Location(absolute(place), HiddenOptions(storage_options))
-
-
-def absolute(path: str | Path) -> str:
-    """A local path made absolute, since workers may run elsewhere; a URL as it is.
-
-    Called before a path stands in any message: one that holds credentials is refused here.
-    """
-    text = str(path)
-    _refuse_credentials(text)
-    if is_remote(text):
-        return text.rstrip("/")
-    return str(Path(text.removeprefix("file://")).absolute())
-
-
-def is_remote(path: str) -> bool:
-    return urlsplit(path).scheme not in ("", "file") and "://" in path
+    text = str(place)
+    _reject_credentials(text)
+    options = HiddenOptions(storage_options) if storage_options else _NO_OPTIONS
+    location = Location(text.rstrip("/"), options)
+    if location.is_remote:
+        return location
+    return Location(str(Path(text.removeprefix("file://")).absolute()), options)
 
 
 def is_within(inner: Location, outer: Location) -> bool:
-    """Whether one lies at or below the other."""
+    """Return whether `inner` is `outer` or below it."""
     if inner.is_remote != outer.is_remote:
         return False
     if not inner.is_remote:
         return Path(inner.url).resolve().is_relative_to(Path(outer.url).resolve())
-    with reaching(outer):
-        filesystem, path = outer.filesystem()
-    with reaching(inner):
-        other, below = inner.filesystem()
-    return type(filesystem) is type(other) and f"{below}/".startswith(f"{path}/")
+    with outer.files() as (filesystem, path), inner.files() as (other, below):
+        return type(filesystem) is type(other) and f"{below}/".startswith(f"{path}/")
 
 
 def merge_options(under: Options, over: Options) -> dict[str, Any]:
-    """Both, one inside the other where both nest; `over` wins."""
+    """Merge nested options; values of `over` win."""
     result = dict(under)
     for name, value in over.items():
         before = result.get(name)
-        both = isinstance(value, Mapping) and isinstance(before, Mapping)
-        result[name] = merge_options(before, value) if both else value  # type: ignore[arg-type]
+        nested = isinstance(value, Mapping) and isinstance(before, Mapping)
+        result[name] = merge_options(before, value) if nested else value  # type: ignore[arg-type]
     return result
 
 
 @contextmanager
 def reaching(location: Location, what: str = "") -> Iterator[None]:
-    """Whatever goes wrong on the way to a remote store becomes an `UnreachableError`, or a
-    `MissingError`; `what` names it.
+    """Turn every error of a remote store into `UnreachableError` or `MissingError`.
 
-    Libraries raise what they please there. Their tracebacks go no further: URLs with tokens and
-    whole requests have been seen in them. Errors of the local disk are left as they are.
+    `what` names the store in messages. Tracebacks of other libraries are dropped: they may show
+    URLs with tokens, and whole requests. Errors of the local disk are left as they are.
     """
     try:
         yield
@@ -272,7 +257,6 @@ def _unless_gone(error: OSError) -> None:
 
 
 def _limit_tries(filesystem: Any) -> None:
-    """s3fs has no option for it."""
     if "s3" in filesystem.protocol:
         filesystem.retries = _S3_TRIES
 
@@ -299,11 +283,11 @@ def _problem(location: Location, error: Exception) -> str:
     )
 
 
-def _refuse_credentials(text: str) -> None:
-    """Paths are printed and recorded: credentials have no place in them."""
+def _reject_credentials(text: str) -> None:
+    """Raise if a URL contains credentials, since paths are printed and recorded."""
     for link in text.split("::"):
-        protocol, found, rest = link.partition("://")
-        if not found or protocol == "file":
+        protocol, separator, rest = link.partition("://")
+        if not separator or protocol == "file":
             continue
         first, _, _ = rest.partition("/")
         name, colon, port = first.partition(":")
@@ -319,7 +303,7 @@ def _refuse_credentials(text: str) -> None:
 
 
 def _texts_in(value: Any) -> list[str]:
-    """All texts of nested options, which may be credentials."""
+    """Return all texts of nested options, which may be credentials."""
     if isinstance(value, Mapping):
         return [text for item in value.values() for text in _texts_in(item)]
     if isinstance(value, list | tuple):

@@ -1,9 +1,8 @@
-"""The manifest of a features store: what it must hold, and a digest of each block that it does.
+"""The manifest of a features store: its expected content, and a digest of each written block.
 
-What was asked for stands in the group's attributes; the digests are a small array beside the
-features, one chunk a block. A chunk is written in one step on any store, so a block that has a
-digest is done, and whoever writes a store can be stopped at any time and asked later how far it
-came.
+The request is an attribute of the group; the digests are a small array next to the features, one
+chunk per block. A chunk is written in one step on any store, so a block that has a digest is
+complete, and a writer can be stopped at any time and resumed later.
 """
 
 from __future__ import annotations
@@ -17,17 +16,8 @@ import zarr
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import StoreError
-from scrlm_dask.storage.arrays import (
-    OUR_FORMAT,
-    create_array,
-    describe,
-    member,
-    missing_chunks,
-    open_node,
-    read_rows,
-    write_rows,
-)
-from scrlm_dask.storage.locations import Location, Place, locate, reaching
+from scrlm_dask.storage import arrays
+from scrlm_dask.storage.locations import Place, locate
 
 MANIFEST, DIGESTS = "manifest", "digests"
 FORMAT = 1
@@ -36,7 +26,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that rows came from. Its size tells later whether it is still the same."""
+    """A file that rows came from; another size means that it changed."""
 
     path: str
     bytes: int
@@ -44,7 +34,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a features store holds when it is complete, and what was asked of its writer."""
+    """The content of a features store when it is complete, and the request to its writer."""
 
     n_rows: int
     n_features: int
@@ -65,21 +55,19 @@ class Manifest:
 def create_manifest(place: Place, manifest: Manifest) -> None:
     """Write the manifest into the group at `place`, with no block done yet."""
     location = locate(place)
-    with reaching(location):
-        group = zarr.open_group(location.store(), mode="r+", zarr_format=OUR_FORMAT)
-        group.attrs[MANIFEST] = {"format": FORMAT, **asdict(manifest)}
+    arrays.set_attribute(location, MANIFEST, {"format": FORMAT, **asdict(manifest)})
     shape = (manifest.n_blocks, _DIGEST_BYTES)
-    create_array(location / DIGESTS, shape, (1, _DIGEST_BYTES), "uint8", 0)
+    arrays.create_array(location / DIGESTS, shape, (1, _DIGEST_BYTES), "uint8", 0)
 
 
 def read_manifest(place: Place) -> Manifest | None:
-    """The manifest of a features store; None for stores that others wrote."""
-    node = open_node(place, "the features store")
+    """Read the manifest of a features store; None for stores of other software."""
+    node = arrays.open_node(place, "the features store")
     return None if isinstance(node, zarr.Array) else manifest_in(node)
 
 
 def manifest_in(group: zarr.Group) -> Manifest | None:
-    """`read_manifest` for those who have opened the group already."""
+    """Return the manifest in a group that is open already; None without one."""
     content: Any = group.attrs.get(MANIFEST)
     if not isinstance(content, dict) or DIGESTS not in group:
         return None
@@ -96,50 +84,57 @@ def manifest_in(group: zarr.Group) -> Manifest | None:
         ) from error
 
 
-def short_digest(*arrays: NDArray[Any]) -> str:
-    """Enough of a digest to tell a few things apart by name."""
-    return digest_arrays(*arrays).hex()[:12]
+def short_digest(*values: NDArray[Any]) -> str:
+    """Return the first digits of a digest, enough to distinguish a few names."""
+    return digest_arrays(*values).hex()[:12]
 
 
-def digest_arrays(*arrays: NDArray[Any]) -> bytes:
-    """SHA-256 of arrays as they are stored: types, shapes, and elements in C order, little endian.
+def digest_arrays(*values: NDArray[Any]) -> bytes:
+    """Return the SHA-256 of types, shapes, and elements in C order, little endian.
 
-    Of the standard library's digests it is the fastest on CPUs that have instructions for it, and
-    there are few without: 1.4 GB/s a core, where blake2b has 0.7.
+    It is the fastest digest of the standard library on CPUs with instructions for it: 1.4 GB/s per
+    core, where blake2b has 0.7.
     """
     digest = hashlib.sha256()
-    for array in arrays:
+    for array in values:
         text = array.dtype.kind == "T"
         stored = array if text else array.astype(array.dtype.newbyteorder("<"), "C", copy=False)
         # without types and shapes, rows could move from one array to the next unnoticed
         digest.update(f"{'T' if text else stored.dtype.str}{stored.shape}".encode())
-        digest.update(_text_bytes(stored) if text else _bytes_of(stored))
+        # a view of the array's memory: no copy is made of the block
+        digest.update(_text_bytes(stored) if text else stored.reshape(-1).view(np.uint8).data)
     return digest.digest()
 
 
-def write_digest(place: Place, block: int, *arrays: NDArray[Any]) -> None:
-    """Say that a block is done: called after its arrays were written, and by nobody else."""
-    digest = np.frombuffer(digest_arrays(*arrays), np.uint8)
-    write_rows(locate(place) / DIGESTS, block, digest[None, :])
+def write_digest(place: Place, block: int, *values: NDArray[Any]) -> None:
+    """Mark a block as complete, after its arrays were written."""
+    digest = np.frombuffer(digest_arrays(*values), np.uint8)
+    arrays.write_rows(locate(place) / DIGESTS, block, digest[None, :])
 
 
 def missing_blocks(place: Place) -> list[int]:
-    """Numbers of the blocks that have no digest, rising: they are still to be written."""
+    """Return the numbers of the blocks without a digest, ascending: they are not written yet."""
     location = locate(place)
-    return [chunk.row for chunk in missing_chunks(location / DIGESTS, _digests(location))]
+    node = arrays.open_node(location, "the features store")
+    if isinstance(node, zarr.Array):
+        raise StoreError(
+            f"{location} is an array and has no manifest; give the group that holds it"
+        )
+    digests = arrays.member(node, location, DIGESTS)
+    return [chunk.row for chunk in arrays.missing_chunks(location / DIGESTS, digests)]
 
 
-def check_digest(place: Place, block: int, *arrays: NDArray[Any]) -> None:
-    """Refuse a block whose arrays, as they were read, are not those that were written."""
+def check_digest(place: Place, block: int, *values: NDArray[Any]) -> None:
+    """Reject a block whose arrays, as they were read, are not those that were written."""
     location = locate(place)
-    manifest = read_manifest(location)
-    if manifest is None:
+    node = arrays.open_node(location, "the features store")
+    manifest = manifest_in(node) if isinstance(node, zarr.Group) else None
+    if isinstance(node, zarr.Array) or manifest is None:
         raise StoreError(
             f"the features store {location} has no manifest to check its blocks against"
         )
-    stored = describe(_digests(location), location / DIGESTS)
-    expected = read_rows(stored, block, block + 1, "the digests").tobytes()
-    if digest_arrays(*arrays) != expected:
+    expected = arrays.read_member(node, location, DIGESTS, "the digests", slice(block, block + 1))
+    if digest_arrays(*values) != expected.tobytes():
         rows = manifest.rows_of(block)
         raise StoreError(
             f"block {block} (rows {rows.start} to {rows.stop - 1}) of the features store "
@@ -148,25 +143,11 @@ def check_digest(place: Place, block: int, *arrays: NDArray[Any]) -> None:
         )
 
 
-def _digests(location: Location) -> zarr.Array[Any]:
-    node = open_node(location, "the features store")
-    if isinstance(node, zarr.Array):
-        raise StoreError(
-            f"{location} is an array and has no manifest; give the group that holds it"
-        )
-    return member(node, location, DIGESTS)
-
-
 def _text_bytes(array: NDArray[Any]) -> bytes:
-    """Strings with their lengths, so that moving a border between two of them is noticed."""
+    """Return strings with their lengths, so that moving a border between two is detected."""
     encoded = [str(text).encode() for text in array.ravel()]
     lengths = np.array([len(text) for text in encoded], "<i8")
     return lengths.tobytes() + b"".join(encoded)
-
-
-def _bytes_of(array: NDArray[Any]) -> Any:
-    """The array's memory: no copy is made of the block."""
-    return array.reshape(-1).view(np.uint8)
 
 
 def describe_changes(before: Manifest, now: Manifest) -> list[str]:
@@ -177,16 +158,21 @@ def describe_changes(before: Manifest, now: Manifest) -> list[str]:
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name)
     ]
-    old_files = {file.path: file.bytes for file in before.sources}
-    files = {file.path: file.bytes for file in now.sources}
-    named += [f"{path} was not there" for path in files if path not in old_files]
-    named += [f"{path} was there" for path in old_files if path not in files]
+    return named + _describe_file_changes(before.sources, now.sources, same_request=not named)
+
+
+def _describe_file_changes(
+    before: tuple[SourceFile, ...], now: tuple[SourceFile, ...], same_request: bool
+) -> list[str]:
+    old, new = ({file.path: file.bytes for file in files} for files in (before, now))
+    named = [f"{path} was not there" for path in new if path not in old]
+    named += [f"{path} was there" for path in old if path not in new]
     named += [
-        f"{path} had {old_files[path]} bytes and has {n_bytes}"
-        for path, n_bytes in files.items()
-        if old_files.get(path, n_bytes) != n_bytes
+        f"{path} had {old[path]} bytes and has {n_bytes}"
+        for path, n_bytes in new.items()
+        if old.get(path, n_bytes) != n_bytes
     ]
-    if not named and list(old_files) != list(files):
+    if same_request and not named and list(old) != list(new):
         named.append("the sources come in another order")
     return named
 

@@ -73,7 +73,7 @@ def load_model(path: Place, storage_options: Options | None = None) -> Model:
     """Load a model from a run directory or from its `model.zarr`; `storage_options` open URLs."""
     location = locate(path, storage_options)
     run = RunDirectory(location)
-    if run.looks_like_one():
+    if run.record.is_file():
         run.check_complete()
         location = run.model
     group = open_node(location, "the model")
@@ -109,14 +109,12 @@ def _model_in(group: zarr.Group, location: Location) -> Model:
 def _tree_in(group: zarr.Group, location: Location) -> MergeTree | None:
     if "tree_leaves" not in group:
         return None
-    arrays: Any = {
-        name: read_member(group, location, f"tree_{name}", "the model") for name in _TREE
-    }
-    return MergeTree(**arrays)
+    parts: Any = {n: read_member(group, location, f"tree_{n}", "the model") for n in _TREE}
+    return MergeTree(**parts)
 
 
 def method_of(model: Model) -> str:
-    """Whose model it is; refined by k-means or not, SCRLM's stays SCRLM's."""
+    """Return the method of a model; SCRLM refined by k-means is still SCRLM."""
     return "scrlm" if isinstance(model.config, FitConfig) else "k-means"
 
 

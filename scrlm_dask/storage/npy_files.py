@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import MissingError, StoreError
-from scrlm_dask.storage.locations import Location, reaching
+from scrlm_dask.storage.locations import Location
 
 _HEADER_BYTES = 2**16
 _HEADER_READERS = {
@@ -39,8 +39,7 @@ class NpyColumn:
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         size = self.dtype.itemsize
-        with reaching(self.location):
-            filesystem, path = self.location.filesystem()
+        with self.location.files() as (filesystem, path):
             piece = filesystem.cat_file(
                 path, start=self.offset + start * size, end=self.offset + stop * size
             )
@@ -54,8 +53,7 @@ class NpyColumn:
 def read_npy(location: Location, what: str) -> NDArray[Any]:
     """Read all of a small array of any shape."""
     open_npy_column(location, what)  # rejects damaged files
-    with reaching(location, what):
-        filesystem, path = location.filesystem()
+    with location.files(what) as (filesystem, path):
         file = BytesIO(filesystem.cat_file(path))
     values: NDArray[Any] = np.load(file, allow_pickle=False)
     return values
@@ -97,8 +95,7 @@ def _unreadable(what: str, error: Exception) -> StoreError:
 
 
 def _open(location: Location, what: str) -> NpyColumn:
-    with reaching(location, what):
-        filesystem, path = location.filesystem()
+    with location.files(what) as (filesystem, path):
         size = filesystem.info(path)["size"]
         file = BytesIO(filesystem.cat_file(path, start=0, end=min(size, _HEADER_BYTES)))
     header = read_header(file, f"{what} {location}")

@@ -1,4 +1,4 @@
-"""Places that commands write to: never on top of something that another hand put there."""
+"""Check, clear and replace outputs of commands; files of other software are never overwritten."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.storage.locations import Location, Place, is_within, locate
@@ -15,24 +14,22 @@ KIND = "scrlm"  # attribute of the groups written here; its value is one of the 
 FEATURES_KIND, LABELS_KIND, MODEL_KIND, RUN_KIND = "features", "labels", "model", "run"
 EXPORT_KIND, EXPORT_RECORD = "export", "export.json"
 
-# what says who wrote: runs and exports have a record, stores an attribute
+# files that identify the writer: runs and exports have a record, stores an attribute
 _STORE_MARK = "zarr.json"
 _MARKS = ("run.json", EXPORT_RECORD, _STORE_MARK)
 
 
 def clear_output(path: Place, overwrite: bool, kind: str) -> None:
-    """See that nothing lies at `path`, and remove what may be removed."""
+    """Check that the output is free, and remove an earlier output that may be replaced."""
     target = locate(path)
     check_output_free(target, overwrite, kind)
-    if not target.is_remote and target.exists():
-        shutil.rmtree(target.url)
-    elif target.is_occupied():
+    if target.is_occupied():
         _unmark(target)
         target.remove(last=_MARKS)
 
 
 def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
-    """Refuse an output that is in the way. Only what this package wrote may be replaced."""
+    """Reject an occupied output; only outputs of this package can be replaced."""
     target = locate(path)
     if target.is_remote and not target.parents():
         raise StoreError(f"the output {target} is a whole bucket; give a name inside it")
@@ -56,7 +53,7 @@ def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
 
 
 def check_not_inside(path: Place, source: Place | None) -> None:
-    """Refuse an output that would swallow what is read."""
+    """Reject an output that contains the input."""
     if source is not None and is_within(locate(source), locate(path)):
         raise StoreError(
             f"the features {source} lie at or inside the output {path}; choose another output"
@@ -64,13 +61,13 @@ def check_not_inside(path: Place, source: Place | None) -> None:
 
 
 def staging(path: Place) -> Location:
-    """Where to write what comes to `path`: beside what it replaces, which may still be read."""
+    """Return where to write the output: next to the one it replaces, which may still be read."""
     target = locate(path)
-    return Location(f"{target.url}.partial", target.options) if target.exists() else target
+    return Location(f"{target.url}.partial", target.options) if target.is_occupied() else target
 
 
 def move_into_place(staged: Location, path: Place) -> None:
-    """Put what was written at `staging(path)`, now that it is finished, where it belongs."""
+    """Move the finished output from `staging(path)` to `path`."""
     target = locate(path)
     if staged != target:
         _unmark(target)
@@ -79,9 +76,9 @@ def move_into_place(staged: Location, path: Place) -> None:
 
 
 def discard(path: Place) -> None:
-    """Take back an output that failed: nothing is left that could be mistaken for a result.
+    """Remove a failed output, so that nothing is left that looks like a result.
 
-    Where even that fails, what is left still says that it is unfinished.
+    Where the removal fails, the remaining files are still marked unfinished.
     """
     target = locate(path)
     if not target.is_remote:
@@ -92,30 +89,24 @@ def discard(path: Place) -> None:
 
 
 def _kind_of(target: Location) -> str | None:
-    """What this package wrote there, if it did."""
-    try:
-        mark, content = _mark_of(target)
-        return str(content["attributes"][KIND] if _is_store(mark) else content[KIND])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    """Return the kind of output that this package wrote there; None if it did not."""
+    for name in _MARKS:
+        try:
+            content = json.loads((target / name).read_bytes())
+            return str(content["attributes"][KIND] if name == _STORE_MARK else content[KIND])
+        except OSError:  # there is no such file
+            continue
+        except (ValueError, KeyError, TypeError):
+            return None
+    return None
 
 
 def _unmark(target: Location) -> None:
-    """Say that it is unfinished before the first file goes: a removal may stop halfway."""
-    mark, content = _mark_of(target)
-    if _is_store(mark):
+    """Mark the output as unfinished before its first file is removed: that may stop halfway."""
+    name = next(name for name in _MARKS if (target / name).is_file())
+    content = json.loads((target / name).read_bytes())
+    if name == _STORE_MARK:
         content["attributes"]["complete"] = False
     else:
         content["status"] = "removed"
-    mark.write_text(json.dumps(content))
-
-
-def _is_store(mark: Location) -> bool:
-    return mark.url.endswith(f"/{_STORE_MARK}")
-
-
-def _mark_of(target: Location) -> tuple[Location, Any]:
-    """The file that says who wrote there, and what it says."""
-    places = [target / name for name in _MARKS]
-    mark = next((place for place in places if place.is_file()), places[-1])
-    return mark, json.loads(mark.read_text())
+    (target / name).write_text(json.dumps(content))

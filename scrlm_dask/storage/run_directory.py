@@ -1,10 +1,10 @@
-"""`events.jsonl` of a run: what it told, line by line."""
+"""The run directory: its files, its record `run.json` and its log `events.jsonl`."""
 
 from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,52 +12,56 @@ from scrlm_dask.errors import MissingError, StoreError
 from scrlm_dask.storage.locations import Location, Place, locate
 from scrlm_dask.storage.outputs import KIND, RUN_KIND, clear_output
 
+MODEL, LABELS_STORE, RECORD, EVENTS = "model.zarr", "labels.zarr", "run.json", "events.jsonl"
+RUNNING, INTERRUPTED, COMPLETE = "running", "interrupted", "complete"  # status in the record
+
 _MOST_TEXT = 2**20  # of a remote log that is written as a whole
-
-
 _BETWEEN = '"PhaseFinished"', '"RunEnded"'  # after these a remote log is written
 
 
+@dataclass
 class EventLog:
-    """Appends lines. Object stores cannot: there the file is written anew after every phase.
+    """Appends lines. Object stores cannot: there the file is written again after every phase.
 
-    A log that cannot be written ends no run.
+    A log that cannot be written does not end a run.
     """
 
-    def __init__(self, location: Location) -> None:
-        self._location = location
-        self._before: str | None = None  # what an earlier attempt left; None: not read yet
-        self._text = ""
+    location: Location
+    _before: str | None = field(default=None, init=False)  # by an earlier attempt; None: not read
+    _text: str = field(default="", init=False)
 
     def write(self, line: str) -> None:
         with suppress(OSError, StoreError):
-            if not self._location.is_remote:
-                with Path(self._location.url).open("a") as file:
+            if self.location.is_remote:
+                self._write_remote(line)
+            else:
+                with Path(self.location.url).open("a") as file:
                     file.write(line)
-                return
-            self._text = (self._text + line)[-_MOST_TEXT:]
-            if any(name in line for name in _BETWEEN):
-                if self._before is None:
-                    self._before = self._earlier()
-                self._location.write_text((self._before + self._text)[-_MOST_TEXT:])
+
+    def _write_remote(self, line: str) -> None:
+        self._text = (self._text + line)[-_MOST_TEXT:]
+        if any(name in line for name in _BETWEEN):
+            if self._before is None:
+                self._before = self._earlier()
+            self.location.write_text((self._before + self._text)[-_MOST_TEXT:])
 
     def _earlier(self) -> str:
-        """A store that does not answer raises: what may lie there must not be written over."""
+        """Read the log of an earlier attempt; raise if it cannot be reached, to not replace it."""
         try:
-            return self._location.read_bytes().decode(errors="replace")
+            return self.location.read_bytes().decode(errors="replace")
         except MissingError:
             return ""
 
 
 def read_events(location: Location) -> list[dict[str, Any]]:
-    """The events of a run, as far as they were written; none for runs of before there were any."""
+    """Read the events of a run; none if it has no log."""
     try:
         lines = location.read_bytes().splitlines()
     except (OSError, StoreError):
         return []
     events = []
     for line in lines:
-        # the last line of a run that was killed, and what a disk made of others
+        # skips the last line of a killed run, and damaged lines
         with suppress(ValueError, RecursionError):
             event = json.loads(line)
             if isinstance(event, dict) and isinstance(event.get("event"), str):
@@ -65,65 +69,32 @@ def read_events(location: Location) -> list[dict[str, Any]]:
     return events
 
 
-MODEL, LABELS_STORE, RECORD = "model.zarr", "labels.zarr", "run.json"
-
-
-EVENTS = "events.jsonl"
-
-
-RUNNING, INTERRUPTED, COMPLETE = "running", "interrupted", "complete"  # what a record says it is
-
-
-@dataclass(frozen=True)
+@dataclass
 class RunDirectory:
-    """Places of a run. Only a record that says "complete" makes it a result."""
+    """The locations of a run's files. Only the status "complete" makes it a result."""
 
     path: Place
 
-    @property
-    def location(self) -> Location:
-        return locate(self.path)
-
-    @property
-    def model(self) -> Location:
-        return self.location / MODEL
-
-    @property
-    def labels(self) -> Location:
-        return self.location / LABELS_STORE
-
-    @property
-    def record(self) -> Location:
-        return self.location / RECORD
-
-    @property
-    def events(self) -> Location:
-        return self.location / EVENTS
-
-    def looks_like_one(self) -> bool:
-        return self.record.is_file()
+    def __post_init__(self) -> None:
+        self.location = locate(self.path)
+        self.model = self.location / MODEL
+        self.labels = self.location / LABELS_STORE
+        self.record = self.location / RECORD
+        self.events = self.location / EVENTS
 
     def begin(self, overwrite: bool, record: dict[str, Any]) -> None:
-        """Make an empty run directory that says it is not finished."""
+        """Create an empty run directory with the status "running"."""
         clear_output(self.path, overwrite, RUN_KIND)
         if not self.location.is_remote:  # object stores have no folders
             Path(self.location.url).mkdir(parents=True, exist_ok=True)
-        self.go_on(record)
+        self.write_record(record, RUNNING)
 
-    def go_on(self, record: dict[str, Any]) -> None:
-        """Say that somebody is at work."""
-        write_json(self.record, {KIND: RUN_KIND, **record, "status": RUNNING})
-
-    def stop(self, record: dict[str, Any]) -> None:
-        """Say that nobody is at work any more, and that there is no result."""
-        write_json(self.record, {KIND: RUN_KIND, **record, "status": INTERRUPTED})
-
-    def finish(self, record: dict[str, Any]) -> None:
-        write_json(self.record, {KIND: RUN_KIND, **record, "status": COMPLETE})
+    def write_record(self, record: dict[str, Any], status: str) -> None:
+        write_json(self.record, {KIND: RUN_KIND, **record, "status": status})
 
     def read_record(self) -> dict[str, Any]:
         try:
-            record = json.loads(self.record.read_text())
+            record = json.loads(self.record.read_bytes())
         except FileNotFoundError as error:
             there = self.location.exists()
             why = f"is not a run directory: it holds no {RECORD}" if there else "does not exist"
@@ -150,7 +121,7 @@ class RunDirectory:
             return False
 
     def record_of(self, attempt: str) -> dict[str, Any] | None:
-        """The record if it is still that of the attempt, and not of one that took its place."""
+        """Return the record if it is still that of this attempt; None otherwise."""
         try:
             record = self.read_record()
         except StoreError:

@@ -1,4 +1,4 @@
-"""What can be said of a features store without reading its rows."""
+"""Describe and identify features stores without reading their rows."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 import zarr
 
 from scrlm_dask.storage import arrays, feature_store
-from scrlm_dask.storage.locations import Location, Place, locate, reaching
-from scrlm_dask.storage.manifest import DIGESTS, Manifest, manifest_in, missing_blocks
+from scrlm_dask.storage.locations import Location, Place, locate
+from scrlm_dask.storage.manifest import DIGESTS, Manifest, missing_blocks
 
 
 @dataclass(frozen=True)
 class Description:
-    """A features store as it lies there, finished or not."""
+    """A features store in its present state, finished or not."""
 
     location: Location
     features: arrays.StoredArray
     inner_chunks: tuple[int, ...] | None  # of the chunks inside shards, where there are shards
     zarr_format: int
     codecs: tuple[str, ...]
-    has_checksums: bool  # a flipped byte is noticed when a chunk is read
+    has_checksums: bool  # reading a chunk detects a flipped byte
     n_chunks: int
     n_missing_chunks: int
     stored_bytes: int  # of all files of the features
@@ -40,7 +40,7 @@ class Description:
 
     @property
     def is_complete(self) -> bool:
-        """Nothing is known to be missing."""
+        """Return whether nothing is known to be missing."""
         unfinished = self.marked_complete is False or self.missing_blocks
         return not unfinished and self.n_missing_chunks == 0
 
@@ -51,20 +51,12 @@ class Description:
 
 
 def describe_store(path: Place) -> Description:
-    """Look at the store without reading a row; unfinished ones are described, not refused."""
-    location = locate(path)
-    node = arrays.open_node(location, "the features store")
-    array = feature_store.features_in(node, location)
-    stored = arrays.describe(
-        array, location if array is node else location / feature_store.FEATURES
-    )
-    feature_store.check_features_like(
-        stored.shape, stored.dtype, f"the features store {stored.url}"
-    )
-    group = node if isinstance(node, zarr.Group) else None
-    manifest = manifest_in(group) if group is not None else None
-    with reaching(location):
-        filesystem, root = stored.location.filesystem()
+    """Describe a store, also an unfinished one, without reading a row."""
+    store = feature_store.open_store(path)
+    location, group, array, stored = store.location, store.group, store.array, store.features
+    what = f"the features store {stored.location.url}"
+    feature_store.check_features_like(stored.shape, stored.dtype, what)
+    with stored.location.files() as (filesystem, root):
         stored_bytes = int(filesystem.du(root))
     codecs = _codecs(array)
     complete: Any = group.attrs.get("complete") if group is not None else None
@@ -79,8 +71,8 @@ def describe_store(path: Place) -> Description:
         n_missing_chunks=len(arrays.missing_chunks(stored.location, array)),
         stored_bytes=stored_bytes,
         marked_complete=None if complete is None else complete is True,
-        missing_blocks=() if manifest is None else tuple(missing_blocks(location)),
-        manifest=manifest,
+        missing_blocks=() if store.manifest is None else tuple(missing_blocks(location)),
+        manifest=store.manifest,
         labels=_dtype_of(group, feature_store.LABELS),
         label_names=_label_names(group),
         ids=_dtype_of(group, feature_store.IDS),
@@ -94,7 +86,7 @@ class _Codec:
 
     @property
     def has_checksum(self) -> bool:
-        # zstd has one in its frames if it is told to, gzip always
+        # zstd has one in its frames as an option, gzip always
         name = self.name.removeprefix("numcodecs.")
         return name in ("crc32c", "gzip") or (
             name == "zstd" and self.settings.get("checksum") is True
@@ -102,7 +94,7 @@ class _Codec:
 
 
 def _codecs(array: zarr.Array[Any]) -> list[_Codec]:
-    """What chunks pass through on their way to the disk, those inside shards last."""
+    """Return the codecs of chunks in their order, those inside shards last."""
     metadata: dict[str, Any] = array.metadata.to_dict()
     if metadata["zarr_format"] == 2:
         steps = [*(metadata["filters"] or ()), metadata["compressor"]]
@@ -127,54 +119,41 @@ def _dtype_of(group: zarr.Group | None, name: str) -> str | None:
     return "str" if node.dtype.kind == "T" else str(node.dtype)
 
 
-# what tells that a file was written again, by the names that file systems have for it
+# fields that change when a file is written again, by the names of different file systems
 _TRACES = ("ETag", "mtime", "LastModified", "last_modified", "updated", "created")
 
 
 def features_digest(place: Place) -> str:
-    """A digest of the features' metadata and of the manifest's digests.
+    """Return a digest of the features' metadata and of the manifest's digests.
 
-    A store without a manifest is known by the features' files: their names, sizes and times.
+    A store without a manifest is identified by the features' files: names, sizes and times.
     """
-    location = locate(place)
-    node = arrays.open_node(location, "the features store")
-    array = feature_store.features_in(node, location)
-    digest = hashlib.sha256(json.dumps(array.metadata.to_dict(), default=str).encode())
-    if isinstance(node, zarr.Group) and manifest_in(node) is not None:
-        stored = arrays.describe(arrays.member(node, location, DIGESTS), location / DIGESTS)
-        digest.update(arrays.read_rows(stored, 0, stored.shape[0], "the digests").tobytes())
-    else:
-        digest.update(_mtimes(_features_location(node, location)))
-    return digest.hexdigest()
+    store = feature_store.open_store(place)
+    metadata = json.dumps(store.array.metadata.to_dict(), default=str).encode()
+    if store.group is None or store.manifest is None:
+        return files_digest(store.features.location, metadata)
+    digests = arrays.read_member(store.group, store.location, DIGESTS, "the digests")
+    return hashlib.sha256(metadata + digests.tobytes()).hexdigest()
 
 
 def features_mtimes_digest(place: Place) -> str:
-    """A digest of the names, sizes and times of the features' files: tells that one was written.
+    """Return a digest of names, sizes and times of the features' files, which any write changes.
 
-    A file that was restored has other traces and the same content, which the manifest knows.
+    A restored file has another time and the same content, which the manifest's digest verifies.
     """
     location = locate(place)
-    return files_digest(
-        _features_location(arrays.open_node(location, "the features store"), location)
-    )
+    node = arrays.open_node(location, "the features store")
+    is_group = isinstance(node, zarr.Group)
+    return files_digest(location / feature_store.FEATURES if is_group else location)
 
 
-def _features_location(node: zarr.Array[Any] | zarr.Group, location: Location) -> Location:
-    """Where the array lies: labels and others that come and go beside it are no matter."""
-    return location / feature_store.FEATURES if isinstance(node, zarr.Group) else location
-
-
-def files_digest(place: Place) -> str:
-    """A digest of the names, sizes and times of a file, or of all files of a folder."""
-    return hashlib.sha256(_mtimes(locate(place))).hexdigest()
-
-
-def _mtimes(location: Location) -> bytes:
-    with reaching(location):
-        filesystem, root = location.filesystem()
-        found: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
+def files_digest(place: Place, prefix: bytes = b"") -> str:
+    """Return a digest of `prefix`, and of names, sizes and times of a file or a folder's files."""
+    location = locate(place)
+    with location.files() as (filesystem, root):
+        files: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
     lines = []
-    for name, info in sorted(found.items()):
+    for name, info in sorted(files.items()):
         trace = next((info[key] for key in _TRACES if info.get(key)), None)
         lines.append(f"{name.removeprefix(root)} {info['size']} {trace}")
-    return "\n".join(lines).encode()
+    return hashlib.sha256(prefix + "\n".join(lines).encode()).hexdigest()

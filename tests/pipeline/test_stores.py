@@ -165,6 +165,14 @@ def test_what_cannot_be_written_leaves_nothing(
 
 
 @pytest.mark.usefixtures("threads")
+def test_an_empty_folder_is_a_free_output(tmp_path: Path) -> None:
+    (tmp_path / "x.zarr").mkdir()
+    scrlm_dask.write_features(lazy(ROWS), tmp_path / "x.zarr")
+    check_store(tmp_path / "x.zarr", ROWS, None)
+    assert [file.name for file in tmp_path.iterdir()] == ["x.zarr"]
+
+
+@pytest.mark.usefixtures("threads")
 def test_a_store_may_be_made_of_the_one_it_replaces(tmp_path: Path) -> None:
     path = tmp_path / "x.zarr"
     scrlm_dask.write_features(lazy(ROWS), path, labels=TRUTH, chunk_bytes=BLOCK_BYTES)

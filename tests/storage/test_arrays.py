@@ -29,7 +29,7 @@ from scrlm_dask.storage.arrays import (
     read_rows,
     write_rows,
 )
-from scrlm_dask.storage.locations import absolute
+from scrlm_dask.storage.locations import locate
 
 WHAT = "the features store"
 # 10 rows of 4 features; row i is 4i, 4i+1, 4i+2, 4i+3. In chunks of 3: rows 0-2, 3-5, 6-8 and 9.
@@ -59,7 +59,7 @@ def array_at(path: Path | str) -> zarr.Array[Any]:
 
 
 def check(stored: StoredArray) -> None:
-    check_complete(stored, array_at(stored.url), WHAT)
+    check_complete(stored, array_at(stored.location.url), WHAT)
 
 
 # --- what we write -----------------------------------------------------------------------------
@@ -117,12 +117,12 @@ def test_an_array_without_rows_can_be_written_and_read(tmp_path: Path) -> None:
 def test_a_member_that_is_not_there_is_named(tmp_path: Path) -> None:
     group = zarr.create_group(str(tmp_path / "g"))
     add_array(f"{tmp_path}/g/there", np.array([7, 8], np.int32))
-    assert read_member(group, tmp_path / "g", "there", "the model").tolist() == [7, 8]
+    assert read_member(group, locate(tmp_path / "g"), "there", "the model").tolist() == [7, 8]
     with pytest.raises(StoreError, match=rf"{tmp_path}/g holds no array called 'elsewhere'"):
-        member(group, tmp_path / "g", "elsewhere")
+        member(group, locate(tmp_path / "g"), "elsewhere")
     group.create_group("folder")
     with pytest.raises(StoreError, match="no array called 'folder'"):
-        member(group, tmp_path / "g", "folder")
+        member(group, locate(tmp_path / "g"), "folder")
 
 
 # --- what others wrote -------------------------------------------------------------------------
@@ -194,10 +194,10 @@ def test_relative_paths_are_made_absolute_for_workers_elsewhere(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     written("a")
-    assert absolute("a") == absolute(Path("a")) == f"{tmp_path}/a"
-    assert absolute(f"file://{tmp_path}/a") == f"{tmp_path}/a"
+    assert locate("a").url == locate(Path("a")).url == f"{tmp_path}/a"
+    assert locate(f"file://{tmp_path}/a").url == f"{tmp_path}/a"
     stored = describe(array_at("a"))
-    assert stored.url == f"{tmp_path}/a"
+    assert stored.location.url == f"{tmp_path}/a"
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     np.testing.assert_array_equal(read_rows(stored, 0, 10, WHAT), ROWS)

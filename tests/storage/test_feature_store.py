@@ -12,12 +12,12 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
+from scrlm_dask.engine.features import as_features
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.storage.arrays import add_array, describe, read_rows
 from scrlm_dask.storage.feature_store import (
     block_rows_for,
     check_features_like,
-    checked_features,
     create_features_store,
     has_truth,
     mark_complete,
@@ -82,7 +82,7 @@ def test_a_store_as_we_write_it(tmp_path: Path) -> None:
 def test_a_finished_store_is_opened_and_read(tmp_path: Path) -> None:
     url = finished_store(tmp_path / "s")
     store = open_features_store(url)
-    assert store.url == f"{tmp_path}/s/features"
+    assert store.location.url == f"{tmp_path}/s/features"
     assert (store.shape, store.chunks) == ((10, 4), (4, 4))
     np.testing.assert_array_equal(read_rows(store, 0, 10, "it"), ROWS)
     assert has_truth(url)
@@ -179,7 +179,7 @@ def test_a_store_behind_an_fsspec_url(where: str) -> None:
         name = "x.zarr/features" if where == "group" else "x.zarr"
         array_in(f"{root}/{name}", chunks=(3, 4))
         stored = open_features_store(f"{root}/x.zarr")
-        assert stored.url == f"{root}/{name}"  # a worker opens it by that
+        assert stored.location.url == f"{root}/{name}"  # a worker opens it by that
         np.testing.assert_array_equal(read_rows(stored, 2, 7, "it"), ROWS[2:7])
         fsspec.filesystem("memory").rm(f"{root}/{name}/c/1/0")
         with pytest.raises(StoreError, match=rf"{root}/{name} are missing, the first is c/1/0"):
@@ -259,10 +259,11 @@ def test_a_table_without_rows_or_features_is_refused(
 
 def test_an_array_that_is_given_open_is_checked_as_well(tmp_path: Path) -> None:
     array = array_in(tmp_path / "a", chunks=(3, 4))
-    assert checked_features(array) == describe(array)
+    assert as_features(array).path == describe(array).location.url
+    assert open_features_store(tmp_path / "a") == describe(array)
     (tmp_path / "a/c/2/0").unlink()
     with pytest.raises(StoreError, match=r"c/2/0 \(from row 6 on\)"):
-        checked_features(array)
+        as_features(array)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f4", ">f8"])

@@ -99,7 +99,8 @@ def test_rows_of_a_model_without_clusters_are_infinitely_far(tmp_path: Path) -> 
 
 def test_a_finished_store_is_opened(tmp_path: Path) -> None:
     stored = open_labels(finished_store(tmp_path / "l"), "the labels")
-    assert (stored.url, stored.shape, stored.chunks) == (f"{tmp_path}/l/labels", (5,), (2,))
+    assert stored.location.url == f"{tmp_path}/l/labels"
+    assert (stored.shape, stored.chunks) == ((5,), (2,))
     assert read_rows(stored, 1, 4, "the labels").tolist() == [0, 1, -1]
 
 
@@ -150,7 +151,7 @@ def test_truth_as_the_labels_of_a_group(tmp_path: Path) -> None:
     array_in(tmp_path / "g/labels", np.array([3, 1, 2]))
     truth = open_truth(tmp_path / "g")
     assert isinstance(truth, StoredArray)
-    assert truth.url == f"{tmp_path}/g/labels"
+    assert truth.location.url == f"{tmp_path}/g/labels"
 
 
 def test_a_chunk_missing_from_the_truth_is_noticed(tmp_path: Path) -> None:

@@ -29,8 +29,6 @@ from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.storage.arrays import StoredArray
 from scrlm_dask.storage.locations import (
     Location,
-    absolute,
-    is_remote,
     is_within,
     locate,
     merge_options,
@@ -44,7 +42,7 @@ from scrlm_dask.storage.outputs import (
     clear_output,
     discard,
 )
-from scrlm_dask.storage.run_directory import EventLog, RunDirectory
+from scrlm_dask.storage.run_directory import COMPLETE, EventLog, RunDirectory
 
 SECRET = "do-not-print-me"
 OPTIONS = {"key": "a-key", "secret": SECRET, "client_kwargs": {"headers": [SECRET + "2"]}}
@@ -64,12 +62,13 @@ def memory() -> Iterator[str]:
 
 
 def test_urls_stay_as_they_are() -> None:
-    assert absolute("s3://bucket/a.zarr") == "s3://bucket/a.zarr"
-    assert absolute("s3://bucket/a.zarr/") == "s3://bucket/a.zarr"
-    assert is_remote("s3://bucket/a.zarr")
-    assert not is_remote("file:///tmp/a.zarr")
-    assert not is_remote("/tmp/a.zarr")
-    assert not is_remote("a:b/c.zarr")
+    assert locate("s3://bucket/a.zarr").url == "s3://bucket/a.zarr"
+    assert locate("s3://bucket/a.zarr/").url == "s3://bucket/a.zarr"
+    assert locate("s3://bucket/a.zarr").is_remote
+    assert not locate("file:///tmp/a.zarr").is_remote
+    assert not Location("file:///tmp/a.zarr").is_remote
+    assert not locate("/tmp/a.zarr").is_remote
+    assert not locate("a:b/c.zarr").is_remote
 
 
 def test_a_location_stays_the_one_it_is() -> None:
@@ -251,7 +250,7 @@ def test_what_is_occupied(root: Location) -> None:
 def test_only_our_own_makes_way(root: Location) -> None:
     run = RunDirectory(root / "run")
     run.begin(False, {})
-    run.finish({})
+    run.write_record({}, COMPLETE)
     (root / "run-2").write_text("mine")
     with pytest.raises(StoreError, match="--overwrite"):
         clear_output(run.location, False, RUN_KIND)

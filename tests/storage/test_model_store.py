@@ -20,7 +20,7 @@ from scrlm_dask.errors import StoreError
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.model import Model
 from scrlm_dask.storage.model_store import load_model, package_versions, save_model
-from scrlm_dask.storage.run_directory import RunDirectory
+from scrlm_dask.storage.run_directory import COMPLETE, RunDirectory
 
 CONFIG = FitConfig(
     rho=0.3, F=2.0, n_clusters=7, n_candidates=12, loss_rows=50, preprocess="center", seed=42
@@ -70,7 +70,7 @@ def finished_run(path: Path, model: Model) -> RunDirectory:
     run = RunDirectory(str(path))
     run.begin(False, {})
     save_model(model, run.model)
-    run.finish({})
+    run.write_record({}, COMPLETE)
     return run
 
 
@@ -233,7 +233,7 @@ def test_the_model_of_an_incomplete_run_is_refused(tmp_path: Path) -> None:
 def test_a_run_without_its_model(tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
     run.begin(False, {})
-    run.finish({})
+    run.write_record({}, COMPLETE)
     with pytest.raises(StoreError, match=r"run/model\.zarr does not exist"):
         load_model(run.path)
 

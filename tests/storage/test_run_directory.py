@@ -23,7 +23,7 @@ from scrlm_dask.storage.feature_store import create_features_store
 from scrlm_dask.storage.label_store import create_labels_store, open_labels
 from scrlm_dask.storage.manifest import Manifest
 from scrlm_dask.storage.outputs import FEATURES_KIND, LABELS_KIND, RUN_KIND, clear_output, discard
-from scrlm_dask.storage.run_directory import RunDirectory, write_json
+from scrlm_dask.storage.run_directory import COMPLETE, RunDirectory, write_json
 
 
 def strict(path: Path) -> Any:
@@ -47,13 +47,13 @@ def tree(path: Path) -> dict[str, bytes | None]:
 
 def test_a_run_from_begin_to_finish(tmp_path: Path) -> None:
     run = RunDirectory(f"{tmp_path}/some/where/run")
-    assert not run.looks_like_one()
+    assert not run.record.is_file()
     run.begin(False, {"seed": 3})
-    assert run.looks_like_one()
+    assert run.record.is_file()
     assert strict(run.record).items() >= {"seed": 3, "status": "running"}.items()
     with pytest.raises(StoreError, match=r"run is not complete \(status: running\); run the fit"):
         run.check_complete()
-    run.finish({"seed": 3, "seconds": 0.5})
+    run.write_record({"seed": 3, "seconds": 0.5}, COMPLETE)
     expected = {"seed": 3, "seconds": 0.5, "status": "complete"}
     assert run.check_complete().items() >= expected.items()
     assert list(tree(tmp_path / "some/where/run")) == ["run.json"]
@@ -117,7 +117,7 @@ def test_a_run_is_replaced_only_when_asked(tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
     run.begin(False, {"number": 1})
     zarr.create_group(run.model.url)
-    run.finish({"number": 1})
+    run.write_record({"number": 1}, COMPLETE)
     before = tree(tmp_path / "run")
     with pytest.raises(StoreError, match=rf"{tmp_path}/run exists already; .*--overwrite"):
         run.begin(False, {"number": 2})
