@@ -7,6 +7,7 @@ ragged lists flatten silently: nulls and lengths are checked first.
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -71,9 +72,7 @@ def lists_to_rows(array: Any, width: int | None, first: int, what: str) -> NDArr
     """A list array as (rows, width); `first` is the number of its first row, for messages."""
     pa = import_optional("pyarrow", "Arrow")
     lengths = import_optional("pyarrow.compute", "Arrow").list_value_length(array)
-    if array.null_count:
-        row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise StoreError(f"row {row} of {what} is null; drop the row or fill it")
+    _check_no_null_rows(array, first, what)
     lengths = lengths.to_numpy(zero_copy_only=False)
     width = int(lengths[0]) if width is None and len(lengths) else width or 0
     wrong = np.flatnonzero(lengths != width)
@@ -86,19 +85,15 @@ def lists_to_rows(array: Any, width: int | None, first: int, what: str) -> NDArr
         array = array.storage
     values = array.flatten()
     if values.null_count:
-        item = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-        raise StoreError(
-            f"row {first + item // max(1, width)} of {what} holds a null; fill it or drop the row"
-        )
+        row = first + _find_null(values) // max(1, width)
+        raise StoreError(f"row {row} of {what} holds a null; fill it or drop the row")
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(array), width)
 
 
 def scalars_to_values(array: Any, first: int, what: str) -> NDArray[Any]:
     """A column of numbers or texts as (rows,)."""
     types = import_optional("pyarrow", "Arrow").types
-    if array.null_count:
-        row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise StoreError(f"row {row} of {what} is null; drop the row or fill it")
+    _check_no_null_rows(array, first, what)
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if types.is_string(array.type) or types.is_large_string(array.type):
@@ -106,81 +101,96 @@ def scalars_to_values(array: Any, first: int, what: str) -> NDArray[Any]:
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
-def scalar_dtype(kind: Any, what: str) -> np.dtype[Any]:
-    types = import_optional("pyarrow", "Arrow").types
+def _check_no_null_rows(array: Any, first: int, what: str) -> None:
+    if array.null_count:
+        row = first + _find_null(array)
+        raise StoreError(f"row {row} of {what} is null; drop the row or fill it")
+
+
+def _find_null(array: Any) -> int:
+    return int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+
+
+def pick_value(schema: Any, name: str, what: str) -> Picked:
+    """Return the column of labels or ids called `name`."""
+    base.check_column(name, schema.names, what)
+    types, kind = import_optional("pyarrow", "Arrow").types, schema.field(name).type
     if types.is_dictionary(kind):
         kind = kind.value_type
     if types.is_string(kind) or types.is_large_string(kind):
-        text: np.dtype[Any] = base.TEXT
-        return text
+        return Picked((name,), False, base.TEXT)
     if not _is_number(kind):
-        raise InputError(f"{what} holds {kind}; labels and ids are integers or texts")
-    number: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-    return number
-
-
-def rows_of_batch(batch: Any, picked: Picked, width: int, first: int, what: str) -> NDArray[Any]:
-    """The features of a record batch (rows, width)."""
-    if picked.as_list:
-        name = picked.columns[0]
-        return lists_to_rows(batch.column(name), width, first, f"column {name!r} of {what}")
-    columns = [
-        scalars_to_values(batch.column(name), first, f"column {name!r} of {what}")
-        for name in picked.columns
-    ]
-    rows = np.empty((batch.num_rows, len(columns)), picked.dtype)
-    for number, column in enumerate(columns):
-        rows[:, number] = column
-    return rows
+        raise InputError(
+            f"column {name!r} of {what} holds {kind}; labels and ids are integers or texts"
+        )
+    return Picked((name,), False, np.dtype(kind.to_pandas_dtype()))
 
 
 @dataclass(frozen=True)
-class ArrowStream(base.Source):
-    """A file in Arrow's stream format: batches of rows, found by their headers alone.
-
-    Arrow has no checksums: a flipped byte among the numbers is not noticed.
-    """
+class ArrowSource(base.Source):
+    """Rows that come as record batches: features, or one column of labels or ids."""
 
     picked: Picked
-    scalar: bool = False  # one value a row: a column of labels or ids
 
     @property
     def columns(self) -> tuple[str, ...]:
         return self.picked.columns
 
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        empty = np.empty((0, *self.shape[1:]), base.native(self.dtype))
+        return np.concatenate([empty, *self._pieces(start, stop)])
+
+    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        yield from regroup(self._pieces(start, stop), rows, np.concatenate)
+
+    @abstractmethod
+    def _pieces(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
+        """Yield rows start..stop-1 in pieces of any size."""
+
+    def _slice_batches(
+        self, batches: Iterator[Any], first: int, start: int, stop: int
+    ) -> Iterator[NDArray[Any]]:
+        """Yield rows start..stop-1 of record batches that begin with the row `first`."""
+        for batch in batches:
+            low, high = max(start, first), min(stop, first + batch.num_rows)
+            if low < high:
+                rows = self._rows(batch.slice(low - first, high - low), low)
+                yield rows.astype(base.native(self.dtype), copy=False)
+            first += batch.num_rows
+            if first >= stop:
+                return
+        raise StoreError(f"{self.what} ends at row {first}, before row {stop - 1}; restore it")
+
+    def _rows(self, batch: Any, first: int) -> NDArray[Any]:
+        """Return the rows of a record batch, whose first one has the number `first`."""
+        whats = [f"column {name!r} of {self.what}" for name in self.columns]
+        columns = [batch.column(name) for name in self.columns]
+        if self.picked.as_list:
+            return lists_to_rows(columns[0], self.n_features, first, whats[0])
+        if len(self.shape) == 1:
+            return scalars_to_values(columns[0], first, whats[0])
+        rows = np.empty((batch.num_rows, len(columns)), self.dtype)
+        for number, (column, what) in enumerate(zip(columns, whats, strict=True)):
+            rows[:, number] = scalars_to_values(column, first, what)
+        return rows
+
+
+@dataclass(frozen=True)
+class ArrowStream(ArrowSource):
+    """A file in Arrow's stream format: batches of rows, found by their headers alone.
+
+    Arrow has no checksums: a flipped byte among the numbers is not noticed.
+    """
+
     def column(self, name: str) -> base.Source:
         with base.reading(self.what):
             schema = _schema(self.what)
-        base.check_column(name, schema.names, self.what)
-        dtype = scalar_dtype(schema.field(name).type, f"column {name!r} of {self.what}")
-        picked = Picked((name,), False, dtype)
-        return replace(self, shape=(self.n_rows,), dtype=dtype, picked=picked, scalar=True)
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        pieces = [native_items(piece, self.dtype) for piece in self._pieces(start, stop)]
-        return np.concatenate([np.empty((0, *self.shape[1:]), base.native(self.dtype)), *pieces])
-
-    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
-        pieces = (native_items(piece, self.dtype) for piece in self._pieces(start, stop))
-        yield from regroup(pieces, rows, np.concatenate)
+        picked = pick_value(schema, name, self.what)
+        return replace(self, shape=(self.n_rows,), dtype=picked.dtype, picked=picked)
 
     def _pieces(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
-        first = 0
         with base.reading(f"{self.what} (rows {start} to {stop - 1})"):
-            for batch in _batches(self.what):
-                low, high = max(start, first), min(stop, first + batch.num_rows)
-                if low < high:
-                    piece = batch.slice(low - first, high - low)
-                    if self.scalar:
-                        name = self.picked.columns[0]
-                        what = f"column {name!r} of {self.what}"
-                        yield scalars_to_values(piece.column(name), low, what)
-                    else:
-                        yield rows_of_batch(piece, self.picked, self.n_features, low, self.what)
-                first += batch.num_rows
-                if first >= stop:
-                    return
-        raise StoreError(f"{self.what} ends at row {first}, before row {stop - 1}; restore it")
+            yield from self._slice_batches(_batches(self.what), 0, start, stop)
 
 
 def open_arrow(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> ArrowStream:
@@ -189,10 +199,6 @@ def open_arrow(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) 
         picked = pick_columns(_schema(path), asked, apart, path)
         n_rows, width = _count(path, picked, file.bytes)
     return ArrowStream((file,), (n_rows, width), picked.dtype, picked)
-
-
-def native_items(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    return values.astype(base.native(dtype), copy=False)
 
 
 def _schema(path: str) -> Any:
