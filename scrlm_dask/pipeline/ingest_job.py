@@ -23,7 +23,6 @@ from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Listener, Note, warn
-from scrlm_dask.kernels.randomness.sampling import Permutation
 from scrlm_dask.passes import copy_rows
 from scrlm_dask.sources import tables
 from scrlm_dask.sources.base import Source, holds_texts
@@ -363,9 +362,8 @@ def _dropped_rows(execution: Execution, job: IngestJob) -> NDArray[np.int64] | N
     known = None if job.unfinished is None else feature_store.read_dropped(job.location)
     if known is not None:
         return known
-    dropped = copy_rows.check_finite_pass(
-        execution, checked, checked.features.n_features, manifest.dtype, manifest.block_rows
-    )
+    width = checked.features.n_features
+    dropped = copy_rows.check_finite_pass(execution, checked, replace(manifest, n_features=width))
     if len(dropped) == checked.n_rows:
         raise InputError(
             f"every row of {checked.features.what} holds NaN, infinity or a value too large for "
@@ -385,17 +383,16 @@ def _create_store(
         job.location, job.overwrite or _is_remnant(job.location), outputs.FEATURES_KIND
     )
     undo.callback(outputs.discard, job.location)
-    attributes = {
-        **job.attributes,
-        **({} if dropped is None else {feature_store.DROPPED: len(dropped)}),
-    }
+    attributes = dict(job.attributes)
+    if dropped is not None:
+        attributes[feature_store.DROPPED] = len(dropped)
     if names is not None:
         attributes[feature_store.LABEL_NAMES] = list(names)
     feature_store.create_features_store(
         job.location,
         manifest,
         labels=job.table.labels is not None,
-        ids=tables.ids_dtype(job.table.ids) if job.table.ids is not None else None,
+        ids=job.table.ids_dtype,
         attributes=attributes,
     )
     check_paths_visible(job.location)
@@ -419,34 +416,10 @@ def _write_blocks(
     missing: list[int],
 ) -> None:
     keep_nan = job.config.nan != "error"  # rows to drop are gone already
-    rows = manifest.block_rows
     if job.config.shuffle:
         folder = (job.location / feature_store.SHUFFLE).url
-        ids = job.table.ids
-        layout = tables.ShuffleLayout(
-            manifest.n_blocks,
-            manifest.n_features,
-            manifest.dtype,
-            labels=job.table.labels is not None,
-            ids=tables.ids_dtype(ids) if ids is not None else None,
-        )
-        copy_rows.shuffle_pass(
-            execution,
-            table,
-            Permutation(table.n_rows, job.config.seed),
-            folder,
-            layout=layout,
-            block_rows=rows,
-            keep_nan=keep_nan,
-        )
-        table, keep_nan = tables.ShuffledTable(folder, table.n_rows, rows, layout), True
-    copy_rows.ingest_pass(
-        execution,
-        table,
-        job.location,
-        n_features=manifest.n_features,
-        dtype=manifest.dtype,
-        block_rows=rows,
-        missing=missing,
-        keep_nan=keep_nan,
-    )
+        columns = (job.table.labels is not None, job.table.ids_dtype)
+        shuffled = tables.ShuffledTable(folder, manifest, job.config.seed, *columns)
+        copy_rows.shuffle_pass(execution, table, shuffled, keep_nan)
+        table, keep_nan = shuffled, True
+    copy_rows.ingest_pass(execution, table, job.location, manifest, missing, keep_nan)

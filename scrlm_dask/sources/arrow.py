@@ -10,7 +10,6 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +213,6 @@ def _batches(path: str) -> Iterator[Any]:
         yield from pa.ipc.open_stream(file)
 
 
-@lru_cache(maxsize=4096)
 def _count(path: str, picked: Picked, n_bytes: int) -> tuple[int, int]:
     """Rows and width. All headers are read, so that a file that was cut is noticed here.
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, ScrlmError, StoreError
 from scrlm_dask.storage.manifest import SourceFile
+from scrlm_dask.text import first_line
 
 TEXT: Any = np.dtypes.StringDType()
 _CLOSE, _FEW_NAMED, _MOST_NAMED = 3, 5, 10
@@ -91,6 +92,32 @@ class Source(ABC):
         return []
 
 
+@dataclass(frozen=True)
+class MappedSource(Source):
+    """Values that are computed from the rows of another source, piece by piece."""
+
+    given: Source
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.given.columns
+
+    def locate(self, row: int) -> str:
+        return self.given.locate(row)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        return self._map(self.given.read(start, stop), start)
+
+    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        pieces = self.given.batches(start, stop, rows)
+        for first, piece in zip(range(start, stop, rows), pieces, strict=True):
+            yield self._map(piece, first)
+
+    @abstractmethod
+    def _map(self, values: NDArray[Any], first: int) -> NDArray[Any]:
+        """Return what the given values become; `first` is the number of their first row."""
+
+
 def source_file(path: str) -> SourceFile:
     return SourceFile(path, os.stat(path).st_size)  # noqa: PTH116 - a str comes and a str stays
 
@@ -160,6 +187,6 @@ def reading(what: str) -> Iterator[None]:
     except (ScrlmError, MemoryError):
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines()
-        short = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        raise StoreError(f"{what} cannot be read ({short}); restore the file") from error
+        raise StoreError(
+            f"{what} cannot be read ({first_line(error)}); restore the file"
+        ) from error

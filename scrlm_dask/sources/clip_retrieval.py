@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.base import Source, source_file
+from scrlm_dask.sources.base import MappedSource, Source, source_file
 from scrlm_dask.sources.parquet import count_rows, open_parquet_column
 from scrlm_dask.sources.sharded import concatenate, files_in
 from scrlm_dask.sources.vector_files import open_npy
@@ -21,14 +21,13 @@ _METADATA = "metadata"
 
 
 @dataclass(frozen=True)
-class ClipShard(Source):
+class ClipShard(MappedSource):
     """The embeddings of one shard, and the table that says what its rows are."""
 
-    embeddings: Source
     metadata: str | None
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        return self.embeddings.read(start, stop)
+    def _map(self, values: NDArray[Any], first: int) -> NDArray[Any]:
+        return values
 
     def column(self, name: str) -> Source:
         if self.metadata is None:

@@ -18,13 +18,13 @@ from scrlm_dask.optional import import_optional
 from scrlm_dask.sources.base import TEXT, Source
 from scrlm_dask.sources.sharded import numeric_order
 from scrlm_dask.storage.manifest import SourceFile
+from scrlm_dask.text import first_few, first_line
 
 SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".avif"),
 )
 _FOLDER, _PATH = "folder", "path"  # what can be asked for as a column
-_FEW_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,9 @@ class ImageFolder(Source):
     def notes(self) -> list[str]:
         if not self.ignored:
             return []
-        named = ", ".join(ending or "no ending" for ending, _ in self.ignored[:_FEW_NAMED])
-        more = ", ..." if len(self.ignored) > _FEW_NAMED else ""
+        endings = first_few([ending or "no ending" for ending, _ in self.ignored], total=False)
         n_files = sum(n for _, n in self.ignored)
-        return [f"{n_files} file(s) that are no images are left out ({named}{more})"]
+        return [f"{n_files} file(s) that are no images are left out ({endings})"]
 
 
 def open_image_folder(folder: str) -> tuple[ImageFolder, str]:
@@ -103,9 +102,7 @@ def load_image(folder: str, path: str) -> Any:
     except (DamagedItemError, MemoryError):
         raise
     except Exception as error:  # decoders raise what they please about broken files
-        short = str(error).strip().splitlines()[:1]
-        reason = ": ".join([type(error).__name__, *short])
-        raise DamagedItemError(f"cannot be read as an image ({reason})") from error
+        raise DamagedItemError(f"cannot be read as an image ({first_line(error)})") from error
 
 
 def _to_rgb(pillow: Any, image: Any) -> Any:

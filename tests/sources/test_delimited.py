@@ -39,7 +39,6 @@ def test_the_index_is_made_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mo
 
     np.savetxt(tmp_path / "x.csv", X, delimiter=",", fmt="%.3f")
     whole = open_csv(str(tmp_path / "x.csv")).index
-    delimited._index_file.cache_clear()
     monkeypatch.setattr(delimited, "_PIECE_BYTES", 7)
     np.savetxt(tmp_path / "y.csv", X[:300], delimiter=",", fmt="%.3f")
     monkeypatch.setattr(delimited, "_INDEX_STEP", 4)
