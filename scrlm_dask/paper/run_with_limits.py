@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import psutil
@@ -120,17 +120,13 @@ def _watched(
             return Outcome(None, words, None, None, peak)
         if not select.select([process.stdout], [], [], _POLL_SECONDS)[0]:
             continue
-        piece = _read_some(process.stdout)
+        piece = os.read(process.stdout.fileno(), 2**16)
         said += piece
         if not piece:
             return _ended(process, said, folder, peak)
         if began is None and said.startswith(READY):
             began = time.monotonic()
             deadline = began + timeout
-
-
-def _read_some(pipe: IO[bytes]) -> bytes:
-    return os.read(pipe.fileno(), 2**16)
 
 
 def _memory_of(pid: int) -> int:
