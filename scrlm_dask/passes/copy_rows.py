@@ -59,11 +59,8 @@ def ingest_pass(
 
 def check_finite_pass(execution: Execution, table: Table, manifest: Manifest) -> NDArray[np.int64]:
     """Return the numbers of the rows that are not finite, ascending."""
-    found: tuple[NDArray[np.int64], ...] = execution.run(
-        _CHECK_FINITE,
-        _plan(table, manifest),
-        {"table": _as_task(table), "block_rows": manifest.block_rows},
-    )
+    inputs = {"table": _as_task(table), "block_rows": manifest.block_rows}
+    found: tuple[Any, ...] = execution.run(_CHECK_FINITE, _plan(table, manifest), inputs)
     return np.concatenate([np.empty(0, np.int64), *found])
 
 

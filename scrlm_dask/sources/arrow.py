@@ -32,19 +32,30 @@ class Picked:
 
 
 def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: str) -> Picked:
-    """The columns that were asked for; else, of those that are not `apart`, the only list of
-    numbers, or all, which must be numbers then."""
+    """Return the columns that were asked for; else, of those that are not `apart`, the only list
+    of numbers, or all, which must be numbers then."""
     known = {field.name: field.type for field in schema}
     for name in (*asked, *apart):
         base.check_column(name, list(known), what)
-    if len(asked) == 1 and item_type(known[asked[0]]) is not None:
-        return _list_column(asked[0], known)
-    if asked:
-        return _number_columns(asked, known, what)
+    columns = list(asked) or _feature_columns(known, apart, what)
+    item = item_type(known[columns[0]])
+    if len(columns) == 1 and item is not None:
+        return Picked(tuple(columns), True, np.dtype(item.to_pandas_dtype()))
+    for name in columns:
+        if not _is_number(known[name]):
+            raise InputError(
+                f"column {name!r} of {what} holds {known[name]}; features are numbers or lists of "
+                "numbers"
+            )
+    dtypes = [np.dtype(known[name].to_pandas_dtype()) for name in columns]
+    return Picked(tuple(columns), False, np.result_type(*dtypes))
+
+
+def _feature_columns(known: dict[str, Any], apart: Sequence[str], what: str) -> list[str]:
     left = {name: kind for name, kind in known.items() if name not in apart}
     lists = [name for name, kind in left.items() if item_type(kind) is not None]
     if len(lists) == 1:
-        return _list_column(lists[0], known)
+        return lists
     if lists:
         raise InputError(
             f"{what} has several columns of lists ({', '.join(lists)}); say which with --column"
@@ -55,11 +66,11 @@ def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: 
             f"{what} has no column of numbers or of lists of numbers (it has {', '.join(known)})"
         )
     base.refuse_others(what, {name: str(left[name]) for name in left if name not in numbers})
-    return _number_columns(numbers, known, what)
+    return numbers
 
 
 def item_type(kind: Any) -> Any | None:
-    """The type of the numbers in a list column's rows, if it is one."""
+    """Return the type of the numbers in a list column's rows, if it is one."""
     pa = import_optional("pyarrow", "Arrow")
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -68,7 +79,7 @@ def item_type(kind: Any) -> Any | None:
 
 
 def lists_to_rows(array: Any, width: int | None, first: int, what: str) -> NDArray[Any]:
-    """A list array as (rows, width); `first` is the number of its first row, for messages."""
+    """Return a list array as (rows, width); `first` numbers its first row in messages."""
     pa = import_optional("pyarrow", "Arrow")
     lengths = import_optional("pyarrow.compute", "Arrow").list_value_length(array)
     _check_no_null_rows(array, first, what)
@@ -90,7 +101,7 @@ def lists_to_rows(array: Any, width: int | None, first: int, what: str) -> NDArr
 
 
 def scalars_to_values(array: Any, first: int, what: str) -> NDArray[Any]:
-    """A column of numbers or texts as (rows,)."""
+    """Return a column of numbers or texts as (rows,)."""
     types = import_optional("pyarrow", "Arrow").types
     _check_no_null_rows(array, first, what)
     if types.is_dictionary(array.type):
@@ -207,14 +218,14 @@ def _schema(path: str) -> Any:
 
 
 def _batches(path: str) -> Iterator[Any]:
-    """Mapped: a batch's numbers are touched only if they are used."""
+    """Yield record batches of a mapped file: numbers are touched only if they are used."""
     pa = import_optional("pyarrow", f"the Arrow file {path}")
     with pa.memory_map(path) as file:
         yield from pa.ipc.open_stream(file)
 
 
 def _count(path: str, picked: Picked, n_bytes: int) -> tuple[int, int]:
-    """Rows and width. All headers are read, so that a file that was cut is noticed here.
+    """Return rows and width. All headers are read, so that a truncated file is detected here.
 
     A stream may end without its end mark (that is how a writer that was killed leaves it), so the
     mark is asked for.
@@ -231,22 +242,6 @@ def _count(path: str, picked: Picked, n_bytes: int) -> tuple[int, int]:
     if end[-4:] != b"\0\0\0\0":
         raise StoreError(f"{path} has no end mark after row {n_rows}: it was cut; restore it")
     return n_rows, width
-
-
-def _list_column(name: str, known: dict[str, Any]) -> Picked:
-    item: Any = item_type(known[name])
-    return Picked((name,), True, np.dtype(item.to_pandas_dtype()))
-
-
-def _number_columns(names: Sequence[str], known: dict[str, Any], what: str) -> Picked:
-    for name in names:
-        if not _is_number(known[name]):
-            raise InputError(
-                f"column {name!r} of {what} holds {known[name]}; features are numbers or lists of "
-                "numbers"
-            )
-    dtypes = [np.dtype(known[name].to_pandas_dtype()) for name in names]
-    return Picked(tuple(names), False, np.result_type(*dtypes))
 
 
 def _is_number(kind: Any) -> bool:

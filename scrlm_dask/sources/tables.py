@@ -173,9 +173,7 @@ class KeptTable:
         low, high = np.searchsorted(self.dropped, (start, start + len(rows)))
         if low == high:
             return rows
-        keep = np.ones(len(rows), np.bool_)
-        keep[self.dropped[low:high] - start] = False
-        return rows[keep]
+        return rows[np.delete(np.arange(len(rows)), self.dropped[low:high] - start)]
 
     def _before(self, row: int) -> int:
         """The number that a row had before others were dropped."""
