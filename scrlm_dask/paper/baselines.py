@@ -188,7 +188,7 @@ def _integers(labels: Any) -> NDArray[np.int64]:
 
 
 def _quietly(run: Callable[..., Any], *args: Any) -> Any:
-    """Without warnings, such as of a method that did not converge: its labels are its answer."""
+    """Run without warnings, such as of a method that did not converge: its labels still count."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return run(*args)

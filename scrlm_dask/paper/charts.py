@@ -92,12 +92,12 @@ def find_least_enough(column: Sequence[Point]) -> float | None:
 
 def find_limits(panel: Panel) -> list[Limit]:
     """Return a limit for each column, against the first of the panel's bounds."""
-    return [_limit(panel.bounds[0], panel.column(x)) for x in panel.xs]
-
-
-def _limit(bound: dict[float, float], column: Sequence[Point]) -> Limit:
-    enough, lowest = find_least_enough(column), column[0]
-    return Limit(lowest.x, bound[lowest.x], enough, at_least=enough == lowest.y)
+    limits = []
+    for column in map(panel.column, panel.xs):
+        x, lowest = column[0].x, column[0].y
+        enough = find_least_enough(column)
+        limits.append(Limit(x, panel.bounds[0][x], enough, at_least=enough == lowest))
+    return limits
 
 
 def measure_tightness(limits: Sequence[Limit]) -> Tightness | None:

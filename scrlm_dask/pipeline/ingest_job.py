@@ -119,9 +119,8 @@ class IngestJob:
 
     def _check_sources(self) -> None:
         """Reject sources that were written to since they were opened."""
-        sizes = {file.path: file.bytes for file in self.manifest.sources}
         files = _regular_files(self.manifest.sources)
-        changed = [file for file in files if Path(file.path).stat().st_size != sizes[file.path]]
+        changed = [file for file in files if Path(file.path).stat().st_size != file.bytes]
         if changed or last_modified(files) != self.modified:
             names = ", ".join(file.path for file in (changed or files)[:_FEW_NAMED])
             raise StoreError(
@@ -132,10 +131,15 @@ class IngestJob:
     def _notes(self) -> list[str]:
         """Return what the user should know, each once: columns may come from the same file."""
         notes = [f"{source.what}: {note}" for source in self.sources for note in source.notes()]
-        for source in self.sources:
-            notes += _reread_notes(source, self.manifest.block_rows)
-        notes += _column_notes(self.table.features.columns)
-        return list(dict.fromkeys(notes))
+        rows = self.manifest.block_rows
+        notes += [note for source in self.sources for note in _reread_notes(source, rows)]
+        return list(dict.fromkeys((*notes, *_column_notes(self.table.features.columns))))
+
+    def _encode_labels(self, names: tuple[str, ...] | None) -> IngestJob:
+        if names is None or self.table.labels is None:
+            return self
+        labels = encode_labels(self.table.labels, names)
+        return replace(self, table=replace(self.table, labels=labels))
 
     def _spoils_the_store(self, error: BaseException) -> bool:
         """Return whether the blocks written so far must not be continued.
@@ -149,7 +153,7 @@ class IngestJob:
 
     def _ingest(self, execution: Execution, undo: ExitStack) -> Ingest:
         names = _label_names(execution, self)
-        job = self if names is None else _encode_labels(self, names)
+        job = self._encode_labels(names)
         dropped = _dropped_rows(execution, job)
         if dropped is not None and len(dropped):
             execution.emit(Note(_describe_dropped(len(dropped))))
@@ -339,11 +343,6 @@ def _label_names(execution: Execution, job: IngestJob) -> tuple[str, ...] | None
         )
     )
     return names
-
-
-def _encode_labels(job: IngestJob, names: tuple[str, ...]) -> IngestJob:
-    assert job.table.labels is not None
-    return replace(job, table=replace(job.table, labels=encode_labels(job.table.labels, names)))
 
 
 def _describe_dropped(number: int) -> str:

@@ -40,7 +40,7 @@ def looks_like_clip(folder: str) -> bool:
 
 
 def open_clip(folder: str, asked: Sequence[str]) -> Source:
-    """Embeddings of images, or of texts if there are no others or `--column text_emb` says so."""
+    """Open embeddings of images, or of texts if there are no others or `--column text_emb`."""
     there = [kind for kind in _KINDS if (Path(folder) / kind).is_dir()]
     kind = asked[0] if asked else (there or _KINDS)[0]
     if kind not in there:
@@ -64,7 +64,7 @@ def _shard(folder: str, path: str) -> ClipShard:
 
 
 def _metadata_of(folder: str, path: str) -> str | None:
-    """The table with the number of the shard, where there are tables."""
+    """Return the table with the number of the shard, if there are tables."""
     place = Path(folder) / _METADATA
     number = re.search(r"(\d+)\.npy$", path)
     if not place.is_dir() or number is None:

@@ -70,7 +70,7 @@ class ImageFolder(Source):
 
 
 def open_image_folder(folder: str) -> tuple[ImageFolder, str]:
-    """The images below the folder in numeric order, and a digest of names, sizes and times."""
+    """Open the images below the folder in numeric order; return a digest of their listing also."""
     found, ignored = {}, Counter[str]()
     for entry in _files_below(folder):
         name = Path(entry.path).relative_to(folder).as_posix()
@@ -93,7 +93,7 @@ def open_image_folder(folder: str) -> tuple[ImageFolder, str]:
 
 
 def load_image(folder: str, path: str) -> Any:
-    """The image in RGB, 8 bits a colour."""
+    """Load an image in RGB, 8 bits per colour."""
     pillow = import_optional("PIL.Image", "images", "embed-images")
     try:
         with pillow.open(Path(folder) / path) as image:
@@ -118,7 +118,7 @@ def _to_rgb(pillow: Any, image: Any) -> Any:
 
 
 def _files_below(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Hidden ones are no images: they are thumbnails and other notes of file managers."""
+    """Yield files that are not hidden: hidden ones are thumbnails and notes of file managers."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):
@@ -130,7 +130,7 @@ def _files_below(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _check_utf8(name: str, folder: str) -> str:
-    """Ids are texts."""
+    """Return the name, which becomes an id and must be a text."""
     try:
         name.encode()
     except UnicodeEncodeError as error:

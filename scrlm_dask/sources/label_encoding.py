@@ -13,7 +13,7 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.sources.base import MappedSource, Source, as_texts
 
 OUTLIER = "-1"  # an outlier, as it is among labels that are numbers
-_MOST_NAMES = 100_000  # names stand in the store's attributes, which whoever opens it reads
+_MOST_NAMES = 100_000  # names are in the store's attributes, which are read whenever it is opened
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def encode_labels(labels: Source, names: tuple[str, ...]) -> EncodedLabels:
 
 
 def names_among(values: NDArray[Any], first: int, labels: Source) -> frozenset[str]:
-    """The different names of rows from `first` on."""
+    """Return the distinct names of rows from `first` on."""
     texts = as_texts(values)
     found = np.unique(texts).tolist()
     for text in found:
@@ -65,7 +65,7 @@ def names_among(values: NDArray[Any], first: int, labels: Source) -> frozenset[s
 
 
 def merge_names(a: frozenset[str], b: frozenset[str], what: str) -> frozenset[str]:
-    """All names of both, which must be few enough to be classes; `what` are the labels."""
+    """Return all names of both, which must be few enough to be classes; `what` names the labels."""
     names = a | b
     if len(names) > _MOST_NAMES:
         raise InputError(
@@ -76,7 +76,7 @@ def merge_names(a: frozenset[str], b: frozenset[str], what: str) -> frozenset[st
 
 
 def _is_doubtful(text: str) -> bool:
-    """Nothing, NaN, or -1 in other clothes: a class of its own would be a surprise."""
+    """Return whether a text is empty, NaN, or another spelling of -1, and hardly a class."""
     if not text.strip():
         return True
     try:

@@ -37,21 +37,16 @@ class ParquetSource(arrow.ArrowSource):
         return open_parquet_column(self.files[0].path, name)
 
     def _pieces(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
-        ends = np.cumsum(self.group_rows)
-        groups = [
-            i
-            for i, end in enumerate(ends)
-            if end > start and end - self.group_rows[i] < stop and self.group_rows[i]
-        ]
-        if not groups or start >= stop:
-            return
-        first = int(ends[groups[0]]) - self.group_rows[groups[0]]
-        yield from self._slice_batches(self._batches(groups, first), first, start, stop)
+        sizes = np.array(self.group_rows, np.int64)
+        ends = np.cumsum(sizes)
+        groups = np.flatnonzero((ends > start) & (ends - sizes < stop) & (sizes > 0)).tolist()
+        if groups and start < stop:
+            first = int((ends - sizes)[groups[0]])
+            yield from self._slice_batches(self._batches(groups, first), first, start, stop)
 
     def _batches(self, groups: list[int], first: int) -> Iterator[Any]:
         with reading(f"{self.what} (row group {groups[0]}, from row {first} on)"):
-            file = _open(self.what)
-            yield from file.iter_batches(
+            yield from _open(self.what).iter_batches(
                 batch_size=self._piece_rows,
                 row_groups=groups,
                 columns=list(self.picked.columns),
@@ -75,7 +70,7 @@ def open_parquet(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()
 
 
 def open_parquet_column(path: str, name: str) -> ParquetSource:
-    """One value a row: labels or ids."""
+    """Open a column with one value per row: labels or ids."""
     with reading(path):
         parquet = _open(path)
         schema, groups = parquet.schema_arrow, _groups(parquet)

@@ -1,4 +1,4 @@
-"""Rows as a store takes them: features in its dtype, labels and ids beside them.
+"""Rows as a store takes them: features in its dtype, with labels and ids.
 
 A table is read as it comes, without the rows that are not finite, or (`ShuffledTable`) in
 another order; each of these is a table again.
@@ -52,17 +52,17 @@ class Table(Protocol):
 
     @property
     def span_rows(self) -> int:
-        """Rows that one task should read in a row, so that nothing is decoded twice."""
+        """Return the consecutive rows that one task should read, so that none is decoded twice."""
 
     @property
     def is_here(self) -> bool:
-        """Whether only this process reads it."""
+        """Return whether only this process reads it."""
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
-        """Rows start..stop-1, `rows` at a time."""
+        """Yield rows start..stop-1, `rows` at a time."""
 
     def locate(self, row: int) -> str:
-        """Where a row came from, in words."""
+        """Return where a row came from, for messages."""
 
 
 @dataclass(frozen=True)
@@ -176,14 +176,14 @@ class KeptTable:
         return rows[np.delete(np.arange(len(rows)), self.dropped[low:high] - start)]
 
     def _before(self, row: int) -> int:
-        """The number that a row had before others were dropped."""
+        """Return the number that a row had before others were dropped."""
         # dropped[i] - i rows are kept before the i-th one that is dropped
         shift = self.dropped - np.arange(len(self.dropped))
         return row + int(np.searchsorted(shift, row, side="right"))
 
 
 def as_floats(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """In the dtype of the store; what is too large for it becomes infinity, and is seen as such."""
+    """Convert to the dtype of the store; values too large for it become infinity."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values.astype(dtype, copy=False))
 
