@@ -18,7 +18,7 @@ from ..terminal.console import Console
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from scrlm_dask.paper.compare import Comparison, MethodScores
+    from scrlm_dask.paper.compare import MethodScores
 
 
 @click.command()
@@ -79,7 +79,7 @@ def compare(
     from scrlm_dask.paper.compare import PAPERS
     from scrlm_dask.paper.compare import compare as run_compare
 
-    found = run_compare(
+    comparison = run_compare(
         features,
         truth,
         n_clusters=clusters,
@@ -93,32 +93,28 @@ def compare(
         storage_options=storage,
         listener=console,
     )
-    content = _numbers(found)
+    content = {
+        "rows": comparison.n_rows,
+        "features": comparison.n_features,
+        "preprocess": preprocess,
+        "methods": [_summarize(method) for method in comparison.methods],
+    }
     console.result(content, comparison_table(content))
 
 
-def _numbers(found: Comparison) -> dict[str, Any]:
-    """The comparison as names and numbers."""
-    return {
-        "rows": found.n_rows,
-        "features": found.n_features,
-        "preprocess": found.preprocess,
-        "methods": [_method(method) for method in found.methods],
-    }
-
-
-def _method(found: MethodScores) -> dict[str, Any]:
+def _summarize(scores: MethodScores) -> dict[str, Any]:
+    """Return the results of a method as names and numbers."""
     from scrlm_dask.paper.compare import MEASURED
 
-    spreads = {name: found.spread(name) for name in MEASURED}
-    attempts = [asdict(attempt) for attempt in found.attempts]
+    spreads = {name: scores.spread(name) for name in MEASURED}
+    attempts = [asdict(attempt) for attempt in scores.attempts]
     for attempt in attempts:
         attempt.update(attempt.pop("scores") or {})
         attempt.pop("matching", None)
     return {
-        "method": found.method,
-        "clusters": found.n_clusters,
-        "reason": found.reason,
+        "method": scores.method,
+        "clusters": scores.n_clusters,
+        "reason": scores.reason,
         "mean": {name: spread and spread.mean for name, spread in spreads.items()},
         "deviation": {name: spread and spread.deviation for name, spread in spreads.items()},
         "seeds": attempts,
@@ -145,16 +141,16 @@ def paper() -> None:
 def _parse_data(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, str | None] | None:
-    """Names and paths; a name alone is to be fetched."""
-    found: dict[str, str | None] = {}
+    """Parse names and paths; a name alone is to be fetched."""
+    data: dict[str, str | None] = {}
     for text in texts:
         name, equals, path = text.partition("=")
         if not name or (equals and not path):
             raise click.BadParameter(f"{text!r} is not NAME=PATH")
-        if name in found:
+        if name in data:
             raise click.BadParameter(f"{name} is given twice")
-        found[name] = path or None
-    return found or None
+        data[name] = path or None
+    return data or None
 
 
 def _experiment_options(command: Callable[..., Any], with_data: bool) -> Callable[..., Any]:

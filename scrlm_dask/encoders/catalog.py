@@ -57,7 +57,7 @@ def open_encoder(name: str, kind: Kind, device: str | None) -> Encoder:
     return family.open(name, argument, kind, device)
 
 
-def _open_pixels(name: str, argument: str) -> Encoder:
+def _open_pixels(name: str, argument: str, *_: Any) -> Encoder:
     """Open `pixels` or `pixels:SIDE`: the image at SIDE x SIDE, its three colours from 0 to 1."""
     side = _parse_number(name, argument, _SIDE, _MAX_SIDE)
     import_optional("PIL.Image", f"the encoder {name}", "embed-images")
@@ -69,7 +69,7 @@ def _open_pixels(name: str, argument: str) -> Encoder:
     return Encoder(name, version_of("pillow"), encode)
 
 
-def _open_hashing(name: str, argument: str) -> Encoder:
+def _open_hashing(name: str, argument: str, *_: Any) -> Encoder:
     """Open `hashing` or `hashing:FEATURES`: words and pairs of words, hashed to signed counts.
 
     Rows have unit length. Inner products approximate those of the counts.
@@ -84,8 +84,7 @@ def _open_hashing(name: str, argument: str) -> Encoder:
     )
 
     def encode(texts: list[Any]) -> NDArray[np.float32]:
-        features: NDArray[np.float32] = hashing.transform(texts).toarray()
-        return features
+        return np.asarray(hashing.transform(texts).toarray())
 
     return Encoder(name, version_of("scikit-learn"), encode)
 
@@ -102,9 +101,9 @@ def _parse_number(name: str, argument: str, default: int, most: int) -> int:
     return int(argument)
 
 
-def _open_function(name: str) -> Encoder:
+def _open_function(name: str, *_: Any) -> Encoder:
     """Open a function of the user: `package.module:function` or `path/to/file.py:function`."""
-    where, _, attribute = name.rpartition(":")
+    where, __, attribute = name.rpartition(":")
     with explain_failure(name, "give package.module:function, or file.py:function for a file"):
         module = _import_file(Path(where)) if where.endswith(".py") else import_module(where)
     function: Any = module
@@ -139,12 +138,10 @@ def _import_file(path: Path) -> ModuleType:
 
 
 FAMILIES = {
-    "pixels": Family(("images",), lambda name, argument, *_: _open_pixels(name, argument), False),
-    "hashing": Family(("texts",), lambda name, argument, *_: _open_hashing(name, argument), False),
+    "pixels": Family(("images",), _open_pixels, has_device=False),
+    "hashing": Family(("texts",), _open_hashing, has_device=False),
     "sentence-transformers": Family(("texts",), pretrained.open_sentence_transformer),
     "open_clip": Family(("images", "texts"), pretrained.open_clip_model),
     "torchvision": Family(("images",), pretrained.open_torchvision),
 }
-_USER_FUNCTION = Family(
-    ("images", "texts"), lambda name, *_: _open_function(name), has_device=False
-)
+_USER_FUNCTION = Family(("images", "texts"), _open_function, has_device=False)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import EncoderError, InputError, ScrlmError
+from scrlm_dask.text import first_line
 
 Kind = Literal["texts", "images"]
 
@@ -32,8 +33,9 @@ class Encoder:
             raise
         except Exception as error:  # whatever a model raises, such as that the GPU is full
             raise EncoderError(
-                f"the encoder {self.name} failed at a batch of {len(items)} ({first_line(error)}); "
-                "with a smaller --batch-size it needs less memory, and the same command goes on"
+                f"the encoder {self.name} failed at a batch of {len(items)} "
+                f"({first_line(error, 200)}); with a smaller --batch-size it needs less memory, "
+                "and the same command goes on"
             ) from error
         good = features.ndim == 2 and len(features) == len(items) and features.shape[1] > 0
         if not good or features.dtype.kind not in "fiu":
@@ -60,10 +62,5 @@ def explain_failure(name: str, remedy: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise InputError(
-            f"the encoder {name} cannot be loaded ({first_line(error)}); {remedy}"
+            f"the encoder {name} cannot be loaded ({first_line(error, 200)}); {remedy}"
         ) from error
-
-
-def first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]:.200}" if lines else type(error).__name__

@@ -1,6 +1,7 @@
 """The baselines: other methods, some from other libraries, under one interface.
 
-A library is imported when its method is called, because most are extras.
+A library that is an extra is imported when its method is called. scikit-learn is imported here: two
+threads that import it at once, in tasks, see it half imported.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import cluster, manifold, mixture
 
 from scrlm_dask.errors import InputError
 
@@ -30,37 +32,27 @@ class Clustered(NamedTuple):
 def sklearn_kmeans(
     x: NDArray[Any], k: int, iterations: int, seed: int, *, init: str = "k-means++", tol: float
 ) -> Clustered:
-    from sklearn.cluster import KMeans
-
-    fitted = KMeans(
-        k,
-        init=init,
-        n_init=1,
-        max_iter=iterations,
-        tol=tol,
-        algorithm="lloyd",
-        random_state=seed,
-    ).fit(x)
+    options = {"max_iter": iterations, "tol": tol, "algorithm": "lloyd", "random_state": seed}
+    fitted = cluster.KMeans(k, init=init, n_init=1, **options).fit(x)
     return Clustered(fitted.cluster_centers_, fitted.labels_)
 
 
 def faiss_kmeans(x: NDArray[Any], k: int, iterations: int, seed: int) -> Clustered:
-    faiss: Any = import_module("faiss")
-    fitted = faiss.Kmeans(
-        x.shape[1], k, niter=iterations, seed=seed, max_points_per_centroid=_ALL_ROWS
-    )
-    fitted.train(x)
+    fitted = _train_faiss("Kmeans", x, k, iterations, seed)
     return Clustered(fitted.centroids, fitted.index.search(x, 1)[1][:, 0])
 
 
 def faiss_superkmeans(x: NDArray[Any], k: int, iterations: int, seed: int) -> Clustered:
-    faiss: Any = import_module("faiss")
     # from 1.15 on; it has no early end to switch off
-    fitted = faiss.SuperKmeans(
-        x.shape[1], k, niter=iterations, seed=seed, max_points_per_centroid=_ALL_ROWS
-    )
-    fitted.train(x)
+    fitted = _train_faiss("SuperKmeans", x, k, iterations, seed)
     return Clustered(fitted.centroids, fitted.assign(x)[1])
+
+
+def _train_faiss(name: str, x: NDArray[Any], k: int, iterations: int, seed: int) -> Any:
+    options = {"niter": iterations, "seed": seed, "max_points_per_centroid": _ALL_ROWS}
+    fitted = getattr(import_module("faiss"), name)(x.shape[1], k, **options)
+    fitted.train(x)
+    return fitted
 
 
 def dask_ml_kmeans(
@@ -142,39 +134,29 @@ def _k_means_plus_plus(x: NDArray[Any], k: int, seed: int) -> NDArray[np.int64]:
 
 
 def _minibatch(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
-    from sklearn.cluster import MiniBatchKMeans
-
-    return _integers(MiniBatchKMeans(k, n_init=1, random_state=seed).fit_predict(x))
+    return _integers(cluster.MiniBatchKMeans(k, n_init=1, random_state=seed).fit_predict(x))
 
 
 def _complete_linkage(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
-    from sklearn.cluster import AgglomerativeClustering
-
-    return _integers(AgglomerativeClustering(k, linkage="complete").fit_predict(x))
+    return _integers(cluster.AgglomerativeClustering(k, linkage="complete").fit_predict(x))
 
 
 def _spectral(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
-    from sklearn.cluster import SpectralClustering
-
-    fitted = SpectralClustering(
+    fitted = cluster.SpectralClustering(
         k, affinity="nearest_neighbors", n_neighbors=min(10, len(x)), random_state=seed
     )
     return _integers(_quietly(fitted.fit_predict, x))
 
 
 def _em(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
-    from sklearn.mixture import GaussianMixture
-
-    fitted = GaussianMixture(k, covariance_type="spherical", random_state=seed)
+    fitted = mixture.GaussianMixture(k, covariance_type="spherical", random_state=seed)
     return _integers(_quietly(fitted.fit_predict, x))
 
 
 def _tsne(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
-    from sklearn.manifold import TSNE
-
     # rows have other rows enough to be spread over
     perplexity = min(_PERPLEXITY, max((len(x) - 1) / 3, 1.0))
-    embedded = TSNE(perplexity=perplexity, random_state=seed).fit_transform(x)
+    embedded = manifold.TSNE(perplexity=perplexity, random_state=seed).fit_transform(x)
     return _k_means_plus_plus(embedded, k, seed)
 
 
@@ -185,10 +167,8 @@ def _td(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
 
 
 def _hdbscan(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
-    from sklearn.cluster import HDBSCAN
-
     # it finds the number of clusters itself
-    return _integers(HDBSCAN(copy=True).fit_predict(x))
+    return _integers(cluster.HDBSCAN(copy=True).fit_predict(x))
 
 
 def _fixed(kmeans: Callable[..., Clustered]) -> Fit:
@@ -208,7 +188,7 @@ def _integers(labels: Any) -> NDArray[np.int64]:
 
 
 def _quietly(run: Callable[..., Any], *args: Any) -> Any:
-    """Without warnings, such as of a method that did not converge: its labels are its answer."""
+    """Run without warnings, such as of a method that did not converge: its labels still count."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return run(*args)

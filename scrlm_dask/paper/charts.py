@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import groupby, takewhile
 from statistics import fmean, median, pstdev
 from typing import Any
 
@@ -46,13 +47,13 @@ class Panel:
         return sorted({point.y for point in self.points})
 
     def column(self, x: float) -> list[Point]:
-        """The points over x, from below."""
+        """Return the points over x, from below."""
         return sorted((point for point in self.points if point.x == x), key=lambda p: p.y)
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What is enough in theory, what was enough on the grid, and theory over that."""
+    """The bound of theory, the least value of the grid that was enough, and their ratio."""
 
     x: float
     theory: float
@@ -79,48 +80,38 @@ class Tightness:
     open_from: float | None = None  # the least factor that may be larger
 
     def is_at_least(self, value: float) -> bool:
-        """Whether one of the three may be larger: a factor up to it may be."""
+        """Return whether one of the three may be larger: a factor up to it may be."""
         return self.open_from is not None and self.open_from <= value
 
 
 def find_least_enough(column: Sequence[Point]) -> float | None:
-    """The least y from which on all of a column, from below, succeeded."""
-    enough = None
-    for point in reversed(column):
-        if not point.success:
-            break
-        enough = point.y
-    return enough
+    """Return the least y from which on all of a column, from below, succeeded."""
+    successes = takewhile(lambda point: point.success, reversed(column))
+    return min((point.y for point in successes), default=None)
 
 
 def find_limits(panel: Panel) -> list[Limit]:
-    """A limit for each column, against the first of the panel's bounds."""
-    return [_limit(panel.bounds[0], panel.column(x)) for x in panel.xs]
+    """Return a limit for each column, against the first of the panel's bounds."""
+    limits = []
+    for column in map(panel.column, panel.xs):
+        x, lowest = column[0].x, column[0].y
+        enough = find_least_enough(column)
+        limits.append(Limit(x, panel.bounds[0][x], enough, at_least=enough == lowest))
+    return limits
 
 
-def _limit(bound: dict[float, float], column: Sequence[Point]) -> Limit:
-    enough, lowest = find_least_enough(column), column[0]
-    return Limit(lowest.x, bound[lowest.x], enough, at_least=enough == lowest.y)
-
-
-def measure_tightness(found: Sequence[Limit]) -> Tightness | None:
-    """None where no column of the grid succeeded."""
-    factors = [limit.factor for limit in found if limit.factor is not None]
+def measure_tightness(limits: Sequence[Limit]) -> Tightness | None:
+    """Return the tightness of a bound; None where no column of the grid succeeded."""
+    factors = [limit.factor for limit in limits if limit.factor is not None]
     if not factors:
         return None
-    unsure = (limit.factor for limit in found if limit.at_least and limit.factor is not None)
-    return Tightness(
-        min(factors),
-        median(factors),
-        max(factors),
-        len(factors),
-        len(found),
-        min(unsure, default=None),
-    )
+    unsure = (limit.factor for limit in limits if limit.at_least and limit.factor is not None)
+    spread = (min(factors), median(factors), max(factors))
+    return Tightness(*spread, len(factors), len(limits), min(unsure, default=None))
 
 
 def find_broken_promises(panel: Panel) -> list[Point]:
-    """Points where theory promises success and there was none."""
+    """Return the points where theory promises success and there was none."""
     return [point for point in panel.points if point.promised and point.success is False]
 
 
@@ -134,13 +125,10 @@ class Stretch:
 
 
 def find_widest_stretch(column: Sequence[Point]) -> Stretch | None:
-    """The widest of a column, from below; the first where two are as wide."""
-    stretches: list[Stretch] = []
-    for k, point in enumerate(column):
-        if point.success and k and column[k - 1].success:
-            stretches[-1] = Stretch(point.x, stretches[-1].low, point.y)
-        elif point.success:
-            stretches.append(Stretch(point.x, point.y, point.y))
+    """Return the widest of a column, from below; the first where two are as wide."""
+    groups = groupby(column, lambda point: bool(point.success))
+    runs = [list(points) for success, points in groups if success]
+    stretches = [Stretch(run[0].x, run[0].y, run[-1].y) for run in runs]
     return max(stretches, key=lambda s: s.high - s.low, default=None)
 
 
@@ -188,7 +176,7 @@ class Chart:
 
 
 def draw_regions(panels: Sequence[Panel], title: str) -> bytes:
-    """Where runs succeeded (light), and inside the bound on y alone (dark), four panels."""
+    """Draw where runs succeeded (light), and inside the bound on y alone (dark), four panels."""
 
     def draw(figure: Any) -> None:
         from matplotlib.lines import Line2D
@@ -208,7 +196,7 @@ def draw_regions(panels: Sequence[Panel], title: str) -> bytes:
 
 
 def draw_charts(charts: Sequence[Chart], title: str, columns: int = 3) -> bytes:
-    """Charts side by side; a name has the same color and marker in all of them."""
+    """Draw charts side by side; a name has the same color and marker in all of them."""
     names = list(dict.fromkeys(line.name for chart in charts for line in chart.lines))
     columns = min(columns, len(charts))
     rows = -(-len(charts) // columns)
@@ -219,10 +207,8 @@ def draw_charts(charts: Sequence[Chart], title: str, columns: int = 3) -> bytes:
             _draw_chart(axes, chart, names)
         for axes in grid[len(charts) :]:
             axes.set_axis_off()
-        handles: dict[str, Any] = {}
-        for axes in grid[: len(charts)]:
-            found = zip(*axes.get_legend_handles_labels(), strict=True)
-            handles |= {name: handle for handle, name in found}
+        legends = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in grid]
+        handles = {name: handle for legend in legends for handle, name in legend}
         labels = [name for name in names if name in handles]
         figure.legend(
             [handles[name] for name in labels],
@@ -235,8 +221,7 @@ def draw_charts(charts: Sequence[Chart], title: str, columns: int = 3) -> bytes:
 
 
 def draw_pictures(pictures: Mapping[str, NDArray[np.uint8]], title: str) -> bytes:
-    """Centers (k, height, width[, 3]) of each data set as pictures, ten in a row."""
-
+    """Draw centers (k, height, width[, 3]) of each data set as pictures, ten in a row."""
     mosaics = {name: _mosaic(values) for name, values in pictures.items()}
     tallest = max(mosaic.shape[0] / mosaic.shape[1] for mosaic in mosaics.values())
 
@@ -287,14 +272,12 @@ def _draw_region(axes: Any, panel: Panel) -> None:
         axes.yaxis.set_major_formatter(_whole)
     axes.xaxis.set_major_formatter(_whole)
     axes.set_xlim(*_edges(xs, log=True)[[0, -1]])
-    axes.set_title(panel.title)
-    axes.set_xlabel(panel.x_label)
-    axes.set_ylabel(panel.y_label)
+    axes.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     axes.grid(False)
 
 
 def _edges(values: Sequence[float], log: bool) -> NDArray[np.float64]:
-    """Borders halfway between the values, and as far beyond the first and the last."""
+    """Return borders halfway between the values, and as far beyond the first and the last."""
     centers = np.log(values) if log else np.asarray(values, np.float64)
     gaps = np.diff(centers) if len(centers) > 1 else np.ones(1)
     inner = centers[:-1] + gaps / 2
@@ -335,15 +318,13 @@ def _draw_chart(axes: Any, chart: Chart, names: Sequence[str]) -> None:
     if chart.log_y:
         axes.set_yscale("log")
         _plain_ticks(axes.yaxis)
-    axes.set_title(chart.title)
-    axes.set_xlabel(chart.x_label)
-    axes.set_ylabel(chart.y_label)
+    axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
     axes.grid(True, color="#e3e6ea", linewidth=0.6)
     axes.set_axisbelow(True)
 
 
 def _plain_ticks(axis: Any) -> None:
-    """Numbers as people write them, at 1, 2 and 5 of each decade."""
+    """Write numbers without exponents, at 1, 2 and 5 of each decade."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -352,7 +333,7 @@ def _plain_ticks(axis: Any) -> None:
 
 
 def _mosaic(values: NDArray[np.uint8], across: int = 10) -> NDArray[np.uint8]:
-    """Pictures (k, h, w[, 3]) side by side, `across` in a row, with a gap between them."""
+    """Put pictures (k, h, w[, 3]) side by side, `across` in a row, with a gap between them."""
     k, h, w, *rest = values.shape
     across = min(across, k)
     down = -(-k // across)

@@ -1,4 +1,4 @@
-"""Methods beside each other: the same rows, the same truth, what they found and what it took."""
+"""Compare methods: the same rows and truth; their scores, time and memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _COPIES = 2  # of the rows: a method holds them, and works on them
 
 @dataclass(frozen=True)
 class Attempt:
-    """A method with one seed: what it found and took, or why it did not."""
+    """A method with one seed: its scores and costs, or why there are none."""
 
     seed: int
     scores: Scores | None
@@ -70,11 +70,11 @@ class MethodScores:
 
     @property
     def reason(self) -> str | None:
-        """Why it did not finish, if so."""
+        """Return why it did not finish, if so."""
         return self.attempts[-1].reason
 
     def spread(self, name: str) -> Spread | None:
-        """Of one of `MEASURED`; None if it did not finish."""
+        """Return mean and deviation of one of `MEASURED`; None if it did not finish."""
         if self.reason is not None:
             return None
         values = [
@@ -113,23 +113,23 @@ def compare(
     features store. With `outliers`, methods that know none are asked for one cluster more, and the
     one that fits the true outliers best counts as outliers. `n_rows` takes a random sample.
     """
-    chosen = _checked(methods, n_clusters, seeds)
+    chosen = _check_request(methods, n_clusters, seeds)
     check_limits(timeout, memory_limit)
     features = as_features(source, None, storage_options)
-    known = _all_labels(truth, features, storage_options)
-    size_wanted = _checked_size(features, n_rows, memory_limit)
+    known = _read_truth(truth, features, storage_options)
+    size_wanted = _choose_size(features, n_rows, memory_limit)
     numbers = sample_rows(0, Purpose.COMPARED_ROWS, features.n_rows, size_wanted)
     with Execution(listener) as execution, tempfile.TemporaryDirectory(prefix="scrlm-") as folder:
         rows = Path(folder) / "rows.npy"
-        np.save(rows, _mapped_rows(execution, features, numbers, preprocess))
-        _tell_of_outliers(known[numbers], outliers, execution.emit)
+        np.save(rows, _map_rows(execution, features, numbers, preprocess))
+        _warn_of_outliers(known[numbers], outliers, execution.emit)
         limits = (timeout, memory_limit or machine_memory())
         runs = _Runs(rows, known[numbers], n_clusters, outliers, seeds, limits, execution.emit)
-        found = [runs.of(method) for method in chosen]
+        found = [runs.run(method) for method in chosen]
     return Comparison(len(numbers), features.n_features, preprocess, tuple(found))
 
 
-def _checked(methods: Sequence[str], n_clusters: int, seeds: int) -> list[Method]:
+def _check_request(methods: Sequence[str], n_clusters: int, seeds: int) -> list[Method]:
     if not methods:
         raise InputError("no method is named; give some of those that are compared")
     if n_clusters < 1 or seeds < 1:
@@ -137,7 +137,7 @@ def _checked(methods: Sequence[str], n_clusters: int, seeds: int) -> list[Method
     return [find_method(name) for name in dict.fromkeys(methods)]
 
 
-def _all_labels(
+def _read_truth(
     truth: TruthLike, features: Features, storage_options: Options | None
 ) -> NDArray[np.int64]:
     if truth is None and features.path is None:
@@ -154,8 +154,8 @@ def _all_labels(
     return read_labels(labels, 0, features.n_rows)
 
 
-def _checked_size(features: Features, n_rows: int | None, memory_limit: int | None) -> int:
-    """Rows to compare on, which methods hold in memory, all at once."""
+def _choose_size(features: Features, n_rows: int | None, memory_limit: int | None) -> int:
+    """Return the number of rows to compare on; methods keep all of them in memory."""
     if n_rows is not None and n_rows < 1:
         raise InputError(f"{n_rows} rows cannot be compared on; take at least 1")
     wanted = min(n_rows or features.n_rows, features.n_rows)
@@ -170,16 +170,16 @@ def _checked_size(features: Features, n_rows: int | None, memory_limit: int | No
     )
 
 
-def _mapped_rows(
+def _map_rows(
     execution: Execution, features: Features, numbers: NDArray[np.int64], kind: Preprocess
 ) -> NDArray[np.float32]:
-    """Those rows (N, p), mapped as for a fit but for a common shift, which no distance shows."""
+    """Return the rows (N, p), mapped as for a fit but for a shift that changes no distance."""
     rows = gather_rows(survey_pass(execution, features, numbers, with_moments=False))
     moments = preprocessing.block_moments(rows) if preprocessing.needs_moments(kind) else None
     return prepare_points(rows, preprocessing.fit_map(kind, rows.shape[1], moments)).mapped
 
 
-def _tell_of_outliers(truth: NDArray[np.int64], outliers: bool, tell: Listener) -> None:
+def _warn_of_outliers(truth: NDArray[np.int64], outliers: bool, tell: Listener) -> None:
     share = float(np.mean(truth == OUTLIER))
     if share > 0.0 and not outliers:
         text = (
@@ -191,7 +191,7 @@ def _tell_of_outliers(truth: NDArray[np.int64], outliers: bool, tell: Listener) 
 
 @dataclass(frozen=True)
 class _Runs:
-    """What is the same for every method."""
+    """The settings that are the same for every method."""
 
     rows: Path
     truth: NDArray[np.int64]  # (N,)
@@ -201,13 +201,13 @@ class _Runs:
     limits: tuple[float, int]  # seconds and bytes
     tell: Listener
 
-    def of(self, method: Method) -> MethodScores:
+    def run(self, method: Method) -> MethodScores:
         asked = self.n_clusters + (self.outliers and not method.finds_outliers)
         done: list[Attempt] = []
         for seed in range(self.seeds):
             self.tell(Note(f"running {method.name} with seed {seed}"))
             done.append(self._attempt(method, asked, seed))
-            self.tell(Note(_said(method, done[-1])))
+            self.tell(Note(_describe(method, done[-1])))
             if done[-1].reason is not None:
                 break  # it would not fare better with another seed
         return MethodScores(method.name, asked, tuple(done))
@@ -225,8 +225,8 @@ class _Runs:
         return scores(table)
 
 
-def _said(method: Method, done: Attempt) -> str:
-    """What a person hears meanwhile: the table comes at the very end."""
+def _describe(method: Method, done: Attempt) -> str:
+    """Return the line that is printed after each run: the table comes at the very end."""
     if done.scores is None:
         return f"{method.name} did not finish: {done.reason}"
     return f"{method.name}: accuracy {done.scores.accuracy:.2%}, {done.cpu_seconds:.2f} CPU s"

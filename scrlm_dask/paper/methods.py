@@ -14,11 +14,6 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-
-# here and not in tasks: two threads that import scikit-learn at once see it half imported
-import sklearn.cluster
-import sklearn.manifold
-import sklearn.mixture  # noqa: F401
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores, with_outlier_cluster
@@ -57,24 +52,17 @@ class MethodGrid:
 METHOD_GRIDS: dict[framework.Size, MethodGrid] = {
     "smoke": MethodGrid(2, 4, 128, 300, (2, 4), (128, 256), (200, 300)),
     "small": MethodGrid(
-        10,
-        5,
-        256,
-        1000,
-        (2, 5, 10, 20, 40),
-        framework.doubling(128, 1024),
-        (250, 500, 1000, 2000, 4000),
+        *(10, 5, 256, 1000, (2, 5, 10, 20, 40)),
+        *(framework.doubling(128, 1024), (250, 500, 1000, 2000, 4000)),
     ),
     "paper": MethodGrid(
-        100,
-        10,
-        1024,
-        5000,
-        (2, 5, 10, 20, 50),
-        framework.doubling(128, 4096),
-        (500, 1000, 2000, 5000, 10_000),
+        *(100, 10, 1024, 5000, (2, 5, 10, 20, 50)),
+        *(framework.doubling(128, 4096), (500, 1000, 2000, 5000, 10_000)),
     ),
 }
+_WORDS = {"m": "clusters", "p": "features", "N": "rows"}
+_Panels = dict[str, dict[int, Setting]]  # by axis and its value
+_Results = Mapping[Setting, framework.Result]  # of one method
 
 
 @dataclass(frozen=True)
@@ -98,11 +86,11 @@ def define_methods(size: framework.Size, grid: MethodGrid | None = None) -> fram
     cells = [MethodCell(setting, name, grid.runs) for setting in settings for name in names]
     shape = {**asdict(grid), "methods": names}
     return framework.Experiment(
-        NAME, shape, cells, measure_method, partial(_finish, panels, names, grid, size)
+        NAME, shape, cells, measure_method, partial(_finish, panels, grid, size)
     )
 
 
-def _panels(grid: MethodGrid) -> dict[str, dict[int, Setting]]:
+def _panels(grid: MethodGrid) -> _Panels:
     def setting(m: int, p: int, N: int) -> Setting:
         return Setting(N, p, m, N, OUTLIERS)
 
@@ -143,60 +131,55 @@ def _accuracy(cell: MethodCell, truth: NDArray[np.int32], labels: NDArray[Any]) 
 
 
 def _finish(
-    panels: dict[str, dict[int, Setting]],
-    names: list[str],
+    panels: _Panels,
     grid: MethodGrid,
     size: framework.Size,
-    results: Mapping[Any, framework.Result],
+    results: Mapping[MethodCell, framework.Result],
 ) -> framework.ExperimentResult:
-    def accuracies(setting: Setting, name: str) -> list[float]:
-        found: list[float] = results[MethodCell(setting, name, grid.runs)]["accuracies"]
-        return found
-
+    by_method: dict[str, dict[Setting, framework.Result]] = {}
+    for cell, result in results.items():
+        by_method.setdefault(SHOWN.get(cell.method, cell.method), {})[cell.setting] = result
     charts = tuple(
         Chart(
             f"{letter}) accuracy vs {axis}",
             f"{_WORDS[axis]} {axis}",
             "accuracy (%)",
-            tuple(line for name in names if (line := _line(name, columns, accuracies)).x),
+            tuple(line for item in by_method.items() if (line := _line(*item, columns)).x),
         )
         for letter, (axis, columns) in zip("abc", panels.items(), strict=True)
     )
-    settings = list(dict.fromkeys(s for columns in panels.values() for s in columns.values()))
     ranked = sorted(
-        (_standing(name, settings, accuracies) for name in names),
+        (_standing(name, found) for name, found in by_method.items()),
         key=lambda s: -(s["mean_accuracy"] or 0.0),
     )
+    n_cells = len({cell.setting for cell in results})
     fixed = f"m = {grid.n_clusters}, p = {grid.n_features:,}, N = {grid.n_rows:,} where fixed"
-    what = f"{size}: 50 % outliers, {grid.runs} draws a cell; {fixed}"
+    title = f"Accuracy ({size}: 50 % outliers, {grid.runs} draws a cell; {fixed})"
     return framework.ExperimentResult(
-        _rows(panels, names, grid, results),
-        {"runs": grid.runs, "cells_a_method": len(settings), "methods": ranked},
-        (_table(panels, names, accuracies), _standings(ranked, len(settings))),
-        lambda: {"methods.png": draw_charts(charts, f"Accuracy ({what})")},
+        _rows(panels, by_method),
+        {"runs": grid.runs, "cells_a_method": n_cells, "methods": ranked},
+        (_table(panels, by_method), _standings(ranked, n_cells)),
+        lambda: {"methods.png": draw_charts(charts, title)},
         (*_doubts(ranked), *_failures(results)),
     )
 
 
-_WORDS = {"m": "clusters", "p": "features", "N": "rows"}
-
-
-def _line(name: str, columns: dict[int, Setting], accuracies: Any) -> Line:
-    found = {x: accuracies(setting, name) for x, setting in columns.items()}
+def _line(name: str, results: _Results, columns: dict[int, Setting]) -> Line:
+    found = {x: results[setting]["accuracies"] for x, setting in columns.items()}
     percent = {float(x): [100 * a for a in values] for x, values in found.items() if values}
-    return mean_line(SHOWN.get(name, name), percent)
+    return mean_line(name, percent)
 
 
-def _standing(name: str, settings: list[Setting], accuracies: Any) -> dict[str, Any]:
+def _standing(name: str, results: _Results) -> dict[str, Any]:
     """Return the scores of a method over the cells that did not fail."""
-    found = [values for setting in settings if (values := accuracies(setting, name))]
+    found = [result["accuracies"] for result in results.values() if result["accuracies"]]
     runs = [value for values in found for value in values]
     return {
-        "method": SHOWN.get(name, name),
+        "method": name,
         "mean_accuracy": _mean(runs),
         "worst_run": min(runs, default=None),
         "perfect_cells": sum(min(values) == 1.0 for values in found),
-        "failed_cells": len(settings) - len(found),
+        "failed_cells": len(results) - len(found),
     }
 
 
@@ -210,7 +193,7 @@ def _doubts(ranked: list[dict[str, Any]]) -> tuple[str, ...]:
     )
 
 
-def _failures(results: Mapping[Any, framework.Result]) -> list[str]:
+def _failures(results: Mapping[MethodCell, framework.Result]) -> list[str]:
     """Return why cells failed; cells of earlier versions have no reason."""
     return [
         f"{SHOWN[cell.method]} failed at m = {cell.setting.n_clusters}, "
@@ -220,42 +203,35 @@ def _failures(results: Mapping[Any, framework.Result]) -> list[str]:
     ]
 
 
-def _rows(
-    panels: dict[str, dict[int, Setting]],
-    names: list[str],
-    grid: MethodGrid,
-    results: Mapping[Any, framework.Result],
-) -> list[dict[str, Any]]:
-    rows = []
-    for axis, columns in panels.items():
-        for setting in columns.values():
-            for name in names:
-                found = results[MethodCell(setting, name, grid.runs)]
-                pairs = zip(found["accuracies"], found["seconds"], strict=True)
-                for run, (accuracy, seconds) in enumerate(pairs):
-                    rows.append(
-                        {
-                            "panel": f"accuracy vs {axis}",
-                            **asdict(setting),
-                            "method": SHOWN.get(name, name),
-                            "run": run,
-                            "accuracy": accuracy,
-                            "cpu_seconds": seconds,
-                        }
-                    )
-    return rows
+def _rows(panels: _Panels, by_method: Mapping[str, _Results]) -> list[dict[str, Any]]:
+    return [
+        {
+            "panel": f"accuracy vs {axis}",
+            **asdict(setting),
+            "method": name,
+            "run": run,
+            "accuracy": accuracy,
+            "cpu_seconds": results[setting]["seconds"][run],
+        }
+        for axis, columns in panels.items()
+        for setting in columns.values()
+        for name, results in by_method.items()
+        for run, accuracy in enumerate(results[setting]["accuracies"])
+    ]
 
 
-def _table(
-    panels: dict[str, dict[int, Setting]], names: list[str], accuracies: Any
-) -> framework.Table:
+def _table(panels: _Panels, by_method: Mapping[str, _Results]) -> framework.Table:
     """Return a table with a line per setting and a column per method."""
+
+    def means(setting: Setting) -> list[str]:
+        return [_percent(_mean(found[setting]["accuracies"]), 1) for found in by_method.values()]
+
     lines = tuple(
-        (f"{axis}={x:,}", *(_percent(_mean(accuracies(setting, name)), 1) for name in names))
-        for axis, some in panels.items()
-        for x, setting in some.items()
+        (f"{axis}={x:,}", *means(setting))
+        for axis, columns in panels.items()
+        for x, setting in columns.items()
     )
-    header = ("accuracy %", *(SHOWN.get(name, name) for name in names))
+    header = ("accuracy %", *by_method)
     return framework.Table("Accuracy with 50 % outliers, mean over draws", header, lines)
 
 

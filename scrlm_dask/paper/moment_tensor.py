@@ -66,14 +66,14 @@ class _Lifted:
 
     @property
     def noise_shape(self) -> NDArray[np.float64]:
-        """(k,) variances of noise of variance 1 after whitening; the constant has none."""
+        """Return variances (k,) of noise of variance 1 after whitening; the constant has none."""
         return np.append(self.scales**-2.0, 0.0)
 
 
 def spherical_mixture(
     rows: NDArray[np.float32], n_components: int, rng: np.random.Generator
 ) -> SphericalMixture:
-    """The mixture that the moments of rows (N, p) speak for."""
+    """Estimate the mixture from the moments of rows (N, p)."""
     n_rows, p = rows.shape
     if not 1 <= n_components <= min(n_rows, p):
         raise InputError(
@@ -126,7 +126,7 @@ def _lift(rows: NDArray[np.float32], n_axes: int) -> _Lifted:
 def _principal(
     centered: NDArray[np.float32], number: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The strongest axes (p, number) of centered rows (N, p), and the variances along them."""
+    """Return the strongest axes (p, number) of centered rows (N, p), and their variances."""
     n_rows, p = centered.shape
     if number == 0:
         return np.empty((p, 0)), np.empty(0)
@@ -141,13 +141,12 @@ def _principal(
 
 
 def _first_moment(lifted: _Lifted) -> NDArray[np.float64]:
-    """M1 (k,) of the lifted rows."""
-    moment: NDArray[np.float64] = lifted.noise @ lifted.rows / len(lifted.rows)
-    return moment
+    """Return M1 (k,) of the lifted rows."""
+    return np.asarray(lifted.noise @ lifted.rows / len(lifted.rows))
 
 
 def _components(lifted: _Lifted, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Eigenvectors (k, k), one a column, of M3 along the direction that tells them apart best."""
+    """Return eigenvectors (k, k) of M3 as columns, along the direction that parts them best."""
     best, widest = np.empty(0), -1.0
     for _ in range(_TRIALS):
         direction = rng.standard_normal((lifted.rows.shape[1],))
@@ -176,13 +175,10 @@ def _power_steps(lifted: _Lifted, vectors: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def _third_moment(lifted: _Lifted, direction: NDArray[np.float64]) -> NDArray[np.float64]:
-    """M3 (k, k) of the lifted rows along a direction (k,)."""
+    """Return M3 (k, k) of the lifted rows along a direction (k,)."""
     rows = lifted.rows
     moment = (rows * (rows @ direction)[:, None]).T @ rows / len(rows)
     first = _first_moment(lifted)
     noise = lifted.noise_shape
     mixed = np.outer(first, noise * direction)
-    corrected: NDArray[np.float64] = (
-        moment - mixed - mixed.T - np.diag(noise * float(first @ direction))
-    )
-    return corrected
+    return np.asarray(moment - mixed - mixed.T - np.diag(noise * float(first @ direction)))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import product
 from statistics import median
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 from scrlm_dask.kernels.scrlm import theory
 from scrlm_dask.paper import charts, framework, trials
 from scrlm_dask.paper.charts import Limit, Panel, Point, Stretch, Tightness
+from scrlm_dask.paper.trials import Setting, TrialCell
 
 RHO, SIGMA_MAX = 0.5, 0.25
 FEW_CLUSTERS, FEW_ROWS = 3, 32  # m and N where others are varied
@@ -34,6 +34,12 @@ PAPER_FACTORS = {
 }
 PAPER_LOWER, PAPER_UPPER = "within 0.02", "more than 0.1 above"
 NO_FEWER_ROWS = "N vs m: the factor cannot exceed 1, as N is at least n, of which the bound is made"
+
+
+_Results = Mapping[Any, framework.Result]
+_Summarize = Callable[
+    [Sequence[Panel], Any, framework.Size, list[dict[str, Any]]], framework.ExperimentResult
+]
 
 
 @dataclass(frozen=True)
@@ -130,7 +136,7 @@ class _Place:
     x: int
     y: float
     inside: bool  # the panel's bounds, which are on y alone
-    cell: trials.TrialCell | None  # None where there are fewer rows than candidates
+    cell: TrialCell | None  # None where there are fewer rows than candidates
     number: int = 0
 
     @property
@@ -140,15 +146,13 @@ class _Place:
             return False
         return _is_inside(self.cell.rhos[self.number]) and trials.is_promised(self.cell.setting)
 
-    def tally(self, results: Mapping[Any, framework.Result]) -> trials.Tally | None:
-        if self.cell is None:
-            return None
+    def tally(self, results: _Results) -> trials.Tally:
         return trials.Tally(**results[self.cell]["tallies"][self.number])
 
-    def point(self, results: Mapping[Any, framework.Result]) -> Point:
-        tally = self.tally(results)
-        cell = self.cell
-        success = None if cell is None or tally is None else trials.is_success(tally, cell.runs)
+    def point(self, results: _Results) -> Point:
+        success = None
+        if self.cell is not None:
+            success = trials.is_success(self.tally(results), self.cell.runs)
         return Point(self.x, self.y, success, self.inside, self.promised)
 
 
@@ -163,30 +167,22 @@ class _Plan:
     bounds: tuple[dict[float, float], ...]
     log_y: bool = True
 
-    def panel(self, results: Mapping[Any, framework.Result]) -> Panel:
+    def panel(self, results: _Results) -> Panel:
         points = tuple(place.point(results) for place in self.places)
         return Panel(self.name, self.title, *self.labels, points, self.bounds, self.log_y)
 
-    def rows(
-        self, results: Mapping[Any, framework.Result], with_bounds: bool
-    ) -> list[dict[str, Any]]:
+    def rows(self, results: _Results, with_bounds: bool) -> list[dict[str, Any]]:
         """Return a row of the results table per place that has a cell."""
         rows = []
-        for place in self.places:
-            cell, tally = place.cell, place.tally(results)
-            if cell is None or tally is None:
-                continue
-            row = {"panel": self.name, **asdict(cell.setting), "rho": cell.rhos[place.number]}
-            row |= {**asdict(tally), "success": trials.is_success(tally, cell.runs)}
-            if with_bounds:
-                row |= {"inside_bound": place.inside, "promised": place.promised}
-            rows.append(row)
+        for place, point in zip(self.places, self.panel(results).points, strict=True):
+            if place.cell is not None:
+                rho, setting = place.cell.rhos[place.number], place.cell.setting
+                row = {"panel": self.name, **asdict(setting), "rho": rho}
+                row |= {**asdict(place.tally(results)), "success": point.success}
+                if with_bounds:
+                    row |= {"inside_bound": point.inside, "promised": point.promised}
+                rows.append(row)
         return rows
-
-
-_Summarize = Callable[
-    [Sequence[Panel], Any, framework.Size, list[dict[str, Any]]], framework.ExperimentResult
-]
 
 
 def define_bounds(size: framework.Size, grid: RegionGrid | None = None) -> framework.Experiment:
@@ -209,25 +205,17 @@ def _define(
 ) -> framework.Experiment:
     places = [place for plan in plans for place in plan.places]
     cells = list(dict.fromkeys(place.cell for place in places if place.cell is not None))
-    finish = partial(_finish, plans, grid, size, summarize)
+
+    def finish(results: _Results) -> framework.ExperimentResult:
+        rows = [row for plan in plans for row in plan.rows(results, name == "bounds")]
+        return summarize([plan.panel(results) for plan in plans], grid, size, rows)
+
     return framework.Experiment(name, asdict(grid), cells, measure_trials, finish)
 
 
-def measure_trials(cell: trials.TrialCell) -> framework.Result:
+def measure_trials(cell: TrialCell) -> framework.Result:
     """Return the tally of each bandwidth of a cell."""
     return {"tallies": [asdict(tally) for tally in trials.count_failures(cell)]}
-
-
-def _finish(
-    plans: Sequence[_Plan],
-    grid: RegionGrid,
-    size: framework.Size,
-    summarize: _Summarize,
-    results: Mapping[Any, framework.Result],
-) -> framework.ExperimentResult:
-    with_bounds = not isinstance(grid, BandwidthGrid)
-    rows = [row for plan in plans for row in plan.rows(results, with_bounds)]
-    return summarize([plan.panel(results) for plan in plans], grid, size, rows)
 
 
 def _candidates(n_clusters: int) -> int:
@@ -241,13 +229,13 @@ def _bounds_plans(grid: RegionGrid) -> tuple[_Plan, ...]:
     def plan(
         title: str,
         labels: tuple[str, str],
-        settings: dict[tuple[int, int], trials.Setting],  # by x and y
+        settings: dict[tuple[int, int], Setting],  # by x and y
         bound: dict[float, float],
     ) -> _Plan:
         places = []
         for (x, y), setting in settings.items():
             possible = setting.n_candidates <= setting.n_rows
-            cell = trials.TrialCell(setting, (RHO,), grid.runs) if possible else None
+            cell = TrialCell(setting, (RHO,), grid.runs) if possible else None
             places.append(_Place(x, y, y > bound[x], cell))
         return _Plan(title[3:9], title, labels, tuple(places), (bound,))
 
@@ -255,34 +243,25 @@ def _bounds_plans(grid: RegionGrid) -> tuple[_Plan, ...]:
         plan(
             f"a) p vs N (m = {few})",
             ("rows N", "features p"),
-            {(x, y): trials.Setting(x, y, few, n) for x, y in product(grid.rows, grid.features)},
+            {(x, y): Setting(x, y, few, n) for x, y in product(grid.rows, grid.features)},
             {x: theory.features_for_rows(x) for x in grid.rows},
         ),
         plan(
             f"b) n vs m (N = {N:,}, p = {p:,})",
             ("clusters m", "candidates n"),
-            {
-                (x, y): trials.Setting(N, p, x, y)
-                for x, y in product(grid.clusters, grid.candidates)
-            },
+            {(x, y): Setting(N, p, x, y) for x, y in product(grid.clusters, grid.candidates)},
             {x: n_of[x] - 1 for x in grid.clusters},
         ),
         plan(
             f"c) p vs m (N = {N:,})",
             ("clusters m", "features p"),
-            {
-                (x, y): trials.Setting(N, y, x, n_of[x])
-                for x, y in product(grid.clusters, grid.features)
-            },
+            {(x, y): Setting(N, y, x, n_of[x]) for x, y in product(grid.clusters, grid.features)},
             {x: theory.features_for_clusters(x) for x in grid.clusters},
         ),
         plan(
             f"d) N vs m (p = {p:,})",
             ("clusters m", "rows N"),
-            {
-                (x, y): trials.Setting(y, p, x, n_of[x])
-                for x, y in product(grid.clusters, grid.candidates)
-            },
+            {(x, y): Setting(y, p, x, n_of[x]) for x, y in product(grid.clusters, grid.candidates)},
             {x: theory.required_sizes(x).n_rows - 1 for x in grid.clusters},
         ),
     )
@@ -292,10 +271,8 @@ def _bandwidth_plans(grid: BandwidthGrid, last_features: int) -> tuple[_Plan, ..
     """Return the four panels; `last_features` is p of the last one."""
     N, p, few, n = grid.n_rows, grid.n_features, FEW_CLUSTERS, _candidates(FEW_CLUSTERS)
 
-    def plan(title: str, x_label: str, settings: dict[int, trials.Setting]) -> _Plan:
-        cells = {
-            x: trials.TrialCell(setting, grid.rhos, grid.runs) for x, setting in settings.items()
-        }
+    def plan(title: str, x_label: str, settings: dict[int, Setting]) -> _Plan:
+        cells = {x: TrialCell(setting, grid.rhos, grid.runs) for x, setting in settings.items()}
         places = tuple(
             _Place(x, rho, _is_inside(rho), cell, number)
             for x, cell in cells.items()
@@ -308,22 +285,22 @@ def _bandwidth_plans(grid: BandwidthGrid, last_features: int) -> tuple[_Plan, ..
         plan(
             f"a) rho vs N (m = {few}, p = {p:,})",
             "rows N",
-            {x: trials.Setting(x, p, few, n) for x in grid.rows},
+            {x: Setting(x, p, few, n) for x in grid.rows},
         ),
         plan(
             f"b) rho vs p (N = {FEW_ROWS}, m = {few})",
             "features p",
-            {x: trials.Setting(FEW_ROWS, x, few, n) for x in grid.features},
+            {x: Setting(FEW_ROWS, x, few, n) for x in grid.features},
         ),
         plan(
             f"c) rho vs m (N = {N:,}, p = {p:,})",
             "clusters m",
-            {x: trials.Setting(N, p, x, _candidates(x)) for x in grid.clusters},
+            {x: Setting(N, p, x, _candidates(x)) for x in grid.clusters},
         ),
         plan(
             f"d) rho vs n (N = {N:,}, p = {last_features:,}, m = {few})",
             "candidates n",
-            {x: trials.Setting(N, last_features, few, x) for x in grid.candidates},
+            {x: Setting(N, last_features, few, x) for x in grid.candidates},
         ),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -20,12 +20,13 @@ from scrlm_dask.events import BlockDone, Listener, Note, RunStarted, warn
 from scrlm_dask.monitoring.json_log import plain
 from scrlm_dask.optional import import_optional
 from scrlm_dask.paper import framework
+from scrlm_dask.paper.framework import Cell, Experiment, ExperimentResult, Result, Size
 from scrlm_dask.paper.methods import define_methods
 from scrlm_dask.paper.regions import define_bandwidth, define_bounds
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.run_directory import write_json
 
-ON_MIXTURES: dict[str, Callable[[framework.Size], framework.Experiment]] = {
+ON_MIXTURES: dict[str, Callable[[Size], Experiment]] = {
     "bounds": define_bounds,
     "bandwidth": define_bandwidth,
     "methods": define_methods,
@@ -40,15 +41,14 @@ NO_FIGURES = (
 
 
 def write_results(
-    folder: Location, found: framework.ExperimentResult, head: dict[str, Any]
-) -> tuple[dict[str, Any], list[str]]:
-    """Write all files; return the summary as it is written, and the names of the files."""
-    files = [*_write_tables(folder, found.rows), *_write_figures(folder, found)]
-    notes = list(found.notes) + ([] if find_spec("matplotlib") else [NO_FIGURES])
-    summary = plain({**head, **found.summary, "notes": notes, "files": [*files, SUMMARY]})
-    # the last file: where it exists, the others do also
-    write_json(folder / SUMMARY, summary)
-    return summary, [*files, SUMMARY]
+    folder: Location, result: ExperimentResult, head: dict[str, Any]
+) -> dict[str, Any]:
+    """Write all files; return the summary as it is written, with the names of the files."""
+    files = [*_write_tables(folder, result.rows), *_write_figures(folder, result), SUMMARY]
+    notes = [*result.notes, *([] if find_spec("matplotlib") else [NO_FIGURES])]
+    summary: dict[str, Any] = plain({**head, **result.summary, "notes": notes, "files": files})
+    write_json(folder / SUMMARY, summary)  # the last file: where it exists, the others do also
+    return summary
 
 
 def _write_tables(folder: Location, rows: list[dict[str, Any]]) -> list[str]:
@@ -62,42 +62,37 @@ def _write_tables(folder: Location, rows: list[dict[str, Any]]) -> list[str]:
     if find_spec("pyarrow") is None:
         return [f"{TABLE}.csv"]
     columns = {name: [row.get(name) for row in rows] for name in names}
-    content = BytesIO()
     table = import_optional("pyarrow", "a table").table(columns)
-    import_optional("pyarrow.parquet", "Parquet").write_table(table, content)
-    _write_bytes(folder / f"{TABLE}.parquet", content.getvalue())
+    file = BytesIO()
+    import_optional("pyarrow.parquet", "Parquet").write_table(table, file)
+    _write_bytes(folder / f"{TABLE}.parquet", file.getvalue())
     return [f"{TABLE}.csv", f"{TABLE}.parquet"]
 
 
-def _write_figures(folder: Location, found: framework.ExperimentResult) -> Iterable[str]:
-    if find_spec("matplotlib") is None:
-        return
-    for name, content in found.figures().items():
-        _write_bytes(folder / name, content)
-        yield name
+def _write_figures(folder: Location, result: ExperimentResult) -> list[str]:
+    figures = result.figures() if find_spec("matplotlib") else {}
+    for name, png in figures.items():
+        _write_bytes(folder / name, png)
+    return list(figures)
 
 
-def _write_bytes(place: Location, content: bytes) -> None:
+def _write_bytes(place: Location, data: bytes) -> None:
     with place.writing() as file:
-        file.write(content)
+        file.write(data)
 
 
-Measure = Callable[[Any], framework.Result]
-Keep = Callable[[Any, framework.Result], None]
+Measure = Callable[[Any], Result]
+Keep = Callable[[Any, Result], None]
 
 
 def run_cells(
-    execution: Execution,
-    name: str,
-    cells: Sequence[framework.Cell],
-    measure: Measure,
-    keep: Keep,
+    execution: Execution, name: str, cells: Sequence[Cell], measure: Measure, keep: Keep
 ) -> None:
     """Measure every cell; `keep` gets each result as soon as it is there, in this process."""
     # the longest first, so that the last cells are short
     ordered = sorted(cells, key=lambda cell: cell.n_rows, reverse=True)
 
-    def done(cell: framework.Cell, result: framework.Result) -> None:
+    def done(cell: Cell, result: Result) -> None:
         keep(cell, result)
         execution.emit(BlockDone(name, cell.n_rows, 0))
 
@@ -108,14 +103,14 @@ def run_cells(
             _on_workers(name, ordered, measure, done)
 
 
-def _in_threads(name: str, cells: Sequence[framework.Cell], measure: Measure, done: Keep) -> None:
+def _in_threads(name: str, cells: Sequence[Cell], measure: Measure, done: Keep) -> None:
     def step(number: int) -> None:
         done(cells[number], measure(cells[number]))
 
     dask.compute([task(name, step, number) for number in range(len(cells))])
 
 
-def _on_workers(name: str, cells: Sequence[framework.Cell], measure: Measure, done: Keep) -> None:
+def _on_workers(name: str, cells: Sequence[Cell], measure: Measure, done: Keep) -> None:
     from distributed import as_completed
 
     client: Any = current_client()
@@ -146,7 +141,7 @@ def run_experiment(
     name: str,
     out: Place,
     *,
-    size: framework.Size = "small",
+    size: Size = "small",
     data: Mapping[str, Place | None] | None = None,
     storage_options: Options | None = None,
     listener: Listener = warn,
@@ -169,14 +164,13 @@ def run_experiment(
     folder.open({**head, "settings": experiment.settings})
     begin = time.perf_counter()
     results, n_kept = _measure_missing(experiment, folder, listener)
-    found = experiment.finish(results)
+    result = experiment.finish(results)
     spent = {"cells": len(results), "kept": n_kept, "seconds": time.perf_counter() - begin}
-    summary, files = write_results(folder.location, found, {**head, **spent})
+    summary = write_results(folder.location, result, {**head, **spent})
     for text in summary["notes"]:
         listener(Note(text))
-    return ExperimentRun(
-        folder.location.url, summary, found.tables, tuple(files), len(results), n_kept
-    )
+    files = tuple(summary["files"])
+    return ExperimentRun(folder.location.url, summary, result.tables, files, len(results), n_kept)
 
 
 def _check(name: str, size: str, data: Mapping[str, Any] | None) -> None:
@@ -190,12 +184,12 @@ def _check(name: str, size: str, data: Mapping[str, Any] | None) -> None:
 
 def _define(
     name: str,
-    size: framework.Size,
+    size: Size,
     folder: Location,
     data: Mapping[str, Place | None] | None,
     storage_options: Options | None,
     listener: Listener,
-) -> framework.Experiment:
+) -> Experiment:
     if name in ON_MIXTURES:
         return ON_MIXTURES[name](size)
     from scrlm_dask.paper.datasets import stores_for
@@ -205,19 +199,17 @@ def _define(
 
 
 def _measure_missing(
-    experiment: framework.Experiment, folder: framework.Folder, listener: Listener
-) -> tuple[dict[framework.Cell, framework.Result], int]:
+    experiment: Experiment, folder: framework.Folder, listener: Listener
+) -> tuple[dict[Cell, Result], int]:
     """Return the results of all cells in order, and how many were finished before."""
     before = {cell: folder.read(cell) for cell in experiment.cells}
-    results: dict[framework.Cell, framework.Result] = {
-        c: found for c, found in before.items() if found is not None
-    }
+    results = {cell: result for cell, result in before.items() if result is not None}
     left = [cell for cell in experiment.cells if cell not in results]
     n_kept = len(results)
     if n_kept:
         listener(Note(f"{n_kept} of {len(before)} cells are done already"))
 
-    def keep(cell: framework.Cell, result: framework.Result) -> None:
+    def keep(cell: Cell, result: Result) -> None:
         folder.write(cell, result)
         results[cell] = result
 

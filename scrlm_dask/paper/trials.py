@@ -46,7 +46,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class TrialCell:
-    """So many runs of a setting, at each of some rising bandwidths."""
+    """A number of runs of a setting, at each of some rising bandwidths."""
 
     setting: Setting
     rhos: tuple[float, ...]
@@ -54,7 +54,7 @@ class TrialCell:
 
     @property
     def n_rows(self) -> int:
-        """Rows that are drawn if no failure ends it early."""
+        """Return the number of rows that are drawn if no failure ends it early."""
         return self.runs * self.setting.n_rows
 
 
@@ -67,7 +67,7 @@ class Tally:
 
 
 def allowed_failures(runs: int) -> int:
-    """Success is 100 % accuracy in 99 % of the runs: of fewer than 100, in all."""
+    """Return how many runs may fail: success is 100 % accuracy in 99 % of them, of < 100 in all."""
     return int(ALLOWED * runs)
 
 
@@ -76,7 +76,7 @@ def is_success(tally: Tally, runs: int) -> bool:
 
 
 def is_promised(setting: Setting) -> bool:
-    """Whether N, p and n are as all of Corollary 7 asks; rho has bounds of its own."""
+    """Return whether N, p and n satisfy all of Corollary 7; rho has bounds of its own."""
     need = required_sizes(setting.n_clusters, n_rows=setting.n_rows)
     return (
         setting.n_candidates >= need.n_candidates
@@ -86,7 +86,7 @@ def is_promised(setting: Setting) -> bool:
 
 
 def count_failures(cell: TrialCell) -> list[Tally]:
-    """A tally for each bandwidth. The cell alone decides the draws, so anybody may count."""
+    """Return a tally for each bandwidth. The cell alone decides the draws: any worker may count."""
     runs, failures = np.zeros(len(cell.rhos), int), np.zeros(len(cell.rhos), int)
     for number in range(cell.runs):
         left = np.flatnonzero(failures <= allowed_failures(cell.runs))
@@ -101,7 +101,7 @@ def count_failures(cell: TrialCell) -> list[Tally]:
 
 
 def exact_at(setting: Setting, seed: int, rhos: Sequence[float]) -> NDArray[np.bool_]:
-    """For which of the rising bandwidths every row of a draw gets its true label."""
+    """Return for which of the rising bandwidths every row of a draw gets its true label."""
     drawn = setting.draw(seed)
     search = Search(drawn.features, setting.n_candidates, rhos, seed)
     classes = len(np.unique(drawn.labels[drawn.labels != OUTLIER]))
@@ -133,7 +133,7 @@ class Search:
         self._losses: tuple[Losses, ...] = losses_of(part, self._sq_radii, F)
 
     def centers(self, k: int = 0) -> NDArray[np.int64]:
-        """Row numbers of the centers at the k-th bandwidth, as many as are there (T = N)."""
+        """Return the row numbers of all centers at the k-th bandwidth (T = N)."""
         found = extract_centers(
             self._candidates, self._numbers, self._losses[k], self._rhos[k], F, None, 1
         )
@@ -145,6 +145,6 @@ class Search:
 
 
 def scrlm_labels(rows: NDArray[np.float32], rho: float, seed: int) -> NDArray[Any]:
-    """SCRLM with T = N: every row may be a cluster, so every row is a candidate."""
+    """Return the labels of SCRLM with T = N: every row may be a cluster, so all are candidates."""
     search = Search(rows, len(rows), (rho,), seed)
     return search.labels(0, search.centers())

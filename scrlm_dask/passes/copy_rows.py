@@ -19,12 +19,12 @@ from scrlm_dask.engine.execution import Execution, Pass, persist, task, wait
 from scrlm_dask.engine.features import Features, placeholder_blocks
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import BlockDone
-from scrlm_dask.kernels.randomness.sampling import Permutation
 from scrlm_dask.sources.base import Source
 from scrlm_dask.sources.label_encoding import merge_names, names_among
-from scrlm_dask.sources.tables import Rows, ShuffleLayout, Table, shuffle_file, write_shuffled_part
+from scrlm_dask.sources.tables import Rows, ShuffledTable, Table
 from scrlm_dask.storage.feature_store import write_features_block
 from scrlm_dask.storage.locations import Location
+from scrlm_dask.storage.manifest import Manifest
 
 _Done = Callable[[int, int], None]
 
@@ -33,41 +33,34 @@ def ingest_pass(
     execution: Execution,
     table: Table,
     store: Location,
-    *,
-    n_features: int,
-    dtype: str,
-    block_rows: int,
+    manifest: Manifest,
     missing: Sequence[int],
     keep_nan: bool,
 ) -> int:
     """Write the missing blocks of the store; return the number of rows written."""
     if not missing:
         return 0
-    plan = _plan(table, n_features, dtype, block_rows)
-    per_span = plan.block_rows // block_rows
+    plan = _plan(table, manifest)
+    per_span = plan.block_rows // manifest.block_rows
     spans = sorted({block // per_span for block in missing})
-    if table.is_here:
-        return _write_here(execution, table, store, plan, spans, frozenset(missing), block_rows)
-    broadcast = {
-        "table": _as_task(table),
-        "missing": _as_task(frozenset(missing)),
-        "block_rows": block_rows,
+    inputs: dict[str, Any] = {
+        "table": table,
+        "missing": frozenset(missing),
+        "block_rows": manifest.block_rows,
         "store": store,
         "keep_nan": keep_nan,
     }
+    if table.is_here:
+        return _write_here(execution, plan, spans, partial(_write_part, **inputs))
+    broadcast = {**inputs, **{name: _as_task(inputs[name]) for name in ("table", "missing")}}
     written: int = execution.run(_INGEST, plan, broadcast, blocks=spans)
     return written
 
 
-def check_finite_pass(
-    execution: Execution, table: Table, n_features: int, dtype: str, block_rows: int
-) -> NDArray[np.int64]:
+def check_finite_pass(execution: Execution, table: Table, manifest: Manifest) -> NDArray[np.int64]:
     """Return the numbers of the rows that are not finite, ascending."""
-    found: tuple[NDArray[np.int64], ...] = execution.run(
-        _CHECK_FINITE,
-        _plan(table, n_features, dtype, block_rows),
-        {"table": _as_task(table), "block_rows": block_rows},
-    )
+    inputs = {"table": _as_task(table), "block_rows": manifest.block_rows}
+    found: tuple[Any, ...] = execution.run(_CHECK_FINITE, _plan(table, manifest), inputs)
     return np.concatenate([np.empty(0, np.int64), *found])
 
 
@@ -86,31 +79,14 @@ def collect_labels_pass(
 
 
 def shuffle_pass(
-    execution: Execution,
-    table: Table,
-    permutation: Permutation,
-    folder: str,
-    *,
-    layout: ShuffleLayout,
-    block_rows: int,
-    keep_nan: bool,
+    execution: Execution, table: Table, shuffled: ShuffledTable, keep_nan: bool
 ) -> None:
-    """Do the first half of the shuffle: write each block, sorted by target, to a file in `folder`.
+    """Do the first half of the shuffle: write each block of the table as a part of `shuffled`.
 
     A file that exists already is kept.
     """
-    execution.run(
-        _SHUFFLE,
-        _plan(table, layout.n_features, layout.dtype, block_rows),
-        {
-            "table": _as_task(table),
-            "permutation": permutation,
-            "folder": folder,
-            "layout": layout,
-            "block_rows": block_rows,
-            "keep_nan": keep_nan,
-        },
-    )
+    broadcast = {"table": _as_task(table), "shuffled": _as_task(shuffled), "keep_nan": keep_nan}
+    execution.run(_SHUFFLE, _plan(table, shuffled.manifest), broadcast)
 
 
 def check_stored_pass(sources: Sequence[Source]) -> None:
@@ -128,21 +104,16 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _plan(table: Table, n_features: int, dtype: str, block_rows: int) -> Features:
+def _plan(table: Table, manifest: Manifest) -> Features:
     """Return placeholder spans: rows are read in the task that writes them."""
+    block_rows = manifest.block_rows
     rows = block_rows * -(-max(1, table.span_rows) // block_rows)
     rows = min(rows, block_rows * -(-table.n_rows // block_rows))
-    return placeholder_blocks((table.n_rows, n_features), np.dtype(dtype), rows)
+    return placeholder_blocks((table.n_rows, manifest.n_features), np.dtype(manifest.dtype), rows)
 
 
 def _write_here(
-    execution: Execution,
-    table: Table,
-    store: Location,
-    plan: Features,
-    spans: Sequence[int],
-    missing: frozenset[int],
-    block_rows: int,
+    execution: Execution, plan: Features, spans: Sequence[int], part: Callable[..., int]
 ) -> int:
     """Write one span after the other in this thread: an encoder uses all cores, or the GPU."""
 
@@ -151,12 +122,9 @@ def _write_here(
 
     written = 0
     with execution.read_phase("encode", plan, spans):
-        for span in spans:
-            start = span * plan.block_rows
-            rows = range(start, min(start + plan.block_rows, table.n_rows))
-            written += _write_part(
-                rows, start, table, missing, block_rows, store, keep_nan=False, done=done
-            )
+        for start in (span * plan.block_rows for span in spans):
+            rows = range(start, min(start + plan.block_rows, plan.n_rows))
+            written += part(rows, start, done=done)
     return written
 
 
@@ -170,12 +138,27 @@ def _write_part(
     keep_nan: bool,
     done: _Done,
 ) -> int:
+    write = partial(_write, store, block_rows)
+    return _write_missing(span, start, table, block_rows, missing, write, keep_nan, done)
+
+
+def _write_missing(
+    span: Sized,
+    start: int,
+    table: Table,
+    block_rows: int,
+    missing: frozenset[int],
+    write: Callable[[int, Rows], None],
+    keep_nan: bool,
+    done: _Done,
+) -> int:
+    """Write the missing blocks of a span with `write(block, rows)`; return the number of rows."""
     written = 0
     for first, stop in _missing_rows(start, start + len(span), block_rows, missing):
         for at, rows in _blocks(table, first, stop, block_rows):
             if not keep_nan:
                 _check_finite(rows, at, at // block_rows, table)
-            _write(store, at, rows, at // block_rows)
+            write(at // block_rows, rows)
             written += len(rows)
             done(len(rows), rows.features.nbytes)
     if written < len(span):  # the rest was written by an earlier run
@@ -207,29 +190,16 @@ def _shuffle_part(
     span: NDArray[Any],
     start: int,
     table: Table,
-    permutation: Permutation,
-    folder: str,
-    layout: ShuffleLayout,
-    block_rows: int,
+    shuffled: ShuffledTable,
     keep_nan: bool,
     done: _Done,
 ) -> int:
-    stop, written = start + len(span), 0
-    missing = frozenset(
-        block
-        for block in range(start // block_rows, -(-stop // block_rows))
-        if not shuffle_file(folder, block).exists()
-    )
-    for first, last in _missing_rows(start, stop, block_rows, missing):
-        for at, rows in _blocks(table, first, last, block_rows):
-            if not keep_nan:  # here, where the origin of the row is still known
-                _check_finite(rows, at, at // block_rows, table)
-            write_shuffled_part(folder, at // block_rows, rows, at, block_rows, permutation, layout)
-            written += len(rows)
-            done(len(rows), rows.features.nbytes)
-    if written < len(span):
-        done(len(span) - written, 0)
-    return written
+    block_rows = shuffled.manifest.block_rows
+    parts = range(start // block_rows, -(-(start + len(span)) // block_rows))
+    missing = frozenset(part for part in parts if not shuffled.part_path(part).exists())
+    # rows are checked here, where their origin is still known
+    write = shuffled.write_part
+    return _write_missing(span, start, table, block_rows, missing, write, keep_nan, done)
 
 
 _INGEST = Pass("ingest", _write_part, int.__add__, reports_progress=True)
@@ -269,9 +239,9 @@ def _check_finite(rows: Rows, start: int, block: int, table: Table) -> None:
         )
 
 
-def _write(store: Location, start: int, rows: Rows, block: int) -> None:
+def _write(store: Location, block_rows: int, block: int, rows: Rows) -> None:
     try:
-        write_features_block(store, start, rows.features, rows.labels, rows.ids)
+        write_features_block(store, block * block_rows, rows.features, rows.labels, rows.ids)
     except OSError as error:
         if error.filename is not None or error.errno is None:
             raise

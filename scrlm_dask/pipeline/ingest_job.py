@@ -23,7 +23,6 @@ from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Listener, Note, warn
-from scrlm_dask.kernels.randomness.sampling import Permutation
 from scrlm_dask.passes import copy_rows
 from scrlm_dask.sources import tables
 from scrlm_dask.sources.base import Source, holds_texts
@@ -120,9 +119,8 @@ class IngestJob:
 
     def _check_sources(self) -> None:
         """Reject sources that were written to since they were opened."""
-        sizes = {file.path: file.bytes for file in self.manifest.sources}
         files = _regular_files(self.manifest.sources)
-        changed = [file for file in files if Path(file.path).stat().st_size != sizes[file.path]]
+        changed = [file for file in files if Path(file.path).stat().st_size != file.bytes]
         if changed or last_modified(files) != self.modified:
             names = ", ".join(file.path for file in (changed or files)[:_FEW_NAMED])
             raise StoreError(
@@ -133,10 +131,15 @@ class IngestJob:
     def _notes(self) -> list[str]:
         """Return what the user should know, each once: columns may come from the same file."""
         notes = [f"{source.what}: {note}" for source in self.sources for note in source.notes()]
-        for source in self.sources:
-            notes += _reread_notes(source, self.manifest.block_rows)
-        notes += _column_notes(self.table.features.columns)
-        return list(dict.fromkeys(notes))
+        rows = self.manifest.block_rows
+        notes += [note for source in self.sources for note in _reread_notes(source, rows)]
+        return list(dict.fromkeys((*notes, *_column_notes(self.table.features.columns))))
+
+    def _encode_labels(self, names: tuple[str, ...] | None) -> IngestJob:
+        if names is None or self.table.labels is None:
+            return self
+        labels = encode_labels(self.table.labels, names)
+        return replace(self, table=replace(self.table, labels=labels))
 
     def _spoils_the_store(self, error: BaseException) -> bool:
         """Return whether the blocks written so far must not be continued.
@@ -150,7 +153,7 @@ class IngestJob:
 
     def _ingest(self, execution: Execution, undo: ExitStack) -> Ingest:
         names = _label_names(execution, self)
-        job = self if names is None else _encode_labels(self, names)
+        job = self._encode_labels(names)
         dropped = _dropped_rows(execution, job)
         if dropped is not None and len(dropped):
             execution.emit(Note(_describe_dropped(len(dropped))))
@@ -342,11 +345,6 @@ def _label_names(execution: Execution, job: IngestJob) -> tuple[str, ...] | None
     return names
 
 
-def _encode_labels(job: IngestJob, names: tuple[str, ...]) -> IngestJob:
-    assert job.table.labels is not None
-    return replace(job, table=replace(job.table, labels=encode_labels(job.table.labels, names)))
-
-
 def _describe_dropped(number: int) -> str:
     return (
         f"{number} row(s) with NaN are left out, and those after them move up: the array "
@@ -363,9 +361,8 @@ def _dropped_rows(execution: Execution, job: IngestJob) -> NDArray[np.int64] | N
     known = None if job.unfinished is None else feature_store.read_dropped(job.location)
     if known is not None:
         return known
-    dropped = copy_rows.check_finite_pass(
-        execution, checked, checked.features.n_features, manifest.dtype, manifest.block_rows
-    )
+    width = checked.features.n_features
+    dropped = copy_rows.check_finite_pass(execution, checked, replace(manifest, n_features=width))
     if len(dropped) == checked.n_rows:
         raise InputError(
             f"every row of {checked.features.what} holds NaN, infinity or a value too large for "
@@ -385,17 +382,16 @@ def _create_store(
         job.location, job.overwrite or _is_remnant(job.location), outputs.FEATURES_KIND
     )
     undo.callback(outputs.discard, job.location)
-    attributes = {
-        **job.attributes,
-        **({} if dropped is None else {feature_store.DROPPED: len(dropped)}),
-    }
+    attributes = dict(job.attributes)
+    if dropped is not None:
+        attributes[feature_store.DROPPED] = len(dropped)
     if names is not None:
         attributes[feature_store.LABEL_NAMES] = list(names)
     feature_store.create_features_store(
         job.location,
         manifest,
         labels=job.table.labels is not None,
-        ids=tables.ids_dtype(job.table.ids) if job.table.ids is not None else None,
+        ids=job.table.ids_dtype,
         attributes=attributes,
     )
     check_paths_visible(job.location)
@@ -419,34 +415,10 @@ def _write_blocks(
     missing: list[int],
 ) -> None:
     keep_nan = job.config.nan != "error"  # rows to drop are gone already
-    rows = manifest.block_rows
     if job.config.shuffle:
         folder = (job.location / feature_store.SHUFFLE).url
-        ids = job.table.ids
-        layout = tables.ShuffleLayout(
-            manifest.n_blocks,
-            manifest.n_features,
-            manifest.dtype,
-            labels=job.table.labels is not None,
-            ids=tables.ids_dtype(ids) if ids is not None else None,
-        )
-        copy_rows.shuffle_pass(
-            execution,
-            table,
-            Permutation(table.n_rows, job.config.seed),
-            folder,
-            layout=layout,
-            block_rows=rows,
-            keep_nan=keep_nan,
-        )
-        table, keep_nan = tables.ShuffledTable(folder, table.n_rows, rows, layout), True
-    copy_rows.ingest_pass(
-        execution,
-        table,
-        job.location,
-        n_features=manifest.n_features,
-        dtype=manifest.dtype,
-        block_rows=rows,
-        missing=missing,
-        keep_nan=keep_nan,
-    )
+        columns = (job.table.labels is not None, job.table.ids_dtype)
+        shuffled = tables.ShuffledTable(folder, manifest, job.config.seed, *columns)
+        copy_rows.shuffle_pass(execution, table, shuffled, keep_nan)
+        table, keep_nan = shuffled, True
+    copy_rows.ingest_pass(execution, table, job.location, manifest, missing, keep_nan)

@@ -81,13 +81,11 @@ def verify_store(
     store = inspect_store(path, storage_options=storage_options)
     manifest, stored = store.manifest, store.features
     if manifest is not None:
-        block_rows = manifest.block_rows
+        rows = manifest.block_rows
     else:
-        block_rows = block_rows_for(stored.shape, stored.dtype, stored.chunks[0])
+        rows = block_rows_for(stored.shape, stored.dtype, stored.chunks[0])
     with Execution(listener) as execution:
-        return check_digests_pass(
-            execution, store.location, stored, block_rows, manifest is not None
-        )
+        return check_digests_pass(execution, store.location, stored, rows, manifest is not None)
 
 
 def _open_truth(execution: Execution, location: Location, n_rows: int) -> StoredArray | None:

@@ -1,4 +1,4 @@
-"""Files as encoders write them, one format a file: NumPy arrays out, no Dask.
+"""Files as encoders write them, one format per module: NumPy arrays out, no Dask.
 
-A source is small and frozen: it says what is there, and whoever holds it reads rows by path.
+A source is small and frozen: it has the shape and dtype of its rows, and reads them by path.
 """

@@ -7,9 +7,9 @@ ragged lists flatten silently: nulls and lengths are checked first.
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +32,30 @@ class Picked:
 
 
 def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: str) -> Picked:
-    """The columns that were asked for; else, of those that are not `apart`, the only list of
-    numbers, or all, which must be numbers then."""
+    """Return the columns that were asked for; else, of those that are not `apart`, the only list
+    of numbers, or all, which must be numbers then."""
     known = {field.name: field.type for field in schema}
     for name in (*asked, *apart):
         base.check_column(name, list(known), what)
-    if len(asked) == 1 and item_type(known[asked[0]]) is not None:
-        return _list_column(asked[0], known)
-    if asked:
-        return _number_columns(asked, known, what)
+    columns = list(asked) or _feature_columns(known, apart, what)
+    item = item_type(known[columns[0]])
+    if len(columns) == 1 and item is not None:
+        return Picked(tuple(columns), True, np.dtype(item.to_pandas_dtype()))
+    for name in columns:
+        if not _is_number(known[name]):
+            raise InputError(
+                f"column {name!r} of {what} holds {known[name]}; features are numbers or lists of "
+                "numbers"
+            )
+    dtypes = [np.dtype(known[name].to_pandas_dtype()) for name in columns]
+    return Picked(tuple(columns), False, np.result_type(*dtypes))
+
+
+def _feature_columns(known: dict[str, Any], apart: Sequence[str], what: str) -> list[str]:
     left = {name: kind for name, kind in known.items() if name not in apart}
     lists = [name for name, kind in left.items() if item_type(kind) is not None]
     if len(lists) == 1:
-        return _list_column(lists[0], known)
+        return lists
     if lists:
         raise InputError(
             f"{what} has several columns of lists ({', '.join(lists)}); say which with --column"
@@ -55,11 +66,11 @@ def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: 
             f"{what} has no column of numbers or of lists of numbers (it has {', '.join(known)})"
         )
     base.refuse_others(what, {name: str(left[name]) for name in left if name not in numbers})
-    return _number_columns(numbers, known, what)
+    return numbers
 
 
 def item_type(kind: Any) -> Any | None:
-    """The type of the numbers in a list column's rows, if it is one."""
+    """Return the type of the numbers in a list column's rows, if it is one."""
     pa = import_optional("pyarrow", "Arrow")
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -68,12 +79,10 @@ def item_type(kind: Any) -> Any | None:
 
 
 def lists_to_rows(array: Any, width: int | None, first: int, what: str) -> NDArray[Any]:
-    """A list array as (rows, width); `first` is the number of its first row, for messages."""
+    """Return a list array as (rows, width); `first` numbers its first row in messages."""
     pa = import_optional("pyarrow", "Arrow")
     lengths = import_optional("pyarrow.compute", "Arrow").list_value_length(array)
-    if array.null_count:
-        row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise StoreError(f"row {row} of {what} is null; drop the row or fill it")
+    _check_no_null_rows(array, first, what)
     lengths = lengths.to_numpy(zero_copy_only=False)
     width = int(lengths[0]) if width is None and len(lengths) else width or 0
     wrong = np.flatnonzero(lengths != width)
@@ -86,19 +95,15 @@ def lists_to_rows(array: Any, width: int | None, first: int, what: str) -> NDArr
         array = array.storage
     values = array.flatten()
     if values.null_count:
-        item = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-        raise StoreError(
-            f"row {first + item // max(1, width)} of {what} holds a null; fill it or drop the row"
-        )
+        row = first + _find_null(values) // max(1, width)
+        raise StoreError(f"row {row} of {what} holds a null; fill it or drop the row")
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(array), width)
 
 
 def scalars_to_values(array: Any, first: int, what: str) -> NDArray[Any]:
-    """A column of numbers or texts as (rows,)."""
+    """Return a column of numbers or texts as (rows,)."""
     types = import_optional("pyarrow", "Arrow").types
-    if array.null_count:
-        row = first + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise StoreError(f"row {row} of {what} is null; drop the row or fill it")
+    _check_no_null_rows(array, first, what)
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if types.is_string(array.type) or types.is_large_string(array.type):
@@ -106,81 +111,96 @@ def scalars_to_values(array: Any, first: int, what: str) -> NDArray[Any]:
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
-def scalar_dtype(kind: Any, what: str) -> np.dtype[Any]:
-    types = import_optional("pyarrow", "Arrow").types
+def _check_no_null_rows(array: Any, first: int, what: str) -> None:
+    if array.null_count:
+        row = first + _find_null(array)
+        raise StoreError(f"row {row} of {what} is null; drop the row or fill it")
+
+
+def _find_null(array: Any) -> int:
+    return int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+
+
+def pick_value(schema: Any, name: str, what: str) -> Picked:
+    """Return the column of labels or ids called `name`."""
+    base.check_column(name, schema.names, what)
+    types, kind = import_optional("pyarrow", "Arrow").types, schema.field(name).type
     if types.is_dictionary(kind):
         kind = kind.value_type
     if types.is_string(kind) or types.is_large_string(kind):
-        text: np.dtype[Any] = base.TEXT
-        return text
+        return Picked((name,), False, base.TEXT)
     if not _is_number(kind):
-        raise InputError(f"{what} holds {kind}; labels and ids are integers or texts")
-    number: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-    return number
-
-
-def rows_of_batch(batch: Any, picked: Picked, width: int, first: int, what: str) -> NDArray[Any]:
-    """The features of a record batch (rows, width)."""
-    if picked.as_list:
-        name = picked.columns[0]
-        return lists_to_rows(batch.column(name), width, first, f"column {name!r} of {what}")
-    columns = [
-        scalars_to_values(batch.column(name), first, f"column {name!r} of {what}")
-        for name in picked.columns
-    ]
-    rows = np.empty((batch.num_rows, len(columns)), picked.dtype)
-    for number, column in enumerate(columns):
-        rows[:, number] = column
-    return rows
+        raise InputError(
+            f"column {name!r} of {what} holds {kind}; labels and ids are integers or texts"
+        )
+    return Picked((name,), False, np.dtype(kind.to_pandas_dtype()))
 
 
 @dataclass(frozen=True)
-class ArrowStream(base.Source):
-    """A file in Arrow's stream format: batches of rows, found by their headers alone.
-
-    Arrow has no checksums: a flipped byte among the numbers is not noticed.
-    """
+class ArrowSource(base.Source):
+    """Rows that come as record batches: features, or one column of labels or ids."""
 
     picked: Picked
-    scalar: bool = False  # one value a row: a column of labels or ids
 
     @property
     def columns(self) -> tuple[str, ...]:
         return self.picked.columns
 
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        empty = np.empty((0, *self.shape[1:]), base.native(self.dtype))
+        return np.concatenate([empty, *self._pieces(start, stop)])
+
+    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        yield from regroup(self._pieces(start, stop), rows, np.concatenate)
+
+    @abstractmethod
+    def _pieces(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
+        """Yield rows start..stop-1 in pieces of any size."""
+
+    def _slice_batches(
+        self, batches: Iterator[Any], first: int, start: int, stop: int
+    ) -> Iterator[NDArray[Any]]:
+        """Yield rows start..stop-1 of record batches that begin with the row `first`."""
+        for batch in batches:
+            low, high = max(start, first), min(stop, first + batch.num_rows)
+            if low < high:
+                rows = self._rows(batch.slice(low - first, high - low), low)
+                yield rows.astype(base.native(self.dtype), copy=False)
+            first += batch.num_rows
+            if first >= stop:
+                return
+        raise StoreError(f"{self.what} ends at row {first}, before row {stop - 1}; restore it")
+
+    def _rows(self, batch: Any, first: int) -> NDArray[Any]:
+        """Return the rows of a record batch, whose first one has the number `first`."""
+        whats = [f"column {name!r} of {self.what}" for name in self.columns]
+        columns = [batch.column(name) for name in self.columns]
+        if self.picked.as_list:
+            return lists_to_rows(columns[0], self.n_features, first, whats[0])
+        if len(self.shape) == 1:
+            return scalars_to_values(columns[0], first, whats[0])
+        rows = np.empty((batch.num_rows, len(columns)), self.dtype)
+        for number, (column, what) in enumerate(zip(columns, whats, strict=True)):
+            rows[:, number] = scalars_to_values(column, first, what)
+        return rows
+
+
+@dataclass(frozen=True)
+class ArrowStream(ArrowSource):
+    """A file in Arrow's stream format: batches of rows, found by their headers alone.
+
+    Arrow has no checksums: a flipped byte among the numbers is not noticed.
+    """
+
     def column(self, name: str) -> base.Source:
         with base.reading(self.what):
             schema = _schema(self.what)
-        base.check_column(name, schema.names, self.what)
-        dtype = scalar_dtype(schema.field(name).type, f"column {name!r} of {self.what}")
-        picked = Picked((name,), False, dtype)
-        return replace(self, shape=(self.n_rows,), dtype=dtype, picked=picked, scalar=True)
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        pieces = [native_items(piece, self.dtype) for piece in self._pieces(start, stop)]
-        return np.concatenate([np.empty((0, *self.shape[1:]), base.native(self.dtype)), *pieces])
-
-    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
-        pieces = (native_items(piece, self.dtype) for piece in self._pieces(start, stop))
-        yield from regroup(pieces, rows, np.concatenate)
+        picked = pick_value(schema, name, self.what)
+        return replace(self, shape=(self.n_rows,), dtype=picked.dtype, picked=picked)
 
     def _pieces(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
-        first = 0
         with base.reading(f"{self.what} (rows {start} to {stop - 1})"):
-            for batch in _batches(self.what):
-                low, high = max(start, first), min(stop, first + batch.num_rows)
-                if low < high:
-                    piece = batch.slice(low - first, high - low)
-                    if self.scalar:
-                        name = self.picked.columns[0]
-                        what = f"column {name!r} of {self.what}"
-                        yield scalars_to_values(piece.column(name), low, what)
-                    else:
-                        yield rows_of_batch(piece, self.picked, self.n_features, low, self.what)
-                first += batch.num_rows
-                if first >= stop:
-                    return
-        raise StoreError(f"{self.what} ends at row {first}, before row {stop - 1}; restore it")
+            yield from self._slice_batches(_batches(self.what), 0, start, stop)
 
 
 def open_arrow(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> ArrowStream:
@@ -191,10 +211,6 @@ def open_arrow(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) 
     return ArrowStream((file,), (n_rows, width), picked.dtype, picked)
 
 
-def native_items(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    return values.astype(base.native(dtype), copy=False)
-
-
 def _schema(path: str) -> Any:
     pa = import_optional("pyarrow", f"the Arrow file {path}")
     with pa.memory_map(path) as file:
@@ -202,15 +218,14 @@ def _schema(path: str) -> Any:
 
 
 def _batches(path: str) -> Iterator[Any]:
-    """Mapped: a batch's numbers are touched only if they are used."""
+    """Yield record batches of a mapped file: numbers are touched only if they are used."""
     pa = import_optional("pyarrow", f"the Arrow file {path}")
     with pa.memory_map(path) as file:
         yield from pa.ipc.open_stream(file)
 
 
-@lru_cache(maxsize=4096)
 def _count(path: str, picked: Picked, n_bytes: int) -> tuple[int, int]:
-    """Rows and width. All headers are read, so that a file that was cut is noticed here.
+    """Return rows and width. All headers are read, so that a truncated file is detected here.
 
     A stream may end without its end mark (that is how a writer that was killed leaves it), so the
     mark is asked for.
@@ -227,22 +242,6 @@ def _count(path: str, picked: Picked, n_bytes: int) -> tuple[int, int]:
     if end[-4:] != b"\0\0\0\0":
         raise StoreError(f"{path} has no end mark after row {n_rows}: it was cut; restore it")
     return n_rows, width
-
-
-def _list_column(name: str, known: dict[str, Any]) -> Picked:
-    item: Any = item_type(known[name])
-    return Picked((name,), True, np.dtype(item.to_pandas_dtype()))
-
-
-def _number_columns(names: Sequence[str], known: dict[str, Any], what: str) -> Picked:
-    for name in names:
-        if not _is_number(known[name]):
-            raise InputError(
-                f"column {name!r} of {what} holds {known[name]}; features are numbers or lists of "
-                "numbers"
-            )
-    dtypes = [np.dtype(known[name].to_pandas_dtype()) for name in names]
-    return Picked(tuple(names), False, np.result_type(*dtypes))
 
 
 def _is_number(kind: Any) -> bool:

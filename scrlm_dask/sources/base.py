@@ -1,4 +1,4 @@
-"""What every format has in common."""
+"""The interface of sources, and checks that formats share."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, ScrlmError, StoreError
 from scrlm_dask.storage.manifest import SourceFile
+from scrlm_dask.text import first_line
 
 TEXT: Any = np.dtypes.StringDType()
 _CLOSE, _FEW_NAMED, _MOST_NAMED = 3, 5, 10
@@ -24,7 +25,7 @@ _CLOSE, _FEW_NAMED, _MOST_NAMED = 3, 5, 10
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """Rows in files: a table (rows, features), or one value a row with the shape (rows,)."""
+    """Rows in files: a table (rows, features), or one value per row with the shape (rows,)."""
 
     files: tuple[SourceFile, ...]
     shape: tuple[int, ...]
@@ -40,55 +41,81 @@ class Source(ABC):
 
     @property
     def what(self) -> str:
-        """How messages call it."""
+        """Return the name of the source in messages."""
         return self.files[0].path
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What the columns that are read are called, where they have names."""
+        """Return the names of the columns that are read, if they have names."""
         return ()
 
     @property
     def unit_rows(self) -> int:
-        """Rows that are read to get any one of them: a row group, a chunk, a deflated file."""
+        """Return the rows that are decoded at once: a row group, a chunk, a deflated file."""
         return 1
 
     @property
     def streams(self) -> bool:
-        """Whether `batches` reads each unit once, however many batches are made of it."""
+        """Return whether `batches` reads each unit once, however many batches it becomes."""
         return False
 
     @property
     def is_here(self) -> bool:
-        """Whether only this process reads it: it holds a model, which is not sent to workers."""
+        """Return whether only this process reads it: a model is not sent to workers."""
         return False
 
     @abstractmethod
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start..stop-1 in this machine's byte order."""
+        """Return rows start..stop-1 in this machine's byte order."""
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
-        """Rows start..stop-1, `rows` at a time."""
+        """Yield rows start..stop-1, `rows` at a time."""
         for first in range(start, stop, rows):
             yield self.read(first, min(first + rows, stop))
 
     def locate(self, row: int) -> str:
-        """Where a row lies, in words."""
+        """Return where a row is, for messages."""
         return f"row {row} of {self.what}"
 
     def column(self, name: str) -> Source:
-        """Another value of each row, such as its label."""
+        """Open another value of each row, such as its label."""
         raise InputError(
             f"{self.what} has no columns beside its features, so there is no {name!r}; give a file"
         )
 
     def verify(self) -> None:
-        """Check what only all of the file can tell, such as a checksum over the whole."""
+        """Check the whole file, such as a checksum over all of it."""
         return
 
     def notes(self) -> list[str]:
-        """What a person should know before this is read, said of `what`."""
+        """Return what the user should know before this is read."""
         return []
+
+
+@dataclass(frozen=True)
+class MappedSource(Source):
+    """Values that are computed from the rows of another source, piece by piece."""
+
+    given: Source
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.given.columns
+
+    def locate(self, row: int) -> str:
+        return self.given.locate(row)
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        return self._map(self.given.read(start, stop), start)
+
+    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        pieces = self.given.batches(start, stop, rows)
+        for first, piece in zip(range(start, stop, rows), pieces, strict=True):
+            yield self._map(piece, first)
+
+    @abstractmethod
+    def _map(self, values: NDArray[Any], first: int) -> NDArray[Any]:
+        """Return what the given values become; `first` is the number of their first row."""
 
 
 def source_file(path: str) -> SourceFile:
@@ -100,22 +127,30 @@ def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def memory_of(values: NDArray[Any]) -> memoryview:
-    """The array's memory as bytes, to read into."""
+    """Return the array's memory as bytes, to read into."""
     return values.reshape(-1).view(np.uint8).data
 
 
 def table_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """Bytes that a claimed shape needs, in Python's integers: a header can claim anything."""
+    """Return the bytes of a claimed shape as a Python integer: a header can claim anything."""
     return prod(int(n) for n in shape) * dtype.itemsize
 
 
 def choices(name: str, names: Sequence[str]) -> str:
-    """What there is instead of a name that is not there: those most like it first."""
+    """List the names that exist instead of a missing one, the most similar first."""
     folded = {other.casefold(): other for other in names}
     close = [folded[found] for found in get_close_matches(name.casefold(), folded, _CLOSE)]
     shown = [*close, *(other for other in names if other not in close)][:_MOST_NAMED]
     more = f", ... ({len(names)} in all)" if len(names) > len(shown) else ""
     return f"{', '.join(shown) or 'nothing'}{more}"
+
+
+def only_table(what: str, tables: Sequence[str], names: Sequence[str]) -> str:
+    """Return the only table among the arrays called `names`."""
+    if len(tables) != 1:
+        listed = ", ".join(sorted(tables or names)) or "nothing"
+        raise InputError(f"{what} holds {len(tables)} tables ({listed}); say which with --dataset")
+    return tables[0]
 
 
 def check_column(
@@ -128,7 +163,7 @@ def check_column(
 
 
 def refuse_others(what: str, found: Mapping[str, str]) -> None:
-    """Columns that hold no numbers, with what they hold: a table does not lose them in silence."""
+    """Reject columns that are not numbers, given by name and content: none is lost silently."""
     if not found:
         return
     name, holds = next(iter(found.items()))
@@ -142,7 +177,7 @@ def refuse_others(what: str, found: Mapping[str, str]) -> None:
 
 
 def as_texts(values: NDArray[Any]) -> NDArray[Any]:
-    """Texts of any kind as NumPy's own; bytes are UTF-8."""
+    """Convert texts of any kind to NumPy's own; bytes are UTF-8."""
     if values.dtype.kind == "S":
         return np.char.decode(values, "utf-8").astype(TEXT)
     return values.astype(TEXT, copy=False)
@@ -154,12 +189,12 @@ def holds_texts(source: Source) -> bool:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Libraries raise what they please about broken files: name the file and the way out."""
+    """Name the file and the way out, whatever a library raises about a broken file."""
     try:
         yield
     except (ScrlmError, MemoryError):
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines()
-        short = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        raise StoreError(f"{what} cannot be read ({short}); restore the file") from error
+        raise StoreError(
+            f"{what} cannot be read ({first_line(error)}); restore the file"
+        ) from error

@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.base import Source, source_file
+from scrlm_dask.sources.base import MappedSource, Source, source_file
 from scrlm_dask.sources.parquet import count_rows, open_parquet_column
 from scrlm_dask.sources.sharded import concatenate, files_in
 from scrlm_dask.sources.vector_files import open_npy
@@ -21,14 +21,13 @@ _METADATA = "metadata"
 
 
 @dataclass(frozen=True)
-class ClipShard(Source):
+class ClipShard(MappedSource):
     """The embeddings of one shard, and the table that says what its rows are."""
 
-    embeddings: Source
     metadata: str | None
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        return self.embeddings.read(start, stop)
+    def _map(self, values: NDArray[Any], first: int) -> NDArray[Any]:
+        return values
 
     def column(self, name: str) -> Source:
         if self.metadata is None:
@@ -41,7 +40,7 @@ def looks_like_clip(folder: str) -> bool:
 
 
 def open_clip(folder: str, asked: Sequence[str]) -> Source:
-    """Embeddings of images, or of texts if there are no others or `--column text_emb` says so."""
+    """Open embeddings of images, or of texts if there are no others or `--column text_emb`."""
     there = [kind for kind in _KINDS if (Path(folder) / kind).is_dir()]
     kind = asked[0] if asked else (there or _KINDS)[0]
     if kind not in there:
@@ -65,7 +64,7 @@ def _shard(folder: str, path: str) -> ClipShard:
 
 
 def _metadata_of(folder: str, path: str) -> str | None:
-    """The table with the number of the shard, where there are tables."""
+    """Return the table with the number of the shard, if there are tables."""
     place = Path(folder) / _METADATA
     number = re.search(r"(\d+)\.npy$", path)
     if not place.is_dir() or number is None:

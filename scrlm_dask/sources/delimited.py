@@ -9,11 +9,9 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -279,7 +277,7 @@ def open_csv(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) ->
         refuse_others(
             path, {names[i]: f"{t!r} in row 0, which is no number" for i, t in texts.items()}
         )
-    index = index_file(path)
+    index = _index_lines(path)
     shape = (index.n_lines - header, len(chosen))
     return LineSource(
         *((source_file(path),), shape, np.dtype(np.float64), index, names),
@@ -289,7 +287,7 @@ def open_csv(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) ->
 
 def open_value_lines(path: str, n_rows: int) -> LineSource:
     """Open a file with one value per line. One line more than `n_rows` is a header."""
-    index = index_file(path)
+    index = _index_lines(path)
     header = index.n_lines == n_rows + 1
     shape = (index.n_lines - header,)
     # commas in a list of names are part of the names
@@ -301,7 +299,7 @@ def open_texts(path: str, column: str | None = None) -> RecordSource:
     """Open the texts of a file whose suffix is in `TEXT_FORMS`; all but lines need a column."""
     form = TEXT_FORMS[Path(path).suffix.lower()]
     has_header = form in _DELIMITERS
-    index = index_file(path, form)
+    index = _index_records(path, form) if has_header else _index_lines(path)
     if index.n_lines <= has_header:
         raise StoreError(f"{path} has no row after its header; it needs at least one")
     shape = (index.n_lines - has_header,)
@@ -324,20 +322,8 @@ def _select_field(source: RecordSource, column: str | None) -> RecordSource:
     return replace(source, selected=column)
 
 
-def index_file(path: str, form: Form = "lines") -> LineIndex:
-    """Index the lines of a file, or its records with their header where it is CSV or TSV."""
-    stat = os.stat(path)  # noqa: PTH116
-    return _index_file(path, form, stat.st_size, stat.st_mtime_ns)
-
-
-@lru_cache(maxsize=64)
-def _index_file(path: str, form: Form, n_bytes: int, modified: int) -> LineIndex:
-    """Cache the index of an unchanged file: a command opens its source twice."""
-    return _index_records(path, form) if form in _DELIMITERS else _index_lines(path, n_bytes)
-
-
-def _index_lines(path: str, n_bytes: int) -> LineIndex:
-    end = _find_end(path, n_bytes)
+def _index_lines(path: str) -> LineIndex:
+    end = _find_end(path)
     offsets, n_lines, position = [np.zeros(1, np.int64)], 1, 0
     with open(path, "rb") as file:  # noqa: PTH123
         while position < end:
@@ -363,9 +349,9 @@ def _index_records(path: str, form: Form) -> LineIndex:
         return LineIndex(np.array(offsets, np.int64).tobytes(), n_records, file.tell())
 
 
-def _find_end(path: str, n_bytes: int) -> int:
+def _find_end(path: str) -> int:
     """Return where the last line ends; empty lines after it are not rows."""
-    end = n_bytes
+    end = source_file(path).bytes
     with open(path, "rb") as file:  # noqa: PTH123
         while end:
             begin = max(0, end - _SAMPLE_BYTES)

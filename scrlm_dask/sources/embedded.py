@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,13 @@ from numpy.typing import NDArray
 
 from scrlm_dask.encoders.encoder import Encoder
 from scrlm_dask.errors import DamagedItemError, InputError, StoreError
-from scrlm_dask.sources.base import Source
+from scrlm_dask.sources.base import MappedSource
 from scrlm_dask.sources.items import Items
 from scrlm_dask.sources.tables import as_floats
 
 
 @dataclass(frozen=True)
-class EmbeddedSource(Source):
+class EmbeddedSource(MappedSource):
     """Batches end where blocks do, so that a block comes out the same whenever it is encoded."""
 
     items: Items
@@ -29,22 +28,7 @@ class EmbeddedSource(Source):
     def is_here(self) -> bool:
         return True
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.items.source.columns
-
-    def locate(self, row: int) -> str:
-        return self.items.source.locate(row)
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        return self._block(self.items.source.read(start, stop), start)
-
-    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
-        pieces = self.items.source.batches(start, stop, rows)
-        for first, piece in zip(range(start, stop, rows), pieces, strict=True):
-            yield self._block(piece, first)
-
-    def _block(self, values: NDArray[Any], first: int) -> NDArray[Any]:
+    def _map(self, values: NDArray[Any], first: int) -> NDArray[Any]:
         block = np.full((len(values), self.n_features), np.nan, self.dtype)
         for at in range(0, len(values), self.batch_size):
             positions, loaded = self._load(values[at : at + self.batch_size].tolist(), first + at)
@@ -85,18 +69,12 @@ class EmbeddedSource(Source):
 
 
 @dataclass(frozen=True)
-class ItemCheck(Source):
+class ItemCheck(MappedSource):
     """One number a row: 0, or NaN for an item that cannot be loaded."""
 
     items: Items
 
-    def read(self, start: int, stop: int) -> NDArray[np.float32]:
-        return self._check(self.items.source.read(start, stop))
-
-    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[np.float32]]:
-        yield from map(self._check, self.items.source.batches(start, stop, rows))
-
-    def _check(self, values: NDArray[Any]) -> NDArray[np.float32]:
+    def _map(self, values: NDArray[Any], first: int) -> NDArray[np.float32]:
         return np.array([[0 if self._loads(v) else np.nan] for v in values.tolist()], np.float32)
 
     def _loads(self, value: str) -> bool:
@@ -111,18 +89,17 @@ def open_embedded(
     items: Items, encoder: Encoder, n_rows: int, dtype: str | None, batch_size: int, skip: bool
 ) -> EmbeddedSource:
     """Open items as features; the first that can be loaded tells their number and type."""
-    source = items.source
-    one = EmbeddedSource(source.files, (n_rows, 1), np.dtype(np.float32), items, encoder, 1, skip)
+    source, options = items.source, (items, encoder, batch_size, skip)
+    features = EmbeddedSource(source.files, (n_rows, 1), np.dtype(np.float32), source, *options)
     for row, values in enumerate(source.batches(0, n_rows, 1)):
-        _, loaded = one._load(values.tolist(), row)
+        _, loaded = features._load(values.tolist(), row)
         if loaded:
             output = encoder.encode(loaded)
-            stored = np.dtype(dtype or ("float16" if output.dtype == np.float16 else "float32"))
-            shape = (n_rows, output.shape[1])
-            return EmbeddedSource(source.files, shape, stored, items, encoder, batch_size, skip)
+            stored = dtype or ("float16" if output.dtype == np.float16 else "float32")
+            return replace(features, shape=(n_rows, output.shape[1]), dtype=np.dtype(stored))
     raise InputError(f"none of the {n_rows} item(s) of {source.what} can be read; no row is left")
 
 
 def open_item_check(items: Items) -> ItemCheck:
     source = items.source
-    return ItemCheck(source.files, (source.n_rows, 1), np.dtype(np.float32), items)
+    return ItemCheck(source.files, (source.n_rows, 1), np.dtype(np.float32), source, items)

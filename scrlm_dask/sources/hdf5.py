@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
 from scrlm_dask.optional import import_optional
-from scrlm_dask.sources.base import Source, choices, native, reading, source_file
+from scrlm_dask.sources.base import Source, choices, native, only_table, reading, source_file
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 
@@ -46,18 +46,15 @@ class Hdf5Source(Source):
 
 
 def open_hdf5(path: str, name: str | None = None) -> Hdf5Source:
-    """The dataset called `name`, or the only table of numbers in the file."""
+    """Open the dataset called `name`, or the only table of numbers in the file."""
     h5py = import_optional("h5py", f"the HDF5 file {path}")
     with reading(path), h5py.File(path, "r") as file:
         found: dict[str, Any] = {}
-
-        def visit(key: str, node: Any) -> None:
-            if isinstance(node, h5py.Dataset):
-                found[key] = node
-
-        file.visititems(visit)
+        file.visititems(found.__setitem__)
+        found = {key: node for key, node in found.items() if isinstance(node, h5py.Dataset)}
         if name is None:
-            name = _only_table(path, found)
+            tables = [k for k, n in found.items() if len(n.shape) == 2 and n.dtype.kind in "fiu"]
+            name = only_table(path, tables, list(found))
         dataset = found.get(name.strip("/"))
         if dataset is None:
             listed = choices(name, sorted(found))
@@ -68,11 +65,3 @@ def open_hdf5(path: str, name: str | None = None) -> Hdf5Source:
             raise InputError(f"{path}[{name}] holds {dtype}; features are floats or integers")
         chunk_rows = dataset.chunks[0] if dataset.chunks else 1
         return Hdf5Source((source_file(path),), dataset.shape, dtype, name, chunk_rows)
-
-
-def _only_table(path: str, found: dict[str, Any]) -> str:
-    tables = [k for k, node in found.items() if len(node.shape) == 2 and node.dtype.kind in "fiu"]
-    if len(tables) != 1:
-        listed = ", ".join(tables or sorted(found)) or "nothing"
-        raise InputError(f"{path} holds {len(tables)} tables ({listed}); say which with --dataset")
-    return tables[0]

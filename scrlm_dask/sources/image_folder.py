@@ -18,13 +18,13 @@ from scrlm_dask.optional import import_optional
 from scrlm_dask.sources.base import TEXT, Source
 from scrlm_dask.sources.sharded import numeric_order
 from scrlm_dask.storage.manifest import SourceFile
+from scrlm_dask.text import first_few, first_line
 
 SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".avif"),
 )
 _FOLDER, _PATH = "folder", "path"  # what can be asked for as a column
-_FEW_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,13 @@ class ImageFolder(Source):
     def notes(self) -> list[str]:
         if not self.ignored:
             return []
-        named = ", ".join(ending or "no ending" for ending, _ in self.ignored[:_FEW_NAMED])
-        more = ", ..." if len(self.ignored) > _FEW_NAMED else ""
+        endings = first_few([ending or "no ending" for ending, _ in self.ignored], total=False)
         n_files = sum(n for _, n in self.ignored)
-        return [f"{n_files} file(s) that are no images are left out ({named}{more})"]
+        return [f"{n_files} file(s) that are no images are left out ({endings})"]
 
 
 def open_image_folder(folder: str) -> tuple[ImageFolder, str]:
-    """The images below the folder in numeric order, and a digest of names, sizes and times."""
+    """Open the images below the folder in numeric order; return a digest of their listing also."""
     found, ignored = {}, Counter[str]()
     for entry in _files_below(folder):
         name = Path(entry.path).relative_to(folder).as_posix()
@@ -94,7 +93,7 @@ def open_image_folder(folder: str) -> tuple[ImageFolder, str]:
 
 
 def load_image(folder: str, path: str) -> Any:
-    """The image in RGB, 8 bits a colour."""
+    """Load an image in RGB, 8 bits per colour."""
     pillow = import_optional("PIL.Image", "images", "embed-images")
     try:
         with pillow.open(Path(folder) / path) as image:
@@ -103,9 +102,7 @@ def load_image(folder: str, path: str) -> Any:
     except (DamagedItemError, MemoryError):
         raise
     except Exception as error:  # decoders raise what they please about broken files
-        short = str(error).strip().splitlines()[:1]
-        reason = ": ".join([type(error).__name__, *short])
-        raise DamagedItemError(f"cannot be read as an image ({reason})") from error
+        raise DamagedItemError(f"cannot be read as an image ({first_line(error)})") from error
 
 
 def _to_rgb(pillow: Any, image: Any) -> Any:
@@ -121,7 +118,7 @@ def _to_rgb(pillow: Any, image: Any) -> Any:
 
 
 def _files_below(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Hidden ones are no images: they are thumbnails and other notes of file managers."""
+    """Yield files that are not hidden: hidden ones are thumbnails and notes of file managers."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):
@@ -133,7 +130,7 @@ def _files_below(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _check_utf8(name: str, folder: str) -> str:
-    """Ids are texts."""
+    """Return the name, which becomes an id and must be a text."""
     try:
         name.encode()
     except UnicodeEncodeError as error:

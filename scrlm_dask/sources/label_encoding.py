@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,45 +10,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.base import Source, as_texts
+from scrlm_dask.sources.base import MappedSource, Source, as_texts
 
 OUTLIER = "-1"  # an outlier, as it is among labels that are numbers
-_MOST_NAMES = 100_000  # names stand in the store's attributes, which whoever opens it reads
+_MOST_NAMES = 100_000  # names are in the store's attributes, which are read whenever it is opened
 
 
 @dataclass(frozen=True)
-class EncodedLabels(Source):
+class EncodedLabels(MappedSource):
     """The labels 0, 1, ... for the names, which are sorted."""
 
-    texts: Source
     names: tuple[str, ...]
 
     @property
     def what(self) -> str:
-        return self.texts.what
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.texts.columns
+        return self.given.what
 
     @property
     def unit_rows(self) -> int:
-        return self.texts.unit_rows
+        return self.given.unit_rows
 
     @property
     def streams(self) -> bool:
-        return self.texts.streams
+        return self.given.streams
 
-    def locate(self, row: int) -> str:
-        return self.texts.locate(row)
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        return self._numbers(self.texts.read(start, stop))
-
-    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
-        yield from map(self._numbers, self.texts.batches(start, stop, rows))
-
-    def _numbers(self, values: NDArray[Any]) -> NDArray[Any]:
+    def _map(self, values: NDArray[Any], first: int) -> NDArray[Any]:
         numbers = {OUTLIER: -1, **{name: i for i, name in enumerate(self.names)}}
         found, places = np.unique(as_texts(values), return_inverse=True)
         new = next((text for text in found.tolist() if text not in numbers), None)
@@ -66,7 +51,7 @@ def encode_labels(labels: Source, names: tuple[str, ...]) -> EncodedLabels:
 
 
 def names_among(values: NDArray[Any], first: int, labels: Source) -> frozenset[str]:
-    """The different names of rows from `first` on."""
+    """Return the distinct names of rows from `first` on."""
     texts = as_texts(values)
     found = np.unique(texts).tolist()
     for text in found:
@@ -80,7 +65,7 @@ def names_among(values: NDArray[Any], first: int, labels: Source) -> frozenset[s
 
 
 def merge_names(a: frozenset[str], b: frozenset[str], what: str) -> frozenset[str]:
-    """All names of both, which must be few enough to be classes; `what` are the labels."""
+    """Return all names of both, which must be few enough to be classes; `what` names the labels."""
     names = a | b
     if len(names) > _MOST_NAMES:
         raise InputError(
@@ -91,7 +76,7 @@ def merge_names(a: frozenset[str], b: frozenset[str], what: str) -> frozenset[st
 
 
 def _is_doubtful(text: str) -> bool:
-    """Nothing, NaN, or -1 in other clothes: a class of its own would be a surprise."""
+    """Return whether a text is empty, NaN, or another spelling of -1, and hardly a class."""
     if not text.strip():
         return True
     try:

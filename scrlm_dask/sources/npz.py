@@ -3,6 +3,7 @@ be read from its beginning only."""
 
 from __future__ import annotations
 
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -89,7 +90,7 @@ class DeflatedMember(base.Source):
             archive.open(self.member) as file,
         ):
             read_header(file, self.what)
-            _skip(file, start * row_bytes)
+            file.seek(start * row_bytes, os.SEEK_CUR)
             for first in range(start, stop, rows):
                 values = np.empty((min(rows, stop - first), *self.shape[1:]), self.dtype)
                 # the read that reaches the end compares the checksum, before its rows go out
@@ -164,14 +165,6 @@ def _data_offset(path: str, info: zipfile.ZipInfo) -> int:
         file.seek(info.header_offset + 26)
         lengths = np.frombuffer(file.read(4), "<u2")
     return info.header_offset + 30 + int(lengths.sum())
-
-
-def _skip(file: IO[bytes], n_bytes: int) -> None:
-    while n_bytes:
-        piece = file.read(min(n_bytes, _PIECE))
-        if not piece:
-            raise EOFError("the member ends early")
-        n_bytes -= len(piece)
 
 
 def _fill(file: IO[bytes], values: NDArray[Any], message: str) -> None:

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.errors import StoreError
 from scrlm_dask.optional import import_optional
 from scrlm_dask.sources import arrow
-from scrlm_dask.sources.base import Source, check_column, native, reading, source_file
-from scrlm_dask.sources.sharded import regroup
+from scrlm_dask.sources.base import Source, reading, source_file
 
 MAGIC = b"PAR1"
 _PIECE_BYTES = 8 * 2**20  # of a row group that is decoded at a time
 
 
 @dataclass(frozen=True)
-class ParquetSource(Source):
+class ParquetSource(arrow.ArrowSource):
     """Page checksums are compared where the writer made them (`write_page_checksum=True`); without
     them a flipped byte is noticed only if the compression or the encoding stumbles over it."""
 
     group_rows: tuple[int, ...]
-    picked: arrow.Picked
-    scalar: bool = False
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return self.picked.columns
 
     @property
     def unit_rows(self) -> int:
@@ -43,37 +36,17 @@ class ParquetSource(Source):
     def column(self, name: str) -> Source:
         return open_parquet_column(self.files[0].path, name)
 
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        pieces = list(self._pieces(start, stop))
-        return np.concatenate([np.empty((0, *self.shape[1:]), native(self.dtype)), *pieces])
-
-    def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
-        yield from regroup(self._pieces(start, stop), rows, np.concatenate)
-
     def _pieces(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
-        ends = np.cumsum(self.group_rows)
-        groups = [
-            i
-            for i, end in enumerate(ends)
-            if end > start and end - self.group_rows[i] < stop and self.group_rows[i]
-        ]
-        if not groups or start >= stop:
-            return
-        first = int(ends[groups[0]]) - self.group_rows[groups[0]]
-        for batch in self._batches(groups, first):
-            low, high = max(start, first), min(stop, first + batch.num_rows)
-            if low < high:
-                piece = batch.slice(low - first, high - low)
-                yield arrow.native_items(self._rows(piece, low), self.dtype)
-            first += batch.num_rows
-            if first >= stop:
-                return
-        raise StoreError(f"{self.what} ends at row {first}, before row {stop - 1}; restore it")
+        sizes = np.array(self.group_rows, np.int64)
+        ends = np.cumsum(sizes)
+        groups = np.flatnonzero((ends > start) & (ends - sizes < stop) & (sizes > 0)).tolist()
+        if groups and start < stop:
+            first = int((ends - sizes)[groups[0]])
+            yield from self._slice_batches(self._batches(groups, first), first, start, stop)
 
     def _batches(self, groups: list[int], first: int) -> Iterator[Any]:
         with reading(f"{self.what} (row group {groups[0]}, from row {first} on)"):
-            file = _open(self.what)
-            yield from file.iter_batches(
+            yield from _open(self.what).iter_batches(
                 batch_size=self._piece_rows,
                 row_groups=groups,
                 columns=list(self.picked.columns),
@@ -82,16 +55,8 @@ class ParquetSource(Source):
 
     @property
     def _piece_rows(self) -> int:
-        row_bytes = self.dtype.itemsize * (1 if self.scalar else self.n_features)
+        row_bytes = self.dtype.itemsize * prod(self.shape[1:])
         return max(1, _PIECE_BYTES // row_bytes)
-
-    def _rows(self, batch: Any, first: int) -> NDArray[Any]:
-        if self.scalar:
-            name = self.picked.columns[0]
-            return arrow.scalars_to_values(
-                batch.column(name), first, f"column {name!r} of {self.what}"
-            )
-        return arrow.rows_of_batch(batch, self.picked, self.n_features, first, self.what)
 
 
 def open_parquet(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> ParquetSource:
@@ -101,18 +66,16 @@ def open_parquet(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()
         picked = arrow.pick_columns(parquet.schema_arrow, asked, apart, path)
         groups = _groups(parquet)
         width = _width(parquet, picked, path) if picked.as_list else len(picked.columns)
-    return ParquetSource((file,), (sum(groups), width), picked.dtype, groups, picked)
+    return ParquetSource((file,), (sum(groups), width), picked.dtype, picked, groups)
 
 
 def open_parquet_column(path: str, name: str) -> ParquetSource:
-    """One value a row: labels or ids."""
+    """Open a column with one value per row: labels or ids."""
     with reading(path):
         parquet = _open(path)
         schema, groups = parquet.schema_arrow, _groups(parquet)
-    check_column(name, schema.names, path)
-    dtype = arrow.scalar_dtype(schema.field(name).type, f"column {name!r} of {path}")
-    picked = arrow.Picked((name,), False, dtype)
-    return ParquetSource((source_file(path),), (sum(groups),), dtype, groups, picked, scalar=True)
+    picked = arrow.pick_value(schema, name, path)
+    return ParquetSource((source_file(path),), (sum(groups),), picked.dtype, picked, groups)
 
 
 def count_rows(path: str) -> int:

@@ -1,4 +1,4 @@
-"""Which format a path is in: by what it begins with, by its name, or as it was said."""
+"""Find the format of a path: by its first bytes, by its name, or as the user gives it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scrlm_dask.storage.locations import Location, Options, locate
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What cannot be seen in the files."""
+    """Options for what the files do not tell."""
 
     format: str | None = None
     dataset: str | None = None
@@ -122,7 +122,7 @@ def open_source(
     apart: Sequence[str] = (),
     storage_options: Options | None = None,
 ) -> Source:
-    """The table that lies at the paths, one after the other."""
+    """Open the tables at the paths, one after the other, as one source."""
     if not paths:
         raise InputError("no source was given; name at least one file or folder")
     request = Request(options, (*apart, *options.exclude), storage_options)
@@ -142,9 +142,9 @@ def open_source(
 def open_values(
     given: str, name: str, source: Source, storage_options: Options | None = None
 ) -> Source:
-    """One value for each row of the source: a file, or a column of the source itself.
+    """Open one value for each row of the source: a file, or a column of the source itself.
 
-    `name` says what for: labels or ids.
+    `name` is labels or ids.
     """
     if _exists(given):
         values = _values_file(given, name, source, storage_options)
@@ -161,12 +161,12 @@ def open_values(
 
 
 def is_column(given: str | None) -> bool:
-    """Whether labels or ids are meant as a column: there is no file of that name."""
+    """Return whether labels or ids are meant as a column: there is no file of that name."""
     return given is not None and not _exists(given)
 
 
 def check_ingested(location: Location) -> None:
-    """Refuse what could be ingested and was not: it is no features store yet."""
+    """Reject a file or folder that is to be ingested first: it is not a features store yet."""
     name = None if location.is_remote else _other_format(location.url)
     if name is not None:
         kind = "folder" if Path(location.url).is_dir() else "file"
@@ -177,7 +177,7 @@ def check_ingested(location: Location) -> None:
 
 
 def _other_format(path: str) -> str | None:
-    """The format of what lies there, if it is one of those that are read here but Zarr."""
+    """Return the format of a file or folder, if it can be ingested and is not Zarr."""
     place = Path(path)
     if place.is_file():
         try:
@@ -244,7 +244,7 @@ def _open_as(name: str, path: str, request: Request) -> Source:
 
 
 def _format_of(path: str) -> str:
-    """What the file begins with says more than its name."""
+    """Return the format of a file; its first bytes are trusted more than its name."""
     longest = max(len(known.magic or b"") for known in FORMATS.values())
     with open(path, "rb") as file:  # noqa: PTH123
         begin = file.read(longest)

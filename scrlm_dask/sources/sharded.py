@@ -23,19 +23,19 @@ _OF_TOTAL = re.compile(r"(\d+)-of-(\d+)")
 
 
 def numeric_order(paths: Sequence[str]) -> list[str]:
-    """2 before 10."""
+    """Sort paths by the numbers in them: 2 before 10."""
     return sorted(paths, key=_key)
 
 
 def natural_order(paths: Sequence[str]) -> list[str]:
-    """Paths as they were given, but files that a shell put in its order, 10 before 2, by number."""
+    """Return paths as given, but files in the order of a shell, 10 before 2, by number."""
     given = list(paths)
     expanded = len(given) > 1 and given == sorted(given) and all(Path(p).is_file() for p in given)
     return numeric_order(given) if expanded else given
 
 
 def matching(pattern: str) -> list[str]:
-    """Files that a pattern names, in order; a gap between their numbers is an error."""
+    """Return the files that match a pattern, in order; a gap between their numbers is an error."""
     found = numeric_order(
         [path for path in glob.glob(pattern) if Path(path).is_file()]  # noqa: PTH207
     )
@@ -46,7 +46,7 @@ def matching(pattern: str) -> list[str]:
 
 
 def files_in(folder: str, suffixes: Sequence[str]) -> list[str]:
-    """The files of a folder that have one of the suffixes: all the same one, none missing."""
+    """Return the files of a folder with one of the suffixes: all the same one, none missing."""
     found = [
         str(path)
         for path in Path(folder).iterdir()
@@ -69,7 +69,7 @@ def files_in(folder: str, suffixes: Sequence[str]) -> list[str]:
 
 
 def check_no_gap(paths: Sequence[str], from_first: bool) -> None:
-    """Refuse numbered files of which one is missing; with `from_first` they begin at 0 or 1.
+    """Reject numbered files of which one is missing; with `from_first` they begin at 0 or 1.
 
     Files whose names differ in more than one number, or are not numbered, say nothing.
     """
@@ -92,7 +92,7 @@ def check_no_gap(paths: Sequence[str], from_first: bool) -> None:
 
 
 def _check_totals(paths: Sequence[str], shards: list[tuple[int, int]]) -> None:
-    """Names like data-00003-of-00010 say themselves how many there are."""
+    """Check names like data-00003-of-00010, which contain the number of files."""
     numbers, total = {number for number, _ in shards}, shards[0][1]
     missing = sorted(set(range(total)) - numbers)
     # some count from 1
@@ -105,7 +105,7 @@ def _check_totals(paths: Sequence[str], shards: list[tuple[int, int]]) -> None:
 
 
 def _numbers_of(paths: Sequence[str]) -> list[int] | None:
-    """The one number in which the names differ."""
+    """Return the one number in which the names differ."""
     pieces = [_NUMBER.split(Path(path).name) for path in paths]
     if len(pieces) < 2 or len({len(piece) for piece in pieces}) != 1:
         return None
@@ -116,7 +116,7 @@ def _numbers_of(paths: Sequence[str]) -> list[int] | None:
 
 
 def _name_like(path: str, number: int, wanted: int) -> str:
-    """The path with another number, as many digits wide."""
+    """Return the path with another number, as many digits wide."""
     folder, name = Path(path).parent, Path(path).name
 
     def replaced(match: re.Match[str]) -> str:
@@ -127,7 +127,7 @@ def _name_like(path: str, number: int, wanted: int) -> str:
 
 
 def _key(path: str) -> tuple[object, ...]:
-    """Numbers count in names of folders, too; the path itself tells 1 from 01."""
+    """Return a key with numbers of folders also; the path itself distinguishes 1 from 01."""
     return (*(_counted(part) for part in Path(path).parts), (), path)
 
 
@@ -187,7 +187,7 @@ class ConcatenatedSource(Source):
             part.verify()
 
     def notes(self) -> list[str]:
-        """Each once, however many of the parts say it."""
+        """Return each note once, however many of the parts have it."""
         said, n_parts = Counter(n for part in self.parts for n in part.notes()), len(self.parts)
         return [
             note if times == n_parts else f"{note} (of {times} of the {n_parts} files)"
@@ -195,7 +195,7 @@ class ConcatenatedSource(Source):
         ]
 
     def _within(self, start: int, stop: int) -> Iterator[tuple[Source, int, int]]:
-        """The parts that hold rows start..stop-1, and which rows of theirs."""
+        """Yield the parts that hold rows start..stop-1, and which rows of theirs."""
         ends = np.cumsum([part.n_rows for part in self.parts])
         number = int(np.searchsorted(ends, start, side="right"))
         while start < stop and number < len(self.parts):
@@ -206,7 +206,7 @@ class ConcatenatedSource(Source):
 
 
 def concatenate(parts: Sequence[Source]) -> Source:
-    """One source of several, which must be equally wide."""
+    """Concatenate sources, which must be equally wide."""
     first = parts[0]
     for part in parts[1:]:
         if part.shape[1:] != first.shape[1:]:
@@ -238,7 +238,7 @@ def _common_dtype(parts: Sequence[Source]) -> np.dtype[Any]:
 def regroup(
     pieces: Iterator[_Piece], rows: int, concatenate: Callable[[list[_Piece]], _Piece]
 ) -> Iterator[_Piece]:
-    """The same rows in pieces of `rows`, the last perhaps smaller."""
+    """Yield the same rows in pieces of `rows`, the last perhaps smaller."""
     waiting: list[_Piece] = []
     n_waiting = 0
     for piece in pieces:

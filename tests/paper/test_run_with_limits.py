@@ -18,7 +18,7 @@ from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, tr
 from scrlm_dask.paper.baselines import METHODS
 from scrlm_dask.paper.run_with_limits import Task, run_with_limits
 
-CHILD = "scrlm_dask.paper.subprocess_main"
+CHILD = "scrlm_dask.paper.run_with_limits"
 SLOW = "t-sne+k-means++"
 
 

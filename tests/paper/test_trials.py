@@ -13,7 +13,7 @@ from scrlm_dask.engine.execution import Execution
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
 from scrlm_dask.kernels.scrlm.theory import required_sizes
 from scrlm_dask.paper.framework import Cell, Result, seed_for
-from scrlm_dask.paper.regions import BANDWIDTH_GRIDS, define_bandwidth, measure_trials
+from scrlm_dask.paper.regions import measure_trials
 from scrlm_dask.paper.runner import run_cells
 from scrlm_dask.paper.trials import (
     Search,
@@ -81,14 +81,6 @@ def test_a_promise_needs_all_of_the_corollary(short: str | None) -> None:
         "n_candidates": replace(enough, n_candidates=need.n_candidates - 1),
     }
     assert is_promised(less[short] if short else enough) is (short is None)
-
-
-def test_the_papers_last_panel_has_features_of_its_own() -> None:
-    settings = [cell.setting for cell in define_bandwidth("paper").cells]
-    assert {s.n_candidates for s in settings if s.n_features == 4200} == set(
-        BANDWIDTH_GRIDS["paper"].candidates
-    )
-    assert 4200 not in {cell.setting.n_features for cell in define_bandwidth("small").cells}
 
 
 def test_seeds_come_from_parameters_alone() -> None:

@@ -556,20 +556,6 @@ def test_what_another_hand_wrote_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "thesis.txt").read_text() == "1 2\n3 4\n"
 
 
-@pytest.mark.parametrize(
-    ("config", "word"),
-    [
-        ({"dtype": "float64"}, "float64"),
-        ({"limit": 0}, "limit is 0"),
-        ({"nan": "zero"}, "'zero'"),
-        ({"chunk_bytes": 0}, "0 bytes"),
-    ],
-)
-def test_config(config: Any, word: str) -> None:
-    with pytest.raises(InputError, match=word):
-        IngestConfig(**config)
-
-
 def test_tall_chunks_of_the_source_come_with_a_note(tmp_path: Path) -> None:
     array = zarr.create_array(tmp_path / "x", shape=(100, P), chunks=(100, 1), dtype="float32")
     array[...] = drawn(100)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scrlm_dask.errors import InputError
-from scrlm_dask.sources.base import Source, choices
+from scrlm_dask.sources.base import Source
 from scrlm_dask.sources.registry import SourceOptions, open_source
 
 FRAME = pandas.DataFrame(
@@ -103,16 +103,3 @@ def test_an_index_without_a_name_is_left_out_when_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no name.*--exclude ''"):
         opened(str(tmp_path / "x.csv"))
     assert opened(str(tmp_path / "x.csv"), exclude=("",)).columns == ("f0", "f1")
-
-
-@pytest.mark.parametrize(
-    ("name", "names", "said"),
-    [
-        ("a", [], "nothing"),
-        ("x", ["b", "a"], "b, a"),
-        ("LABEL", ["id", "label"], "label, id"),
-        ("emb7", [f"emb{i}" for i in range(12)], "emb7, "),
-    ],
-)
-def test_names_most_alike_come_first(name: str, names: list[str], said: str) -> None:
-    assert choices(name, names).startswith(said)

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +37,6 @@ def test_the_index_is_made_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mo
 
     np.savetxt(tmp_path / "x.csv", X, delimiter=",", fmt="%.3f")
     whole = open_csv(str(tmp_path / "x.csv")).index
-    delimited._index_file.cache_clear()
     monkeypatch.setattr(delimited, "_PIECE_BYTES", 7)
     np.savetxt(tmp_path / "y.csv", X[:300], delimiter=",", fmt="%.3f")
     monkeypatch.setattr(delimited, "_INDEX_STEP", 4)
@@ -204,16 +201,6 @@ class TestTables:
         assert items.source.column("id").read(5, 8).tolist() == ["r5", "null", "gone"]
         assert items.source.column("y").dtype == np.int64
 
-    def test_parquet_streams_row_groups_and_null_is_empty(self, tmp_path: Path) -> None:
-        texts = [f"t{i}" for i in range(2500)]
-        texts[7] = None  # type: ignore[call-overload]
-        pq.write_table(pa.table({"n": range(2500), "t": texts}), tmp_path / "x.parquet")
-        items = open_items(str(tmp_path / "x.parquet"), "t")
-        texts[7] = ""
-        assert values(items) == texts
-        pieces = [piece.tolist() for piece in items.source.batches(1000, 2300, 600)]
-        assert pieces == [texts[1000:1600], texts[1600:2200], texts[2200:2300]]
-
     @given(
         texts=st.lists(st.text("ab,\"\n\r é'", max_size=6), min_size=1, max_size=20),
         start=st.integers(0, 20),
@@ -238,19 +225,6 @@ class TestTables:
 
 
 class TestRefused:
-    def test_columns(self, tmp_path: Path) -> None:
-        path = write_csv(tmp_path / "x.csv", [["id", "text"], [1, "a"]])
-        with pytest.raises(InputError, match=r"x\.csv has several columns .*text.*--column"):
-            open_items(str(path), None)
-        with pytest.raises(InputError, match=r"no column 'txt' \(it has text, id\)"):
-            open_items(str(path), "txt")
-        (tmp_path / "x.txt").write_text("a\n")
-        with pytest.raises(InputError, match=r"--column says nothing about .*x\.txt"):
-            open_items(str(tmp_path / "x.txt"), "text")
-        pq.write_table(pa.table({"n": [1], "t": ["a"]}), tmp_path / "x.parquet")
-        with pytest.raises(InputError, match=r"column 'n' of .* holds int64; name one of texts"):
-            open_items(str(tmp_path / "x.parquet"), "n")
-
     def test_what_is_no_table(self, tmp_path: Path) -> None:
         path = tmp_path / "x.csv"
         path.write_text('id,text\n1,"never closed\n')
@@ -288,12 +262,3 @@ class TestRefused:
         source = open_texts(str(write_csv(tmp_path / "x.csv", rows)), "t").column("y")
         with pytest.raises(StoreError, match=r"row 1200 of column 'y' .* holds 'owl'"):
             source.read(1190, 1201)
-
-    def test_inputs(self, tmp_path: Path) -> None:
-        with pytest.raises(StoreError, match=r"gone\.txt does not exist"):
-            open_items(str(tmp_path / "gone.txt"), None)
-        (tmp_path / "x.docx").write_bytes(b"x")
-        with pytest.raises(InputError, match=r"x\.docx ends with \.docx; .*\.jsonl.*folder"):
-            open_items(str(tmp_path / "x.docx"), None)
-        with pytest.raises(InputError, match="is a URL"):
-            open_items("s3://bucket/x.txt", None)

@@ -11,16 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from formats import columns_of
 
-from scrlm_dask.sources.arrow import lists_to_rows
 from scrlm_dask.sources.parquet import open_parquet
-
-
-def test_slices_of_lists() -> None:
-    """`values` of a slice gives the items of the whole."""
-    x = np.arange(40.0).reshape(10, 4)
-    for kind in ("list", "fixed"):
-        column = columns_of(x, kind).column("emb").chunk(0).slice(3, 4)
-        np.testing.assert_array_equal(lists_to_rows(column, 4, 0, "it"), x[3:7])
 
 
 def test_large_lists(tmp_path: Path) -> None:

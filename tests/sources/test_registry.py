@@ -65,17 +65,3 @@ def test_what_is_no_table_of_numbers(tmp_path: Path, values: np.ndarray, words: 
     np.save(tmp_path / "x.npy", values)
     with pytest.raises(InputError, match=words):
         open_source([tmp_path / "x.npy"], SourceOptions())
-
-
-@pytest.mark.parametrize("name", ["hdf5", "npz"])
-def test_which_of_several_arrays(tmp_path: Path, name: str) -> None:
-    if name == "npz":
-        np.savez(tmp_path / "x.npz", train=X, test=X[:2])
-        path = tmp_path / "x.npz"
-    else:
-        path = Path(WRITERS["hdf5"][0](tmp_path, X)[0][0])
-    with pytest.raises(InputError, match="--dataset"):
-        open_source([path], SourceOptions())
-    with pytest.raises(InputError, match=r"'no'.*test"):
-        open_source([path], SourceOptions(dataset="no"))
-    assert open_source([path], SourceOptions(dataset="test")).n_features == 4

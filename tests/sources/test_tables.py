@@ -1,0 +1,64 @@
+"""Tables by hand: rows that are dropped, and rows in another order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.kernels.randomness.sampling import Permutation
+from scrlm_dask.sources.tables import KeptTable, PlainTable, Rows, ShuffledTable
+from scrlm_dask.sources.vector_files import open_npy
+from scrlm_dask.storage.manifest import Manifest
+
+X = np.arange(10, dtype=np.float32).reshape(5, 2)
+
+
+def open_table(folder: Path, ids: np.ndarray) -> PlainTable:
+    np.save(folder / "x.npy", X)
+    np.save(folder / "y.npy", np.array([3, -1, 4, 1, 5]))
+    np.save(folder / "ids.npy", ids)
+    features, labels, names = (open_npy(str(folder / f"{n}.npy")) for n in ("x", "y", "ids"))
+    return PlainTable(features, labels, names, "float32", 5)
+
+
+def test_rows_that_are_left_keep_labels_and_ids(tmp_path: Path) -> None:
+    table = KeptTable(open_table(tmp_path, np.array(list("abcde"))), np.array([0, 2]))
+    assert table.n_rows == 3
+    assert table.locate(1) == f"row 3 of {tmp_path}/x.npy"
+    batches = list(table.batches(0, 3, 2))
+    assert [len(rows) for rows in batches] == [2, 1]
+    assert batches[0].features.tolist() == [[2, 3], [6, 7]]
+    assert [rows.labels.tolist() for rows in batches if rows.labels is not None] == [[-1, 1], [5]]
+    assert [rows.ids.tolist() for rows in batches if rows.ids is not None] == [["b", "d"], ["e"]]
+    assert list(table.batches(2, 2, 2)) == []
+
+
+def test_ids_are_integers_or_texts(tmp_path: Path) -> None:
+    assert open_table(tmp_path, np.arange(5, dtype=np.uint8)).ids_dtype == "int64"
+    assert open_table(tmp_path, np.array(list("abcde"))).ids_dtype == "str"
+    with pytest.raises(InputError, match=r"ids\.npy hold float64; ids are integers or texts"):
+        print(open_table(tmp_path, np.zeros(5)).ids_dtype)
+
+
+def test_every_row_goes_where_the_permutation_says(tmp_path: Path) -> None:
+    manifest = Manifest(5, 2, "float32", 2, (), {})
+    table = ShuffledTable(str(tmp_path / "parts"), manifest, 7, labels=True, ids="str")
+    ids = np.array(["a", "bb", "", "dddd", "é"], np.dtypes.StringDType())
+    whole = Rows(X, np.arange(5, dtype=np.int32), ids)
+    for part, rows in enumerate((slice(0, 2), slice(2, 4), slice(4, 5))):
+        table.write_part(part, whole[rows])
+    places = Permutation(5, 7).places(np.arange(5))
+    for block, rows in enumerate(table.batches(0, 5, 2)):
+        origin = np.argsort(places)[2 * block : 2 * block + 2]
+        np.testing.assert_array_equal(rows.features, X[origin])
+        assert rows.labels is not None
+        assert rows.labels.tolist() == origin.tolist()
+        assert rows.ids is not None
+        assert rows.ids.tolist() == ids[origin].tolist()
+    path = table.part_path(1)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StoreError, match=r"parts/1 was cut: block \d lacks rows"):
+        list(table.batches(0, 5, 2))
