@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,11 +22,34 @@ if TYPE_CHECKING:
     from scrlm_dask.pipeline.ingest_job import Ingest
 
 
+_overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
+
+
+def _chunk_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--chunk-size",
+        "chunk_bytes",
+        default=default,
+        show_default=True,
+        callback=parse_size,
+        help="Size of a chunk.",
+    )
+
+
 @click.command()
 @click.argument("out", type=click.Path())
 @click.option("--rows", type=int, default=20_000, show_default=True, help="Rows to draw.")
-@click.option("--features", type=int, default=640, show_default=True, help="Features of a row.")
-@click.option("--clusters", type=int, default=100, show_default=True, help="Clusters.")
+@click.option(
+    "--features",
+    "n_features",
+    type=int,
+    default=640,
+    show_default=True,
+    help="Features of a row.",
+)
+@click.option(
+    "--clusters", "n_clusters", type=int, default=100, show_default=True, help="Clusters."
+)
 @click.option("--outliers", type=float, default=0.5, show_default=True, help="Share of outliers.")
 @click.option(
     "--sigma-min", type=float, default=1 / 16, show_default=True, help="Sigma of the first."
@@ -33,9 +57,9 @@ if TYPE_CHECKING:
 @click.option(
     "--sigma-max", type=float, default=1 / 4, show_default=True, help="Sigma of the last."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
-@click.option("--chunk-size", default="64MB", show_default=True, help="Size of a chunk.")
-@click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
+@shared.seed_option
+@_chunk_option("64MB")
+@_overwrite_option
 @shared.storage_options
 @shared.cluster_options
 @shared.output_options
@@ -45,14 +69,9 @@ def synth(
     storage: Any,
     out: str,
     rows: int,
-    features: int,
-    clusters: int,
-    outliers: float,
-    sigma_min: float,
-    sigma_max: float,
-    seed: int,
-    chunk_size: str,
+    chunk_bytes: int,
     overwrite: bool,
+    **values: Any,
 ) -> None:
     """Draw the paper's Gaussian mixture with outliers into the features store OUT.
 
@@ -61,19 +80,18 @@ def synth(
     from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
     from scrlm_dask.pipeline.synth import prepare_synth
 
-    spec = MixtureSpec(features, clusters, outliers, sigma_min, sigma_max, seed)
-    chunk_bytes = parse_size("--chunk-size", chunk_size)
+    spec = MixtureSpec(**shared.take_fields(MixtureSpec, values))
     job = prepare_synth(out, rows, spec, chunk_bytes, overwrite, storage)
     with shared.session(console, cluster):
         path = job.run(console)
     content = {
         "path": path,
         "rows": rows,
-        "features": features,
-        "clusters": clusters,
-        "outliers": outliers,
-        "seed": seed,
-        "bytes": 4 * rows * features,
+        "features": spec.n_features,
+        "clusters": spec.n_clusters,
+        "outliers": spec.outliers,
+        "seed": spec.seed,
+        "bytes": 4 * rows * spec.n_features,
     }
     console.result(content, facts("Features store", content))
 
@@ -81,9 +99,7 @@ def synth(
 @click.command()
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.argument("out", type=click.Path())
-@click.option(
-    "--format", "format_name", type=click.Choice(INGEST_FORMATS), help="Default: found out."
-)
+@click.option("--format", type=click.Choice(INGEST_FORMATS), help="Default: found out.")
 @click.option("--dataset", metavar="NAME", help="Array of an HDF5, .npz or Zarr source.")
 @click.option(
     "--column",
@@ -106,8 +122,13 @@ def synth(
     help="How features are stored; default: float16 as it is, all else as float32.",
 )
 @click.option("--raw-dtype", metavar="DTYPE", help="Items of a raw file; default: --dtype.")
-@click.option("--features", type=click.IntRange(min=1), help="Features of a row of a raw file.")
-@click.option("--chunk-size", default="64MB", show_default=True, help="Size of a chunk.")
+@click.option(
+    "--features",
+    "raw_features",
+    type=click.IntRange(min=1),
+    help="Features of a row of a raw file.",
+)
+@_chunk_option("64MB")
 @click.option("--limit", type=click.IntRange(min=1), help="Take the first so many rows only.")
 @click.option("--shuffle", is_flag=True, help="Store the rows in a random order.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random order.")
@@ -118,7 +139,7 @@ def synth(
     show_default=True,
     help="Rows that hold NaN or infinity.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
+@_overwrite_option
 @shared.storage_options
 @shared.cluster_options
 @shared.output_options
@@ -128,21 +149,8 @@ def ingest(
     storage: Any,
     sources: tuple[str, ...],
     out: str,
-    format_name: str | None,
-    dataset: str | None,
-    columns: tuple[str, ...],
-    exclude: tuple[str, ...],
-    labels: str | None,
-    ids: str | None,
-    dtype: Any,
-    raw_dtype: str | None,
-    features: int | None,
-    chunk_size: str,
-    limit: int | None,
-    shuffle: bool,
-    seed: int,
-    nan: Any,
     overwrite: bool,
+    **values: Any,
 ) -> None:
     """Write the rows of SOURCE... into the features store OUT.
 
@@ -155,13 +163,12 @@ def ingest(
     from scrlm_dask.pipeline.ingest_job import IngestConfig
     from scrlm_dask.sources.registry import SourceOptions
 
-    if not shuffle:
+    if not values["shuffle"]:
         shared.require_option("--shuffle", "seed")
-    if format_name == "raw":
-        raw_dtype = raw_dtype or dtype
-    options = SourceOptions(format_name, dataset, columns, raw_dtype, features, exclude)
-    chunk_bytes = parse_size("--chunk-size", chunk_size)
-    config = IngestConfig(labels, ids, dtype, chunk_bytes, limit, shuffle, seed, nan)
+    if values["format"] == "raw":
+        values["raw_dtype"] = values["raw_dtype"] or values["dtype"]
+    options = SourceOptions(**shared.take_fields(SourceOptions, values))
+    config = IngestConfig(**shared.take_fields(IngestConfig, values))
     job = prepare_ingest(sources, out, config, options, overwrite, storage)
     console.interrupted = "run the same command again to go on"
     with shared.session(console, cluster):
@@ -204,7 +211,7 @@ def ingest(
     type=click.Choice(FEATURE_DTYPES),
     help="How features are stored; default: float16 as it is, all else as float32.",
 )
-@click.option("--chunk-size", default="8MB", show_default=True, help="Size of a chunk.")
+@_chunk_option("8MB")
 @click.option("--limit", type=click.IntRange(min=1), help="Take the first so many items only.")
 @click.option(
     "--on-error",
@@ -213,25 +220,11 @@ def ingest(
     show_default=True,
     help="Damaged images and empty texts; to skip them, all items are looked at first.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
+@_overwrite_option
 @shared.storage_options
 @shared.output_options
 def embed(
-    console: Console,
-    storage: Any,
-    source: str,
-    out: str,
-    encoder: str,
-    column: str | None,
-    labels: str | None,
-    ids: str | None,
-    batch_size: int,
-    device: str | None,
-    dtype: Any,
-    chunk_size: str,
-    limit: int | None,
-    on_error: Any,
-    overwrite: bool,
+    console: Console, storage: Any, source: str, out: str, overwrite: bool, **values: Any
 ) -> None:
     """Encode the images or texts of SOURCE into the features store OUT.
 
@@ -243,16 +236,13 @@ def embed(
     from scrlm_dask.pipeline.embed import EmbedConfig
     from scrlm_dask.pipeline.embed import embed as run_embed
 
-    chunk_bytes = parse_size("--chunk-size", chunk_size)
-    config = EmbedConfig(
-        *(encoder, column, labels, ids, batch_size, device, dtype, chunk_bytes, limit, on_error)
-    )
+    config = EmbedConfig(**shared.take_fields(EmbedConfig, values))
     console.interrupted = "run the same command again to go on"
     with console.progress():
         written = run_embed(
             *(source, out, config), overwrite=overwrite, storage_options=storage, listener=console
         )
-    _show_store(console, written, "skipped_items", {"encoder": encoder, "input": source})
+    _show_store(console, written, "skipped_items", {"encoder": config.encoder, "input": source})
 
 
 @click.command()
@@ -263,7 +253,7 @@ def embed(
 @click.option("--rho", type=float, help="Compare distances with the radius of this bandwidth.")
 @depth_option
 @preprocess_option("Take spectrum and distances after this map, as a fit would.")
-@click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
+@shared.block_rows_option
 @shared.storage_options
 @shared.cluster_options
 @shared.output_options
@@ -276,7 +266,7 @@ def inspect(
     verify: bool,
     plot: str | None,
     rho: float | None,
-    loss_depth: float,
+    F: float,
     preprocess: Any,
     block_rows: int | None,
 ) -> None:
@@ -289,9 +279,9 @@ def inspect(
     from scrlm_dask.reporting.plots import check_plot, plot_statistics
 
     if not (stats or plot):
-        shared.require_option("--stats or --plot", "rho", "loss_depth", "preprocess", "block_rows")
+        shared.require_option("--stats or --plot", "rho", "F", "preprocess", "block_rows")
     if rho is None:
-        shared.require_option("--rho", "loss_depth")
+        shared.require_option("--rho", "F")
     if plot:
         check_plot(plot)
     description = inspect_store(store, storage_options=storage)
@@ -308,7 +298,7 @@ def inspect(
                 rows = inspect_rows(
                     store,
                     rho=rho,
-                    F=loss_depth,
+                    F=F,
                     preprocess=preprocess,
                     block_rows=block_rows,
                     storage_options=storage,

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ..options.shared import cluster_options, output_options, session, storage_options
+from ..options.shared import cluster_options, output_options, seed_option, session, storage_options
 from ..tables.summaries import facts, fit_summary
 from ..terminal.console import Console
 from .clustering import summary
@@ -18,7 +18,7 @@ _ITERATIONS = 10
 @click.command()
 @click.option("--out", type=click.Path(), help="Keep features and run here; default: nowhere.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier demo in --out.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
+@seed_option
 @storage_options
 @cluster_options
 @output_options
