@@ -158,8 +158,8 @@ class FitConfig:
     def __post_init__(self) -> None:
         _check_fields(self, _FIT_RULES)
         object.__setattr__(self, "refine", lloyd_config(self.refine))
-        if self.rho != "auto":
-            self._settle_extraction()
+        if not isinstance(self.rho, str):
+            self._settle_extraction(self.rho)
         if self.extraction == "merge" and self.n_clusters is None:
             raise InputError(
                 "extraction is 'merge', which merges centers down to n_clusters, but there is no "
@@ -171,11 +171,11 @@ class FitConfig:
                 "are asked for; give some (refine, --kmeans-iter), or leave it out"
             )
 
-    def _settle_extraction(self) -> None:
+    def _settle_extraction(self, rho: float) -> None:
         """Replace "auto" where a given rho decides it."""
-        if self.given_rho * self.given_rho * self.F < _LEAST_SQ_REACH:
+        if rho * rho * self.F < _LEAST_SQ_REACH:
             raise InputError(
-                f"rho is {self.rho!r}, whose square float32 cannot work with; "
+                f"rho is {rho!r}, whose square float32 cannot work with; "
                 "multiply the features (or preprocess='scale') and rho by a large number"
             )
         if self.extraction == "auto":

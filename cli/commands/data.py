@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +11,6 @@ from scrlm_dask.text import first_few
 
 from ..options import shared
 from ..options.fitting import depth_option, preprocess_option
-from ..options.parsing import parse_size
 from ..tables.store import damage_content, rows_content, store_content, store_tables
 from ..tables.summaries import facts
 from ..terminal.console import Console
@@ -25,27 +23,11 @@ if TYPE_CHECKING:
 _overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
 
 
-def _chunk_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(
-        "--chunk-size",
-        "chunk_bytes",
-        default=default,
-        show_default=True,
-        callback=parse_size,
-        help="Size of a chunk.",
-    )
-
-
 @click.command()
 @click.argument("out", type=click.Path())
 @click.option("--rows", type=int, default=20_000, show_default=True, help="Rows to draw.")
 @click.option(
-    "--features",
-    "n_features",
-    type=int,
-    default=640,
-    show_default=True,
-    help="Features of a row.",
+    "--features", "n_features", type=int, default=640, show_default=True, help="Features of a row."
 )
 @click.option(
     "--clusters", "n_clusters", type=int, default=100, show_default=True, help="Clusters."
@@ -58,7 +40,7 @@ def _chunk_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., 
     "--sigma-max", type=float, default=1 / 4, show_default=True, help="Sigma of the last."
 )
 @shared.seed_option
-@_chunk_option("64MB")
+@shared.chunk_option("64MB")
 @_overwrite_option
 @shared.storage_options
 @shared.cluster_options
@@ -128,7 +110,7 @@ def synth(
     type=click.IntRange(min=1),
     help="Features of a row of a raw file.",
 )
-@_chunk_option("64MB")
+@shared.chunk_option("64MB")
 @click.option("--limit", type=click.IntRange(min=1), help="Take the first so many rows only.")
 @click.option("--shuffle", is_flag=True, help="Store the rows in a random order.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random order.")
@@ -211,7 +193,7 @@ def ingest(
     type=click.Choice(FEATURE_DTYPES),
     help="How features are stored; default: float16 as it is, all else as float32.",
 )
-@_chunk_option("8MB")
+@shared.chunk_option("8MB")
 @click.option("--limit", type=click.IntRange(min=1), help="Take the first so many items only.")
 @click.option(
     "--on-error",

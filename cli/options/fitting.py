@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from scrlm_dask.runs.record import RunRecord
 
 
-def preprocess_option(
-    text: str, default: str = "standardize"
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def preprocess_option(text: str, default: str = "standardize") -> Callable[[Any], Any]:
     """Return --preprocess, with the help text of a command."""
     return click.option(
         "--preprocess",

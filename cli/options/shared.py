@@ -18,12 +18,13 @@ from scrlm_dask.text import format_bytes
 
 from ..terminal.console import Console, exit_on_errors
 from ..terminal.signals import handle_signals
-from .parsing import parse_storage
+from .parsing import parse_size, parse_storage
 
 _Command = Callable[..., Any]
+_Decorator = Callable[[_Command], _Command]
 
 
-def option_group(*options: Callable[[_Command], _Command]) -> Callable[[_Command], _Command]:
+def option_group(*options: _Decorator) -> _Decorator:
     """Return a decorator that adds options to a command, in this order."""
 
     def add(command: _Command) -> _Command:
@@ -75,6 +76,18 @@ def take_fields(kind: type, values: dict[str, Any]) -> dict[str, Any]:
     """Return the values that are fields of a dataclass; without None, which is its default."""
     names = [field.name for field in fields(kind)]
     return {name: values[name] for name in names if values.get(name) is not None}
+
+
+def chunk_option(default: str) -> _Decorator:
+    """Return --chunk-size, with the default of a command."""
+    return click.option(
+        "--chunk-size",
+        "chunk_bytes",
+        default=default,
+        show_default=True,
+        callback=parse_size,
+        help="Size of a chunk.",
+    )
 
 
 seed_option = click.option(

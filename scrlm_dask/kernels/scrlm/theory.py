@@ -72,12 +72,13 @@ def required_sizes(
             f"use for example {DELTA}"
         )
     candidates = _candidates_bound(n_clusters, delta, min_weight)
-    rows = _smallest_above(candidates + 1)
+    rows = math.floor(candidates + 1) + 1
     features = max(
         features_for_rows(rows if n_rows is None else n_rows, delta),
         features_for_clusters(n_clusters, delta),
     )
-    return Requirements(_smallest_above(candidates), rows, _smallest_above(features))
+    # the smallest integers above the bounds, for the corollary's inequalities are strict
+    return Requirements(math.floor(candidates) + 1, rows, math.floor(features) + 1)
 
 
 def features_for_rows(n_rows: int, delta: float = DELTA) -> float:
@@ -100,17 +101,12 @@ def missed_cluster_risk(
 def default_candidates(n_rows: int, n_clusters: int) -> int:
     """How many candidates to draw: the Corollary 7 number, or every row when there are fewer."""
     _check_counts(n_rows=n_rows, n_clusters=n_clusters)
-    return min(_smallest_above(_candidates_bound(n_clusters, DELTA, MIN_WEIGHT)), n_rows)
+    return min(math.floor(_candidates_bound(n_clusters, DELTA, MIN_WEIGHT)) + 1, n_rows)
 
 
 def _candidates_bound(n_clusters: int, delta: float, min_weight: float) -> float:
     """Corollary 7: more candidates than this are enough."""
     return n_clusters / min_weight * (math.log(n_clusters) + math.log(4 / delta))
-
-
-def _smallest_above(bound: float) -> int:
-    """The smallest integer above `bound`, for the corollary's inequalities are strict."""
-    return math.floor(bound) + 1
 
 
 def _check_counts(**counts: int) -> None:
