@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -19,6 +18,7 @@ from scrlm_dask.kernels.scrlm.theory import default_candidates
 # Without a number of clusters to go by, candidates are drawn for this many.
 ASSUMED_CLUSTERS = 1000
 _LEAST_SQ_REACH = 1e-30
+_MOST_FINITE = math.nextafter(math.inf, 0.0)
 
 
 class _Rule(NamedTuple):
@@ -40,7 +40,7 @@ def _one_of(words: tuple[str, ...]) -> _Rule:
     return _Rule(f"one of {', '.join(words)}", (), words)
 
 
-_POSITIVE = _Rule("a finite number above 0", Real, (), math.ulp(0.0), sys.float_info.max)
+_POSITIVE = _Rule("a finite number above 0", Real, (), math.ulp(0.0), _MOST_FINITE)
 _SHARE = _Rule("a number from 0 to 1", Real, (), 0.0, 1.0)
 _FLAG = _Rule("True or False", bool)
 _LLOYD_RULES = {

@@ -247,10 +247,7 @@ def inspect(
     stats: bool,
     verify: bool,
     plot: str | None,
-    rho: float | None,
-    F: float,
-    preprocess: Any,
-    block_rows: int | None,
+    **values: Any,
 ) -> None:
     """Say what the features store STORE is: shape, chunks, codecs, completeness, manifest.
 
@@ -262,7 +259,7 @@ def inspect(
 
     if not (stats or plot):
         shared.require_option("--stats or --plot", "rho", "F", "preprocess", "block_rows")
-    if rho is None:
+    if values["rho"] is None:
         shared.require_option("--rho", "F")
     if plot:
         check_plot(plot)
@@ -277,18 +274,10 @@ def inspect(
             if damaged and (stats or plot):
                 console.say("no statistics: the store is damaged")
             elif stats or plot:
-                rows = inspect_rows(
-                    store,
-                    rho=rho,
-                    F=F,
-                    preprocess=preprocess,
-                    block_rows=block_rows,
-                    storage_options=storage,
-                    listener=console,
-                )
+                rows = inspect_rows(store, storage_options=storage, listener=console, **values)
                 content["statistics"] = rows_content(rows)
                 if plot:
-                    plot_statistics(rows.statistics, description.url, preprocess, plot)
+                    plot_statistics(rows.statistics, description.url, values["preprocess"], plot)
     console.result(content, store_tables(content))
     _reject_damaged(damaged, description.url)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from scrlm_dask.runs.record import RunRecord
 
 
-def preprocess_option(text: str, default: str = "standardize") -> Callable[[Any], Any]:
+def preprocess_option(text: str, default: str = "standardize") -> Any:
     """Return --preprocess, with the help text of a command."""
     return click.option(
         "--preprocess",
@@ -189,7 +187,7 @@ def check_usage(resume: str | None, features: str | None, out: str | None) -> No
     from scrlm_dask.clusters.options import ClusterOptions
 
     names = {p.name for p in click.get_current_context().command.params if p.name}
-    given = shared.given_options(names - _FREE - {field.name for field in fields(ClusterOptions)})
+    given = shared.given_options(names - _FREE - set(vars(ClusterOptions())))
     if given:
         raise click.UsageError(
             f"--resume goes on with what the run was given; leave {', '.join(given)} out"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -14,13 +13,9 @@ _JSON_WORDS = ("true", "false", "null")
 
 
 def parse_auto(
-    number: Callable[[str], float],
-    expected: str,
-    context: click.Context,
-    parameter: click.Parameter,
-    text: str,
+    number: Any, expected: str, context: click.Context, parameter: click.Parameter, text: str
 ) -> float | str:
-    """Return "auto", or the number that the text is."""
+    """Return "auto", or the result of `number`, which raises ValueError, for the text."""
     try:
         return text if text == "auto" else number(text)
     except ValueError as error:

@@ -49,18 +49,15 @@ class ClusterOptions:
     @property
     def address(self) -> str | None:
         """Return the scheduler's address; new workers win over the environment variable."""
-        if self.scheduler or self._starts_workers:
+        if self.scheduler or any(getattr(self, name) is not None for name in ("cluster", *_OWN)):
             return self.scheduler or None
         return os.environ.get(_ADDRESS_VARIABLE) or None
 
     def for_little_work(self) -> ClusterOptions:
         """Return the options with threads of this process as the default: they start at once."""
-        chosen = self._starts_workers or self.scheduler_file is not None or self.address
+        names = ("cluster", "scheduler_file", *_OWN)
+        chosen = self.address or any(getattr(self, name) is not None for name in names)
         return self if chosen else replace(self, nworkers=0)
-
-    @property
-    def _starts_workers(self) -> bool:
-        return bool(self.cluster) or any(getattr(self, name) is not None for name in _OWN)
 
 
 @dataclass(frozen=True)
