@@ -57,12 +57,12 @@ def _demo(
         synth(features, _ROWS, spec, chunk_bytes=16_000_000, **outputs)
         config = FitConfig(n_clusters=_AT_MOST, seed=seed, refine=LloydConfig(_ITERATIONS))
         result = fit(features, config, out=run, **outputs)
-        found = evaluation_record(evaluate_run(run, **stores))
+        scores = evaluation_record(evaluate_run(run, **stores))
     content = summary(result, run)
     headline = (
-        f"{found['n_clusters']} of {found['n_classes']} clusters found; "
-        f"{found['accuracy']:.2%} of the rows are labelled as they were drawn."
+        f"{scores['n_clusters']} of {scores['n_classes']} clusters found; "
+        f"{scores['accuracy']:.2%} of the rows are labelled as they were drawn."
     )
-    truth = facts("Against the truth", found)
+    truth = facts("Against the truth", scores)
     tables = Group(fit_summary(content, result.model), truth, headline)
-    console.result({**content, "evaluation": found}, tables)
+    console.result({**content, "evaluation": scores}, tables)

@@ -113,8 +113,8 @@ def _value(name: str, text: str) -> Any:
     return text
 
 
-def _json(text: str, what: str) -> Any:
+def _json(text: str, part: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise click.BadParameter(f"{what} is not valid JSON", param_hint=_STORAGE_OPTION) from None
+        raise click.BadParameter(f"{part} is not valid JSON", param_hint=_STORAGE_OPTION) from None
