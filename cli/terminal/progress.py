@@ -26,13 +26,13 @@ class RefreshTimer:
     """Decides when to print a line on a phase or to redraw its bar."""
 
     began: float
-    next_line: float = _LOG_SECONDS  # seconds since the start
+    last_line: float = 0.0  # seconds since the start
     next_redraw: float = _FIRST_REDRAW
 
     def line_is_due(self, now: float) -> bool:
-        due = now - self.began >= self.next_line
+        due = now - self.began - self.last_line >= _LOG_SECONDS
         if due:
-            self.next_line = now - self.began + _LOG_SECONDS
+            self.last_line = now - self.began
         return due
 
     def redraw_is_due(self, now: float) -> bool:

@@ -35,7 +35,7 @@ class LocalWorkers:
 
 def local_workers(options: ClusterOptions) -> LocalWorkers | None:
     """Return the workers that `connect` would start; None if it connects to a scheduler."""
-    if options.is_managed or options.scheduler_file is not None or options.address is not None:
+    if not options.is_local:
         return None
     from dask.system import CPU_COUNT
     from distributed.system import MEMORY_LIMIT

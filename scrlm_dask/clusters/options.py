@@ -53,11 +53,14 @@ class ClusterOptions:
             return self.scheduler or None
         return os.environ.get(_ADDRESS_VARIABLE) or None
 
+    @property
+    def is_local(self) -> bool:
+        return not self.is_managed and self.scheduler_file is None and self.address is None
+
     def for_little_work(self) -> ClusterOptions:
         """Return the options with threads of this process as the default: they start at once."""
-        names = ("cluster", "scheduler_file", *_OWN)
-        chosen = self.address or any(getattr(self, name) is not None for name in names)
-        return self if chosen else replace(self, nworkers=0)
+        starts_workers = any(getattr(self, name) is not None for name in ("cluster", *_OWN))
+        return replace(self, nworkers=0) if self.is_local and not starts_workers else self
 
 
 @dataclass(frozen=True)
