@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from scrlm_dask import choices
 from scrlm_dask.errors import InputError
@@ -18,6 +18,78 @@ from scrlm_dask.kernels.scrlm.theory import default_candidates
 # Without a number of clusters to go by, candidates are drawn for this many.
 ASSUMED_CLUSTERS = 1000
 _LEAST_SQ_REACH = 1e-30
+_MOST_FINITE = math.nextafter(math.inf, 0.0)
+
+
+class _Rule(NamedTuple):
+    """The values that a field accepts."""
+
+    expected: str  # as messages say it
+    kind: Any  # Integral, Real or bool; (): only the words
+    words: tuple[str | None, ...] = ()
+    least: float = 0.0
+    most: float = math.inf
+
+
+def _integer(least: int, *words: str | None) -> _Rule:
+    others = "".join(f", or {word!r}" for word in words)
+    return _Rule(f"an integer of at least {least}{others}", Integral, words, least)
+
+
+def _one_of(words: tuple[str, ...]) -> _Rule:
+    return _Rule(f"one of {', '.join(words)}", (), words)
+
+
+_POSITIVE = _Rule("a finite number above 0", Real, (), math.ulp(0.0), _MOST_FINITE)
+_SHARE = _Rule("a number from 0 to 1", Real, (), 0.0, 1.0)
+_FLAG = _Rule("True or False", bool)
+_LLOYD_RULES = {
+    "max_iter": _integer(0),
+    "tol": _SHARE,
+    "inertia_tol": _SHARE,
+    "max_seconds": _POSITIVE._replace(words=(None,)),
+    "sample": _SHARE._replace(words=(None,)),
+    "persist": _one_of(choices.PERSIST_KINDS),
+}
+_SHARED_RULES = {
+    "seed": _integer(0),
+    "prune": _integer(0, "auto"),
+    "margins": _FLAG,
+    "preprocess": _one_of(choices.PREPROCESS_KINDS),
+}
+_KMEANS_RULES = _SHARED_RULES | {"n_clusters": _integer(1), "init": _one_of(choices.INIT_KINDS)}
+_FIT_RULES = _SHARED_RULES | {
+    "F": _POSITIVE,
+    "rho": _POSITIVE._replace(expected=f"{_POSITIVE.expected}, or 'auto'", words=("auto",)),
+    "n_clusters": _integer(1, None),
+    "n_candidates": _integer(1, "auto"),
+    "loss_rows": _integer(1, "all"),
+    "min_neighbors": _integer(1),
+    "polish": _FLAG,
+    "robust": _FLAG._replace(words=("auto",)),
+    "extraction": _one_of(choices.EXTRACTIONS),
+}
+
+
+def _check_fields(config: object, rules: dict[str, _Rule]) -> None:
+    """Replace fields by plain Python values; raise for a value that its rule rejects."""
+    for name, rule in rules.items():
+        value = getattr(config, name)
+        # by type first: an array would compare each of its items
+        if not ((value is None or isinstance(value, str)) and value in rule.words):
+            object.__setattr__(config, name, _convert(name, value, rule))
+
+
+def _convert(name: str, value: Any, rule: _Rule) -> Any:
+    # by its word: NumPy's truth values belong to no type of Python's
+    if rule.kind is bool and str(value) in ("True", "False"):
+        return str(value) == "True"
+    if isinstance(value, rule.kind) and not isinstance(value, bool):
+        with suppress(OverflowError):  # an integer that no float holds
+            number = int(value) if rule.kind is Integral else float(value)
+            if rule.least <= number <= rule.most:
+                return number
+    raise InputError(f"{name} is {value!r}; it must be {rule.expected}")
 
 
 @dataclass(frozen=True)
@@ -32,17 +104,9 @@ class LloydConfig:
     persist: choices.Persist = "auto"  # keep features in the workers' memory between passes
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "max_iter", _integer("max_iter", self.max_iter, 0, ...))
-        for name in ("tol", "inertia_tol"):
-            object.__setattr__(self, name, _share(name, getattr(self, name)))
-        if self.max_seconds is not None:
-            seconds = _positive("max_seconds", self.max_seconds)
-            object.__setattr__(self, "max_seconds", seconds)
-        if self.sample is not None:
-            object.__setattr__(self, "sample", _share("sample", self.sample))
-            if self.sample == 0.0:
-                raise InputError("sample is 0; give the share of blocks to begin with, or None")
-        _one_of("persist", self.persist, choices.PERSIST_KINDS)
+        _check_fields(self, _LLOYD_RULES)
+        if self.sample == 0.0:
+            raise InputError("sample is 0; give the share of blocks to begin with, or None")
 
 
 @dataclass(frozen=True)
@@ -60,14 +124,8 @@ class KMeansConfig:
     margins: bool = True  # store how much farther the second-nearest center is
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n_clusters", _integer("n_clusters", self.n_clusters, 1, ...))
-        object.__setattr__(self, "seed", _integer("seed", self.seed, 0, ...))
+        _check_fields(self, _KMEANS_RULES)
         object.__setattr__(self, "lloyd", lloyd_config(self.lloyd))
-        object.__setattr__(self, "margins", _flag("margins", self.margins))
-        if not (isinstance(self.prune, str) and self.prune == "auto"):
-            object.__setattr__(self, "prune", _integer("prune", self.prune, 0, "auto"))
-        _one_of("init", self.init, choices.INIT_KINDS)
-        _one_of("preprocess", self.preprocess, choices.PREPROCESS_KINDS)
 
     def sq_radius(self, n_features: int) -> float:
         """Every row belongs to its nearest center, however far."""
@@ -98,49 +156,31 @@ class FitConfig:
     )
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "F", _positive("F", self.F))
-        if not _is_word(self.rho, "auto"):
-            object.__setattr__(self, "rho", _positive("rho", self.rho, "auto"))
-        if self.rho != "auto" and self.rho * self.rho * self.F < _LEAST_SQ_REACH:
-            raise InputError(
-                f"rho is {self.rho!r}, whose square float32 cannot work with; "
-                "multiply the features (or preprocess='scale') and rho by a large number"
-            )
-        for name, word, least in (
-            ("n_clusters", None, 1),
-            ("n_candidates", "auto", 1),
-            ("loss_rows", "all", 1),
-            ("min_neighbors", ..., 1),
-            ("seed", ..., 0),
-            ("prune", "auto", 0),
-        ):
-            value = getattr(self, name)
-            if not _is_word(value, word):
-                object.__setattr__(self, name, _integer(name, value, least, word))
-        _one_of("preprocess", self.preprocess, choices.PREPROCESS_KINDS)
+        _check_fields(self, _FIT_RULES)
         object.__setattr__(self, "refine", lloyd_config(self.refine))
-        for name in ("polish", "margins"):
-            object.__setattr__(self, name, _flag(name, getattr(self, name)))
-        self._settle_extraction()
+        if not isinstance(self.rho, str):
+            self._settle_extraction(self.rho)
+        if self.extraction == "merge" and self.n_clusters is None:
+            raise InputError(
+                "extraction is 'merge', which merges centers down to n_clusters, but there is no "
+                "such number; give it (n_clusters, --clusters), or extract 'residual'"
+            )
         if self.robust is False and self.refine.max_iter == 0 and self.extraction != "merge":
             raise InputError(
                 "robust is False, which says how k-means refines the centers, but no iterations "
                 "are asked for; give some (refine, --kmeans-iter), or leave it out"
             )
 
-    def _settle_extraction(self) -> None:
-        """What "auto" stands for where a given rho decides it."""
-        _one_of("extraction", self.extraction, choices.EXTRACTIONS)
-        if self.extraction == "merge" and self.n_clusters is None:
+    def _settle_extraction(self, rho: float) -> None:
+        """Replace "auto" where a given rho decides it."""
+        if rho * rho * self.F < _LEAST_SQ_REACH:
             raise InputError(
-                "extraction is 'merge', which merges centers down to n_clusters, but there is no "
-                "such number; give it (n_clusters, --clusters), or extract 'residual'"
+                f"rho is {rho!r}, whose square float32 cannot work with; "
+                "multiply the features (or preprocess='scale') and rho by a large number"
             )
-        if self.rho != "auto" and self.extraction == "auto":
+        if self.extraction == "auto":
             object.__setattr__(self, "extraction", "greedy")
-        if not _is_word(self.robust, "auto"):
-            object.__setattr__(self, "robust", _flag("robust", self.robust))
-        elif self.rho != "auto":
+        if self.robust == "auto":
             # merged clusters reach farther than the radius
             object.__setattr__(self, "robust", self.extraction != "merge")
 
@@ -168,10 +208,10 @@ class FitConfig:
                 raise InputError(
                     f"{name} is {value}, but the features have {n_rows} rows; use {n_rows} or fewer"
                 )
-        n_candidates = self.n_candidates
         if self.samples:
             sizes = self._sizes(n_rows)
             return ResolvedConfig(self, n_rows, sizes.candidates, sizes.judged, sizes)
+        n_candidates = self.n_candidates
         if n_candidates == "auto":
             n_candidates = default_candidates(n_rows, self.n_clusters or ASSUMED_CLUSTERS)
         loss_rows = n_rows if self.loss_rows == "all" else self.loss_rows
@@ -201,54 +241,8 @@ class ResolvedConfig:
         return self.loss_rows == self.n_rows
 
 
-def _is_word(value: object, word: object) -> bool:
-    # identity first: an array would answer == for each of its items
-    return value is word or (isinstance(value, str) and value == word)
-
-
-def _positive(name: str, value: object, word: object = ...) -> float:
-    if isinstance(value, Real) and not isinstance(value, bool):
-        with suppress(OverflowError):  # an integer that no float holds
-            number = float(value)
-            if math.isfinite(number) and number > 0:
-                return number
-    other = "" if word is ... else f", or {word!r}"
-    raise InputError(f"{name} is {value!r}; it must be a finite number above 0{other}")
-
-
-def _share(name: str, value: object) -> float:
-    if isinstance(value, Real) and not isinstance(value, bool):
-        with suppress(OverflowError):  # an integer that no float holds
-            number = float(value)
-            if 0.0 <= number <= 1.0:
-                return number
-    raise InputError(f"{name} is {value!r}; it must be a number from 0 to 1")
-
-
-def _flag(name: str, value: object) -> bool:
-    # by its word: NumPy's truth values belong to no type of Python's
-    if str(value) in ("True", "False"):
-        return str(value) == "True"
-    raise InputError(f"{name} is {value!r}; it must be True or False")
-
-
-def _one_of(name: str, value: object, kinds: tuple[object, ...]) -> None:
-    # compared one by one: an array would answer == for each of its items
-    if not any(type(value) is type(kind) and value == kind for kind in kinds):
-        raise InputError(f"{name} is {value!r}; it must be one of {', '.join(map(str, kinds))}")
-
-
 def lloyd_config(value: Any) -> LloydConfig:
-    """The iterations as they are, by their number, or as they were saved."""
+    """Return the iterations, which may be given by their number or as they were saved."""
     if isinstance(value, LloydConfig):
         return value
-    if isinstance(value, dict):
-        return LloydConfig(**value)
-    return LloydConfig(max_iter=value)
-
-
-def _integer(name: str, value: object, least: int, word: object) -> int:
-    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least:
-        return int(value)
-    other = "" if word is ... else f", or {word!r}"
-    raise InputError(f"{name} is {value!r}; it must be an integer of at least {least}{other}")
+    return LloydConfig(**value) if isinstance(value, dict) else LloydConfig(max_iter=value)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scrlm_dask.choices import INIT_KINDS, PREPROCESS_KINDS
+from scrlm_dask.choices import INIT_KINDS
 
 from ..options import fitting, shared
 from ..options.watchdog import StallWatchdog, watchdog_options
@@ -16,6 +16,9 @@ from ..terminal.console import Console
 if TYPE_CHECKING:
     from scrlm_dask.config import KMeansConfig
     from scrlm_dask.runs.lifecycle import Fit
+
+
+_INITS = tuple(kind for kind in INIT_KINDS if kind != "given")
 
 
 @click.command()
@@ -32,13 +35,12 @@ def fit(
     console: Console,
     cluster: Any,
     storage: Any,
-    lasting: StallWatchdog,
     features: str | None,
-    config: dict[str, Any],
     block_rows: int | None,
     out: str | None,
     overwrite: bool,
     resume: str | None,
+    **values: Any,
 ) -> None:
     """Find clusters and outliers in the Zarr store FEATURES.
 
@@ -51,29 +53,32 @@ def fit(
     from scrlm_dask.runs.lifecycle import Fit
 
     fitting.check_usage(resume, features, out)
-    if resume is not None:
+    if resume is None:
+        config = fitting.fit_config(values)
+    else:
         before = fitting.read_run(resume, "scrlm", storage)
         if isinstance(before, Fit):
             show_fit(console, before, resume)
             return
-        out, features = resume, before.features.path
-        config, block_rows = before.asked.config, before.asked.block_rows
+        out, features, block_rows = resume, before.features.path, before.asked.block_rows
+        config = FitConfig(**before.asked.config)
     job = prepare_fit(
         str(features),
-        FitConfig(**config),
+        config,
         out=str(out),
         overwrite=overwrite,
         block_rows=block_rows,
         storage_options=storage,
         workers=fitting.local_memories(cluster) or (),
     )
-    _run_job(job, console, cluster, lasting, str(out))
+    _run_job(job, console, cluster, values, str(out))
 
 
-def _run_job(job: Any, console: Console, cluster: Any, lasting: StallWatchdog, out: str) -> None:
+def _run_job(job: Any, console: Console, cluster: Any, values: dict[str, Any], out: str) -> None:
     """Open the cluster session, run the job in it and print its result."""
-    with lasting.settings(), shared.session(console, cluster), lasting.watching(console, out):
-        result = job.run(lasting)
+    watchdog = StallWatchdog(values["stall_timeout"], values["wait_workers"])
+    with watchdog.settings(), shared.session(console, cluster), watchdog.watching(console, out):
+        result = job.run(watchdog)
     show_fit(console, result, out)
 
 
@@ -105,13 +110,15 @@ def summary(result: Fit, out: str) -> dict[str, Any]:
     }
 
 
-_INITS = tuple(kind for kind in INIT_KINDS if kind != "given")
-
-
 @click.command()
 @click.argument("features", type=click.Path(), required=False)
 @click.option("--out", metavar="RUN", help="Run directory to write.")
-@click.option("--clusters", type=int, help="Number of clusters; default: as many as --init brings.")
+@click.option(
+    "--clusters",
+    "n_clusters",
+    type=int,
+    help="Number of clusters; default: as many as --init brings.",
+)
 @click.option(
     "--init",
     default=_INITS[0],
@@ -122,18 +129,12 @@ _INITS = tuple(kind for kind in INIT_KINDS if kind != "given")
 @click.option("--max-iter", type=int, default=100, show_default=True, help="Most full passes.")
 @click.option("--spherical", is_flag=True, help="Rows and centers at unit length: cosine distance.")
 @click.option("--sample-weight", metavar="FILE", help="How much each row counts, .npy or Zarr.")
-@click.option(
-    "--preprocess",
-    type=click.Choice(PREPROCESS_KINDS),
-    default="none",
-    show_default=True,
-    help="Map applied to rows first.",
-)
+@fitting.preprocess_option("Map applied to rows first.", default="none")
 @fitting.lloyd_options
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
-@click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
-@shared.label_options
-@shared.prune_option
+@shared.seed_option
+@shared.block_rows_option
+@shared.margins_option
+@fitting.prune_option
 @click.option("--overwrite", is_flag=True, help="Replace a run that exists.")
 @fitting.resume_option
 @watchdog_options
@@ -145,14 +146,13 @@ def kmeans(
     console: Console,
     cluster: Any,
     storage: Any,
-    lasting: StallWatchdog,
     features: str | None,
     out: str | None,
     sample_weight: str | None,
     block_rows: int | None,
     overwrite: bool,
     resume: str | None,
-    **config: Any,
+    **values: Any,
 ) -> None:
     """Cluster the Zarr store FEATURES by k-means, one read of it an iteration.
 
@@ -165,18 +165,18 @@ def kmeans(
 
     fitting.check_usage(resume, features, out)
     if resume is None:
-        settings, centers = _make_config(storage, **config)
+        config, centers = _kmeans_config(values, storage)
     else:
         before = fitting.read_run(resume, "k-means", storage)
         if isinstance(before, Fit):
             show_fit(console, before, resume)
             return
         out, features, block_rows = resume, before.features.path, before.asked.block_rows
-        settings, inputs = KMeansConfig(**before.asked.config), before.asked.inputs
+        config, inputs = KMeansConfig(**before.asked.config), before.asked.inputs
         centers, sample_weight = inputs.get("centers"), inputs.get("sample_weight")
     job = prepare_kmeans(
         str(features),
-        settings,
+        config,
         centers=centers,
         sample_weight=sample_weight,
         out=str(out),
@@ -185,45 +185,28 @@ def kmeans(
         storage_options=storage,
         workers=fitting.local_memories(cluster) or (),
     )
-    _run_job(job, console, cluster, lasting, str(out))
+    _run_job(job, console, cluster, values, str(out))
 
 
-def _make_config(
-    storage: Any,
-    lloyd: dict[str, Any],
-    clusters: int | None,
-    init: str,
-    max_iter: int,
-    spherical: bool,
-    preprocess: Any,
-    seed: int,
-    margins: bool,
-    prune: Any,
-) -> tuple[KMeansConfig, str | None]:
+def _kmeans_config(values: dict[str, Any], storage: Any) -> tuple[KMeansConfig, str | None]:
     """Return the config of the options, and the path of the centers to start from, if any."""
     from scrlm_dask.config import KMeansConfig, LloydConfig
 
-    if spherical and preprocess not in ("none", "l2"):
-        raise click.UsageError("--spherical takes rows at unit length; leave --preprocess out")
-    given = init not in _INITS
-    if given:
-        centers = _read_centers(init, storage)
-        clusters = len(centers) if clusters is None else clusters
-    if clusters is None:
+    config, init = shared.take_fields(KMeansConfig, values), values["init"]
+    if values["spherical"]:
+        if config["preprocess"] not in ("none", "l2"):
+            raise click.UsageError("--spherical takes rows at unit length; leave --preprocess out")
+        config["preprocess"] = "l2"
+    if init not in _INITS:
+        config["init"] = "given"
+        config.setdefault("n_clusters", len(_read_centers(init, storage)))
+    if "n_clusters" not in config:
         raise click.UsageError(
             f"--clusters is missing: how many are to be found? --init {init} does not say it, only "
             "the centers of a run, a model or a .npy array do"
         )
-    config = KMeansConfig(
-        n_clusters=clusters,
-        init="given" if given else init,  # type: ignore[arg-type]
-        lloyd=LloydConfig(max_iter=max_iter, **lloyd),
-        preprocess="l2" if spherical else preprocess,
-        seed=seed,
-        prune=prune,
-        margins=margins,
-    )
-    return config, init if given else None
+    lloyd = LloydConfig(**shared.take_fields(LloydConfig, values))
+    return KMeansConfig(lloyd=lloyd, **config), None if init in _INITS else init
 
 
 def _read_centers(path: str, storage: Any) -> Any:
@@ -241,8 +224,8 @@ def _read_centers(path: str, storage: Any) -> Any:
 @click.argument("run", type=click.Path())
 @click.argument("features", type=click.Path())
 @click.option("--out", metavar="OUT", required=True, help="Labels store to write.")
-@click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
-@shared.label_options
+@shared.block_rows_option
+@shared.margins_option
 @click.option("--overwrite", is_flag=True, help="Replace labels that exist.")
 @shared.storage_options
 @shared.cluster_options

@@ -11,7 +11,6 @@ from scrlm_dask.text import first_few
 
 from ..options import shared
 from ..options.fitting import depth_option, preprocess_option
-from ..options.parsing import parse_size
 from ..tables.store import damage_content, rows_content, store_content, store_tables
 from ..tables.summaries import facts
 from ..terminal.console import Console
@@ -21,11 +20,18 @@ if TYPE_CHECKING:
     from scrlm_dask.pipeline.ingest_job import Ingest
 
 
+_overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
+
+
 @click.command()
 @click.argument("out", type=click.Path())
 @click.option("--rows", type=int, default=20_000, show_default=True, help="Rows to draw.")
-@click.option("--features", type=int, default=640, show_default=True, help="Features of a row.")
-@click.option("--clusters", type=int, default=100, show_default=True, help="Clusters.")
+@click.option(
+    "--features", "n_features", type=int, default=640, show_default=True, help="Features of a row."
+)
+@click.option(
+    "--clusters", "n_clusters", type=int, default=100, show_default=True, help="Clusters."
+)
 @click.option("--outliers", type=float, default=0.5, show_default=True, help="Share of outliers.")
 @click.option(
     "--sigma-min", type=float, default=1 / 16, show_default=True, help="Sigma of the first."
@@ -33,9 +39,9 @@ if TYPE_CHECKING:
 @click.option(
     "--sigma-max", type=float, default=1 / 4, show_default=True, help="Sigma of the last."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
-@click.option("--chunk-size", default="64MB", show_default=True, help="Size of a chunk.")
-@click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
+@shared.seed_option
+@shared.chunk_option("64MB")
+@_overwrite_option
 @shared.storage_options
 @shared.cluster_options
 @shared.output_options
@@ -45,14 +51,9 @@ def synth(
     storage: Any,
     out: str,
     rows: int,
-    features: int,
-    clusters: int,
-    outliers: float,
-    sigma_min: float,
-    sigma_max: float,
-    seed: int,
-    chunk_size: str,
+    chunk_bytes: int,
     overwrite: bool,
+    **values: Any,
 ) -> None:
     """Draw the paper's Gaussian mixture with outliers into the features store OUT.
 
@@ -61,19 +62,18 @@ def synth(
     from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
     from scrlm_dask.pipeline.synth import prepare_synth
 
-    spec = MixtureSpec(features, clusters, outliers, sigma_min, sigma_max, seed)
-    chunk_bytes = parse_size("--chunk-size", chunk_size)
+    spec = MixtureSpec(**shared.take_fields(MixtureSpec, values))
     job = prepare_synth(out, rows, spec, chunk_bytes, overwrite, storage)
     with shared.session(console, cluster):
         path = job.run(console)
     content = {
         "path": path,
         "rows": rows,
-        "features": features,
-        "clusters": clusters,
-        "outliers": outliers,
-        "seed": seed,
-        "bytes": 4 * rows * features,
+        "features": spec.n_features,
+        "clusters": spec.n_clusters,
+        "outliers": spec.outliers,
+        "seed": spec.seed,
+        "bytes": 4 * rows * spec.n_features,
     }
     console.result(content, facts("Features store", content))
 
@@ -81,9 +81,7 @@ def synth(
 @click.command()
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.argument("out", type=click.Path())
-@click.option(
-    "--format", "format_name", type=click.Choice(INGEST_FORMATS), help="Default: found out."
-)
+@click.option("--format", type=click.Choice(INGEST_FORMATS), help="Default: found out.")
 @click.option("--dataset", metavar="NAME", help="Array of an HDF5, .npz or Zarr source.")
 @click.option(
     "--column",
@@ -106,8 +104,13 @@ def synth(
     help="How features are stored; default: float16 as it is, all else as float32.",
 )
 @click.option("--raw-dtype", metavar="DTYPE", help="Items of a raw file; default: --dtype.")
-@click.option("--features", type=click.IntRange(min=1), help="Features of a row of a raw file.")
-@click.option("--chunk-size", default="64MB", show_default=True, help="Size of a chunk.")
+@click.option(
+    "--features",
+    "raw_features",
+    type=click.IntRange(min=1),
+    help="Features of a row of a raw file.",
+)
+@shared.chunk_option("64MB")
 @click.option("--limit", type=click.IntRange(min=1), help="Take the first so many rows only.")
 @click.option("--shuffle", is_flag=True, help="Store the rows in a random order.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random order.")
@@ -118,7 +121,7 @@ def synth(
     show_default=True,
     help="Rows that hold NaN or infinity.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
+@_overwrite_option
 @shared.storage_options
 @shared.cluster_options
 @shared.output_options
@@ -128,21 +131,8 @@ def ingest(
     storage: Any,
     sources: tuple[str, ...],
     out: str,
-    format_name: str | None,
-    dataset: str | None,
-    columns: tuple[str, ...],
-    exclude: tuple[str, ...],
-    labels: str | None,
-    ids: str | None,
-    dtype: Any,
-    raw_dtype: str | None,
-    features: int | None,
-    chunk_size: str,
-    limit: int | None,
-    shuffle: bool,
-    seed: int,
-    nan: Any,
     overwrite: bool,
+    **values: Any,
 ) -> None:
     """Write the rows of SOURCE... into the features store OUT.
 
@@ -155,13 +145,12 @@ def ingest(
     from scrlm_dask.pipeline.ingest_job import IngestConfig
     from scrlm_dask.sources.registry import SourceOptions
 
-    if not shuffle:
+    if not values["shuffle"]:
         shared.require_option("--shuffle", "seed")
-    if format_name == "raw":
-        raw_dtype = raw_dtype or dtype
-    options = SourceOptions(format_name, dataset, columns, raw_dtype, features, exclude)
-    chunk_bytes = parse_size("--chunk-size", chunk_size)
-    config = IngestConfig(labels, ids, dtype, chunk_bytes, limit, shuffle, seed, nan)
+    if values["format"] == "raw":
+        values["raw_dtype"] = values["raw_dtype"] or values["dtype"]
+    options = SourceOptions(**shared.take_fields(SourceOptions, values))
+    config = IngestConfig(**shared.take_fields(IngestConfig, values))
     job = prepare_ingest(sources, out, config, options, overwrite, storage)
     console.interrupted = "run the same command again to go on"
     with shared.session(console, cluster):
@@ -204,7 +193,7 @@ def ingest(
     type=click.Choice(FEATURE_DTYPES),
     help="How features are stored; default: float16 as it is, all else as float32.",
 )
-@click.option("--chunk-size", default="8MB", show_default=True, help="Size of a chunk.")
+@shared.chunk_option("8MB")
 @click.option("--limit", type=click.IntRange(min=1), help="Take the first so many items only.")
 @click.option(
     "--on-error",
@@ -213,25 +202,11 @@ def ingest(
     show_default=True,
     help="Damaged images and empty texts; to skip them, all items are looked at first.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
+@_overwrite_option
 @shared.storage_options
 @shared.output_options
 def embed(
-    console: Console,
-    storage: Any,
-    source: str,
-    out: str,
-    encoder: str,
-    column: str | None,
-    labels: str | None,
-    ids: str | None,
-    batch_size: int,
-    device: str | None,
-    dtype: Any,
-    chunk_size: str,
-    limit: int | None,
-    on_error: Any,
-    overwrite: bool,
+    console: Console, storage: Any, source: str, out: str, overwrite: bool, **values: Any
 ) -> None:
     """Encode the images or texts of SOURCE into the features store OUT.
 
@@ -243,16 +218,13 @@ def embed(
     from scrlm_dask.pipeline.embed import EmbedConfig
     from scrlm_dask.pipeline.embed import embed as run_embed
 
-    chunk_bytes = parse_size("--chunk-size", chunk_size)
-    config = EmbedConfig(
-        *(encoder, column, labels, ids, batch_size, device, dtype, chunk_bytes, limit, on_error)
-    )
+    config = EmbedConfig(**shared.take_fields(EmbedConfig, values))
     console.interrupted = "run the same command again to go on"
     with console.progress():
         written = run_embed(
             *(source, out, config), overwrite=overwrite, storage_options=storage, listener=console
         )
-    _show_store(console, written, "skipped_items", {"encoder": encoder, "input": source})
+    _show_store(console, written, "skipped_items", {"encoder": config.encoder, "input": source})
 
 
 @click.command()
@@ -263,7 +235,7 @@ def embed(
 @click.option("--rho", type=float, help="Compare distances with the radius of this bandwidth.")
 @depth_option
 @preprocess_option("Take spectrum and distances after this map, as a fit would.")
-@click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
+@shared.block_rows_option
 @shared.storage_options
 @shared.cluster_options
 @shared.output_options
@@ -275,10 +247,7 @@ def inspect(
     stats: bool,
     verify: bool,
     plot: str | None,
-    rho: float | None,
-    loss_depth: float,
-    preprocess: Any,
-    block_rows: int | None,
+    **values: Any,
 ) -> None:
     """Say what the features store STORE is: shape, chunks, codecs, completeness, manifest.
 
@@ -289,9 +258,9 @@ def inspect(
     from scrlm_dask.reporting.plots import check_plot, plot_statistics
 
     if not (stats or plot):
-        shared.require_option("--stats or --plot", "rho", "loss_depth", "preprocess", "block_rows")
-    if rho is None:
-        shared.require_option("--rho", "loss_depth")
+        shared.require_option("--stats or --plot", "rho", "F", "preprocess", "block_rows")
+    if values["rho"] is None:
+        shared.require_option("--rho", "F")
     if plot:
         check_plot(plot)
     description = inspect_store(store, storage_options=storage)
@@ -305,18 +274,10 @@ def inspect(
             if damaged and (stats or plot):
                 console.say("no statistics: the store is damaged")
             elif stats or plot:
-                rows = inspect_rows(
-                    store,
-                    rho=rho,
-                    F=loss_depth,
-                    preprocess=preprocess,
-                    block_rows=block_rows,
-                    storage_options=storage,
-                    listener=console,
-                )
+                rows = inspect_rows(store, storage_options=storage, listener=console, **values)
                 content["statistics"] = rows_content(rows)
                 if plot:
-                    plot_statistics(rows.statistics, description.url, preprocess, plot)
+                    plot_statistics(rows.statistics, description.url, values["preprocess"], plot)
     console.result(content, store_tables(content))
     _reject_damaged(damaged, description.url)
 

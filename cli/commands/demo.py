@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ..options.shared import cluster_options, output_options, session, storage_options
+from ..options.shared import cluster_options, output_options, seed_option, session, storage_options
 from ..tables.summaries import facts, fit_summary
 from ..terminal.console import Console
 from .clustering import summary
@@ -18,7 +18,7 @@ _ITERATIONS = 10
 @click.command()
 @click.option("--out", type=click.Path(), help="Keep features and run here; default: nowhere.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier demo in --out.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
+@seed_option
 @storage_options
 @cluster_options
 @output_options
@@ -57,12 +57,12 @@ def _demo(
         synth(features, _ROWS, spec, chunk_bytes=16_000_000, **outputs)
         config = FitConfig(n_clusters=_AT_MOST, seed=seed, refine=LloydConfig(_ITERATIONS))
         result = fit(features, config, out=run, **outputs)
-        found = evaluation_record(evaluate_run(run, **stores))
+        scores = evaluation_record(evaluate_run(run, **stores))
     content = summary(result, run)
     headline = (
-        f"{found['n_clusters']} of {found['n_classes']} clusters found; "
-        f"{found['accuracy']:.2%} of the rows are labelled as they were drawn."
+        f"{scores['n_clusters']} of {scores['n_classes']} clusters found; "
+        f"{scores['accuracy']:.2%} of the rows are labelled as they were drawn."
     )
-    truth = facts("Against the truth", found)
+    truth = facts("Against the truth", scores)
     tables = Group(fit_summary(content, result), truth, headline)
-    console.result({**content, "evaluation": found}, tables)
+    console.result({**content, "evaluation": scores}, tables)

@@ -47,11 +47,13 @@ if TYPE_CHECKING:
     metavar="DURATION",
     default="10m",
     show_default=True,
+    callback=parse_seconds,
     help="End a method that takes longer.",
 )
 @click.option(
     "--memory-limit",
     metavar="SIZE",
+    callback=parse_size,
     help="End a method that holds more, e.g. 4GB; default: what the machine has.",
 )
 @click.option("--rows", type=int, help="Compare on a random sample of so many rows.")
@@ -67,8 +69,8 @@ def compare(
     clusters: int,
     outliers: bool,
     seeds: int,
-    timeout: str,
-    memory_limit: str | None,
+    timeout: float,
+    memory_limit: int | None,
     rows: int | None,
     preprocess: Any,
 ) -> None:
@@ -86,8 +88,8 @@ def compare(
         methods=PAPERS if methods is None else [name.strip() for name in methods.split(",")],
         outliers=outliers,
         seeds=seeds,
-        timeout=parse_seconds("--timeout", timeout),
-        memory_limit=None if memory_limit is None else parse_size("--memory-limit", memory_limit),
+        timeout=timeout,
+        memory_limit=memory_limit,
         n_rows=rows,
         preprocess=preprocess,
         storage_options=storage,

@@ -30,12 +30,7 @@ _MOST_SHOWN = 40
 @shared.storage_options
 @shared.output_options
 def cut(
-    console: Console,
-    storage: Any,
-    run: str,
-    clusters: int,
-    out: str | None,
-    overwrite: bool,
+    console: Console, storage: Any, run: str, clusters: int, out: str | None, overwrite: bool
 ) -> None:
     """Join the clusters of RUN to fewer, along its merge tree or that of its clusters.
 
@@ -153,13 +148,7 @@ def verify(
 @shared.storage_options
 @shared.output_options
 def report(
-    console: Console,
-    storage: Any,
-    runs: tuple[str, ...],
-    out: str | None,
-    items: str | None,
-    items_column: str | None,
-    rows_each: int,
+    console: Console, storage: Any, runs: tuple[str, ...], out: str | None, **values: Any
 ) -> None:
     """Write a page about RUN, or one that compares several runs.
 
@@ -169,16 +158,9 @@ def report(
     """
     from scrlm_dask.reporting.report import write_report
 
-    if items is None:
+    if values["items"] is None:
         shared.require_option("--items", "items_column")
-    done = write_report(
-        runs,
-        out,
-        items=items,
-        items_column=items_column,
-        rows_each=rows_each,
-        storage_options=storage,
-    )
+    done = write_report(runs, out, storage_options=storage, **values)
     content = {"report": done.page, "figures": list(done.figures)}
     console.result(content, facts("Written", {"report": done.page, "figures": len(done.figures)}))
 

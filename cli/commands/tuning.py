@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from ..options import fitting
-from ..options.shared import cluster_options, output_options, session, storage_options
+from ..options import fitting, shared
 from ..tables.summaries import plan_summary, scan_facts, scan_table
 from ..terminal.console import Console
 
@@ -17,29 +16,27 @@ from ..terminal.console import Console
 @fitting.clusters_option
 @click.option("--plot", metavar="FILE", help="Draw the scan, e.g. to rho.png.")
 @click.option(
-    "--candidates", type=int, help="Rows of the sample tried as centers; default: as theory asks."
+    "--candidates",
+    "n_candidates",
+    type=int,
+    help="Rows of the sample tried as centers; default: as theory asks.",
 )
 @fitting.neighbors_option
 @fitting.depth_option
 @fitting.preprocess_option("Map applied to rows first, as a fit would.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same bits.")
-@click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
-@storage_options
-@cluster_options
-@output_options
+@shared.seed_option
+@shared.block_rows_option
+@shared.storage_options
+@shared.cluster_options
+@shared.output_options
 def rho(
     console: Console,
     cluster: Any,
     storage: Any,
     features: str,
-    clusters: int | None,
     plot: str | None,
-    candidates: int | None,
-    min_neighbors: int,
-    loss_depth: float,
-    preprocess: Any,
-    seed: int,
     block_rows: int | None,
+    **values: Any,
 ) -> None:
     """Say which bandwidth the Zarr store FEATURES speaks for, and how clearly.
 
@@ -50,24 +47,15 @@ def rho(
     """
     from rich.console import Group
 
-    from scrlm_dask.config import FitConfig
     from scrlm_dask.pipeline.rho import prepare_scan
     from scrlm_dask.reporting.plots import check_plot
     from scrlm_dask.runs.record import ScanRecord
 
     if plot:
         check_plot(plot)
-    config = FitConfig(
-        rho="auto",
-        n_clusters=clusters,
-        F=loss_depth,
-        preprocess=preprocess,
-        n_candidates="auto" if candidates is None else candidates,
-        min_neighbors=min_neighbors,
-        seed=seed,
-    )
+    config = fitting.fit_config(values)
     job = prepare_scan(features, config, block_rows=block_rows, storage_options=storage)
-    with session(console, cluster.for_little_work()):
+    with shared.session(console, cluster.for_little_work()):
         scan = job.run(console)
     if plot:
         scan.plot(plot)
@@ -78,15 +66,15 @@ def rho(
 @click.command()
 @click.argument("features", type=click.Path())
 @fitting.fit_options
-@cluster_options
-@output_options
+@shared.cluster_options
+@shared.output_options
 def plan(
     console: Console,
     cluster: Any,
     storage: Any,
     features: str,
-    config: dict[str, Any],
     block_rows: int | None,
+    **values: Any,
 ) -> None:
     """Say what `scrlm fit` would take with these options: FLOPs, bytes, memory and time.
 
@@ -96,17 +84,15 @@ def plan(
     from dataclasses import asdict
 
     from scrlm_dask.clusters.local import available_cores
-    from scrlm_dask.config import FitConfig
     from scrlm_dask.engine.workers import worker_memories
     from scrlm_dask.pipeline.plan import prepare_plan
 
-    job = prepare_plan(
-        features, FitConfig(**config), block_rows=block_rows, storage_options=storage
-    )
+    config = fitting.fit_config(values)
+    job = prepare_plan(features, config, block_rows=block_rows, storage_options=storage)
     workers, cores = fitting.local_memories(cluster), available_cores()
     if workers is None:
         cores = None  # a scheduler's workers have as many as they have threads
-        with session(console, cluster):
+        with shared.session(console, cluster):
             workers = worker_memories()
     result = job.run(workers, cores)
     content = asdict(result)

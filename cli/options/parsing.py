@@ -1,4 +1,4 @@
-"""Parse sizes, durations and storage options of the command line."""
+"""Callbacks of options that parse numbers, sizes, durations and storage options."""
 
 from __future__ import annotations
 
@@ -12,10 +12,30 @@ _STORAGE_OPTION = "--storage-option"
 _JSON_WORDS = ("true", "false", "null")
 
 
-def parse_size(option: str, text: str) -> int:
+def parse_auto(
+    number: Any, expected: str, context: click.Context, parameter: click.Parameter, text: str
+) -> float | str:
+    """Return "auto", or the result of `number`, which raises ValueError, for the text."""
+    try:
+        return text if text == "auto" else number(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is neither auto nor {expected}") from error
+
+
+def parse_axes(text: str) -> int:
+    """Return a number of axes; digits alone, unlike the texts that `int` accepts."""
+    if not text.isdecimal():
+        raise ValueError(text)
+    return int(text)
+
+
+def parse_size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     """Return the bytes of a size such as 64MB, in Dask's notation."""
     from dask.utils import parse_bytes
 
+    if text is None:
+        return None
+    option = parameter.opts[0]
     try:
         # Dask reads a unit alone, or an empty text, as one unit
         n_bytes = int(parse_bytes(text)) if text.strip() else 0
@@ -30,12 +50,16 @@ def parse_size(option: str, text: str) -> int:
     return n_bytes
 
 
-def parse_seconds(option: str, text: str) -> float:
+def parse_seconds(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> float | None:
     """Return the seconds of a duration such as 55m, in Dask's notation."""
     from dask.utils import parse_timedelta
 
+    if text is None:
+        return None
     invalid = click.BadParameter(
-        f"{text!r} is not a duration; write it like 55m", param_hint=option
+        f"{text!r} is not a duration; write it like 55m", param_hint=parameter.opts[0]
     )
     try:
         seconds = float(parse_timedelta(text))
@@ -45,6 +69,13 @@ def parse_seconds(option: str, text: str) -> float:
     if not math.isfinite(seconds):
         raise invalid
     return seconds
+
+
+def parse_storage(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """Return the storage options, if there are any."""
+    return parse_storage_options(texts) if texts else None
 
 
 def parse_storage_options(texts: tuple[str, ...]) -> dict[str, Any]:
@@ -82,8 +113,8 @@ def _value(name: str, text: str) -> Any:
     return text
 
 
-def _json(text: str, what: str) -> Any:
+def _json(text: str, part: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise click.BadParameter(f"{what} is not valid JSON", param_hint=_STORAGE_OPTION) from None
+        raise click.BadParameter(f"{part} is not valid JSON", param_hint=_STORAGE_OPTION) from None

@@ -18,139 +18,154 @@ from scrlm_dask.text import format_bytes
 
 from ..terminal.console import Console, exit_on_errors
 from ..terminal.signals import handle_signals
-from .parsing import parse_storage_options
+from .parsing import parse_size, parse_storage
 
 _Command = Callable[..., Any]
+_Decorator = Callable[[_Command], _Command]
+
+
+def option_group(*options: _Decorator) -> _Decorator:
+    """Return a decorator that adds options to a command, in this order."""
+
+    def add(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 def output_options(command: _Command) -> _Command:
-    """Add --json, --log-json and -v; pass a `console`, and print errors as messages."""
+    """Add --json, --log-json and -v; pass a `console`, and print errors as messages.
+
+    The values of `cluster_options` are passed as one `cluster`, and that of `performance_option`
+    is set on the console, wherever these stand among the decorators.
+    """
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
     @click.option("--log-json", is_flag=True, help="Events on stderr, a line of JSON each.")
     @click.option("-v", "--verbose", is_flag=True, help="Say more on stderr, with tracebacks.")
     @wraps(command)
-    def wrapped(as_json: bool, log_json: bool, verbose: bool, **kwargs: Any) -> Any:
+    def wrapped(as_json: bool, log_json: bool, verbose: bool, **values: Any) -> Any:
         console = Console(as_json=as_json, verbose=verbose, log_json=log_json)
         with exit_on_errors(console), handle_signals():
-            return command(console=console, **kwargs)
+            if "cluster" in values:
+                values["cluster"] = _take_cluster(values)
+            console.performance_report = values.pop("report", None)
+            if console.performance_report is not None:
+                _check_report_path(console.performance_report, values["cluster"])
+            return command(console=console, **values)
 
     return wrapped
 
 
-def label_options(command: _Command) -> _Command:
-    """Add --margins, for commands that write labels."""
+def _take_cluster(values: dict[str, Any]) -> Any:
+    """Remove the values of `cluster_options`; return them as `ClusterOptions`, checked."""
+    from scrlm_dask.clusters.options import ClusterOptions, check_options
+    from scrlm_dask.errors import InputError
+
+    cluster = ClusterOptions(**{f.name: values.pop(f.name) for f in fields(ClusterOptions)})
+    try:
+        check_options(cluster, spell=lambda name: f"--{name.replace('_', '-')}")
+    except InputError as error:
+        raise click.UsageError(str(error)) from error
+    return cluster
+
+
+def take_fields(kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that are fields of a dataclass; without None, which is its default."""
+    names = [field.name for field in fields(kind)]
+    return {name: values[name] for name in names if values.get(name) is not None}
+
+
+def chunk_option(default: str) -> _Decorator:
+    """Return --chunk-size, with the default of a command."""
     return click.option(
-        "--margins/--no-margins",
-        default=True,
+        "--chunk-size",
+        "chunk_bytes",
+        default=default,
         show_default=True,
-        help="Store how much farther the second-nearest center is, and the distance of outliers. "
-        "Without, far centers are ruled out and labelling is faster.",
-    )(command)
-
-
-def prune_option(command: _Command) -> _Command:
-    """Add --prune; pass the number of axes, or "auto"."""
-    return click.option(
-        "--prune",
-        metavar="auto|AXES",
-        default="auto",
-        show_default=True,
-        callback=_parse_axes,
-        help="Axes by which pairs that are far apart are ruled out, exactly; 0 for none. "
-        "By default each block finds out what is cheapest.",
-    )(command)
-
-
-def _parse_axes(context: click.Context, parameter: click.Parameter, text: str) -> int | str:
-    if text != "auto" and not text.isdecimal():
-        raise click.BadParameter(f"{text!r} is neither auto nor a number of axes")
-    return text if text == "auto" else int(text)
-
-
-def cluster_options(command: _Command) -> _Command:
-    """Add the options that choose a cluster; pass them as `cluster`."""
-
-    @click.option(
-        "--scheduler", metavar="ADDRESS", help="Dask scheduler, e.g. tcp:// or tls://host:8786."
+        callback=parse_size,
+        help="Size of a chunk.",
     )
-    @click.option("--scheduler-file", metavar="FILE", help="File that a scheduler wrote.")
-    @click.option(
+
+
+seed_option = click.option(
+    "--seed", type=int, default=0, show_default=True, help="Same seed, same bits."
+)
+block_rows_option = click.option(
+    "--block-rows", type=int, help="Rows handled at a time; default: the store's chunks."
+)
+margins_option = click.option(
+    "--margins/--no-margins",
+    default=True,
+    show_default=True,
+    help="Store how much farther the second-nearest center is, and the distance of outliers. "
+    "Without, far centers are ruled out and labelling is faster.",
+)
+storage_options = click.option(
+    "--storage-option",
+    "storage",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=parse_storage,
+    help="For URLs: an option of fsspec's file system, such as key=..., anon=true or "
+    "client_kwargs.endpoint_url=http://...; or a JSON object. May be repeated.",
+)
+performance_option = click.option(
+    "--performance-report",
+    "report",
+    metavar="FILE.html",
+    help="Write Dask's report of tasks, transfers and profiles; it needs no network.",
+)
+cluster_options = option_group(
+    click.option(
+        "--scheduler", metavar="ADDRESS", help="Dask scheduler, e.g. tcp:// or tls://host:8786."
+    ),
+    click.option("--scheduler-file", metavar="FILE", help="File that a scheduler wrote."),
+    click.option(
         "--cluster",
-        "kind",
         type=click.Choice(CLUSTER_KINDS),
         help="Who starts the workers, for the length of the command; default: local.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--cluster-config",
         metavar="FILE",
         help="YAML file for --cluster: arguments of its Dask class, or a DaskCluster manifest; "
         "see deploy/.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--nworkers",
         "--workers",
         "nworkers",
         type=click.IntRange(min=0),
         help="Worker processes of a cluster that is started; 0 works in threads of this process.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--min-workers", type=click.IntRange(min=1), help="Fewest workers, with --max-workers."
-    )
-    @click.option(
+    ),
+    click.option(
         "--max-workers",
         type=click.IntRange(min=1),
         help="As many workers as there is work for, up to so many.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--nthreads",
         "--threads",
         "nthreads",
         type=click.IntRange(min=1),
         help="Threads of each worker.",
-    )
-    @click.option("--memory-limit", metavar="SIZE", help="Memory of each worker, e.g. 4GB.")
-    @click.option("--tls-ca-file", metavar="FILE", help="Whose certificates to trust (PEM).")
-    @click.option("--tls-cert", metavar="FILE", help="Own certificate (PEM).")
-    @click.option("--tls-key", metavar="FILE", help="Its key; default: in the same file.")
-    @click.option(
+    ),
+    click.option("--memory-limit", metavar="SIZE", help="Memory of each worker, e.g. 4GB."),
+    click.option("--tls-ca-file", metavar="FILE", help="Whose certificates to trust (PEM)."),
+    click.option("--tls-cert", metavar="FILE", help="Own certificate (PEM)."),
+    click.option("--tls-key", metavar="FILE", help="Its key; default: in the same file."),
+    click.option(
         "--require-tls",
         is_flag=True,
         help="Refuse a scheduler without TLS, but for one on this machine's loopback.",
-    )
-    @wraps(command)
-    def wrapped(kind: str | None, **kwargs: Any) -> Any:
-        from scrlm_dask.clusters.options import ClusterOptions, check_options
-        from scrlm_dask.errors import InputError
-
-        names = [field.name for field in fields(ClusterOptions) if field.name != "cluster"]
-        options = ClusterOptions(cluster=kind, **{name: kwargs.pop(name) for name in names})
-        try:
-            check_options(options, spell=lambda name: f"--{name.replace('_', '-')}")
-        except InputError as error:
-            raise click.UsageError(str(error)) from error
-        return command(cluster=options, **kwargs)
-
-    return wrapped
-
-
-def storage_options(command: _Command) -> _Command:
-    """Add --storage-option; pass the options as the mapping `storage`."""
-    return click.option(
-        "--storage-option",
-        "storage",
-        metavar="NAME=VALUE",
-        multiple=True,
-        callback=_parse_storage,
-        help="For URLs: an option of fsspec's file system, such as key=..., anon=true or "
-        "client_kwargs.endpoint_url=http://...; or a JSON object. May be repeated.",
-    )(command)
-
-
-def _parse_storage(
-    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
-) -> dict[str, Any] | None:
-    return parse_storage_options(texts) if texts else None
+    ),
+)
 
 
 def given_options(names: Collection[str]) -> list[str]:
@@ -180,23 +195,21 @@ def session(console: Console, cluster: Any) -> Iterator[None]:
     from scrlm_dask.clusters.connect import connect
 
     console.on_cluster = cluster.nworkers != 0
-    # when a run is interrupted, or its cluster does not start, asyncio logs a traceback for each
-    # pending task of Dask
-    _silence(console, "asyncio")
+    if not console.verbose:
+        # when a run is interrupted, or its cluster does not start, asyncio logs a traceback for
+        # each pending task of Dask
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     with connect(cluster, listener=console) as connection:
-        # Dask logs each connection of a lost scheduler; importing Dask sets its log levels, so
-        # this must come afterwards
-        _silence(console, "distributed", "distributed.client")
+        if not console.verbose:
+            # Dask logs each connection of a lost scheduler; importing Dask sets its log levels,
+            # so this must come afterwards
+            for name in ("distributed", "distributed.client"):
+                logging.getLogger(name).setLevel(logging.CRITICAL)
         for line in connection_lines(connection):
             console.say(line)
-        with performance_report(console.performance_report), console.progress():
+        path = console.performance_report
+        with nullcontext() if path is None else _record_tasks(path), console.progress():
             yield
-
-
-def _silence(console: Console, *names: str) -> None:
-    if not console.verbose:
-        for name in names:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def connection_lines(connection: Any) -> Iterator[str]:
@@ -212,36 +225,12 @@ def connection_lines(connection: Any) -> Iterator[str]:
         yield f"to open the dashboard from elsewhere: {connection.tunnel}"
 
 
-def performance_option(command: _Command) -> _Command:
-    """Add --performance-report; set its path on the console for `session`.
-
-    Goes below `output_options` and `cluster_options`, whose results it takes.
-    """
-
-    @click.option(
-        "--performance-report",
-        "report",
-        metavar="FILE.html",
-        help="Write Dask's report of tasks, transfers and profiles; it needs no network.",
-    )
-    @wraps(command)
-    def wrapped(report: str | None, **kwargs: Any) -> Any:
-        if report is not None:
-            _check_report_path(report, kwargs["cluster"])
-            kwargs["console"].performance_report = report
-        return command(**kwargs)
-
-    return wrapped
-
-
-def performance_report(path: str | None) -> AbstractContextManager[Any]:
-    """Record the tasks of the block in Dask's report at `path`, if given."""
-    if path is None:
-        return nullcontext()
-    from distributed import performance_report as report
+def _record_tasks(path: str) -> AbstractContextManager[Any]:
+    """Record the tasks of the block in Dask's report at `path`."""
+    from distributed import performance_report
 
     # inline: the report loads nothing from the network
-    recording: AbstractContextManager[Any] = report(filename=path, mode="inline")
+    recording: AbstractContextManager[Any] = performance_report(filename=path, mode="inline")
     return recording
 
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import wraps
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,45 +20,40 @@ from scrlm_dask.settings import WORKERS_SETTING
 from ..terminal.console import EXIT_CLUSTER_LOST
 from ..terminal.signals import raise_in_main
 from .parsing import parse_seconds
+from .shared import option_group
 
 _DUMP_SECONDS = 5.0
 # lost workers until their block is blamed: preempted nodes lose blocks that are not at fault
 _FAILURES_SETTING, _ALLOWED_FAILURES = "distributed.scheduler.allowed-failures", 5
 
 
-def watchdog_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --stall-timeout and --wait-workers; pass a `StallWatchdog` as `lasting`."""
-
-    @click.option(
+watchdog_options = option_group(
+    click.option(
         "--stall-timeout",
         metavar="DURATION",
         default="1h",
         show_default=True,
+        callback=parse_seconds,
         help="End with code 4 when no block was finished for so long; 0 waits for ever.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--wait-workers",
         metavar="DURATION",
+        callback=parse_seconds,
         help="How long to wait for the first worker; default: 25s for a scheduler that runs, 1h "
         "for a queue.",
-    )
-    @wraps(command)
-    def wrapped(stall_timeout: str, wait_workers: str | None, **kwargs: Any) -> Any:
-        stall = parse_seconds("--stall-timeout", stall_timeout)
-        wait = None if wait_workers is None else parse_seconds("--wait-workers", wait_workers)
-        return command(lasting=StallWatchdog(stall, wait), **kwargs)
-
-    return wrapped
+    ),
+)
 
 
+@dataclass(eq=False)
 class StallWatchdog:
     """A listener that forwards events and stops the command when none arrive."""
 
-    def __init__(self, stall_seconds: float, wait_seconds: float | None) -> None:
-        self._stall_seconds = stall_seconds
-        self._wait_seconds = wait_seconds
-        self._last = time.monotonic()
-        self._listener: Callable[[Any], None] = lambda event: None
+    stall_seconds: float  # 0: never
+    wait_seconds: float | None  # for the first worker
+    _last: float = field(init=False)  # when the last event arrived
+    _listener: Callable[[Any], None] = field(init=False)
 
     def __call__(self, event: Any) -> None:
         self._last = time.monotonic()
@@ -73,8 +68,8 @@ class StallWatchdog:
         # keep a higher limit if the user has configured one
         higher = isinstance(configured, int) and configured > _ALLOWED_FAILURES
         settings = {_FAILURES_SETTING: float(configured if higher else _ALLOWED_FAILURES)}
-        if self._wait_seconds is not None:
-            settings[WORKERS_SETTING] = self._wait_seconds
+        if self.wait_seconds is not None:
+            settings[WORKERS_SETTING] = self.wait_seconds
         with dask.config.set(settings):
             yield
 
@@ -83,7 +78,7 @@ class StallWatchdog:
         """Stop the command after a stall and write the state of the cluster to `out`."""
         self._listener, self._last = listener, time.monotonic()
         over = threading.Event()
-        if self._stall_seconds > 0 and threading.current_thread() is threading.main_thread():
+        if self.stall_seconds > 0 and threading.current_thread() is threading.main_thread():
             threading.Thread(target=self._watch, args=(over, out), daemon=True).start()
         try:
             yield
@@ -93,9 +88,9 @@ class StallWatchdog:
     def _watch(self, over: threading.Event, out: str) -> None:
         from scrlm_dask.errors import ClusterError
 
-        while not over.wait(min(1.0, self._stall_seconds / 4)):
+        while not over.wait(min(1.0, self.stall_seconds / 4)):
             idle = time.monotonic() - self._last
-            if idle > self._stall_seconds:
+            if idle > self.stall_seconds:
                 where = _write_state(out)
                 error = ClusterError(
                     f"no block was finished for {idle:.0f} s (--stall-timeout); {where}"

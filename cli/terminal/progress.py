@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scrlm_dask.monitoring.run_state import PhaseState
@@ -20,24 +21,25 @@ _REDRAWS_PER_SECOND = 2.0
 _FIRST_REDRAW = 0.05  # seconds from the start of a phase
 
 
+@dataclass
 class RefreshTimer:
     """Decides when to print a line on a phase or to redraw its bar."""
 
-    def __init__(self, began: float) -> None:
-        self._began = self._last_line = began
-        self._next_redraw = _FIRST_REDRAW
+    began: float
+    last_line: float = 0.0  # seconds since the start
+    next_redraw: float = _FIRST_REDRAW
 
     def line_is_due(self, now: float) -> bool:
-        due = now - self._last_line >= _LOG_SECONDS
+        due = now - self.began - self.last_line >= _LOG_SECONDS
         if due:
-            self._last_line = now
+            self.last_line = now - self.began
         return due
 
     def redraw_is_due(self, now: float) -> bool:
         """Return True soon after the start, then after twice the time: short phases show, too."""
-        due = now - self._began >= self._next_redraw
+        due = now - self.began >= self.next_redraw
         if due:
-            self._next_redraw = 2.0 * (now - self._began)
+            self.next_redraw = 2.0 * (now - self.began)
         return due
 
 

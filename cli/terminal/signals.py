@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -39,12 +40,13 @@ def _stop_message(error: BaseException) -> str:
     return f"interrupted by {error}" if isinstance(error, SignalInterrupt) else str(error)
 
 
+@dataclass(eq=False)
 class _SignalHandler:
     """Raise on the first signal; ignore further ones, but exit at once on a second Ctrl-C."""
 
-    def __init__(self) -> None:
-        self.stopping = self.exiting = False
-        self.error: BaseException | None = None
+    stopping: bool = False
+    exiting: bool = False
+    error: BaseException | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.stopping:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from scrlm_dask.clusters.job_queue import rejections, start_job_queue
 from scrlm_dask.clusters.kubernetes import start_kubernetes
 from scrlm_dask.clusters.local import local_cluster, local_workers, threads_of_this_process
 from scrlm_dask.clusters.options import ClusterOptions, Connection, check_options, read_config
-from scrlm_dask.clusters.remote import check_workers, read_address, remote_cluster
+from scrlm_dask.clusters.remote import check_workers, remote_cluster
 from scrlm_dask.clusters.security import certificates, check_encrypted, describe_connection
 from scrlm_dask.clusters.ssh import start_ssh
 from scrlm_dask.errors import ClusterError, ScrlmError
@@ -105,23 +105,14 @@ def connect(
     """
     options = replace(options or ClusterOptions(), **given)
     check_options(options)
-    with certificates(options), _open_cluster(options, listener) as connection:
-        yield connection
-
-
-@contextmanager
-def _open_cluster(options: ClusterOptions, listener: Listener) -> Iterator[Connection]:
-    workers, file = local_workers(options), options.scheduler_file
+    workers = local_workers(options)
     if options.is_managed:
-        chosen = managed_cluster(options, listener)
+        cluster = managed_cluster(options, listener)
     elif workers is None:
-        address = read_address(file) if file else str(options.address)
-        where = f"{address} (from {file})" if file else address
-        chosen = remote_cluster(address, where, options, listener)
+        cluster = remote_cluster(options, listener)
     elif workers.nworkers == 0:
-        chosen = threads_of_this_process(workers.nthreads)
+        cluster = threads_of_this_process(workers.nthreads)
     else:
-        least = None if options.max_workers is None else options.min_workers or 1
-        chosen = local_cluster(workers, least)
-    with chosen as connection:
+        cluster = local_cluster(workers, options)
+    with certificates(options) if options.has_tls else nullcontext(), cluster as connection:
         yield connection

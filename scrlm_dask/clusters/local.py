@@ -16,9 +16,8 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.settings import dashboard_port, read_ahead
 from scrlm_dask.text import plural
 
-_MEMORY_TO_READ_AHEAD = (
-    1_500 * 10**6
-)  # per thread: with less, prefetched blocks could fill a worker
+# bytes per thread: with less, prefetched blocks could fill a worker
+_MEMORY_TO_READ_AHEAD = 1_500 * 10**6
 _LOOPBACK = "127.0.0.1"
 _MANY_CORES = 8
 _LEAST_MEMORY = 450 * 10**6
@@ -38,13 +37,16 @@ def local_workers(options: ClusterOptions) -> LocalWorkers | None:
     """Return the workers that `connect` would start; None if it connects to a scheduler."""
     if not options.is_local:
         return None
-    if options.nworkers == 0:
-        return LocalWorkers(0, options.nthreads or available_cores(), 0, _usual_limit(None))
+    from dask.system import CPU_COUNT
+    from distributed.system import MEMORY_LIMIT
+
     cores = available_cores()
+    if options.nworkers == 0:
+        return LocalWorkers(0, options.nthreads or cores, 0, MEMORY_LIMIT)
     nthreads = options.nthreads or (1 if cores <= _MANY_CORES else 4)
-    wanted = options.nworkers or options.max_workers
-    nworkers = wanted or max(1, cores // nthreads)
-    limit = check_memory_limit(options.memory_limit) or _usual_limit(nthreads)
+    nworkers = options.nworkers or options.max_workers or max(1, cores // nthreads)
+    usual_limit = int(MEMORY_LIMIT * min(1.0, nthreads / CPU_COUNT))  # Dask's default
+    limit = check_memory_limit(options.memory_limit) or usual_limit
     roomy = limit >= nthreads * _MEMORY_TO_READ_AHEAD
     return LocalWorkers(nworkers, nthreads, read_ahead(default=1 if roomy else 0), limit)
 
@@ -59,10 +61,11 @@ def threads_of_this_process(number: int) -> Iterator[Connection]:
 
 
 @contextmanager
-def local_cluster(workers: LocalWorkers, least: int | None) -> Iterator[Connection]:
-    """Run workers on this machine; with `least`, that many, and more while there is work."""
+def local_cluster(workers: LocalWorkers, options: ClusterOptions) -> Iterator[Connection]:
+    """Run workers on this machine; if their number is adaptive, more while there is work."""
     from distributed import Client, LocalCluster
 
+    least = None if options.max_workers is None else options.min_workers or 1
     worker_settings.start_quiet_tracker()
     with (
         worker_settings.environment_before_spawn(),
@@ -87,18 +90,6 @@ def local_cluster(workers: LocalWorkers, least: int | None) -> Iterator[Connecti
         threads = plural(workers.nthreads, "thread")
         words = f"{number} worker{'' if number == '1' else 's'} with {threads} each"
         yield describe_connection(f"a local cluster of {words}", client, workers.nthreads)
-
-
-def _usual_limit(nthreads: int | None) -> int:
-    """Return Dask's default limit of a worker with this many compute threads.
-
-    None: all memory of the machine.
-    """
-    from dask.system import CPU_COUNT
-    from distributed.system import MEMORY_LIMIT
-
-    share = 1.0 if nthreads is None else min(1.0, nthreads / CPU_COUNT)
-    return int(MEMORY_LIMIT * share)
 
 
 def check_memory_limit(memory_limit: str | None) -> int | None:

@@ -13,6 +13,7 @@ from scrlm_dask.choices import CLUSTER_KINDS, LOCAL, SSH
 from scrlm_dask.errors import InputError
 
 _ADDRESS_VARIABLE = "DASK_SCHEDULER_ADDRESS"
+_REMOTE = ("scheduler", "scheduler_file")
 # options that start a new cluster
 _OWN = ("nworkers", "nthreads", "memory_limit", "min_workers", "max_workers")
 _TLS = ("tls_ca_file", "tls_cert", "tls_key")
@@ -48,7 +49,7 @@ class ClusterOptions:
     @property
     def address(self) -> str | None:
         """Return the scheduler's address; new workers win over the environment variable."""
-        if self.scheduler or self._starts_workers:
+        if self.scheduler or any(getattr(self, name) is not None for name in ("cluster", *_OWN)):
             return self.scheduler or None
         return os.environ.get(_ADDRESS_VARIABLE) or None
 
@@ -58,12 +59,8 @@ class ClusterOptions:
 
     def for_little_work(self) -> ClusterOptions:
         """Return the options with threads of this process as the default: they start at once."""
-        usual = self.is_local and not self._starts_workers
-        return replace(self, nworkers=0) if usual else self
-
-    @property
-    def _starts_workers(self) -> bool:
-        return bool(self.cluster) or any(getattr(self, name) is not None for name in _OWN)
+        starts_workers = any(getattr(self, name) is not None for name in ("cluster", *_OWN))
+        return replace(self, nworkers=0) if self.is_local and not starts_workers else self
 
 
 @dataclass(frozen=True)
@@ -84,10 +81,11 @@ def check_options(options: ClusterOptions, spell: Callable[[str], str] = str) ->
 
 
 def _problems(options: ClusterOptions, spell: Callable[[str], str]) -> Iterator[str]:
-    def given(*names: str) -> str:
-        return " and ".join(spell(name) for name in names if getattr(options, name) is not None)
-
-    remote, own = given("scheduler", "scheduler_file"), given(*_OWN)
+    remote, own, tls = (
+        " and ".join(spell(name) for name in names if getattr(options, name) is not None)
+        for names in (_REMOTE, _OWN, _TLS)
+    )
+    least, most, none = spell("min_workers"), spell("max_workers"), f"{spell('nworkers')} 0"
     if options.scheduler and options.scheduler_file:
         yield f"give {spell('scheduler')} or {spell('scheduler_file')}, not both"
     if remote and (own or options.cluster):
@@ -101,16 +99,6 @@ def _problems(options: ClusterOptions, spell: Callable[[str], str]) -> Iterator[
     if options.cluster_config is not None and not options.is_managed:
         managed = ", ".join(kind for kind in CLUSTER_KINDS if kind != LOCAL)
         yield f"{spell('cluster_config')} needs {spell('cluster')}, one of {managed}"
-    yield from _number_problems(options, spell)
-    if options.has_tls != (options.tls_cert is not None) or (
-        options.tls_key is not None and not options.has_tls
-    ):
-        yield f"{given(*_TLS)} alone is no use; give {spell('tls_ca_file')} and {spell('tls_cert')}"
-
-
-def _number_problems(options: ClusterOptions, spell: Callable[[str], str]) -> Iterator[str]:
-    least, most = spell("min_workers"), spell("max_workers")
-    none = f"{spell('nworkers')} 0"
     if options.nworkers == 0 and options.memory_limit is not None:
         yield f"{spell('memory_limit')} needs workers; it does not go with {none}"
     if options.nworkers == 0 and (options.is_managed or options.has_tls):
@@ -121,9 +109,11 @@ def _number_problems(options: ClusterOptions, spell: Callable[[str], str]) -> It
         yield f"give {spell('nworkers')}, or {least} and {most}, not both"
     if (options.min_workers or 1) > (options.max_workers or options.min_workers or 1):
         yield f"{least} {options.min_workers} is more than {most} {options.max_workers}"
-    counts = (options.nworkers, options.max_workers)
-    if options.cluster == SSH and counts != (None, None):
+    if options.cluster == SSH and (options.nworkers, options.max_workers) != (None, None):
         yield f"the hosts of an ssh cluster stand in {spell('cluster_config')}; change them there"
+    key_alone = options.tls_key is not None and not options.has_tls
+    if options.has_tls != (options.tls_cert is not None) or key_alone:
+        yield f"{tls} alone is no use; give {spell('tls_ca_file')} and {spell('tls_cert')}"
 
 
 def read_config(options: ClusterOptions) -> dict[str, Any]:

@@ -28,10 +28,11 @@ _SHOWN_WORKERS = 3
 
 
 @contextmanager
-def remote_cluster(
-    address: str, where: str, options: ClusterOptions, listener: Listener
-) -> Iterator[Connection]:
-    """Connect to the scheduler at `address`; `where` describes it in messages."""
+def remote_cluster(options: ClusterOptions, listener: Listener) -> Iterator[Connection]:
+    """Connect to the scheduler at the given address, or at the one in the scheduler file."""
+    file = options.scheduler_file
+    address = read_address(file) if file else str(options.address)
+    where = f"{address} (from {file})" if file else address  # for messages
     check_encrypted(address, options, listener)
     check_certificate(address)
     check_scheduler(address, where)

@@ -33,9 +33,6 @@ def certificates(options: ClusterOptions) -> Iterator[None]:
     """Set Dask's TLS configuration, which client, scheduler and workers read, for the block."""
     import dask
 
-    if not options.has_tls:
-        yield
-        return
     ca_file, cert = str(options.tls_ca_file), str(options.tls_cert)
     key = options.tls_key or cert
     _check_files(ca_file, cert, key)

@@ -132,10 +132,10 @@ def center_points(model: Model | Place) -> Delayed:
     return task("centers", prepare_centers, model.centers, model.affine)
 
 
-def check_width(model: Model, n_features: int, what: str) -> None:
+def check_width(model: Model, n_features: int, source: str) -> None:
     if n_features != model.n_features:
         raise InputError(
-            f"{what} has {n_features} features, but the model was fitted on {model.n_features}; "
+            f"{source} has {n_features} features, but the model was fitted on {model.n_features}; "
             "give features of the same encoder"
         )
 

@@ -41,9 +41,9 @@ def prepare_synth(
     path: Place,
     n_rows: int,
     spec: synthesis.MixtureSpec,
-    chunk_bytes: int = feature_store.TARGET_BLOCK_BYTES,
-    overwrite: bool = False,
-    storage_options: Options | None = None,
+    chunk_bytes: int,
+    overwrite: bool,
+    storage_options: Options | None,
 ) -> SynthJob:
     """Check what is known of a `synth` before a row is drawn."""
     if n_rows < 1:

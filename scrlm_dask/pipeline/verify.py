@@ -68,11 +68,7 @@ def verify_run(
 
 
 def prepare_verify(
-    path: Place,
-    blocks: int = 8,
-    losses: int = 4,
-    seed: int = 0,
-    storage_options: Options | None = None,
+    path: Place, blocks: int, losses: int, seed: int, storage_options: Options | None
 ) -> VerifyJob:
     """Open the run of `verify_run` and its features, and draw what to compute again."""
     run = RunDirectory(locate(path, storage_options))

@@ -59,7 +59,7 @@ def test_options_are_spelt_as_they_were_given() -> None:
 def test_the_command_line_knows_the_same_kinds() -> None:
     from scrlm_cli.main import main
 
-    (kinds,) = (p.type.choices for p in main.commands["fit"].params if p.name == "kind")
+    (kinds,) = (p.type.choices for p in main.commands["fit"].params if p.name == "cluster")
     assert tuple(kinds) == CLUSTER_KINDS
 
 

@@ -17,7 +17,7 @@ X = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 
 def test_the_command_knows_all_formats() -> None:
-    option = next(p for p in ingest.params if p.name == "format_name")
+    option = next(p for p in ingest.params if p.name == "format")
     assert list(option.type.choices) == list(FORMATS)
 
 

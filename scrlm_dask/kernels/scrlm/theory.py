@@ -37,10 +37,9 @@ def success_probability(
     `n_candidates` may exceed `n_rows`: when the loss is computed on a random subset of the rows,
     the theorem holds with the subset's size as `n_rows`, and candidates come from all rows.
     """
-    _check_count("n_rows", n_rows)
-    _check_count("n_features", n_features)
-    _check_count("n_clusters", n_clusters)
-    _check_count("n_candidates", n_candidates)
+    _check_counts(
+        n_rows=n_rows, n_features=n_features, n_clusters=n_clusters, n_candidates=n_candidates
+    )
     _check_min_weight(min_weight)
     log_m = math.log(n_clusters)
     log_failures = (
@@ -65,26 +64,21 @@ def required_sizes(
     The bound on the features grows with the number of rows: it is taken at the given `n_rows`, or
     at the required number of rows when none is given.
     """
-    _check_count("n_clusters", n_clusters)
+    _check_counts(n_clusters=n_clusters, n_rows=1 if n_rows is None else n_rows)
     _check_min_weight(min_weight)
     if not 0 < delta < 1:
         raise InputError(
             f"delta is {delta}, but a failure probability lies strictly between 0 and 1; "
             f"use for example {DELTA}"
         )
-    if n_rows is not None:
-        _check_count("n_rows", n_rows)
-    candidates = n_clusters / min_weight * (math.log(n_clusters) + math.log(4 / delta))
-    rows = _smallest_above(candidates + 1)
+    candidates = _candidates_bound(n_clusters, delta, min_weight)
+    rows = math.floor(candidates + 1) + 1
     features = max(
         features_for_rows(rows if n_rows is None else n_rows, delta),
         features_for_clusters(n_clusters, delta),
     )
-    return Requirements(
-        n_candidates=_smallest_above(candidates),
-        n_rows=rows,
-        n_features=_smallest_above(features),
-    )
+    # the smallest integers above the bounds, for the corollary's inequalities are strict
+    return Requirements(math.floor(candidates) + 1, rows, math.floor(features) + 1)
 
 
 def features_for_rows(n_rows: int, delta: float = DELTA) -> float:
@@ -106,18 +100,19 @@ def missed_cluster_risk(
 
 def default_candidates(n_rows: int, n_clusters: int) -> int:
     """How many candidates to draw: the Corollary 7 number, or every row when there are fewer."""
-    _check_count("n_rows", n_rows)
-    return min(required_sizes(n_clusters).n_candidates, n_rows)
+    _check_counts(n_rows=n_rows, n_clusters=n_clusters)
+    return min(math.floor(_candidates_bound(n_clusters, DELTA, MIN_WEIGHT)) + 1, n_rows)
 
 
-def _smallest_above(bound: float) -> int:
-    """The smallest integer above `bound`, for the corollary's inequalities are strict."""
-    return math.floor(bound) + 1
+def _candidates_bound(n_clusters: int, delta: float, min_weight: float) -> float:
+    """Corollary 7: more candidates than this are enough."""
+    return n_clusters / min_weight * (math.log(n_clusters) + math.log(4 / delta))
 
 
-def _check_count(name: str, value: int) -> None:
-    if not value >= 1:
-        raise InputError(f"{name} is {value}, but at least 1 is needed; use 1 or more")
+def _check_counts(**counts: int) -> None:
+    for name, value in counts.items():
+        if not value >= 1:
+            raise InputError(f"{name} is {value}, but at least 1 is needed; use 1 or more")
 
 
 def _check_min_weight(value: float) -> None:
