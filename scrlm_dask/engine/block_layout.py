@@ -51,10 +51,10 @@ class Layout:
         """Return blocks at least as large as the float64 sums of `n_clusters` clusters.
 
         A pass holds such sums for every block in flight, so large sums get more rows per block.
+        Larger blocks are concatenated from the smaller ones, which are in memory at the same time.
         """
         least = -(-8 * n_clusters * self.n_features // self.row_bytes)
         if self.block_rows >= min(least, self.n_rows):
             return self
         block_rows = self.block_rows * -(-least // self.block_rows)
-        # they are concatenated from the smaller blocks, which are in memory at the same time
         return replace(self, block_rows=block_rows, read_copies=2)

@@ -59,10 +59,6 @@ class Features:
         return int(self.array.numblocks[0])
 
     @property
-    def row_bytes(self) -> int:
-        return self.n_features * int(self.array.dtype.itemsize)
-
-    @property
     def layout(self) -> Layout:
         return Layout(
             self.n_rows,

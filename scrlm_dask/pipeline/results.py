@@ -72,8 +72,7 @@ def report_losses(execution: Execution, losses: NDArray[np.float64]) -> None:
 
 def report_sizes(execution: Execution, sums: ClusterSums, sq_radius: float) -> None:
     """Report the sizes of the clusters in the pass that computed these sums."""
-    counts = sums.counts
-    outliers = sums.n_rows - int(counts.sum())
+    counts, outliers = sums.counts, sums.n_rows - int(sums.counts.sum())
     filled = counts[counts > 0]
     sizes = tuple(int(n) for n in np.bincount(np.frexp(filled)[1] - 1)) if len(filled) else ()
     empty = len(counts) - len(filled)

@@ -125,7 +125,7 @@ def _seeding(layout: Layout, n_clusters: int, n_workers: int, init: Init) -> Ite
 
 
 def _thinning_bytes(layout: Layout, n_rows: int) -> int:
-    """k-means++ on gathered rows: received, concatenated and mapped, with distances per draw."""
+    """Return the bytes of k-means++ on rows: received, concatenated, mapped; distances per draw."""
     rows = n_rows * layout.n_features * (2 * layout.float_bytes + 4)
     return rows + _MOST_DRAWS * n_rows * 32
 
@@ -172,16 +172,15 @@ def _survey(layout: Layout, n_candidates: int) -> PhaseMemory:
 
 
 def _scan(layout: Layout, sizes: ScanSizes, merged: int) -> PhaseMemory:
-    """The sample as gathered, reordered and mapped, and its distances.
+    """Plan the sample as gathered, reordered and mapped, and its distances.
 
     Includes the largest number of candidates, and the costs and means of the leaves of a merge.
     """
     candidates = min(sizes.judged, max(sizes.candidates, MOST_CANDIDATES))
     rows = sizes.rows * layout.n_features * (2 * layout.float_bytes + 8)
-    distances = 4 * candidates * sizes.judged
     n_leaves = max(sizes.candidates, min(candidates, merged))
     leaves = n_leaves * (3 * 8 * n_leaves + 8 * 8 * layout.n_features)
-    return PhaseMemory("scan", rows + distances + leaves, 0, 0)
+    return PhaseMemory("scan", rows + 4 * candidates * sizes.judged + leaves, 0, 0)
 
 
 def _loss(layout: Layout, n_candidates: int, subset_rows: int) -> Iterator[PhaseMemory]:

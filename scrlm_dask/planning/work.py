@@ -119,12 +119,11 @@ def _pass_cost(
     times: int = 1,
 ) -> PhaseCost:
     """Return the cost of a pass over all blocks, or over some."""
-    n_blocks, rows = layout.n_blocks, layout.n_rows
-    if blocks is not None:
-        n_blocks, rows = len(blocks), layout.rows_in(blocks)
-    n_bytes, computed = rows * layout.row_bytes, computed_rows or rows
-    flops = computed * row_flops
-    return PhaseCost(name, n_blocks, rows, computed, n_bytes, flops, times, not persisted)
+    numbers = range(layout.n_blocks) if blocks is None else blocks
+    rows = layout.rows_in(numbers)
+    computed = computed_rows or rows
+    n_bytes, flops = rows * layout.row_bytes, computed * row_flops
+    return PhaseCost(name, len(numbers), rows, computed, n_bytes, flops, times, not persisted)
 
 
 def _sample_blocks(
