@@ -20,19 +20,12 @@ import numpy as np
 from dask.delayed import Delayed
 
 from scrlm_dask import events
-from scrlm_dask.engine import failures
+from scrlm_dask.engine import failures, workers
 from scrlm_dask.engine.checkpointing import CheckpointScope, OutputsValid, SavedGroups
 from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.read_ahead import compute_slot
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.engine.tree_reduce import FAN_IN
-from scrlm_dask.engine.workers import (
-    current_client,
-    current_worker,
-    process_reports,
-    read_seconds,
-    run_on_all_workers,
-)
 from scrlm_dask.errors import ClusterError, NonFiniteRowError, UnusableRowsError
 from scrlm_dask.monitoring.listeners import NotebookCell, in_notebook, make_publisher
 from scrlm_dask.settings import monitoring_enabled
@@ -109,7 +102,7 @@ class Execution:
 
     def __enter__(self) -> Execution:
         notify = _listeners[self._topic] = partial(self.emit, publish=False)
-        client = current_client()
+        client = workers.current_client()
         if client is not None:
             client.subscribe_topic(self._topic, self._on_block_done)
             self._publish = make_publisher(client, self._topic, notify)
@@ -121,7 +114,7 @@ class Execution:
             failures.drain_tasks(self._topic, leaving=leaving)
         error = None if exc_type is None else exc_type.__name__
         self.emit(events.RunEnded(time.perf_counter() - self._began, error))
-        client = current_client()
+        client = workers.current_client()
         if client is not None and client.status == "running":
             client.unsubscribe_topic(self._topic)
         _listeners.pop(self._topic, None)
@@ -210,12 +203,12 @@ class Execution:
         """Time a phase; collect read times and peak memory of the workers at its end."""
         self.emit(events.PhaseStarted(name, blocks, rows, n_bytes))
         if self._read_seconds is None:  # a process may have read before this run
-            self._read_seconds = run_on_all_workers(read_seconds, float)
+            self._read_seconds = workers.run_on_all_workers(workers.read_seconds, float)
         before, begin = self._read_seconds, time.perf_counter()
         with _span(name):
             yield
         seconds = time.perf_counter() - begin
-        self.reports = process_reports()
+        self.reports = workers.process_reports()
         after = {worker: report.pop("read_seconds") for worker, report in self.reports.items()}
         self._read_seconds = after
         # a worker that is new has not read before
@@ -310,7 +303,7 @@ def persist(value: Delayed) -> Delayed:
 
 def wait(value: Delayed) -> Delayed:
     """Wait for a persisted value; raise the error of its tasks, if any."""
-    if current_client() is not None:
+    if workers.current_client() is not None:
         from distributed import futures_of
 
         for future in futures_of(value):
@@ -423,7 +416,7 @@ def _no_combine(a: Any, b: Any) -> Any:
 def _report(call: _BlockCall, rows: int, n_bytes: int) -> None:
     """Send the event of a finished block through the scheduler, or to this process."""
     event = events.BlockDone(call.phase, rows, n_bytes)
-    worker, listener = current_worker(), _listeners.get(call.topic)
+    worker, listener = workers.current_worker(), _listeners.get(call.topic)
     if worker is not None:
         worker.log_event(call.topic, {"block": vars(event)})  # Dask adds keys of its own
     elif listener is not None:
@@ -437,7 +430,7 @@ def _spread(broadcast: dict[str, Any], n_blocks: int) -> None:
     prepared the inputs, and the others would only steal some. With more than two tasks per thread
     Dask spreads them evenly, unless their columns or blocks are persisted: then they run there.
     """
-    client = current_client()
+    client = workers.current_client()
     if client is None:
         return
     from distributed import futures_of
@@ -465,7 +458,7 @@ def _receive(*values: Any) -> None:
 
 def _span(name: str) -> Any:
     """Group the tasks of a phase under its name in Dask's dashboard."""
-    if current_client() is None:
+    if workers.current_client() is None:
         return nullcontext()
     from distributed import span
 

@@ -21,15 +21,7 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.kernels.bandwidth.search import LEAVES_A_CLUSTER, MOST_CANDIDATES, ScanSizes
 from scrlm_dask.kernels.distances.points import tile_rows
 from scrlm_dask.kernels.distances.pruning import MOST_AXES, TRIED_ROWS
-from scrlm_dask.kernels.kmeans.init import (
-    LADDER_ROWS,
-    OVERSAMPLING,
-    PROBES,
-    RADIUS_LADDER,
-    ROUNDS,
-    plus_plus_sample_rows,
-    scrlm_sample_sizes,
-)
+from scrlm_dask.kernels.kmeans import init as seeding
 from scrlm_dask.kernels.scrlm.extraction import AGAINST, TOGETHER
 
 PROCESS_BYTES = 350 * 10**6  # Python, its libraries and compiled kernels before anything is read
@@ -105,14 +97,14 @@ def kmeans_memory(
     )
     client = _client_bytes(layout, n_clusters)
     if init == "k-means||":
-        client += _thinning_bytes(layout, _most_drawn(n_clusters, ROUNDS))
+        client += _thinning_bytes(layout, _most_drawn(n_clusters, seeding.ROUNDS))
     return MemoryPlan(phases, client)
 
 
 def _seeding(layout: Layout, n_clusters: int, n_workers: int, init: Init) -> Iterator[PhaseMemory]:
     """Plan the pass that gathers rows, and the seeding itself."""
     if init == "k-means++":
-        rows = plus_plus_sample_rows(layout.n_rows, n_clusters)
+        rows = seeding.plus_plus_sample_rows(layout.n_rows, n_clusters)
         yield _survey(layout, rows)
         yield PhaseMemory("init", _thinning_bytes(layout, rows), 0, 0)
     elif init == "scrlm":
@@ -132,15 +124,15 @@ def _thinning_bytes(layout: Layout, n_rows: int) -> int:
 
 def _scrlm_seeding(layout: Layout, n_clusters: int) -> Iterator[PhaseMemory]:
     """Plan SCRLM seeding for a ladder of radii: one copy of the sample per thread."""
-    sizes = scrlm_sample_sizes(layout.n_rows, layout.n_features, n_clusters)
+    sizes = seeding.scrlm_sample_sizes(layout.n_rows, layout.n_features, n_clusters)
     n, candidates = sizes.judged + sizes.held_out, sizes.candidates
     yield _survey(layout, n)
     sample = n * layout.n_features * layout.float_bytes
-    ladder = 32 * PROBES * min(sizes.judged, LADDER_ROWS)  # before the first start
-    probed = 32 * PROBES * candidates
+    ladder = 32 * seeding.PROBES * min(sizes.judged, seeding.LADDER_ROWS)  # before the first start
+    probed = 32 * seeding.PROBES * candidates
     points = _point_bytes(layout, candidates, 0) + _tile_bytes(layout, max(candidates, n_clusters))
     centers = 6 * 8 * n_clusters * layout.n_features
-    losses = 16 * candidates * len(RADIUS_LADDER)
+    losses = 16 * candidates * len(seeding.RADIUS_LADDER)
     shared, work = 2 * sample + ladder + losses, sample + probed + points + centers
     yield PhaseMemory("init", shared, work, 0)
 
@@ -151,7 +143,7 @@ def _oversampling(layout: Layout, n_clusters: int, n_workers: int) -> Iterator[P
     # distance and nearest point of each row, of this round and of the previous one
     columns = int(2 * 16 * layout.n_rows / n_workers / EVEN_SHARE)
     row_bytes = 64 * min(layout.block_rows, layout.n_rows)
-    masses = (FAN_IN + 2) * 8 * _most_drawn(n_clusters, ROUNDS)
+    masses = (FAN_IN + 2) * 8 * _most_drawn(n_clusters, seeding.ROUNDS)
     shared = columns + 2 * _point_bytes(layout, drawn, layout.float_bytes)
     work = _tile_bytes(layout, drawn) + row_bytes + masses
     yield PhaseMemory("init-serve", shared, work, layout.reading_bytes)
@@ -161,7 +153,7 @@ def _oversampling(layout: Layout, n_clusters: int, n_workers: int) -> Iterator[P
 
 def _most_drawn(n_clusters: int, rounds: int) -> int:
     """Bound the number of drawn rows: eight deviations above the mean, plus the first row."""
-    mean = rounds * OVERSAMPLING * n_clusters
+    mean = rounds * seeding.OVERSAMPLING * n_clusters
     return 1 + mean + int(8 * math.sqrt(mean))
 
 
