@@ -7,7 +7,6 @@ worker: no worker waits for another group, and the client receives none of them.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +64,7 @@ class CheckpointScope:
     listener: Listener
     reused: dict[str, int] = field(default_factory=dict)  # blocks per pass, and values, loaded
     _steps: Counter[str] = field(default_factory=Counter)
-    _last_saved: float = -math.inf
+    _last_saved: float = -float("inf")
 
     def next_groups(
         self,

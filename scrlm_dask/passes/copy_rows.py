@@ -63,11 +63,9 @@ def check_finite_pass(
     execution: Execution, table: Table, n_features: int, dtype: str, block_rows: int
 ) -> NDArray[np.int64]:
     """Return the numbers of the rows that are not finite, ascending."""
-    found: tuple[NDArray[np.int64], ...] = execution.run(
-        _CHECK_FINITE,
-        _plan(table, n_features, dtype, block_rows),
-        {"table": _as_task(table), "block_rows": block_rows},
-    )
+    plan = _plan(table, n_features, dtype, block_rows)
+    inputs = {"table": _as_task(table), "block_rows": block_rows}
+    found: tuple[NDArray[np.int64], ...] = execution.run(_CHECK_FINITE, plan, inputs)
     return np.concatenate([np.empty(0, np.int64), *found])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,6 @@ from scrlm_dask.engine.block_layout import Layout
 from scrlm_dask.engine.execution import Execution, blocks_with_rows
 from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.events import Planned
-from scrlm_dask.kernels.bandwidth.search import ScanSizes
 from scrlm_dask.kernels.distances.preprocessing import needs_moments
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows, stream
 from scrlm_dask.planning.memory import MemoryPlan
@@ -64,10 +62,12 @@ def fit_costs(
         yield cost(layout, "survey", _MOMENT_FLOPS * p)
     else:
         yield cost(layout, "survey", 0, _survey_blocks(layout, config))
-    if config.sample is not None:
-        yield _scan(layout, config.sample)
-    else:
+    if config.sample is None:
         yield from _loss(layout, config, n_clusters or 0, persisted)
+    else:
+        rows, judged = config.sample.rows, config.sample.judged
+        flops = 2 * judged * config.sample.candidates * p
+        yield PhaseCost("scan", 1, rows, judged, 0, flops, from_store=False)
     if n_clusters is None:
         return
     larger, flops = layout.in_blocks_for(n_clusters), 2 * n_clusters * p
@@ -91,11 +91,6 @@ def _survey_blocks(layout: Layout, config: ResolvedConfig) -> list[int]:
     if config.sample is not None:
         return _sample_blocks(layout, config, Purpose.SCAN_ROWS, config.sample.rows)
     return _sample_blocks(layout, config, Purpose.CANDIDATES, config.n_candidates)
-
-
-def _scan(layout: Layout, sizes: ScanSizes) -> PhaseCost:
-    flops = 2 * sizes.judged * sizes.candidates * layout.n_features
-    return PhaseCost("scan", 1, sizes.rows, sizes.judged, 0, flops, from_store=False)
 
 
 def _loss(
@@ -140,10 +135,10 @@ def report_plan(
     workers: Sequence[WorkerMemory],
 ) -> None:
     """Report the work of all phases, and the memory of the largest."""
-    flops: Counter[str] = Counter()
-    row_flops = {}
+    flops: dict[str, int] = {}
+    row_flops: dict[str, float] = {}
     for phase in costs:
-        flops[phase.name] += phase.times * phase.flops
+        flops[phase.name] = flops.get(phase.name, 0) + phase.times * phase.flops
         row_flops[phase.name] = phase.flops / max(phase.rows, 1)
     most = max(memory.worker_bytes(worker.n_threads, worker.n_ahead) for worker in workers)
-    execution.emit(Planned(dict(flops), row_flops, most, memory.client_bytes))
+    execution.emit(Planned(flops, row_flops, most, memory.client_bytes))
