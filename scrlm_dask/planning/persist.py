@@ -15,8 +15,8 @@ from scrlm_dask.events import Note
 from scrlm_dask.planning.memory import EVEN_SHARE, MemoryPlan
 
 SPILL_SHARE = 0.6  # Dask begins to spill above this share of a worker's limit
-# k-means projects rows on axes in every iteration. Persist this many coordinates per row if the
-# rows have so many features that the coordinates are small in comparison.
+# k-means projects rows on axes in every iteration. Persist this many coordinates per row if they
+# are small in comparison with the features of a row.
 PERSISTED_AXES, _LEAST_FEATURES = 63, 4 * 63
 
 
