@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -16,34 +17,29 @@ class Layout:
     block_rows: int
     chunk_rows: int  # the least that a read brings
     read_copies: int = 2  # of the chunks in addition to the block during a read: encoded, decoded
+    row_bytes: int = field(init=False)
+    total_bytes: int = field(init=False)
+    block_bytes: int = field(init=False)
+    reading_bytes: int = field(init=False)  # per thread: block, and each chunk that it touches
+    n_blocks: int = field(init=False)
+    float_bytes: int = field(init=False)  # of a number that is taken from a block
 
-    @property
-    def row_bytes(self) -> int:
-        return self.n_features * self.itemsize
-
-    @property
-    def total_bytes(self) -> int:
-        return self.n_rows * self.row_bytes
-
-    @property
-    def n_blocks(self) -> int:
-        return -(-self.n_rows // self.block_rows)
-
-    @property
-    def block_bytes(self) -> int:
-        return min(self.block_rows, self.n_rows) * self.row_bytes
-
-    @property
-    def reading_bytes(self) -> int:
-        """Bytes that a thread needs to read a block: all of each chunk that the block touches."""
+    def __post_init__(self) -> None:
+        row_bytes = self.n_features * self.itemsize
+        block_bytes = min(self.block_rows, self.n_rows) * row_bytes
         # the least distance above 0 between the starts of a block and a chunk
         step = math.gcd(self.block_rows, self.chunk_rows)
         touched = (2 * self.chunk_rows - step + self.block_rows - 1) // self.chunk_rows
         stored = -(-self.n_rows // self.chunk_rows)
-        chunk_bytes = min(touched, stored) * self.chunk_rows * self.row_bytes
-        return self.block_bytes + self.read_copies * chunk_bytes
+        chunk_bytes = min(touched, stored) * self.chunk_rows * row_bytes
+        object.__setattr__(self, "row_bytes", row_bytes)
+        object.__setattr__(self, "total_bytes", self.n_rows * row_bytes)
+        object.__setattr__(self, "block_bytes", block_bytes)
+        object.__setattr__(self, "reading_bytes", block_bytes + self.read_copies * chunk_bytes)
+        object.__setattr__(self, "n_blocks", -(-self.n_rows // self.block_rows))
+        object.__setattr__(self, "float_bytes", 8 if self.itemsize > 4 else 4)
 
-    def rows_in(self, blocks: list[int]) -> int:
+    def rows_in(self, blocks: Sequence[int]) -> int:
         """Return the number of rows of the blocks; the last one of all may be smaller."""
         ends = [min(self.n_rows, (number + 1) * self.block_rows) for number in blocks]
         return sum(ends) - self.block_rows * sum(blocks)
@@ -55,10 +51,10 @@ class Layout:
         """Return blocks at least as large as the float64 sums of `n_clusters` clusters.
 
         A pass holds such sums for every block in flight, so large sums get more rows per block.
+        Larger blocks are concatenated from the smaller ones, which are in memory at the same time.
         """
         least = -(-8 * n_clusters * self.n_features // self.row_bytes)
         if self.block_rows >= min(least, self.n_rows):
             return self
         block_rows = self.block_rows * -(-least // self.block_rows)
-        # they are concatenated from the smaller blocks, which are in memory at the same time
         return replace(self, block_rows=block_rows, read_copies=2)

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -51,6 +51,7 @@ class GroupedReduction:
     damaged: list[int]  # numbers of the groups that fail their checks
 
 
+@dataclass
 class CheckpointScope:
     """Names of the checkpoints of a run; without a checkpoint folder nothing is saved.
 
@@ -59,12 +60,11 @@ class CheckpointScope:
     own, which no later step gets when they are skipped.
     """
 
-    def __init__(self, checkpoint: Checkpoint | None, listener: Listener) -> None:
-        self.reused: dict[str, int] = {}  # blocks per pass, and values, from an earlier attempt
-        self._folder = checkpoint
-        self._listener = listener
-        self._steps: Counter[str] = Counter()
-        self._last_saved = -float("inf")
+    folder: Checkpoint | None
+    listener: Listener
+    reused: dict[str, int] = field(default_factory=dict)  # blocks per pass, and values, loaded
+    _steps: Counter[str] = field(default_factory=Counter)
+    _last_saved: float = -float("inf")
 
     def next_groups(
         self,
@@ -90,9 +90,9 @@ class CheckpointScope:
         outputs_valid: OutputsValid | None = None,
     ) -> SavedGroups | None:
         """Return where groups are saved under exactly this name; None if they are not."""
-        if self._folder is None or checkpoint_types is None:
+        if self.folder is None or checkpoint_types is None:
             return None
-        return SavedGroups(self._folder / name, checkpoint_types, outputs_valid)
+        return SavedGroups(self.folder / name, checkpoint_types, outputs_valid)
 
     def reduce(
         self,
@@ -116,7 +116,7 @@ class CheckpointScope:
 
     def load_or_compute(self, name: str, checkpoint_types: Kinds, compute: Callable[[], _T]) -> _T:
         """Load the value of an earlier attempt; otherwise compute and save it."""
-        if self._folder is None:
+        if self.folder is None:
             return compute()
         value: _T | None = self.load(name, checkpoint_types)
         if value is None:
@@ -127,10 +127,10 @@ class CheckpointScope:
 
     def load(self, name: str, checkpoint_types: Kinds) -> Any | None:
         """Load a value of an earlier attempt; None if it is missing or damaged."""
-        if self._folder is None or name not in self._folder.names():
+        if self.folder is None or name not in self.folder.names():
             return None
         try:
-            value = self._folder.load(name, checkpoint_types)
+            value = self.folder.load(name, checkpoint_types)
         except StoreError:
             self._warn_damaged(name)
             return None
@@ -138,22 +138,22 @@ class CheckpointScope:
         return value
 
     def save(self, name: str, value: Any) -> None:
-        if self._folder is not None:
-            self._folder.make()
-            self._folder.save(name, value)
+        if self.folder is not None:
+            self.folder.make()
+            self.folder.save(name, value)
 
     def delete(self, *names: str) -> None:
-        if self._folder is not None and names:
-            self._folder.remove(*names)
+        if self.folder is not None and names:
+            self.folder.remove(*names)
 
     def names(self) -> set[str]:
         """Return the names of the saved values and folders."""
-        return set() if self._folder is None else self._folder.names()
+        return set() if self.folder is None else self.folder.names()
 
     def is_due(self) -> bool:
         """Return whether repeated work should be saved now, and restart the interval if so."""
         now = time.monotonic()
-        due = self._folder is not None and now - self._last_saved >= checkpoint_seconds()
+        due = self.folder is not None and now - self._last_saved >= checkpoint_seconds()
         if due:
             self._last_saved = now
         return due
@@ -161,17 +161,17 @@ class CheckpointScope:
     @contextmanager
     def _inside(self, name: str) -> Iterator[None]:
         """Give the steps inside a folder and numbers of their own."""
-        before = self._folder, self._steps
-        if self._folder is not None:
-            self._folder, self._steps = self._folder / f"{name}-steps", Counter()
+        before = self.folder, self._steps
+        if self.folder is not None:
+            self.folder, self._steps = self.folder / f"{name}-steps", Counter()
         try:
             yield
         finally:
-            self._folder, self._steps = before
+            self.folder, self._steps = before
 
     def _warn_damaged(self, name: str) -> None:
         text = f"{name}, as it was saved, is damaged; it is computed again from what came before"
-        self._listener(Note(text, warning=True))
+        self.listener(Note(text, warning=True))
 
 
 def group_size(n_parts: int, fan_in: int) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -19,13 +20,12 @@ import numpy as np
 from dask.delayed import Delayed
 
 from scrlm_dask import events
-from scrlm_dask.engine import failures
+from scrlm_dask.engine import failures, workers
 from scrlm_dask.engine.checkpointing import CheckpointScope, OutputsValid, SavedGroups
 from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.read_ahead import compute_slot
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.engine.tree_reduce import FAN_IN
-from scrlm_dask.engine.workers import current_client, current_worker, process_reports
 from scrlm_dask.errors import ClusterError, NonFiniteRowError, UnusableRowsError
 from scrlm_dask.monitoring.listeners import NotebookCell, in_notebook, make_publisher
 from scrlm_dask.settings import monitoring_enabled
@@ -92,22 +92,20 @@ class Execution:
         self.phases: list[events.PhaseFinished] = []
         self.reports: dict[str, dict[str, Any]] = {}  # of each process, at the end of a phase
         self.checkpoints = CheckpointScope(checkpoint, self.emit)
-        self._read_seconds: dict[str, float] | None = None  # of each process, at the last report
-        self._listeners = [listener]
+        self.listeners = [listener]
         if listener is events.warn and monitoring_enabled() and in_notebook():
-            self._listeners.append(NotebookCell())
-        self._publish: events.Listener | None = (
-            None  # to the scheduler, which sees finished blocks anyway
-        )
+            self.listeners.append(NotebookCell())
+        self._publish: events.Listener | None = None  # to the scheduler
+        self._read_seconds: dict[str, float] | None = None  # of each process, at the last report
         self._topic = f"scrlm-{uuid4().hex}"
         self._began = time.perf_counter()
 
     def __enter__(self) -> Execution:
-        _listeners[self._topic] = self._notify
-        client = current_client()
+        notify = _listeners[self._topic] = partial(self.emit, publish=False)
+        client = workers.current_client()
         if client is not None:
             client.subscribe_topic(self._topic, self._on_block_done)
-            self._publish = make_publisher(client, self._topic, self._notify)
+            self._publish = make_publisher(client, self._topic, notify)
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
@@ -116,19 +114,17 @@ class Execution:
             failures.drain_tasks(self._topic, leaving=leaving)
         error = None if exc_type is None else exc_type.__name__
         self.emit(events.RunEnded(time.perf_counter() - self._began, error))
-        client = current_client()
+        client = workers.current_client()
         if client is not None and client.status == "running":
             client.unsubscribe_topic(self._topic)
         _listeners.pop(self._topic, None)
 
-    def add_listener(self, listener: events.Listener) -> None:
-        self._listeners.append(listener)
-
-    def emit(self, event: events.Event) -> None:
-        """Publish an event on the scheduler and notify the listeners."""
-        if self._publish is not None:
+    def emit(self, event: events.Event, *, publish: bool = True) -> None:
+        """Notify the listeners; publish the event on the scheduler unless it has seen it."""
+        if publish and self._publish is not None:
             self._publish(event)
-        self._notify(event)
+        for listener in self.listeners:
+            listener(event)
 
     def run(
         self,
@@ -206,12 +202,17 @@ class Execution:
     def phase(self, name: str, blocks: int, rows: int, n_bytes: int) -> Iterator[None]:
         """Time a phase; collect read times and peak memory of the workers at its end."""
         self.emit(events.PhaseStarted(name, blocks, rows, n_bytes))
-        before = self._read_seconds if self._read_seconds is not None else self._poll_workers()
-        begin = time.perf_counter()
+        if self._read_seconds is None:  # a process may have read before this run
+            self._read_seconds = workers.run_on_all_workers(workers.read_seconds, float)
+        before, begin = self._read_seconds, time.perf_counter()
         with _span(name):
             yield
         seconds = time.perf_counter() - begin
-        read = _gained(before, self._poll_workers())
+        self.reports = workers.process_reports()
+        after = {worker: report.pop("read_seconds") for worker, report in self.reports.items()}
+        self._read_seconds = after
+        # a worker that is new has not read before
+        read = sum(after[worker] - before.get(worker, 0.0) for worker in after)
         peak = max((r["peak_memory_bytes"] for r in self.reports.values()), default=0)
         done = events.PhaseFinished(name, seconds, rows, n_bytes, blocks, peak, read)
         self.phases.append(done)
@@ -227,9 +228,10 @@ class Execution:
     ) -> Iterator[None]:
         """Time a phase that reads all blocks, or `blocks`, in tasks of the given name."""
         numbers = range(features.n_blocks) if blocks is None else blocks
-        rows = _count_rows(features, numbers)
+        layout = features.layout
+        rows = layout.rows_in(numbers)
         with (
-            self.phase(name, len(numbers), rows, rows * features.layout.row_bytes),
+            self.phase(name, len(numbers), rows, rows * layout.row_bytes),
             failures.explain_killed_workers(name, features, numbers, tasks_name),
         ):
             yield
@@ -237,11 +239,11 @@ class Execution:
     @contextmanager
     def _reading(self, tasks: _BlockTasks, reused_blocks: Sequence[int] = ()) -> Iterator[None]:
         """Time the phase of a pass; `reused_blocks` (positions) come from an earlier attempt."""
-        features = tasks.features
-        with self.read_phase(tasks.phase, features, tasks.blocks, tasks.name):
+        layout = tasks.features.layout
+        with self.read_phase(tasks.phase, tasks.features, tasks.blocks, tasks.name):
             if reused_blocks:
-                done = _count_rows(features, [tasks.blocks[i] for i in reused_blocks])
-                self.emit(events.BlockDone(tasks.phase, done, done * features.layout.row_bytes))
+                done = layout.rows_in([tasks.blocks[i] for i in reused_blocks])
+                self.emit(events.BlockDone(tasks.phase, done, done * layout.row_bytes))
             _spread(tasks.broadcast, len(tasks.blocks) - len(reused_blocks))
             yield
 
@@ -284,19 +286,8 @@ class Execution:
         delayed = list(parts.to_delayed().ravel())
         return _BlockTasks(pass_.name, name, features, chosen, broadcast, delayed)
 
-    def _poll_workers(self) -> dict[str, float]:
-        """Return the seconds each process has spent on reads; keep the rest of its report."""
-        self.reports = process_reports()
-        read = {name: float(report.pop("read_seconds")) for name, report in self.reports.items()}
-        self._read_seconds = read
-        return read
-
-    def _notify(self, event: events.Event) -> None:
-        for listener in self._listeners:
-            listener(event)
-
     def _on_block_done(self, event: tuple[float, dict[str, Any]]) -> None:
-        self._notify(events.BlockDone(**event[1]["block"]))
+        self.emit(events.BlockDone(**event[1]["block"]), publish=False)
 
 
 def task(name: str, function: Callable[..., Any], *args: Any) -> Delayed:
@@ -312,7 +303,7 @@ def persist(value: Delayed) -> Delayed:
 
 def wait(value: Delayed) -> Delayed:
     """Wait for a persisted value; raise the error of its tasks, if any."""
-    if current_client() is not None:
+    if workers.current_client() is not None:
         from distributed import futures_of
 
         for future in futures_of(value):
@@ -359,9 +350,7 @@ def _block_task(
     broadcast: dict[str, Any],
     block_id: Any = None,
 ) -> Any:
-    def done(rows: int, n_bytes: int) -> None:
-        _report(call.topic, events.BlockDone(call.phase, rows, n_bytes))
-
+    done = partial(_report, call)
     number = int(block_id[0] if numbers is None else numbers[block_id[0]])
     start = number * call.block_rows
     try:
@@ -424,14 +413,13 @@ def _no_combine(a: Any, b: Any) -> Any:
     raise NotImplementedError("the results of the blocks are not combined")
 
 
-def _report(topic: str, event: events.BlockDone) -> None:
+def _report(call: _BlockCall, rows: int, n_bytes: int) -> None:
     """Send the event of a finished block through the scheduler, or to this process."""
-    worker = current_worker()
+    event = events.BlockDone(call.phase, rows, n_bytes)
+    worker, listener = workers.current_worker(), _listeners.get(call.topic)
     if worker is not None:
-        worker.log_event(topic, {"block": vars(event)})  # Dask adds keys of its own
-        return
-    listener = _listeners.get(topic)
-    if listener is not None:
+        worker.log_event(call.topic, {"block": vars(event)})  # Dask adds keys of its own
+    elif listener is not None:
         listener(event)
 
 
@@ -442,7 +430,7 @@ def _spread(broadcast: dict[str, Any], n_blocks: int) -> None:
     prepared the inputs, and the others would only steal some. With more than two tasks per thread
     Dask spreads them evenly, unless their columns or blocks are persisted: then they run there.
     """
-    client = current_client()
+    client = workers.current_client()
     if client is None:
         return
     from distributed import futures_of
@@ -468,23 +456,13 @@ def _receive(*values: Any) -> None:
     """Do nothing: the inputs of a task are on its worker when it starts."""
 
 
-def _count_rows(features: Features, blocks: Sequence[int]) -> int:
-    return sum(features.array.chunks[0][i] for i in blocks)
-
-
-def _span(name: str) -> AbstractContextManager[Any]:
+def _span(name: str) -> Any:
     """Group the tasks of a phase under its name in Dask's dashboard."""
-    if current_client() is None:
+    if workers.current_client() is None:
         return nullcontext()
     from distributed import span
 
-    named: AbstractContextManager[Any] = span(name)
-    return named
-
-
-def _gained(before: dict[str, float], after: dict[str, float]) -> float:
-    """Return the increase summed over the current processes; a new worker started at zero."""
-    return sum(value - before.get(name, 0.0) for name, value in after.items())
+    return span(name)
 
 
 def _pinned(function: Callable[..., Any], *args: Any) -> Any:

@@ -49,11 +49,10 @@ def compute_slot(is_active: Callable[[], bool] = _always) -> Iterator[bool]:
 
 def read_in_turn(read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
     """Read a block: at once if reads wait for a disk, else when a compute slot is free."""
-    if reads_are_quick():
-        slots = _compute_slots()
-        if slots is not None:
-            with metered("read-ahead"), slots:
-                pass  # released before the read: this task may not compute yet
+    slots = _compute_slots() if reads_are_quick() else None
+    if slots is not None:
+        with metered("read-ahead"), slots:
+            pass  # released before the read: this task may not compute yet
     return timed_read(read)
 
 

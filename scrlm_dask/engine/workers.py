@@ -169,6 +169,12 @@ def timed_read(read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
                 _last_rate = n_bytes / seconds
 
 
+def read_seconds() -> float:
+    """Return the seconds that all threads of this process have spent on reads."""
+    with _lock:
+        return _read_seconds
+
+
 def reads_are_quick() -> bool:
     """Return whether the latest read of this process came from memory, judged by its rate."""
     with _lock:
@@ -186,9 +192,7 @@ def metered(activity: str) -> AbstractContextManager[Any]:
 
 
 def _process_report() -> dict[str, Any]:
-    with _lock:
-        seconds = _read_seconds
-    return process_report() | {"read_seconds": seconds}
+    return process_report() | {"read_seconds": read_seconds()}
 
 
 def _worker_memory(limit: int, n_threads: int, ahead: int) -> WorkerMemory:

@@ -169,10 +169,9 @@ class RunsPlugin(SchedulerPlugin):
         self.attach(scheduler)
 
     def attach(self, scheduler: Any) -> None:
-        self._scheduler = scheduler
+        self._scheduler, self.totals = scheduler, Totals()
         self._runs: OrderedDict[str, RunState] = OrderedDict()
         self._released: set[Any] = set()  # tasks without a worker, until their next transition
-        self.totals = Totals()
         add_pages(scheduler, self)
         register_metrics(self)
 
@@ -238,11 +237,11 @@ class RunsPlugin(SchedulerPlugin):
         if record["event"] == "BlockDone":
             self.totals.add_done(record["name"], record["rows"])
 
-    def _count(self, key: Any, what: str) -> None:
+    def _count(self, key: Any, outcome: str) -> None:
         """Count a block for the latest run in this phase: task keys do not contain the run."""
         name = key_split(key)
         for state in reversed(self._runs.values()):
             if name in state.phases and state.ended is None:
-                state.count(name, what)
-                self.totals.add_block(name, what)
+                state.count(name, outcome)
+                self.totals.add_block(name, outcome)
                 return

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from scrlm_dask.events import BlockDone, Event, PhaseFinished, PhaseStarted
@@ -31,43 +32,38 @@ def plain(value: Any) -> Any:
     return value
 
 
+@dataclass
 class JsonLines:
     """A listener that writes a line per event; blocks are summed up once per second."""
 
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
-        self._lock = threading.Lock()  # blocks are reported by a thread of their own
-        self._phase = PhaseState()
-        self._written_blocks, self._last = 0, 0.0
+    write: Callable[[str], None]
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # a thread reports blocks
+    _phase: PhaseState = field(default_factory=PhaseState)
+    _written_blocks: int = 0
+    _last: float = 0.0
 
     def __call__(self, event: Event) -> None:
         with self._lock:
+            records = [] if isinstance(event, BlockDone) else [event_record(event)]
             match event:
-                case BlockDone():
-                    self._add_block(event)
-                    return
+                case BlockDone() if event.name == self._phase.name:  # else of a phase that is over
+                    self._phase.add_block(event.rows, event.bytes)
+                    if time.monotonic() - self._last >= _BLOCK_SECONDS:
+                        self._last = time.monotonic()
+                        records = self._blocks_done()
                 case PhaseStarted():
                     self._phase, self._written_blocks = PhaseState(event.name), 0
                     self._last = time.monotonic()
                 case PhaseFinished():
-                    self._write_blocks()
-            self._write_record(event_record(event))
+                    records = self._blocks_done() + records
+            for record in records:
+                stamped = {"time": round(time.time(), 3), **record}
+                self.write(json.dumps(stamped, allow_nan=False) + "\n")
 
-    def _add_block(self, event: BlockDone) -> None:
-        if event.name != self._phase.name:
-            return  # late, from a phase that is over
-        self._phase.add_block(event.rows, event.bytes)
-        if time.monotonic() - self._last >= _BLOCK_SECONDS:
-            self._last = time.monotonic()
-            self._write_blocks()
-
-    def _write_blocks(self) -> None:
-        phase = self._phase
-        if phase.done_blocks > self._written_blocks:
-            self._written_blocks = phase.done_blocks
-            done = {"blocks": phase.done_blocks, "rows": phase.done_rows, "bytes": phase.done_bytes}
-            self._write_record({"event": "BlocksDone", "name": phase.name, **done})
-
-    def _write_record(self, record: dict[str, Any]) -> None:
-        stamped = {"time": round(time.time(), 3), **record}
-        self._write(json.dumps(stamped, allow_nan=False) + "\n")
+    def _blocks_done(self) -> list[dict[str, Any]]:
+        """Return a record of the blocks of this phase, if there are more than at the last one."""
+        phase, written = self._phase, self._written_blocks
+        self._written_blocks = phase.done_blocks
+        done = {"blocks": phase.done_blocks, "rows": phase.done_rows, "bytes": phase.done_bytes}
+        record = {"event": "BlocksDone", "name": phase.name, **done}
+        return [record] if phase.done_blocks > written else []

@@ -141,11 +141,11 @@ class RunState:
                 case "RunEnded":
                     self._end_run(record, now)
 
-    def count(self, name: str, what: str) -> None:
+    def count(self, name: str, outcome: str) -> None:
         """Count a block of the phase as `failed` or `retried`."""
         phase = self.phases.get(name)
         if phase is not None:
-            setattr(phase, what, getattr(phase, what) + 1)
+            setattr(phase, outcome, getattr(phase, outcome) + 1)
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """Return the state as values that JSON can represent."""

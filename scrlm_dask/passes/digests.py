@@ -48,8 +48,7 @@ def _check_digests_part(
     has_digests: bool,
 ) -> tuple[DamagedBlock, ...]:
     open_node(store, "the features store")  # a worker without the mount raises: not a damage
-    # without digests a block may be many chunks, which are checked one by one
-    step = block_rows if has_digests else stored.chunks[0]
+    step = block_rows if has_digests else stored.chunks[0]  # a block may be many chunks
     damaged = []
     for first in range(start, start + len(plan), step):
         stop = min(first + step, start + len(plan))

@@ -54,12 +54,9 @@ def loss_pass(
     sq_radii = [squared_radius(rho, asked.F, features.n_features) for rho in rhos]
     blocks = subset = None
     if not config.loss_on_all_rows:
-        seed = asked.seed
-        rows = sample_rows(seed, Purpose.LOSS_ROWS, config.n_rows, config.loss_rows)
-        blocks = blocks_with_rows(rows, features.block_rows)
-        subset = task(
-            "loss-rows", sample_rows, seed, Purpose.LOSS_ROWS, config.n_rows, config.loss_rows
-        )
+        drawn = asked.seed, Purpose.LOSS_ROWS, config.n_rows, config.loss_rows
+        blocks = blocks_with_rows(sample_rows(*drawn), features.block_rows)
+        subset = task("loss-rows", sample_rows, *drawn)
     part: LossPart = execution.run(
         _LOSS,
         features,
@@ -87,9 +84,8 @@ def _loss_part(
     prune: Prune,
     subset: NDArray[np.int64] | None,
 ) -> LossPart:
-    if subset is None:
-        numbers = np.arange(start, start + len(block), dtype=np.int64)
-    else:
+    numbers = np.arange(start, start + len(block), dtype=np.int64)
+    if subset is not None:
         numbers = rows_within(subset, start, start + len(block))
         block = block[numbers - start]
     return loss_part(block, numbers, candidates.points, candidates.rows, sq_radii, prune)

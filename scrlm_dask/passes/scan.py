@@ -56,11 +56,9 @@ def scan_pass(
 def _row_numbers(features: Features, blocks: list[int] | None) -> range | NDArray[np.int64]:
     if blocks is None:
         return range(features.n_rows)
-    starts = [(block * features.block_rows, block) for block in blocks]
-    sizes = features.array.chunks[0]
-    return np.concatenate(
-        [np.arange(start, start + sizes[block], dtype=np.int64) for start, block in starts]
-    )
+    size, n_rows = features.block_rows, features.n_rows
+    starts = [block * size for block in blocks]
+    return np.concatenate([np.arange(i, min(i + size, n_rows), dtype=np.int64) for i in starts])
 
 
 def _scan(

@@ -49,10 +49,7 @@ def survey_pass(
     """
     if blocks is None and not with_moments:
         blocks = blocks_with_rows(rows, features.block_rows)
-    broadcast = {
-        "rows": task("candidate-rows", np.array, rows),
-        "with_moments": with_moments,
-    }
+    broadcast = {"rows": task("candidate-rows", np.array, rows), "with_moments": with_moments}
     return execution.run(_SURVEY, features, broadcast, blocks=blocks, leave_on_workers=True)
 
 

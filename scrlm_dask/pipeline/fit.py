@@ -33,7 +33,7 @@ from scrlm_dask.pipeline.lloyd_loop import Refinement, refine
 from scrlm_dask.pipeline.rho import Chosen, choose_on_sample
 from scrlm_dask.planning.memory import check_fit_memory, fit_memory, most_clusters
 from scrlm_dask.planning.persist import persist_or_stream
-from scrlm_dask.planning.work import report_fit_plan
+from scrlm_dask.planning.work import fit_costs, report_plan
 from scrlm_dask.runs.lifecycle import Fit, Run, RunTarget, open_run, prepare_target
 from scrlm_dask.runs.record import start_record
 from scrlm_dask.storage.locations import Options, Place
@@ -101,9 +101,10 @@ class FitJob:
         """Fit with the workers of the current client, or in threads of this process."""
         config, request = self.config, self.config.asked
         layout, workers = self.target.features.layout, worker_memories()
-        check_fit_memory(layout, config, most_clusters(config), workers)
+        n_clusters = most_clusters(config)
+        plan = check_fit_memory(layout, config, n_clusters, workers)
         with open_run(self.target, "SCRLM", listener) as run:
-            report_fit_plan(run.execution, layout, config, most_clusters(config), workers)
+            report_plan(run.execution, fit_costs(layout, config, n_clusters), plan, workers)
             run.report_resumed()
             results.report_candidates(run.execution, config)
             result = _run_algorithm(run, config, workers)
@@ -141,13 +142,13 @@ def _run_algorithm(run: Run, config: ResolvedConfig, workers: Sequence[WorkerMem
     execution.emit(CentersFound(n_found))
     if settled.n_clusters is None:  # the number of clusters is known only now
         present = worker_memories()  # an adaptive cluster may have others by now
-        check_fit_memory(features.layout, start.config, n_found, present)
-        report_fit_plan(execution, features.layout, start.config, n_found, present)
+        plan = check_fit_memory(features.layout, start.config, n_found, present)
+        costs = fit_costs(features.layout, start.config, n_found)
+        report_plan(execution, costs, plan, present)
     moved = _move_centers(run, features, start.extracted.centers, start.affine, settled)
     assigned = _assign_rows(run, features, moved.centers, start.affine, settled)
     model = _build_model(start, moved, assigned)
     n_planned = most_clusters(config) or model.n_clusters
-    most = max(workers, key=lambda worker: worker.n_threads)
     plan = fit_memory(run.target.features.layout, config, n_planned, len(workers))
     pruning = {"loss": start.pruned} if start.pruned else {}
     if moved.stopped:  # k-means has run
@@ -157,7 +158,7 @@ def _run_algorithm(run: Run, config: ResolvedConfig, workers: Sequence[WorkerMem
         "pruning": pruning,
         **({"kmeans": moved.record()} if settled.refine.max_iter else {}),
         "config": asdict(settled) | _resolved_numbers(start.config),
-        "plan": plan.record(most.n_threads, most.n_ahead),
+        "plan": plan.record(workers),
     }
     return _Result(model, assigned, settled, details)
 

@@ -40,7 +40,7 @@ from scrlm_dask.pipeline.lloyd_loop import refine
 from scrlm_dask.pipeline.results import build_model, report_sizes
 from scrlm_dask.planning.memory import check_kmeans_memory, kmeans_memory
 from scrlm_dask.planning.persist import persist_or_stream
-from scrlm_dask.planning.work import report_kmeans_plan
+from scrlm_dask.planning.work import kmeans_costs, report_plan
 from scrlm_dask.runs.lifecycle import Fit, Run, RunTarget, open_run, prepare_target
 from scrlm_dask.runs.record import IN_MEMORY, start_record
 from scrlm_dask.storage.locations import Location, Options, Place, locate
@@ -237,7 +237,9 @@ def _run_algorithm(
     execution, features = run.execution, run.target.features
     plan = kmeans_memory(features.layout, config.n_clusters, len(workers), config.init)
     reads = 2 + config.lloyd.max_iter
-    report_kmeans_plan(execution, features.layout, config, plan, workers)
+    # seeding is cheap in comparison
+    costs = kmeans_costs(features.layout, config.n_clusters, config.lloyd.max_iter)
+    report_plan(execution, costs, plan, workers)
     features = persist_or_stream(execution, features, plan, workers, config.lloyd.persist, reads)
     seeds = execution.checkpoints.load_or_compute(
         "seeding",
@@ -273,13 +275,12 @@ def _run_algorithm(
     )
     report_sizes(execution, assigned.sums, sq_radius)
     model = build_model(refined.centers, assigned.sums, seeds.affine, config)
-    most = max(workers, key=lambda worker: worker.n_threads)
     origin = run.target.record.asked.inputs.get("centers")
     details = {
         "pruning": {"kmeans-step": refined.pruned.record(), "assign": assigned.pruned.record()},
         "init": seeds.record if origin is None else {"centers": origin},
         "kmeans": refined.record(),
-        "plan": plan.record(most.n_threads, most.n_ahead),
+        "plan": plan.record(workers),
     }
     return model, assigned, details
 

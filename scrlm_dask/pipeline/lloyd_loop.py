@@ -1,4 +1,4 @@
-"""Lloyd iterations over a features store until a rule says stop."""
+"""Lloyd iterations over a features store until a stopping rule applies."""
 
 from __future__ import annotations
 
@@ -25,14 +25,11 @@ from scrlm_dask.passes import lloyd
 from scrlm_dask.pipeline.results import report_sizes
 from scrlm_dask.planning.work import SAMPLE_ITERATIONS, block_samples
 
-# A sample has said what it can when the inertia falls by less than this share, and at the latest
-# after so many iterations.
+# Iterations on a sample end when the inertia falls by less than this share.
 _SAMPLE_TOL = 0.01
-
-
-# Where a glance was of no use it is tried again after so many iterations: centers that have found
-# their clusters may lie farther from each other.
-_GLANCE_AGAIN = 4
+# A quick check that was of no use is tried again after this many iterations: centers that have
+# found their clusters may be farther from each other.
+_QUICK_CHECK_AGAIN = 4
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class Refinement:
     turn: int = 0  # iterations of that stage
 
     def record(self) -> dict[str, Any]:
-        """For `run.json`: JSON has no infinity, null stands for it."""
+        """Return the entry of `run.json`, with None for infinity, which JSON does not have."""
         rows = [asdict(iteration) for iteration in self.iterations]
         for row in rows:
             row["shift"] = row["shift"] if math.isfinite(row["shift"]) else None
@@ -67,7 +64,7 @@ def refine(
     began: float,
     weights: da.Array | None = None,
 ) -> Refinement:
-    """k-means from centers (k, p), first on growing samples of blocks if asked, then on all.
+    """Run k-means from centers (k, p), first on growing samples of blocks if asked, then on all.
 
     `began` is when the run began, by the performance counter: `max_seconds` count from there.
     """
@@ -88,7 +85,7 @@ def refine(
 
 @dataclass
 class _Loop:
-    """The state that goes from one iteration to the next."""
+    """The iterations, and the state that each passes on to the next."""
 
     execution: Execution
     features: Features
@@ -101,13 +98,13 @@ class _Loop:
     samples: tuple[list[int], ...]
     first: NDArray[np.float64]  # centers (k, p) to begin with
     state: Refinement = field(init=False)
-    frame: Delayed | None = None  # of the first centers: the later ones come of them
-    coordinates: da.Array | None = None  # of all rows in that frame, once they are held
-    projecting: bool = False  # whether the iteration before projected rows
-    glancing: bool = True  # whether a glance was of use in it
+    frame: Delayed | None = None  # of the first centers, also used for the later ones
+    coordinates: da.Array | None = None  # of all rows in that frame, once they are persisted
+    projecting: bool = False  # whether the previous iteration projected rows
+    quick_check: bool = True  # whether the quick check was of use in it
 
     def run_all(self) -> Refinement:
-        """All stages, from where an earlier attempt left off: samples, then all blocks."""
+        """Run all stages, samples and then all blocks, or those an earlier attempt left."""
         self.state = Refinement(self.first)
         labels = self._continued()
         for stage in range(self.state.stage, len(self.samples) + 1):
@@ -120,7 +117,7 @@ class _Loop:
         return self.samples[stage] if stage < len(self.samples) else None
 
     def _run(self, blocks: list[int] | None, labels: da.Array | None) -> None:
-        """Iterate over the blocks until a rule says stop."""
+        """Iterate over the blocks until a stopping rule applies."""
         most = self.config.max_iter if blocks is None else SAMPLE_ITERATIONS
         inertia_tol = self.config.inertia_tol if blocks is None else _SAMPLE_TOL
         while not self.state.stopped:
@@ -142,7 +139,7 @@ class _Loop:
         self.state = replace(self.state, stopped=reason)
 
     def _continued(self) -> da.Array | None:
-        """Take over the newest iteration of an earlier attempt that is whole, with its labels."""
+        """Load the newest intact iteration of an earlier attempt, and return its labels."""
         for state in load_iterations(self.execution.checkpoints):
             saved = self._saved(len(state.iterations))
             labels = None
@@ -158,11 +155,10 @@ class _Loop:
         return self.execution.checkpoints.groups(step_name(number), lloyd.LLOYD.checkpoint_types)
 
     def _iterate(self, blocks: list[int] | None, previous: da.Array | None, due: bool) -> da.Array:
-        begin = time.perf_counter()
-        state = self.state
+        begin, state = time.perf_counter(), self.state
         number = len(state.iterations) + 1
-        glance = self.prune == "auto" and (self.glancing or number % _GLANCE_AGAIN == 1)
-        centers = lloyd.send_centers(state.centers, self.affine, self.frame, glance)
+        check = self.prune == "auto" and (self.quick_check or number % _QUICK_CHECK_AGAIN == 1)
+        centers = lloyd.send_centers(state.centers, self.affine, self.frame, check)
         if self.frame is None:
             self.frame = lloyd.make_frame(centers)
         if self.projecting and self.coordinates is None and self.features.coordinate_axes:
@@ -183,7 +179,7 @@ class _Loop:
             saved=self._saved(number) if due else None,
         )
         self.projecting = blocks is None and pruning.along_axes(step.part.pruned)
-        self.glancing = pruning.used_quick_check(step.part.pruned)
+        self.quick_check = pruning.used_quick_check(step.part.pruned)
         moved = move_centers(
             state.centers, step.part, self.affine.unit_length, reseed=blocks is None
         )
@@ -221,44 +217,44 @@ class _Loop:
 STATE_TYPES = (Refinement, IterationDone, pruning.Pruned)
 
 
-_KEPT = "iteration."  # what a kept iteration is called, before its number
+_SAVED = "iteration."  # prefix of the name of a saved iteration, before its number
 
 
 def step_name(number: int) -> str:
-    """Where the groups of an iteration are kept."""
+    """Return the name under which the groups of an iteration are saved."""
     return f"kmeans-step-{number}"
 
 
 def save_iteration(checkpoints: CheckpointScope, state: Refinement) -> None:
     """Save the centers after an iteration; the one before stays, in case of a damaged file."""
-    checkpoints.save(f"{_KEPT}{len(state.iterations):06d}", state)
+    checkpoints.save(f"{_SAVED}{len(state.iterations):06d}", state)
     for number in _saved_numbers(checkpoints)[:-2]:
-        checkpoints.delete(f"{_KEPT}{number:06d}", step_name(number))
+        checkpoints.delete(f"{_SAVED}{number:06d}", step_name(number))
 
 
 def load_iterations(checkpoints: CheckpointScope) -> Iterator[Refinement]:
     """Load the intact iterations of an earlier attempt, the newest first."""
     for number in reversed(_saved_numbers(checkpoints)):
-        state: Refinement | None = checkpoints.load(f"{_KEPT}{number:06d}", STATE_TYPES)
+        state: Refinement | None = checkpoints.load(f"{_SAVED}{number:06d}", STATE_TYPES)
         if state is not None:
             yield state
 
 
 def _saved_numbers(checkpoints: CheckpointScope) -> list[int]:
-    names = [name for name in checkpoints.names() if name.startswith(_KEPT)]
-    return sorted(int(name.removeprefix(_KEPT)) for name in names)
+    names = [name for name in checkpoints.names() if name.startswith(_SAVED)]
+    return sorted(int(name.removeprefix(_SAVED)) for name in names)
 
 
 def _reason(done: IterationDone, before: float, tol: float, inertia_tol: float) -> str:
-    """Which rule says that this was the last iteration; empty if none does."""
+    """Return the rule that makes this the last iteration; empty if none does."""
     if done.reseeded:
-        return ""  # centers that were just put elsewhere have not been heard yet
+        return ""  # rows have not been compared with the reseeded centers yet
     if done.moved == 0:
         return "converged: no row changed its cluster"
     if done.shift <= tol:
         return f"tol: the centers moved by {done.shift:.2g} of the rows' distance to them"
-    # a row of zeros as a center of spherical k-means serves all rows alike until it gets a
-    # direction, and then some worse: that is no end
+    # A larger rise is not an end: a row of zeros as a center of spherical k-means is equally far
+    # from all rows until it gets a direction, and then farther from some.
     if math.isfinite(before) and abs(before - done.inertia) <= inertia_tol * before:
         share = (before - done.inertia) / before if before > 0.0 else 0.0
         return f"inertia_tol: the inertia fell by {share:.2g} of itself"

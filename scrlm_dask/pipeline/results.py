@@ -72,8 +72,7 @@ def report_losses(execution: Execution, losses: NDArray[np.float64]) -> None:
 
 def report_sizes(execution: Execution, sums: ClusterSums, sq_radius: float) -> None:
     """Report the sizes of the clusters in the pass that computed these sums."""
-    counts = sums.counts
-    outliers = sums.n_rows - int(counts.sum())
+    counts, outliers = sums.counts, sums.n_rows - int(sums.counts.sum())
     filled = counts[counts > 0]
     sizes = tuple(int(n) for n in np.bincount(np.frexp(filled)[1] - 1)) if len(filled) else ()
     empty = len(counts) - len(filled)
@@ -82,16 +81,11 @@ def report_sizes(execution: Execution, sums: ClusterSums, sq_radius: float) -> N
 
 def report_candidates(execution: Execution, config: ResolvedConfig) -> None:
     """Report the number of candidates if neither it nor the number of clusters was given."""
-    asked = config.asked
+    asked, text = config.asked, f"all {config.n_rows} rows are candidates"
     if asked.n_candidates == "auto" and asked.n_clusters is None and not asked.samples:
-        execution.emit(
-            Note(
-                f"number of clusters not given: {config.n_candidates} candidates, enough to find "
-                f"{ASSUMED_CLUSTERS} clusters"
-                if config.n_candidates < config.n_rows
-                else f"number of clusters not given: all {config.n_rows} rows are candidates"
-            )
-        )
+        if config.n_candidates < config.n_rows:
+            text = f"{config.n_candidates} candidates, enough to find {ASSUMED_CLUSTERS} clusters"
+        execution.emit(Note(f"number of clusters not given: {text}"))
 
 
 def warn_about_result(
@@ -101,51 +95,48 @@ def warn_about_result(
     rho = config.given_rho
     reach = radius(rho, config.F, model.n_features)
     if config.prune != "auto" and not _can_prune(config, with_margins):
-        execution.emit(Note(_describe_idle_prune(config), warning=True))
+        _warn(execution, _describe_idle_prune(config))
     if model.n_clusters == 0:
-        execution.emit(
-            Note(
-                f"no cluster found: no candidate has {config.min_neighbors} other row(s) "
-                f"closer than the radius {reach:.4g}; try a larger rho than "
-                f"{rho:g}, more candidates or fewer min_neighbors",
-                warning=True,
-            )
+        _warn(
+            execution,
+            f"no cluster found: no candidate has {config.min_neighbors} other row(s) closer than "
+            f"the radius {reach:.4g}; try a larger rho than {rho:g}, more candidates or fewer "
+            "min_neighbors",
         )
         return
     alone = model.n_clusters == 1 and model.n_outliers == 0 and model.n_rows > 1
     if alone and config.robust and not chosen:
         hint = " (rows of unit length are at most 2 apart)" if model.affine.unit_length else ""
-        execution.emit(
-            Note(
-                f"one cluster holds all rows: the radius {reach:.4g} reaches everything"
-                f"{hint}; try a smaller rho than {rho:g}",
-                warning=True,
-            )
+        _warn(
+            execution,
+            f"one cluster holds all rows: the radius {reach:.4g} reaches everything{hint}; try a "
+            f"smaller rho than {rho:g}",
         )
         return
     if config.extraction == "merge":
-        return  # the theory knows nothing of merging, and fewer than asked for were told
+        return  # the theory does not cover merging, and fewer clusters were reported already
     if config.n_clusters is not None and model.n_clusters < config.n_clusters:
-        execution.emit(
-            Note(f"{model.n_clusters} clusters found; {config.n_clusters} were the most asked for")
-        )
+        text = f"{model.n_clusters} clusters found; {config.n_clusters} were the most asked for"
+        execution.emit(Note(text))
     # outliers among the candidates leave fewer for the clusters
     inliers = 1.0 - model.n_outliers / model.n_rows
     risk = missed_cluster_risk(model.n_clusters, model.n_candidates, MIN_WEIGHT * inliers)
     if risk > _NOTABLE_RISK and model.n_candidates < model.n_rows:
         enough = required_sizes(model.n_clusters, min_weight=MIN_WEIGHT * inliers).n_candidates
-        execution.emit(
-            Note(
-                f"{model.n_candidates} candidates are few for {model.n_clusters} clusters beside "
-                f"{1.0 - inliers:.0%} outliers: the risk of having missed a cluster is up to "
-                f"{risk:.0%}; with n_candidates (--candidates) {enough} it is negligible",
-                warning=True,
-            )
+        _warn(
+            execution,
+            f"{model.n_candidates} candidates are few for {model.n_clusters} clusters beside "
+            f"{1.0 - inliers:.0%} outliers: the risk of having missed a cluster is up to "
+            f"{risk:.0%}; with n_candidates (--candidates) {enough} it is negligible",
         )
 
 
+def _warn(execution: Execution, text: str) -> None:
+    execution.emit(Note(text, warning=True))
+
+
 def _can_prune(config: FitConfig, with_margins: bool) -> bool:
-    """Whether any pass of the fit could rule pairs out."""
+    """Return whether any pass of the fit can prune distances."""
     return config.extraction == "greedy" or bool(config.refine.max_iter) or not with_margins
 
 

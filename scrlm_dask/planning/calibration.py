@@ -1,7 +1,7 @@
-"""How fast this machine is: the kernels of a fit on rows of the store, one thread, about 2 s.
+"""Measure the speed of this machine: the kernels of a fit on rows of the store, one thread, 2 s.
 
-Rows of the store serve as candidates, and those of them that the extraction picks as centers. What
-is done for the first time is not counted: it compiles kernels, or loads them.
+Rows of the store serve as candidates, and those of them that the extraction picks as centers. The
+first run of each kernel is not counted: it compiles or loads the kernel.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from scrlm_dask.kernels.scrlm.theory import PAPER_RHO
 # Seconds for each measurement; the loss is most of a fit
 _SECONDS = {"survey": 0.1, "loss": 0.5, "polish": 0.2, "kmeans-step": 0.3, "assign": 0.3}
 _READ_COPIES = 2  # of a block, while it is read
-_LEAST_READS = 3  # that are timed, unless
-_READ_SECONDS, _READ_BYTES = 0.5, 256 * 10**6  # it took so long, or was so much
+_LEAST_READS = 3  # that are timed, unless they exceed one of the next two
+_READ_SECONDS, _READ_BYTES = 0.5, 256 * 10**6
 _FEW_ROWS = 1024  # of the small one of two measurements; fewer are not pruned
-_LEAST_SECONDS = 0.02  # what is shorter is repeated
+_LEAST_SECONDS = 0.02  # a shorter measurement is repeated
 _TIMES = 2  # that the many rows are measured
 _MOST_EXTRACTED = 2048
-_SCAN_LOSSES = 3.0  # about what a scan takes for each row, in losses of as many candidates
+_SCAN_LOSSES = 3.0  # time of a scan per row, relative to losses of as many candidates
 
 
 @dataclass(frozen=True)
 class ReadRate:
-    """Seconds a byte, and how many of them are the processor's."""
+    """Seconds per byte, and CPU seconds among them."""
 
     seconds: float
     cpu_seconds: float
@@ -56,19 +56,19 @@ class Rate:
     """Seconds of one thread."""
 
     row: float = 0.0
-    block: float = 0.0  # beside its rows
-    once: float = 0.0  # before the phase: points are mapped and their axes found
+    block: float = 0.0  # in addition to its rows
+    once: float = 0.0  # before the phase: to map points and find their axes
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How long it takes here."""
+    """Measured speeds of this machine, and the time that measuring took."""
 
     read: ReadRate
     rates: dict[str, Rate]  # by phase
     seconds: float  # of the whole calibration
-    first_seconds: float  # of them, what was done for the first time
-    load_seconds: float  # of those, what loaded kernels, as every new worker will
+    first_seconds: float  # of them, first runs of kernels and first reads
+    load_seconds: float  # of those, to load kernels, as every new worker does
     rows: int  # that were read for it
     notes: tuple[str, ...] = ()
 
@@ -87,11 +87,11 @@ class _Sample:
 
     @property
     def measured(self) -> tuple[NDArray[Any], int]:
-        """The block that kernels are measured on, the largest, and its first row number."""
+        """Return the largest block, on which kernels are measured, and its first row number."""
         return max(zip(self.blocks, self.starts, strict=True), key=lambda pair: len(pair[0]))
 
     def spread(self, size: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """So many rows of all blocks, evenly spread, and their row numbers, rising."""
+        """Return `size` rows, evenly spread over all blocks, and their ascending row numbers."""
         picks = np.arange(size) * self.n_rows // size
         ends = np.cumsum([len(block) for block in self.blocks])
         rows, numbers = [], []
@@ -104,7 +104,7 @@ class _Sample:
 
 @dataclass
 class _Stopwatch:
-    """Adds up what is done for the first time."""
+    """Adds up the time of first runs."""
 
     first_seconds: float = 0.0
     load_seconds: float = 0.0  # of them, to load kernels
@@ -120,11 +120,9 @@ class _Stopwatch:
 
 
 def calibrate(features: Features, config: ResolvedConfig, n_clusters: int) -> Calibration:
-    """Measure the phases that a fit with this config has, for so many clusters."""
-    begin = time.perf_counter()
-    watch = _Stopwatch()
-    sampled = config.asked.samples
-    config = _with_rho(config)
+    """Measure the phases that a fit with this config has, for the given number of clusters."""
+    begin, watch = time.perf_counter(), _Stopwatch()
+    sampled, config = config.asked.samples, _with_rho(config)
     with pinned_threads(), dask.config.set(scheduler="synchronous"):
         sample = _read(features, config.n_candidates, watch)
         try:
@@ -135,13 +133,12 @@ def calibrate(features: Features, config: ResolvedConfig, n_clusters: int) -> Ca
         rates["scan"] = _scaled(rates.pop("loss"), _SCAN_LOSSES)
         rates.pop("extract")
     seconds = time.perf_counter() - begin
-    notes = tuple(watch.notes)
-    first, load = watch.first_seconds, watch.load_seconds
+    first, load, notes = watch.first_seconds, watch.load_seconds, tuple(watch.notes)
     return Calibration(sample.read, rates, seconds, first, load, sample.n_rows, notes)
 
 
 def _with_rho(config: ResolvedConfig) -> ResolvedConfig:
-    """The same with a rho to measure by, where it is not known yet, and candidates on a loss."""
+    """Return the config with a rho, also if it is not known yet, and with greedy extraction."""
     asked = config.asked
     rho = PAPER_RHO if isinstance(asked.rho, str) else asked.rho
     robust = asked.robust is not False or not asked.refine.max_iter
@@ -149,10 +146,10 @@ def _with_rho(config: ResolvedConfig) -> ResolvedConfig:
 
 
 def _read(features: Features, wanted: int, watch: _Stopwatch) -> _Sample:
-    """Blocks from all over the store, until there are rows enough for the candidates.
+    """Read blocks from all over the store, until there are enough rows for the candidates.
 
-    The first one is not timed, unless there is no other: it is the first thing that is read, and
-    then it lies in the system's cache. Of the others the median counts.
+    The first block is not timed unless it is the only one, which is then read again from the
+    system's cache. The rate is the median of the other blocks.
     """
 
     def read(number: int) -> NDArray[Any]:
@@ -163,8 +160,8 @@ def _read(features: Features, wanted: int, watch: _Stopwatch) -> _Sample:
     watch.first_seconds += took
     found, rates, seconds = {first: block}, [], 0.0
     for number in others or [first]:
-        # Workers use their memory again and again; here it would be new for each block, and a
-        # machine may be slow to hand out what nobody has used yet.
+        # Workers reuse their memory. Here it would be new for each block, and a machine may be
+        # slow to allocate pages for the first time.
         watch.first(lambda: np.ones(_READ_COPIES * block.nbytes, np.uint8))  # noqa: B023
         cpu_before = time.process_time()
         took, block = _timed(lambda number=number: read(number))  # type: ignore[misc]
@@ -183,7 +180,7 @@ def _read(features: Features, wanted: int, watch: _Stopwatch) -> _Sample:
 
 
 def _spread_blocks(n_blocks: int) -> list[int]:
-    """Each block once, those that are far apart first."""
+    """Return each block once, those that are far apart first."""
     step = 1 << max(0, n_blocks - 1).bit_length()
     order: list[int] = []
     while step >= 1:
@@ -228,17 +225,12 @@ def _rates(
     part = -(-config.loss_rows * len(block) // config.n_rows)
     loss_rate, found = _measured(loss, min(part, len(block)), _SECONDS["loss"])
     larger = config.n_candidates / n
-    rates = {
-        "survey": survey,
-        "loss": _scaled(replace(loss_rate, once=once), larger),
-    }
+    rates = {"survey": survey, "loss": _scaled(replace(loss_rate, once=once), larger)}
     losses = losses_of(found, sq_radii, asked.F)[0]
     took, picked = _extracted(candidates, candidate_rows, losses, config, watch)
     k = min(n_clusters, n)
-    pairs = max(
-        1, int(np.count_nonzero(losses.neighbors[:_MOST_EXTRACTED] > 0)) * len(picked.picks)
-    )
-    rates["extract"] = Rate(row=took / pairs * n_clusters)
+    n_tried = int(np.count_nonzero(losses.neighbors[:_MOST_EXTRACTED] > 0))
+    rates["extract"] = Rate(row=took / max(1, n_tried * len(picked.picks)) * n_clusters)
     others = np.setdiff1d(np.arange(n), picked.picks)
     which = np.concatenate([picked.picks, others])[:k]
     rates |= _center_rates(block, start, raw[which], affine, config, features.n_features, watch)
@@ -258,15 +250,12 @@ def _survey_rate(
 ) -> tuple[preprocessing.AffineMap, Rate]:
     kind = config.asked.preprocess
     watch.load(lambda: preprocessing.block_moments(block[:64]))
-    budget = _SECONDS["survey"]
-    rate, moments = _measured(
-        lambda rows: preprocessing.block_moments(block[:rows]), len(block), budget
-    )
+    measure = partial(_measured, n_rows=len(block), budget=_SECONDS["survey"])
+    rate, moments = measure(lambda rows: preprocessing.block_moments(block[:rows]))
     wanted = preprocessing.needs_moments(kind)
-    # of all rows: a map that is fitted to few may divide by nothing
-    moments = (
-        preprocessing.block_moments(block) if wanted and moments.count < len(block) else moments
-    )
+    # of all rows: a map that is fitted to few rows may divide by zero
+    if wanted and moments.count < len(block):
+        moments = preprocessing.block_moments(block)
     affine = preprocessing.fit_map(kind, block.shape[1], moments if wanted else None)
     return affine, rate if wanted else Rate()
 
@@ -280,20 +269,18 @@ def _center_rates(
     n_features: int,
     watch: _Stopwatch,
 ) -> dict[str, Rate]:
-    """The phases that compare rows with centers."""
+    """Measure the phases that compare rows with centers."""
     asked = config.asked
-    # extracted rows are as they were stored until something moves them
+    # extracted rows have the type of the store until a phase moves them
     moved = raw.astype(np.float64) if asked.polish or asked.refine.max_iter else raw
     once, centers = _prepared(prepare_centers, moved, affine, watch)
     _, unmoved = _prepared(prepare_centers, raw, affine, watch)
-    # from the second iteration on axes are known, and a glance is tried now and then
+    # from the second iteration on axes are known, and the quick check is tried now and then
     again, _ = _timed(
         lambda: prepare_centers(moved, affine, points_frame(centers), quick_check=False)
     )
-    inside, sq_radius = (
-        squared_radius(asked.given_rho, asked.F, n_features),
-        asked.sq_radius(n_features),
-    )
+    inside = squared_radius(asked.given_rho, asked.F, n_features)
+    sq_radius = asked.sq_radius(n_features)
 
     def polish(rows: int, points: Points = unmoved, prune: Any = None) -> object:
         return polish_part(block[:rows], points, inside)
@@ -312,7 +299,7 @@ def _center_rates(
     for name, run in phases.items():
         few = _first_points(unmoved if name == "polish" else centers)
         _first(watch, partial(run, 64, few))
-        # with all of them, for a glance: few have no gaps that are worth one
+        # with all of them, for the quick check: few centers have no gaps that are worth one
         watch.load(lambda run=run: run(min(_FEW_ROWS, len(block))))  # type: ignore[misc]
         rate, _ = _measured(run, len(block), _SECONDS[name])
         rates[name] = replace(rate, once=again if name == "kmeans-step" else once)
@@ -326,9 +313,9 @@ def _extracted(
     config: ResolvedConfig,
     watch: _Stopwatch,
 ) -> tuple[float, Extraction]:
-    """Seconds of an extraction from some of the candidates, and what it picked."""
+    """Return the seconds of an extraction from some of the candidates, and its result."""
     asked = config.asked
-    # those that have no neighbours are passed over
+    # the extraction skips candidates without neighbors
     neighbors = np.where(np.arange(len(rows)) < _MOST_EXTRACTED, losses.neighbors, 0)
     some = Losses(losses.losses, neighbors)
 
@@ -352,7 +339,7 @@ def _prepared(
 
 
 def _first_points(points: Points) -> Points:
-    """The first few points: enough to have every kernel compiled."""
+    """Return the first few points: enough to compile every kernel."""
     few = min(64, len(points.raw))
     return replace(
         points,
@@ -366,19 +353,19 @@ def _first_points(points: Points) -> Points:
 
 
 def _first(watch: _Stopwatch, run: Callable[[int], object]) -> None:
-    """Once with whole products and once with shadows, which are different kernels."""
+    """Run once with whole products and once with projections, which are different kernels."""
     for prune in (0, 16):
         watch.load(lambda prune=prune: run(prune))  # type: ignore[misc]
 
 
 def _measured(run: Callable[[int], Any], n_rows: int, budget: float) -> tuple[Rate, Any]:
-    """A rate from few and from many rows of a block, and what came of the last ones."""
+    """Return a rate, from few and from many rows of a block, and the last result."""
     few = min(_FEW_ROWS, n_rows)
     few_seconds, found = _repeated(lambda: run(few))
     many = min(n_rows, int(budget / _TIMES / max(few_seconds, 1e-9) * few))
     if many < 2 * few:
         return Rate(row=few_seconds / few), found
-    # others may use the machine for a moment: the least of some runs
+    # the shortest of some runs: other processes may use the machine for a moment
     runs = [_repeated(lambda: run(many)) for _ in range(_TIMES)]
     many_seconds, found = min(runs, key=itemgetter(0))
     row = (many_seconds - few_seconds) / (many - few)
@@ -388,7 +375,7 @@ def _measured(run: Callable[[int], Any], n_rows: int, budget: float) -> tuple[Ra
 
 
 def _repeated(run: Callable[[], Any]) -> tuple[float, Any]:
-    """The least seconds of a run that is repeated if it is short."""
+    """Return the least seconds of a run that is repeated if it is short, and its result."""
     least, result = _timed(run)
     total = least
     while total < _LEAST_SECONDS:

@@ -15,8 +15,8 @@ from scrlm_dask.events import Note
 from scrlm_dask.planning.memory import EVEN_SHARE, MemoryPlan
 
 SPILL_SHARE = 0.6  # Dask begins to spill above this share of a worker's limit
-# k-means projects rows on axes in every iteration. Persist this many coordinates per row if the
-# rows have so many features that the coordinates are small in comparison.
+# k-means projects rows on axes in every iteration. Persist this many coordinates per row if they
+# are small in comparison with the features of a row.
 PERSISTED_AXES, _LEAST_FEATURES = 63, 4 * 63
 
 
@@ -36,7 +36,14 @@ def choose_persist(
     wanted: Persist,
     n_reads: int,
 ) -> PersistChoice:
-    n_bytes, room = layout.total_bytes, _room(plan, workers)
+    """Choose whether to persist features that are read `n_reads` times."""
+    rooms = [
+        math.inf
+        if worker.limit is None
+        else SPILL_SHARE * worker.limit - plan.worker_bytes(worker.n_threads, worker.n_ahead)
+        for worker in workers
+    ]
+    n_bytes, room = layout.total_bytes, EVEN_SHARE * sum(max(0.0, room) for room in rooms)
     space = "no limit" if math.isinf(room) else f"room for {room / 1e9:.2f} GB"
     sizes = f"{n_bytes / 1e9:.2f} GB of features, {space} beside the work"
     if wanted == "yes" or (wanted == "auto" and n_bytes <= room and n_reads > 1):
@@ -67,14 +74,3 @@ def persist_or_stream(
     with execution.read_phase("hold", features):
         persisted = persist_features(features)
     return replace(persisted, in_memory=True, coordinate_axes=choice.axes)
-
-
-def _room(plan: MemoryPlan, workers: Sequence[WorkerMemory]) -> float:
-    """Return the bytes of features that fit the workers in addition to what the run needs."""
-    room = 0.0
-    for worker in workers:
-        if worker.limit is None:
-            return math.inf
-        need = plan.worker_bytes(worker.n_threads, worker.n_ahead)
-        room += max(0.0, SPILL_SHARE * worker.limit - need)
-    return EVEN_SHARE * room

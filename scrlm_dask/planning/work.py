@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from scrlm_dask.config import KMeansConfig, ResolvedConfig
+from scrlm_dask.config import ResolvedConfig
 from scrlm_dask.engine.block_layout import Layout
 from scrlm_dask.engine.execution import Execution, blocks_with_rows
 from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.events import Planned
 from scrlm_dask.kernels.distances.preprocessing import needs_moments
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows, stream
-from scrlm_dask.planning.memory import MemoryPlan, fit_memory
+from scrlm_dask.planning.memory import MemoryPlan
 
 SAMPLE_ITERATIONS = 10
 
@@ -48,48 +48,43 @@ class PhaseCost:
 
 
 def fit_costs(
-    layout: Layout, config: ResolvedConfig, n_clusters: int, persisted: bool
-) -> tuple[PhaseCost, ...]:
-    """Return the phases of a fit in their order; `persisted` features are read from disk once."""
-    return tuple(_phases(layout, config, n_clusters, persisted))
-
-
-def kmeans_costs(layout: Layout, n_clusters: int, max_iter: int) -> tuple[PhaseCost, ...]:
-    """Return the phases of k-means after seeding, if all iterations are run."""
-    row_flops = 2 * n_clusters * layout.n_features
-    return (
-        _pass_cost(layout, "kmeans-step", row_flops, None, persisted=False, times=max_iter),
-        _pass_cost(layout, "assign", row_flops, None, persisted=False),
-    )
-
-
-def _phases(
-    layout: Layout, config: ResolvedConfig, n_clusters: int, persisted: bool
+    layout: Layout, config: ResolvedConfig, n_clusters: int | None, persisted: bool = False
 ) -> Iterator[PhaseCost]:
+    """Yield the phases of a fit in their order; without `n_clusters`, up to the extraction.
+
+    `persisted` features are read from their store once.
+    """
     asked, p = config.asked, layout.n_features
     if persisted:
-        yield _pass_cost(layout, "hold", 0, None, persisted=False)
-    moments = needs_moments(asked.preprocess)
-    yield _pass_cost(
-        layout,
-        "survey",
-        _MOMENT_FLOPS * p if moments else 0,
-        None if moments else _survey_blocks(layout, config),
-        persisted,
-    )
-    if asked.samples:
-        yield _scan(layout, config)
+        yield _pass_cost(layout, "hold", 0)
+    cost = partial(_pass_cost, persisted=persisted)
+    if needs_moments(asked.preprocess):
+        yield cost(layout, "survey", _MOMENT_FLOPS * p)
     else:
-        yield from _loss(layout, config, n_clusters, persisted)
+        yield cost(layout, "survey", 0, _survey_blocks(layout, config))
+    if config.sample is None:
+        yield from _loss(layout, config, n_clusters or 0, persisted)
+    else:
+        rows, judged = config.sample.rows, config.sample.judged
+        flops = 2 * judged * config.sample.candidates * p
+        yield PhaseCost("scan", 1, rows, judged, 0, flops, from_store=False)
+    if n_clusters is None:
+        return
     larger, flops = layout.in_blocks_for(n_clusters), 2 * n_clusters * p
     if asked.polish:
-        yield _pass_cost(larger, "polish", flops, None, persisted)
+        yield cost(larger, "polish", flops)
     if asked.refine.max_iter:
-        step = partial(_pass_cost, larger, "kmeans-step", flops, persisted=persisted)
         for blocks in block_samples(larger.n_blocks, asked.refine.sample, asked.seed):
-            yield step(blocks, times=SAMPLE_ITERATIONS)
-        yield step(None, times=asked.refine.max_iter)
-    yield _pass_cost(larger, "assign", flops, None, persisted)
+            yield cost(larger, "kmeans-step", flops, blocks, times=SAMPLE_ITERATIONS)
+        yield cost(larger, "kmeans-step", flops, times=asked.refine.max_iter)
+    yield cost(larger, "assign", flops)
+
+
+def kmeans_costs(layout: Layout, n_clusters: int, max_iter: int) -> Iterator[PhaseCost]:
+    """Yield the phases of k-means after seeding, if all iterations are run."""
+    row_flops = 2 * n_clusters * layout.n_features
+    yield _pass_cost(layout, "kmeans-step", row_flops, times=max_iter)
+    yield _pass_cost(layout, "assign", row_flops)
 
 
 def _survey_blocks(layout: Layout, config: ResolvedConfig) -> list[int]:
@@ -98,21 +93,14 @@ def _survey_blocks(layout: Layout, config: ResolvedConfig) -> list[int]:
     return _sample_blocks(layout, config, Purpose.CANDIDATES, config.n_candidates)
 
 
-def _scan(layout: Layout, config: ResolvedConfig) -> PhaseCost:
-    assert config.sample is not None
-    rows = config.sample.judged
-    flops = 2 * rows * config.sample.candidates * layout.n_features
-    return PhaseCost("scan", 1, config.sample.rows, rows, 0, flops, from_store=False)
-
-
 def _loss(
     layout: Layout, config: ResolvedConfig, n_clusters: int, persisted: bool
 ) -> Iterator[PhaseCost]:
-    n, p = config.n_candidates, layout.n_features
-    blocks = None
+    """Yield the loss pass, and the extraction that follows it."""
+    n, p, blocks = config.n_candidates, layout.n_features, None
     if not config.loss_on_all_rows:
         blocks = _sample_blocks(layout, config, Purpose.LOSS_ROWS, config.loss_rows)
-    yield _pass_cost(layout, "loss", 2 * n * p, blocks, persisted, computed_rows=config.loss_rows)
+    yield _pass_cost(layout, "loss", 2 * n * p, blocks, persisted, config.loss_rows)
     yield PhaseCost("extract", 1, n, n, 0, 2 * n * n_clusters * p, from_store=False)
 
 
@@ -120,24 +108,17 @@ def _pass_cost(
     layout: Layout,
     name: str,
     row_flops: int,
-    blocks: list[int] | None,
-    persisted: bool,
+    blocks: list[int] | None = None,
+    persisted: bool = False,
     computed_rows: int | None = None,
     times: int = 1,
 ) -> PhaseCost:
     """Return the cost of a pass over all blocks, or over some."""
-    rows = layout.n_rows if blocks is None else layout.rows_in(blocks)
-    computed = rows if computed_rows is None else computed_rows
-    return PhaseCost(
-        name,
-        layout.n_blocks if blocks is None else len(blocks),
-        rows,
-        computed,
-        rows * layout.row_bytes,
-        computed * row_flops,
-        times,
-        from_store=not persisted,
-    )
+    numbers = range(layout.n_blocks) if blocks is None else blocks
+    rows = layout.rows_in(numbers)
+    computed = computed_rows or rows
+    n_bytes, flops = rows * layout.row_bytes, computed * row_flops
+    return PhaseCost(name, len(numbers), rows, computed, n_bytes, flops, times, not persisted)
 
 
 def _sample_blocks(
@@ -147,40 +128,17 @@ def _sample_blocks(
     return blocks_with_rows(rows, layout.block_rows)
 
 
-def report_fit_plan(
+def report_plan(
     execution: Execution,
-    layout: Layout,
-    config: ResolvedConfig,
-    n_clusters: int | None,
-    workers: Sequence[WorkerMemory],
-) -> None:
-    """Report the phases of a fit; without `n_clusters`, those before the extraction of centers."""
-    memory = fit_memory(layout, config, n_clusters, len(workers))
-    work = fit_costs(layout, config, n_clusters or 0, persisted=False)
-    known = [phase for phase in work if n_clusters is not None or phase.name in _BEFORE_CLUSTERS]
-    execution.emit(_plan_event(known, memory, workers))
-
-
-def report_kmeans_plan(
-    execution: Execution,
-    layout: Layout,
-    config: KMeansConfig,
+    costs: Iterable[PhaseCost],
     memory: MemoryPlan,
     workers: Sequence[WorkerMemory],
 ) -> None:
-    """Report the iterations and the labelling; seeding is cheap in comparison."""
-    work = kmeans_costs(layout, config.n_clusters, config.lloyd.max_iter)
-    execution.emit(_plan_event(work, memory, workers))
-
-
-_BEFORE_CLUSTERS = ("survey", "scan", "loss", "extract")
-
-
-def _plan_event(
-    work: Sequence[PhaseCost], memory: MemoryPlan, workers: Sequence[WorkerMemory]
-) -> Planned:
-    names = dict.fromkeys(phase.name for phase in work)
-    flops = {name: sum(w.times * w.flops for w in work if w.name == name) for name in names}
-    row_flops = {phase.name: phase.flops / max(phase.rows, 1) for phase in work}
+    """Report the work of all phases, and the memory of the largest."""
+    flops: dict[str, int] = {}
+    row_flops: dict[str, float] = {}
+    for phase in costs:
+        flops[phase.name] = flops.get(phase.name, 0) + phase.times * phase.flops
+        row_flops[phase.name] = phase.flops / max(phase.rows, 1)
     most = max(memory.worker_bytes(worker.n_threads, worker.n_ahead) for worker in workers)
-    return Planned(flops, row_flops, most, memory.client_bytes)
+    execution.emit(Planned(flops, row_flops, most, memory.client_bytes))

@@ -141,7 +141,7 @@ def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Run
         Execution(listener, opened.checkpoint) as execution,
     ):
         if opened.directory is not None and monitoring_enabled():
-            execution.add_listener(JsonLines(EventLog(opened.directory.events).write))
+            execution.listeners.append(JsonLines(EventLog(opened.directory.events).write))
         source, out = features.path or features.label, target.out
         shape = features.n_rows, features.n_features
         execution.emit(RunStarted(method, source, *shape, None if out is None else out.url))

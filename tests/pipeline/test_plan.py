@@ -32,7 +32,7 @@ from scrlm_dask.planning.calibration import Calibration, Rate, ReadRate
 from scrlm_dask.planning.memory import (
     PROCESS_BYTES,
     check_fit_memory,
-    check_memory,
+    check_kmeans_memory,
     fit_memory,
     fits,
     kmeans_memory,
@@ -81,7 +81,7 @@ class TestWork:
     def test_counts_by_hand(self) -> None:
         lloyd = LloydConfig(max_iter=7)
         work = fit_costs(TINY, resolved(polish=True, refine=lloyd), n_clusters=2, persisted=False)
-        assert work == (
+        assert tuple(work) == (
             PhaseCost("survey", 3, 10, 10, 120, 4 * 10 * 3),
             PhaseCost("loss", 3, 10, 10, 120, 2 * 10 * 5 * 3),
             PhaseCost("extract", 1, 5, 5, 0, 2 * 5 * 2 * 3, from_store=False),
@@ -98,7 +98,7 @@ class TestWork:
     def test_a_subset_is_computed_on_and_its_blocks_are_read(self) -> None:
         layout = Layout(1000, 3, 4, 10, 10)
         config = resolved(1000, loss_rows=5, preprocess="none")
-        survey, loss = fit_costs(layout, config, 2, persisted=False)[:2]
+        survey, loss, *_ = fit_costs(layout, config, 2, persisted=False)
         assert survey.blocks <= 5
         assert survey.flops == 0
         assert loss.computed_rows == 5 < loss.rows == 10 * loss.blocks <= 50
@@ -203,7 +203,7 @@ class TestRefusal:
     def test_no_limit_is_never_passed(self) -> None:
         plan = kmeans_memory(self.LAYOUT, 10**5, 1)
         assert fits(plan, WorkerMemory(None, 64))
-        check_memory("it", lambda layout: plan, self.LAYOUT, [WorkerMemory(None, 64)])
+        check_kmeans_memory(self.LAYOUT, KMeansConfig(10**5), [WorkerMemory(None, 64)])
 
 
 class TestBeginningOfKMeans:
