@@ -90,11 +90,10 @@ def scrlm_starts(
 
     The list is empty if no two rows differ.
     """
-    trials = task("init", _trial_losses, survey, affine, n_clusters, sizes, seed)
-    starts = [
-        task("init", _start, survey, trials, trial, affine, n_clusters, sizes, seed)
-        for trial in range(len(init.RADIUS_LADDER))
-    ]
+    inputs = affine, n_clusters, sizes, seed
+    trials = task("init", _trial_losses, survey, *inputs)
+    numbers = range(len(init.RADIUS_LADDER))
+    starts = [task("init", _start, survey, trials, number, *inputs) for number in numbers]
     return [start for start in dask.compute(*starts) if start is not None]
 
 
@@ -202,16 +201,16 @@ def _trial_losses(
 def _start(
     survey: Survey,
     trials: list[tuple[float, Losses]],
-    trial: int,
+    number: int,
     affine: AffineMap,
     n_clusters: int,
     sizes: ScanSizes,
     seed: int,
 ) -> init.Start | None:
     """Return the centers by one trial radius; None if there are fewer radii."""
-    if trial >= len(trials):
+    if number >= len(trials):
         return None
-    sq_radius, losses = trials[trial]
+    sq_radius, losses = trials[number]
     rows = _shuffled(survey, seed)
     judged, held_out = rows[: sizes.judged], rows[sizes.judged :]
     return init.scrlm_start(judged, held_out, losses, affine, n_clusters, sq_radius, seed)

@@ -376,10 +376,7 @@ def _scrlm(
         "sampled_rows": gathered.n_rows,
         "rho": best.rho,
         "extracted": best.extracted,
-        "ladder": [
-            {"rho": s.rho, "extracted": s.extracted, "mean_sq_distance": s.mean_sq_distance}
-            for s in starts
-        ],
+        "ladder": [start.record() for start in starts],
     }
     return Seeding(best.centers, affine, record)
 

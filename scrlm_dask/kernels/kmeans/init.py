@@ -10,7 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels.bandwidth.search import ScanSizes
-from scrlm_dask.kernels.distances.nearest_center import measure_rows, nearest_centers
+from scrlm_dask.kernels.distances.nearest_center import (
+    mean_sq_distance,
+    measure_rows,
+    nearest_centers,
+)
 from scrlm_dask.kernels.distances.points import Points, prepare_points
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray, native_float
 from scrlm_dask.kernels.distances.pruning import prepare_with_axes
@@ -91,6 +95,11 @@ class Start:
     rho: float
     extracted: int  # centers found by SCRLM; k-means++ chose the others
     mean_sq_distance: float
+
+    def record(self) -> dict[str, Any]:
+        """Return the entry of `run.json`."""
+        cost = self.mean_sq_distance
+        return {"rho": self.rho, "extracted": self.extracted, "mean_sq_distance": cost}
 
 
 def plus_plus(
@@ -191,16 +200,14 @@ def scrlm_start(
     step = lloyd_part(judged, 0, prepare_with_axes(centers, affine), math.inf)
     moved = move_centers(centers, step.part, affine.unit_length).centers
     test = held_out if len(held_out) else judged
-    points = prepare_with_axes(moved, affine)
-    sq_distances = measure_rows(test, nearest_centers(test, points), points)
-    return Start(moved, rho, len(extracted), float(sq_distances.mean()))
+    cost = mean_sq_distance(test, prepare_with_axes(moved, affine))
+    return Start(moved, rho, len(extracted), cost)
 
 
 def _sq_distances(points: Points, picks: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return squared distances (picks, points) in float32 accuracy."""
     products = points.mapped[picks] @ points.mapped.T
-    sq = points.sq_norms[picks, None] + points.sq_norms - 2.0 * products
-    sq = np.maximum(sq, 0.0)
+    sq = np.maximum(points.sq_norms[picks, None] + points.sq_norms - 2.0 * products, 0.0)
     # rounding must not leave a point at a distance from itself
     sq[np.arange(len(picks)), picks] = 0.0
     return np.asarray(sq)
