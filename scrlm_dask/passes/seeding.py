@@ -12,9 +12,10 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.execution import Columns, Execution, Pass, persist, task
+from scrlm_dask.engine.execution import Columns, Execution, Pass, task
 from scrlm_dask.engine.features import Features, column_of
 from scrlm_dask.engine.tree_reduce import tree_reduce
+from scrlm_dask.kernels.bandwidth.search import ScanSizes
 from scrlm_dask.kernels.distances.points import Points, prepare_points
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray
 from scrlm_dask.kernels.kmeans import init
@@ -73,10 +74,8 @@ def plus_plus_centers(
     survey: Delayed, affine: AffineMap, n_clusters: int, seed: int
 ) -> NDArray[np.float64]:
     """Choose centers by k-means++ among the gathered rows, in one task on their worker."""
-    found: NDArray[np.float64] = task(
-        "init", _plus_plus, survey, affine, n_clusters, seed
-    ).compute()
-    return found
+    centers = task("init", _plus_plus, survey, affine, n_clusters, seed).compute()
+    return np.asarray(centers)
 
 
 def gather_rows(survey: Delayed) -> FloatArray:
@@ -85,18 +84,17 @@ def gather_rows(survey: Delayed) -> FloatArray:
 
 
 def scrlm_starts(
-    survey: Delayed, affine: AffineMap, n_clusters: int, sizes: init.SampleSizes, seed: int
+    survey: Delayed, affine: AffineMap, n_clusters: int, sizes: ScanSizes, seed: int
 ) -> list[init.Start]:
-    """Run SCRLM on the gathered rows for a ladder of radii: one loss pass, one task per radius."""
-    ladder = task("init", _ladder, survey, affine, n_clusters, sizes, seed).compute()
-    if len(ladder) == 0:
-        return []
-    losses = persist(task("init", _losses, survey, affine, sizes, ladder, seed))
-    tasks = [
-        task("init", _start, survey, losses, r, affine, n_clusters, sizes, float(ladder[r]), seed)
-        for r in range(len(ladder))
-    ]
-    return list(dask.compute(*tasks))
+    """Run SCRLM on the gathered rows: one task for all losses, then one per trial radius.
+
+    The list is empty if no two rows differ.
+    """
+    inputs = affine, n_clusters, sizes, seed
+    trials = task("init", _trial_losses, survey, *inputs)
+    numbers = range(len(init.RADIUS_LADDER))
+    starts = [task("init", _start, survey, trials, number, *inputs) for number in numbers]
+    return [start for start in dask.compute(*starts) if start is not None]
 
 
 def cost_pass(
@@ -185,47 +183,37 @@ def _shuffled(survey: Survey, seed: int) -> Any:
     ]
 
 
-def _ladder(
-    survey: Survey, affine: AffineMap, n_clusters: int, sizes: init.SampleSizes, seed: int
-) -> NDArray[np.float64]:
-    judged = _shuffled(survey, seed)[: min(sizes.judged, init.LADDER_ROWS)]
-    points = prepare_points(judged, affine)
-    return init.radius_ladder(
-        points, n_clusters, sampling.stream(seed, sampling.Purpose.INIT_CHOICES, 1)
-    )
-
-
-def _losses(
-    survey: Survey,
-    affine: AffineMap,
-    sizes: init.SampleSizes,
-    ladder: NDArray[np.float64],
-    seed: int,
-) -> tuple[Losses, ...]:
+def _trial_losses(
+    survey: Survey, affine: AffineMap, n_clusters: int, sizes: ScanSizes, seed: int
+) -> list[tuple[float, Losses]]:
+    """Return each trial radius, squared, and the losses of the candidates at it."""
     judged = _shuffled(survey, seed)[: sizes.judged]
-    return init.radius_losses(judged, sizes.candidates, affine, ladder)
+    rng = sampling.stream(seed, sampling.Purpose.INIT_CHOICES, 1)
+    sq_radii = init.radius_ladder(
+        prepare_points(judged[: init.LADDER_ROWS], affine), n_clusters, rng
+    )
+    if len(sq_radii) == 0:
+        return []
+    losses = init.radius_losses(judged, sizes.candidates, affine, sq_radii)
+    return list(zip(sq_radii.tolist(), losses, strict=True))
 
 
 def _start(
     survey: Survey,
-    losses: tuple[Losses, ...],
-    rung: int,
+    trials: list[tuple[float, Losses]],
+    number: int,
     affine: AffineMap,
     n_clusters: int,
-    sizes: init.SampleSizes,
-    sq_radius: float,
+    sizes: ScanSizes,
     seed: int,
-) -> init.Start:
+) -> init.Start | None:
+    """Return the centers by one trial radius; None if there are fewer radii."""
+    if number >= len(trials):
+        return None
+    sq_radius, losses = trials[number]
     rows = _shuffled(survey, seed)
-    return init.scrlm_start(
-        rows[: sizes.judged],
-        rows[sizes.judged :],
-        losses[rung],
-        affine,
-        n_clusters,
-        sq_radius,
-        seed,
-    )
+    judged, held_out = rows[: sizes.judged], rows[sizes.judged :]
+    return init.scrlm_start(judged, held_out, losses, affine, n_clusters, sq_radius, seed)
 
 
 def _cost_part(

@@ -123,11 +123,11 @@ def _thinning_bytes(layout: Layout, n_rows: int) -> int:
 
 
 def _scrlm_seeding(layout: Layout, n_clusters: int) -> Iterator[PhaseMemory]:
-    """Plan SCRLM seeding for a ladder of radii: one copy of the sample per thread."""
+    """Plan SCRLM seeding with several trial radii: one copy of the sample per thread."""
     sizes = seeding.scrlm_sample_sizes(layout.n_rows, layout.n_features, n_clusters)
-    n, candidates = sizes.judged + sizes.held_out, sizes.candidates
-    yield _survey(layout, n)
-    sample = n * layout.n_features * layout.float_bytes
+    candidates = sizes.candidates
+    yield _survey(layout, sizes.rows)
+    sample = sizes.rows * layout.n_features * layout.float_bytes
     ladder = 32 * seeding.PROBES * min(sizes.judged, seeding.LADDER_ROWS)  # before the first start
     probed = 32 * seeding.PROBES * candidates
     points = _point_bytes(layout, candidates, 0) + _tile_bytes(layout, max(candidates, n_clusters))

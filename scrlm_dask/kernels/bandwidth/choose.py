@@ -64,6 +64,11 @@ def choose(trials: Sequence[BandwidthTrial], n_clusters: int | None, merge: bool
         judged = [trial for trial in trials if trial.held_out is not None]
         if judged:
             return _best_held_out(judged, n_clusters, stretch)
+    return _most_persistent(trials, beyond)
+
+
+def _most_persistent(trials: Sequence[BandwidthTrial], beyond: Sequence[BandwidthTrial]) -> Choice:
+    """Apply rule 3 to the trials beyond the peak."""
     lasting = _widest(beyond, _is_whole) or _widest(beyond, _finds_any)
     if lasting is None:
         raise ValueError("no rung finds a cluster")
@@ -104,11 +109,7 @@ def _dip(trials: Sequence[BandwidthTrial], n_clusters: int | None) -> Choice | N
     deep = min(below, above) >= _LEAST_DEPTH * max(trial.boundary_share, MOST_BOUNDARY_SHARE)
     if not deep or (n_clusters is not None and trial.clusters > _DIP_EXCESS * n_clusters):
         return None
-    low = high = best
-    while low > 0 and trials[low - 1].boundary_share <= _MOST_DIP:
-        low -= 1
-    while high + 1 < len(trials) and trials[high + 1].boundary_share <= _MOST_DIP:
-        high += 1
+    low, high = _around(best, [trial.boundary_share for trial in trials], _MOST_DIP)
     clusters = trial.clusters if n_clusters is None else min(trial.clusters, n_clusters)
     why = (
         f"{trial.clusters} cluster(s), and {trial.boundary_share:.2g} rows in the shell around the "
@@ -169,24 +170,30 @@ def _best_held_out(
 ) -> Choice:
     values = [trial.held_out or 0.0 for trial in judged]
     best = min(range(len(judged)), key=values.__getitem__)
-    # neighbours that do as well to 1 %
-    low = high = best
-    while low > 0 and values[low - 1] <= 1.01 * values[best]:
-        low -= 1
-    while high + 1 < len(judged) and values[high + 1] <= 1.01 * values[best]:
-        high += 1
+    low, high = _around(best, values, 1.01 * values[best])  # as good to 1 %
     merged = judged[best].merged or n_clusters
     few = f", fewer than the {n_clusters} asked for" if merged < n_clusters else ""
     why = (
-        f"{_beside(stretch, n_clusters)}; of {len(judged)} values, this one's centers, merged to "
-        f"{merged}{few}, are nearest to rows held out (mean squared distance {values[best]:.5g})"
+        f"{_why_not_stretch(stretch, n_clusters)}; of {len(judged)} values, this one's centers, "
+        f"merged to {merged}{few}, are nearest to rows held out (mean squared distance "
+        f"{values[best]:.5g})"
     )
     trials = judged[best], judged[low], judged[high]
     return Choice(trials[0].rho, trials[1].rho, trials[2].rho, merged, "held-out", why)
 
 
-def _beside(stretch: list[BandwidthTrial] | None, n_clusters: int) -> str:
-    """Why the stretch does not decide."""
+def _around(best: int, values: Sequence[float], most: float) -> tuple[int, int]:
+    """Return the ends of the longest interval around `best` with no value above `most`."""
+    low = high = best
+    while low > 0 and values[low - 1] <= most:
+        low -= 1
+    while high + 1 < len(values) and values[high + 1] <= most:
+        high += 1
+    return low, high
+
+
+def _why_not_stretch(stretch: list[BandwidthTrial] | None, n_clusters: int) -> str:
+    """Explain why the stretch does not decide."""
     if stretch is None:
         return "no stretch of rho has an empty shell"
     clear = f"the data has {stretch[0].clusters} clear clusters"

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from scrlm_dask.kernels.bandwidth import ladder
 from scrlm_dask.kernels.bandwidth.choose import Choice, choose
-from scrlm_dask.kernels.distances.nearest_center import measure_rows, nearest_centers
+from scrlm_dask.kernels.distances.nearest_center import mean_sq_distance, nearest_centers
 from scrlm_dask.kernels.distances.points import Points, prepare_points, squared_radius
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
 from scrlm_dask.kernels.kmeans.lloyd import lloyd_part, move_centers
-from scrlm_dask.kernels.scrlm.extraction import extract_residual
+from scrlm_dask.kernels.scrlm.extraction import Extraction, extract_residual
+from scrlm_dask.kernels.scrlm.loss import Losses
 from scrlm_dask.kernels.scrlm.mixture import model_sigmas
 from scrlm_dask.kernels.scrlm.theory import MIN_WEIGHT, required_sizes
 from scrlm_dask.kernels.scrlm.ward import MergeTree, cut_tree, group_means, ward_tree
@@ -27,12 +28,12 @@ SampleExtraction = Literal["residual", "merge"]
 LEAST_CANDIDATES, MOST_CANDIDATES = 2048, 4096
 LEAST_JUDGED, MOST_JUDGED = 8192, 20_480
 MOST_HELD_OUT = 4096
-LEAVES_A_CLUSTER = 10  # extracted for each that is wanted, and then merged
-_MERGED_TRIALS = 8  # of the ladder, at which centers are merged and judged
+LEAVES_A_CLUSTER = 10  # centers extracted per cluster and then merged
+_MERGED_TRIALS = 8  # trial bandwidths whose centers are merged and judged
 _SETTLING_STEPS = 3
 _MERGED_FROM = 0.3  # share of rows that radii must cover for centers to be merged
 _HISTOGRAM_BINS, _HISTOGRAM_PAIRS = 80, 1_000_000
-PERTURBATION = 0.1  # of rho, by which the stability is tried
+PERTURBATION = 0.1  # share of rho by which it is changed to measure stability
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class SampleCenters:
 
 @dataclass(frozen=True)
 class PerturbedRho:
-    """What another rho would have given."""
+    """The clusters of another rho."""
 
     rho: float
     clusters: int
@@ -70,7 +71,7 @@ class PerturbedRho:
 
 @dataclass(frozen=True)
 class SampleScan:
-    """What a sample says about rho."""
+    """The bandwidth and centers chosen on a sample."""
 
     trials: tuple[ladder.BandwidthTrial, ...]
     choice: Choice
@@ -80,20 +81,20 @@ class SampleScan:
     perturbed: tuple[PerturbedRho, ...]
     sigma_max: float  # of the clusters found, in model units
     n_candidates: int
-    needed_candidates: int  # that the theory asks for, by the clusters found
-    first_candidates: int  # before the theory asked for more
+    needed_candidates: int  # required by the theory for the clusters found
+    first_candidates: int  # of the first scan
     sizes: ScanSizes
     distances: Histogram = field(repr=False)  # between rows of the sample
 
 
 def scan_sizes(n_rows: int, n_clusters: int | None) -> ScanSizes:
-    """By the theory for the clusters asked for, within bounds on memory and time.
+    """Return the sizes that the theory requires for `n_clusters`, within memory and time bounds.
 
-    Where there are too few rows to hold some out, all of them judge.
+    If there are too few rows to hold some out, all of them judge.
     """
-    wanted = required_sizes(n_clusters or 1)
-    judged = min(n_rows, MOST_JUDGED, max(LEAST_JUDGED, wanted.n_rows))
-    candidates = min(judged, MOST_CANDIDATES, max(LEAST_CANDIDATES, wanted.n_candidates))
+    required = required_sizes(n_clusters or 1)
+    judged = min(n_rows, MOST_JUDGED, max(LEAST_JUDGED, required.n_rows))
+    candidates = min(judged, MOST_CANDIDATES, max(LEAST_CANDIDATES, required.n_candidates))
     return ScanSizes(candidates, judged, min(n_rows - judged, MOST_HELD_OUT))
 
 
@@ -109,36 +110,35 @@ def scan_sample(
     extraction: SampleExtraction | None,
     keep_candidates: bool = False,
 ) -> SampleScan | None:
-    """Scan rows (judged + held out, p) in random order; None where no two rows differ.
+    """Scan rows (judged + held out, p) in random order; return None if no two rows differ.
 
-    With a `rho` there is no choice to be made, only centers to be found. Without an `extraction`
-    clusters with a clear scale come by residual extraction, and a number asked for by merging.
-    Where there are too few candidates for the clusters found, or for those asked for, it is done
-    again with more, unless `keep_candidates` says that their number was asked for.
+    With a given `rho` the scan only extracts centers. Without an `extraction`, clusters of a clear
+    scale come from residual extraction, and a given number of clusters from merging. If there are
+    too few candidates for the clusters, the scan runs again with more, unless `keep_candidates`.
     """
     first = sizes.candidates
     while True:
-        scan = _Sample(rows, affine, sizes, F, n_clusters, min_neighbors)
-        found = scan.found(rho, extraction, first)
-        del scan  # its distances must not lie beside those of the next one
-        if found is None or keep_candidates:
-            return found
-        candidates = min(MOST_CANDIDATES, sizes.judged, _wanted_candidates(found, n_clusters))
+        sample = _Sample(rows, affine, sizes, F, n_clusters, min_neighbors)
+        scan = sample.scan(rho, extraction, first)
+        del sample  # frees its distances before those of the next one are computed
+        if scan is None or keep_candidates:
+            return scan
+        candidates = min(MOST_CANDIDATES, sizes.judged, _wanted_candidates(scan, n_clusters))
         if candidates <= sizes.candidates:
-            return found
+            return scan
         sizes = replace(sizes, candidates=candidates)
 
 
-def _wanted_candidates(found: SampleScan, n_clusters: int | None) -> int:
-    """As many as the clusters ask for; what merging asks for is no matter of the theory."""
-    if found.extraction == "residual":
-        return found.needed_candidates
-    few = n_clusters is not None and len(found.found.centers) < n_clusters
+def _wanted_candidates(scan: SampleScan, n_clusters: int | None) -> int:
+    """Return the number that the clusters require; the theory gives no number for merging."""
+    if scan.extraction == "residual":
+        return scan.needed_candidates
+    few = n_clusters is not None and len(scan.found.centers) < n_clusters
     return MOST_CANDIDATES if few else 0
 
 
 class _Sample:
-    """Distances of a sample, and what is asked of them."""
+    """A sample with its distances, on which trial bandwidths and centers are computed."""
 
     def __init__(
         self,
@@ -154,9 +154,10 @@ class _Sample:
         self._judged, self._held_out = rows[: sizes.judged], rows[sizes.judged :]
         self._sq = ladder.pair_sq_distances(prepare_points(self._judged, affine), sizes.candidates)
 
-    def found(
+    def scan(
         self, rho: float | None, extraction: SampleExtraction | None, first: int
     ) -> SampleScan | None:
+        """Choose a bandwidth, unless given, and extract its centers."""
         if rho is not None:
             trials, choice = self._given(rho)
         else:
@@ -204,39 +205,41 @@ class _Sample:
             return trials
         if extraction is None and choose(trials, self._n_clusters).clear:
             return trials  # nothing will be merged
+        return self._merge_trials(trials, self._n_clusters)
+
+    def _merge_trials(
+        self, trials: list[ladder.BandwidthTrial], n_clusters: int
+    ) -> list[ladder.BandwidthTrial]:
+        """Return the trials, a few of them with the cost of their merged centers."""
         able = [r for r, trial in enumerate(trials) if trial.coverage >= _MERGED_FROM]
         tried = np.linspace(0, len(able) - 1, _MERGED_TRIALS).astype(int) if able else ()
         merged = {r: self._merged(trials[r]) for r in {able[i] for i in tried}}
-        if all(trial.merged != self._n_clusters for trial in merged.values()):
-            # where most clusters are found, however few rows those hold
+        if all(trial.merged != n_clusters for trial in merged.values()):
+            # the trial with most clusters, however few rows these cover
             peak = max(range(len(trials)), key=lambda r: trials[r].clusters)
             merged[peak] = self._merged(trials[peak])
-        carry = {r: trial for r, trial in merged.items() if trial.merged == self._n_clusters}
-        for r, trial in (carry or merged).items():  # or else the best of fewer
-            trials[r] = trial
-        return trials
+        enough = {r: trial for r, trial in merged.items() if trial.merged == n_clusters}
+        kept = enough or merged  # those with fewer clusters only if there are no others
+        return [kept.get(r, trial) for r, trial in enumerate(trials)]
 
     def _plain_trials(self, sq_radii: NDArray[np.float64]) -> list[ladder.BandwidthTrial]:
-        trials = []
-        for sq_radius, losses in zip(
-            sq_radii.tolist(), ladder.trial_losses(self._sq, sq_radii, self._F), strict=True
-        ):
-            found = ladder.find_clusters(self._sq, losses, sq_radius, self._F, self._min_neighbors)
-            low, middle, high = np.quantile(losses.neighbors, (0.1, 0.5, 0.9)).tolist()
-            coverage = float(np.mean(found.labels >= 0))
-            trials.append(
-                ladder.BandwidthTrial(
-                    self._rho(sq_radius),
-                    len(found.picks),
-                    coverage,
-                    found.boundary_share,
-                    (low, middle, high),
-                )
-            )
-        return trials
+        """Return a trial per radius, without merged centers."""
+        losses = ladder.trial_losses(self._sq, sq_radii, self._F)
+        return [self._trial(*pair) for pair in zip(sq_radii.tolist(), losses, strict=True)]
+
+    def _trial(self, sq_radius: float, losses: Losses) -> ladder.BandwidthTrial:
+        clusters = ladder.find_clusters(self._sq, losses, sq_radius, self._F, self._min_neighbors)
+        low, middle, high = np.quantile(losses.neighbors, (0.1, 0.5, 0.9)).tolist()
+        return ladder.BandwidthTrial(
+            rho=self._rho(sq_radius),
+            clusters=len(clusters.picks),
+            coverage=float(np.mean(clusters.labels >= 0)),
+            boundary_share=clusters.boundary_share,
+            neighbors=(low, middle, high),
+        )
 
     def _centers(self, rho: float, way: SampleExtraction, limit: int | None) -> SampleCenters:
-        """Centers at the mean of their rows inside the radius, merged if that is the way."""
+        """Return centers at the mean of their rows inside the radius, merged if asked for."""
         wanted = self._sizes.candidates if limit is None else limit
         most = LEAVES_A_CLUSTER * wanted if way == "merge" else wanted
         sq_radius = self._sq_radius(rho)
@@ -248,21 +251,30 @@ class _Sample:
         moved = move_centers(raw, step.part, self._affine.unit_length, reseed=False).centers
         if way == "residual":
             return SampleCenters(moved, found.picks, found.losses, found.neighbors)
-        weights = np.maximum(step.part.sums.masses, 1.0)
-        tree = ward_tree(moved, weights, prepare_points(moved, self._affine).mapped)
-        groups = cut_tree(tree, wanted)
+        return self._merge_centers(found, moved, np.maximum(step.part.sums.masses, 1.0), wanted)
+
+    def _merge_centers(
+        self,
+        found: Extraction,
+        leaves: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        n_clusters: int,
+    ) -> SampleCenters:
+        """Merge leaves by Ward's method; each cluster begins at the candidate of its heaviest."""
+        tree = ward_tree(leaves, weights, prepare_points(leaves, self._affine).mapped)
+        groups = cut_tree(tree, n_clusters)
         n_groups = int(groups.max()) + 1
         heaviest = [int(np.argmax(np.where(groups == k, weights, -1.0))) for k in range(n_groups)]
         return SampleCenters(
-            self._settled(group_means(tree, groups)),
+            self._settle(group_means(tree, groups)),
             found.picks[heaviest],
             np.bincount(groups, found.losses).astype(np.float64),
             np.bincount(groups, found.neighbors).astype(np.int64),
             tree,
         )
 
-    def _settled(self, centers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Merged centers after a few steps of k-means, to which their rows outside radii belong."""
+    def _settle(self, centers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Move merged centers by a few steps of k-means, in which rows outside radii count."""
         for _ in range(_SETTLING_STEPS):
             step = lloyd_part(self._judged, 0, prepare_points(centers, self._affine), math.inf)
             centers = move_centers(centers, step.part, self._affine.unit_length, False).centers
@@ -273,11 +285,10 @@ class _Sample:
 
     def _merged(self, trial: ladder.BandwidthTrial) -> ladder.BandwidthTrial:
         """Return the trial with the cost of held-out rows, or of all, at its merged centers."""
-        found = self._centers(trial.rho, "merge", self._n_clusters)
+        centers = self._centers(trial.rho, "merge", self._n_clusters)
         test = self._held_out if len(self._held_out) else self._judged
-        points = self._points(found)
-        apart = float(measure_rows(test, nearest_centers(test, points), points).mean())
-        return replace(trial, held_out=apart, merged=len(found.centers))
+        cost = mean_sq_distance(test, self._points(centers))
+        return replace(trial, held_out=cost, merged=len(centers.centers))
 
     def _labels(
         self, centers: SampleCenters, rho: float, way: SampleExtraction
@@ -289,29 +300,28 @@ class _Sample:
     def _perturb(
         self, choice: Choice, way: SampleExtraction, labels: NDArray[np.int32]
     ) -> tuple[PerturbedRho, ...]:
-        found = []
+        """Return the clusters at a smaller and a larger rho, and how well the labels agree."""
+        perturbed = []
         for rho in (choice.rho * (1.0 - PERTURBATION), choice.rho * (1.0 + PERTURBATION)):
-            # as many as there are at that rho: a count that changes is what is asked about
+            # no limit by the chosen count: a change of the count matters here
             limit = self._n_clusters if way == "merge" else None
             centers = self._centers(rho, way, limit)
-            other = self._labels(centers, rho, way)
-            ari = scores(contingency(labels, other)).ari
-            found.append(PerturbedRho(rho, len(centers.centers), ari))
-        return tuple(found)
+            ari = scores(contingency(labels, self._labels(centers, rho, way))).ari
+            perturbed.append(PerturbedRho(rho, len(centers.centers), ari))
+        return tuple(perturbed)
 
     def _sigma_max(self, centers: SampleCenters, rho: float, way: SampleExtraction) -> float:
-        sq_radius = self._sq_radius(rho) if way == "residual" else math.inf
         if len(centers.centers) == 0:
             return 0.0
-        step = lloyd_part(self._judged, 0, self._points(centers), sq_radius)
-        sigmas = model_sigmas(step.part.sums, self._affine.scale, math.sqrt(sq_radius))
-        return float(sigmas.max())
+        sq_radius = self._sq_radius(rho) if way == "residual" else math.inf
+        sums = lloyd_part(self._judged, 0, self._points(centers), sq_radius).part.sums
+        return float(model_sigmas(sums, self._affine.scale, math.sqrt(sq_radius)).max())
 
     def _histogram(self) -> Histogram:
         candidates, rows = np.divmod(
             np.arange(0, self._sq.size, max(1, self._sq.size // _HISTOGRAM_PAIRS)),
             self._sq.shape[1],
         )
-        apart = candidates != rows  # the candidates are the first of the rows
-        some = np.sqrt(self._sq[candidates[apart], rows[apart]].astype(np.float64))
-        return histogram_of(some, _HISTOGRAM_BINS)
+        pairs = candidates != rows  # the candidates are the first of the rows
+        sq_distances = self._sq[candidates[pairs], rows[pairs]].astype(np.float64)
+        return histogram_of(np.sqrt(sq_distances), _HISTOGRAM_BINS)

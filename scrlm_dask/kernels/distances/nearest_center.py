@@ -77,6 +77,11 @@ def measure_rows(block: NDArray[Any], nearest: Nearest, centers: Points) -> NDAr
     return sq_distances
 
 
+def mean_sq_distance(rows: NDArray[Any], points: Points) -> float:
+    """Return the mean squared distance of rows to their nearest points."""
+    return float(measure_rows(rows, nearest_centers(rows, points), points).mean())
+
+
 class _Seen(NamedTuple):
     """Projected rows as the compiled kernel takes them."""
 

@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.kernels.distances.nearest_center import measure_rows, nearest_centers
+from scrlm_dask.kernels.bandwidth.search import ScanSizes
+from scrlm_dask.kernels.distances.nearest_center import (
+    mean_sq_distance,
+    measure_rows,
+    nearest_centers,
+)
 from scrlm_dask.kernels.distances.points import Points, prepare_points
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray, native_float
 from scrlm_dask.kernels.distances.pruning import prepare_with_axes
@@ -40,9 +45,9 @@ class DrawnRows:
 
 def row_costs(block: NDArray[Any], points: Points, first: int, before: RowCosts | None) -> RowCosts:
     """Account for new points, numbered from `first` on; those drawn earlier win ties."""
-    found = nearest_centers(block, points)
-    sq_distances = measure_rows(block, found, points)
-    nearest = first + found.labels.astype(np.int64)
+    labelled = nearest_centers(block, points)
+    sq_distances = measure_rows(block, labelled, points)
+    nearest = first + labelled.labels.astype(np.int64)
     if before is None:
         return RowCosts(sq_distances, nearest)
     closer = sq_distances < before.sq_distances
@@ -73,8 +78,8 @@ def merge_drawn(a: DrawnRows, b: DrawnRows) -> DrawnRows:
 
 
 _F = 2.5
-LADDER_ROWS = 2**14  # rows among which the ladder's distances are looked for
-# Expected rows of a sample inside a radius, against those of a cluster of average size.
+LADDER_ROWS = 2**14  # rows between which distances are measured to set the trial radii
+# Expected rows of a sample inside a trial radius, as a share of a cluster of average size.
 RADIUS_LADDER = (0.125, 0.25, 0.5, 1.0, 2.0)
 PROBES = 512  # points whose distances to all others are taken together
 _SAMPLE_BYTES = 128 * 2**20
@@ -83,22 +88,18 @@ _PLUS_PLUS_ROWS_A_CLUSTER, _PLUS_PLUS_LEAST_ROWS = 10, 10_000
 
 
 @dataclass(frozen=True)
-class SampleSizes:
-    """Rows that an SCRLM start looks at."""
-
-    judged: int  # rows over which the loss is taken
-    candidates: int  # of them, tried as centers
-    held_out: int  # other rows, on which the choice of the radius is made
-
-
-@dataclass(frozen=True)
 class Start:
-    """Centers to begin from, and how good they are on rows they have not seen."""
+    """Initial centers by one trial radius, and their cost on held-out rows."""
 
     centers: NDArray[np.float64]  # (k, p) in input units
     rho: float
-    extracted: int  # centers that SCRLM found; the rest came by k-means++
+    extracted: int  # centers found by SCRLM; k-means++ chose the others
     mean_sq_distance: float
+
+    def record(self) -> dict[str, Any]:
+        """Return the entry of `run.json`."""
+        cost = self.mean_sq_distance
+        return {"rho": self.rho, "extracted": self.extracted, "mean_sq_distance": cost}
 
 
 def plus_plus(
@@ -108,10 +109,10 @@ def plus_plus(
     weights: NDArray[np.float64] | None = None,
     begin: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
-    """k-means++ (Arthur & Vassilvitskii), the best of a few draws each time as scikit-learn does.
+    """Choose `n_clusters` points by k-means++ and return their positions.
 
-    Positions of `n_clusters` points; `begin` are positions that are chosen already. Where fewer
-    points differ than are asked for, the first ones not chosen yet fill up.
+    Each step takes the best of a few draws, as in scikit-learn. `begin` are positions chosen
+    before. If fewer points are distinct, the first points not chosen yet complete the number.
     """
     n = len(points.raw)
     masses = np.ones(n) if weights is None else weights
@@ -126,7 +127,7 @@ def plus_plus(
     while len(picks) < n_clusters:
         cumulative = np.cumsum(masses * closest)
         if not cumulative[-1] > 0.0:
-            break  # every point lies on a chosen one
+            break  # every point coincides with a chosen one
         drawn = np.searchsorted(cumulative, rng.random(draws) * cumulative[-1], side="right")
         drawn = np.minimum(drawn, n - 1)
         costs = np.minimum(closest, _sq_distances(points, drawn))
@@ -134,30 +135,30 @@ def plus_plus(
         closest = costs[best]
         closest[drawn[best]] = 0.0
         picks.append(int(drawn[best]))
-    missing = n_clusters - len(picks)
-    return np.array(picks + _others(n, picks)[:missing], np.int64)
+    others = np.setdiff1d(np.arange(n), picks)
+    return np.concatenate([picks, others[: n_clusters - len(picks)]]).astype(np.int64)
 
 
 def plus_plus_sample_rows(n_rows: int, n_clusters: int) -> int:
-    """Rows that k-means++ looks at: on all of them it would be a pass for every cluster."""
+    """Return the sample size of k-means++, which on all rows would need a pass per cluster."""
     return min(n_rows, max(_PLUS_PLUS_LEAST_ROWS, _PLUS_PLUS_ROWS_A_CLUSTER * n_clusters))
 
 
-def scrlm_sample_sizes(n_rows: int, n_features: int, n_clusters: int) -> SampleSizes:
-    """As many rows as the theory asks to find so many clusters, within bounds on memory and time.
+def scrlm_sample_sizes(n_rows: int, n_features: int, n_clusters: int) -> ScanSizes:
+    """Return the rows that SCRLM needs for `n_clusters`, within bounds on memory and time.
 
-    Held-out rows are as many as the candidates, as far as there are rows.
+    They differ from those of a scan for rho: there may be any number of clusters.
     """
     fitting = max(2 * n_clusters, _SAMPLE_BYTES // (4 * n_features))
     judged = min(n_rows, fitting, max(_LEAST_CANDIDATES, required_sizes(n_clusters).n_rows))
     candidates = min(judged, max(_LEAST_CANDIDATES, 4 * n_clusters))
-    return SampleSizes(judged, candidates, min(n_rows - judged, candidates))
+    return ScanSizes(candidates, judged, min(n_rows - judged, candidates))
 
 
 def radius_ladder(sample: Points, n_clusters: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Squared radii to try (rising): a row has so and so many of the sample's rows inside them.
+    """Return the trial radii, squared and ascending, by quantiles of the distances of a sample.
 
-    In k clusters of equal size a row has one k-th of the rows around it, whatever their scale.
+    In k clusters of equal size one k-th of the rows is around each row, whatever the scale.
     """
     probes = rng.permutation(len(sample.raw))[:PROBES]
     sq = np.sort(_sq_distances(sample, probes), axis=None)[len(probes) :]  # not to themselves
@@ -169,7 +170,7 @@ def radius_ladder(sample: Points, n_clusters: int, rng: np.random.Generator) -> 
 def radius_losses(
     judged: FloatArray, n_candidates: int, affine: AffineMap, sq_radii: NDArray[np.float64]
 ) -> tuple[Losses, ...]:
-    """Losses of the first `n_candidates` rows (judged, p) over all of them, a radius each."""
+    """Return the losses of the first `n_candidates` rows over all rows (judged, p), per radius."""
     rows = np.arange(len(judged), dtype=np.int64)
     candidates = prepare_with_axes(judged[:n_candidates], affine)
     radii = sq_radii.tolist()
@@ -186,36 +187,27 @@ def scrlm_start(
     sq_radius: float,
     seed: int,
 ) -> Start:
-    """SCRLM on rows (judged, p) with one radius, moved to the means of the rows around them.
+    """Run SCRLM on rows (judged, p) with one radius, then move centers to their rows' means.
 
-    The first rows are the candidates, whose losses are given. Where fewer centers are found than
-    asked for, k-means++ adds to them.
+    `losses` are those of the candidates, the first rows. k-means++ adds missing centers.
     """
     rows = np.arange(len(losses.losses), dtype=np.int64)
     candidates = prepare_points(judged[: len(rows)], affine)
     rho = math.sqrt(sq_radius / (_F * affine.n_features))
-    found = extract_centers(candidates, rows, losses, rho, _F, n_clusters, 1)
-    rng = np.random.default_rng(seed)
-    picks = plus_plus(candidates, n_clusters, rng, begin=found.picks)
+    extracted = extract_centers(candidates, rows, losses, rho, _F, n_clusters, 1).picks
+    picks = plus_plus(candidates, n_clusters, np.random.default_rng(seed), begin=extracted)
     centers = judged[picks].astype(np.float64)
     step = lloyd_part(judged, 0, prepare_with_axes(centers, affine), math.inf)
     moved = move_centers(centers, step.part, affine.unit_length).centers
     test = held_out if len(held_out) else judged
-    points = prepare_with_axes(moved, affine)
-    sq_distances = measure_rows(test, nearest_centers(test, points), points)
-    return Start(moved, rho, len(found.picks), float(sq_distances.mean()))
+    cost = mean_sq_distance(test, prepare_with_axes(moved, affine))
+    return Start(moved, rho, len(extracted), cost)
 
 
 def _sq_distances(points: Points, picks: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Squared distances (picks, points), good to float32."""
+    """Return squared distances (picks, points) in float32 accuracy."""
     products = points.mapped[picks] @ points.mapped.T
-    sq = points.sq_norms[picks, None] + points.sq_norms - 2.0 * products
-    sq = np.maximum(sq, 0.0)
+    sq = np.maximum(points.sq_norms[picks, None] + points.sq_norms - 2.0 * products, 0.0)
     # rounding must not leave a point at a distance from itself
     sq[np.arange(len(picks)), picks] = 0.0
     return np.asarray(sq)
-
-
-def _others(n: int, picks: list[int]) -> list[int]:
-    chosen = set(picks)
-    return [i for i in range(n) if i not in chosen]
