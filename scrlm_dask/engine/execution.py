@@ -205,7 +205,7 @@ class Execution:
         if self._read_seconds is None:  # a process may have read before this run
             self._read_seconds = workers.run_on_all_workers(workers.read_seconds, float)
         before, begin = self._read_seconds, time.perf_counter()
-        with _span(name):
+        with nullcontext() if workers.current_client() is None else _span(name):
             yield
         seconds = time.perf_counter() - begin
         self.reports = workers.process_reports()
@@ -458,8 +458,6 @@ def _receive(*values: Any) -> None:
 
 def _span(name: str) -> Any:
     """Group the tasks of a phase under its name in Dask's dashboard."""
-    if workers.current_client() is None:
-        return nullcontext()
     from distributed import span
 
     return span(name)

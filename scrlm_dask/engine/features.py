@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -45,29 +45,20 @@ class Features:
     chunk_rows: int | None = None  # the unit of a read; None if unknown
     uncompressed: bool = False  # stored without codecs other than checksums
     made_of: Features | None = None  # the smaller blocks that these are concatenated from
+    n_rows: int = field(init=False)
+    n_features: int = field(init=False)
+    n_blocks: int = field(init=False)
+    layout: Layout = field(init=False)
 
-    @property
-    def n_rows(self) -> int:
-        return int(self.array.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        return int(self.array.shape[1])
-
-    @property
-    def n_blocks(self) -> int:
-        return int(self.array.numblocks[0])
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(
-            self.n_rows,
-            self.n_features,
-            int(self.array.dtype.itemsize),
-            self.block_rows,
-            self.chunk_rows or self.block_rows,
-            read_copies=1 if self.uncompressed else 2,
-        )
+    def __post_init__(self) -> None:
+        n_rows, n_features = (int(size) for size in self.array.shape)
+        itemsize, chunk_rows = int(self.array.dtype.itemsize), self.chunk_rows or self.block_rows
+        copies = 1 if self.uncompressed else 2
+        layout = Layout(n_rows, n_features, itemsize, self.block_rows, chunk_rows, copies)
+        object.__setattr__(self, "n_rows", n_rows)
+        object.__setattr__(self, "n_features", n_features)
+        object.__setattr__(self, "n_blocks", int(self.array.numblocks[0]))
+        object.__setattr__(self, "layout", layout)
 
     def in_blocks_for(self, n_clusters: int) -> Features:
         """Return the same rows in the blocks of `Layout.in_blocks_for`."""

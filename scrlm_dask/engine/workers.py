@@ -78,7 +78,7 @@ def wait_for_worker(client: Any) -> None:
 
     An adaptive cluster starts its first worker when there is work, so submit an empty task.
     """
-    if client.scheduler_info(-1)["workers"]:
+    if _scheduler_workers(client):
         return
     seconds = workers_timeout()
     try:
@@ -89,6 +89,16 @@ def wait_for_worker(client: Any) -> None:
             "start some (`dask worker`, or scale() of the Dask cluster), or wait longer with "
             f"{WAIT_LONGER}"
         ) from error
+
+
+def _scheduler_workers(client: Any) -> dict[str, Any]:
+    """Return what the scheduler knows of each worker, by address.
+
+    `client.scheduler_info` may return no workers: the client refreshes the same attribute without
+    them every two seconds.
+    """
+    workers: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    return workers
 
 
 def run_on_all_workers(function: Callable[[], _T], kind: type[_T]) -> dict[str, _T]:
@@ -120,7 +130,7 @@ def worker_memories() -> list[WorkerMemory]:
         threads = dask.config.get("num_workers", None) or os.cpu_count() or 1
         return [WorkerMemory(machine_memory(), int(threads), own_process=False)]
     wait_for_worker(client)
-    workers = client.scheduler_info(-1)["workers"]
+    workers = _scheduler_workers(client)
     ahead = run_on_all_workers(read_ahead, int)
     return [
         _worker_memory(worker["memory_limit"], worker["nthreads"], ahead.get(name, 0))

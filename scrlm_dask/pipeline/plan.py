@@ -9,14 +9,8 @@ from scrlm_dask.config import FitConfig, ResolvedConfig
 from scrlm_dask.engine.block_layout import Layout
 from scrlm_dask.engine.features import Features, FeaturesLike, as_features
 from scrlm_dask.engine.workers import WorkerMemory, worker_memories
+from scrlm_dask.planning import memory
 from scrlm_dask.planning.calibration import Calibration, Rate, ReadRate, calibrate
-from scrlm_dask.planning.memory import (
-    EVEN_SHARE,
-    MemoryPlan,
-    check_fit_memory,
-    fit_memory,
-    most_clusters,
-)
 from scrlm_dask.planning.persist import choose_persist
 from scrlm_dask.planning.work import PhaseCost, fit_costs
 from scrlm_dask.storage.locations import Options
@@ -119,9 +113,9 @@ class PlanJob:
     def run(self, workers: Sequence[WorkerMemory], n_cores: int | None = None) -> Plan:
         """Measure kernels and reads, and plan the fit for these workers."""
         layout, config = self.features.layout, self.config
-        check_fit_memory(layout, config, most_clusters(config), workers)
+        memory.check_fit_memory(layout, config, memory.most_clusters(config), workers)
         # without a number of clusters, candidates are an upper bound
-        n_clusters = most_clusters(config) or config.n_candidates
+        n_clusters = memory.most_clusters(config) or config.n_candidates
         calibration = calibrate(self.features, config, n_clusters)
         return make_plan(layout, config, n_clusters, workers, n_cores, calibration)
 
@@ -137,12 +131,12 @@ def make_plan(
     """Add up the phases of the fit."""
     refine = config.asked.refine
     pool = worker_pool(workers, n_cores)
-    memory = fit_memory(layout, config, n_clusters, len(workers))
+    memory_plan = memory.fit_memory(layout, config, n_clusters, len(workers))
     persisted = refine.max_iter > 0 and (
-        choose_persist(layout, memory, workers, refine.persist, 3 + refine.max_iter).persisted
+        choose_persist(layout, memory_plan, workers, refine.persist, 3 + refine.max_iter).persisted
     )
     held_bytes = layout.total_bytes if persisted else 0
-    share = int(held_bytes / len(workers) / EVEN_SHARE)
+    share = int(held_bytes / len(workers) / memory.EVEN_SHARE)
     most = max(workers, key=lambda worker: worker.n_threads)
     phases = tuple(
         PhasePlan(
@@ -151,7 +145,7 @@ def make_plan(
             work.rows,
             work.n_bytes,
             work.flops,
-            _phase_bytes(memory, work.name, most) + share,
+            _phase_bytes(memory_plan, work.name, most) + share,
             phase_seconds(
                 work, layout, calibration.rates.get(work.name, Rate()), calibration.read, pool
             )
@@ -175,7 +169,7 @@ def make_plan(
         bytes=sum(phase.times * phase.bytes for phase in phases),
         flops=sum(phase.times * phase.flops for phase in phases),
         worker_bytes=max(phase.worker_bytes for phase in phases),
-        client_bytes=memory.client_bytes,
+        client_bytes=memory_plan.client_bytes,
         held_bytes=held_bytes,
         calibration_seconds=calibration.seconds - calibration.first_seconds,
         notes=(*_notes(config, persisted), *calibration.notes),
@@ -228,9 +222,9 @@ def _start_seconds(calibration: Calibration, pool: WorkerPool) -> float:
     return seconds * max(1.0, pool.n_workers / pool.n_cores)
 
 
-def _phase_bytes(memory: MemoryPlan, name: str, worker: WorkerMemory) -> int:
+def _phase_bytes(plan: memory.MemoryPlan, name: str, worker: WorkerMemory) -> int:
     # holding reads blocks like the survey
-    phase = memory.of("survey" if name == "hold" else name)
+    phase = plan.of("survey" if name == "hold" else name)
     return phase.worker_bytes(worker.n_threads, worker.n_ahead)
 
 

@@ -88,10 +88,6 @@ class Run:
         resume.check_still_owner(directory, self.opened.record)
         return ensure_labels_store(directory.labels, features.n_rows, features.block_rows, margins)
 
-    def report_resumed(self) -> None:
-        if self.opened.state is not resume.RunState.NEW:
-            self.execution.emit(Note("going on with a run that was stopped"))
-
     def finish(self, model: Model, details: dict[str, Any]) -> dict[str, Any]:
         """Verify that the features are unchanged, write the result and return its record."""
         seconds = time.perf_counter() - self.began
@@ -147,6 +143,8 @@ def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Run
         execution.emit(RunStarted(method, source, *shape, None if out is None else out.url))
         if features_at is not None and opened.state in resume.REWRITTEN:
             resume.verify_rewritten_features(execution, opened, features_at)
+        if opened.state is not resume.RunState.NEW:
+            execution.emit(Note("going on with a run that was stopped"))
         yield Run(execution, opened, target, time.perf_counter())
 
 

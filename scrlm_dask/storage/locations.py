@@ -204,7 +204,8 @@ def locate(place: Place, storage_options: Options | None = None) -> Location:
     if isinstance(place, Location):
         return place
     text = str(place)
-    _reject_credentials(text)
+    if "://" in text:
+        _reject_credentials(text)
     options = HiddenOptions(storage_options) if storage_options else _NO_OPTIONS
     location = Location(text.rstrip("/"), options)
     if location.is_remote:

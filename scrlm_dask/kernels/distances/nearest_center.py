@@ -16,15 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels import OUTLIER
-from scrlm_dask.kernels.distances.points import (
-    MappedRows,
-    Points,
-    Tile,
-    exact_sq_distance,
-    sq_distance,
-    sq_distance_error,
-    underflow,
-)
+from scrlm_dask.kernels.distances import points
 from scrlm_dask.kernels.distances.preprocessing import native_float
 from scrlm_dask.kernels.distances.projections import ProjectedPoints, ProjectedRows, distance_bound
 from scrlm_dask.kernels.distances.pruning import Prune, Pruned, max_possible_points, prune_block
@@ -47,7 +39,7 @@ class Nearest:
 
 def nearest_centers(
     block: NDArray[Any],
-    centers: Points,
+    centers: points.Points,
     sq_radius: float = math.inf,
     prune: Prune = "auto",
     coordinates: NDArray[np.float32] | None = None,
@@ -62,7 +54,9 @@ def nearest_centers(
     return Nearest(search.labels, search.inv_norms, pruned)
 
 
-def measure_rows(block: NDArray[Any], nearest: Nearest, centers: Points) -> NDArray[np.float64]:
+def measure_rows(
+    block: NDArray[Any], nearest: Nearest, centers: points.Points
+) -> NDArray[np.float64]:
     """Return the squared distance (rows,) of each row to its labelled center; NaN for outliers."""
     sq_distances = np.full(len(block), np.nan)
     for first in range(0, len(block), _SLAB_ROWS):
@@ -77,9 +71,9 @@ def measure_rows(block: NDArray[Any], nearest: Nearest, centers: Points) -> NDAr
     return sq_distances
 
 
-def mean_sq_distance(rows: NDArray[Any], points: Points) -> float:
-    """Return the mean squared distance of rows to their nearest points."""
-    return float(measure_rows(rows, nearest_centers(rows, points), points).mean())
+def mean_sq_distance(rows: NDArray[Any], centers: points.Points) -> float:
+    """Return the mean squared distance of rows to their nearest centers."""
+    return float(measure_rows(rows, nearest_centers(rows, centers), centers).mean())
 
 
 class _Seen(NamedTuple):
@@ -94,16 +88,16 @@ class _Seen(NamedTuple):
 class _Search:
     """Label the rows of a block, tile by tile."""
 
-    def __init__(self, centers: Points, sq_radius: float, n_rows: int) -> None:
+    def __init__(self, centers: points.Points, sq_radius: float, n_rows: int) -> None:
         self._centers, self._sq_radius = centers, sq_radius
         # finite: centers that far away are never the nearest, whatever their rank
         self._halves = np.minimum(0.5 * centers.sq_norms, _LARGEST_HALF).astype(np.float32)
         self._largest = float(centers.sq_norms.max(initial=0.0))
-        self._floor = underflow(centers.raw.shape[1])
+        self._floor = points.underflow(centers.raw.shape[1])
         self.labels, self.inv_norms = np.empty(n_rows, np.int32), np.empty(n_rows)
 
     def count_possible_points(
-        self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
+        self, rows: points.MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> NDArray[np.int64]:
         """Count the centers that may be the nearest of each row."""
         halves = self._halves - seen.products
@@ -115,17 +109,17 @@ class _Search:
         limits = 0.5 * (within + slack - rows.sq_norms)
         return np.asarray(np.count_nonzero(halves <= limits[:, None], axis=1))
 
-    def is_certain(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.bool_]:
+    def is_certain(self, rows: points.MappedRows, seen: ProjectedRows) -> NDArray[np.bool_]:
         """Return which rows (rows,) `assign_if_certain` would label."""
         return np.asarray(self._certain_labels(rows, seen) != OUTLIER)
 
-    def assign_if_certain(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.int64]:
+    def assign_if_certain(self, rows: points.MappedRows, seen: ProjectedRows) -> NDArray[np.int64]:
         """Label rows nearer to a center than any other center can be; return the others."""
         labels = self._certain_labels(rows, seen)
         self._keep(rows, labels)
         return np.flatnonzero(labels == OUTLIER)
 
-    def _certain_labels(self, rows: MappedRows, seen: ProjectedRows) -> NDArray[np.int32]:
+    def _certain_labels(self, rows: points.MappedRows, seen: ProjectedRows) -> NDArray[np.int32]:
         """Return labels (rows,) of the certain rows, OUTLIER for the others."""
         labels = np.empty(len(rows.raw), np.int32)
         _label_certain(
@@ -138,7 +132,7 @@ class _Search:
         )
         return labels
 
-    def add(self, tile: Tile) -> None:
+    def add(self, tile: points.Tile) -> None:
         """Label rows by their whole products."""
         labels = np.full(len(tile.raw), OUTLIER, np.int32)
         if tile.products.shape[1] == 0:
@@ -154,7 +148,7 @@ class _Search:
         return self._keep(tile, labels)
 
     def add_near(
-        self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
+        self, rows: points.MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> tuple[NDArray[np.int64], int]:
         """Label rows by the centers that their projections leave open.
 
@@ -181,7 +175,10 @@ class _Search:
         return dense[:n_dense], finished
 
     def _keep(
-        self, rows: MappedRows, labels: NDArray[np.int32], which: NDArray[np.int64] | None = None
+        self,
+        rows: points.MappedRows,
+        labels: NDArray[np.int32],
+        which: NDArray[np.int64] | None = None,
     ) -> None:
         """Store labels of the rows, or of those at the positions `which`."""
         here = rows.positions if which is None else rows.positions[which]
@@ -279,7 +276,7 @@ def _label_near(seen, c_halves, rows, centers, sq_radius, most, labels, dense): 
 def _measure_up_to(y, c, bound, sq_sum):  # type: ignore[no-untyped-def]
     """Return `_sq_distance_up_to`, and a bound on its error."""
     sq_dist = _sq_distance_up_to(y, c, bound, sq_sum)
-    return sq_dist, sq_distance_error(sq_dist, sq_sum, y.shape[0])
+    return sq_dist, points.sq_distance_error(sq_dist, sq_sum, y.shape[0])
 
 
 @jit()
@@ -287,12 +284,12 @@ def _sq_distance_up_to(y, c, bound, sq_sum):  # type: ignore[no-untyped-def]
     """Return `sq_distance`, or a part of it that already exceeds the bound with certainty."""
     # twice the error there is more than the error of what exceeds the bound by so much; beyond that
     # the bound is finer than float32, and all of it is measured
-    error = sq_distance_error(bound, sq_sum, y.shape[0])
+    error = points.sq_distance_error(bound, sq_sum, y.shape[0])
     enough = bound + 2.0 * error if 2.0 * error <= bound else np.inf
     total = 0.0
     for first in range(0, y.shape[0], _SPAN):
         here = slice(first, min(first + _SPAN, y.shape[0]))
-        total += np.float64(sq_distance(y[here], c[here]))
+        total += np.float64(points.sq_distance(y[here], c[here]))
         if total > enough:
             break
     return total
@@ -304,7 +301,7 @@ def _measure_slab(raw, inv_norms, centers, labels, sq_distances):  # type: ignor
     for i in range(len(labels)):
         k = labels[i]
         if k != OUTLIER:
-            sq_distances[i] = exact_sq_distance(
+            sq_distances[i] = points.exact_sq_distance(
                 raw[i], inv_norms[i], c_raw[k], c_inv_norms[k], scale
             )
 
@@ -316,7 +313,7 @@ def _first_of(near, x, inv_norm, c_raw, c_inv_norms, scale):  # type: ignore[no-
     if len(near) > 1:
         nearest = np.inf
         for j in near:
-            sq_dist = exact_sq_distance(x, inv_norm, c_raw[j], c_inv_norms[j], scale)
+            sq_dist = points.exact_sq_distance(x, inv_norm, c_raw[j], c_inv_norms[j], scale)
             if sq_dist < nearest or (sq_dist == nearest and j < label):
                 label, nearest = j, sq_dist
     return label

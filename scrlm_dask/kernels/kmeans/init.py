@@ -10,11 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels.bandwidth.search import ScanSizes
-from scrlm_dask.kernels.distances.nearest_center import (
-    mean_sq_distance,
-    measure_rows,
-    nearest_centers,
-)
+from scrlm_dask.kernels.distances import nearest_center
 from scrlm_dask.kernels.distances.points import Points, prepare_points
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray, native_float
 from scrlm_dask.kernels.distances.pruning import prepare_with_axes
@@ -45,8 +41,8 @@ class DrawnRows:
 
 def row_costs(block: NDArray[Any], points: Points, first: int, before: RowCosts | None) -> RowCosts:
     """Account for new points, numbered from `first` on; those drawn earlier win ties."""
-    labelled = nearest_centers(block, points)
-    sq_distances = measure_rows(block, labelled, points)
+    labelled = nearest_center.nearest_centers(block, points)
+    sq_distances = nearest_center.measure_rows(block, labelled, points)
     nearest = first + labelled.labels.astype(np.int64)
     if before is None:
         return RowCosts(sq_distances, nearest)
@@ -200,7 +196,7 @@ def scrlm_start(
     step = lloyd_part(judged, 0, prepare_with_axes(centers, affine), math.inf)
     moved = move_centers(centers, step.part, affine.unit_length).centers
     test = held_out if len(held_out) else judged
-    cost = mean_sq_distance(test, prepare_with_axes(moved, affine))
+    cost = nearest_center.mean_sq_distance(test, prepare_with_axes(moved, affine))
     return Start(moved, rho, len(extracted), cost)
 
 

@@ -15,18 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.kernels.distances import pruning
-from scrlm_dask.kernels.distances.points import (
-    UNIT_ROUNDOFF,
-    MappedRows,
-    Points,
-    Tile,
-    exact_sq_distance,
-    select_above,
-    sq_distance,
-    sq_distance_error,
-    underflow,
-)
+from scrlm_dask.kernels.distances import points, pruning
+from scrlm_dask.kernels.distances.points import MappedRows, Points, Tile, exact_sq_distance
 from scrlm_dask.kernels.distances.projections import ProjectedPoints, ProjectedRows, distance_bound
 from scrlm_dask.kernels.jit import jit
 
@@ -34,7 +24,7 @@ from scrlm_dask.kernels.jit import jit
 # again in float64: clusters tiny against their distance from each other would be lost in float32.
 _MAX_RELATIVE_ROUNDING = 5e-7
 _FAR_PRODUCT = np.float32(-1e38)  # of a pair that is not to count
-_FEW_ROUNDINGS = 8.0 * UNIT_ROUNDOFF  # of the sums that a product is compared with
+_FEW_ROUNDINGS = 8.0 * points.UNIT_ROUNDOFF  # of the sums that a product is compared with
 _CHUNK = 256  # candidates that are processed together
 
 
@@ -139,7 +129,7 @@ class _Sums:
         factor = self._candidates.error_factor
         doubt = 0.5 * (factor + _FEW_ROUNDINGS)
         doubts = _Limits(
-            (doubt * tile.sq_norms + underflow(tile.raw.shape[1])).astype(np.float32),
+            (doubt * tile.sq_norms + points.underflow(tile.raw.shape[1])).astype(np.float32),
             (doubt * self._candidates.sq_norms).astype(np.float32),
         )
         _add_tile(
@@ -211,7 +201,7 @@ def _add_tile(products, outer, middle, doubts, rows, candidates, totals):  # typ
     maybe = np.zeros(-(-n // 8) * 8, np.uint8)
     near = np.empty(len(maybe) + 1, np.int32)
     gains, hits = np.zeros(n), np.zeros(n, np.int32)
-    finest = _MAX_RELATIVE_ROUNDING / UNIT_ROUNDOFF * sq_radii[0] - c_sq_norms.max()
+    finest = _MAX_RELATIVE_ROUNDING / points.UNIT_ROUNDOFF * sq_radii[0] - c_sq_norms.max()
     first = 0
     while first < n_rows:
         four = min(first + 4, n_rows)
@@ -242,12 +232,12 @@ def _add_tile(products, outer, middle, doubts, rows, candidates, totals):  # typ
                         _add_pair(sq_dist, j, sq_radii, sq_sums, counts)
         else:
             for i in range(first, four):
-                count = select_above(products[i], row_limits[i], limits, maybe, near)
+                count = points.select_above(products[i], row_limits[i], limits, maybe, near)
                 for s in range(count):
                     j = near[s]
                     sq_sum = sq_norms[i] + c_sq_norms[j]
                     sq_dist = max(0.0, sq_sum - 2.0 * products[i, j])
-                    rounding = UNIT_ROUNDOFF * sq_sum
+                    rounding = points.UNIT_ROUNDOFF * sq_sum
                     if _in_doubt(sq_dist, error_factor * sq_sum, rounding, sq_radii):
                         sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv[j], scale)
                     _add_pair(sq_dist, j, sq_radii, sq_sums, counts)
@@ -270,7 +260,7 @@ def _add_near(which, products, outer, most, dense, rows, candidates, totals):  #
     n_dense = finished = 0
     for seen in range(n_seen):
         i = which[seen]
-        count = select_above(products[seen], row_limits[seen], limits, maybe, near)
+        count = points.select_above(products[seen], row_limits[seen], limits, maybe, near)
         if count > most:
             dense[n_dense] = i
             n_dense += 1
@@ -279,10 +269,10 @@ def _add_near(which, products, outer, most, dense, rows, candidates, totals):  #
         for s in range(count):
             j = near[s]
             sq_sum = sq_norms[i] + c_sq_norms[j]
-            sq_dist = np.float64(sq_distance(mapped[i], c_mapped[j]))
+            sq_dist = np.float64(points.sq_distance(mapped[i], c_mapped[j]))
             # nothing cancelled: what counts is how far the two vectors were moved by rounding
-            rounding = UNIT_ROUNDOFF * math.sqrt(sq_sum * sq_dist)
-            error = sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
+            rounding = points.UNIT_ROUNDOFF * math.sqrt(sq_sum * sq_dist)
+            error = points.sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
             if _in_doubt(sq_dist, error, rounding, sq_radii):
                 sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv_norms[j], scale)
             _add_pair(sq_dist, j, sq_radii, sq_sums, counts)

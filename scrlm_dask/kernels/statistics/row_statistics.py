@@ -19,15 +19,7 @@ from scrlm_dask.kernels.distances import preprocessing
 from scrlm_dask.kernels.distances.points import prepare_points
 from scrlm_dask.kernels.jit import jit
 from scrlm_dask.kernels.randomness.sampling import rows_within
-from scrlm_dask.kernels.statistics import histograms
-from scrlm_dask.kernels.statistics.covariance import (
-    Comoments,
-    axes_holding,
-    block_comoments,
-    merge_comoments,
-    sampled_spectrum,
-    spectrum,
-)
+from scrlm_dask.kernels.statistics import covariance, histograms
 
 CAPACITY = 2**20  # different hashes kept: 24 bytes each
 _FEW = 5
@@ -185,7 +177,7 @@ class StatisticsPart:
     norms: histograms.LogHistogram
     norm_moments: preprocessing.Moments
     hashes: RowHashes
-    comoments: Comoments | None  # where the features are not too many
+    comoments: covariance.Comoments | None  # where the features are not too many
     sample: NDArray[Any]  # (n, p) in row order
 
 
@@ -244,14 +236,14 @@ def statistics_part(
     rows = usable.block
     norms = np.concatenate([_norms(tile) for tile in _tiles(rows)] or [np.empty(0)])
     picks = np.isin(usable.numbers, rows_within(sampled, start, start + len(block)))
-    covariance = block.shape[1] <= WIDEST_COVARIANCE
+    narrow = block.shape[1] <= WIDEST_COVARIANCE
     return StatisticsPart(
         usable.unusable,
         preprocessing.block_moments(rows),
         histograms.log_histogram(norms),
         preprocessing.block_moments(norms[:, None]),
         row_hashes(rows, usable.numbers),
-        block_comoments(rows, unit_length) if covariance else None,
+        covariance.block_comoments(rows, unit_length) if narrow else None,
         preprocessing.native_float(rows[picks]),
     )
 
@@ -259,7 +251,7 @@ def statistics_part(
 def merge_statistics(a: StatisticsPart, b: StatisticsPart) -> StatisticsPart:
     comoments = None
     if a.comoments is not None and b.comoments is not None:
-        comoments = merge_comoments(a.comoments, b.comoments)
+        comoments = covariance.merge_comoments(a.comoments, b.comoments)
     return StatisticsPart(
         merge_nonfinite(a.unusable, b.unusable),
         preprocessing.merge_moments(a.moments, b.moments),
@@ -314,12 +306,12 @@ def _norms_of(part: StatisticsPart) -> Norms:
 
 def _spectrum_of(part: StatisticsPart, affine: preprocessing.AffineMap) -> Spectrum | None:
     if part.comoments is not None:
-        variances = spectrum(part.comoments, affine)
-        return Spectrum(variances, axes_holding(variances, _SHARE), None)
+        variances = covariance.spectrum(part.comoments, affine)
+        return Spectrum(variances, covariance.axes_holding(variances, _SHARE), None)
     if len(part.sample) < 2:
         return None
-    variances = sampled_spectrum(prepare_points(part.sample, affine))
-    return Spectrum(variances, axes_holding(variances, _SHARE), len(part.sample))
+    variances = covariance.sampled_spectrum(prepare_points(part.sample, affine))
+    return Spectrum(variances, covariance.axes_holding(variances, _SHARE), len(part.sample))
 
 
 def _distances_of(
