@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from distributed import Scheduler
@@ -25,13 +26,24 @@ def test_a_worker_leaves_interrupts_to_the_client(interrupt: None) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
+class BareScheduler(Scheduler):
+    """A scheduler that is not started: it only takes plugins."""
+
+    def __init__(self) -> None:
+        self.added: list[Any] = []
+
+    def add_plugin(self, plugin: Any, **options: Any) -> None:
+        self.added.append(plugin)
+
+
 def test_a_scheduler_gets_the_page_and_keeps_its_interrupts(interrupt: None) -> None:
     before = signal.getsignal(signal.SIGINT)
-
-    async def plugins() -> list[type]:
-        async with Scheduler(port=0, dashboard=False) as scheduler:
-            dask_setup(scheduler)
-            return [type(plugin) for plugin in scheduler.plugins.values()]
-
-    assert RunsPlugin in asyncio.run(plugins())
-    assert signal.getsignal(signal.SIGINT) is before
+    scheduler = BareScheduler()
+    dask_setup(scheduler)
+    (plugin,) = scheduler.added
+    try:
+        assert isinstance(plugin, RunsPlugin)
+        assert plugin.latest() is None  # it is ready before the first run
+        assert signal.getsignal(signal.SIGINT) is before
+    finally:
+        asyncio.run(plugin.close())

@@ -120,7 +120,7 @@ def test_persisted_features_are_not_read_again() -> None:
 def test_placeholders_have_shape_and_no_memory() -> None:
     features = placeholder_blocks((10, 3), np.dtype("f4"), 4)
     assert features.array.chunks == ((4, 4, 2), (3,))
-    block = features.array.blocks[0].compute()
+    block = features.array.to_delayed()[0, 0].compute()
     assert (block.shape, block.dtype, block.strides) == ((4, 3), np.float32, (0, 0))
 
 

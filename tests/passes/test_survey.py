@@ -74,5 +74,8 @@ def test_candidates_are_the_gathered_rows_in_model_units() -> None:
 def test_a_candidate_that_is_not_finite_is_named(value: float) -> None:
     x = X.copy()
     x[3, 1] = value
-    with Execution(lambda event: None) as execution, pytest.raises(InputError, match="row 3 of"):
+    with (
+        Execution(lambda event: None) as execution,
+        pytest.raises(InputError, match=r"row 3 \(block 1\)"),
+    ):
         survey_pass(execution, as_features(x, 2), np.array([0, 3]), with_moments=False)

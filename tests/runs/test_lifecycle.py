@@ -117,7 +117,14 @@ def test_rejected_input_leaves_no_directory(store: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("watch", [True, False])
 def test_a_finished_run_is_loaded_again(store: Path, tmp_path: Path, watch: bool) -> None:
     with dask.config.set({"scrlm.watch": watch}):
-        found = fit(store, CONFIG, out=tmp_path / "run", collect_labels=True, block_rows=15)
+        found = fit(
+            store,
+            CONFIG,
+            out=tmp_path / "run",
+            collect_labels=True,
+            block_rows=15,
+            listener=lambda event: None,
+        )
     assert status(tmp_path / "run") == "complete"
     assert (tmp_path / "run" / "events.jsonl").exists() == watch
     assert found.labels is not None

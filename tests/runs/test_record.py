@@ -78,7 +78,9 @@ def test_a_record_that_lacks_something(name: str) -> None:
 
 def test_the_result_of_a_fit() -> None:
     with backend("one thread"):
-        found = fit(X, FitConfig(rho=0.5, n_candidates=10), block_rows=15)
+        found = fit(
+            X, FitConfig(rho=0.5, n_candidates=10), block_rows=15, listener=lambda event: None
+        )
     record, model = json.loads(json.dumps(found.record)), found.model
     assert RunRecord.from_json(record).method == "scrlm"
     assert record["counts"] == model.counts.tolist()
