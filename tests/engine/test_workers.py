@@ -96,7 +96,6 @@ def test_reads_are_timed_and_rated(monkeypatch: pytest.MonkeyPatch) -> None:
     large = np.zeros(2 * 10**6, np.uint8)
     with monkeypatch.context() as patch:
         patch.setattr(workers, "time", FakeTime(clock))
-        patch.setattr(workers, "metered", lambda activity: workers.nullcontext())
         assert workers.timed_read(lambda: large) is large
         assert not workers.reads_are_quick()  # 2 MB in 1 s
         workers.timed_read(lambda: large)

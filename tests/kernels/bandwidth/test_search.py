@@ -54,20 +54,20 @@ def test_one_table_of_distances_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_candidates_are_made_more_first() -> None:
-    rows = np.random.default_rng(0).normal(size=(2000, 12))
+    rows = np.random.default_rng(0).normal(size=(600, 12))
     scan = scan_sample(
         rows,
         fit_map("none", 12, None),
-        ScanSizes(candidates=100, judged=2000, held_out=0),
+        ScanSizes(candidates=30, judged=600, held_out=0),
         rho=None,
         F=2.5,
-        n_clusters=150,
+        n_clusters=60,
         min_neighbors=1,
         extraction=None,
     )
     assert scan is not None
-    assert (scan.first_candidates, scan.n_candidates) == (100, 2000)
-    assert len(scan.found.centers) == 150
+    assert (scan.first_candidates, scan.n_candidates) == (30, 600)
+    assert len(scan.found.centers) == 60
 
 
 @pytest.mark.parametrize(
