@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.structure import count_tree
 
+ROOT = Path(__file__).parents[1]
 LIMITS = {
     "files": 200,
     "import_lines_percent": 7.2,
@@ -40,3 +41,102 @@ def test_counts_of_a_small_tree(tmp_path: Path) -> None:
     assert counts["one_importer"] == ["scrlm_dask.inner.used", "scrlm_dask.used"]
     assert counts["repeated_stems"] == ["used"]
     assert counts["function_body_max"] == 2
+
+
+# --- tests mirror the package --------------------------------------------------------------------
+
+WITHOUT_TESTS = {  # modules that need no test file, and why
+    "scrlm_dask/watching/preload.py": "a deprecated alias of scrlm_dask/preload.py",
+}
+NOT_YET: set[str] = {  # modules whose test file is still to be written
+    "cli/commands/demo.py",
+    "cli/main.py",
+    "cli/options/fitting.py",
+    "cli/options/watchdog.py",
+    "cli/tables/store.py",
+    "cli/tables/summaries.py",
+    "cli/terminal/progress.py",
+    "scrlm_dask/clusters/job_queue.py",
+    "scrlm_dask/clusters/kubernetes.py",
+    "scrlm_dask/clusters/local.py",
+    "scrlm_dask/clusters/remote.py",
+    "scrlm_dask/clusters/security.py",
+    "scrlm_dask/clusters/ssh.py",
+    "scrlm_dask/clusters/worker_settings.py",
+    "scrlm_dask/encoders/encoder.py",
+    "scrlm_dask/encoders/pretrained.py",
+    "scrlm_dask/estimators/common.py",
+    "scrlm_dask/monitoring/html.py",
+    "scrlm_dask/monitoring/json_log.py",
+    "scrlm_dask/paper/datasets.py",
+    "scrlm_dask/paper/images.py",
+    "scrlm_dask/paper/methods.py",
+    "scrlm_dask/paper/regions.py",
+    "scrlm_dask/paper/subprocess_main.py",
+    "scrlm_dask/pipeline/cut.py",
+    "scrlm_dask/pipeline/embed.py",
+    "scrlm_dask/pipeline/evaluate.py",
+    "scrlm_dask/pipeline/export.py",
+    "scrlm_dask/pipeline/ingest_job.py",
+    "scrlm_dask/pipeline/predict.py",
+    "scrlm_dask/pipeline/results.py",
+    "scrlm_dask/pipeline/synth.py",
+    "scrlm_dask/pipeline/verify.py",
+    "scrlm_dask/reporting/figures.py",
+    "scrlm_dask/reporting/report_data.py",
+    "scrlm_dask/reporting/summary.py",
+    "scrlm_dask/reporting/thumbnails.py",
+    "scrlm_dask/sources/arrow.py",
+    "scrlm_dask/sources/base.py",
+    "scrlm_dask/sources/clip_retrieval.py",
+    "scrlm_dask/sources/embedded.py",
+    "scrlm_dask/sources/hdf5.py",
+    "scrlm_dask/sources/items.py",
+    "scrlm_dask/sources/npz.py",
+    "scrlm_dask/sources/tables.py",
+    "scrlm_dask/sources/vector_files.py",
+    "scrlm_dask/sources/zarr_store.py",
+}
+
+
+def modules_without_tests(root: Path) -> set[str]:
+    """Return the modules whose tests cannot be found from their path.
+
+    Tests of `scrlm_dask/a/b.py` are in `tests/a/test_b.py` or `tests/a/test_b_*.py`, tests of
+    `cli/a/b.py` in `tests/cli/a/`. A test file belongs to the module with the longest such name.
+    """
+    missing = set()
+    for package, tests in (("scrlm_dask", root / "tests"), ("cli", root / "tests" / "cli")):
+        for folder in {path.parent for path in (root / package).rglob("*.py")}:
+            modules = {path.stem: path for path in folder.glob("*.py") if path.stem != "__init__"}
+            mirror = tests / folder.relative_to(root / package)
+            names = [path.stem.removeprefix("test_") for path in mirror.glob("test_*.py")]
+            owners = [[m for m in modules if f"{name}_".startswith(f"{m}_")] for name in names]
+            tested = {max(owner, key=len) for owner in owners if owner}
+            missing |= {modules[m].relative_to(root).as_posix() for m in modules.keys() - tested}
+    return missing
+
+
+def test_every_module_has_a_test_file() -> None:
+    missing = modules_without_tests(ROOT)
+    assert missing == WITHOUT_TESTS.keys() | NOT_YET
+    assert not WITHOUT_TESTS.keys() & NOT_YET
+
+
+def test_modules_without_a_test_file_are_found(tmp_path: Path) -> None:
+    modules = [
+        *("scrlm_dask/__init__.py", "scrlm_dask/top.py", "scrlm_dask/bare.py"),
+        *("scrlm_dask/a/run.py", "scrlm_dask/a/run_state.py", "scrlm_dask/a/runner.py"),
+        *("cli/main.py", "cli/a/run.py"),
+    ]
+    # test_run_state.py is of run_state.py, so run.py has none; nor is test_a_run.py in its place
+    tests = ["test_top.py", "a/test_run_state.py", "a/test_runner_twice.py", "test_a_run.py"]
+    for name in [*modules, *(f"tests/{test}" for test in [*tests, "cli/test_main.py"])]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    expected = {"scrlm_dask/bare.py", "scrlm_dask/a/run.py", "cli/a/run.py"}
+    assert modules_without_tests(tmp_path) == expected
+    (tmp_path / "tests/a/test_run.py").touch()
+    (tmp_path / "tests/cli/a").mkdir()
+    (tmp_path / "tests/cli/a/test_run_fast.py").touch()
+    assert modules_without_tests(tmp_path) == {"scrlm_dask/bare.py"}

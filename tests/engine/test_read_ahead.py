@@ -29,12 +29,10 @@ from scrlm_dask.engine.failures import drain_tasks, track_task
 from scrlm_dask.engine.features import as_features
 from scrlm_dask.engine.read_ahead import compute_slot
 from scrlm_dask.engine.workers import WorkerMemory, run_on_all_workers, worker_memories
-from scrlm_dask.errors import InputError
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.planning.memory import kmeans_memory
-from scrlm_dask.settings import computing_threads, read_ahead
 
 N_BLOCKS, BLOCK = 24, 8
 PATIENCE = 30.0  # only a test that fails waits for so long
@@ -161,30 +159,6 @@ def test_it_can_be_switched_off() -> None:
     with dask.config.set({"scrlm.read-ahead": 0}), local(1):
         assert set(get_client().nthreads().values()) == {1}
         assert worker_memories() == [WorkerMemory(4 * 10**9, 1, 0)]
-
-
-# --- the setting ---------------------------------------------------------------------------------
-
-
-def test_the_setting_may_come_from_the_environment() -> None:
-    assert read_ahead() == 0
-    assert read_ahead(default=1) == 1
-    with dask.config.set(dask.config.collect([], {"DASK_SCRLM__READ_AHEAD": "2"})):
-        assert read_ahead(default=1) == 2
-
-
-@pytest.mark.parametrize("value", ["yes", -1, 0.5])
-def test_a_setting_that_is_no_number_of_threads(value: Any) -> None:
-    with (
-        dask.config.set({"scrlm.read-ahead": value}),
-        pytest.raises(InputError, match=r"scrlm.read-ahead is .* such as 1, or 0 for none"),
-    ):
-        read_ahead()
-
-
-@pytest.mark.parametrize(("threads", "ahead", "left"), [(5, 1, 4), (2, 1, 1), (1, 1, 1), (3, 0, 3)])
-def test_one_thread_always_computes(threads: int, ahead: int, left: int) -> None:
-    assert computing_threads(threads, ahead) == left
 
 
 # --- waiting -------------------------------------------------------------------------------------

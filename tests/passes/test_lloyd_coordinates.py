@@ -11,13 +11,9 @@ import numpy as np
 import pytest
 
 from scrlm_dask.config import KMeansConfig, LloydConfig
-from scrlm_dask.engine.block_layout import Layout
-from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.kernels.distances.pruning import Pruned, along_axes
 from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.stores import open_features, write_features
-from scrlm_dask.planning.memory import EVEN_SHARE, kmeans_memory
-from scrlm_dask.planning.persist import PERSISTED_AXES, SPILL_SHARE, choose_persist
 
 ROWS, FEATURES, CLUSTERS = 4096, 256, 96
 CONFIG = KMeansConfig(
@@ -63,17 +59,3 @@ def test_rows_are_projected_once_and_no_bit_changes(store: Path) -> None:
 def test_whole_products_need_no_axes() -> None:
     assert along_axes(Pruned({"dense": 3, "15 features, then 47 principal axes": 1}))
     assert not along_axes(Pruned({"dense": 3, "31 features": 1}))
-
-
-@pytest.mark.parametrize(
-    ("room", "n_features", "axes"), [(1e12, 640, PERSISTED_AXES), (2.65e9, 640, 0), (1e12, 200, 0)]
-)
-def test_they_are_held_where_they_fit_and_are_small(
-    room: float, n_features: int, axes: int
-) -> None:
-    layout = Layout(1_000_000, n_features, 4, 10_000, 10_000)
-    plan = kmeans_memory(layout, n_clusters=100, n_workers=1)
-    need = plan.worker_bytes(1, 0)
-    limit = int((room / EVEN_SHARE + need) / SPILL_SHARE)
-    choice = choose_persist(layout, plan, [WorkerMemory(limit, 1)], "yes", 10)
-    assert (choice.persisted, choice.axes) == (True, axes)

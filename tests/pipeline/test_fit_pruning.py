@@ -14,14 +14,8 @@ from scrlm_cli.main import main
 
 from scrlm_dask import SCRLM, KMeans
 from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
-from scrlm_dask.engine.execution import Execution
-from scrlm_dask.engine.features import as_features
 from scrlm_dask.errors import InputError
-from scrlm_dask.events import BlockDone
-from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
-from scrlm_dask.passes.loss import loss_pass
-from scrlm_dask.passes.survey import candidates_from, survey_pass
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.predict import predict
@@ -76,32 +70,6 @@ def test_k_means_is_the_same_however_it_is_pruned(store: Path) -> None:
     blocks = forced.record["features"]["blocks"]
     assert record["blocks"] == {"15 principal axes": 4 * blocks}
     assert record["pairs"] == 4 * ROWS * CLUSTERS
-
-
-def test_a_ladder_of_bandwidths_comes_from_one_read(store: Path) -> None:
-    features = as_features(store)
-    config = FitConfig(rho=0.5, n_candidates=300, preprocess="none").resolve(ROWS)
-    rows = np.arange(0, 3000, 10)
-    affine = AffineMap("none", np.zeros(FEATURES), np.ones(FEATURES))
-    read: list[int] = []
-
-    def listener(event: Any) -> None:
-        if isinstance(event, BlockDone) and event.name == "loss":
-            read.append(event.rows)
-
-    with Execution(listener) as execution:
-        survey = survey_pass(execution, features, rows, with_moments=False)
-        candidates = candidates_from(survey, rows, affine)
-        rhos = [0.1, 0.3, 0.5]
-        ladder = loss_pass(execution, features, candidates, config, rhos).losses
-        assert sum(read) == ROWS
-        alone = [
-            loss_pass(execution, features, candidates, config, [rho]).losses[0] for rho in rhos
-        ]
-    for many, one in zip(ladder, alone, strict=True):
-        np.testing.assert_array_equal(many.neighbors, one.neighbors)
-        np.testing.assert_allclose(many.losses, one.losses, rtol=1e-5, atol=1e-5)
-    assert ladder[2].neighbors.sum() > ladder[0].neighbors.sum()
 
 
 def test_without_margins_labels_are_the_same(store: Path, tmp_path: Path) -> None:

@@ -16,16 +16,11 @@ from backends import BACKENDS, backend
 import scrlm_dask
 from scrlm_dask.choices import Init
 from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
-from scrlm_dask.engine.execution import Execution
-from scrlm_dask.engine.features import as_features
-from scrlm_dask.engine.workers import worker_memories
 from scrlm_dask.events import BlockDone, IterationDone, Note, PhaseFinished, PhaseStarted
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.synth import synth
-from scrlm_dask.planning.memory import kmeans_memory
-from scrlm_dask.planning.persist import persist_or_stream
 from scrlm_dask.runs.lifecycle import Fit
 
 pytestmark = pytest.mark.slow
@@ -196,24 +191,6 @@ class TestHeldFeatures:
         heard: list[Any] = []
         self.run(np.random.default_rng(0).normal(size=(500, 4)), heard.append, persist="yes")
         assert not [event for event in heard if isinstance(event, Note)]
-
-    def test_what_does_not_fit_is_read_from_its_store(self) -> None:
-        # a petabyte that nobody reads: only the plan looks at it
-        large = da.zeros((10**9, 250_000), chunks=(10**6, 250_000), dtype=np.float32)
-        features = as_features(large)
-        heard: list[Any] = []
-        with backend("three threads"), Execution(heard.append) as execution:
-            plan, workers = kmeans_memory(features.layout, 5, 1), worker_memories()
-            assert persist_or_stream(execution, features, plan, workers, "auto", 10) is features
-        assert "1000000.00 GB of features, room for" in notes_of(heard)[-1]
-
-    def test_one_read_is_not_worth_it(self, store: Path) -> None:
-        heard: list[Any] = []
-        features = as_features(store)
-        with backend("three threads"), Execution(heard.append) as execution:
-            plan, workers = kmeans_memory(features.layout, 5, 1), worker_memories()
-            assert persist_or_stream(execution, features, plan, workers, "auto", 1) is features
-        assert notes_of(heard)[-1].endswith("they are read only once")
 
 
 def test_what_cannot_fit_is_refused_before_a_row_is_read() -> None:

@@ -37,7 +37,7 @@ from scrlm_dask.planning.memory import (
     fits,
     kmeans_memory,
 )
-from scrlm_dask.planning.work import PhaseCost, fit_costs
+from scrlm_dask.planning.work import PhaseCost
 
 TINY = Layout(n_rows=10, n_features=3, itemsize=4, block_rows=4, chunk_rows=4, read_copies=1)
 GB = 10**9
@@ -46,63 +46,6 @@ GB = 10**9
 def resolved(n_rows: int = 10, **options: object):
     asked = {"rho": 0.5, "n_clusters": 2, "n_candidates": 5, **options}
     return FitConfig(**asked).resolve(n_rows)  # type: ignore[arg-type]
-
-
-class TestLayout:
-    def test_blocks(self) -> None:
-        assert (TINY.row_bytes, TINY.n_blocks, TINY.block_bytes) == (12, 3, 48)
-        assert TINY.rows_in([0, 2]) == 4 + 2
-
-    @pytest.mark.parametrize(
-        ("block_rows", "chunk_rows", "chunks"),
-        [(4, 4, 1), (8, 4, 2), (2, 4, 1), (6, 4, 2), (3, 4, 2), (5, 4, 2), (4, 3, 2), (7, 4, 3)],
-    )
-    def test_a_read_brings_all_of_each_chunk_it_touches(
-        self, block_rows: int, chunk_rows: int, chunks: int
-    ) -> None:
-        layout = Layout(1000, 1, 1, block_rows, chunk_rows, read_copies=1)
-        touched = max(
-            math.ceil((start + block_rows) / chunk_rows) - start // chunk_rows
-            for start in range(0, 900, block_rows)
-        )
-        assert touched == chunks
-        assert layout.reading_bytes == block_rows + chunks * chunk_rows
-
-    def test_what_is_opened_knows_its_chunks(self, tmp_path: Path) -> None:
-        synth(tmp_path / "x.zarr", 3000, MixtureSpec(8, 3), chunk_bytes=1024 * 32)
-        layout = as_features(tmp_path / "x.zarr", 500).layout
-        # a block may lie across the end of a chunk; checksums are not unpacked
-        assert layout == Layout(3000, 8, 4, 500, 1024, read_copies=1)
-        larger = as_features(tmp_path / "x.zarr", 500).in_blocks_for(400)
-        assert larger.layout == layout.in_blocks_for(400) == Layout(3000, 8, 4, 1000, 1024, 2)
-
-
-class TestWork:
-    def test_counts_by_hand(self) -> None:
-        lloyd = LloydConfig(max_iter=7)
-        work = fit_costs(TINY, resolved(polish=True, refine=lloyd), n_clusters=2, persisted=False)
-        assert tuple(work) == (
-            PhaseCost("survey", 3, 10, 10, 120, 4 * 10 * 3),
-            PhaseCost("loss", 3, 10, 10, 120, 2 * 10 * 5 * 3),
-            PhaseCost("extract", 1, 5, 5, 0, 2 * 5 * 2 * 3, from_store=False),
-            PhaseCost("polish", 3, 10, 10, 120, 2 * 10 * 2 * 3),
-            PhaseCost("kmeans-step", 3, 10, 10, 120, 2 * 10 * 2 * 3, times=7),
-            PhaseCost("assign", 3, 10, 10, 120, 2 * 10 * 2 * 3),
-        )
-
-    def test_held_features_are_read_once(self) -> None:
-        hold, *others = fit_costs(TINY, resolved(), n_clusters=2, persisted=True)
-        assert hold == PhaseCost("hold", 3, 10, 10, 120, 0)
-        assert not any(work.from_store for work in others)
-
-    def test_a_subset_is_computed_on_and_its_blocks_are_read(self) -> None:
-        layout = Layout(1000, 3, 4, 10, 10)
-        config = resolved(1000, loss_rows=5, preprocess="none")
-        survey, loss, *_ = fit_costs(layout, config, 2, persisted=False)
-        assert survey.blocks <= 5
-        assert survey.flops == 0
-        assert loss.computed_rows == 5 < loss.rows == 10 * loss.blocks <= 50
-        assert loss.flops == 2 * 5 * 5 * 3
 
 
 class TestMemory:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,7 @@ import scrlm_dask
 from scrlm_dask import SCRLM, FitConfig, InputError, ScrlmWarning, scan_rho
 from scrlm_dask.choices import Preprocess
 from scrlm_dask.config import KMeansConfig, LloydConfig
-from scrlm_dask.kernels.bandwidth.ladder import pair_sq_distances
-from scrlm_dask.kernels.bandwidth.search import ScanSizes, scan_sample
 from scrlm_dask.kernels.distances.points import prepare_points
-from scrlm_dask.kernels.distances.preprocessing import fit_map
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
 from scrlm_dask.model import Model
@@ -95,28 +91,6 @@ class TestClearScale:
         assert any("2048 candidates are too few" in note for note in notes)
         assert found.model.n_candidates > 2048
         assert scores(contingency(drawn.labels, found.labels)).accuracy == 1.0
-
-    def test_one_table_of_distances_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        tables: list[weakref.ref[np.ndarray]] = []
-
-        def watched(*args: Any) -> np.ndarray:
-            assert all(table() is None for table in tables)
-            found = pair_sq_distances(*args)
-            tables.append(weakref.ref(found))
-            return found
-
-        monkeypatch.setattr("scrlm_dask.kernels.bandwidth.ladder.pair_sq_distances", watched)
-        scan_sample(
-            mixture(32, 40, 0.5, rows=2000).features,
-            fit_map("none", 32, None),
-            ScanSizes(candidates=100, judged=2000, held_out=0),
-            rho=0.4,
-            F=2.5,
-            n_clusters=None,
-            min_neighbors=1,
-            extraction="residual",
-        )
-        assert len(tables) > 1
 
     def test_more_than_a_sample_can_hold_are_judged_on_all_rows(self) -> None:
         drawn = mixture(32, 350, 0.3, rows=12_000)
@@ -255,22 +229,6 @@ class TestMoreThanThereAre:
             assert way in text
         assert "fewer than the 350 asked for" in found.record_["scan"]["why"]
         assert SCRLM(n_clusters=350).fit(digits).n_clusters_ == 350
-
-    def test_candidates_are_made_more_first(self) -> None:
-        rows = np.random.default_rng(0).normal(size=(2000, 12))
-        scan = scan_sample(
-            rows,
-            fit_map("none", 12, None),
-            ScanSizes(candidates=100, judged=2000, held_out=0),
-            rho=None,
-            F=2.5,
-            n_clusters=150,
-            min_neighbors=1,
-            extraction=None,
-        )
-        assert scan is not None
-        assert (scan.first_candidates, scan.n_candidates) == (100, 2000)
-        assert len(scan.found.centers) == 150
 
     def test_more_than_rows_can_be(self, digits: np.ndarray) -> None:
         with pytest.warns(ScrlmWarning, match="1700 clusters were asked for") as said:

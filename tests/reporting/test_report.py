@@ -20,7 +20,6 @@ from PIL import Image
 
 import scrlm_dask
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.kernels.evaluation.prototypes import merge_prototypes, nearest_pairs, prototypes
 from scrlm_dask.reporting.report_data import plane_map
 from scrlm_dask.reporting.thumbnails import show_item
 from scrlm_dask.runs.lifecycle import load_fit
@@ -287,34 +286,6 @@ def test_a_run_without_clusters_has_a_report(folder: Path, tmp_path: Path) -> No
     page = Path(scrlm_dask.write_report([tmp_path / "none"]).page).read_text()
     assert "SCRLM found 0 clusters" in page
     assert "no cluster found" in page  # the warning stands in it
-
-
-def test_nearest_rows_merge_like_the_whole() -> None:
-    rng = np.random.default_rng(1)
-    labels = rng.integers(-1, 4, 500).astype(np.int32)
-    distances = rng.integers(0, 20, 500).astype(np.float32)  # many ties
-    rows = np.arange(500)
-    whole = prototypes(labels, distances, rows, 5)
-    halves = [
-        prototypes(labels[s], distances[s], rows[s], 5) for s in (slice(250), slice(250, 500))
-    ]
-    merged = merge_prototypes(halves[1], halves[0], 5)
-    assert np.array_equal(merged.rows, whole.rows)
-    for cluster in range(4):
-        mine = sorted((distances[r], r) for r in rows if labels[r] == cluster)[:5]
-        assert whole.of(cluster).tolist() == [r for _, r in mine]
-    assert -1 not in whole.clusters
-
-
-def test_nearest_pairs_are_the_nearest() -> None:
-    points = np.random.default_rng(2).normal(size=(600, 3)) + 1e4
-    distances = np.linalg.norm(points[:, None] - points[None], axis=2)
-    first, second = np.triu_indices(600, 1)
-    order = np.argsort(distances[first, second])[:7]
-    found = nearest_pairs(points, 7)
-    assert np.array_equal(found.first, first[order])
-    assert np.array_equal(found.second, second[order])
-    assert np.allclose(found.distances, distances[first, second][order])
 
 
 def test_a_map_keeps_a_plane_as_it_is() -> None:

@@ -1,120 +1,98 @@
-"""The record of a run as types: what is written is read back, and what was changed is rejected."""
+"""The record of a run: what identifies it, and what `run.json` contains."""
 
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import asdict
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from backends import backend
 
-from scrlm_dask.errors import StoreError
-from scrlm_dask.events import IterationDone, PhaseFinished
-from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
-from scrlm_dask.kernels.bandwidth.search import PerturbedRho
-from scrlm_dask.runs.record import ResultRecord, ScanRecord
+from scrlm_dask.config import FitConfig, KMeansConfig
+from scrlm_dask.engine.features import as_features
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.kmeans import kmeans
+from scrlm_dask.pipeline.stores import write_features
+from scrlm_dask.runs.record import IN_MEMORY, RunRecord, start_record
 
-STEP = {"rows": 4, "bytes": 32, "blocks": 2, "seconds": 1, "read_seconds": 0.25}
-
-
-def record() -> dict[str, Any]:
-    """Return the record of a complete run as its file has it."""
-    features = {"source": "x.zarr", "path": "x.zarr", "rows": 4, "features": 2, "dtype": "float32"}
-    iteration = {"number": 1, "rows": 4, "sampled": False, "inertia": 2.5, "shift": None}
-    iteration |= {"moved": None, "empty": 0, "reseeded": 0, "seconds": 0.5}
-    return {
-        "method": "scrlm",
-        "config": {"rho": 0.5},
-        "features": {**features, "blocks": 2, "block_rows": 2, "digest": "d"},
-        "phases": [
-            {"name": name, **STEP, "peak_worker_bytes": peak}
-            for name, peak in (("survey", 7), ("kmeans-step", 9), ("kmeans-step", 8))
-        ],
-        "seconds": 3,
-        "outlier_share": 0.25,
-        "radius": None,
-        "kmeans": {"iterations": [iteration], "stopped": "tol"},
-        "counts": [3],
-    }
+X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 
 
-def test_fields_are_read_and_unknown_ones_accepted() -> None:
-    read = ResultRecord.from_json({**record(), "of a later version": 1})
-    assert (read.method, read.seconds, read.radius) == ("scrlm", 3, None)
-    assert (read.features.path, read.features.digest) == ("x.zarr", "d")
-    assert read.kmeans is not None
-    assert read.kmeans.stopped == "tol"
-    assert read.iterations == [IterationDone(1, 4, False, 2.5, math.inf, None, 0, 0, 0.5)]
-    assert (read.started, read.workers, read.scan) == ("", {}, {})
-
-
-def test_iterations_of_kmeans_are_one_phase() -> None:
-    totals = ResultRecord.from_json(record()).phase_totals()
-    assert totals == {
-        "survey": PhaseFinished("survey", 1, 4, 32, 2, 7, 0.25),
-        "kmeans-step x 2": PhaseFinished("kmeans-step", 2, 8, 64, 4, 9, 0.5),
-    }
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        (("method",), 3),
-        (("features",), None),
-        (("features", "rows"), "4"),
-        (("features", "path"), 4),
-        (("phases",), {}),
-        (("phases", 0, "bytes"), 1.5),
-        (("phases", 2, "peak_worker_bytes"), ...),
-        (("radius",), "inf"),
-        (("radius",), ...),
-        (("seconds",), None),
-        (("outlier_share",), ...),
-        (("kmeans", "stopped"), ...),
-        (("kmeans", "iterations", 0, "moved"), "all"),
-    ],
-)
-def test_a_field_that_is_missing_or_mistyped_is_named(path: tuple[Any, ...], value: Any) -> None:
-    content = record()
-    *parents, name = path
-    place: Any = content
-    for key in parents:
-        place = place[key]
-    if value is ...:
-        del place[name]
-    else:
-        place[name] = value
-    with pytest.raises(StoreError, match=rf"some/run\.json lacks '{name}'.*--overwrite"):
-        ResultRecord.from_json(content, "some/run.json")
-
-
-def test_a_scan_is_read_as_it_was_written() -> None:
-    trial = BandwidthTrial(0.5, 3, 0.9, 0.01, (1.0, 2.0, 3.0), None, 2)
-    scan = ScanRecord(
-        sampled_rows=10,
-        blocks=2,
-        judged_rows=8,
-        held_out_rows=2,
-        candidates=5,
-        needed_candidates=4,
-        rho=0.5,
-        low=0.4,
-        high=0.6,
-        basis="stretch",
-        why="it lasts",
-        extraction="greedy",
-        clusters=3,
-        coverage=0.9,
-        stability=[PerturbedRho(0.45, 3, 1.0)],
-        sigma_max=0.2,
-        assumption_1=True,
-        rungs=[trial],
+def record_of(source: Any, config: Any = None, **inputs: Any) -> RunRecord:
+    return start_record(
+        as_features(source, 15),
+        config or FitConfig(rho=0.5),
+        numbers={"n_candidates": 7},
+        inputs=inputs,
+        block_rows=15,
+        storage_options=None,
     )
-    content = scan.to_json()
-    assert content["rungs"][0]["shell"] == 0.01
-    assert content["stability"] == [asdict(scan.stability[0])]
-    assert ScanRecord.from_json(json.loads(json.dumps(content))) == scan
-    del content["rungs"][0]["shell"]
-    with pytest.raises(StoreError, match="lacks 'shell'"):
-        ScanRecord.from_json(content)
+
+
+def test_an_array_has_no_identity() -> None:
+    record = record_of(X)
+    assert (record.method, record_of(X, KMeansConfig(2)).method) == ("scrlm", "k-means")
+    features = record.features
+    assert (features.rows, features.features, features.dtype) == (40, 3, "float32")
+    assert (features.blocks, features.block_rows) == (3, 15)
+    assert (features.path, features.digest) == (None, None)
+    assert not record.is_resumable
+    # settings as they were given, and as they were resolved
+    assert record.asked.config["n_candidates"] == "auto"
+    assert record.config["n_candidates"] == 7
+    assert record.versions["numpy"] == np.__version__
+
+
+def test_a_store_is_known_by_its_digest(tmp_path: Path) -> None:
+    write_features(X, tmp_path / "a.zarr")
+    write_features(X + 1, tmp_path / "b.zarr")
+    first, again = record_of(tmp_path / "a.zarr"), record_of(tmp_path / "a.zarr")
+    assert first.features == again.features
+    assert first.features.path == str(tmp_path / "a.zarr")
+    assert first.features.digest != record_of(tmp_path / "b.zarr").features.digest
+    assert first.is_resumable
+    assert record_of(tmp_path / "a.zarr", centers="c.npy").is_resumable
+    assert not record_of(tmp_path / "a.zarr", centers=IN_MEMORY).is_resumable
+
+
+def test_there_and_back() -> None:
+    record = record_of(X, weights="w.npy")
+    for written in (record, replace(record, attempts=2, attempt="abc", features_written="d")):
+        content = json.loads(json.dumps(written.to_json()))
+        assert RunRecord.from_json(content) == written
+        assert ("attempts" in content) == (written.attempts is not None)
+
+
+@pytest.mark.parametrize("name", ["method", "started", "config", "versions", "features", "asked"])
+def test_a_record_that_lacks_something(name: str) -> None:
+    content = record_of(X).to_json()
+    del content[name]
+    with pytest.raises(KeyError, match=name):
+        RunRecord.from_json(content)
+    with pytest.raises((KeyError, TypeError)):
+        RunRecord.from_json({**content, name: {"other": 1}, "features": {"other": 1}})
+
+
+def test_the_result_of_a_fit() -> None:
+    with backend("one thread"):
+        found = fit(
+            X, FitConfig(rho=0.5, n_candidates=10), block_rows=15, listener=lambda event: None
+        )
+    record, model = json.loads(json.dumps(found.record)), found.model
+    assert RunRecord.from_json(record).method == "scrlm"
+    assert record["counts"] == model.counts.tolist()
+    assert (record["clusters"], record["outliers"]) == (model.n_clusters, model.n_outliers)
+    assert record["outlier_share"] == model.n_outliers / 40
+    assert record["radius"] == model.radius
+    assert [phase["name"] for phase in record["phases"]] == ["survey", "loss", "extract", "assign"]
+    assert record["taken_over"] == {}
+    assert list(record["workers"]) == ["threads"]
+
+
+def test_an_infinite_radius_is_null() -> None:
+    with backend("one thread"):
+        found = kmeans(X, KMeansConfig(2, "random"))
+    assert json.loads(json.dumps(found.record))["radius"] is None

@@ -16,13 +16,9 @@ import numpy as np
 import psutil
 import pytest
 import zarr
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scrlm_dask import load_model
 from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
-from scrlm_dask.engine.checkpointing import MAX_GROUPS, group_size
-from scrlm_dask.engine.tree_reduce import tree_reduce
 from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.errors import InputError, ScrlmWarning, StoreError
 from scrlm_dask.events import BlockDone
@@ -434,26 +430,3 @@ def test_arrays_in_memory_cannot_be_found_again(tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         fit(rows, FitConfig(rho=0.5), out=tmp_path / "run", block_rows=50, listener=StopAt(6))
     assert not (tmp_path / "run").exists()
-
-
-@given(st.integers(1, 5000), st.sampled_from([2, 8]))
-def test_groups_are_whole_subtrees(n_parts: int, fan_in: int) -> None:
-    size = group_size(n_parts, fan_in)
-    assert -(-n_parts // size) <= MAX_GROUPS
-    assert size == 1 or -(-n_parts // (size // fan_in)) > MAX_GROUPS
-    while size > 1:
-        assert size % fan_in == 0
-        size //= fan_in
-
-
-def test_a_tree_of_groups_is_the_tree() -> None:
-    """What is merged with what, written out as text."""
-    parts = [dask.delayed(str(i)) for i in range(300)]
-
-    def merged(a: str, b: str) -> str:
-        return f"({a} {b})"
-
-    size = group_size(300, 8)
-    groups = [tree_reduce(parts[i : i + size], merged, "a") for i in range(0, 300, size)]
-    assert size == 64
-    assert tree_reduce(groups, merged, "b").compute() == tree_reduce(parts, merged, "c").compute()

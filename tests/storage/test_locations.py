@@ -8,10 +8,8 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import fsspec
 import numpy as np
@@ -36,26 +34,12 @@ from scrlm_dask.storage.locations import (
 )
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.outputs import (
-    FEATURES_KIND,
-    RUN_KIND,
-    check_output_free,
-    clear_output,
     discard,
 )
 from scrlm_dask.storage.run_directory import COMPLETE, EventLog, RunDirectory
 
 SECRET = "do-not-print-me"
 OPTIONS = {"key": "a-key", "secret": SECRET, "client_kwargs": {"headers": [SECRET + "2"]}}
-
-
-@pytest.fixture
-def memory() -> Iterator[str]:
-    """A URL in the memory of this process, empty before and after."""
-    root = f"memory://scrlm-{uuid4().hex}"
-    yield root
-    filesystem = fsspec.filesystem("memory")
-    if filesystem.exists(root):
-        filesystem.rm(root, recursive=True)
 
 
 # --- paths and URLs ----------------------------------------------------------------------------
@@ -219,11 +203,6 @@ load_model("s3://bucket/run")
 # --- files, on a disk and behind a URL ---------------------------------------------------------
 
 
-@pytest.fixture(params=["disk", "memory"])
-def root(request: pytest.FixtureRequest, memory: str, tmp_path: Path) -> Location:
-    return locate(tmp_path if request.param == "disk" else memory)
-
-
 def test_text_there_and_back(root: Location) -> None:
     file = root / "run.json"
     assert not file.is_file()
@@ -245,62 +224,6 @@ def test_what_is_occupied(root: Location) -> None:
     assert run.record.is_occupied()
     discard(run.location)
     assert not run.location.is_occupied()
-
-
-def test_only_our_own_makes_way(root: Location) -> None:
-    run = RunDirectory(root / "run")
-    run.begin(False, {})
-    run.write_record({}, COMPLETE)
-    (root / "run-2").write_text("mine")
-    with pytest.raises(StoreError, match="--overwrite"):
-        clear_output(run.location, False, RUN_KIND)
-    with pytest.raises(StoreError, match="left alone"):
-        clear_output(run.location, True, FEATURES_KIND)
-    with pytest.raises(StoreError, match=f"lies inside the run {run.location}"):
-        check_output_free(run.location / "inner", True, RUN_KIND)
-    assert run.check_complete()["status"] == "complete"
-    clear_output(run.location, True, RUN_KIND)
-    assert not run.location.is_occupied()
-    assert (root / "run-2").read_text() == "mine"
-
-
-class BrittleFileSystem(MemoryFileSystem):
-    """Memory whose removals stop after the first file, while it is brittle."""
-
-    protocol = "brittle"
-    is_brittle = False
-
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return str(super()._strip_protocol(path.replace("brittle://", "memory://")))
-
-    def rm(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        if BrittleFileSystem.is_brittle:
-            self.rm_file(next(name for name in path if "/c/" in name))
-            raise ConnectionError("the line went dead")
-        super().rm(path, *args, **kwargs)
-
-
-@pytest.mark.parametrize("kind", [RUN_KIND, FEATURES_KIND])
-def test_a_removal_that_stops_halfway_leaves_nothing_that_looks_finished(
-    memory: str, kind: str
-) -> None:
-    fsspec.register_implementation("brittle", BrittleFileSystem, clobber=True)
-    root = memory.replace("memory://", "brittle://")
-    x, run = f"{root}/x.zarr", f"{root}/run"
-    synth(x, 40, MixtureSpec(8, 2, 0.1))
-    fit(x, FitConfig(rho=0.5, n_clusters=2), out=run)
-    target = locate(run if kind == RUN_KIND else x)
-    BrittleFileSystem.is_brittle = True
-    try:
-        with pytest.raises(StoreError, match="the line went dead"):
-            clear_output(target, True, kind)
-    finally:
-        BrittleFileSystem.is_brittle = False
-    with pytest.raises(StoreError, match=r"not complete|unfinished"):
-        evaluate_run(run) if kind == RUN_KIND else fit(x, FitConfig(rho=0.5))
-    clear_output(target, True, kind)  # and it is still known to be ours
-    assert not target.is_occupied()
 
 
 def test_all_verbs_behind_a_url_in_one_process(memory: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import chdtr
 
-from scrlm_dask.kernels.distances.cluster_sums import ClusterSums, merge_sums
+from scrlm_dask.kernels.distances.cluster_sums import ClusterSums
 from scrlm_dask.kernels.scrlm.mixture import mixture_parameters, truncated_sigma
 
 
@@ -233,29 +233,3 @@ def test_recovers_the_mixture_that_rows_were_drawn_from() -> None:
     share = chdtr(n_features, (radius / sigmas[1]) ** 2)
     assert share < 0.9
     assert (labels == 1).mean() == pytest.approx(0.3 * share, rel=0.02)
-
-
-# ---------------------------------------------------------------- merge_sums
-
-
-@given(
-    rows=st.lists(
-        st.tuples(st.integers(-50, 50), st.integers(-50, 50), st.integers(-1, 2)), max_size=30
-    ),
-    cut=st.integers(0, 30),
-)
-def test_merging_any_split_equals_the_whole(rows: list[tuple[int, int, int]], cut: int) -> None:
-    # whole numbers: float64 adds them without rounding, so equality can be exact
-    table = np.array(rows, dtype=np.float64).reshape(-1, 3)
-    x, labels = table[:, :2], table[:, 2].astype(np.int64)
-    centers, scale = np.array([[0.0, 0.0], [3.0, -2.0], [7.0, 7.0]]), np.array([1.0, 2.0])
-    merged = merge_sums(
-        sums_of(x[:cut], labels[:cut], centers, scale),
-        sums_of(x[cut:], labels[cut:], centers, scale),
-    )
-    whole = sums_of(x, labels, centers, scale)
-    assert merged.n_rows == whole.n_rows
-    np.testing.assert_array_equal(merged.counts, whole.counts)
-    np.testing.assert_array_equal(merged.offsets, whole.offsets)
-    np.testing.assert_array_equal(merged.sq_distances, whole.sq_distances)
-    np.testing.assert_array_equal(merged.input_sq_distances, whole.input_sq_distances)

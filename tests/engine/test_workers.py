@@ -1,0 +1,146 @@
+"""The processes that work: threads of this one, and what they report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from backends import backend
+
+from scrlm_dask.engine import workers
+from scrlm_dask.engine.workers import WorkerMemory
+from scrlm_dask.errors import ClusterError
+from scrlm_dask.storage.locations import locate
+
+
+class FakeClient:
+    """A client of a scheduler with the given workers and their answers."""
+
+    def __init__(self, infos: dict[str, dict[str, int]], answers: dict[str, Any]) -> None:
+        self.infos, self.answers = infos, answers
+
+    def scheduler_info(self, n_workers: int) -> dict[str, Any]:
+        return {"workers": self.infos}
+
+    def run(self, function: Any, *args: Any, on_error: str) -> dict[str, Any]:
+        if "lost" in self.answers:
+            raise OSError(self.answers["lost"])
+        return self.answers
+
+
+def connect_fake(
+    monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], **infos: dict[str, int]
+) -> None:
+    monkeypatch.setattr(workers, "current_client", lambda: FakeClient(infos, answers))
+
+
+def test_threads_of_this_process() -> None:
+    with backend("three threads"):
+        assert workers.current_client() is None
+        assert workers.current_worker() is None
+        machine = workers.machine_memory()
+        assert workers.worker_memories() == [WorkerMemory(machine, 3, 0, own_process=False)]
+        assert workers.run_on_all_workers(lambda: 7, int) == {"threads": 7}
+    assert machine > 10**8
+
+
+def test_tasks_in_this_process() -> None:
+    with workers.in_this_process():
+        assert dask.config.get("scheduler") == "threads"
+        assert workers.current_client() is None
+
+
+def test_workers_that_do_not_answer_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect_fake(monkeypatch, {"a": 1, "b": OSError("gone"), "c": 3})
+    assert workers.run_on_all_workers(int, int) == {"a": 1, "c": 3}
+
+
+def test_a_lost_scheduler_is_an_error_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect_fake(monkeypatch, {"lost": "the line is dead"})
+    with pytest.raises(ClusterError, match="the line is dead"):
+        workers.run_on_all_workers(int, int)
+
+
+def test_threads_that_prefetch_do_not_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = {"memory_limit": 5, "nthreads": 3}
+    unlimited = {"memory_limit": 0, "nthreads": 2}
+    connect_fake(monkeypatch, {"a": 1, "b": 4}, a=info, b=info, c=unlimited)
+    assert workers.worker_memories() == [
+        WorkerMemory(5, 2, 1),
+        WorkerMemory(5, 1, 2),  # one thread always computes
+        WorkerMemory(None, 2, 0),  # no limit, and no answer
+    ]
+
+
+def test_workers_that_do_not_see_a_path_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answers: dict[str, Any] = {"a": True, "b": False, "c": OSError("gone")}
+    connect_fake(monkeypatch, answers)
+    with pytest.raises(ClusterError) as caught:
+        workers.check_paths_visible(locate(tmp_path))
+    assert "1 of 3 worker(s) (b)" in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+    workers.check_paths_visible(locate("memory://x"))  # every process reaches a URL by itself
+    answers["b"] = True
+    workers.check_paths_visible(locate(tmp_path))
+
+
+def test_reads_are_timed_and_rated(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = workers.process_reports()["threads"]["read_seconds"]
+    clock = iter([0.0, 1.0, 10.0, 10.001, 20.0, 25.0])
+    large = np.zeros(2 * 10**6, np.uint8)
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "time", FakeTime(clock))
+        assert workers.timed_read(lambda: large) is large
+        assert not workers.reads_are_quick()  # 2 MB in 1 s
+        workers.timed_read(lambda: large)
+        assert workers.reads_are_quick()  # 2 GB/s
+        workers.timed_read(lambda: large[:10])
+        assert workers.reads_are_quick()  # a short read says nothing of the rate
+    report = workers.process_reports()["threads"]
+    assert report["read_seconds"] - before == pytest.approx(6.001)
+    assert report["peak_memory_bytes"] > 0
+
+
+class FakeTime:
+    """A clock that shows the given seconds, one after the other."""
+
+    def __init__(self, seconds: Any) -> None:
+        self.seconds = seconds
+
+    def perf_counter(self) -> float:
+        return float(next(self.seconds))
+
+
+def test_the_time_of_a_failed_read_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = workers.process_reports()["threads"]["read_seconds"]
+
+    def fail() -> Any:
+        raise OSError("damaged")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "time", FakeTime(iter([0.0, 3.0])))
+        with pytest.raises(OSError, match="damaged"):
+            workers.timed_read(fail)
+    assert workers.process_reports()["threads"]["read_seconds"] - before == pytest.approx(3.0)
+
+
+def test_activities_are_metered_by_dask_only_if_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from distributed.metrics import context_meter
+
+    seen: list[Any] = []
+    with context_meter.add_callback(lambda *found: seen.append(found)):
+        with workers.metered("read"):
+            pass
+        assert [(found[0], found[2]) for found in seen] == [("read", "seconds")]
+        monkeypatch.delitem(sys.modules, "distributed")
+        with workers.metered("read"):
+            pass
+    assert len(seen) == 1

@@ -1,0 +1,110 @@
+"""The assignment pass: labels to the client or to a store, and sums of the clusters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from backends import backend
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scrlm_dask.engine.execution import Execution
+from scrlm_dask.engine.features import as_features
+from scrlm_dask.errors import InputError
+from scrlm_dask.kernels.distances.preprocessing import AffineMap
+from scrlm_dask.kernels.distances.pruning import prepare_centers
+from scrlm_dask.passes.assign import AssignedPart, assign_pass, label_pass, lazy_labels
+from scrlm_dask.storage.label_store import create_labels_store, read_labels_block
+from scrlm_dask.storage.locations import locate
+
+# centers at 0 and 10, R = 3
+X = np.array([[1.0], [9.0], [5.0], [-2.0], [11.0], [13.0]])
+LABELS = [0, 1, -1, 0, 1, -1]
+AFFINE = AffineMap("none", np.zeros(1), np.ones(1))
+CENTERS = dask.delayed(prepare_centers)(np.array([[0.0], [10.0]]), AFFINE)
+USUAL: dict[str, Any] = {"labels_at": None, "margins": False, "collect": True}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    with backend("one thread"):
+        yield
+
+
+def assigned(block_rows: int, sq_radius: float = 9.0, **options: Any) -> AssignedPart:
+    usual = {**USUAL, "n_clusters": 2, "prune": 0, "input_digest": ""}
+    with Execution(lambda event: None) as execution:
+        features = as_features(X, block_rows)
+        return assign_pass(execution, features, CENTERS, sq_radius, **usual | options)
+
+
+@settings(max_examples=6)
+@given(block_rows=st.integers(1, 6))
+def test_any_blocks_give_the_same_labels_and_sums(block_rows: int) -> None:
+    found = assigned(block_rows)
+    assert np.concatenate(found.labels).tolist() == LABELS
+    assert found.sums.counts.tolist() == [2, 2]
+    assert found.sums.offsets.tolist() == [[1.0 - 2.0], [-1.0 + 1.0]]
+    assert found.sums.sq_distances.tolist() == [1.0 + 4.0, 1.0 + 1.0]
+    assert (found.sums.n_rows, found.sums.total_mass) == (6, 6.0)
+
+
+def test_without_a_radius_no_row_is_an_outlier() -> None:
+    found = assigned(4, math.inf)
+    assert np.concatenate(found.labels)[[0, 1, 3, 4, 5]].tolist() == [0, 1, 0, 1, 1]
+    assert found.sums.counts.sum() == 6
+
+
+def test_weights_count_as_rows() -> None:
+    weights = da.from_array(np.array([[1.0], [2.0], [8.0], [3.0], [0.0], [1.0]]), chunks=(4, 1))
+    sums = assigned(4, weights=weights).sums
+    assert sums.masses.tolist() == [4.0, 2.0]
+    assert sums.offsets.tolist() == [[1.0 - 6.0], [-2.0]]
+    assert sums.total_mass == 15.0
+
+
+@pytest.mark.parametrize("only_labels", [False, True])
+def test_labels_go_to_a_store(tmp_path: Path, only_labels: bool) -> None:
+    store = create_labels_store(locate(tmp_path / "labels.zarr"), 6, 4, margins=True)
+    if only_labels:
+        with Execution(lambda event: None) as execution:
+            options = {"labels_at": store, "margins": True, "collect": False}
+            found: Any = label_pass(execution, as_features(X, 4), CENTERS, 9.0, **options)
+    else:
+        found = assigned(4, labels_at=store, margins=True, collect=False)
+    assert found.labels == ()
+    labels, distances = read_labels_block(store, 0, 6)
+    assert labels.tolist() == LABELS
+    assert distances.tolist() == [1.0, 1.0, 5.0, 2.0, 1.0, 3.0]
+
+
+@pytest.mark.parametrize("block_rows", [1, 4, 6])
+def test_sizes_of_clusters_for_a_given_model(block_rows: int) -> None:
+    with Execution(lambda event: None) as execution:
+        found = label_pass(execution, as_features(X, block_rows), CENTERS, 9.0, **USUAL)
+    assert found.counts.tolist() == [2, 2]
+    assert found.n_rows == 6
+    assert np.concatenate(found.labels).tolist() == LABELS
+
+
+def test_lazy_labels() -> None:
+    wide = np.concatenate([X, np.zeros((6, 1))], axis=1)
+    affine = AffineMap("none", np.zeros(2), np.ones(2))
+    centers = dask.delayed(prepare_centers)(np.array([[0.0, 0.0], [10.0, 0.0]]), affine)
+    found = lazy_labels(da.from_array(wide, chunks=(4, 1)), centers, 9.0)
+    assert (found.chunks, found.dtype) == (((4, 2),), np.int32)
+    assert found.compute().tolist() == LABELS
+
+
+def test_a_row_that_is_not_finite_is_named() -> None:
+    x = X.copy()
+    x[5] = np.nan
+    with pytest.raises(InputError, match="row 1 of a block"):
+        lazy_labels(da.from_array(x, chunks=(4, 1)), CENTERS, 9.0).compute()

@@ -1,0 +1,152 @@
+"""Rows of tables are copied into blocks of a store, each of them once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from backends import backend
+
+from scrlm_dask.engine.execution import Execution
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.events import BlockDone
+from scrlm_dask.kernels.randomness.sampling import Permutation
+from scrlm_dask.passes import copy_rows
+from scrlm_dask.sources.base import Source
+from scrlm_dask.sources.tables import PlainTable, ShuffledTable, ShuffleLayout
+from scrlm_dask.storage.feature_store import create_features_store
+from scrlm_dask.storage.locations import locate
+from scrlm_dask.storage.manifest import Manifest, SourceFile, missing_blocks
+
+X = np.arange(20, dtype=np.float32).reshape(10, 2)
+
+
+@dataclass(frozen=True)
+class ArraySource(Source):
+    """Rows of an array, which come in units of the given number of rows."""
+
+    values: Any = None
+    unit: int = 1
+
+    @property
+    def unit_rows(self) -> int:
+        return self.unit
+
+    @property
+    def streams(self) -> bool:
+        return True
+
+    def read(self, start: int, stop: int) -> Any:
+        return self.values[start:stop]
+
+    def verify(self) -> None:
+        if np.isnan(self.values).any():
+            raise StoreError(f"{self.what} is damaged")
+
+
+def source(values: np.ndarray, unit: int = 1) -> ArraySource:
+    return ArraySource((SourceFile("rows.bin", 1),), values.shape, values.dtype, values, unit)
+
+
+def table(values: np.ndarray = X, unit: int = 1) -> PlainTable:
+    return PlainTable(source(values, unit), None, None, "float32", len(values))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    with backend("one thread"):
+        yield
+
+
+def ingest(path: Path, rows: Any, missing: list[int], keep_nan: bool = False) -> tuple[int, int]:
+    """Return the rows written, and the rows reported."""
+    heard: list[Any] = []
+    with Execution(heard.append) as execution:
+        written = copy_rows.ingest_pass(
+            execution,
+            rows,
+            locate(path),
+            n_features=2,
+            dtype="float32",
+            block_rows=3,
+            missing=missing,
+            keep_nan=keep_nan,
+        )
+    return written, sum(event.rows for event in heard if isinstance(event, BlockDone))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    create_features_store(tmp_path / "x.zarr", Manifest(10, 2, "float32", 3, (), {}))
+    return tmp_path / "x.zarr"
+
+
+@pytest.mark.parametrize("unit", [1, 3, 5, 100])
+def test_the_missing_blocks_are_written(store: Path, unit: int) -> None:
+    assert ingest(store, table(unit=unit), []) == (0, 0)
+    written, _ = ingest(store, table(unit=unit), [1, 3])
+    assert written == 3 + 1
+    assert missing_blocks(store) == [0, 2]
+    features = zarr.open_group(store, mode="r")["features"]
+    np.testing.assert_array_equal(features[3:6], X[3:6])
+    np.testing.assert_array_equal(features[9:], X[9:])
+    written, reported = ingest(store, table(X, unit), [0, 2])
+    assert written == 6
+    assert reported >= written  # rows of an earlier run in the same span are reported as done
+    assert missing_blocks(store) == []
+    np.testing.assert_array_equal(zarr.open_group(store, mode="r")["features"][:], X)
+
+
+def test_rows_that_are_not_finite(store: Path) -> None:
+    values = X.copy()
+    values[7, 1], values[4, 0] = np.nan, np.inf
+    assert copy_rows.bad_rows(values).tolist() == [4, 7]
+    with Execution(lambda event: None) as execution:
+        found = copy_rows.check_finite_pass(execution, table(values), 2, "float32", 3)
+    assert found.tolist() == [4, 7]
+    with pytest.raises(InputError, match=r"row 7 of rows\.bin \(block 2\)"):
+        ingest(store, table(values), [2, 3])
+    assert ingest(store, table(values), [0, 1, 2, 3], keep_nan=True)[0] == 10
+    np.testing.assert_array_equal(zarr.open_group(store, mode="r")["features"][:], values)
+
+
+def test_all_rows_are_finite() -> None:
+    with Execution(lambda event: None) as execution:
+        assert len(copy_rows.check_finite_pass(execution, table(), 2, "float32", 4)) == 0
+
+
+@pytest.mark.parametrize(("block_rows", "unit"), [(2, 1), (3, 5), (100, 1)])
+def test_names_of_labels(block_rows: int, unit: int) -> None:
+    labels = source(np.array(["b", "a", "b", "c", "-1", "d"]), unit)
+    with Execution(lambda event: None) as execution:
+        found = copy_rows.collect_labels_pass(execution, labels, 5, block_rows)
+    assert [name for name in found if name != "-1"] == ["a", "b", "c"]  # "d" is not among 5 rows
+
+
+def test_shuffled_rows_are_all_there_once(tmp_path: Path) -> None:
+    layout = ShuffleLayout(n_blocks=4, n_features=2, dtype="float32", labels=False, ids=None)
+    permutation = Permutation(10, seed=3)
+    with Execution(lambda event: None) as execution:
+        copy_rows.shuffle_pass(
+            execution,
+            table(),
+            permutation,
+            str(tmp_path),
+            layout=layout,
+            block_rows=3,
+            keep_nan=False,
+        )
+    shuffled = ShuffledTable(str(tmp_path), 10, 3, layout)
+    found = np.concatenate([rows.features for rows in shuffled.batches(0, 10, 3)])
+    np.testing.assert_array_equal(found[permutation.places(np.arange(10))], X)
+
+
+def test_whole_files_are_verified() -> None:
+    copy_rows.check_stored_pass([source(X)])
+    with pytest.raises(StoreError, match=r"rows\.bin is damaged"):
+        copy_rows.check_stored_pass([source(X), source(np.full((2, 2), np.nan))])

@@ -1,0 +1,81 @@
+"""Every block of a store is compared with its digest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from backends import backend
+
+from scrlm_dask.engine.execution import Execution
+from scrlm_dask.errors import StoreError
+from scrlm_dask.passes.digests import DamagedBlock, check_digests_pass
+from scrlm_dask.storage.feature_store import (
+    create_features_store,
+    mark_complete,
+    open_features_store,
+    write_features_block,
+)
+from scrlm_dask.storage.locations import Location, locate
+from scrlm_dask.storage.manifest import Manifest
+
+X = np.arange(20, dtype=np.float32).reshape(10, 2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    with backend("one thread"):
+        yield
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Location:
+    """Ten rows in blocks of four."""
+    path = locate(tmp_path / "x.zarr")
+    create_features_store(path, Manifest(10, 2, "float32", 4, (), {}))
+    for start in range(0, 10, 4):
+        write_features_block(path, start, X[start : start + 4], None, None)
+    mark_complete(path)
+    return path
+
+
+def damaged(store: Location, has_digests: bool = True, n: int = 4) -> tuple[DamagedBlock, ...]:
+    with Execution(lambda event: None) as execution:
+        return check_digests_pass(execution, store, open_features_store(store), n, has_digests)
+
+
+@pytest.mark.parametrize("has_digests", [True, False])
+def test_a_sound_store(store: Location, has_digests: bool) -> None:
+    assert damaged(store, has_digests) == ()
+
+
+def test_changed_rows_are_detected(store: Location) -> None:
+    features = zarr.open_array(f"{store.url}/features", mode="r+")
+    features[2, 1] = 7.0
+    features[9, 0] = 7.0
+    found = damaged(store)
+    places = [(block.block, block.first_row, block.last_row) for block in found]
+    assert places == [(0, 0, 3), (2, 8, 9)]
+    assert all(f"block {block.block} " in block.reason for block in found)
+    # without digests every number is as good as another
+    assert damaged(store, has_digests=False) == ()
+
+
+@pytest.mark.parametrize("has_digests", [True, False])
+def test_a_block_that_cannot_be_read_is_damaged(store: Location, has_digests: bool) -> None:
+    chunk = Path(store.url) / "features" / "c" / "1" / "0"
+    content = chunk.read_bytes()
+    chunk.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    # blocks of 8 rows are two chunks, which are checked one by one where there is no digest
+    found = damaged(store, has_digests, n=4 if has_digests else 8)
+    assert [(block.block, block.first_row, block.last_row) for block in found] == [(1, 4, 7)]
+
+
+def test_a_store_that_is_gone_is_not_a_damaged_block(store: Location) -> None:
+    stored = open_features_store(store)
+    Path(store.url).rename(f"{store.url}.moved")
+    with Execution(lambda event: None) as execution, pytest.raises(StoreError, match=store.url):
+        check_digests_pass(execution, store, stored, 4, has_digests=True)

@@ -1,0 +1,60 @@
+"""The speed of this machine, measured by the kernels of a fit on rows of the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scrlm_dask.config import FitConfig, LloydConfig
+from scrlm_dask.engine.features import as_features
+from scrlm_dask.errors import InputError
+from scrlm_dask.planning.calibration import Calibration, calibrate
+
+X = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+
+
+def calibrated(x: np.ndarray = X, n_clusters: int = 2, **options: Any) -> Calibration:
+    asked = {"rho": 0.5, "n_candidates": 10, "preprocess": "none", **options}
+    return calibrate(as_features(x, 20), FitConfig(**asked).resolve(len(x)), n_clusters)
+
+
+@pytest.mark.parametrize(
+    ("options", "phases"),
+    [
+        ({}, ["survey", "loss", "extract", "assign"]),
+        (
+            {"polish": True, "refine": LloydConfig(3)},
+            ["survey", "loss", "extract", "polish", "kmeans-step", "assign"],
+        ),
+        ({"rho": "auto", "n_candidates": "auto"}, ["survey", "assign", "scan"]),
+    ],
+    ids=["fit", "refined", "on a sample"],
+)
+def test_the_phases_of_the_fit_are_measured(options: dict[str, Any], phases: list[str]) -> None:
+    found = calibrated(**options)
+    assert list(found.rates) == phases
+    assert found.rates["survey"].row == 0.0  # no moments are needed
+    assert all(rate.row > 0.0 for name, rate in found.rates.items() if name != "survey")
+    assert found.read.seconds >= found.read.cpu_seconds >= 0.0
+    assert 20 <= found.rows <= 60
+    assert found.seconds >= found.first_seconds >= found.load_seconds > 0.0
+    assert found.notes == ()
+
+
+def test_moments_are_measured_where_they_are_needed() -> None:
+    assert calibrated(preprocess="standardize").rates["survey"].row > 0.0
+
+
+def test_more_clusters_than_rows_are_scaled_and_noted() -> None:
+    (note,) = calibrated(n_clusters=500).notes
+    assert "500" in note
+
+
+@pytest.mark.parametrize("row", [0, 47])
+def test_a_row_that_is_not_finite_is_named(row: int) -> None:
+    x = X.copy()
+    x[row, 1] = np.nan
+    with pytest.raises(InputError, match=f"row {row} of the array"):
+        calibrated(x, n_candidates=60)

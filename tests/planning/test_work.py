@@ -1,0 +1,134 @@
+"""Predicted work: blocks, rows, bytes and FLOPs of each phase, by hand."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
+from scrlm_dask.engine.block_layout import Layout
+from scrlm_dask.engine.execution import Execution
+from scrlm_dask.engine.workers import WorkerMemory
+from scrlm_dask.events import Planned
+from scrlm_dask.planning.memory import fit_memory, kmeans_memory
+from scrlm_dask.planning.work import (
+    PhaseCost,
+    block_samples,
+    fit_costs,
+    kmeans_costs,
+    report_fit_plan,
+    report_kmeans_plan,
+)
+
+TINY = Layout(n_rows=10, n_features=3, itemsize=4, block_rows=4, chunk_rows=4, read_copies=1)
+WORKERS = [WorkerMemory(10**9, 1, 0), WorkerMemory(10**9, 2, 1)]
+
+
+def resolved(n_rows: int = 10, **options: Any) -> Any:
+    return FitConfig(**{"rho": 0.5, "n_candidates": 5, **options}).resolve(n_rows)
+
+
+def test_counts_by_hand() -> None:
+    lloyd = LloydConfig(max_iter=7)
+    work = fit_costs(TINY, resolved(polish=True, refine=lloyd), n_clusters=2, persisted=False)
+    assert work == (
+        PhaseCost("survey", 3, 10, 10, 120, 4 * 10 * 3),
+        PhaseCost("loss", 3, 10, 10, 120, 2 * 10 * 5 * 3),
+        PhaseCost("extract", 1, 5, 5, 0, 2 * 5 * 2 * 3, from_store=False),
+        PhaseCost("polish", 3, 10, 10, 120, 2 * 10 * 2 * 3),
+        PhaseCost("kmeans-step", 3, 10, 10, 120, 2 * 10 * 2 * 3, times=7),
+        PhaseCost("assign", 3, 10, 10, 120, 2 * 10 * 2 * 3),
+    )
+
+
+def test_held_features_are_read_once() -> None:
+    hold, *others = fit_costs(TINY, resolved(), n_clusters=2, persisted=True)
+    assert hold == PhaseCost("hold", 3, 10, 10, 120, 0)
+    assert not any(work.from_store for work in others)
+
+
+def test_a_subset_is_computed_on_and_its_blocks_are_read() -> None:
+    layout = Layout(1000, 3, 4, 10, 10)
+    config = resolved(1000, loss_rows=5, preprocess="none")
+    survey, loss = fit_costs(layout, config, 2, persisted=False)[:2]
+    assert survey.blocks <= 5
+    assert survey.flops == 0
+    assert loss.computed_rows == 5 < loss.rows == 10 * loss.blocks <= 50
+    assert loss.flops == 2 * 5 * 5 * 3
+
+
+def test_phases_on_a_sample_of_rows() -> None:
+    config = resolved(rho="auto", n_candidates="auto", preprocess="none")
+    survey, scan, assign = fit_costs(TINY, config, n_clusters=2, persisted=False)
+    # the sample is all 10 rows, which are compared with each other
+    assert survey == PhaseCost("survey", 3, 10, 10, 120, 0)
+    assert scan == PhaseCost("scan", 1, 10, 10, 0, 2 * 10 * 10 * 3, from_store=False)
+    assert assign == PhaseCost("assign", 3, 10, 10, 120, 2 * 10 * 2 * 3)
+
+
+def test_k_means_by_hand() -> None:
+    assert kmeans_costs(TINY, 2, max_iter=7) == (
+        PhaseCost("kmeans-step", 3, 10, 10, 120, 2 * 10 * 2 * 3, times=7),
+        PhaseCost("assign", 3, 10, 10, 120, 2 * 10 * 2 * 3),
+    )
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.5])
+def test_samples_of_blocks_grow_and_contain_each_other(share: float) -> None:
+    samples = list(block_samples(100, share, seed=3))
+    assert [len(sample) for sample in samples[:1]] == [round(100 * share)]
+    for small, large in pairwise(samples):
+        assert set(small) < set(large)
+        assert len(large) == 2 * len(small)
+    assert all(sample == sorted(set(sample)) and len(sample) < 100 for sample in samples)
+    assert 2 * len(samples[-1]) >= 100
+    assert samples == list(block_samples(100, share, seed=3))
+    assert samples[0] != next(block_samples(100, share, seed=4))
+
+
+def test_no_samples_of_blocks() -> None:
+    assert list(block_samples(100, None, seed=0)) == []
+    assert list(block_samples(100, 1.0, seed=0)) == []
+    assert list(block_samples(1, 0.5, seed=0)) == []
+
+
+def test_iterations_on_samples_are_counted() -> None:
+    layout = Layout(40, 3, 4, 4, 4)
+    lloyd = LloydConfig(max_iter=7, sample=0.2)
+    work = fit_costs(layout, resolved(40, refine=lloyd), n_clusters=2, persisted=False)
+    steps = [(phase.blocks, phase.times) for phase in work if phase.name == "kmeans-step"]
+    assert steps == [(2, 10), (4, 10), (8, 10), (10, 7)]
+
+
+def planned(report: Any) -> Planned:
+    heard: list[Any] = []
+    with Execution(heard.append) as execution:
+        report(execution)
+    (plan,) = [event for event in heard if isinstance(event, Planned)]
+    return plan
+
+
+@pytest.mark.parametrize("n_clusters", [None, 2])
+def test_a_fit_is_reported_as_far_as_it_is_known(n_clusters: int | None) -> None:
+    config = resolved(refine=LloydConfig(max_iter=7))
+    plan = planned(lambda execution: report_fit_plan(execution, TINY, config, n_clusters, WORKERS))
+    known = {"survey": 4 * 10 * 3, "loss": 2 * 10 * 5 * 3}
+    known |= {"extract": 2 * 5 * (n_clusters or 0) * 3}
+    if n_clusters is not None:
+        known |= {"kmeans-step": 7 * 2 * 10 * 2 * 3, "assign": 2 * 10 * 2 * 3}
+    assert plan.flops == known
+    assert (plan.row_flops["survey"], plan.row_flops["loss"]) == (12.0, 30.0)
+    memory = fit_memory(TINY, config, n_clusters, 2)
+    assert plan.worker_bytes == memory.worker_bytes(2, 1)  # of the worker that needs most
+    assert plan.client_bytes == memory.client_bytes
+
+
+def test_k_means_is_reported() -> None:
+    config = KMeansConfig(2, "random", LloydConfig(max_iter=7))
+    memory = kmeans_memory(TINY, 2, 2)
+    plan = planned(lambda execution: report_kmeans_plan(execution, TINY, config, memory, WORKERS))
+    assert plan.flops == {"kmeans-step": 7 * 2 * 10 * 2 * 3, "assign": 2 * 10 * 2 * 3}
+    assert plan.row_flops == {"kmeans-step": 12.0, "assign": 12.0}
+    assert plan.worker_bytes == memory.worker_bytes(2, 1)

@@ -1,0 +1,136 @@
+"""A run from its preparation to its result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from backends import backend
+from trees import tree
+
+from scrlm_dask.config import FitConfig
+from scrlm_dask.engine.features import as_features
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.events import RunEnded, RunStarted
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.stores import write_features
+from scrlm_dask.runs.lifecycle import RunTarget, load_fit, open_run, prepare_target
+from scrlm_dask.runs.record import start_record
+
+X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+CONFIG = FitConfig(rho=0.5, n_candidates=10)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    with backend("one thread"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("features") / "x.zarr"
+    write_features(X, path)
+    return path
+
+
+def target_of(source: Any, out: Path | None, overwrite: bool = False) -> RunTarget:
+    features = as_features(source, 15)
+    record = start_record(
+        features, CONFIG, numbers={}, inputs={}, block_rows=15, storage_options=None
+    )
+    return prepare_target(features, record, out, overwrite, True, None)
+
+
+def status(out: Path) -> str:
+    return str(json.loads((out / "run.json").read_text())["status"])
+
+
+def test_preparation_writes_nothing(store: Path, tmp_path: Path) -> None:
+    target = target_of(store, tmp_path / "run")
+    assert target.out is not None
+    assert target.out.url == str(tmp_path / "run")
+    assert target.features_at is not None
+    assert target.features_at.url == str(store)
+    assert tree(tmp_path) == {}
+    assert target_of(X, None).features_at is None
+
+
+def test_an_output_in_the_way_is_rejected_before_the_run(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(StoreError, match=f"{tmp_path}/run"):
+            target_of(store, tmp_path / "run", overwrite)
+    with pytest.raises(StoreError, match="inside the output"):
+        target_of(store, store.parent)
+
+
+def test_a_run_without_an_output(tmp_path: Path) -> None:
+    heard: list[Any] = []
+    with open_run(target_of(X, None), "scrlm", margins=True, listener=heard.append) as run:
+        assert run.labels_at is None
+        assert run.collects_labels
+        run.report_resumed()
+    assert heard[0] == RunStarted("scrlm", "the array", 40, 3, None)
+    assert [type(event) for event in heard] == [RunStarted, RunEnded]
+
+
+def test_a_run_that_fails_can_be_resumed(store: Path, tmp_path: Path) -> None:
+    out, heard = tmp_path / "run", []
+    target = target_of(store, out)
+
+    def attempt(error: Exception) -> None:
+        with open_run(target, "scrlm", margins=False, listener=heard.append) as run:
+            assert run.labels_at is not None
+            assert status(out) == "running"
+            assert not run.collects_labels  # the store has them
+            run.report_resumed()
+            run.execution.checkpoints.save("value", 1)
+            raise error
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="stopped"):
+            attempt(RuntimeError("stopped"))
+        assert status(out) == "interrupted"
+        assert isinstance(heard[-1], RunEnded)
+        assert heard[-1].error == "RuntimeError"
+    assert json.loads((out / "run.json").read_text())["attempts"] == 2
+    notes = [event for event in heard if not isinstance(event, RunStarted | RunEnded)]
+    assert len(notes) == 1  # of the second attempt
+
+
+def test_rejected_input_leaves_no_directory(store: Path, tmp_path: Path) -> None:
+    with (
+        pytest.raises(InputError, match="wrong"),
+        open_run(target_of(store, tmp_path / "run"), "scrlm", False, lambda event: None),
+    ):
+        raise InputError("wrong")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("watch", [True, False])
+def test_a_finished_run_is_loaded_again(store: Path, tmp_path: Path, watch: bool) -> None:
+    with dask.config.set({"scrlm.watch": watch}):
+        found = fit(
+            store,
+            CONFIG,
+            out=tmp_path / "run",
+            collect_labels=True,
+            block_rows=15,
+            listener=lambda event: None,
+        )
+    assert status(tmp_path / "run") == "complete"
+    assert (tmp_path / "run" / "events.jsonl").exists() == watch
+    assert found.labels is not None
+    assert len(found.labels) == 40
+    loaded = load_fit(tmp_path / "run")
+    assert loaded.labels is None
+    assert loaded.record["counts"] == found.record["counts"]
+    np.testing.assert_array_equal(loaded.model.centers, found.model.centers)
+    assert "<" in loaded._repr_html_()

@@ -1,0 +1,120 @@
+"""The record of a run as types: what is written is read back, and what was changed is rejected."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from scrlm_dask.errors import StoreError
+from scrlm_dask.events import IterationDone, PhaseFinished
+from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
+from scrlm_dask.kernels.bandwidth.search import PerturbedRho
+from scrlm_dask.runs.record import ResultRecord, ScanRecord
+
+STEP = {"rows": 4, "bytes": 32, "blocks": 2, "seconds": 1, "read_seconds": 0.25}
+
+
+def record() -> dict[str, Any]:
+    """Return the record of a complete run as its file has it."""
+    features = {"source": "x.zarr", "path": "x.zarr", "rows": 4, "features": 2, "dtype": "float32"}
+    iteration = {"number": 1, "rows": 4, "sampled": False, "inertia": 2.5, "shift": None}
+    iteration |= {"moved": None, "empty": 0, "reseeded": 0, "seconds": 0.5}
+    return {
+        "method": "scrlm",
+        "config": {"rho": 0.5},
+        "features": {**features, "blocks": 2, "block_rows": 2, "digest": "d"},
+        "phases": [
+            {"name": name, **STEP, "peak_worker_bytes": peak}
+            for name, peak in (("survey", 7), ("kmeans-step", 9), ("kmeans-step", 8))
+        ],
+        "seconds": 3,
+        "outlier_share": 0.25,
+        "radius": None,
+        "kmeans": {"iterations": [iteration], "stopped": "tol"},
+        "counts": [3],
+    }
+
+
+def test_fields_are_read_and_unknown_ones_accepted() -> None:
+    read = ResultRecord.from_json({**record(), "of a later version": 1})
+    assert (read.method, read.seconds, read.radius) == ("scrlm", 3, None)
+    assert (read.features.path, read.features.digest) == ("x.zarr", "d")
+    assert read.kmeans is not None
+    assert read.kmeans.stopped == "tol"
+    assert read.iterations == [IterationDone(1, 4, False, 2.5, math.inf, None, 0, 0, 0.5)]
+    assert (read.started, read.workers, read.scan) == ("", {}, {})
+
+
+def test_iterations_of_kmeans_are_one_phase() -> None:
+    totals = ResultRecord.from_json(record()).phase_totals()
+    assert totals == {
+        "survey": PhaseFinished("survey", 1, 4, 32, 2, 7, 0.25),
+        "kmeans-step x 2": PhaseFinished("kmeans-step", 2, 8, 64, 4, 9, 0.5),
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("method",), 3),
+        (("features",), None),
+        (("features", "rows"), "4"),
+        (("features", "path"), 4),
+        (("phases",), {}),
+        (("phases", 0, "bytes"), 1.5),
+        (("phases", 2, "peak_worker_bytes"), ...),
+        (("radius",), "inf"),
+        (("radius",), ...),
+        (("seconds",), None),
+        (("outlier_share",), ...),
+        (("kmeans", "stopped"), ...),
+        (("kmeans", "iterations", 0, "moved"), "all"),
+    ],
+)
+def test_a_field_that_is_missing_or_mistyped_is_named(path: tuple[Any, ...], value: Any) -> None:
+    content = record()
+    *parents, name = path
+    place: Any = content
+    for key in parents:
+        place = place[key]
+    if value is ...:
+        del place[name]
+    else:
+        place[name] = value
+    with pytest.raises(StoreError, match=rf"some/run\.json lacks '{name}'.*--overwrite"):
+        ResultRecord.from_json(content, "some/run.json")
+
+
+def test_a_scan_is_read_as_it_was_written() -> None:
+    trial = BandwidthTrial(0.5, 3, 0.9, 0.01, (1.0, 2.0, 3.0), None, 2)
+    scan = ScanRecord(
+        sampled_rows=10,
+        blocks=2,
+        judged_rows=8,
+        held_out_rows=2,
+        candidates=5,
+        needed_candidates=4,
+        rho=0.5,
+        low=0.4,
+        high=0.6,
+        basis="stretch",
+        why="it lasts",
+        extraction="greedy",
+        clusters=3,
+        coverage=0.9,
+        stability=[PerturbedRho(0.45, 3, 1.0)],
+        sigma_max=0.2,
+        assumption_1=True,
+        rungs=[trial],
+    )
+    content = scan.to_json()
+    assert content["rungs"][0]["shell"] == 0.01
+    assert content["stability"] == [asdict(scan.stability[0])]
+    assert ScanRecord.from_json(json.loads(json.dumps(content))) == scan
+    del content["rungs"][0]["shell"]
+    with pytest.raises(StoreError, match="lacks 'shell'"):
+        ScanRecord.from_json(content)

@@ -1,0 +1,298 @@
+"""Outputs: only what this package wrote makes way, and only when the user asks for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import zarr
+from fsspec.implementations.memory import MemoryFileSystem
+from numpy.typing import NDArray
+from trees import tree
+
+from scrlm_dask.config import FitConfig
+from scrlm_dask.errors import StoreError
+from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.evaluate import evaluate_run
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.predict import predict
+from scrlm_dask.pipeline.synth import synth
+from scrlm_dask.storage.feature_store import create_features_store
+from scrlm_dask.storage.label_store import create_labels_store, open_labels
+from scrlm_dask.storage.locations import Location, locate
+from scrlm_dask.storage.manifest import Manifest
+from scrlm_dask.storage.outputs import (
+    FEATURES_KIND,
+    LABELS_KIND,
+    RUN_KIND,
+    check_not_inside,
+    check_output_free,
+    clear_output,
+    discard,
+    move_into_place,
+    staging,
+)
+from scrlm_dask.storage.run_directory import RunDirectory
+
+
+def test_a_link_in_the_way_is_refused_in_words(tmp_path: Path) -> None:
+    real = RunDirectory(str(tmp_path / "real"))
+    real.begin(False, {})
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    before = tree(tmp_path / "real")
+    with pytest.raises(StoreError, match=f"{tmp_path}/link"):
+        RunDirectory(str(tmp_path / "link")).begin(True, {})
+    assert tree(tmp_path / "real") == before
+
+
+def test_a_broken_link_in_the_way_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StoreError, match=f"{tmp_path}/link"):
+        RunDirectory(str(tmp_path / "link")).begin(True, {})
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["thesis.tex", ".hidden", "zarr.json", "model.zarr/zarr.json"])
+def test_a_folder_with_a_users_file_is_never_removed(
+    tmp_path: Path, name: str, overwrite: bool
+) -> None:
+    file = tmp_path / "folder" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    with pytest.raises(StoreError) as caught:
+        RunDirectory(str(tmp_path / "folder")).begin(overwrite, {})
+    assert f"the output {tmp_path}/folder exists" in str(caught.value)
+    assert "choose another" in str(caught.value)
+    assert file.read_text() == "mine"
+    assert len([p for p in (tmp_path / "folder").rglob("*") if p.is_file()]) == 1
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_in_the_way_is_never_removed(tmp_path: Path, overwrite: bool) -> None:
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(StoreError, match=f"the output {tmp_path}/run exists"):
+        RunDirectory(str(tmp_path / "run")).begin(overwrite, {})
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_a_folder_called_like_the_record_is_no_marker(tmp_path: Path) -> None:
+    (tmp_path / "run/run.json").mkdir(parents=True)
+    with pytest.raises(StoreError, match="left alone"):
+        RunDirectory(str(tmp_path / "run")).begin(True, {})
+    assert (tmp_path / "run/run.json").is_dir()
+
+
+def test_somebody_elses_run_json_is_no_marker(tmp_path: Path) -> None:
+    # the name is not rare: experiment trackers write one too
+    folder = tmp_path / "experiment"
+    folder.mkdir()
+    (folder / "run.json").write_text('{"name": "baseline", "lr": 0.1}')
+    (folder / "weights.bin").write_bytes(b"a week of work")
+    before = tree(folder)
+    with pytest.raises(StoreError, match="left alone"):
+        RunDirectory(str(folder)).begin(True, {})
+    assert tree(folder) == before
+
+
+def write_features(path: Path) -> None:
+    create_features_store(path, Manifest(4, 2, "float32", 2, (), {}))
+
+
+def write_labels(path: Path) -> None:
+    create_labels_store(path, 4, 2, margins=True)
+
+
+def write_run(path: Path) -> None:
+    RunDirectory(str(path)).begin(False, {})
+
+
+WRITERS = {FEATURES_KIND: write_features, LABELS_KIND: write_labels, RUN_KIND: write_run}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("written", WRITERS)
+def test_each_kind_makes_way_for_its_own_only(tmp_path: Path, kind: str, written: str) -> None:
+    target = tmp_path / "out"
+    clear_output(str(target), False, kind)  # nothing there: nothing to do
+    assert not target.exists()
+    WRITERS[written](target)
+    before = tree(target)
+    way_out = "--overwrite to replace it" if written == kind else "choose another$"
+    with pytest.raises(StoreError, match=rf"the output {target} exists already; .*{way_out}"):
+        clear_output(str(target), False, kind)
+    assert tree(target) == before
+    if written == kind:
+        clear_output(str(target), True, kind)
+        assert not target.exists()
+        return
+    with pytest.raises(StoreError, match=rf"{target} exists .*left alone: choose another path"):
+        clear_output(str(target), True, kind)
+    assert tree(target) == before
+
+
+def test_what_synth_and_predict_wrote_is_replaced_when_asked(tmp_path: Path) -> None:
+    x, labels = tmp_path / "x.zarr", tmp_path / "labels.zarr"
+    model = fit(two_clusters(), FitConfig(rho=0.5, seed=1)).model
+    for n_rows in (30, 20):
+        synth(x, n_rows, MixtureSpec(8, 2, 0.1), overwrite=True)
+        predict(model, x, out=labels, overwrite=True)
+        assert open_labels(labels, "the labels").shape[0] == n_rows
+
+
+def two_clusters() -> NDArray[np.float32]:
+    rng = np.random.default_rng(0)
+    centers = np.repeat([[0.0] * 8, [5.0] * 8], 20, axis=0)
+    return (centers + rng.normal(0, 0.1, (40, 8))).astype(np.float32)
+
+
+def features_of_a_user(path: Path) -> None:
+    """A store that somebody else wrote: `features`, and an array that only they know of."""
+    zarr.create_group(str(path))
+    for name in ("features", "thumbnails"):
+        array = zarr.create_array(
+            f"{path}/{name}", shape=(40, 8), chunks=(20, 8), dtype="float32", fill_value=np.nan
+        )
+        array[...] = two_clusters()
+
+
+def test_synth_does_not_overwrite_somebody_elses_store(tmp_path: Path) -> None:
+    features_of_a_user(tmp_path / "x.zarr")
+    before = tree(tmp_path / "x.zarr")
+    with pytest.raises(StoreError, match=r"x\.zarr"):
+        synth(tmp_path / "x.zarr", 10, MixtureSpec(4, 2, 0.1), overwrite=True)
+    assert tree(tmp_path / "x.zarr") == before
+
+
+@pytest.mark.parametrize("origin", ["a user", "synth"])
+def test_predict_does_not_overwrite_the_features_it_reads(tmp_path: Path, origin: str) -> None:
+    x = tmp_path / "x.zarr"
+    if origin == "synth":
+        synth(x, 20, MixtureSpec(8, 2, 0.1))
+    else:
+        features_of_a_user(x)
+    before = tree(x)
+    model = fit(two_clusters(), FitConfig(rho=0.5, seed=1)).model
+    with pytest.raises(StoreError, match=r"x\.zarr"):
+        predict(model, x, out=x, overwrite=True)
+    assert tree(x) == before
+
+
+def test_fit_does_not_overwrite_the_features_it_reads(tmp_path: Path) -> None:
+    # kept beside the results of the first fit, as people do
+    fit(two_clusters(), FitConfig(rho=0.5, seed=1), out=tmp_path / "run")
+    features_of_a_user(tmp_path / "run/x.zarr")
+    before = tree(tmp_path / "run/x.zarr")
+    with pytest.raises(StoreError, match="run"):
+        fit(
+            tmp_path / "run/x.zarr",
+            FitConfig(rho=0.5, seed=2),
+            out=tmp_path / "run",
+            overwrite=True,
+        )
+    assert tree(tmp_path / "run/x.zarr") == before
+
+
+def test_only_our_own_makes_way(root: Location) -> None:
+    run = RunDirectory(root / "run")
+    run.begin(False, {})
+    run.finish({})
+    (root / "run-2").write_text("mine")
+    with pytest.raises(StoreError, match="--overwrite"):
+        clear_output(run.location, False, RUN_KIND)
+    with pytest.raises(StoreError, match="left alone"):
+        clear_output(run.location, True, FEATURES_KIND)
+    with pytest.raises(StoreError, match=f"lies inside the run {run.location}"):
+        check_output_free(run.location / "inner", True, RUN_KIND)
+    assert run.check_complete()["status"] == "complete"
+    clear_output(run.location, True, RUN_KIND)
+    assert not run.location.is_occupied()
+    assert (root / "run-2").read_text() == "mine"
+
+
+class BrittleFileSystem(MemoryFileSystem):
+    """Memory whose removals stop after the first file, while it is brittle."""
+
+    protocol = "brittle"
+    is_brittle = False
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.replace("brittle://", "memory://")))
+
+    def rm(self, path: Any, *args: Any, **kwargs: Any) -> None:
+        if BrittleFileSystem.is_brittle:
+            self.rm_file(next(name for name in path if "/c/" in name))
+            raise ConnectionError("the line went dead")
+        super().rm(path, *args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", [RUN_KIND, FEATURES_KIND])
+def test_a_removal_that_stops_halfway_leaves_nothing_that_looks_finished(
+    memory: str, kind: str
+) -> None:
+    fsspec.register_implementation("brittle", BrittleFileSystem, clobber=True)
+    root = memory.replace("memory://", "brittle://")
+    x, run = f"{root}/x.zarr", f"{root}/run"
+    synth(x, 40, MixtureSpec(8, 2, 0.1))
+    fit(x, FitConfig(rho=0.5, n_clusters=2), out=run)
+    target = locate(run if kind == RUN_KIND else x)
+    BrittleFileSystem.is_brittle = True
+    try:
+        with pytest.raises(StoreError, match="the line went dead"):
+            clear_output(target, True, kind)
+    finally:
+        BrittleFileSystem.is_brittle = False
+    with pytest.raises(StoreError, match=r"not complete|unfinished"):
+        evaluate_run(run) if kind == RUN_KIND else fit(x, FitConfig(rho=0.5))
+    clear_output(target, True, kind)  # and it is still known to be ours
+    assert not target.is_occupied()
+
+
+def test_a_new_output_is_written_in_its_place(root: Location) -> None:
+    assert staging(root / "out") == root / "out"
+
+
+def test_a_finished_output_replaces_the_old_one_in_one_step(root: Location) -> None:
+    run = RunDirectory(root / "run")
+    run.begin(False, {})
+    run.finish({"number": 1})
+    (run.location / "old").write_text("old")
+    staged = staging(run.location)
+    assert staged.url == f"{run.location.url}.partial"
+    RunDirectory(staged).begin(False, {})
+    RunDirectory(staged).finish({"number": 2})
+    assert run.check_complete()["number"] == 1  # still there until the new one is finished
+    move_into_place(staged, run.location)
+    assert run.check_complete()["number"] == 2
+    assert not (run.location / "old").exists()
+    assert not staged.is_occupied()
+
+
+def test_a_discarded_output_leaves_nothing(root: Location) -> None:
+    RunDirectory(root / "run").begin(False, {})
+    (root / "other").write_text("mine")
+    discard(root / "run")
+    discard(root / "run")  # nothing is there: nothing to do
+    assert not (root / "run").is_occupied()
+    assert (root / "other").read_text() == "mine"
+
+
+@pytest.mark.parametrize("source", ["out", "out/x.zarr", "out/a/b"])
+def test_features_at_or_inside_the_output_are_rejected(tmp_path: Path, source: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        check_not_inside(tmp_path / "out", tmp_path / source)
+    assert str(tmp_path / source) in str(caught.value)
+    assert f"output {tmp_path}/out;" in str(caught.value)
+
+
+@pytest.mark.parametrize("source", [None, "x.zarr", "output", "."])
+def test_features_elsewhere_are_accepted(tmp_path: Path, source: str | None) -> None:
+    check_not_inside(tmp_path / "out", None if source is None else tmp_path / source)
+
+
+def test_a_whole_bucket_is_rejected() -> None:
+    with pytest.raises(StoreError, match="s3://bucket"):
+        check_output_free("s3://bucket", True, RUN_KIND)

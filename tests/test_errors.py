@@ -1,0 +1,51 @@
+"""Errors inherit the builtin that a caller expects, and travel between processes."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+from scrlm_dask import errors
+
+KINDS = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if kind.__module__ == errors.__name__
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "builtin"),
+    [
+        (errors.InputError, ValueError),
+        (errors.NonFiniteRowError, ValueError),
+        (errors.UnusableRowsError, ValueError),
+        (errors.StoreError, OSError),
+        (errors.DamagedItemError, OSError),
+        (errors.MissingError, FileNotFoundError),
+        (errors.UnreachableError, OSError),
+        (errors.EncoderError, RuntimeError),
+        (errors.ClusterError, RuntimeError),
+    ],
+)
+def test_a_caller_may_catch_the_builtin(kind: type[Exception], builtin: type) -> None:
+    assert issubclass(kind, builtin)
+    assert issubclass(kind, errors.ScrlmError)
+
+
+def test_a_warning_is_not_an_error() -> None:
+    assert issubclass(errors.ScrlmWarning, UserWarning)
+    assert not issubclass(errors.ScrlmWarning, errors.ScrlmError)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_error_survives_pickle(kind: type[Exception]) -> None:
+    error = kind(7) if kind is errors.NonFiniteRowError else kind("what happened")
+    found = pickle.loads(pickle.dumps(error))
+    assert type(found) is kind
+    assert found.args == error.args
+    assert str(found) == str(error)
+    if isinstance(found, errors.NonFiniteRowError):
+        assert found.row == 7

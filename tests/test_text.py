@@ -1,0 +1,84 @@
+"""Sizes, counts, lists and errors as people read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scrlm_dask.text import (
+    PhaseSummary,
+    first_few,
+    first_line,
+    format_bytes,
+    one_line,
+    phase_summary,
+    plural,
+    repeated,
+)
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (64e6, "64.0 MB"),
+        (2.3e9, "2.3 GB"),
+        (3e12, "3.0 TB"),
+        (5e15, "5000.0 TB"),
+    ],
+)
+def test_sizes(n_bytes: float, text: str) -> None:
+    assert format_bytes(n_bytes) == text
+
+
+def test_counts() -> None:
+    assert [plural(n, "row") for n in (0, 1, 2000)] == ["0 rows", "1 row", "2,000 rows"]
+    assert [repeated("step", n) for n in (1, 3)] == ["step", "step x 3"]
+
+
+def test_lists() -> None:
+    assert first_few([], 2) == ""
+    assert first_few([1, 2], 2) == "1, 2"
+    assert first_few([1, 2, 3], 2) == "1, 2, ... (3 in all)"
+    assert first_few([1, 2, 3], 2, total=False) == "1, 2, ..."
+    assert first_few(list(range(6))) == "0, 1, 2, 3, 4, ... (6 in all)"
+
+
+@pytest.mark.parametrize(
+    ("error", "whole", "first"),
+    [
+        (ValueError("a  b\n c"), "ValueError: a b c", "ValueError: a  b"),
+        (KeyError(), "KeyError", "KeyError"),
+        (OSError("\n"), "OSError", "OSError"),
+    ],
+)
+def test_errors(error: Exception, whole: str, first: str) -> None:
+    assert one_line(error) == whole
+    assert first_line(error) == first
+
+
+def test_long_errors_are_cut() -> None:
+    assert first_line(ValueError("abcdef\nghi"), most=3) == "ValueError: abc"
+
+
+def phase(name: str, **values: float) -> dict[str, Any]:
+    usual = {"seconds": 1.0, "rows": 10, "bytes": 80, "read_seconds": 0.25, "blocks": 2}
+    return {"name": name, **usual, "peak_worker_bytes": 5, **values}
+
+
+def test_iterations_are_one_phase() -> None:
+    found = phase_summary(
+        [
+            phase("step", peak_worker_bytes=9),
+            phase("loss"),
+            phase("step", seconds=2.0, rows=4, bytes=32),
+        ]
+    )
+    assert found == [
+        PhaseSummary("step", 2, 3.0, 14, 112, 0.5, 9),
+        PhaseSummary("loss", 1, 1.0, 10, 80, 0.25, 5),
+    ]
+    assert phase_summary([]) == []
