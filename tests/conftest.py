@@ -7,6 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # else scikit-learn skips one of its checks
@@ -22,3 +23,11 @@ os.environ.setdefault("DASK_SCRLM__DASHBOARD_PORT", "0")
 
 settings.register_profile("suite", deadline=None)  # a first example may compile a kernel
 settings.load_profile("suite")
+
+
+@pytest.fixture(scope="session")
+def run_by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of `by_hand.py`, to be read only; its features are in `x.zarr` next to it."""
+    from by_hand import write_run  # imports Numba
+
+    return write_run(tmp_path_factory.mktemp("by-hand"))

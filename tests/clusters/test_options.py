@@ -1,21 +1,17 @@
-"""What clusters are told: options that contradict each other, job scripts, tunnels, TLS."""
+"""What clusters are told: options that contradict each other, and files of arguments."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from traceback import format_exception
 from typing import Any
 
-import dask
 import pytest
 
 import scrlm_dask
 from scrlm_dask.choices import CLUSTER_KINDS
-from scrlm_dask.clusters import job_queue, ssh
 from scrlm_dask.clusters.options import ClusterOptions, check_options, read_config
-from scrlm_dask.clusters.security import check_encrypted, tunnel_command
-from scrlm_dask.errors import ClusterError, InputError
+from scrlm_dask.errors import InputError
 
 TLS = {"tls_ca_file": "ca.pem", "tls_cert": "cert.pem"}
 
@@ -68,64 +64,6 @@ def test_a_word_that_is_no_option() -> None:
         pass
 
 
-# --- batch systems -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["slurm", "pbs", "sge", "lsf", "htcondor"])
-def test_jobs_start_workers_as_ours_are(kind: str, tmp_path: Path) -> None:
-    """The script that dask-jobqueue would submit, to each batch system."""
-    import dask_jobqueue
-
-    options = ClusterOptions(cluster=kind, nthreads=3, memory_limit="6GB")
-    config = {"processes": 2, "shared-temp-directory": str(tmp_path), "interface": "lo"}
-    if kind == "htcondor":
-        config["disk"] = "1GB"
-    with dask.config.set({"scrlm.read-ahead": 1, "scrlm.dashboard-port": 0}):
-        given = job_queue.arguments(options, config)
-    with ExitStack() as undo:
-        given |= job_queue.security(options, given, undo)
-        cluster = undo.enter_context(getattr(dask_jobqueue, job_queue.CLASSES[kind])(**given))
-        script = cluster.job_script()
-        assert cluster.scheduler_address.startswith("tls://127.0.0.1:")
-        secrets = [path for path in tmp_path.rglob("*") if path.is_file()]
-        assert [path.stat().st_mode & 0o777 for path in secrets] == [0o600] * 3
-    assert list(tmp_path.iterdir()) == []
-    assert "--preload scrlm_dask.preload" in script
-    assert "--nworkers 2" in script
-    assert script.rindex("--nthreads 4") > script.index("--nthreads 3")  # the last counts
-    assert f"--tls-key {tmp_path}" in script
-    for name in ("OMP_NUM_THREADS", "MALLOC_ARENA_MAX", "DASK_SCRLM__READ_AHEAD"):
-        assert f"{name}=1" in script
-    assert "DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE=False" in script
-
-
-def test_words_of_the_command_win_over_the_file(tmp_path: Path) -> None:
-    options = ClusterOptions(cluster="slurm", nthreads=2, memory_limit="1GB")
-    given = job_queue.arguments(options, {"cores": 16, "memory": "64GB", "protocol": "tcp://"})
-    assert (given["cores"], given["memory"]) == (2, "1000000000")
-    with ExitStack() as undo:
-        assert job_queue.security(options, given, undo) == {}  # the file does not want it
-        given["shared_temp_directory"] = str(tmp_path)
-        strict = ClusterOptions(cluster="slurm", require_tls=True)
-        found = job_queue.security(strict, given, undo)
-        assert found["protocol"] == "tls://"
-        assert found["security"].require_encryption
-
-
-def test_a_job_without_a_size() -> None:
-    with pytest.raises(InputError, match="needs cores and memory; give --nthreads and"):
-        job_queue.arguments(ClusterOptions(cluster="slurm"), {})
-
-
-def test_a_batch_system_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    with (
-        pytest.raises(ClusterError, match="the command qsub of pbs is not here"),
-        scrlm_dask.connect(cluster="pbs", nthreads=1, memory_limit="1GB"),
-    ):
-        pass
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -162,46 +100,20 @@ def test_the_file_of_dask_jobqueue_itself_is_understood(tmp_path: Path) -> None:
     assert found == {"cores": 2, "job-extra-directives": ["--requeue"]}
 
 
-def test_an_ssh_cluster_that_must_have_tls() -> None:
-    with pytest.raises(InputError, match="needs --tls-ca-file and --tls-cert"):
-        ssh.arguments(ClusterOptions(cluster="ssh", require_tls=True), {"hosts": ["a", "b"]})
-    given = ssh.arguments(ClusterOptions(cluster="ssh", **TLS), {"hosts": ["a", "b"]})
-    assert given["scheduler_options"]["protocol"] == given["worker_options"]["protocol"] == "tls"
-    assert given["connect_options"]["connect_timeout"] < 30
-
-
-# --- where the dashboard is, and who may talk ---------------------------------------------------
-
-
-def test_the_way_to_a_dashboard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("getpass.getuser", lambda: "ann")
-    monkeypatch.setattr("socket.gethostname", lambda: "login1")
-    monkeypatch.delenv("SSH_CONNECTION", raising=False)
-    assert tunnel_command(None) is None
-    assert tunnel_command("http://127.0.0.1:8787/status") is None  # the browser is here, too
-    remote = "http://10.1.2.3:8790/status"
-    assert tunnel_command(remote) == "ssh -N -L 8790:10.1.2.3:8790 ann@login1"
-    monkeypatch.setenv("SSH_CONNECTION", "203.0.113.9 50000 192.0.2.7 22")
-    here = "http://127.0.0.1:8787/status"
-    assert tunnel_command(here) == "ssh -N -L 8787:127.0.0.1:8787 ann@192.0.2.7"
-
-
-@pytest.mark.parametrize(
-    ("address", "warned"),
-    [
-        ("tcp://192.0.2.1:8786", True),
-        ("192.0.2.1:8786", True),
-        ("tcp://node1:8786", True),
-        ("tls://192.0.2.1:8786", False),
-        ("tcp://127.0.0.1:8786", False),
-        ("tcp://localhost:8786", False),
-        ("tcp://[::1]:8786", False),
-    ],
-)
-def test_who_is_warned_of(address: str, warned: bool) -> None:
-    heard: list[Any] = []
-    check_encrypted(address, ClusterOptions(), heard.append)
-    assert [(note.warning, address in note.text) for note in heard] == [(True, True)] * warned
-    if warned:
-        with pytest.raises(ClusterError, match="talks without TLS"):
-            check_encrypted(address, ClusterOptions(require_tls=True), heard.append)
+def test_little_work_starts_no_workers_that_nobody_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
+    assert ClusterOptions().for_little_work() == ClusterOptions(nworkers=0)
+    for asked in (
+        ClusterOptions(nworkers=2),
+        ClusterOptions(nthreads=1),
+        ClusterOptions(memory_limit="2GB"),
+        ClusterOptions(cluster="local"),
+        ClusterOptions(cluster="slurm"),
+        ClusterOptions(scheduler="tcp://127.0.0.1:1"),
+        ClusterOptions(scheduler_file="file.json"),
+    ):
+        assert asked.for_little_work() == asked
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tcp://127.0.0.1:1")
+    assert ClusterOptions().for_little_work() == ClusterOptions()

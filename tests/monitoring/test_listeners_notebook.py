@@ -8,12 +8,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from jupyter_client.manager import start_new_kernel
 from jupyter_core.utils import ensure_event_loop
 
-import scrlm_dask
 from scrlm_dask.monitoring.listeners import in_notebook
 
 CODE = """
@@ -80,17 +78,3 @@ def test_the_estimator_shows_what_it_found(told: list[dict[str, Any]]) -> None:
 
 def test_elsewhere_there_is_no_cell() -> None:
     assert not in_notebook()
-
-
-def test_estimators_models_and_runs_as_html() -> None:
-    x = np.repeat(np.array([[0.0, 0.0], [9.0, 9.0]]), 20, axis=0)
-    x += np.random.default_rng(0).normal(0, 0.01, x.shape)
-    assert "Run of" not in scrlm_dask.KMeans(n_clusters=2)._repr_html_()
-    fitted = scrlm_dask.SCRLM(n_clusters=2, rho=0.5).fit(x)
-    html = fitted._repr_html_()
-    assert "Run of scrlm" in html
-    assert "20, 20" in html
-    assert "Run of scrlm" in fitted._repr_mimebundle_()["text/html"]
-    assert "20, 20" in fitted.model_._repr_html_()
-    run = scrlm_dask.kmeans(x, scrlm_dask.KMeansConfig(n_clusters=2))
-    assert "iteration" in run._repr_html_()

@@ -8,7 +8,6 @@ import pytest
 
 from scrlm_dask.events import (
     BlockDone,
-    CandidatesJudged,
     CentersFound,
     Event,
     IterationDone,
@@ -16,13 +15,11 @@ from scrlm_dask.events import (
     PhaseFinished,
     PhaseStarted,
     Planned,
-    RowsLabelled,
     RunEnded,
     RunStarted,
 )
 from scrlm_dask.monitoring.dashboard import Totals
-from scrlm_dask.monitoring.html import progress_html
-from scrlm_dask.monitoring.json_log import JsonLines, event_record
+from scrlm_dask.monitoring.json_log import event_record
 from scrlm_dask.monitoring.run_state import RunState
 
 PLAN = Planned({"loss": 8000, "assign": 2000}, {"loss": 80.0, "assign": 20.0}, 700, 900)
@@ -114,37 +111,3 @@ def test_the_end_stops_the_clock_and_says_why() -> None:
     assert shown["running"] is False
     assert shown["error"] == "KilledWorker"
     assert shown["messages"][-1][1] == "ended by KilledWorker"
-
-
-def test_a_cell_shows_it_escaped() -> None:
-    state = told(
-        (0.0, RunStarted("SCRLM", NASTY, 5, 2, None)),
-        (0.0, PhaseStarted(NASTY, 2, 10, 80)),
-        (1.0, BlockDone(NASTY, 5, 40)),
-        (1.0, RowsLabelled(10, 3, 2.5, (0, 2), 0)),
-    )
-    html = progress_html(state.snapshot(1.0))
-    assert NASTY not in html
-    assert "&lt;img src=x" in html
-    assert "width:50.0%" in html
-    assert "30.00 % outliers" in html
-
-
-def test_lines_are_json_and_blocks_are_told_together() -> None:
-    lines: list[str] = []
-    listener = JsonLines(lines.append)
-    listener(CandidatesJudged(2, (1, 2), (-3.0, float("nan"))))
-    listener(PhaseStarted("loss", 1000, 1000, 8))
-    for _ in range(1000):
-        listener(BlockDone("loss", 1, 8))
-    listener(BlockDone("survey", 1, 8))  # late
-    listener(PhaseFinished("loss", 1.0, 1000, 8, 1000, 5, 0.0))
-    records = [json.loads(line, parse_constant=pytest.fail) for line in lines]
-    names = [record["event"] for record in records]
-    assert names[:2] == ["CandidatesJudged", "PhaseStarted"]
-    assert names[-1] == "PhaseFinished"
-    assert 1 <= len(names) - 3 < 100
-    assert records[-2]["event"] == "BlocksDone"
-    assert (records[-2]["blocks"], records[-2]["rows"], records[-2]["bytes"]) == (1000, 1000, 8000)
-    assert records[0]["losses"] == [-3.0, None]
-    assert all(isinstance(record["time"], float) for record in records)

@@ -19,12 +19,9 @@ from oracle import is_clear, naive_scrlm
 import scrlm_dask
 from scrlm_dask.choices import PREPROCESS_KINDS
 from scrlm_dask.config import FitConfig
-from scrlm_dask.events import Note
 from scrlm_dask.kernels.distances.points import squared_radius
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
-from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
 from scrlm_dask.pipeline.fit import fit
-from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.runs.lifecycle import Fit
 
 
@@ -174,44 +171,6 @@ def test_min_neighbors_asks_for_more_rows() -> None:
     assert run(x, replace(config, min_neighbors=3)).model.n_clusters == 0
 
 
-def test_no_cluster_at_all_is_an_answer(tmp_path: Any) -> None:
-    x = np.arange(10, dtype=np.float32)[:, None] * 100
-    heard: list[Any] = []
-    out = tmp_path / "run"
-    found = fit(
-        x,
-        FitConfig(rho=0.5, preprocess="none"),
-        out=out,
-        collect_labels=True,
-        listener=heard.append,
-    )
-    assert found.model.n_clusters == 0
-    assert found.labels is not None
-    assert (found.labels == -1).all()
-    assert found.model.outlier_weight == 1.0
-    assert any("no cluster found" in getattr(event, "text", "") for event in heard)
-    assert predict(out, x, collect_labels=True).n_outliers == 10
-
-
-def test_too_few_candidates_are_spoken_of(tmp_path: Any) -> None:
-    # 10 clusters beside half outliers: the risk is 10 exp(-0.4 n / 10), 18 % for 100, 0 for 250
-    spec = MixtureSpec(n_features=64, n_clusters=10, outliers=0.5, seed=0)
-    x = synth_block(spec, true_mixture(spec), 0, 2000).features
-    for candidates, warned in ((100, True), (250, False)):
-        heard: list[Any] = []
-        fit(x, FitConfig(rho=0.5, n_candidates=candidates), listener=heard.append)
-        notes = [event.text for event in heard if isinstance(event, Note)]
-        assert any("candidates are few for" in text for text in notes) == warned
-    with pytest.warns(scrlm_dask.ScrlmWarning, match="candidates are few"):
-        fit(x, FitConfig(rho=0.5, n_candidates=100))  # who does not listen is warned all the same
-
-
-def test_one_cluster_of_everything_is_spoken_of() -> None:
-    x = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
-    with pytest.warns(scrlm_dask.ScrlmWarning, match="unit length are at most 2 apart"):
-        fit(x, FitConfig(rho=0.5, preprocess="l2"))
-
-
 def test_errors_are_themselves_inside_an_event_loop() -> None:
     # as in a notebook, whose cells run inside one
     async def cell() -> None:
@@ -237,12 +196,6 @@ def test_scales_beyond_float32_are_refused() -> None:
         run(x * 1e19, FitConfig(rho=1e19, preprocess="none"))
     with pytest.raises(scrlm_dask.InputError, match="cannot work with"):
         run(x * 1e-25, FitConfig(rho=1e-25, preprocess="none"))
-
-
-@pytest.fixture(scope="module")
-def mixture() -> NDArray[np.float32]:
-    spec = MixtureSpec(n_features=64, n_clusters=12, outliers=0.3, seed=3)
-    return synth_block(spec, true_mixture(spec), 0, 3000).features
 
 
 CONFIG = FitConfig(rho=0.5, n_clusters=40, seed=5)
@@ -402,29 +355,6 @@ def test_the_run_directory_is_gone_after_an_error(
     with pytest.raises(scrlm_dask.InputError):
         fit(x, CONFIG, out=tmp_path / "run", block_rows=500)
     assert not (tmp_path / "run").exists()
-
-
-def test_predict_labels_new_rows_as_the_fit_would(
-    mixture: NDArray[np.float32], tmp_path: Any
-) -> None:
-    found = fit(mixture, CONFIG, out=tmp_path / "run", collect_labels=True)
-    again = predict(tmp_path / "run", mixture, collect_labels=True, block_rows=333)
-    np.testing.assert_array_equal(again.labels, found.labels)
-    np.testing.assert_array_equal(again.counts, found.model.counts)
-    # by hand: distances of new rows to the centers, after the model's own map
-    new = np.random.default_rng(0).normal(size=(50, 64)).astype(np.float32)
-    new[:20] = mixture[:20] + 0.01
-    y, centers = (
-        (a.astype(float) - found.model.affine.shift) * found.model.affine.scale
-        for a in (new, found.model.centers)
-    )
-    distances = np.linalg.norm(y[:, None] - centers, axis=2)
-    expected = np.where(distances.min(1) < found.model.radius, distances.argmin(1), -1)
-    labels = predict(found.model, new, collect_labels=True).labels
-    np.testing.assert_array_equal(labels, expected)
-    assert (expected >= 0).any()
-    with pytest.raises(scrlm_dask.InputError, match=r"63 features.*fitted on 64"):
-        predict(found.model, new[:, :63])
 
 
 @pytest.mark.parametrize(

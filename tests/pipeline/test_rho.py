@@ -4,47 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from backends import backend
-from sklearn.datasets import load_digits
 
 import scrlm_dask
 from scrlm_dask import SCRLM, FitConfig, InputError, ScrlmWarning, scan_rho
 from scrlm_dask.choices import Preprocess
-from scrlm_dask.config import KMeansConfig, LloydConfig
-from scrlm_dask.kernels.distances.points import prepare_points
+from scrlm_dask.config import LloydConfig
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
-from scrlm_dask.model import Model
-from scrlm_dask.pipeline.cut import cut_model
 
 
 def mixture(p: int, m: int, outliers: float, rows: int = 4000, seed: int = 0):
     spec = MixtureSpec(p, m, outliers, seed=seed)
     return synth_block(spec, true_mixture(spec), 0, rows)
-
-
-def spread(model: Model, k: int) -> float:
-    """What joining clusters to k adds to the rows' squared distances to their means."""
-    cut = cut_model(model, k)
-    mapped = prepare_points(model.means, model.affine).mapped
-    joined = prepare_points(cut.centers, model.affine).mapped[cut.groups]
-    return float(model.counts @ np.square(mapped - joined).sum(axis=1))
-
-
-@pytest.fixture(scope="module")
-def digits() -> np.ndarray:
-    return load_digits().data
-
-
-@pytest.fixture(scope="module")
-def merged(digits: np.ndarray) -> SCRLM:
-    return SCRLM(n_clusters=10).fit(digits)
 
 
 class TestClearScale:
@@ -342,67 +319,9 @@ class TestModel:
         found = scrlm_dask.predict(model, digits, collect_labels=True)
         assert np.array_equal(found.labels, merged.labels_)
 
-    def test_a_cut_is_nested(self, merged: SCRLM) -> None:
-        model = merged.model_
-        before = np.arange(10)
-        for k in (10, 7, 3, 1):
-            cut = cut_model(model, k)
-            assert cut.counts.sum() == model.n_rows
-            assert len(np.unique(cut.groups)) == k
-            # what was together stays together
-            pairs = set(zip(before.tolist(), cut.groups.tolist(), strict=True))
-            assert len(pairs) == len(np.unique(before))
-            before = cut.groups
-        np.testing.assert_allclose(cut.centers[0], load_digits().data.mean(axis=0), atol=1e-6)
-
-    def test_a_cut_after_k_means_joins_the_clusters_as_they_are(self, digits: np.ndarray) -> None:
-        before = SCRLM(n_clusters=40).fit(digits).model_
-        model = SCRLM(n_clusters=40, refine=10).fit(digits).model_
-        assert before.tree is not None
-        assert model.tree is None
-        for k in (30, 20, 10):
-            assert spread(model, k) < spread(replace(model, tree=before.tree), k)
-
     def test_no_time_for_k_means_leaves_the_tree(self, digits: np.ndarray) -> None:
         hasty = LloydConfig(max_iter=10, max_seconds=1e-9)
         assert SCRLM(n_clusters=10, refine=hasty).fit(digits).model_.tree is not None
-
-    def test_a_cut_counts_rows_by_their_weights(self, digits: np.ndarray) -> None:
-        weights = np.random.default_rng(0).integers(0, 9, len(digits)) / 3.0
-        config = KMeansConfig(6, "random", LloydConfig(max_iter=3))
-        model = scrlm_dask.kmeans(digits, config, sample_weight=weights).model
-        expected = np.average(digits, axis=0, weights=weights)
-        np.testing.assert_allclose(cut_model(model, 1).centers[0], expected, atol=1e-6)
-
-    def test_a_cut_within_a_radius_counts_rows(self) -> None:
-        drawn = mixture(32, 6, 0.3)
-        found = scrlm_dask.fit(drawn.features, FitConfig(rho=0.4), collect_labels=True)
-        expected = drawn.features[found.labels >= 0].mean(axis=0)
-        np.testing.assert_allclose(cut_model(found.model, 1).centers[0], expected, atol=1e-5)
-
-    def test_a_tree_that_does_not_fit_is_refused(
-        self, merged: SCRLM, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("scrlm_dask.pipeline.cut.machine_memory", lambda: 1599)
-        cut_model(merged.model_, 3)
-        with pytest.raises(InputError, match=r"10 clusters without a merge tree needs 0\.00 GB"):
-            cut_model(replace(merged.model_, tree=None), 3)
-        monkeypatch.setattr("scrlm_dask.pipeline.cut.machine_memory", lambda: 1600)
-        cut_model(replace(merged.model_, tree=None), 3)
-
-    def test_a_cut_of_a_run_without_a_tree(self, tmp_path: Path) -> None:
-        drawn = mixture(32, 6, 0.3)
-        run, out = tmp_path / "run", tmp_path / "labels.zarr"
-        found = scrlm_dask.fit(drawn.features, FitConfig(rho=0.4), out=run, collect_labels=True)
-        cut = scrlm_dask.cut_run(run, 2, out=out)
-        import zarr
-
-        labels = zarr.open_group(out, mode="r")["labels"][:]
-        assert np.array_equal(labels == -1, found.labels == -1)
-        inside = found.labels >= 0
-        assert np.array_equal(labels[inside], cut.groups[found.labels[inside]])
-        with pytest.raises(InputError, match="ask for 1 to 6"):
-            scrlm_dask.cut_run(run, 7)
 
 
 class TestScan:

@@ -32,7 +32,9 @@ def resolved(n_rows: int = 10, **options: Any) -> Any:
 
 def test_counts_by_hand() -> None:
     lloyd = LloydConfig(max_iter=7)
-    work = fit_costs(TINY, resolved(polish=True, refine=lloyd), n_clusters=2, persisted=False)
+    work = tuple(
+        fit_costs(TINY, resolved(polish=True, refine=lloyd), n_clusters=2, persisted=False)
+    )
     assert work == (
         PhaseCost("survey", 3, 10, 10, 120, 4 * 10 * 3),
         PhaseCost("loss", 3, 10, 10, 120, 2 * 10 * 5 * 3),
@@ -52,7 +54,7 @@ def test_held_features_are_read_once() -> None:
 def test_a_subset_is_computed_on_and_its_blocks_are_read() -> None:
     layout = Layout(1000, 3, 4, 10, 10)
     config = resolved(1000, loss_rows=5, preprocess="none")
-    survey, loss = fit_costs(layout, config, 2, persisted=False)[:2]
+    survey, loss, *_ = fit_costs(layout, config, 2, persisted=False)
     assert survey.blocks <= 5
     assert survey.flops == 0
     assert loss.computed_rows == 5 < loss.rows == 10 * loss.blocks <= 50

@@ -7,7 +7,6 @@ import re
 import shutil
 from html import unescape
 from html.parser import HTMLParser
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,6 @@ from PIL import Image
 
 import scrlm_dask
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.reporting.report_data import plane_map
-from scrlm_dask.reporting.thumbnails import show_item
 from scrlm_dask.runs.lifecycle import load_fit
 
 NASTY = "<script>alert('x')</script> & \"quotes\""
@@ -245,15 +242,6 @@ def test_records_that_lack_something(folder: Path, tmp_path: Path, name: str) ->
         load_fit(run)  # what `fit --resume` shows of it
 
 
-@pytest.mark.parametrize("times", [1.5, 3])
-def test_pictures_that_would_fill_the_memory(monkeypatch, times: float) -> None:
-    """Pillow warns of those that are larger than its bound, and refuses those of twice that."""
-    content = BytesIO()
-    Image.new("1", (100, 100)).save(content, "PNG")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", int(100 * 100 / times))
-    assert str(show_item(content.getvalue()).text).startswith("not a picture (Decompression")
-
-
 @pytest.mark.slow
 def test_folders_of_others_are_left_alone(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "pics").mkdir()
@@ -286,16 +274,6 @@ def test_a_run_without_clusters_has_a_report(folder: Path, tmp_path: Path) -> No
     page = Path(scrlm_dask.write_report([tmp_path / "none"]).page).read_text()
     assert "SCRLM found 0 clusters" in page
     assert "no cluster found" in page  # the warning stands in it
-
-
-def test_a_map_keeps_a_plane_as_it_is() -> None:
-    flat = np.random.default_rng(3).normal(size=(12, 2)) * [5.0, 1.0]
-    points = np.concatenate([flat, np.zeros((12, 3))], axis=1)
-    found = plane_map(points)
-    assert found is not None
-    assert found.method.startswith("PCA, 100%")
-    apart = np.linalg.norm(found.xy[:, None] - found.xy[None], axis=2)
-    assert np.allclose(apart, np.linalg.norm(flat[:, None] - flat[None], axis=2), atol=1e-4)
 
 
 @pytest.mark.slow

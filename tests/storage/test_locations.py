@@ -36,7 +36,7 @@ from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.outputs import (
     discard,
 )
-from scrlm_dask.storage.run_directory import COMPLETE, EventLog, RunDirectory
+from scrlm_dask.storage.run_directory import EventLog, RunDirectory
 
 SECRET = "do-not-print-me"
 OPTIONS = {"key": "a-key", "secret": SECRET, "client_kwargs": {"headers": [SECRET + "2"]}}

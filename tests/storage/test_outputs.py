@@ -35,7 +35,7 @@ from scrlm_dask.storage.outputs import (
     move_into_place,
     staging,
 )
-from scrlm_dask.storage.run_directory import RunDirectory
+from scrlm_dask.storage.run_directory import COMPLETE, RunDirectory
 
 
 def test_a_link_in_the_way_is_refused_in_words(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_fit_does_not_overwrite_the_features_it_reads(tmp_path: Path) -> None:
 def test_only_our_own_makes_way(root: Location) -> None:
     run = RunDirectory(root / "run")
     run.begin(False, {})
-    run.finish({})
+    run.write_record({}, COMPLETE)
     (root / "run-2").write_text("mine")
     with pytest.raises(StoreError, match="--overwrite"):
         clear_output(run.location, False, RUN_KIND)
@@ -258,12 +258,12 @@ def test_a_new_output_is_written_in_its_place(root: Location) -> None:
 def test_a_finished_output_replaces_the_old_one_in_one_step(root: Location) -> None:
     run = RunDirectory(root / "run")
     run.begin(False, {})
-    run.finish({"number": 1})
+    run.write_record({"number": 1}, COMPLETE)
     (run.location / "old").write_text("old")
     staged = staging(run.location)
     assert staged.url == f"{run.location.url}.partial"
     RunDirectory(staged).begin(False, {})
-    RunDirectory(staged).finish({"number": 2})
+    RunDirectory(staged).write_record({"number": 2}, COMPLETE)
     assert run.check_complete()["number"] == 1  # still there until the new one is finished
     move_into_place(staged, run.location)
     assert run.check_complete()["number"] == 2

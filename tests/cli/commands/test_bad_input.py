@@ -504,11 +504,6 @@ class TestOutputThatExists:
         assert not (tmp_path / "memory:").exists()
         assert done.code in (0, REFUSED)
 
-    def test_demo_names_only_options_that_it_has(self, invoke, my_features):
-        message = invoke("demo", "--out", my_features.parent).refused(str(my_features), "exists")
-        assert "--overwrite" in message
-        assert "--overwrite" in invoke("demo", "--help").ok().stdout
-
 
 class TestOutputOnTopOfTheInput:
     """--overwrite must never take away what the command is about to read."""

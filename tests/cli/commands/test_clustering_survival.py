@@ -153,21 +153,6 @@ def test_kill_nine_and_what_is_asked_the_next_time(
     assert not (out / "checkpoint").exists()
 
 
-def test_usage(invoke, features, tmp_path):
-    invoke("fit", features).refused("Missing option '--out'", code=2)
-    invoke("fit", "--out", tmp_path / "run").refused("Missing argument 'FEATURES'", code=2)
-    invoke("fit", features, "--resume", tmp_path / "run", "--rho", 1).refused(
-        "leave", "--rho", "features", code=2
-    )
-    # where it runs may be another place this time
-    elsewhere = ("--cluster", "local", "--require-tls", "--wait-workers", "9s")
-    for options in ((), elsewhere):
-        run = invoke("fit", "--resume", tmp_path / "run", *options)
-        run.refused("does not exist", code=REFUSED)
-    bad = ("--stall-timeout", "soon")
-    invoke("fit", features, "--out", tmp_path / "run", *bad).refused("duration", code=2)
-
-
 def test_a_stalled_cluster(start, hold, features, tmp_path, undisturbed, record_of):
     """A worker that hangs, and nobody notices; kernels are compiled by the undisturbed run."""
     out = tmp_path / "run"

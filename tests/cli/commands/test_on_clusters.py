@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-import zarr
 from holding import Hold
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
@@ -184,27 +183,6 @@ def test_bad_rows_are_named_by_workers_too(start, store, remote, rows, tmp_path)
     done = start("fit", path, "--out", out, *options, "--scheduler", remote.address).outcome()
     done.refused("row 1999", "block 19", str(path))
     assert not out.exists()
-
-
-def test_demo(scrlm):
-    """As a newcomer types it: a cluster starts, a dashboard is named, everything is found."""
-    done = scrlm("demo", timeout=240).ok()
-    assert re.search(r"^using a local cluster of \d+ workers", done.stderr, re.MULTILINE)
-    assert re.search(r"dashboard http://127\.0\.0\.1:\d+/status", done.stderr)
-    assert re.search(r"accuracy +│ +100\.00 %", done.stdout)
-    assert re.search(r"outlier recall +│ +100\.00 %", done.stdout)
-    assert "\x1b" not in done.stdout + done.stderr
-
-
-def test_demo_keeps_what_it_made(invoke, tmp_path, record_of, monkeypatch):
-    monkeypatch.setattr("scrlm_cli.commands.demo._ROWS", 4_000)
-    out = tmp_path / "demo"
-    done = invoke("demo", "--out", out, "--seed", 3, "--json")
-    assert done.json()["evaluation"]["accuracy"] == 1.0
-    assert str(out) in done.stderr
-    assert zarr.open_group(out / "features.zarr", mode="r").attrs["mixture"]["seed"] == 3
-    assert record_of(out / "run")["status"] == "complete"
-    assert invoke("evaluate", out / "run", "--json").json()["accuracy"] == 1.0
 
 
 def workers_of(process: psutil.Process) -> list[psutil.Process]:

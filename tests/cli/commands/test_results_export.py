@@ -13,7 +13,6 @@ import pyarrow.parquet
 import pytest
 import zarr
 
-import scrlm_dask
 from scrlm_dask import load_model
 
 
@@ -87,18 +86,6 @@ def test_centers_in_three_forms(export, named, tmp_path):
     assert np.array_equal(nearest[inside, 0], labels[inside])
     distances = _column(run / "labels.zarr", "distances")
     assert np.allclose(np.sqrt(squares[inside, 0]), distances[inside], rtol=1e-3)
-
-
-def test_an_index_of_rows_at_unit_length(rows, tmp_path):
-    faiss = pytest.importorskip("faiss")
-    config = scrlm_dask.KMeansConfig(n_clusters=5, preprocess="l2")
-    np.save(tmp_path / "x.npy", rows[:500])
-    scrlm_dask.ingest([tmp_path / "x.npy"], tmp_path / "x.zarr")
-    scrlm_dask.kmeans(tmp_path / "x.zarr", config, out=tmp_path / "run")
-    done = scrlm_dask.export(tmp_path / "run", tmp_path / "out", table="csv")
-    assert not done.ids
-    _, nearest = faiss.read_index(str(tmp_path / "out" / "centers.faiss")).search(rows[:500], 1)
-    assert np.array_equal(nearest[:, 0], _column(tmp_path / "run" / "labels.zarr", "labels"))
 
 
 def test_without_the_features_there_are_no_ids_and_it_says_so(export, named, tmp_path):

@@ -48,13 +48,6 @@ def test_what_rho_refuses(invoke, features, options, code, words):
     invoke("rho", features, *options).refused(*words, code=code)
 
 
-@pytest.mark.parametrize(("rho", "words"), [("wide", "neither auto nor a number")])
-def test_rho_is_a_number_or_auto(invoke, features, tmp_path, rho, words):
-    done = invoke("fit", features, "--out", tmp_path / "run", "--rho", rho)
-    assert done.code == 2
-    assert words in done.stderr
-
-
 def test_the_plan_has_the_scan(invoke, features, tmp_path, record_of):
     content = invoke("plan", features, "--clusters", 10, "--json").json()
     assert [phase["name"] for phase in content["phases"]] == ["survey", "scan", "assign"]

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
-import os
 import re
-import struct
-import subprocess
-import sys
-import termios
-from pathlib import Path
 
-import click
 import pytest
-from scrlm_cli.main import main
 from scrlm_cli.options.shared import session
-from scrlm_cli.terminal import progress
 from scrlm_cli.terminal.console import Console, exit_on_errors
 
 from scrlm_dask.clusters.options import ClusterOptions
 
-DASK = str(Path(sys.executable).parent / "dask")
 COMMANDS = ("synth", "fit", "evaluate", "predict", "theory")
 PHASES = {
     "synth": ["synth"],
@@ -91,70 +80,6 @@ def test_json_and_run_json_agree(round_trip, record_of):
     assert said["candidates"] == written["config"]["n_candidates"]
 
 
-@pytest.mark.slow
-def test_a_terminal_gets_a_bar_with_rate_and_time_left(features, tmp_path):
-    """stderr is a terminal and stdout a pipe: the bar must not reach the JSON."""
-    args = (
-        "fit",
-        features,
-        "--rho",
-        0.5,
-        "--out",
-        tmp_path / "run",
-        "--block-rows",
-        50,
-        "--nworkers",
-        0,
-    )
-    reader, terminal = os.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    with subprocess.Popen(
-        [str(Path(sys.executable).parent / "scrlm"), *map(str, args), "--json"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=terminal,
-        env={**os.environ, "TERM": "xterm-256color"},
-    ) as process:
-        os.close(terminal)
-        shown = _read_terminal(reader)
-        assert process.stdout is not None
-        stdout = process.stdout.read().decode()
-    assert process.returncode == 0, shown
-    assert "\x1b[" in shown
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
-    bar = re.compile(r"loss [━╸╺]+ +(\d+)% ([\d,]+ rows/s) +\d:\d\d:\d\d eta (\S+)")
-    frames = bar.findall(text)
-    assert any(share == "100" for share, _, _ in frames)
-    # and on the way there, not only at the end
-    assert any(int(share) < 100 and re.match(r"\d:\d\d:\d\d", eta) for share, _, eta in frames)
-    assert "rows in" not in text  # the lines of the log would be said twice
-    assert stdout.startswith("{")
-    assert stdout.count("\n") == 1
-
-
-def _read_terminal(reader: int) -> str:
-    pieces = []
-    while True:
-        try:
-            piece = os.read(reader, 65536)
-        except OSError:  # how Linux says that the other side is closed
-            break
-        if not piece:
-            break
-        pieces.append(piece)
-    os.close(reader)
-    return b"".join(pieces).decode()
-
-
-def test_a_long_phase_says_how_far_it_is(invoke, features, tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "_LOG_SECONDS", 0.0)
-    args = ("--out", tmp_path / "run", "--block-rows", 500, "--nthreads", 1)
-    stderr = invoke("fit", features, "--rho", 0.5, *args).ok().stderr
-    lines = [line for line in stderr.splitlines() if line.startswith("loss: ") and "%" in line]
-    shares = [int(re.match(r"loss: (\d+)%, [\d,]+ rows/s, about \d+ s left$", x)[1]) for x in lines]
-    assert shares == [12, 25, 38, 50, 62, 75, 88]
-
-
 def test_verbose_says_more(invoke, features, tmp_path):
     quiet = invoke("fit", features, "--rho", 0.5, "--out", tmp_path / "a").ok().stderr.splitlines()
     loud = (
@@ -194,42 +119,6 @@ def test_only_verbose_commands_show_what_dask_logs(monkeypatch, name):
     for verbose, level in ((True, logging.WARNING), (False, logging.CRITICAL)):
         with session(Console(as_json=False, verbose=verbose), ClusterOptions(nworkers=0)):
             assert logger.level == level
-
-
-def test_version(scrlm):
-    done = scrlm("--version").ok()
-    assert re.fullmatch(r"scrlm, version \d+\.\d+\.\d+\S*\n", done.stdout)
-
-
-@pytest.mark.slow
-def test_dask_knows_the_command(scrlm):
-    shown = scrlm("scrlm", "--help", program=(DASK,)).ok().stdout
-    for command in ("synth", "fit", "evaluate", "predict", "paper", "demo"):
-        assert re.search(rf"^  {command} ", shown, re.MULTILINE)
-    numbers = ("--rows", 4000, "--features", 5000, "--clusters", 9, "--json")
-    same = scrlm("paper", "theory", *numbers).json()
-    assert scrlm("scrlm", "paper", "theory", *numbers, program=(DASK,)).json() == same
-
-
-@pytest.mark.parametrize("command", main.commands)
-def test_help_explains_the_command_and_every_option(invoke, command):
-    shown = invoke(command, "--help", threads=False).ok().stdout
-    assert shown == invoke(command, "-h", threads=False).ok().stdout
-    assert main.commands[command].help
-    for option in main.commands[command].params:
-        if isinstance(option, click.Option):
-            assert option.opts[-1] in shown
-            assert option.help, f"{command} {option.opts[-1]} is not explained"
-
-
-def test_the_command_starts_without_what_is_heavy():
-    code = (
-        "import sys, scrlm_cli.main; "
-        "heavy = {'numpy', 'dask', 'distributed', 'zarr', 'numba', 'sklearn', 'rich'}; "
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 def test_events_as_lines_of_json(invoke, features, tmp_path):

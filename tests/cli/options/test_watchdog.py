@@ -1,0 +1,105 @@
+"""Stalls, lost workers and the state of a cluster that does not go on."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import dask
+import pytest
+from click.testing import CliRunner
+from scrlm_cli.options import watchdog
+from scrlm_cli.options.watchdog import StallWatchdog
+from scrlm_cli.terminal.console import EXIT_CLUSTER_LOST
+from scrlm_cli.terminal.signals import handle_signals
+
+from scrlm_dask.errors import ClusterError
+from scrlm_dask.settings import workers_timeout
+
+
+@pytest.mark.parametrize(("configured", "expected"), [(3, 5), (30, 30), (None, 5)])
+def test_whoever_expects_more_deaths_keeps_that(configured: int | None, expected: int) -> None:
+    name = "distributed.scheduler.allowed-failures"
+    with dask.config.set({name: configured}), StallWatchdog(0.0, None).settings():
+        assert dask.config.get(name) == expected
+
+
+def test_dask_may_not_know_the_setting_yet() -> None:
+    """Its defaults come with `distributed`, which a command may import later."""
+    with dask.config.set({"distributed": {}}), StallWatchdog(0.0, None).settings():
+        assert dask.config.get("distributed.scheduler.allowed-failures") == 5
+
+
+def test_the_state_of_a_cluster_goes_to_a_file_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("scrlm_dask.engine.failures.cluster_state", lambda client: {"a": 1})
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "cluster-state.json").symlink_to(tmp_path / "victim")
+    written: list[Path] = []
+    watchdog._dump(object(), "s3://bucket/run", written)
+    (file,) = written
+    assert file.name.startswith("scrlm-cluster-state-")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert json.loads(file.read_text()) == {"a": 1}
+    assert (tmp_path / "victim").read_text() == "precious"
+    (tmp_path / "run").mkdir()
+    watchdog._dump(object(), str(tmp_path / "run"), written)
+    assert written[1] == tmp_path / "run" / "cluster-state.json"
+
+
+def test_a_cluster_that_does_not_answer_leaves_no_file(tmp_path: Path) -> None:
+    (tmp_path / "cluster-state.json").write_text("of an earlier stall")
+    written: list[Path] = []
+    watchdog._dump(object(), str(tmp_path), written)
+    assert written == []
+
+
+def test_a_stall_raises_in_the_main_thread(tmp_path: Path) -> None:
+    lasting = StallWatchdog(0.1, None)
+    with (
+        pytest.raises(ClusterError, match=r"--stall-timeout") as caught,
+        handle_signals(),
+        lasting.watching(lambda event: None, str(tmp_path)),
+    ):
+        time.sleep(30)
+    assert caught.value.code == EXIT_CLUSTER_LOST
+    assert list(tmp_path.iterdir()) == []  # threads of this process have no state to write
+
+
+def test_events_go_on_to_the_listener() -> None:
+    heard: list[int] = []
+    lasting = StallWatchdog(0.0, None)  # never stops the command
+    with lasting.watching(heard.append, "run"):
+        lasting(1)
+        lasting(2)
+    assert heard == [1, 2]
+
+
+def test_how_long_to_wait_for_workers() -> None:
+    with dask.config.set({"scrlm.wait-workers": "7s"}):
+        with StallWatchdog(0.0, 90.0).settings():
+            assert workers_timeout() == 90.0
+        with StallWatchdog(0.0, None).settings():
+            assert workers_timeout() == 7.0
+
+
+@pytest.mark.parametrize(
+    ("words", "stall", "wait"),
+    [((), 3600.0, None), (("--stall-timeout", "90s", "--wait-workers", "2h"), 90.0, 7200.0)],
+)
+def test_options_are_durations(
+    words: tuple[str, ...], stall: float, wait: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(watchdog, "StallWatchdog", lambda *seconds: given.append(seconds))
+    command = click.command()(watchdog.watchdog_options(lambda lasting: None))
+    assert CliRunner().invoke(command, words).exit_code == 0
+    assert given == [(stall, wait)]
+    refused = CliRunner().invoke(command, ["--stall-timeout", "soon"])
+    assert refused.exit_code == 2
+    assert "soon" in refused.output

@@ -1,0 +1,98 @@
+"""A features store as JSON and as tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scrlm_cli.tables.store import damage_content, rows_content, store_content, store_tables
+
+import scrlm_dask
+from scrlm_dask.passes.digests import DamagedBlock
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five rows of two features in three blocks, one of them twice."""
+    path = tmp_path_factory.mktemp("store") / "x.zarr"
+    rows = np.array([[0.0, 3], [4, 3], [0, 3], [8, 3], [6, 3]], np.float32)
+    labels = np.array([0, 1, 0, 1, -1])
+    scrlm_dask.write_features(rows, path, labels=labels, chunk_bytes=16)
+    return path
+
+
+def table(content: dict[str, Any]) -> dict[str, str]:
+    """The rows of all tables, as name and value."""
+    console = Console(width=200, file=None)
+    with console.capture() as shown:
+        console.print(store_tables(content))
+    cells = [line.split("│") for line in shown.get().splitlines() if line.count("│") == 3]
+    return {name.strip(): value.strip() for _, name, value, _ in cells}
+
+
+def test_a_store_without_its_rows(store: Path) -> None:
+    content = store_content(scrlm_dask.inspect_store(store))
+    expected = {
+        **{"store": str(store), "rows": 5, "features": 2, "dtype": "float32", "bytes": 40},
+        **{"chunks": [2, 2], "shards": None, "n_files": 3, "n_missing_chunks": 0},
+        **{"checksums": True, "complete": True, "missing_blocks": [], "labels": "int32"},
+    }
+    assert {name: content[name] for name in expected} == expected
+    assert (content["manifest"]["blocks"], content["manifest"]["block_rows"]) == (3, 2)
+    shown = table(content)
+    assert shown["rows"] == "5"
+    assert shown["size"].startswith("40 B, ")
+    assert shown["chunks"] == "2 x 2"
+    assert shown["complete"] == "yes"
+    assert shown["manifest"] == "3 blocks of 2 rows"
+    assert (shown["labels"], shown["ids"]) == ("int32", "none")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "chunks", "facts"),
+    [([1, 2], 2, ("2 blocks", "(1, 2)")), ([], 4, ("4 chunks",)), ([], 0, ("stopped",))],
+)
+def test_what_is_missing_is_named(
+    store: Path, blocks: list[int], chunks: int, facts: tuple[str, ...]
+) -> None:
+    content = store_content(scrlm_dask.inspect_store(store))
+    missing = {"complete": False, "missing_blocks": blocks, "n_missing_chunks": chunks}
+    shown = table({**content, **missing})["complete"]
+    assert shown.startswith("no: ")
+    assert all(fact in shown for fact in facts)
+
+
+def test_statistics_of_the_rows(store: Path) -> None:
+    report = scrlm_dask.inspect_rows(store, preprocess="none", rho=1.0)
+    content = rows_content(report)
+    assert (content["usable_rows"], content["nan_rows"], content["duplicate_rows"]) == (5, 0, 1)
+    assert content["largest_duplicate_groups"] == [{"first_row": 0, "rows": 2}]
+    assert content["constant_features"] == [1]
+    assert (content["classes"], content["outlier_share"]) == (2, 0.2)
+    assert content["mean_range"] == pytest.approx([3.0, 3.6])  # 18 / 5
+    assert (content["norms"]["min"], content["norms"]["mean"]) == pytest.approx(
+        (3.0, (3 + 5 + 3 + 73**0.5 + 45**0.5) / 5)
+    )
+    assert content["distances"]["pairs"] == 10
+    shown = table({**store_content(scrlm_dask.inspect_store(store)), "statistics": content})
+    assert shown["usable rows"] == "5"
+    assert shown["duplicates"] == "1 rows (row 0 x 2)"
+    assert shown["constant features"] == "1 (1)"
+    assert shown["outlier share"] == "20.00 %"
+    assert shown["means"] == "3 to 3.6"
+
+
+def test_damaged_blocks(store: Path) -> None:
+    description = scrlm_dask.inspect_store(store)
+    damaged = (DamagedBlock(1, 2, 3, "its bytes differ"),)
+    content = damage_content(damaged, description)
+    assert content["damaged_blocks"] == [
+        {"block": 1, "first_row": 2, "last_row": 3, "reason": "its bytes differ"}
+    ]
+    shown = table({**store_content(description), "verification": content})
+    assert shown["damaged blocks"] == "1"
+    assert shown["block 1"] == "rows 2 to 3: its bytes differ"
+    assert shown["checked against"] == "digests and checksums"

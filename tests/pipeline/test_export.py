@@ -1,0 +1,74 @@
+"""Exports of a run whose labels are known, and what is not replaced."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import zarr
+from by_hand import DISTANCES, LABELS, MARGINS
+
+import scrlm_dask
+from scrlm_dask import InputError, StoreError, export
+
+
+@pytest.fixture
+def run(run_by_hand: Path) -> Path:
+    return run_by_hand
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_the_table_has_a_line_per_row(run: Path, tmp_path: Path, form: str) -> None:
+    found = export(run, tmp_path / "out", table=form)
+    assert (found.n_rows, found.n_clusters, found.ids) == (6, 2, False)
+    read = pyarrow.csv.read_csv if form == "csv" else pyarrow.parquet.read_table
+    assert read(tmp_path / "out" / f"labels.{form}").to_pydict() == {
+        "row": [0, 1, 2, 3, 4, 5],
+        "label": LABELS,
+        "distance": DISTANCES,
+        "margin": MARGINS,
+    }
+
+
+def test_centers_are_in_the_units_of_the_features(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert {"labels.parquet", "centers.npy", "centers.fbin"} <= set(export(run, out).files)
+    assert np.load(out / "centers.npy").tolist() == [[1.0], [10.0]]
+    raw = (out / "centers.fbin").read_bytes()
+    assert np.frombuffer(raw, "<u4", 2).tolist() == [2, 1]  # clusters, features
+    assert np.frombuffer(raw, "<f4", offset=8).tolist() == [1.0, 10.0]
+    record = json.loads((out / "export.json").read_text())
+    assert (record["run"], record["status"]) == (str(run), "complete")
+
+
+def test_what_it_does_not_replace(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export(run, out)
+    with pytest.raises(StoreError, match=str(out)):
+        export(run, out, table="csv")
+    assert not (out / "labels.csv").exists()
+    export(run, out, table="csv", overwrite=True)
+    assert not (out / "labels.parquet").exists()
+    with pytest.raises((InputError, StoreError), match=str(run)):
+        export(run, run / "inside")
+    with pytest.raises(InputError, match="xls"):
+        export(run, tmp_path / "other", table="xls")
+    with pytest.raises(StoreError, match=str(tmp_path)):
+        export(tmp_path / "none", tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_index_of_rows_at_unit_length(tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    rows = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    config = scrlm_dask.KMeansConfig(5, "random", preprocess="l2")
+    scrlm_dask.write_features(rows, tmp_path / "x.zarr")
+    scrlm_dask.kmeans(tmp_path / "x.zarr", config, out=tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "out", table="csv")
+    _, nearest = faiss.read_index(str(tmp_path / "out" / "centers.faiss")).search(rows, 1)
+    labels = zarr.open_array(tmp_path / "run/labels.zarr/labels", mode="r")[:]
+    assert np.array_equal(nearest[:, 0], labels)

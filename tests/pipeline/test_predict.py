@@ -1,0 +1,84 @@
+"""Labels of new rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from numpy.typing import NDArray
+
+import scrlm_dask
+from scrlm_dask import InputError, StoreError
+from scrlm_dask.config import FitConfig
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.predict import predict
+
+CONFIG = FitConfig(rho=0.5, n_clusters=40, seed=5)
+
+
+def test_predict_labels_new_rows_as_the_fit_would(
+    mixture: NDArray[np.float32], tmp_path: Any
+) -> None:
+    found = fit(mixture, CONFIG, out=tmp_path / "run", collect_labels=True)
+    again = predict(tmp_path / "run", mixture, collect_labels=True, block_rows=333)
+    np.testing.assert_array_equal(again.labels, found.labels)
+    np.testing.assert_array_equal(again.counts, found.model.counts)
+    # by hand: distances of new rows to the centers, after the model's own map
+    new = np.random.default_rng(0).normal(size=(50, 64)).astype(np.float32)
+    new[:20] = mixture[:20] + 0.01
+    y, centers = (
+        (a.astype(float) - found.model.affine.shift) * found.model.affine.scale
+        for a in (new, found.model.centers)
+    )
+    distances = np.linalg.norm(y[:, None] - centers, axis=2)
+    expected = np.where(distances.min(1) < found.model.radius, distances.argmin(1), -1)
+    labels = predict(found.model, new, collect_labels=True).labels
+    np.testing.assert_array_equal(labels, expected)
+    assert (expected >= 0).any()
+    with pytest.raises(scrlm_dask.InputError, match=r"63 features.*fitted on 64"):
+        predict(found.model, new[:, :63])
+
+
+# the centers are 1 and 10, the radius is 1.58
+NEW = np.array([[2.5], [2.6], [8.5], [8.4], [5.5]], np.float32)
+
+
+def test_by_hand(run_by_hand: Path) -> None:
+    for model in (run_by_hand, scrlm_dask.load_model(run_by_hand)):
+        found = predict(model, NEW, collect_labels=True, block_rows=2)
+        assert found.labels.tolist() == [0, -1, 1, -1, -1]
+        assert (found.n_rows, found.n_outliers, found.counts.tolist()) == (5, 3, [1, 1])
+    assert predict(run_by_hand, NEW).labels is None
+
+
+def test_the_labels_store(run_by_hand: Path, tmp_path: Path) -> None:
+    out = tmp_path / "labels.zarr"
+    predict(run_by_hand, NEW, out=out, block_rows=2)
+    stored = zarr.open_group(out, mode="r")
+    assert stored.attrs["complete"] is True
+    assert stored["labels"].chunks == (2,)
+    assert stored["labels"][:].tolist() == [0, -1, 1, -1, -1]
+    np.testing.assert_allclose(stored["distances"][:], [1.5, 1.6, 1.5, 1.6, 4.5], rtol=1e-6)
+    np.testing.assert_allclose(stored["margins"][:], [6.0, 5.8, 6.0, 5.8, 0.0], atol=1e-5)
+    predict(run_by_hand, NEW, out=out, overwrite=True, margins=False)
+    stored = zarr.open_group(out, mode="r")
+    assert "margins" not in stored
+    np.testing.assert_allclose(stored["distances"][:], [1.5, np.nan, 1.5, np.nan, np.nan])
+
+
+def test_what_is_rejected_leaves_the_outputs(run_by_hand: Path, tmp_path: Path) -> None:
+    features, out = run_by_hand.parent / "x.zarr", tmp_path / "labels.zarr"
+    with pytest.raises(InputError, match=r"2 features.* 1"):
+        predict(run_by_hand, np.eye(2), out=out)
+    with pytest.raises(InputError, match="row 1"):
+        predict(run_by_hand, np.array([[0.0], [np.nan]]), out=out)
+    assert not out.exists()
+    predict(run_by_hand, features, out=out)
+    with pytest.raises(StoreError, match=str(out)):
+        predict(run_by_hand, features, out=out)
+    with pytest.raises(StoreError, match=str(features)):
+        predict(run_by_hand, features, out=features, overwrite=True)
+    assert scrlm_dask.open_features(features).shape == (6, 1)

@@ -1,0 +1,70 @@
+"""What is computed again of a run, and differences that are found."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from by_hand import CONFIG, ROWS, write_run
+
+import scrlm_dask
+from scrlm_dask import StoreError, verify_run
+
+
+@pytest.fixture
+def run(run_by_hand: Path, tmp_path: Path) -> Path:
+    """A copy of the run, to be changed."""
+    return Path(shutil.copytree(run_by_hand, tmp_path / "run"))
+
+
+def change(run: Path, name: str, index: Any, value: float) -> None:
+    zarr.open_array(run / name, mode="r+")[index] = value
+
+
+def test_a_run_as_it_was_written(run: Path) -> None:
+    found = verify_run(run)
+    assert found.ok
+    assert found.rows == 6
+    assert found.clusters == (0, 1)
+    assert (found.wrong_labels, found.wrong_distances, found.wrong_clusters) == (0, 0, ())
+    none = verify_run(run, blocks=0, losses=0)
+    assert none.ok
+    assert (none.blocks, none.rows, none.clusters) == ((), 0, ())
+
+
+def test_labels_and_distances_that_were_changed(run: Path) -> None:
+    change(run, "labels.zarr/labels", 4, 0)
+    change(run, "labels.zarr/distances", 3, 0.5)
+    found = verify_run(run, losses=0)
+    assert not found.ok
+    assert (found.wrong_labels, found.wrong_distances, found.first_wrong_row) == (1, 1, 3)
+
+
+@pytest.mark.parametrize(("name", "value"), [("losses", -1.4), ("neighbors", 2)])
+def test_losses_that_were_changed(run: Path, name: str, value: float) -> None:
+    change(run, f"model.zarr/{name}", 1, value)
+    found = verify_run(run, blocks=0)
+    assert not found.ok
+    assert found.first_wrong_row is None
+    assert found.wrong_clusters == (1,)
+
+
+def test_centers_that_were_changed(run: Path) -> None:
+    # the second center at 30: rows 3 and 4 become outliers, and row 5 stays one, 20 away
+    change(run, "model.zarr/centers", 1, 30.0)
+    found = verify_run(run, losses=0)
+    assert (found.wrong_labels, found.wrong_distances, found.first_wrong_row) == (2, 3, 3)
+
+
+def test_features_that_are_not_those_of_the_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    scrlm_dask.write_features(ROWS + np.float32(1), tmp_path / "x.zarr", overwrite=True)
+    with pytest.raises(StoreError, match=str(tmp_path / "x.zarr")):
+        verify_run(run)
+    scrlm_dask.fit(ROWS, CONFIG, out=tmp_path / "of an array")
+    with pytest.raises(StoreError, match="array in memory"):
+        verify_run(tmp_path / "of an array")

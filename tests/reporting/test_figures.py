@@ -1,0 +1,75 @@
+"""Which figures a run has, and that they are pictures of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from scrlm_dask.reporting import figures
+from scrlm_dask.reporting.report_data import PlaneMap, ReportData
+
+RUNGS = [{"rho": rho, "clusters": 3, "shell": 0.5} for rho in (0.25, 0.5, 1.0)]
+ITERATIONS = [{"number": n, "inertia": 9.0 / n, "sampled": n == 1} for n in (1, 2, 3)]
+DRAWN = b"a picture"
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Figures are saved as a word, which takes no time; the figures themselves."""
+    saved: list[Any] = []
+
+    def save(self: Any, content: BytesIO, **kwargs: Any) -> None:
+        saved.append(self)
+        content.write(DRAWN)
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", save)
+    return saved
+
+
+def with_everything(found: ReportData) -> ReportData:
+    more = {"scan": {"rungs": RUNGS}, "kmeans": {"iterations": ITERATIONS}}
+    return replace(found, record={**found.record, **more})
+
+
+def test_figures_of_what_the_run_has(found: ReportData, undrawn: list[Any]) -> None:
+    plain = [name for name, _, _ in figures.run_figures(found, None)]
+    assert plain == ["phases", "sizes", "sigmas", "outliers", "distances", "margins", "losses"]
+    plane = PlaneMap(np.array([[0.0, 0.0], [9.0, 0.0]]), "PCA")
+    drawn = list(figures.run_figures(with_everything(found), plane))
+    assert {name for name, _, _ in drawn} - set(plain) == {"rho", "inertia", "map"}
+    assert all(title for _, title, _ in drawn)
+    assert {png for _, _, png in drawn} == {DRAWN}
+
+
+def test_what_is_drawn(found: ReportData, undrawn: list[Any]) -> None:
+    names = [name for name, _, _ in figures.run_figures(with_everything(found), None)]
+    axes = {name: figure.axes[0] for name, figure in zip(names, undrawn, strict=True)}
+    assert axes["sizes"].lines[0].get_xydata().tolist() == [[1, 3], [2, 2]]
+    assert axes["losses"].lines[0].get_xydata()[0].tolist() == [1, pytest.approx(-3.0)]
+    # iterations on a sample have another inertia
+    assert axes["inertia"].lines[0].get_xydata().tolist() == [[2, 4.5], [3, 3.0]]
+    widths = [bar.get_width() for bar in axes["outliers"].patches]
+    assert widths == pytest.approx([5 / 6, 1 / 6])
+    radius = [line.get_xdata()[0] for line in axes["distances"].lines]
+    assert radius == pytest.approx([2.5**0.5])
+    assert axes["rho"].lines[0].get_xdata().tolist() == [0.25, 0.5, 1.0]
+
+
+def test_runs_of_one_name_are_numbered(found: ReportData, undrawn: list[Any]) -> None:
+    runs = [found, replace(found, name="other"), found]
+    names = [name for name, _, _ in figures.comparison_figures(runs)]
+    assert names == ["compared-sizes", "compared-phases"]  # none has iterations
+    legend = [text.get_text() for text in undrawn[0].axes[0].get_legend().get_texts()]
+    assert legend == ["run (1)", "other", "run (3)"]
+
+
+def test_the_same_run_gives_the_same_bytes(found: ReportData) -> None:
+    first, again = (next(figures.run_figures(found, None))[2] for _ in range(2))
+    assert first == again
+    with Image.open(BytesIO(first)) as image:
+        assert (image.format, image.width) == ("PNG", 1024)  # 6.4 inches at 160 dpi

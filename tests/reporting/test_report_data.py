@@ -1,0 +1,80 @@
+"""Data of a report: what is read of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scrlm_dask.errors import StoreError
+from scrlm_dask.reporting.report_data import ReportData, plane_map, read_report_data
+
+
+def test_a_map_keeps_a_plane_as_it_is() -> None:
+    flat = np.random.default_rng(3).normal(size=(12, 2)) * [5.0, 1.0]
+    points = np.concatenate([flat, np.zeros((12, 3))], axis=1)
+    found = plane_map(points)
+    assert found is not None
+    assert found.method.startswith("PCA, 100%")
+    apart = np.linalg.norm(found.xy[:, None] - found.xy[None], axis=2)
+    assert np.allclose(apart, np.linalg.norm(flat[:, None] - flat[None], axis=2), atol=1e-4)
+
+
+def test_a_map_of_a_line_and_of_a_point() -> None:
+    found = plane_map(np.array([[1.0], [3.0], [8.0]]))
+    assert found is not None
+    assert found.xy.tolist() == [[-3.0, 0.0], [-1.0, 0.0], [4.0, 0.0]]
+    assert plane_map(np.array([[1.0, 2.0]])) is None
+
+
+def test_distances_and_margins_of_all_blocks(found: ReportData) -> None:
+    assert found.name == "run"
+    assert found.points.tolist() == [[1.0], [10.0]]
+    columns = found.columns
+    totals = [h.bins.total for h in (columns.inside, columns.outside, columns.margins)]
+    assert totals == [5, 1, 5]  # margins of rows with a label
+    assert columns.median_margin == pytest.approx(9.0, rel=0.1)
+    # rows at the same distance come in their order
+    assert [columns.nearest.of(k).tolist() for k in (0, 1)] == [[1, 0], [3, 4]]
+    assert found.by_size.tolist() == [0, 1]
+    assert (found.pairs.first.tolist(), found.pairs.second.tolist()) == ([0], [1])
+    assert found.pairs.distances.tolist() == [9.0]
+
+
+def test_what_the_events_tell(found: ReportData) -> None:
+    assert found.notes == []  # only warnings
+    assert found.loss_curve is not None
+    ranks, losses = found.loss_curve
+    assert ranks == [1, 2, 3, 4, 5, 6]
+    assert losses == pytest.approx([-3.0, -1.5, -1.5, -1.5, -1.5, 0.0])
+    odd = [
+        {"event": "CandidatesJudged", "ranks": [1, 2], "losses": [-1.0]},
+        {"event": "CandidatesJudged", "ranks": [1], "losses": ["low"]},
+        {"event": "Note", "warning": True},
+        {"event": "Note", "warning": True, "text": "few rows"},
+        {"event": "Note", "warning": False, "text": "many rows"},
+    ]
+    changed = replace(found, events=[*found.events, *odd])
+    assert changed.loss_curve == found.loss_curve
+    assert changed.notes == ["few rows"]
+    assert replace(found, events=[]).loss_curve is None
+
+
+def test_only_a_whole_ladder_is_one(found: ReportData) -> None:
+    assert found.ladder == []
+    rungs = [{"rho": rho, "clusters": 3, "shell": 0.5} for rho in (0.25, 0.5)]
+
+    def ladder(*listed: dict[str, Any]) -> list[dict[str, Any]]:
+        return replace(found, record={**found.record, "scan": {"rungs": list(listed)}}).ladder
+
+    assert ladder(*rungs) == rungs
+    assert ladder(rungs[0]) == []
+    assert ladder(rungs[0], {**rungs[1], "shell": None}) == []
+
+
+def test_a_run_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=str(tmp_path)):
+        read_report_data(tmp_path / "none", rows_each=2)
