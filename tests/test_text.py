@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from scrlm_dask.text import (
-    PhaseSummary,
     first_few,
     first_line,
     format_bytes,
     one_line,
-    phase_summary,
     plural,
     repeated,
 )
@@ -62,23 +58,3 @@ def test_errors(error: Exception, whole: str, first: str) -> None:
 
 def test_long_errors_are_cut() -> None:
     assert first_line(ValueError("abcdef\nghi"), most=3) == "ValueError: abc"
-
-
-def phase(name: str, **values: float) -> dict[str, Any]:
-    usual = {"seconds": 1.0, "rows": 10, "bytes": 80, "read_seconds": 0.25, "blocks": 2}
-    return {"name": name, **usual, "peak_worker_bytes": 5, **values}
-
-
-def test_iterations_are_one_phase() -> None:
-    found = phase_summary(
-        [
-            phase("step", peak_worker_bytes=9),
-            phase("loss"),
-            phase("step", seconds=2.0, rows=4, bytes=32),
-        ]
-    )
-    assert found == [
-        PhaseSummary("step", 2, 3.0, 14, 112, 0.5, 9),
-        PhaseSummary("loss", 1, 1.0, 10, 80, 0.25, 5),
-    ]
-    assert phase_summary([]) == []

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from scrlm_dask.clusters.options import ClusterOptions
 from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.engine.workers import current_client, process_reports
 from scrlm_dask.errors import ClusterError
+from scrlm_dask.events import Note
+from scrlm_dask.monitoring.listeners import make_publisher
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.kmeans import kmeans
 
@@ -142,16 +145,42 @@ def test_threads_that_are_asked_for_win_over_the_environment(
         assert connection.description == "1 thread of this process"
 
 
-def test_a_scheduler_that_is_lost_between_two_phases_is_told_as_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Gone:
-        def run(self, *args: object, **kwargs: object) -> None:
-            raise OSError("Timed out trying to connect")
+@dataclass
+class LostClient:
+    """A client whose calls fail as those to a lost scheduler do: after a timeout of many seconds."""
 
-    monkeypatch.setattr("scrlm_dask.engine.workers.current_client", Gone)
+    status: str = "running"
+    calls: int = 0
+
+    def run(self, *args: object, **kwargs: object) -> None:
+        self.calls += 1
+        raise OSError("Timed out trying to connect")
+
+    def register_plugin(self, plugin: object) -> None:
+        pass
+
+    def log_event(self, topic: str, message: object) -> None:
+        self.run()
+
+
+@pytest.mark.parametrize(("status", "calls"), [("running", 1), ("connecting", 0), ("closed", 0)])
+def test_a_lost_scheduler_is_reported_without_waiting_for_timeouts(
+    monkeypatch: pytest.MonkeyPatch, status: str, calls: int
+) -> None:
+    client = LostClient(status)
+    monkeypatch.setattr("scrlm_dask.engine.workers.current_client", lambda: client)
     with pytest.raises(ClusterError, match=r"was lost .* run the command again"):
         process_reports()
+    assert client.calls == calls
+
+
+@pytest.mark.parametrize(("status", "calls"), [("running", 1), ("connecting", 0), ("closed", 0)])
+def test_no_event_is_sent_to_a_lost_scheduler(status: str, calls: int) -> None:
+    client = LostClient(status)
+    publish = make_publisher(client, "run", lambda event: None)
+    assert publish is not None
+    publish(Note("a note"))
+    assert client.calls == calls
 
 
 # --- a client of the caller's own, without workers yet -----------------------------------------

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import as_features
+from scrlm_dask.kernels.bandwidth.search import ScanSizes
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
-from scrlm_dask.kernels.kmeans.init import SampleSizes
 from scrlm_dask.passes import seeding
 from scrlm_dask.passes.survey import survey_pass
 
@@ -81,9 +81,9 @@ def test_scrlm_starts_for_a_ladder_of_radii() -> None:
     groups = np.repeat([[0.0], [50.0], [900.0]], 20, axis=0) + rng.normal(size=(60, 1))
     with Execution(lambda event: None) as execution:
         survey = survey_of(execution, groups)
-        starts = seeding.scrlm_starts(survey, PLAIN, 3, SampleSizes(50, 50, 10), seed=1)
+        starts = seeding.scrlm_starts(survey, PLAIN, 3, ScanSizes(50, 50, 10), seed=1)
         none = seeding.scrlm_starts(
-            survey_of(execution, np.ones((4, 1))), PLAIN, 3, SampleSizes(4, 4, 0), seed=1
+            survey_of(execution, np.ones((4, 1))), PLAIN, 3, ScanSizes(4, 4, 0), seed=1
         )
     rhos = [start.rho for start in starts]
     assert rhos == sorted(set(rhos))

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
+from scrlm_dask.config import FitConfig, LloydConfig
 from scrlm_dask.engine.block_layout import Layout
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.events import Planned
-from scrlm_dask.planning.memory import fit_memory, kmeans_memory
+from scrlm_dask.planning.memory import MemoryPlan, fit_memory, kmeans_memory
 from scrlm_dask.planning.work import (
     PhaseCost,
     block_samples,
     fit_costs,
     kmeans_costs,
-    report_fit_plan,
-    report_kmeans_plan,
+    report_plan,
 )
 
 TINY = Layout(n_rows=10, n_features=3, itemsize=4, block_rows=4, chunk_rows=4, read_copies=1)
@@ -104,10 +104,10 @@ def test_iterations_on_samples_are_counted() -> None:
     assert steps == [(2, 10), (4, 10), (8, 10), (10, 7)]
 
 
-def planned(report: Any) -> Planned:
+def planned(costs: Iterable[PhaseCost], memory: MemoryPlan) -> Planned:
     heard: list[Any] = []
     with Execution(heard.append) as execution:
-        report(execution)
+        report_plan(execution, costs, memory, WORKERS)
     (plan,) = [event for event in heard if isinstance(event, Planned)]
     return plan
 
@@ -115,22 +115,21 @@ def planned(report: Any) -> Planned:
 @pytest.mark.parametrize("n_clusters", [None, 2])
 def test_a_fit_is_reported_as_far_as_it_is_known(n_clusters: int | None) -> None:
     config = resolved(refine=LloydConfig(max_iter=7))
-    plan = planned(lambda execution: report_fit_plan(execution, TINY, config, n_clusters, WORKERS))
+    memory = fit_memory(TINY, config, n_clusters, 2)
+    plan = planned(fit_costs(TINY, config, n_clusters), memory)
     known = {"survey": 4 * 10 * 3, "loss": 2 * 10 * 5 * 3}
     known |= {"extract": 2 * 5 * (n_clusters or 0) * 3}
     if n_clusters is not None:
         known |= {"kmeans-step": 7 * 2 * 10 * 2 * 3, "assign": 2 * 10 * 2 * 3}
     assert plan.flops == known
     assert (plan.row_flops["survey"], plan.row_flops["loss"]) == (12.0, 30.0)
-    memory = fit_memory(TINY, config, n_clusters, 2)
     assert plan.worker_bytes == memory.worker_bytes(2, 1)  # of the worker that needs most
     assert plan.client_bytes == memory.client_bytes
 
 
 def test_k_means_is_reported() -> None:
-    config = KMeansConfig(2, "random", LloydConfig(max_iter=7))
     memory = kmeans_memory(TINY, 2, 2)
-    plan = planned(lambda execution: report_kmeans_plan(execution, TINY, config, memory, WORKERS))
+    plan = planned(kmeans_costs(TINY, 2, max_iter=7), memory)
     assert plan.flops == {"kmeans-step": 7 * 2 * 10 * 2 * 3, "assign": 2 * 10 * 2 * 3}
     assert plan.row_flops == {"kmeans-step": 12.0, "assign": 12.0}
     assert plan.worker_bytes == memory.worker_bytes(2, 1)
