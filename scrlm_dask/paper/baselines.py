@@ -1,7 +1,7 @@
 """The baselines: other methods, some from other libraries, under one interface.
 
-A library that is an extra is imported when its method is called. scikit-learn is imported here: two
-threads that import it at once, in tasks, see it half imported.
+A library is imported when its method is called: most are extras, and a process that runs one method
+should not need the memory of all libraries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn import cluster, manifold, mixture
 
 from scrlm_dask.errors import InputError
 
@@ -29,11 +28,15 @@ class Clustered(NamedTuple):
     labels: NDArray[Any]  # (N,)
 
 
+def _sklearn(module: str) -> Any:
+    return import_module(f"sklearn.{module}")
+
+
 def sklearn_kmeans(
     x: NDArray[Any], k: int, iterations: int, seed: int, *, init: str = "k-means++", tol: float
 ) -> Clustered:
     options = {"max_iter": iterations, "tol": tol, "algorithm": "lloyd", "random_state": seed}
-    fitted = cluster.KMeans(k, init=init, n_init=1, **options).fit(x)
+    fitted = _sklearn("cluster").KMeans(k, init=init, n_init=1, **options).fit(x)
     return Clustered(fitted.cluster_centers_, fitted.labels_)
 
 
@@ -134,29 +137,33 @@ def _k_means_plus_plus(x: NDArray[Any], k: int, seed: int) -> NDArray[np.int64]:
 
 
 def _minibatch(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
-    return _integers(cluster.MiniBatchKMeans(k, n_init=1, random_state=seed).fit_predict(x))
+    return _integers(
+        _sklearn("cluster").MiniBatchKMeans(k, n_init=1, random_state=seed).fit_predict(x)
+    )
 
 
 def _complete_linkage(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
-    return _integers(cluster.AgglomerativeClustering(k, linkage="complete").fit_predict(x))
+    return _integers(
+        _sklearn("cluster").AgglomerativeClustering(k, linkage="complete").fit_predict(x)
+    )
 
 
 def _spectral(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
-    fitted = cluster.SpectralClustering(
+    fitted = _sklearn("cluster").SpectralClustering(
         k, affinity="nearest_neighbors", n_neighbors=min(10, len(x)), random_state=seed
     )
     return _integers(_quietly(fitted.fit_predict, x))
 
 
 def _em(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
-    fitted = mixture.GaussianMixture(k, covariance_type="spherical", random_state=seed)
+    fitted = _sklearn("mixture").GaussianMixture(k, covariance_type="spherical", random_state=seed)
     return _integers(_quietly(fitted.fit_predict, x))
 
 
 def _tsne(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
     # rows have other rows enough to be spread over
     perplexity = min(_PERPLEXITY, max((len(x) - 1) / 3, 1.0))
-    embedded = manifold.TSNE(perplexity=perplexity, random_state=seed).fit_transform(x)
+    embedded = _sklearn("manifold").TSNE(perplexity=perplexity, random_state=seed).fit_transform(x)
     return _k_means_plus_plus(embedded, k, seed)
 
 
@@ -168,7 +175,7 @@ def _td(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
 
 def _hdbscan(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
     # it finds the number of clusters itself
-    return _integers(cluster.HDBSCAN(copy=True).fit_predict(x))
+    return _integers(_sklearn("cluster").HDBSCAN(copy=True).fit_predict(x))
 
 
 def _fixed(kmeans: Callable[..., Clustered]) -> Fit:

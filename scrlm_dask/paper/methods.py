@@ -14,6 +14,11 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+
+# here and not in tasks: two threads that import scikit-learn at once see it half imported
+import sklearn.cluster
+import sklearn.manifold
+import sklearn.mixture  # noqa: F401
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores, with_outlier_cluster

@@ -105,6 +105,10 @@ class FitJob:
         plan = check_fit_memory(layout, config, n_clusters, workers)
         with open_run(self.target, "SCRLM", listener) as run:
             report_plan(run.execution, fit_costs(layout, config, n_clusters), plan, workers)
+            if run.is_resumed:
+                run.report_resumed()
+            if n_clusters is None:
+                results.report_candidates(run.execution, config)
             result = _run_algorithm(run, config, workers)
             record = run.finish(result.model, result.details)
             results.warn_about_result(
@@ -181,7 +185,6 @@ _START_TYPES = (
 
 def _find_centers(execution: Execution, features: Features, config: ResolvedConfig) -> _Start:
     """Find centers on a sample if it settles them, else by the losses of the candidates."""
-    results.report_candidates(execution, config)
     samples = config.asked.samples
     chosen = choose_on_sample(execution, features, config) if samples else Chosen(config)
     affine, extracted, pruned = chosen.affine, chosen.extracted, dict[str, Any]()

@@ -136,6 +136,8 @@ class KMeansJob:
         weights = as_weights(self.sample_weight, self.target.features)
         check_kmeans_memory(self.target.features.layout, config, workers)
         with open_run(self.target, "k-means", listener) as run:
+            if run.is_resumed:
+                run.report_resumed()
             model, assigned, details = _run_algorithm(run, config, self.given, weights, workers)
             record = run.finish(model, details)
             _warn_about_empty_clusters(run.execution, model)

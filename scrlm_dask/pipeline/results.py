@@ -80,9 +80,9 @@ def report_sizes(execution: Execution, sums: ClusterSums, sq_radius: float) -> N
 
 
 def report_candidates(execution: Execution, config: ResolvedConfig) -> None:
-    """Report the number of candidates if neither it nor the number of clusters was given."""
+    """Report the number of candidates of a fit without a number of clusters, if not given."""
     asked, text = config.asked, f"all {config.n_rows} rows are candidates"
-    if asked.n_candidates == "auto" and asked.n_clusters is None and not asked.samples:
+    if asked.n_candidates == "auto" and not asked.samples:
         if config.n_candidates < config.n_rows:
             text = f"{config.n_candidates} candidates, enough to find {ASSUMED_CLUSTERS} clusters"
         execution.emit(Note(f"number of clusters not given: {text}"))

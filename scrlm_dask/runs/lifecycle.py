@@ -74,6 +74,7 @@ class Run:
     opened: resume.OpenRun
     target: RunTarget
     began: float  # by the performance counter
+    is_resumed: bool
 
     @property
     def collects_labels(self) -> bool:
@@ -87,6 +88,9 @@ class Run:
             return None
         resume.check_still_owner(directory, self.opened.record)
         return ensure_labels_store(directory.labels, features.n_rows, features.block_rows, margins)
+
+    def report_resumed(self) -> None:
+        self.execution.emit(Note("going on with a run that was stopped"))
 
     def finish(self, model: Model, details: dict[str, Any]) -> dict[str, Any]:
         """Verify that the features are unchanged, write the result and return its record."""
@@ -143,9 +147,8 @@ def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Run
         execution.emit(RunStarted(method, source, *shape, None if out is None else out.url))
         if features_at is not None and opened.state in resume.REWRITTEN:
             resume.verify_rewritten_features(execution, opened, features_at)
-        if opened.state is not resume.RunState.NEW:
-            execution.emit(Note("going on with a run that was stopped"))
-        yield Run(execution, opened, target, time.perf_counter())
+        resumed = opened.state is not resume.RunState.NEW
+        yield Run(execution, opened, target, time.perf_counter(), resumed)
 
 
 @dataclass(frozen=True)

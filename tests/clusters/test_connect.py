@@ -147,7 +147,7 @@ def test_threads_that_are_asked_for_win_over_the_environment(
 
 @dataclass
 class LostClient:
-    """A client whose calls fail as those to a lost scheduler do: after a timeout of many seconds."""
+    """A client whose calls fail as those to a lost scheduler do, there after a long timeout."""
 
     status: str = "running"
     calls: int = 0
