@@ -12,6 +12,9 @@ import numpy as np
 from backends import backend
 
 import scrlm_dask
+from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
+from scrlm_dask.kernels.bandwidth.search import PerturbedRho
+from scrlm_dask.runs.record import ScanRecord
 
 ROWS = np.array([[0.0], [1], [2], [10], [11], [50]], np.float32)
 TRUTH = np.array([0, 0, 1, 1, 1, -1])
@@ -28,3 +31,27 @@ def write_run(folder: Path) -> Path:
         scrlm_dask.write_features(ROWS, folder / "x.zarr", labels=TRUTH, chunk_bytes=4 * BLOCK_ROWS)
         scrlm_dask.fit(folder / "x.zarr", CONFIG, out=folder / "run", block_rows=BLOCK_ROWS)
     return folder / "run"
+
+
+# how rho was chosen, with one trial
+_TRIAL = BandwidthTrial(0.5, 3, 0.9, 0.01, (1.0, 2.0, 3.0), None, 2)
+SCAN = ScanRecord(
+    sampled_rows=10,
+    blocks=2,
+    judged_rows=8,
+    held_out_rows=2,
+    candidates=5,
+    needed_candidates=4,
+    rho=0.5,
+    low=0.4,
+    high=0.6,
+    basis="stretch",
+    why="it lasts",
+    extraction="greedy",
+    clusters=3,
+    coverage=0.9,
+    stability=[PerturbedRho(0.45, 3, 1.0)],
+    sigma_max=0.2,
+    assumption_1=True,
+    rungs=[_TRIAL],
+)

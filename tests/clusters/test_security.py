@@ -92,8 +92,7 @@ def test_certificates_are_set_inside_alone(tmp_path: Path) -> None:
         check_certificate("tcp://192.0.2.1:8786")
         with pytest.raises(ClusterError, match=r"tls://192\.0\.2\.1:8786.*--tls-cert"):
             check_certificate("tls://192.0.2.1:8786")
-        with certificates(ClusterOptions()):
-            assert not dask.config.get("distributed.comm.require-encryption")
+        assert not dask.config.get("distributed.comm.require-encryption")
         # the key is not in the file of the certificate
         wrong = ClusterOptions(tls_ca_file=made.tls_ca_file, tls_cert=cert)
         with pytest.raises(InputError, match=f"{cert}.*--tls"), certificates(wrong):

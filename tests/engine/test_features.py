@@ -55,7 +55,7 @@ def test_every_kind_has_the_same_rows_and_blocks(kind: str, tmp_path: Path) -> N
     assert features.array.chunks == ((4, 4, 2), (2,))
     np.testing.assert_array_equal(features.array.compute(), X)
     assert (features.n_rows, features.n_features, features.n_blocks) == (10, 2, 3)
-    assert features.row_bytes == 8
+    assert features.layout.row_bytes == 8
     stored = kind in ("path", "text", "url")
     assert features.path == (str(tmp_path / "x.zarr") if stored else None)
     assert features.in_memory == (kind == "numpy")

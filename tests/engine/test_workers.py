@@ -20,11 +20,21 @@ from scrlm_dask.storage.locations import locate
 class FakeClient:
     """A client of a scheduler with the given workers and their answers."""
 
+    status = "running"
+
     def __init__(self, infos: dict[str, dict[str, int]], answers: dict[str, Any]) -> None:
         self.infos, self.answers = infos, answers
 
-    def scheduler_info(self, n_workers: int) -> dict[str, Any]:
+    @property
+    def scheduler(self) -> Any:
+        return self
+
+    def identity(self, n_workers: int) -> dict[str, Any]:
+        assert n_workers == -1  # all
         return {"workers": self.infos}
+
+    def sync(self, function: Any, **kwargs: Any) -> Any:
+        return function(**kwargs)
 
     def run(self, function: Any, *args: Any, on_error: str) -> dict[str, Any]:
         if "lost" in self.answers:

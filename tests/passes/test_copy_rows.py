@@ -18,12 +18,13 @@ from scrlm_dask.events import BlockDone
 from scrlm_dask.kernels.randomness.sampling import Permutation
 from scrlm_dask.passes import copy_rows
 from scrlm_dask.sources.base import Source
-from scrlm_dask.sources.tables import PlainTable, ShuffledTable, ShuffleLayout
+from scrlm_dask.sources.tables import PlainTable, ShuffledTable
 from scrlm_dask.storage.feature_store import create_features_store
 from scrlm_dask.storage.locations import locate
 from scrlm_dask.storage.manifest import Manifest, SourceFile, missing_blocks
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)
+MANIFEST = Manifest(10, 2, "float32", 3, (), {})
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,7 @@ def ingest(path: Path, rows: Any, missing: list[int], keep_nan: bool = False) ->
             execution,
             rows,
             locate(path),
-            n_features=2,
-            dtype="float32",
-            block_rows=3,
+            MANIFEST,
             missing=missing,
             keep_nan=keep_nan,
         )
@@ -82,7 +81,7 @@ def ingest(path: Path, rows: Any, missing: list[int], keep_nan: bool = False) ->
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    create_features_store(tmp_path / "x.zarr", Manifest(10, 2, "float32", 3, (), {}))
+    create_features_store(tmp_path / "x.zarr", MANIFEST)
     return tmp_path / "x.zarr"
 
 
@@ -107,7 +106,7 @@ def test_rows_that_are_not_finite(store: Path) -> None:
     values[7, 1], values[4, 0] = np.nan, np.inf
     assert copy_rows.bad_rows(values).tolist() == [4, 7]
     with Execution(lambda event: None) as execution:
-        found = copy_rows.check_finite_pass(execution, table(values), 2, "float32", 3)
+        found = copy_rows.check_finite_pass(execution, table(values), MANIFEST)
     assert found.tolist() == [4, 7]
     with pytest.raises(InputError, match=r"row 7 of rows\.bin \(block 2\)"):
         ingest(store, table(values), [2, 3])
@@ -117,7 +116,7 @@ def test_rows_that_are_not_finite(store: Path) -> None:
 
 def test_all_rows_are_finite() -> None:
     with Execution(lambda event: None) as execution:
-        assert len(copy_rows.check_finite_pass(execution, table(), 2, "float32", 4)) == 0
+        assert len(copy_rows.check_finite_pass(execution, table(), MANIFEST)) == 0
 
 
 @pytest.mark.parametrize(("block_rows", "unit"), [(2, 1), (3, 5), (100, 1)])
@@ -129,21 +128,11 @@ def test_names_of_labels(block_rows: int, unit: int) -> None:
 
 
 def test_shuffled_rows_are_all_there_once(tmp_path: Path) -> None:
-    layout = ShuffleLayout(n_blocks=4, n_features=2, dtype="float32", labels=False, ids=None)
-    permutation = Permutation(10, seed=3)
+    shuffled = ShuffledTable(str(tmp_path), MANIFEST, seed=3, labels=False, ids=None)
     with Execution(lambda event: None) as execution:
-        copy_rows.shuffle_pass(
-            execution,
-            table(),
-            permutation,
-            str(tmp_path),
-            layout=layout,
-            block_rows=3,
-            keep_nan=False,
-        )
-    shuffled = ShuffledTable(str(tmp_path), 10, 3, layout)
+        copy_rows.shuffle_pass(execution, table(), shuffled, keep_nan=False)
     found = np.concatenate([rows.features for rows in shuffled.batches(0, 10, 3)])
-    np.testing.assert_array_equal(found[permutation.places(np.arange(10))], X)
+    np.testing.assert_array_equal(found[Permutation(10, seed=3).places(np.arange(10))], X)
 
 
 def test_whole_files_are_verified() -> None:

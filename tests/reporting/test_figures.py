@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from by_hand import SCAN
 from PIL import Image
 
+from scrlm_dask.events import IterationDone
 from scrlm_dask.reporting import figures
 from scrlm_dask.reporting.report_data import PlaneMap, ReportData
+from scrlm_dask.runs.record import KMeansRecord
 
-RUNGS = [{"rho": rho, "clusters": 3, "shell": 0.5} for rho in (0.25, 0.5, 1.0)]
-ITERATIONS = [{"number": n, "inertia": 9.0 / n, "sampled": n == 1} for n in (1, 2, 3)]
+ITERATIONS = [IterationDone(n, 6, n == 1, 9.0 / n, 0.0, 1, 0, 0, 1.0) for n in (1, 2, 3)]
 DRAWN = b"a picture"
 
 
@@ -32,8 +34,10 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def with_everything(found: ReportData) -> ReportData:
-    more = {"scan": {"rungs": RUNGS}, "kmeans": {"iterations": ITERATIONS}}
-    return replace(found, record={**found.record, **more})
+    scan = SCAN.to_json()
+    scan["rungs"] = [{**scan["rungs"][0], "rho": rho} for rho in (0.25, 0.5, 1.0)]
+    kmeans = KMeansRecord(ITERATIONS, "tol")
+    return replace(found, record=replace(found.record, scan=scan, kmeans=kmeans))
 
 
 def test_figures_of_what_the_run_has(found: ReportData, undrawn: list[Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from by_hand import SCAN
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.reporting.report_data import ReportData, plane_map, read_report_data
@@ -47,9 +48,8 @@ def test_distances_and_margins_of_all_blocks(found: ReportData) -> None:
 def test_what_the_events_tell(found: ReportData) -> None:
     assert found.notes == []  # only warnings
     assert found.loss_curve is not None
-    ranks, losses = found.loss_curve
-    assert ranks == [1, 2, 3, 4, 5, 6]
-    assert losses == pytest.approx([-3.0, -1.5, -1.5, -1.5, -1.5, 0.0])
+    assert found.loss_curve.ranks == (1, 2, 3, 4, 5, 6)
+    assert found.loss_curve.losses == pytest.approx([-3.0, -1.5, -1.5, -1.5, -1.5, 0.0])
     odd = [
         {"event": "CandidatesJudged", "ranks": [1, 2], "losses": [-1.0]},
         {"event": "CandidatesJudged", "ranks": [1], "losses": ["low"]},
@@ -63,16 +63,19 @@ def test_what_the_events_tell(found: ReportData) -> None:
     assert replace(found, events=[]).loss_curve is None
 
 
-def test_only_a_whole_ladder_is_one(found: ReportData) -> None:
-    assert found.ladder == []
-    rungs = [{"rho": rho, "clusters": 3, "shell": 0.5} for rho in (0.25, 0.5)]
+def test_trials_are_shown_if_there_are_several_and_all_are_whole(found: ReportData) -> None:
+    assert found.trials == []
+    scan = SCAN.to_json()
+    (first,) = scan["rungs"]
+    second = {**first, "rho": 1.0}
 
-    def ladder(*listed: dict[str, Any]) -> list[dict[str, Any]]:
-        return replace(found, record={**found.record, "scan": {"rungs": list(listed)}}).ladder
+    def shown(*trials: dict[str, Any]) -> list[float]:
+        record = replace(found.record, scan={**scan, "rungs": list(trials)})
+        return [trial.rho for trial in replace(found, record=record).trials]
 
-    assert ladder(*rungs) == rungs
-    assert ladder(rungs[0]) == []
-    assert ladder(rungs[0], {**rungs[1], "shell": None}) == []
+    assert shown(first, second) == [first["rho"], second["rho"]]
+    assert shown(first) == []
+    assert shown(first, {**second, "shell": None}) == []
 
 
 def test_a_run_that_is_not_there(tmp_path: Path) -> None:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scrlm_dask.events import IterationDone, PhaseFinished
 from scrlm_dask.reporting.report_data import ReportData
 from scrlm_dask.reporting.summary import comparison, method_name, run_facts, summary_sentences
+from scrlm_dask.runs.record import KMeansRecord
 
-PHASE = {"rows": 6, "bytes": 24, "read_seconds": 0.0}
+STEPS = [(1, 9.0), (2, 2.5)]  # iterations and their inertia
 PHASES = [
-    {"name": "survey", "seconds": 1.0, "peak_worker_bytes": 5_000_000, **PHASE},
-    {"name": "loss", "seconds": 3.0, "peak_worker_bytes": 7_000_000, **PHASE},
+    PhaseFinished("survey", 1.0, 6, 24, 3, 5_000_000, 0.0),
+    PhaseFinished("loss", 3.0, 6, 24, 3, 7_000_000, 0.0),
 ]
+
+
+def with_record(data: ReportData, **changes: Any) -> ReportData:
+    return replace(data, record=replace(data.record, **changes))
 
 
 @pytest.fixture
 def timed(found: ReportData) -> ReportData:
     """The run with times that are known."""
-    return replace(found, record={**found.record, "phases": PHASES, "seconds": 4.0})
+    return with_record(found, phases=PHASES, seconds=4.0)
 
 
 def test_sentences(timed: ReportData) -> None:
@@ -35,23 +42,25 @@ def test_sentences(timed: ReportData) -> None:
 
 
 def test_iterations_have_a_sentence(timed: ReportData) -> None:
-    kmeans = {"stopped": "max_iter", "iterations": [{"inertia": 9.0}, {"inertia": 2.5}]}
-    refined = replace(timed, record={**timed.record, "kmeans": kmeans})
+    steps = [IterationDone(n, 6, False, inertia, 0.0, 1, 0, 0, 1.0) for n, inertia in STEPS]
+    refined = with_record(timed, kmeans=KMeansRecord(steps, "max_iter"))
     sentences = summary_sentences(refined)
     assert sentences[0].startswith("SCRLM + k-means found")
     assert any("2 iterations" in s and "2.5: max_iter" in s for s in sentences)
 
 
 @pytest.mark.parametrize(
-    ("record", "name"),
+    ("method", "kmeans", "name"),
     [
-        ({"method": "scrlm"}, "SCRLM"),
-        ({"method": "scrlm", "kmeans": {}}, "SCRLM + k-means"),
-        ({"method": "k-means", "kmeans": {}}, "k-means"),
+        ("scrlm", None, "SCRLM"),
+        ("scrlm", KMeansRecord([], "tol"), "SCRLM + k-means"),
+        ("k-means", KMeansRecord([], "tol"), "k-means"),
     ],
 )
-def test_names_of_methods(record: dict[str, object], name: str) -> None:
-    assert method_name(record) == name
+def test_names_of_methods(
+    found: ReportData, method: str, kmeans: KMeansRecord | None, name: str
+) -> None:
+    assert method_name(replace(found.record, method=method, kmeans=kmeans)) == name
 
 
 def test_settings_and_input(found: ReportData, run_by_hand: Path) -> None:
@@ -71,8 +80,7 @@ def test_settings_and_input(found: ReportData, run_by_hand: Path) -> None:
 
 
 def test_runs_next_to_each_other(timed: ReportData) -> None:
-    config = {**timed.record["config"], "rho": None}
-    other = replace(timed, record={**timed.record, "config": config, "seconds": 12.25})
+    other = with_record(timed, config={**timed.record.config, "rho": None}, seconds=12.25)
     rows = dict(comparison([timed, other]))
     assert rows["rho"] == ["1", "-"]
     assert rows["clusters"] == ["2", "2"]

@@ -73,24 +73,25 @@ def test_an_output_in_the_way_is_rejected_before_the_run(store: Path, tmp_path: 
 
 def test_a_run_without_an_output(tmp_path: Path) -> None:
     heard: list[Any] = []
-    with open_run(target_of(X, None), "scrlm", margins=True, listener=heard.append) as run:
-        assert run.labels_at is None
+    with open_run(target_of(X, None), "scrlm", heard.append) as run:
+        assert run.open_labels_output(margins=True) is None
         assert run.collects_labels
-        run.report_resumed()
+        assert not run.is_resumed
     assert heard[0] == RunStarted("scrlm", "the array", 40, 3, None)
     assert [type(event) for event in heard] == [RunStarted, RunEnded]
 
 
 def test_a_run_that_fails_can_be_resumed(store: Path, tmp_path: Path) -> None:
-    out, heard = tmp_path / "run", []
+    out, resumed = tmp_path / "run", list[bool]()
+    heard: list[Any] = []
     target = target_of(store, out)
 
     def attempt(error: Exception) -> None:
-        with open_run(target, "scrlm", margins=False, listener=heard.append) as run:
-            assert run.labels_at is not None
+        with open_run(target, "scrlm", heard.append) as run:
+            resumed.append(run.is_resumed)
+            assert run.open_labels_output(margins=False) is not None
             assert status(out) == "running"
             assert not run.collects_labels  # the store has them
-            run.report_resumed()
             run.execution.checkpoints.save("value", 1)
             raise error
 
@@ -101,14 +102,13 @@ def test_a_run_that_fails_can_be_resumed(store: Path, tmp_path: Path) -> None:
         assert isinstance(heard[-1], RunEnded)
         assert heard[-1].error == "RuntimeError"
     assert json.loads((out / "run.json").read_text())["attempts"] == 2
-    notes = [event for event in heard if not isinstance(event, RunStarted | RunEnded)]
-    assert len(notes) == 1  # of the second attempt
+    assert resumed == [False, True]
 
 
 def test_rejected_input_leaves_no_directory(store: Path, tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match="wrong"),
-        open_run(target_of(store, tmp_path / "run"), "scrlm", False, lambda event: None),
+        open_run(target_of(store, tmp_path / "run"), "scrlm", lambda event: None),
     ):
         raise InputError("wrong")
     assert not (tmp_path / "run").exists()

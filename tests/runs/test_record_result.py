@@ -8,11 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from by_hand import SCAN
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.events import IterationDone, PhaseFinished
-from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
-from scrlm_dask.kernels.bandwidth.search import PerturbedRho
 from scrlm_dask.runs.record import ResultRecord, ScanRecord
 
 STEP = {"rows": 4, "bytes": 32, "blocks": 2, "seconds": 1, "read_seconds": 0.25}
@@ -90,31 +89,10 @@ def test_a_field_that_is_missing_or_mistyped_is_named(path: tuple[Any, ...], val
 
 
 def test_a_scan_is_read_as_it_was_written() -> None:
-    trial = BandwidthTrial(0.5, 3, 0.9, 0.01, (1.0, 2.0, 3.0), None, 2)
-    scan = ScanRecord(
-        sampled_rows=10,
-        blocks=2,
-        judged_rows=8,
-        held_out_rows=2,
-        candidates=5,
-        needed_candidates=4,
-        rho=0.5,
-        low=0.4,
-        high=0.6,
-        basis="stretch",
-        why="it lasts",
-        extraction="greedy",
-        clusters=3,
-        coverage=0.9,
-        stability=[PerturbedRho(0.45, 3, 1.0)],
-        sigma_max=0.2,
-        assumption_1=True,
-        rungs=[trial],
-    )
-    content = scan.to_json()
+    content = SCAN.to_json()
     assert content["rungs"][0]["shell"] == 0.01
-    assert content["stability"] == [asdict(scan.stability[0])]
-    assert ScanRecord.from_json(json.loads(json.dumps(content))) == scan
+    assert content["stability"] == [asdict(SCAN.stability[0])]
+    assert ScanRecord.from_json(json.loads(json.dumps(content))) == SCAN
     del content["rungs"][0]["shell"]
     with pytest.raises(StoreError, match="lacks 'shell'"):
         ScanRecord.from_json(content)

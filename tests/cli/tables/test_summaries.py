@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
-from by_hand import CONFIG, ROWS
+from by_hand import CONFIG, ROWS, SCAN
 from rich.console import Console
 from scrlm_cli.tables import summaries
 
 import scrlm_dask
-
-PHASE = {"rows": 1000, "bytes": 4_000_000, "read_seconds": 0.25, "peak_worker_bytes": 2e8}
+from scrlm_dask.events import IterationDone, PhaseFinished
+from scrlm_dask.runs.record import KMeansRecord, ScanRecord
 
 
 def cells(shown: Any) -> list[list[str]]:
@@ -47,12 +48,11 @@ def test_facts_in_their_units() -> None:
     ]
 
 
-def test_phases_of_one_name_are_one_row() -> None:
-    phases = [
-        {"name": "loss", "seconds": 0.5, **PHASE},
-        {"name": "kmeans-step", "seconds": 1.0, **PHASE},
-        {"name": "kmeans-step", "seconds": 3.0, **PHASE, "peak_worker_bytes": 3e8},
-    ]
+def test_phases_in_their_units() -> None:
+    phases = {
+        "loss": PhaseFinished("loss", 0.5, 1000, 4_000_000, 2, 200_000_000, 0.25),
+        "kmeans-step x 2": PhaseFinished("kmeans-step", 4.0, 2000, 8_000_000, 4, 300_000_000, 0.5),
+    }
     assert cells(summaries.phases_table(phases))[1:] == [
         ["loss", "0.50", "2,000", "4.0 MB", "0.25 s", "200.0 MB"],
         ["kmeans-step x 2", "4.00", "500", "8.0 MB", "0.50 s", "300.0 MB"],
@@ -75,31 +75,31 @@ def test_only_the_first_clusters_are_shown() -> None:
     assert [row[0] for row in rows[1:]] == [str(k) for k in range(10)]
 
 
-def iteration(number: int, inertia: float, sampled: bool = False) -> dict[str, Any]:
-    return {
-        **{"number": number, "inertia": inertia, "rows": 100, "sampled": sampled},
-        **{"shift": None, "moved": 1000, "empty": 0, "seconds": 0.125},
-    }
+def iteration(number: int, inertia: float, sampled: bool = False) -> IterationDone:
+    return IterationDone(number, 100, sampled, inertia, math.inf, 1000, 0, 0, 0.125)
 
 
 def test_iterations_as_bars() -> None:
-    record = {"stopped": "tol", "iterations": [iteration(1, 300.0, True), iteration(2, 100.0)]}
-    assert cells(summaries.iterations_table(record))[1:] == [
+    two = [iteration(1, 300.0, True), iteration(2, 100.0)]
+    assert cells(summaries.iterations_table(KMeansRecord(two, "tol")))[1:] == [
         ["1 (sample)", "300", "█" * 8, "-", "1,000", "0", "0.12"],
         ["2", "100", "█", "-", "1,000", "0", "0.12"],
     ]
     many = [iteration(i, 1000.0 - i) for i in range(50)]
-    numbers = [
-        row[0] for row in cells(summaries.iterations_table({**record, "iterations": many}))[1:]
-    ]
+    table = summaries.iterations_table(KMeansRecord(many, "tol"))
+    numbers = [row[0] for row in cells(table)[1:]]
     assert numbers == [*map(str, range(10)), "...", *map(str, range(40, 50))]
 
 
 def test_trial_bandwidths_of_the_chosen_interval_are_marked() -> None:
-    rung = {"clusters": 5, "coverage": 0.75, "shell": 0.125, "neighbors": (1, 20, 30)}
-    rungs = [{**rung, "rho": rho, "held_out": rho or None} for rho in (0.25, 0.5, 1.0)]
-    rungs[0]["held_out"] = None
-    record = {"rungs": rungs, "low": 0.5, "high": 0.75}
+    content = SCAN.to_json()
+    trial = {"clusters": 5, "coverage": 0.75, "shell": 0.125, "neighbors": (1, 20, 30)}
+    trial = {**content["rungs"][0], **trial}
+    content["rungs"] = [
+        {**trial, "rho": rho, "held_out": held_out}
+        for rho, held_out in ((0.25, None), (0.5, 0.5), (1.0, 1.0))
+    ]
+    record = ScanRecord.from_json({**content, "low": 0.5, "high": 0.75})
     assert cells(summaries.scan_table(record))[1:] == [
         ["", "0.25", "5", "25.0%", "0.125", "20", "-"],
         ["█", "0.5", "5", "25.0%", "0.125", "20", "0.5"],
