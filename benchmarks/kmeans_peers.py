@@ -151,7 +151,7 @@ def run_labels(run: Path) -> NDArray[Any]:
     """All labels that a run wrote."""
     import zarr
 
-    labels = zarr.open_array(open_labels(run / "labels.zarr", "the labels").url, mode="r")
+    labels = zarr.open_array(open_labels(run / "labels.zarr", "the labels").location.url, mode="r")
     return np.asarray(labels[:])
 
 

@@ -173,7 +173,7 @@ def test_certificates_that_are_none(invoke, features, ours, tmp_path) -> None:
 
 
 def test_every_command_that_needs_a_cluster_takes_them_all() -> None:
-    names = {"tls_ca_file", "tls_cert", "tls_key", "require_tls", "kind", "cluster_config"}
+    names = {"tls_ca_file", "tls_cert", "tls_key", "require_tls", "cluster", "cluster_config"}
     taken = {name: {p.name for p in command.params} for name, command in main.commands.items()}
     connecting = {name for name, parameters in taken.items() if "scheduler" in parameters}
     assert connecting >= {"synth", "ingest", "inspect", "plan", "fit", "kmeans", "predict"}
