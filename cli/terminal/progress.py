@@ -105,7 +105,7 @@ def bars() -> Iterator[Progress]:
 @contextmanager
 def _poll_workers(show: Callable[[str], None]) -> Iterator[None]:
     """Show the scheduler's workers every few seconds, from a thread that never blocks the run."""
-    from scrlm_dask.engine.workers import current_client
+    from scrlm_dask.engine.workers import current_client, scheduler_workers
 
     client, over = current_client(), threading.Event()
     if client is None:
@@ -115,7 +115,7 @@ def _poll_workers(show: Callable[[str], None]) -> Iterator[None]:
     def poll() -> None:
         while not over.wait(_WORKERS_SECONDS):
             try:
-                show(workers_line(client.scheduler_info(-1)["workers"].values()))
+                show(workers_line(scheduler_workers(client).values()))
             except Exception:  # a lost scheduler fails the run itself
                 return
 

@@ -106,7 +106,8 @@ def is_loopback(host: str) -> bool:
 
 def describe_connection(description: str, client: Any, nthreads: int | None = None) -> Connection:
     """Describe the cluster of a client; `nthreads` per worker, if some threads only prefetch."""
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    # not `client.scheduler_info`, which may have no workers: the client refreshes it without them
+    workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"].values()
     limits = [worker["memory_limit"] for worker in workers]
     return Connection(
         description,

@@ -7,8 +7,8 @@ import os.path
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -78,7 +78,7 @@ def wait_for_worker(client: Any) -> None:
 
     An adaptive cluster starts its first worker when there is work, so submit an empty task.
     """
-    if _scheduler_workers(client):
+    if scheduler_workers(client):
         return
     seconds = workers_timeout()
     try:
@@ -91,13 +91,27 @@ def wait_for_worker(client: Any) -> None:
         ) from error
 
 
-def _scheduler_workers(client: Any) -> dict[str, Any]:
+@contextmanager
+def _reaching_scheduler(client: Any) -> Iterator[None]:
+    """Raise ClusterError for a lost scheduler, without a call that would wait for its timeout."""
+    try:
+        if client.status != "running":
+            raise OSError(f"the client is {client.status}")
+        yield
+    except OSError as error:
+        raise ClusterError(
+            f"the Dask scheduler was lost ({error}); see that it runs, and run the command again"
+        ) from error
+
+
+def scheduler_workers(client: Any) -> dict[str, Any]:
     """Return what the scheduler knows of each worker, by address.
 
     `client.scheduler_info` may return no workers: the client refreshes the same attribute without
     them every two seconds.
     """
-    workers: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    with _reaching_scheduler(client):
+        workers: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
     return workers
 
 
@@ -106,15 +120,9 @@ def run_on_all_workers(function: Callable[[], _T], kind: type[_T]) -> dict[str, 
     client = current_client()
     if client is None:
         return {"threads": function()}
-    try:
-        if client.status != "running":  # else the call would wait until its timeout
-            raise OSError(f"the client is {client.status}")
+    with _reaching_scheduler(client):
         # a worker that was just lost must not fail the run
         answers = client.run(function, on_error="ignore")
-    except OSError as error:
-        raise ClusterError(
-            f"the Dask scheduler was lost ({error}); see that it runs, and run the command again"
-        ) from error
     return {name: answer for name, answer in answers.items() if isinstance(answer, kind)}
 
 
@@ -130,7 +138,7 @@ def worker_memories() -> list[WorkerMemory]:
         threads = dask.config.get("num_workers", None) or os.cpu_count() or 1
         return [WorkerMemory(machine_memory(), int(threads), own_process=False)]
     wait_for_worker(client)
-    workers = _scheduler_workers(client)
+    workers = scheduler_workers(client)
     ahead = run_on_all_workers(read_ahead, int)
     return [
         _worker_memory(worker["memory_limit"], worker["nthreads"], ahead.get(name, 0))

@@ -67,7 +67,7 @@ class Tally:
 
 
 def allowed_failures(runs: int) -> int:
-    """Return how many runs may fail: success is 100 % accuracy in 99 % of them, of < 100 in all."""
+    """Return how many runs may fail: 1 % of them, and none of fewer than 100."""
     return int(ALLOWED * runs)
 
 

@@ -51,7 +51,9 @@ def ingest_pass(
         "keep_nan": keep_nan,
     }
     if table.is_here:
-        return _write_here(execution, plan, spans, partial(_write_part, **inputs))
+        return _write_here(
+            execution, plan, spans, partial(_write_part, **inputs | {"keep_nan": False})
+        )
     broadcast = {**inputs, **{name: _as_task(inputs[name]) for name in ("table", "missing")}}
     written: int = execution.run(_INGEST, plan, broadcast, blocks=spans)
     return written

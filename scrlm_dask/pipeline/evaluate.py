@@ -35,9 +35,8 @@ class Evaluation:
     """Scores of labels, and errors of the mixture where the true one is known."""
 
     scores: metrics.Scores
-    recovery: (
-        metrics.Recovery | None
-    )  # if the features store has the mixture its rows were drawn from
+    # None: the features store does not have the mixture that its rows were drawn from
+    recovery: metrics.Recovery | None
 
 
 def evaluate_run(

@@ -56,7 +56,13 @@ def fit(
     `storage_options` open URLs, of features and of `out`; they are neither printed nor saved.
     """
     job = prepare_fit(
-        *(source, config, out, overwrite, collect_labels, block_rows, storage_options)
+        source,
+        config,
+        out=out,
+        overwrite=overwrite,
+        collect_labels=collect_labels,
+        block_rows=block_rows,
+        storage_options=storage_options,
     )
     return job.run(listener)
 
@@ -64,6 +70,7 @@ def fit(
 def prepare_fit(
     source: FeaturesLike,
     config: FitConfig,
+    *,
     out: Place | None = None,
     overwrite: bool = False,
     collect_labels: bool = False,

@@ -94,14 +94,22 @@ class VerifyJob:
         """Compute labels and losses again, and count the differences."""
         assert self.features.path is not None  # runs on arrays are rejected
         check_paths_visible(locate(self.features.path))
-        compared, wrong = LabelComparison(0, 0, 0, None), tuple[int, ...]()
+        compared = LabelComparison(0, 0, 0, None)
+        wrong: tuple[int, ...] = ()
         with Execution(listener) as execution:
             if self.blocks:
                 compared = self._compare_labels(execution)
             if len(self.clusters):
                 wrong = _find_wrong_losses(execution, self.features, self.model, self.clusters)
-        clusters = tuple(int(i) for i in self.clusters)
-        return Verification(self.blocks, *compared, clusters, wrong)
+        return Verification(
+            self.blocks,
+            compared.rows,
+            compared.wrong_labels,
+            compared.wrong_distances,
+            first_wrong_row=compared.first_wrong,
+            clusters=tuple(int(i) for i in self.clusters),
+            wrong_clusters=wrong,
+        )
 
     def _compare_labels(self, execution: Execution) -> LabelComparison:
         """Label the blocks as the run did, and compare with its labels store."""

@@ -202,6 +202,7 @@ def verify_rewritten_features(execution: Execution, run: OpenRun, features_at: L
     The manifest has the digest of each block, so a restored chunk passes. The new modification
     times are recorded only then: the next attempt would not verify them again.
     """
+    # only runs that can be resumed have this state, and these have both
     assert run.directory is not None
     assert run.checkpoint is not None
     execution.emit(Note("files of the features were written since: they are compared first"))

@@ -70,7 +70,7 @@ class ImageFolder(Source):
 
 
 def open_image_folder(folder: str) -> tuple[ImageFolder, str]:
-    """Open the images below the folder in numeric order; return a digest of their listing also."""
+    """Open the images below the folder in numeric order; also return a digest of the listing."""
     found, ignored = {}, Counter[str]()
     for entry in _files_below(folder):
         name = Path(entry.path).relative_to(folder).as_posix()

@@ -127,7 +127,7 @@ def _name_like(path: str, number: int, wanted: int) -> str:
 
 
 def _key(path: str) -> tuple[object, ...]:
-    """Return a key with numbers of folders also; the path itself distinguishes 1 from 01."""
+    """Return a key that sorts folders and files by number; the path distinguishes 1 from 01."""
     return (*(_counted(part) for part in Path(path).parts), (), path)
 
 

@@ -266,10 +266,8 @@ class ShuffledTable:
             width = int(np.fromfile(file, _NUMBER, 1)[0])
             file.seek(_NUMBER.itemsize * (1 + block))
             low, high = (int(n) for n in np.fromfile(file, _NUMBER, 2))
-            record, index_bytes = (
-                self._record(width),
-                _NUMBER.itemsize * (2 + self.manifest.n_blocks),
-            )
+            record = self._record(width)
+            index_bytes = _NUMBER.itemsize * (2 + self.manifest.n_blocks)
             file.seek(index_bytes + low * record.itemsize)
             records = np.fromfile(file, record, high - low)
         if len(records) < high - low:

@@ -103,7 +103,7 @@ def _kind_of(target: Location) -> str | None:
 
 def _unmark(target: Location) -> None:
     """Mark the output as unfinished before its first file is removed: that may stop halfway."""
-    name = next(name for name in _MARKS if (target / name).is_file())
+    name = next((name for name in _MARKS if (target / name).is_file()), _STORE_MARK)
     content = json.loads((target / name).read_bytes())
     if name == _STORE_MARK:
         content["attributes"]["complete"] = False

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from distributed import Client, LocalCluster, default_client
 from scrlm_dask.clusters.connect import connect
 from scrlm_dask.clusters.options import ClusterOptions
 from scrlm_dask.config import FitConfig, KMeansConfig
-from scrlm_dask.engine.workers import current_client, process_reports
+from scrlm_dask.engine.workers import current_client, process_reports, worker_memories
 from scrlm_dask.errors import ClusterError
 from scrlm_dask.events import Note
 from scrlm_dask.monitoring.listeners import make_publisher
@@ -156,6 +156,16 @@ class LostClient:
         self.calls += 1
         raise OSError("Timed out trying to connect")
 
+    @property
+    def scheduler(self) -> LostClient:
+        return self
+
+    def identity(self, n_workers: int) -> None:
+        self.run()
+
+    def sync(self, function: Callable[..., None], **kwargs: Any) -> None:
+        function(**kwargs)
+
     def register_plugin(self, plugin: object) -> None:
         pass
 
@@ -169,9 +179,11 @@ def test_a_lost_scheduler_is_reported_without_waiting_for_timeouts(
 ) -> None:
     client = LostClient(status)
     monkeypatch.setattr("scrlm_dask.engine.workers.current_client", lambda: client)
-    with pytest.raises(ClusterError, match=r"was lost .* run the command again"):
-        process_reports()
-    assert client.calls == calls
+    for ask in (process_reports, worker_memories):
+        client.calls = 0
+        with pytest.raises(ClusterError, match=r"was lost .* run the command again"):
+            ask()
+        assert client.calls == calls
 
 
 @pytest.mark.parametrize(("status", "calls"), [("running", 1), ("connecting", 0), ("closed", 0)])
