@@ -25,7 +25,7 @@ from scrlm_dask.clusters.local import (
 )
 from scrlm_dask.clusters.options import ClusterOptions, Connection
 from scrlm_dask.engine.threads import process_report
-from scrlm_dask.engine.workers import current_client
+from scrlm_dask.engine.workers import current_client, scheduler_workers
 from scrlm_dask.errors import InputError
 
 
@@ -131,7 +131,7 @@ class TestLocalCluster:
         connection, client, *_ = local
         assert connection.description == "a local cluster of 1 worker with 2 threads each"
         assert current_client() is client
-        (worker,) = client.scheduler_info(n_workers=-1)["workers"].values()
+        (worker,) = scheduler_workers(client).values()
         assert worker["nthreads"] == 3  # one reads ahead
         assert worker["memory_limit"] == 3 * 10**9
         (pid,) = client.run(os.getpid).values()

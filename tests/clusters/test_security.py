@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,14 @@ class Client:
     def __init__(self, *limits: int) -> None:
         self.limits = limits
 
-    def scheduler_info(self, n_workers: int) -> Any:
+    @property
+    def scheduler(self) -> Client:
+        return self
+
+    def sync(self, function: Callable[..., Any], **kwargs: Any) -> Any:
+        return function(**kwargs)
+
+    def identity(self, n_workers: int) -> Any:
         assert n_workers == -1  # all of them
         workers = [{"memory_limit": limit, "nthreads": 3} for limit in self.limits]
         return {"workers": dict(enumerate(workers))}

@@ -28,7 +28,12 @@ from scrlm_dask.engine.execution import Execution, Pass, task
 from scrlm_dask.engine.failures import drain_tasks, track_task
 from scrlm_dask.engine.features import as_features
 from scrlm_dask.engine.read_ahead import compute_slot
-from scrlm_dask.engine.workers import WorkerMemory, run_on_all_workers, worker_memories
+from scrlm_dask.engine.workers import (
+    WorkerMemory,
+    run_on_all_workers,
+    scheduler_workers,
+    worker_memories,
+)
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.synth import synth
@@ -148,7 +153,7 @@ def test_a_worker_that_is_started_again_reads_ahead_too() -> None:
         ((address, pid),) = client.run(os.getpid).items()
         os.kill(pid, signal.SIGKILL)
         end = time.monotonic() + PATIENCE
-        while address in client.scheduler_info(-1)["workers"] and time.monotonic() < end:
+        while address in scheduler_workers(client) and time.monotonic() < end:
             time.sleep(0.05)
         client.wait_for_workers(1, timeout=PATIENCE)
         assert worker_memories() == [WorkerMemory(4 * 10**9, 1, 1)]

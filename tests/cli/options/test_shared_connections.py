@@ -17,6 +17,7 @@ import pytest
 from scrlm_cli.main import main
 
 import scrlm_dask
+from scrlm_dask.engine.workers import scheduler_workers
 from scrlm_dask.errors import ClusterError, StoreError
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
@@ -159,7 +160,7 @@ def test_a_local_cluster_talks_tls_if_told(ours) -> None:
     with scrlm_dask.connect(nworkers=1, nthreads=1, memory_limit="1GB", **ours):
         client = default_client()
         assert client.scheduler.address.startswith("tls://127.0.0.1:")
-        assert [a[:6] for a in client.scheduler_info(n_workers=-1)["workers"]] == ["tls://"]
+        assert [a[:6] for a in scheduler_workers(client)] == ["tls://"]
         assert client.submit(sum, [1, 2]).result(timeout=20) == 3
 
 
