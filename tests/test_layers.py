@@ -166,11 +166,25 @@ def test_baselines_of_other_packages_are_imported_in_one_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["choices", "errors", "events", "config", "model", "settings", "text", "optional"]
+    "name", ["choices", "errors", "events", "config", "settings", "text", "optional"]
 )
 def test_modules_for_all_layers_import_no_upper_layer(name: str) -> None:
-    allowed = {"kernels", "monitoring"} if name == "model" else {"kernels"}
-    assert offences([PACKAGE / f"{name}.py"], *rooms(*allowed)) == []
+    assert offences([PACKAGE / f"{name}.py"], *rooms("kernels")) == []
+
+
+def test_only_methods_for_users_of_a_model_import_upper_layers() -> None:
+    """`Model` belongs to all layers; `model.predict(...)` delegates to the pipeline when called."""
+    tree = ast.parse((PACKAGE / "model.py").read_text())
+    (model,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    delegating = {
+        node.name
+        for node in model.body
+        if isinstance(node, ast.FunctionDef) and list(imports_in(ast.unparse(node)))
+    }
+    assert delegating == {"load", "predict", "_repr_html_"}
+    on_import = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [name for node in on_import for _, name in imports_in(ast.unparse(node))]
+    assert [n for n in names if any(within(n, room) for room in rooms("kernels"))] == []
 
 
 def test_the_folders_of_the_package_are_the_rooms_of_this_test() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 
 import dask
@@ -23,7 +23,19 @@ from scrlm_dask.storage.arrays import StoredArray, local_path, read_rows
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.npy_files import NpyColumn
 
-FeaturesLike: TypeAlias = str | Path | Location | zarr.Array[Any] | da.Array | NDArray[Any]
+
+
+class HasLocation(Protocol):
+    """An object that represents a store, such as `FeatureStore`."""
+
+    @property
+    def location(self) -> Location:
+        """Location of the store."""
+
+
+FeaturesLike: TypeAlias = (
+    str | Path | Location | HasLocation | zarr.Array[Any] | da.Array | NDArray[Any]
+)
 WeightsLike: TypeAlias = Place | da.Array | NDArray[Any] | None
 
 _LARGEST_SUM = 1e250  # times the largest squared distance it is still finite
@@ -85,6 +97,9 @@ def as_features(
     """
     if block_rows is not None and block_rows < 1:
         raise InputError(f"block_rows is {block_rows}; a block needs at least 1 row")
+    location = getattr(source, "location", None)
+    if isinstance(location, Location):
+        source = location
     if isinstance(source, zarr.Array):
         if not isinstance(source.store, zarr.storage.LocalStore):
             return _from_zarr_object(source, block_rows)
@@ -172,6 +187,19 @@ def check_weights(
         _check_length(
             feature_store.open_weights(locate(source, storage_options)).shape[0], features
         )
+
+
+def lazy_column(stored: StoredArray) -> da.Array:
+    """Return a stored 1-D array as a lazy Dask array with the chunks of the store."""
+    n_rows, step = stored.shape[0], stored.chunks[0]
+    return da.map_blocks(
+        _read_column,
+        source=stored,
+        chunks=(tuple(min(step, n_rows - start) for start in range(0, n_rows, step)),),
+        dtype=stored.dtype,
+        meta=np.empty(0, stored.dtype),
+        name=f"column-{uuid4().hex}",
+    )
 
 
 def column_of(
@@ -267,6 +295,11 @@ def _placeholder(source: np.dtype[Any], block_info: Any = None) -> NDArray[Any]:
 def _read_stored(source: StoredArray, block_info: Any = None) -> NDArray[Any]:
     (start, stop), _ = block_info[None]["array-location"]
     return read_in_turn(lambda: read_rows(source, start, stop, "the features store"))
+
+
+def _read_column(source: StoredArray, block_info: Any = None) -> NDArray[Any]:
+    ((start, stop),) = block_info[None]["array-location"]
+    return read_rows(source, start, stop, source.location.url)
 
 
 def _read_object(source: zarr.Array[Any], block_info: Any = None) -> NDArray[Any]:

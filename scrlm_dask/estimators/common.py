@@ -93,7 +93,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
 
 def is_lazy(X: object) -> bool:
-    return isinstance(X, str | Path | Location | zarr.Array | da.Array)
+    has_location = isinstance(getattr(X, "location", None), Location)  # a FeatureStore
+    return has_location or isinstance(X, str | Path | Location | zarr.Array | da.Array)
 
 
 def seed_of(random_state: Any) -> int:

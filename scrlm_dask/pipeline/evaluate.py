@@ -39,7 +39,7 @@ class Evaluation:
     recovery: metrics.Recovery | None
 
 
-def evaluate_run(
+def evaluate(
     path: Place,
     truth: TruthLike = None,
     *,
@@ -57,7 +57,7 @@ def evaluate_run(
 def prepare_evaluate(
     path: Place, truth: TruthLike = None, storage_options: Options | None = None
 ) -> EvaluateJob:
-    """Open the labels and the truth of `evaluate_run`; no label is read."""
+    """Open the labels and the truth of `evaluate`; no label is read."""
     location = locate(path, storage_options)
     run = None if label_store.is_labels_store(location) else RunDirectory(location)
     recorded = (

@@ -42,7 +42,7 @@ from scrlm_dask.storage.manifest import short_digest
 
 def fit(
     source: FeaturesLike,
-    config: FitConfig,
+    config: FitConfig | None = None,
     *,
     out: Place | None = None,
     overwrite: bool = False,
@@ -57,7 +57,7 @@ def fit(
     """
     job = prepare_fit(
         source,
-        config,
+        config or FitConfig(),
         out=out,
         overwrite=overwrite,
         collect_labels=collect_labels,

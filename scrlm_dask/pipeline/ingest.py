@@ -19,7 +19,7 @@ from scrlm_dask.storage.locations import Options, Place, locate
 
 
 def ingest(
-    sources: Sequence[str | Path],
+    sources: str | Path | Sequence[str | Path],
     out: Place,
     config: ingest_job.IngestConfig | None = None,
     *,
@@ -39,7 +39,7 @@ def ingest(
 
 
 def prepare_ingest(
-    sources: Sequence[str | Path],
+    sources: str | Path | Sequence[str | Path],
     out: Place,
     config: ingest_job.IngestConfig | None = None,
     options: SourceOptions | None = None,
@@ -48,6 +48,8 @@ def prepare_ingest(
 ) -> ingest_job.IngestJob:
     """Open the sources of an `ingest`, and check its output; nothing is written."""
     config, options = config or ingest_job.IngestConfig(), options or SourceOptions()
+    if isinstance(sources, str | Path):
+        sources = [sources]
     columns = [name for name in (config.labels, config.ids) if name is not None and is_column(name)]
     features = open_source(sources, options, columns, storage_options)
     labels, ids = ingest_job.open_labels_and_ids(

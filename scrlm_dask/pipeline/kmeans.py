@@ -54,7 +54,7 @@ CentersLike: TypeAlias = NDArray[Any] | Model | Place | None
 
 def kmeans(
     source: FeaturesLike,
-    config: KMeansConfig,
+    config: KMeansConfig | None = None,
     *,
     centers: CentersLike = None,
     sample_weight: WeightsLike = None,
@@ -73,7 +73,7 @@ def kmeans(
     """
     job = prepare_kmeans(
         source,
-        config,
+        config or KMeansConfig(),
         centers=centers,
         sample_weight=sample_weight,
         out=out,

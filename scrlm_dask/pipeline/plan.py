@@ -74,7 +74,7 @@ class Plan:
 
 def plan_fit(
     source: FeaturesLike,
-    config: FitConfig,
+    config: FitConfig | None = None,
     *,
     workers: Sequence[WorkerMemory] | None = None,
     n_cores: int | None = None,
@@ -87,6 +87,7 @@ def plan_fit(
     workers share; without it each thread that computes has one. Raises what `fit` would raise
     before it reads a row, a run that does not fit the workers' memory among it.
     """
+    config = config or FitConfig()
     job = prepare_plan(source, config, block_rows=block_rows, storage_options=storage_options)
     return job.run(worker_memories() if workers is None else workers, n_cores)
 

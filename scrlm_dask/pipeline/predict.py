@@ -42,7 +42,7 @@ def predict(
     out: Place | None = None,
     overwrite: bool = False,
     margins: bool = True,
-    collect_labels: bool = False,
+    collect_labels: bool | None = None,
     block_rows: int | None = None,
     storage_options: Options | None = None,
     listener: Listener = warn,
@@ -64,7 +64,7 @@ def prepare_predict(
     out: Place | None = None,
     overwrite: bool = False,
     margins: bool = True,
-    collect_labels: bool = False,
+    collect_labels: bool | None = None,
     block_rows: int | None = None,
     storage_options: Options | None = None,
 ) -> PredictJob:
@@ -77,7 +77,8 @@ def prepare_predict(
     if labels_at is not None:
         outputs.check_not_inside(labels_at, features.path)
         outputs.check_output_free(labels_at, overwrite, outputs.LABELS_KIND)
-    return PredictJob(given, features, labels_at, overwrite, margins, collect_labels)
+    collects = labels_at is None if collect_labels is None else collect_labels
+    return PredictJob(given, features, labels_at, overwrite, margins, collects)
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,248 @@ from numpy.typing import NDArray
 from scrlm_dask.engine.execution import Columns, Execution, Pass
 from scrlm_dask.engine.features import Features, FeaturesLike, as_features, scatter_rows
 from scrlm_dask.engine.workers import check_paths_visible
-from scrlm_dask.errors import InputError
+from scrlm_dask.choices import Preprocess
+from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Listener, warn
+from scrlm_dask.passes.digests import DamagedBlock
+from scrlm_dask.pipeline.inspect import RowsReport, inspect_rows, inspect_store, verify_store
+from scrlm_dask.sources.registry import check_ingested
 from scrlm_dask.storage import feature_store, outputs
 from scrlm_dask.storage.label_store import check_labels_like
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import Manifest
+from scrlm_dask.storage.store_info import Description
 
 _INT32 = np.iinfo(np.int32)
+
+
+class FeatureStore:
+    """A features store on disk: rows and features in a Zarr array, with a manifest.
+
+    `ingest`, `embed`, `synth` and `FeatureStore.write` write such stores. A plain Zarr array
+    (rows, features), or a group with an array `features`, is a features store without a manifest.
+
+    Parameters
+    ----------
+    path : str or Path
+        Path or URL of the store.
+    storage_options : dict or None
+        Options for fsspec that open a URL. They are neither printed nor saved.
+
+    Attributes
+    ----------
+    location : Location
+        Location of the store.
+    shape : tuple of int
+        Number of rows and of features.
+    dtype : numpy.dtype
+        Type of the features.
+
+    Raises
+    ------
+    StoreError
+        If there is no features store at `path`.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> store = scrlm_dask.FeatureStore("features.zarr")
+    >>> store.shape
+    (2000, 32)
+    >>> store.array.mean(axis=0).compute().shape
+    (32,)
+    >>> store.info().is_complete
+    True
+    """
+
+    def __init__(self, path: Place, *, storage_options: Options | None = None) -> None:
+        self.location: Location = locate(path, storage_options)
+        try:
+            stored = feature_store.open_store(self.location).features
+        except StoreError:
+            check_ingested(self.location)  # raises with a hint for files of other formats
+            raise
+        self.shape: tuple[int, ...] = stored.shape
+        self.dtype: np.dtype[Any] = stored.dtype
+
+    def __repr__(self) -> str:
+        return f"FeatureStore({self.path!r}, shape={self.shape}, dtype={self.dtype})"
+
+    @property
+    def path(self) -> str:
+        """Absolute path or URL of the store."""
+        return self.location.url
+
+    @property
+    def array(self) -> da.Array:
+        """The features (rows, p) as a lazy Dask array.
+
+        A worker that does not see the path raises `StoreError`; with `dask.array.from_zarr` it
+        would read zeros.
+        """
+        return open_features(self.location)
+
+    def info(self) -> Description:
+        """Describe the store without reading its rows.
+
+        Returns
+        -------
+        scrlm_dask.results.Description
+            Shape, chunks, codecs, size, completeness and manifest.
+
+        Examples
+        --------
+        >>> import scrlm_dask
+        >>> info = scrlm_dask.FeatureStore("features.zarr").info()
+        >>> info.features.shape, info.n_missing_chunks, info.labels
+        ((2000, 32), 0, 'int32')
+        """
+        return inspect_store(self.location)
+
+    def statistics(
+        self,
+        *,
+        rho: float | None = None,
+        F: float = 2.5,
+        preprocess: Preprocess = "standardize",
+        block_rows: int | None = None,
+        listener: Listener = warn,
+    ) -> RowsReport:
+        """Compute statistics of all rows in one read.
+
+        Rows that are not finite are counted and otherwise ignored.
+
+        Parameters
+        ----------
+        rho : float or None
+            Bandwidth whose radius is compared with the distances between rows.
+        F : float
+            The constant F of the radius `rho * sqrt(p * F)`.
+        preprocess : {"standardize", "center", "scale", "none", "l2"}
+            Preprocessing of the rows before their spectrum and distances are computed.
+        block_rows : int or None
+            Rows per block; None follows the chunks of the store.
+        listener : callable
+            Receives the events of the pass; by default, warnings are emitted.
+
+        Returns
+        -------
+        scrlm_dask.results.RowsReport
+            `statistics` (ranges, NaN, duplicates, norms, spectrum, distances), and `classes` if
+            the store has labels.
+
+        Raises
+        ------
+        InputError
+            If `rho`, `F` or `preprocess` is invalid.
+        StoreError
+            If the store is not complete.
+
+        Examples
+        --------
+        >>> import scrlm_dask
+        >>> report = scrlm_dask.FeatureStore("features.zarr").statistics(rho=0.5)
+        >>> report.statistics.n_rows
+        2000
+        """
+        return inspect_rows(
+            self.location,
+            rho=rho,
+            F=F,
+            preprocess=preprocess,
+            block_rows=block_rows,
+            listener=listener,
+        )
+
+    def verify(self, *, listener: Listener = warn) -> tuple[DamagedBlock, ...]:
+        """Read all blocks and compare them with their checksums and digests.
+
+        Parameters
+        ----------
+        listener : callable
+            Receives the events of the pass; by default, warnings are emitted.
+
+        Returns
+        -------
+        tuple of scrlm_dask.results.DamagedBlock
+            The damaged blocks with their rows and reasons; empty if there are none.
+
+        Examples
+        --------
+        >>> import scrlm_dask
+        >>> scrlm_dask.FeatureStore("features.zarr").verify()
+        ()
+        """
+        return verify_store(self.location, listener=listener)
+
+    @classmethod
+    def write(
+        cls,
+        source: FeaturesLike,
+        path: Place,
+        *,
+        labels: da.Array | NDArray[Any] | None = None,
+        dtype: str | None = None,
+        chunk_bytes: int = feature_store.TARGET_BLOCK_BYTES,
+        overwrite: bool = False,
+        storage_options: Options | None = None,
+        listener: Listener = warn,
+    ) -> FeatureStore:
+        """Write an array of floats as a features store; the workers write its chunks.
+
+        A failed write leaves no output. A store that is replaced stays until the new one is
+        complete.
+
+        Parameters
+        ----------
+        source : dask.array.Array, numpy.ndarray, zarr.Array, FeatureStore, str or Path
+            Features (rows, p).
+        path : str or Path
+            Path or URL of the new store.
+        labels : dask.array.Array, numpy.ndarray or None
+            True labels, one integer per row, -1 for outliers.
+        dtype : {"float16", "float32"} or None
+            Type of the stored features. None: float16 if the source is float16, else float32.
+        chunk_bytes : int
+            Approximate size of a chunk.
+        overwrite : bool
+            Replace a features store that exists at `path`.
+        storage_options : dict or None
+            Options for fsspec that open URLs. They are neither printed nor saved.
+        listener : callable
+            Receives the events of the pass; by default, warnings are emitted.
+
+        Returns
+        -------
+        FeatureStore
+            The new store.
+
+        Raises
+        ------
+        InputError
+            If the source is not a table of floats, or if a value is too large for `dtype`.
+        StoreError
+            If `path` exists and `overwrite` is False.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import scrlm_dask
+        >>> rows = np.random.default_rng(0).normal(size=(100, 8)).astype("float32")
+        >>> scrlm_dask.FeatureStore.write(rows, "rows.zarr").shape
+        (100, 8)
+        """
+        written = write_features(
+            source,
+            path,
+            labels=labels,
+            dtype=dtype,
+            chunk_bytes=chunk_bytes,
+            overwrite=overwrite,
+            storage_options=storage_options,
+            listener=listener,
+        )
+        return cls(written, storage_options=storage_options)
 
 
 def open_features(

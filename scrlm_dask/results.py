@@ -1,0 +1,45 @@
+"""Classes of the results that functions and methods of the public API return."""
+
+from __future__ import annotations
+
+from scrlm_dask.clusters.options import Connection
+from scrlm_dask.kernels.bandwidth.choose import Choice
+from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
+from scrlm_dask.kernels.evaluation.metrics import Recovery, Scores
+from scrlm_dask.paper.compare import Comparison
+from scrlm_dask.passes.digests import DamagedBlock
+from scrlm_dask.pipeline.cut import Cut
+from scrlm_dask.pipeline.evaluate import Evaluation
+from scrlm_dask.pipeline.export import Export
+from scrlm_dask.pipeline.ingest_job import Ingest
+from scrlm_dask.pipeline.inspect import RowsReport
+from scrlm_dask.pipeline.plan import PhasePlan, Plan
+from scrlm_dask.pipeline.predict import Prediction
+from scrlm_dask.pipeline.rho import RhoScan
+from scrlm_dask.pipeline.verify import Verification
+from scrlm_dask.reporting.report import Report
+from scrlm_dask.runs.lifecycle import Fit
+from scrlm_dask.storage.store_info import Description
+
+__all__ = [
+    "BandwidthTrial",
+    "Choice",
+    "Comparison",
+    "Connection",
+    "Cut",
+    "DamagedBlock",
+    "Description",
+    "Evaluation",
+    "Export",
+    "Fit",
+    "Ingest",
+    "PhasePlan",
+    "Plan",
+    "Prediction",
+    "Recovery",
+    "Report",
+    "RhoScan",
+    "RowsReport",
+    "Scores",
+    "Verification",
+]
