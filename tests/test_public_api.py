@@ -24,6 +24,8 @@ ERRORS = [
     if inspect.isclass(value) and value.__module__ == errors.__name__
 ]
 SECTION = re.compile(r"^(Parameters|Returns|Yields|Raises|Examples|Attributes)\n-+$", re.M)
+# their methods are public; those of config classes are for the package itself
+OBJECTS = ("FeatureStore", "KMeans", "Model", "Run", "SCRLM")
 # inherited from scikit-learn, which documents them
 INHERITED = {"get_params", "set_params", "get_metadata_routing"}
 
@@ -37,7 +39,7 @@ def documented() -> Iterator[tuple[str, Any]]:
     for name in NAMES:
         value = getattr(scrlm_dask, name)
         yield name, value
-        if inspect.isclass(value) and not is_error(value):
+        if name in OBJECTS:
             for method, member in inspect.getmembers(value, inspect.isroutine):
                 ours = (getattr(member, "__module__", None) or "").startswith("scrlm_dask")
                 if ours and not method.startswith("_") and method not in INHERITED:

@@ -49,7 +49,32 @@ class Clusterer(ClusterMixin, BaseEstimator):
     def predict(
         self, X: FeaturesLike, *, storage_options: Options | None = None
     ) -> NDArray[np.int32] | da.Array:
-        """Label rows with the fitted clusters; lazy for lazy input."""
+        """Label rows with the fitted clusters.
+
+        Parameters
+        ----------
+        X : str, Path, FeatureStore, zarr.Array, dask.array.Array or array of shape (rows, p)
+            Features. A path or URL leads to a features store or a Zarr array.
+        storage_options : dict or None
+            Options for fsspec that open a URL. They are neither printed nor saved.
+
+        Returns
+        -------
+        numpy.ndarray or dask.array.Array of shape (rows,)
+            Cluster of each row, -1 for outliers; lazy unless the input is a NumPy array.
+
+        Raises
+        ------
+        InputError
+            If X has another number of features than the fitted rows.
+
+        Examples
+        --------
+        >>> from scrlm_dask import SCRLM
+        >>> model = SCRLM(n_clusters=6, rho=0.5).fit("features.zarr")
+        >>> model.predict("new.zarr").compute().shape
+        (500,)
+        """
         from scrlm_dask.pipeline.predict import predict
 
         check_is_fitted(self)

@@ -21,49 +21,70 @@ if TYPE_CHECKING:
 
 
 class KMeans(Clusterer):
-    """k-means over features that need not fit in memory, one read of them an iteration.
+    """k-means for features that may be larger than memory; each iteration reads them once.
 
-    Fit it on a path or URL of a Zarr store, a `zarr.Array`, a Dask array or a NumPy array. The work
-    goes to the current Dask client, or to threads where there is none.
+    A path or URL of a Zarr store, a `zarr.Array` or a Dask array is read block by block. The current
+    Dask client does the work; without a client, threads of this process do.
 
     Parameters
     ----------
     n_clusters : int
-    init : {"scrlm", "k-means++", "k-means||", "random"}, array (n_clusters, p), Model or Path
-        Where to begin. "scrlm" runs SCRLM on a sample of rows and picks its bandwidth itself;
-        "k-means++" works on a sample, too; "k-means||" draws 2 * n_clusters rows in each of a few
-        passes. A Path leads to a run, a model or a .npy array. What was looked at is in
-        `record_["init"]`.
+        Number of clusters.
+    init : {"scrlm", "k-means++", "k-means||", "random"}, array of shape (n_clusters, p), Model or Path
+        Initial centers. "scrlm" runs SCRLM on a sample of rows and chooses its bandwidth;
+        "k-means++" works on a sample of rows; "k-means||" draws 2 * n_clusters rows in each of a few
+        passes; "random" draws rows. A Path leads to a run, a model or a .npy file. `record_["init"]`
+        has details.
     max_iter : int
-        Most iterations over all rows.
+        Maximum number of iterations over all rows.
     tol : float
-        Stop when the centers move by less than this share of the rows' distance to them.
+        Stop when the centers move by less than this share of the distance of rows to their centers.
     inertia_tol : float
-        Stop when the inertia falls by less than this share of itself.
+        Stop when the inertia decreases by less than this share.
     max_seconds : float or None
-        Begin no iteration after so long.
+        Start no iteration after this time.
     sample : float or None
-        Mini-batches: iterate first on this share of the blocks, then on twice as many, and so on;
-        the last iterations are over all rows. `record_["kmeans"]` says what was sampled.
+        Start with iterations on this share of the blocks, and double it up to all blocks; the last
+        iterations use all rows. `record_["kmeans"]` has the share of each iteration.
     spherical : bool
-        Rows and centers count at unit length: cosine distance. The same as preprocess="l2".
+        Scale rows and centers to unit length, for cosine distance; the same as `preprocess="l2"`.
     preprocess : {"none", "standardize", "center", "scale", "l2"}
-        The map applied to rows first; it belongs to the model.
+        Preprocessing of rows, saved with the model.
     persist : {"auto", "yes", "no"}
-        Hold the features in the workers' memory between passes; "auto" if they fit.
-    random_state : int, RandomState or None
-    prune : int or "auto"
-        Axes by which pairs that are far apart are ruled out; the result is the same. "auto" lets
-        each block find out what is cheapest, 0 rules nothing out.
+        Keep the features in the memory of the workers between passes; "auto": if they fit.
+    random_state : int, RandomState instance or None
+        Seed for the initial centers. The same integer gives the same bits.
     block_rows : int or None
-        Rows handled at a time; None follows the input's chunks.
+        Rows per block; None follows the chunks of the input.
+    prune : int or "auto"
+        Number of axes on which far pairs of rows and centers are pruned; 0: no pruning; "auto": each
+        block uses the cheapest number. The result does not depend on it.
 
     Attributes
     ----------
-    cluster_centers_ : (n_clusters, p) in the units of the input.
-    labels_ : (N,) a lazy Dask array unless the input was a NumPy array.
-    inertia_ : weighted sum of squared distances to the nearest center, after preprocessing.
-    n_iter_, n_features_in_, model_, record_
+    cluster_centers_ : numpy.ndarray of shape (n_clusters, p)
+        Centers in the units of the input.
+    labels_ : numpy.ndarray or dask.array.Array of shape (rows,)
+        Cluster of each row; lazy unless the input is a NumPy array.
+    inertia_ : float
+        Weighted sum of squared distances to the nearest center, after preprocessing.
+    n_iter_ : int
+        Number of iterations.
+    n_features_in_ : int
+        Number of features.
+    model_ : Model
+        The fitted model.
+    record_ : dict
+        The record of the run: config, phases and results.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_blobs
+    >>> from scrlm_dask import KMeans
+    >>> X, _ = make_blobs(300, n_features=10, centers=4, random_state=0)
+    >>> kmeans = KMeans(n_clusters=4).fit(X)
+    >>> kmeans.cluster_centers_.shape, kmeans.labels_.shape
+    ((4, 10), (300,))
     """
 
     def __init__(
@@ -104,9 +125,34 @@ class KMeans(Clusterer):
         *,
         storage_options: Options | None = None,
     ) -> Self:
-        """Cluster X (rows, p); `sample_weight` (rows,) is an array or a file (.npy or Zarr).
+        """Cluster X.
 
-        URLs are opened with `storage_options`.
+        Parameters
+        ----------
+        X : str, Path, FeatureStore, zarr.Array, dask.array.Array or array of shape (rows, p)
+            Features. A path or URL leads to a features store or a Zarr array.
+        y : object
+            Ignored, for compatibility with scikit-learn.
+        sample_weight : array of shape (rows,), str, Path or None
+            Weight of each row: an array, a .npy file or a Zarr array. None: all rows count equally.
+        storage_options : dict or None
+            Options for fsspec that open a URL. They are neither printed nor saved.
+
+        Returns
+        -------
+        KMeans
+            The fitted estimator.
+
+        Raises
+        ------
+        InputError
+            If the features, the weights or the parameters are invalid.
+
+        Examples
+        --------
+        >>> from scrlm_dask import KMeans
+        >>> KMeans(n_clusters=5).fit("features.zarr").cluster_centers_.shape
+        (5, 32)
         """
         from scrlm_dask.pipeline.kmeans import kmeans  # importing the class stays quick
 
@@ -134,7 +180,30 @@ class KMeans(Clusterer):
         *,
         storage_options: Options | None = None,
     ) -> NDArray[np.int32] | da.Array:
-        """Cluster X and return its labels."""
+        """Cluster X and return its labels.
+
+        Parameters
+        ----------
+        X : str, Path, FeatureStore, zarr.Array, dask.array.Array or array of shape (rows, p)
+            Features. A path or URL leads to a features store or a Zarr array.
+        y : object
+            Ignored, for compatibility with scikit-learn.
+        sample_weight : array of shape (rows,), str, Path or None
+            Weight of each row: an array, a .npy file or a Zarr array. None: all rows count equally.
+        storage_options : dict or None
+            Options for fsspec that open a URL. They are neither printed nor saved.
+
+        Returns
+        -------
+        numpy.ndarray or dask.array.Array of shape (rows,)
+            Cluster of each row; lazy unless the input is a NumPy array.
+
+        Examples
+        --------
+        >>> from scrlm_dask import KMeans
+        >>> KMeans(n_clusters=5).fit_predict("features.zarr").shape
+        (2000,)
+        """
         fitted = self.fit(X, sample_weight=sample_weight, storage_options=storage_options)
         labels: NDArray[np.int32] | da.Array = fitted.labels_
         return labels

@@ -18,65 +18,86 @@ if TYPE_CHECKING:
 
 
 class SCRLM(Clusterer):
-    """Scalable Clustering by Robust Loss Minimization: finds clusters and marks outliers -1.
+    """Scalable Clustering by Robust Loss Minimization: clusters, and outliers labelled -1.
 
-    Fit it on a path or URL of a Zarr store, a `zarr.Array`, a Dask array or a NumPy array. The work
-    goes to the current Dask client, or to threads where there is none. Only NumPy input is held in
-    memory as a whole.
+    The features may be larger than memory: a path or URL of a Zarr store, a `zarr.Array` or a Dask
+    array is read block by block. The current Dask client does the work; without a client, threads of
+    this process do. Only NumPy input is kept in memory as a whole.
 
     Parameters
     ----------
     n_clusters : int or None
-        At most so many clusters; None finds as many as are there.
+        Maximum number of clusters; None: determined from the data.
     rho : float or "auto"
-        Bandwidth, in units of the preprocessed features: a little above the standard deviation of
-        the widest cluster. The radius of a cluster is rho * sqrt(n_features * F). "auto" chooses
-        it on a sample of rows; `record_["scan"]` says why, and what other values would give.
+        Bandwidth in units of the preprocessed features: slightly above the standard deviation of the
+        widest cluster. The radius of a cluster is `rho * sqrt(p * F)`. "auto" chooses rho on a sample
+        of rows; `record_["scan"]` has the reason and all trial bandwidths.
     F : float
-        The loss of a row at its candidate's place; the paper uses 2.5.
+        The constant F of the paper's loss: the loss of a row at the position of its candidate.
     n_candidates : int or "auto"
-        Random rows tried as centers; "auto" takes what the theory asks for `n_clusters`.
+        Number of random rows that are tried as centers; "auto": as many as the theory requires for
+        `n_clusters`.
     loss_rows : int or "all"
-        Rows on which candidates are judged; a random subset is enough when clusters are large.
-        Every row is labelled all the same.
+        Number of rows over which losses are summed. A random subset is sufficient if the clusters are
+        large. All rows are labelled in any case.
     min_neighbors : int
-        A center needs this many other rows inside its radius.
+        Minimum number of other rows inside the radius of a center.
     preprocess : {"standardize", "center", "scale", "none", "l2"}
-        The map applied to rows first; it belongs to the model. "l2" is for cosine distance.
-    random_state : int, RandomState or None
-        Seed of the choice of candidates; the same int gives the same bits.
+        Preprocessing of rows, saved with the model. "l2" scales rows to unit length, for cosine
+        distance.
+    random_state : int, RandomState instance or None
+        Seed for the choice of candidates. The same integer gives the same bits.
+    block_rows : int or None
+        Rows per block; None follows the chunks of the input.
     polish : bool
         Move each center to the mean of the rows inside its radius, in one more pass.
     refine : int or LloydConfig
-        k-means iterations from the centers found; a `LloydConfig` also sets when to stop.
+        Number of k-means iterations after the extraction; a `LloydConfig` also sets stopping rules.
     robust : bool or "auto"
-        Rows outside the radius take no part in k-means and stay outliers. False is the paper's
-        SCRLM + k-means: all rows take part, and every row gets the label of its nearest center.
-        "auto" is True, but for merged centers, whose clusters reach farther than the radius.
+        True: rows outside the radius are excluded from k-means and stay outliers. False: as in the
+        paper's SCRLM + k-means, all rows are used and labelled. "auto": True, except after merging.
     prune : int or "auto"
-        Axes by which pairs that are far apart are ruled out; the result is the same. "auto" lets
-        each block find out what is cheapest, 0 rules nothing out.
+        Number of axes on which far pairs of rows and centers are pruned; 0: no pruning; "auto": each
+        block uses the cheapest number. The result does not depend on it.
     extraction : {"auto", "greedy", "residual", "merge"}
-        How centers are taken from candidates. "greedy" is the paper's; "residual" judges
-        candidates on rows of a sample that no center covers yet; "merge" takes several times as
-        many so, and merges them to `n_clusters`. "auto" is "greedy" where rho is given; else
-        "residual" for clusters with a clear scale, and "merge" for a number that is asked for.
-    block_rows : int or None
-        Rows handled at a time; None follows the input's chunks.
+        How centers are extracted from candidates. "greedy": the paper's method. "residual": losses
+        over rows of a sample that no center covers yet. "merge": like "residual" with more centers,
+        which are merged to `n_clusters`. "auto": "greedy" for a given rho, otherwise "residual" or,
+        for a given number of clusters, "merge".
 
     Attributes
     ----------
-    cluster_centers_ : (k, p) the rows picked as centers, or the refined centers, in the units of
-        the input.
-    means_ : (k, p) mean of each cluster's rows; with "l2", of their unit-length versions, and
-        sigmas likewise.
-    weights_, sigmas_ : (k,) share of rows and standard deviation of each mixture component.
-    outlier_weight_ : share of rows that belong to no component.
-    labels_ : (N,) cluster of each row, -1 for outliers; a lazy Dask array unless the input was
-        a NumPy array.
-    n_clusters_, n_features_in_, rho_, radius_ : what was found and used.
-    inertia_, n_iter_ : sum of squared distances, and the k-means iterations done.
-    model_ : the `Model`; record_ : what the run did, phase by phase.
+    cluster_centers_ : numpy.ndarray of shape (k, p)
+        Rows extracted as centers, or refined centers, in the units of the input.
+    means_ : numpy.ndarray of shape (k, p)
+        Mean of the rows of each cluster; with "l2", of the rows at unit length.
+    weights_, sigmas_ : numpy.ndarray of shape (k,)
+        Weight and standard deviation of each component of the mixture.
+    outlier_weight_ : float
+        Weight of the outliers in the mixture.
+    labels_ : numpy.ndarray or dask.array.Array of shape (rows,)
+        Cluster of each row, -1 for outliers; lazy unless the input is a NumPy array.
+    n_clusters_, n_features_in_ : int
+        Number of clusters and of features.
+    rho_, radius_ : float
+        Bandwidth, and radius after preprocessing.
+    inertia_ : float
+        Sum of squared distances to the nearest center, after preprocessing.
+    n_iter_ : int
+        Number of k-means iterations.
+    model_ : Model
+        The fitted model.
+    record_ : dict
+        The record of the run: config, phases and results.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_blobs
+    >>> from scrlm_dask import SCRLM
+    >>> X, _ = make_blobs(300, n_features=10, centers=4, random_state=0)
+    >>> model = SCRLM(n_clusters=4).fit(X)
+    >>> model.cluster_centers_.shape, model.labels_.shape
+    ((4, 10), (300,))
     """
 
     def __init__(
@@ -114,9 +135,32 @@ class SCRLM(Clusterer):
     def fit(
         self, X: FeaturesLike, y: object = None, *, storage_options: Options | None = None
     ) -> Self:
-        """Find the clusters of X (rows, p). A URL is opened with `storage_options`.
+        """Find the clusters of X.
 
-        They are no parameter of the estimator, whose repr would show them.
+        Parameters
+        ----------
+        X : str, Path, FeatureStore, zarr.Array, dask.array.Array or array of shape (rows, p)
+            Features. A path or URL leads to a features store or a Zarr array.
+        y : object
+            Ignored, for compatibility with scikit-learn.
+        storage_options : dict or None
+            Options for fsspec that open a URL. They are neither printed nor saved.
+
+        Returns
+        -------
+        SCRLM
+            The fitted estimator.
+
+        Raises
+        ------
+        InputError
+            If the features or the parameters are invalid.
+
+        Examples
+        --------
+        >>> from scrlm_dask import SCRLM
+        >>> SCRLM(n_clusters=6, rho=0.5).fit("features.zarr").n_clusters_
+        6
         """
         from scrlm_dask.pipeline.fit import fit  # importing the class stays quick
 
@@ -144,7 +188,29 @@ class SCRLM(Clusterer):
     def fit_predict(
         self, X: FeaturesLike, y: object = None, *, storage_options: Options | None = None
     ) -> NDArray[np.int32] | da.Array:
-        """Fit to X and return its labels."""
+        """Find the clusters of X and return its labels.
+
+        Parameters
+        ----------
+        X : str, Path, FeatureStore, zarr.Array, dask.array.Array or array of shape (rows, p)
+            Features. A path or URL leads to a features store or a Zarr array.
+        y : object
+            Ignored, for compatibility with scikit-learn.
+        storage_options : dict or None
+            Options for fsspec that open a URL. They are neither printed nor saved.
+
+        Returns
+        -------
+        numpy.ndarray or dask.array.Array of shape (rows,)
+            Cluster of each row, -1 for outliers; lazy unless the input is a NumPy array.
+
+        Examples
+        --------
+        >>> from scrlm_dask import SCRLM
+        >>> labels = SCRLM(n_clusters=6, rho=0.5).fit_predict("features.zarr")
+        >>> labels.compute().max()
+        np.int32(5)
+        """
         fitted = self.fit(X, storage_options=storage_options)
         labels: NDArray[np.int32] | da.Array = fitted.labels_
         return labels
