@@ -18,14 +18,15 @@ INTRODUCTION = """\
 
 <!-- written by docs/make_api.py from the docstrings; do not edit -->
 
-`import scrlm_dask` gives the names on this page; `scrlm_dask.__version__` is the version. The package
-is typed. Functions take a source of features first, then a config, then keyword arguments:
+`import scrlm_dask` gives the names on this page; `scrlm_dask.__version__` is the version. The
+package is typed. Functions take a source of features first, then a config, then keyword arguments:
 
-- `source` is a path or URL of a features store, a `FeatureStore`, a Zarr array, a Dask array or a NumPy
-  array.
+- `source` is a path or URL of a features store, a `FeatureStore`, a Zarr array, a Dask array or a
+  NumPy array.
 - `out` is the directory or store to write; `overwrite=True` replaces an earlier one.
 - `storage_options` open URLs. They are neither printed nor saved.
-- `listener` is a function that receives [events](../scrlm_dask/events.py): progress, notes and warnings.
+- `listener` is a function that receives [events](../scrlm_dask/events.py): progress, notes and
+  warnings.
 
 The examples use a store `features.zarr` of 2 000 rows, a run `run` on it, and a few small files.
 """
@@ -61,12 +62,14 @@ def render() -> str:
 
 def _errors() -> Iterator[str]:
     """Yield the errors of `scrlm_dask.errors` that have no entry of their own."""
-    yield "### `scrlm_dask.errors`\n\nEvery error of the package is also the builtin in parentheses.\n"
-    for name, value in vars(errors).items():
-        if inspect.isclass(value) and value.__module__ == errors.__name__:
-            if name not in GROUPS["Errors and warnings"]:
-                summary = (inspect.getdoc(value) or "").splitlines()[0]
-                yield f"- `{name}` ({_builtin(value)}): {summary}"
+    yield "### `scrlm_dask.errors`\n"
+    yield "Every error of the package is also the builtin in parentheses.\n"
+    classes = [value for value in vars(errors).values() if inspect.isclass(value)]
+    for value in classes:
+        name = value.__name__
+        if value.__module__ == errors.__name__ and name not in GROUPS["Errors and warnings"]:
+            summary = (inspect.getdoc(value) or "").splitlines()[0]
+            yield f"- `{name}` ({_builtin(value)}): {summary}"
     yield ""
 
 

@@ -46,7 +46,9 @@ class Rule:
 
 
 def _rule(pattern: str, instead: str) -> Rule:
-    return Rule(re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE), instead)
+    """Compile a pattern of whole words; a line may end between two of them."""
+    spaced = pattern.replace(" ", r"\s+")
+    return Rule(re.compile(rf"\b(?:{spaced})\b", re.IGNORECASE), instead)
 
 
 RULES = (
@@ -62,7 +64,7 @@ RULES = (
     _rule("speaks? (?:for|of|as)|spoken of", "suggests, describes"),
     _rule("lies?|lay|lying", "is, is stored"),
     _rule(
-        r"(?<!there )(?<!where )(?:is|are|was|were) no"
+        r"(?<!there\s)(?<!where\s)(?:is|are|was|were) no"
         r"(?= (?!longer|more|less|fewer|larger|smaller|greater|better|worse|faster|slower))",
         "is not a",
     ),

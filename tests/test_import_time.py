@@ -95,5 +95,5 @@ def test_the_version_is_the_installed_one() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="scrlm_dask.*dbscan"):
+    with pytest.raises(AttributeError, match="dbscan"):
         scrlm_dask.dbscan  # noqa: B018
