@@ -1,7 +1,7 @@
-"""Measure the speed of this machine: the kernels of a fit on rows of the store, one thread, 2 s.
+"""Measure the speed of this machine with the kernels of a fit, in one thread, for about 2 s.
 
-Rows of the store serve as candidates, and those of them that the extraction picks as centers. The
-first run of each kernel is not counted: it compiles or loads the kernel.
+Rows of the store are used as candidates, and the candidates that the extraction picks as centers.
+The first run of each kernel is not counted: it compiles or loads the kernel.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from scrlm_dask.kernels.scrlm.loss import Losses, LossPart, loss_part, losses_of
 from scrlm_dask.kernels.scrlm.polish import polish_part
 from scrlm_dask.kernels.scrlm.theory import PAPER_RHO
 
-# Seconds for each measurement; the loss is most of a fit
+# Seconds for each measurement; the loss dominates a fit.
 _SECONDS = {"survey": 0.1, "loss": 0.5, "polish": 0.2, "kmeans-step": 0.3, "assign": 0.3}
-_READ_COPIES = 2  # of a block, while it is read
-_LEAST_READS = 3  # that are timed, unless they exceed one of the next two
+_READ_COPIES = 2  # copies of a block while it is read
+_LEAST_READS = 3  # timed reads, unless they exceed one of the next two limits
 _READ_SECONDS, _READ_BYTES = 0.5, 256 * 10**6
-_FEW_ROWS = 1024  # of the small one of two measurements; fewer are not pruned
+_FEW_ROWS = 1024  # rows of the smaller of two measurements; fewer rows are not pruned
 _LEAST_SECONDS = 0.02  # a shorter measurement is repeated
-_TIMES = 2  # that the many rows are measured
+_TIMES = 2  # repetitions of the larger measurement
 _MOST_EXTRACTED = 2048
 _SCAN_LOSSES = 3.0  # time of a scan per row, relative to losses of as many candidates
 
 
 @dataclass(frozen=True)
 class ReadRate:
-    """Seconds per byte, and CPU seconds among them."""
+    """Seconds per byte, and the CPU seconds they include."""
 
     seconds: float
     cpu_seconds: float
@@ -53,29 +53,29 @@ class ReadRate:
 
 @dataclass(frozen=True)
 class Rate:
-    """Seconds of one thread."""
+    """Seconds of one thread per row, per block and per phase."""
 
     row: float = 0.0
     block: float = 0.0  # in addition to its rows
-    once: float = 0.0  # before the phase: to map points and find their axes
+    once: float = 0.0  # before the phase, to map points and compute their axes
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Measured speeds of this machine, and the time that measuring took."""
+    """Measured speeds of this machine, and the time the measurement took."""
 
     read: ReadRate
     rates: dict[str, Rate]  # by phase
     seconds: float  # of the whole calibration
-    first_seconds: float  # of them, first runs of kernels and first reads
-    load_seconds: float  # of those, to load kernels, as every new worker does
-    rows: int  # that were read for it
+    first_seconds: float  # of these, for first runs of kernels and first reads
+    load_seconds: float  # of these, for loading kernels, as every new worker does
+    rows: int  # rows that were read
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """Rows of some blocks."""
+    """The blocks that were read."""
 
     blocks: list[NDArray[Any]]
     starts: list[int]  # their first row numbers
@@ -104,10 +104,10 @@ class _Sample:
 
 @dataclass
 class _Stopwatch:
-    """Adds up the time of first runs."""
+    """Total time of first runs."""
 
     first_seconds: float = 0.0
-    load_seconds: float = 0.0  # of them, to load kernels
+    load_seconds: float = 0.0  # of these, for loading kernels
     notes: list[str] = field(default_factory=list)
 
     def first(self, run: Callable[[], object]) -> None:
@@ -120,7 +120,7 @@ class _Stopwatch:
 
 
 def calibrate(features: Features, config: ResolvedConfig, n_clusters: int) -> Calibration:
-    """Measure the phases that a fit with this config has, for the given number of clusters."""
+    """Measure the phases of a fit with this config and number of clusters."""
     begin, watch = time.perf_counter(), _Stopwatch()
     sampled, config = config.asked.samples, _with_rho(config)
     with pinned_threads(), dask.config.set(scheduler="synchronous"):
@@ -138,18 +138,18 @@ def calibrate(features: Features, config: ResolvedConfig, n_clusters: int) -> Ca
 
 
 def _with_rho(config: ResolvedConfig) -> ResolvedConfig:
-    """Return the config with a rho, also if it is not known yet, and with greedy extraction."""
+    """Return the config with greedy extraction and a rho, the paper's if it is not given."""
     asked = config.asked
     rho = PAPER_RHO if isinstance(asked.rho, str) else asked.rho
     robust = asked.robust is not False or not asked.refine.max_iter
     return replace(config, asked=replace(asked, rho=rho, extraction="greedy", robust=robust))
 
 
-def _read(features: Features, wanted: int, watch: _Stopwatch) -> _Sample:
-    """Read blocks from all over the store, until there are enough rows for the candidates.
+def _read(features: Features, n_rows: int, watch: _Stopwatch) -> _Sample:
+    """Read blocks spread over the store, until there are `n_rows` rows for the candidates.
 
-    The first block is not timed unless it is the only one, which is then read again from the
-    system's cache. The rate is the median of the other blocks.
+    The first read is not timed. If there is only one block, it is read again, from the cache of the
+    system. The rate is the median over the timed reads.
     """
 
     def read(number: int) -> NDArray[Any]:
@@ -160,8 +160,8 @@ def _read(features: Features, wanted: int, watch: _Stopwatch) -> _Sample:
     watch.first_seconds += took
     found, rates, seconds = {first: block}, [], 0.0
     for number in others or [first]:
-        # Workers reuse their memory. Here it would be new for each block, and a machine may be
-        # slow to allocate pages for the first time.
+        # Workers reuse their memory, but this process would allocate new pages for each block,
+        # which may be slow. Allocate them before the read is timed.
         watch.first(lambda: np.ones(_READ_COPIES * block.nbytes, np.uint8))  # noqa: B023
         cpu_before = time.process_time()
         took, block = _timed(lambda number=number: read(number))  # type: ignore[misc]
@@ -169,7 +169,7 @@ def _read(features: Features, wanted: int, watch: _Stopwatch) -> _Sample:
         found[number] = block
         rates.append(ReadRate(took / block.nbytes, cpu / block.nbytes))
         seconds += took
-        enough = sum(map(len, found.values())) >= wanted and len(rates) >= _LEAST_READS
+        enough = sum(map(len, found.values())) >= n_rows and len(rates) >= _LEAST_READS
         n_bytes = sum(block.nbytes for block in found.values())
         if enough or seconds > _READ_SECONDS or n_bytes > _READ_BYTES:
             break
@@ -180,7 +180,7 @@ def _read(features: Features, wanted: int, watch: _Stopwatch) -> _Sample:
 
 
 def _spread_blocks(n_blocks: int) -> list[int]:
-    """Return each block once, those that are far apart first."""
+    """Return block numbers without repetition, in an order that starts with distant blocks."""
     step = 1 << max(0, n_blocks - 1).bit_length()
     order: list[int] = []
     while step >= 1:
@@ -204,8 +204,8 @@ def _rates(
     n = min(config.n_candidates, sample.n_rows)
     if n < config.n_candidates:
         watch.notes.append(
-            f"the loss was measured with {n} candidates, as many as there were rows at hand, and "
-            f"scaled to {config.n_candidates}"
+            f"the loss was measured with only {n} candidates, the number of rows that were read, "
+            f"and scaled to {config.n_candidates}"
         )
     raw, candidate_rows = sample.spread(n)
     usable = np.isfinite(raw).all(axis=1)
@@ -221,7 +221,7 @@ def _rates(
 
     few = _first_points(candidates)
     _first(watch, partial(loss, 64, few))
-    # a subset leaves few rows of each block
+    # with a subset, only a part of each block is used
     part = -(-config.loss_rows * len(block) // config.n_rows)
     loss_rate, found = _measured(loss, min(part, len(block)), _SECONDS["loss"])
     larger = config.n_candidates / n
@@ -236,8 +236,8 @@ def _rates(
     rates |= _center_rates(block, start, raw[which], affine, config, features.n_features, watch)
     if k < n_clusters:
         watch.notes.append(
-            f"centers were measured with {k}, as many as there were rows at hand, and scaled to "
-            f"{n_clusters}"
+            f"phases with centers were measured with only {k} centers, the number of available "
+            f"candidates, and scaled to {n_clusters}"
         )
         for name in ("polish", "kmeans-step", "assign"):
             if name in rates:
@@ -252,12 +252,12 @@ def _survey_rate(
     watch.load(lambda: preprocessing.block_moments(block[:64]))
     measure = partial(_measured, n_rows=len(block), budget=_SECONDS["survey"])
     rate, moments = measure(lambda rows: preprocessing.block_moments(block[:rows]))
-    wanted = preprocessing.needs_moments(kind)
-    # of all rows: a map that is fitted to few rows may divide by zero
-    if wanted and moments.count < len(block):
+    needed = preprocessing.needs_moments(kind)
+    # moments of all rows: a map that is fitted to few rows may divide by zero
+    if needed and moments.count < len(block):
         moments = preprocessing.block_moments(block)
-    affine = preprocessing.fit_map(kind, block.shape[1], moments if wanted else None)
-    return affine, rate if wanted else Rate()
+    affine = preprocessing.fit_map(kind, block.shape[1], moments if needed else None)
+    return affine, rate if needed else Rate()
 
 
 def _center_rates(
@@ -271,11 +271,11 @@ def _center_rates(
 ) -> dict[str, Rate]:
     """Measure the phases that compare rows with centers."""
     asked = config.asked
-    # extracted rows have the type of the store until a phase moves them
+    # extracted centers have the dtype of the store until a phase moves them
     moved = raw.astype(np.float64) if asked.polish or asked.refine.max_iter else raw
     once, centers = _prepared(prepare_centers, moved, affine, watch)
     _, unmoved = _prepared(prepare_centers, raw, affine, watch)
-    # from the second iteration on axes are known, and the quick check is tried now and then
+    # from the second iteration on, axes are known and the quick check is tried only sometimes
     again, _ = _timed(
         lambda: prepare_centers(moved, affine, points_frame(centers), quick_check=False)
     )
@@ -299,7 +299,7 @@ def _center_rates(
     for name, run in phases.items():
         few = _first_points(unmoved if name == "polish" else centers)
         _first(watch, partial(run, 64, few))
-        # with all of them, for the quick check: few centers have no gaps that are worth one
+        # with all centers, to load the quick check as well, which a few centers may not use
         watch.load(lambda run=run: run(min(_FEW_ROWS, len(block))))  # type: ignore[misc]
         rate, _ = _measured(run, len(block), _SECONDS[name])
         rates[name] = replace(rate, once=again if name == "kmeans-step" else once)
@@ -313,7 +313,7 @@ def _extracted(
     config: ResolvedConfig,
     watch: _Stopwatch,
 ) -> tuple[float, Extraction]:
-    """Return the seconds of an extraction from some of the candidates, and its result."""
+    """Return the seconds of an extraction from the first candidates, and its result."""
     asked = config.asked
     # the extraction skips candidates without neighbors
     neighbors = np.where(np.arange(len(rows)) < _MOST_EXTRACTED, losses.neighbors, 0)
@@ -339,7 +339,7 @@ def _prepared(
 
 
 def _first_points(points: Points) -> Points:
-    """Return the first few points: enough to compile every kernel."""
+    """Return the first points, which are enough to compile every kernel."""
     few = min(64, len(points.raw))
     return replace(
         points,
@@ -353,19 +353,19 @@ def _first_points(points: Points) -> Points:
 
 
 def _first(watch: _Stopwatch, run: Callable[[int], object]) -> None:
-    """Run once with whole products and once with projections, which are different kernels."""
+    """Run once with full products and once with projections, which are different kernels."""
     for prune in (0, 16):
         watch.load(lambda prune=prune: run(prune))  # type: ignore[misc]
 
 
 def _measured(run: Callable[[int], Any], n_rows: int, budget: float) -> tuple[Rate, Any]:
-    """Return a rate, from few and from many rows of a block, and the last result."""
+    """Measure with few and with many rows of a block; return the rate and the last result."""
     few = min(_FEW_ROWS, n_rows)
     few_seconds, found = _repeated(lambda: run(few))
     many = min(n_rows, int(budget / _TIMES / max(few_seconds, 1e-9) * few))
     if many < 2 * few:
         return Rate(row=few_seconds / few), found
-    # the shortest of some runs: other processes may use the machine for a moment
+    # the minimum of several runs, as other processes may use the machine
     runs = [_repeated(lambda: run(many)) for _ in range(_TIMES)]
     many_seconds, found = min(runs, key=itemgetter(0))
     row = (many_seconds - few_seconds) / (many - few)
@@ -375,7 +375,7 @@ def _measured(run: Callable[[int], Any], n_rows: int, budget: float) -> tuple[Ra
 
 
 def _repeated(run: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the least seconds of a run that is repeated if it is short, and its result."""
+    """Repeat a short run; return the minimum of the seconds, and the result."""
     least, result = _timed(run)
     total = least
     while total < _LEAST_SECONDS:
@@ -396,6 +396,6 @@ def _scaled(rate: Rate, factor: float) -> Rate:
 
 def _bad_row(features: Features, row: int) -> InputError:
     return InputError(
-        f"row {row} of {features.label} holds NaN, infinity or a value too large for float32; "
+        f"row {row} of {features.label} contains NaN, infinity or a value too large for float32; "
         "clean or drop the row"
     )
