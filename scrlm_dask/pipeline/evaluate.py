@@ -117,7 +117,7 @@ def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> met
     n_rows = labels.shape[0]
     if truth.shape[0] != n_rows:
         raise InputError(
-            f"the truth has {truth.shape[0]} rows, but the labels have {n_rows} rows; "
+            f"the truth has {truth.shape[0]} rows and the labels have {n_rows} rows; "
             "both must describe the same rows"
         )
     token = uuid4().hex

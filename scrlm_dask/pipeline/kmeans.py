@@ -122,7 +122,7 @@ def prepare_kmeans(
 
 @dataclass(frozen=True)
 class KMeansJob:
-    """A validated k-means run, ready to run."""
+    """A validated k-means run, ready to start."""
 
     target: RunTarget
     config: KMeansConfig

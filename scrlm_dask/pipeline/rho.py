@@ -183,7 +183,7 @@ def _ways_to_more(scan: SampleScan, config: ResolvedConfig, n_clusters: int) -> 
     if asked.rho != "auto":
         yield f"use a smaller rho than {asked.rho:g}"
     elif asked.extraction == "auto":
-        yield f"give rho (--rho {scan.choice.rho:.3g} or less), so that losses are over all rows"
+        yield f"give rho (--rho {scan.choice.rho:.3g} or less), so that all rows are used"
     yield f"use k-means, which finds any number of them (scrlm kmeans --clusters {n_clusters})"
 
 

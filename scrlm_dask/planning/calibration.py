@@ -111,7 +111,7 @@ class _Stopwatch:
     notes: list[str] = field(default_factory=list)
 
     def first(self, run: Callable[[], object]) -> None:
-        self.first_seconds += _timed(run)[0]
+        self.first_seconds += _run_timed(run)[0]
 
     def load(self, run: Callable[[], object]) -> None:
         before = self.first_seconds
@@ -124,13 +124,13 @@ def calibrate(features: Features, config: ResolvedConfig, n_clusters: int) -> Ca
     begin, watch = time.perf_counter(), _Stopwatch()
     sampled, config = config.asked.samples, _with_rho(config)
     with pinned_threads(), dask.config.set(scheduler="synchronous"):
-        sample = _read(features, config.n_candidates, watch)
+        sample = _read_sample(features, config.n_candidates, watch)
         try:
-            rates = _rates(features, sample, config, n_clusters, watch)
+            rates = _measure_phases(features, sample, config, n_clusters, watch)
         except NonFiniteRowError as error:
-            raise _bad_row(features, sample.measured[1] + error.row) from error
+            raise _row_error(features, sample.measured[1] + error.row) from error
     if sampled:
-        rates["scan"] = _scaled(rates.pop("loss"), _SCAN_LOSSES)
+        rates["scan"] = _scale(rates.pop("loss"), _SCAN_LOSSES)
         rates.pop("extract")
     seconds = time.perf_counter() - begin
     first, load, notes = watch.first_seconds, watch.load_seconds, tuple(watch.notes)
@@ -145,7 +145,7 @@ def _with_rho(config: ResolvedConfig) -> ResolvedConfig:
     return replace(config, asked=replace(asked, rho=rho, extraction="greedy", robust=robust))
 
 
-def _read(features: Features, n_rows: int, watch: _Stopwatch) -> _Sample:
+def _read_sample(features: Features, n_rows: int, watch: _Stopwatch) -> _Sample:
     """Read blocks spread over the store, until there are `n_rows` rows for the candidates.
 
     The first read is not timed. If there is only one block, it is read again, from the cache of the
@@ -156,7 +156,7 @@ def _read(features: Features, n_rows: int, watch: _Stopwatch) -> _Sample:
         return np.asarray(features.array.blocks[number].compute())
 
     first, *others = _spread_blocks(features.n_blocks)
-    took, block = _timed(lambda: read(first))
+    took, block = _run_timed(lambda: read(first))
     watch.first_seconds += took
     found, rates, seconds = {first: block}, [], 0.0
     for number in others or [first]:
@@ -164,7 +164,7 @@ def _read(features: Features, n_rows: int, watch: _Stopwatch) -> _Sample:
         # which may be slow. Allocate them before the read is timed.
         watch.first(lambda: np.ones(_READ_COPIES * block.nbytes, np.uint8))  # noqa: B023
         cpu_before = time.process_time()
-        took, block = _timed(lambda number=number: read(number))  # type: ignore[misc]
+        took, block = _run_timed(lambda number=number: read(number))  # type: ignore[misc]
         cpu = min(time.process_time() - cpu_before, took)
         found[number] = block
         rates.append(ReadRate(took / block.nbytes, cpu / block.nbytes))
@@ -191,7 +191,7 @@ def _spread_blocks(n_blocks: int) -> list[int]:
     return order
 
 
-def _rates(
+def _measure_phases(
     features: Features,
     sample: _Sample,
     config: ResolvedConfig,
@@ -200,7 +200,7 @@ def _rates(
 ) -> dict[str, Rate]:
     asked = config.asked
     block, start = sample.measured
-    affine, survey = _survey_rate(block, config, watch)
+    affine, survey = _measure_survey(block, config, watch)
     n = min(config.n_candidates, sample.n_rows)
     if n < config.n_candidates:
         watch.notes.append(
@@ -210,8 +210,8 @@ def _rates(
     raw, candidate_rows = sample.spread(n)
     usable = np.isfinite(raw).all(axis=1)
     if not usable.all():
-        raise _bad_row(features, int(candidate_rows[np.argmin(usable)]))
-    once, candidates = _prepared(prepare_with_axes, raw, affine, watch)
+        raise _row_error(features, int(candidate_rows[np.argmin(usable)]))
+    once, candidates = _time_preparation(prepare_with_axes, raw, affine, watch)
     sq_radii = [squared_radius(asked.given_rho, asked.F, features.n_features)]
     numbers = np.arange(start, start + len(block), dtype=np.int64)
 
@@ -220,20 +220,20 @@ def _rates(
         return loss_part(block[:rows], numbers[:rows], points, some, sq_radii, prune)
 
     few = _first_points(candidates)
-    _first(watch, partial(loss, 64, few))
+    _warm_up(watch, partial(loss, 64, few))
     # with a subset, only a part of each block is used
     part = -(-config.loss_rows * len(block) // config.n_rows)
-    loss_rate, found = _measured(loss, min(part, len(block)), _SECONDS["loss"])
+    loss_rate, found = _measure(loss, min(part, len(block)), _SECONDS["loss"])
     larger = config.n_candidates / n
-    rates = {"survey": survey, "loss": _scaled(replace(loss_rate, once=once), larger)}
+    rates = {"survey": survey, "loss": _scale(replace(loss_rate, once=once), larger)}
     losses = losses_of(found, sq_radii, asked.F)[0]
-    took, picked = _extracted(candidates, candidate_rows, losses, config, watch)
+    took, picked = _time_extraction(candidates, candidate_rows, losses, config, watch)
     k = min(n_clusters, n)
     n_tried = int(np.count_nonzero(losses.neighbors[:_MOST_EXTRACTED] > 0))
     rates["extract"] = Rate(row=took / max(1, n_tried * len(picked.picks)) * n_clusters)
     others = np.setdiff1d(np.arange(n), picked.picks)
     which = np.concatenate([picked.picks, others])[:k]
-    rates |= _center_rates(block, start, raw[which], affine, config, features.n_features, watch)
+    rates |= _measure_centers(block, start, raw[which], affine, config, features.n_features, watch)
     if k < n_clusters:
         watch.notes.append(
             f"phases with centers were measured with only {k} centers, the number of available "
@@ -241,16 +241,16 @@ def _rates(
         )
         for name in ("polish", "kmeans-step", "assign"):
             if name in rates:
-                rates[name] = _scaled(rates[name], n_clusters / k)
+                rates[name] = _scale(rates[name], n_clusters / k)
     return rates
 
 
-def _survey_rate(
+def _measure_survey(
     block: NDArray[Any], config: ResolvedConfig, watch: _Stopwatch
 ) -> tuple[preprocessing.AffineMap, Rate]:
     kind = config.asked.preprocess
     watch.load(lambda: preprocessing.block_moments(block[:64]))
-    measure = partial(_measured, n_rows=len(block), budget=_SECONDS["survey"])
+    measure = partial(_measure, n_rows=len(block), budget=_SECONDS["survey"])
     rate, moments = measure(lambda rows: preprocessing.block_moments(block[:rows]))
     needed = preprocessing.needs_moments(kind)
     # moments of all rows: a map that is fitted to few rows may divide by zero
@@ -260,7 +260,7 @@ def _survey_rate(
     return affine, rate if needed else Rate()
 
 
-def _center_rates(
+def _measure_centers(
     block: NDArray[Any],
     start: int,
     raw: NDArray[Any],
@@ -273,10 +273,10 @@ def _center_rates(
     asked = config.asked
     # extracted centers have the dtype of the store until a phase moves them
     moved = raw.astype(np.float64) if asked.polish or asked.refine.max_iter else raw
-    once, centers = _prepared(prepare_centers, moved, affine, watch)
-    _, unmoved = _prepared(prepare_centers, raw, affine, watch)
+    once, centers = _time_preparation(prepare_centers, moved, affine, watch)
+    _, unmoved = _time_preparation(prepare_centers, raw, affine, watch)
     # from the second iteration on, axes are known and the quick check is tried only sometimes
-    again, _ = _timed(
+    again, _ = _run_timed(
         lambda: prepare_centers(moved, affine, points_frame(centers), quick_check=False)
     )
     inside = squared_radius(asked.given_rho, asked.F, n_features)
@@ -298,15 +298,15 @@ def _center_rates(
     rates = {}
     for name, run in phases.items():
         few = _first_points(unmoved if name == "polish" else centers)
-        _first(watch, partial(run, 64, few))
+        _warm_up(watch, partial(run, 64, few))
         # with all centers, to load the quick check as well, which a few centers may not use
         watch.load(lambda run=run: run(min(_FEW_ROWS, len(block))))  # type: ignore[misc]
-        rate, _ = _measured(run, len(block), _SECONDS[name])
+        rate, _ = _measure(run, len(block), _SECONDS[name])
         rates[name] = replace(rate, once=again if name == "kmeans-step" else once)
     return rates
 
 
-def _extracted(
+def _time_extraction(
     candidates: Points,
     rows: NDArray[np.int64],
     losses: Losses,
@@ -325,17 +325,17 @@ def _extracted(
         )
 
     watch.load(lambda: run(1))
-    return _timed(lambda: run(asked.n_clusters))
+    return _run_timed(lambda: run(asked.n_clusters))
 
 
-def _prepared(
+def _time_preparation(
     prepare: Callable[[NDArray[Any], preprocessing.AffineMap], Points],
     raw: NDArray[Any],
     affine: preprocessing.AffineMap,
     watch: _Stopwatch,
 ) -> tuple[float, Points]:
     watch.load(lambda: prepare(raw[:64], affine))
-    return _timed(lambda: prepare(raw, affine))
+    return _run_timed(lambda: prepare(raw, affine))
 
 
 def _first_points(points: Points) -> Points:
@@ -352,21 +352,21 @@ def _first_points(points: Points) -> Points:
     )
 
 
-def _first(watch: _Stopwatch, run: Callable[[int], object]) -> None:
+def _warm_up(watch: _Stopwatch, run: Callable[[int], object]) -> None:
     """Run once with full products and once with projections, which are different kernels."""
     for prune in (0, 16):
         watch.load(lambda prune=prune: run(prune))  # type: ignore[misc]
 
 
-def _measured(run: Callable[[int], Any], n_rows: int, budget: float) -> tuple[Rate, Any]:
+def _measure(run: Callable[[int], Any], n_rows: int, budget: float) -> tuple[Rate, Any]:
     """Measure with few and with many rows of a block; return the rate and the last result."""
     few = min(_FEW_ROWS, n_rows)
-    few_seconds, found = _repeated(lambda: run(few))
+    few_seconds, found = _run_repeatedly(lambda: run(few))
     many = min(n_rows, int(budget / _TIMES / max(few_seconds, 1e-9) * few))
     if many < 2 * few:
         return Rate(row=few_seconds / few), found
     # the minimum of several runs, as other processes may use the machine
-    runs = [_repeated(lambda: run(many)) for _ in range(_TIMES)]
+    runs = [_run_repeatedly(lambda: run(many)) for _ in range(_TIMES)]
     many_seconds, found = min(runs, key=itemgetter(0))
     row = (many_seconds - few_seconds) / (many - few)
     if row <= 0.0:  # the clock is coarser than the work
@@ -374,27 +374,27 @@ def _measured(run: Callable[[int], Any], n_rows: int, budget: float) -> tuple[Ra
     return Rate(row=row, block=max(0.0, few_seconds - row * few)), found
 
 
-def _repeated(run: Callable[[], Any]) -> tuple[float, Any]:
+def _run_repeatedly(run: Callable[[], Any]) -> tuple[float, Any]:
     """Repeat a short run; return the minimum of the seconds, and the result."""
-    least, result = _timed(run)
+    least, result = _run_timed(run)
     total = least
     while total < _LEAST_SECONDS:
-        seconds, result = _timed(run)
+        seconds, result = _run_timed(run)
         least, total = min(least, seconds), total + max(seconds, 1e-6)
     return least, result
 
 
-def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
+def _run_timed(run: Callable[[], Any]) -> tuple[float, Any]:
     begin = time.perf_counter()
     result = run()
     return time.perf_counter() - begin, result
 
 
-def _scaled(rate: Rate, factor: float) -> Rate:
+def _scale(rate: Rate, factor: float) -> Rate:
     return Rate(rate.row * factor, rate.block * factor, rate.once * factor)
 
 
-def _bad_row(features: Features, row: int) -> InputError:
+def _row_error(features: Features, row: int) -> InputError:
     return InputError(
         f"row {row} of {features.label} contains NaN, infinity or a value too large for float32; "
         "clean or drop the row"
