@@ -1,6 +1,6 @@
-"""The base class of both estimators: lazy or in-memory input, and labels of the same kind.
+"""Base class of both estimators: lazy or in-memory input, and labels of the same kind.
 
-The pipeline is imported when it is used, so that importing an estimator is quick.
+The pipeline is imported on first use, so that importing an estimator is fast.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ if TYPE_CHECKING:
 
 
 class Clusterer(ClusterMixin, BaseEstimator):
-    """Fits a `Model` and labels rows with it. NumPy in, NumPy out; everything else is lazy."""
+    """Base class that labels rows with a fitted `Model`.
+
+    NumPy input gives NumPy labels; for other input the labels are a lazy Dask array.
+    """
 
     block_rows: int | None
     model_: Model
     record_: dict[str, Any]
 
     def _repr_html_(self) -> str:
-        """scikit-learn's diagram, and what was found once there is something."""
+        """Return scikit-learn's diagram, with the result after a fit."""
         from scrlm_dask.runs.lifecycle import Fit
 
         diagram = str(estimator_html_repr(self))
@@ -42,7 +45,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
-        if "text/html" in bundle:  # scikit-learn's settings may want text alone
+        if "text/html" in bundle:  # scikit-learn can be configured to show only text
             bundle["text/html"] = self._repr_html_()
         return bundle
 
@@ -81,9 +84,9 @@ class Clusterer(ClusterMixin, BaseEstimator):
         if is_lazy(X):
             return self._lazy(X, storage_options)
         X = self._validated(X, reset=False)
-        found = predict(self.model_, X, collect_labels=True, block_rows=self.block_rows)
-        assert found.labels is not None
-        return found.labels
+        prediction = predict(self.model_, X, collect_labels=True, block_rows=self.block_rows)
+        assert prediction.labels is not None
+        return prediction.labels
 
     def _store(self, result: Fit, X: FeaturesLike, storage_options: Options | None) -> None:
         self.model_ = result.model
@@ -111,19 +114,20 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return lazy_labels(array, center_points(self.model_), self.model_.sq_radius)
 
     def _validated(self, X: object, *, reset: bool) -> NDArray[Any]:
-        """scikit-learn's checks; only for arrays in memory: they would pull lazy input into it."""
+        """Validate an in-memory array as scikit-learn does; lazy input would be loaded."""
         floats = [np.float64, np.float32, np.float16]
         checked: NDArray[Any] = validate_data(self, X, reset=reset, dtype=floats)
         return checked
 
 
 def is_lazy(X: object) -> bool:
+    """Return whether the input is a path, a features store, a Zarr array or a Dask array."""
     has_location = isinstance(getattr(X, "location", None), Location)  # a FeatureStore
     return has_location or isinstance(X, str | Path | Location | zarr.Array | da.Array)
 
 
 def seed_of(random_state: Any) -> int:
-    """The seed itself where there is one, so that it can be read in the record."""
+    """Return an integer seed; an integer is returned unchanged, so that the record contains it."""
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31))

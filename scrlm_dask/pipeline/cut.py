@@ -1,4 +1,4 @@
-"""Join the clusters of a run to fewer, along its merge tree or a tree of its clusters."""
+"""Join the clusters of a run into fewer, along its merge tree or a Ward tree of its clusters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.outputs import LABELS_KIND, check_not_inside, clear_output, discard
 from scrlm_dask.storage.run_directory import RunDirectory
 
-_USABLE_SHARE = 0.5  # of the machine's memory, for the tree of a model without one
+_USABLE_SHARE = 0.5  # share of the machine's memory that building a tree may use
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ def cut_model(model: Model, n_clusters: int) -> Cut:
     """Join the clusters of a model to `n_clusters`, in the order of Ward's tree."""
     if not 1 <= n_clusters <= model.n_clusters:
         raise InputError(
-            f"{n_clusters} clusters are asked of a model that has {model.n_clusters}; a cut joins "
-            f"clusters: ask for 1 to {model.n_clusters}, or fit again with more"
+            f"--clusters (n_clusters) must be from 1 to {model.n_clusters}, the number of clusters "
+            f"of the model, got {n_clusters}; for more clusters, fit again"
         )
     groups = _join_clusters(model, n_clusters)
     counts = np.bincount(groups, model.counts).astype(np.int64)
@@ -72,7 +72,7 @@ def cut_run(
     target, n_rows, block_rows = locate(out, storage_options), stored.shape[0], stored.chunks[0]
     check_not_inside(target, location.url)
     clear_output(target, overwrite, LABELS_KIND)
-    # outliers come last: index -1 selects them
+    # label -1 (outlier) selects the last entry
     coarse = np.append(cut.groups, OUTLIER).astype(np.int32)
     with ExitStack() as undo:
         undo.callback(discard, target)
@@ -87,6 +87,7 @@ def cut_run(
 
 
 def _join_clusters(model: Model, n_clusters: int) -> NDArray[np.int64]:
+    """Return the coarse cluster (k,) of each cluster of the model."""
     tree = model.tree
     if tree is None or tree.n_leaves < model.n_clusters:
         tree = _build_tree(model)
@@ -97,13 +98,13 @@ def _join_clusters(model: Model, n_clusters: int) -> NDArray[np.int64]:
 
 
 def _build_tree(model: Model) -> MergeTree:
-    """Build the tree of the clusters themselves, for a model without a tree."""
+    """Build a Ward tree of the clusters, for a model whose merge tree does not contain them."""
     need, here = tree_bytes(model.n_clusters), machine_memory()
     if need > _USABLE_SHARE * here:
         raise InputError(
             f"a cut of {model.n_clusters} clusters without a merge tree needs {need / 1e9:.2f} GB, "
-            f"and this process may take {_USABLE_SHARE:.0%} of the {here / 1e9:.2f} GB here; cut "
-            "it where there is more memory, or fit again with fewer clusters"
+            f"but this process may use only {_USABLE_SHARE:.0%} of the {here / 1e9:.2f} GB of this "
+            "machine; use a machine with more memory, or fit again with fewer clusters"
         )
     mapped = prepare_points(model.means, model.affine).mapped
     return ward_tree(model.means, _masses(model), mapped)
@@ -112,9 +113,9 @@ def _build_tree(model: Model) -> MergeTree:
 def _masses(model: Model) -> NDArray[np.float64]:
     """Return the weight of each cluster: the sum of the sample weights of its rows.
 
-    With a radius, `model.weights` are those of the mixture, which counts rows beyond the radius,
-    and rows have no sample weights: rows are counted. A cluster without rows gets the weight 1.
+    With a radius there are no sample weights, and `model.weights` are mixture weights, which also
+    include rows outside the radius: use the counts instead. An empty cluster gets weight 1.
     """
-    counted = math.isfinite(model.radius)
-    masses = model.counts.astype(np.float64) if counted else model.weights * model.n_rows
+    has_radius = math.isfinite(model.radius)
+    masses = model.counts.astype(np.float64) if has_radius else model.weights * model.n_rows
     return np.where(masses > 0.0, masses, 1.0)

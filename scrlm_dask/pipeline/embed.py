@@ -20,9 +20,10 @@ from scrlm_dask.storage.feature_store import ENCODED, read_dropped
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.outputs import check_not_inside
 
-_BLOCK_BYTES = 8 * 2**20  # smaller than ingest's: a block that was stopped is encoded again
-_HOW = ("batch_size", "device")  # may change when an unfinished store is continued
-_FEW_NAMED = 5
+_BLOCK_BYTES = 8 * 2**20  # smaller than in ingest: an interrupted block is encoded again
+# Settings that may differ when an unfinished store is resumed.
+_EXECUTION_SETTINGS = ("batch_size", "device")
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,14 @@ class EmbedConfig:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            raise InputError(f"a batch of {self.batch_size} items holds nothing")
-        if self.on_error not in ("refuse", "skip"):
-            raise InputError(f"on_error is {self.on_error!r}; it is refuse or skip")
-        self.ingest()  # says what is wrong with the rest
+            raise InputError(f"batch_size must be at least 1, got {self.batch_size}")
+        choices = ("refuse", "skip")
+        if self.on_error not in choices:
+            raise InputError(f"on_error must be {' or '.join(choices)}, got {self.on_error!r}")
+        self.ingest()  # validates the other settings
 
     def ingest(self) -> ingest_job.IngestConfig:
+        """Return the settings that an embedding shares with an ingest."""
         return ingest_job.IngestConfig(
             self.labels, self.ids, self.dtype, self.chunk_bytes, self.limit
         )
@@ -90,15 +93,16 @@ def _prepare(
     ids = ids or items.ids
     sources = tuple(source for source in (rows, labels, ids) if source is not None)
     files = ingest_job.source_files(sources)
-    for file in files:  # before an encoder is loaded
+    for file in files:  # before the encoder is loaded, which is slow
         check_not_inside(location, file.path)
     n_rows = min(rows.n_rows, config.limit or rows.n_rows)
     skip = config.on_error == "skip"
     encoder = open_encoder(config.encoder, items.kind, config.device)
     features = open_embedded(items, encoder, n_rows, config.dtype, config.batch_size, skip)
     request = {
-        "embed": {k: v for k, v in asdict(config).items() if k not in _HOW},
-        # a folder of images is known by its listing; its own time changes with an output inside
+        "embed": {k: v for k, v in asdict(config).items() if k not in _EXECUTION_SETTINGS},
+        # A folder of images is identified by its listing: writing an output inside the folder
+        # changes its modification time.
         "modified": ingest_job.last_modified(
             [file for file in files if not Path(file.path).is_dir()]
         ),
@@ -126,6 +130,6 @@ def _prepare(
 def _describe_dropped(items: Items, location: Location) -> str:
     dropped = read_dropped(location)
     rows = np.empty(0, np.int64) if dropped is None else dropped
-    named = ", ".join(items.source.locate(int(row)) for row in rows[:_FEW_NAMED])
-    more = ", ..." if len(rows) > _FEW_NAMED else ""
+    named = ", ".join(items.source.locate(int(row)) for row in rows[:_MAX_NAMED])
+    more = ", ..." if len(rows) > _MAX_NAMED else ""
     return f"{len(rows)} item(s) cannot be encoded and are left out: {named}{more}"

@@ -73,7 +73,7 @@ def prepare_evaluate(
 
 @dataclass(frozen=True)
 class EvaluateJob:
-    """An evaluation that has been checked and not begun."""
+    """A validated evaluation, ready to run."""
 
     labels: Labels
     truth: Labels
@@ -81,6 +81,7 @@ class EvaluateJob:
     drawn_from: Location | None  # features store of a run, if the truth is the store's own
 
     def run(self, listener: Listener = warn) -> Evaluation:
+        """Compare the labels with the truth in the workers of the current client, or locally."""
         with Execution(listener) as execution:
             table = contingency_pass(execution, self.truth, self.labels)
         scored = metrics.scores(table)
@@ -93,21 +94,21 @@ class EvaluateJob:
 
 
 def open_given_truth(truth: TruthLike, source: Location | None) -> Labels:
-    """Return the truth that was given, or else the labels of the features store at `source`."""
+    """Return the given truth, or the labels of the features store at `source` by default."""
     if isinstance(truth, np.ndarray):
         label_store.check_labels_like(truth.shape, truth.dtype, "the truth")
         return truth
     if truth is not None:
         return label_store.open_truth(truth)
-    way_out = "give the truth with --truth FILE (.npy or Zarr)"
+    way_out = "give the true labels with --truth FILE (truth), as .npy or Zarr"
     if source is None:
-        raise InputError(f"it is not known where the features of these labels lie; {way_out}")
+        raise InputError(f"these labels do not record the path of their features; {way_out}")
     try:
-        known = has_truth(source)
+        has_labels = has_truth(source)
     except StoreError as error:
         raise StoreError(f"{error}, or {way_out}") from error
-    if not known:
-        raise InputError(f"the features {source} hold no labels; {way_out}")
+    if not has_labels:
+        raise InputError(f"the features store {source} contains no labels; {way_out}")
     return label_store.open_labels(source, "the truth")
 
 
@@ -116,8 +117,8 @@ def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> met
     n_rows = labels.shape[0]
     if truth.shape[0] != n_rows:
         raise InputError(
-            f"the truth has {truth.shape[0]} rows and the labels have {n_rows}; "
-            "they must describe the same rows"
+            f"the truth has {truth.shape[0]} rows and the labels have {n_rows} rows; "
+            "both must describe the same rows"
         )
     token = uuid4().hex
     parts = []
@@ -134,7 +135,7 @@ def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> met
 
 
 def _slice(labels: Labels, start: int, stop: int) -> Labels:
-    """Cut arrays into pieces to send; stored labels are read in the task."""
+    """Return rows start..stop-1 of an array; stored labels stay whole and are read in the task."""
     return labels[start:stop] if isinstance(labels, np.ndarray) else labels
 
 
@@ -143,7 +144,7 @@ def _part(truth: Labels, labels: Labels, start: int, stop: int) -> metrics.Conti
 
 
 def read_labels(labels: Labels, start: int, stop: int) -> NDArray[np.int64]:
-    """Read rows start..stop-1 of stored labels; an array is that piece already."""
+    """Read rows start..stop-1 of stored labels; an array contains only these rows already."""
     if isinstance(labels, StoredArray):
         labels = read_rows(labels, start, stop, "the labels")
     elif isinstance(labels, NpyColumn):

@@ -25,7 +25,7 @@ from scrlm_dask.storage.run_directory import RunDirectory, write_json
 
 @dataclass(frozen=True)
 class Export:
-    """What an export wrote: names of files in the folder, and the rows of the table."""
+    """Result of an export: names of the files in the folder, and the rows of the table."""
 
     files: tuple[str, ...]
     n_rows: int
@@ -49,9 +49,7 @@ def export(
     If FAISS is installed, its index of the centers takes rows as they are.
     """
     if table not in TABLE_FORMATS:
-        raise InputError(
-            f"the table format {table!r} is not known; use {' or '.join(TABLE_FORMATS)}"
-        )
+        raise InputError(f"--format (table) must be {' or '.join(TABLE_FORMATS)}, got {table!r}")
     import_optional("pyarrow", "an export")
     source, target = locate(run, storage_options), locate(out, storage_options)
     directory = RunDirectory(source)
@@ -76,7 +74,7 @@ def export(
 
 
 def _write_table(store: LabelTable, location: Location, table: TableFormat) -> None:
-    """Write the table piece by piece: all rows together need not fit in memory."""
+    """Write the table piece by piece, as all rows may not fit in memory."""
     writer: Any = None
     with location.writing() as file:
         for piece in store.pieces():
@@ -89,7 +87,7 @@ def _write_table(store: LabelTable, location: Location, table: TableFormat) -> N
 def _open_writer(file: Any, schema: Any, table: TableFormat) -> Any:
     if table == "csv":
         return import_optional("pyarrow.csv", "CSV").CSVWriter(file, schema)
-    # a flipped byte in a page is noticed when it is read
+    # page checksums detect flipped bytes on reading
     parquet = import_optional("pyarrow.parquet", "Parquet")
     return parquet.ParquetWriter(file, schema, write_page_checksum=True)
 
@@ -122,10 +120,10 @@ def _write_centers(model: Model, target: Location) -> list[str]:
 
 
 def _build_faiss_index(model: Model) -> bytes | None:
-    """Return the index as the content of a file, or None without FAISS or without centers.
+    """Return the content of the index file, or None without FAISS or without centers.
 
-    The index maps rows as the model does before it searches for their nearest center: it takes rows
-    as they are, and returns the labels and squared distances of the model.
+    The index applies the preprocessing map of the model before the search. It accepts unprocessed
+    rows and returns the labels and squared distances of the model.
     """
     try:
         faiss = import_module("faiss")

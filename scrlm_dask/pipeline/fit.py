@@ -78,9 +78,9 @@ def prepare_fit(
     storage_options: Options | None = None,
     workers: Sequence[WorkerMemory] = (),
 ) -> FitJob:
-    """Check everything that can be known before workers start and a row is read.
+    """Validate a fit before workers start and rows are read.
 
-    `workers` are those that the run will have, as far as they are known.
+    `workers` are the workers of the run, if they are already known.
     """
     features = as_features(source, block_rows, storage_options)
     resolved = config.resolve(features.n_rows)
@@ -99,13 +99,13 @@ def prepare_fit(
 
 @dataclass(frozen=True)
 class FitJob:
-    """A fit that was checked and can run."""
+    """A validated fit, ready to run."""
 
     target: RunTarget
     config: ResolvedConfig
 
     def run(self, listener: Listener = warn) -> Fit:
-        """Fit with the workers of the current client, or in threads of this process."""
+        """Fit in the workers of the current client, or in threads of this process."""
         config, request = self.config, self.config.asked
         layout, workers = self.target.features.layout, worker_memories()
         n_clusters = most_clusters(config)
@@ -129,7 +129,7 @@ class FitJob:
 
 
 def _resolved_numbers(config: ResolvedConfig) -> dict[str, int]:
-    """Return the numbers that words of the config stand for."""
+    """Return the resolved values of settings such as "auto"."""
     return {"n_candidates": config.n_candidates, "loss_rows": config.loss_rows}
 
 
@@ -137,7 +137,7 @@ def _resolved_numbers(config: ResolvedConfig) -> dict[str, int]:
 class _Result:
     model: Model
     assigned: AssignedPart
-    config: FitConfig  # with every "auto" settled
+    config: FitConfig  # with every "auto" resolved
     details: dict[str, Any]  # for the record
 
 
@@ -150,7 +150,7 @@ def _run_algorithm(run: Run, config: ResolvedConfig, workers: Sequence[WorkerMem
     settled, n_found = start.config.asked, len(start.extracted.rows)
     execution.emit(CentersFound(n_found))
     if settled.n_clusters is None:  # the number of clusters is known only now
-        present = worker_memories()  # an adaptive cluster may have others by now
+        present = worker_memories()  # an adaptive cluster may have other workers now
         plan = check_fit_memory(features.layout, start.config, n_found, present)
         costs = fit_costs(features.layout, start.config, n_found)
         report_plan(execution, costs, plan, present)
@@ -174,9 +174,9 @@ def _run_algorithm(run: Run, config: ResolvedConfig, workers: Sequence[WorkerMem
 
 @dataclass(frozen=True)
 class _Start:
-    """The extracted centers, and everything later steps need of the sample and the losses."""
+    """Extracted centers, and other results of the sample and the losses that later steps need."""
 
-    config: ResolvedConfig  # with every "auto" settled
+    config: ResolvedConfig  # with every "auto" resolved
     affine: AffineMap
     extracted: ExtractedCenters
     tree: MergeTree | None
@@ -191,7 +191,7 @@ _START_TYPES = (
 
 
 def _find_centers(execution: Execution, features: Features, config: ResolvedConfig) -> _Start:
-    """Find centers on a sample if it settles them, else by the losses of the candidates."""
+    """Find centers on a sample if it is sufficient, otherwise by the losses of the candidates."""
     samples = config.asked.samples
     chosen = choose_on_sample(execution, features, config) if samples else Chosen(config)
     affine, extracted, pruned = chosen.affine, chosen.extracted, dict[str, Any]()
@@ -207,7 +207,7 @@ def _extract_by_loss(
 ) -> tuple[AffineMap, ExtractedCenters, dict[str, Any]]:
     """Compute the losses of the candidates over the rows, then extract greedily.
 
-    The third result is what the loss pass pruned.
+    The third result is the pruning record of the loss pass.
     """
     affine, candidates = _draw_candidates(execution, features, config)
     result = loss_pass(execution, features, candidates, config, [config.asked.given_rho])
@@ -282,7 +282,7 @@ def _assign_rows(
 def _draw_candidates(
     execution: Execution, features: Features, config: ResolvedConfig
 ) -> tuple[AffineMap, Delayed]:
-    """Fit the preprocessing map and draw the candidates; this frees the memory of the survey."""
+    """Fit the preprocessing map and draw the candidates; the survey is freed on return."""
     asked = config.asked
     rows = sample_rows(asked.seed, Purpose.CANDIDATES, config.n_rows, config.n_candidates)
     survey = survey_pass(execution, features, rows, needs_moments(asked.preprocess))
@@ -301,5 +301,5 @@ def _build_model(start: _Start, moved: Refinement, assigned: AssignedPart) -> Mo
         neighbors=start.extracted.extraction.neighbors,
         n_candidates=start.config.n_candidates,
     )
-    # k-means moves rows between clusters, and the tree does not know of it
+    # k-means moves rows between clusters, which invalidates the tree
     return replace(model, tree=None if moved.iterations else start.tree)

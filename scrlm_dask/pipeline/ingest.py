@@ -46,7 +46,7 @@ def prepare_ingest(
     overwrite: bool = False,
     storage_options: Options | None = None,
 ) -> ingest_job.IngestJob:
-    """Open the sources of an `ingest`, and check its output; nothing is written."""
+    """Open the sources of an `ingest` and check its output; write nothing."""
     config, options = config or ingest_job.IngestConfig(), options or SourceOptions()
     if isinstance(sources, str | Path):
         sources = [sources]
@@ -58,8 +58,8 @@ def prepare_ingest(
     location = locate(out, storage_options)
     if location.is_remote and config.shuffle:
         raise InputError(
-            f"the output {location} is a URL, and a shuffle needs a disk to sort rows on; shuffle "
-            "into a local store and ingest that one to the URL"
+            f"--shuffle (shuffle) sorts rows on a local disk, but the output {location} is a URL; "
+            "shuffle into a local store and ingest that store to the URL"
         )
     dtype = config.dtype or ("float16" if native(features.dtype) == np.float16 else "float32")
     n_rows = min(features.n_rows, config.limit or features.n_rows)
@@ -75,6 +75,6 @@ def prepare_ingest(
 
 
 def _to_json(options: SourceOptions) -> dict[str, Any]:
-    """Return the options as they are when read back from JSON."""
+    """Return the options with lists instead of tuples, as JSON reads them back."""
     lists = {"columns": list(options.columns), "exclude": list(options.exclude)}
     return {**asdict(options), **lists}

@@ -1,7 +1,7 @@
-"""Write the rows of a table as a features store that can prove it is complete.
+"""Resumable writing of a table as a features store.
 
-The store records the request and which blocks are done, so that the same request resumes where the
-work was stopped. `ingest` and `embed` prepare a job; `IngestJob.run` does the work.
+The store records the request and the finished blocks. The same request resumes an interrupted job.
+`ingest` and `embed` prepare a job; `IngestJob.run` executes it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from scrlm_dask.storage.arrays import add_array
 from scrlm_dask.storage.locations import Location, Options, locate
 from scrlm_dask.storage.manifest import Manifest, SourceFile, describe_changes, missing_blocks
 
-# names of columns that are rarely meant to be features
+# Names of columns that are rarely meant as features.
 _NO_FEATURES = frozenset(
     {"id", "ids", "index", "key", "label", "labels", "class", "target", "y", "cluster"}
 )
-_MOST_REREADS = 2
-_FEW_NAMED = 5
+_MAX_REREADS = 2
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -57,50 +57,52 @@ class IngestConfig:
     def __post_init__(self) -> None:
         if self.dtype not in (None, *feature_store.STORED_DTYPES):
             known = " or ".join(feature_store.STORED_DTYPES)
-            raise InputError(f"features cannot be stored as {self.dtype}; take {known}")
+            raise InputError(f"dtype must be {known}, got {self.dtype}")
         if self.limit is not None and self.limit < 1:
-            raise InputError(f"the limit is {self.limit} rows; a store needs at least 1")
+            raise InputError(f"limit must be at least 1 row, got {self.limit}")
         if self.nan not in ("error", "drop", "keep"):
-            raise InputError(f"nan is {self.nan!r}; it is error, drop or keep")
+            raise InputError(f"nan must be error, drop or keep, got {self.nan!r}")
         if self.chunk_bytes < 1:
-            raise InputError(f"a chunk of {self.chunk_bytes} bytes holds nothing")
+            raise InputError(
+                f"--chunk-size (chunk_bytes) must be at least 1 byte, got {self.chunk_bytes}"
+            )
 
 
 @dataclass(frozen=True)
 class Ingest:
-    """What an ingest wrote."""
+    """Result of an ingest: the features store that was written."""
 
     path: str
     n_rows: int
     n_features: int
     dtype: str
     n_blocks: int
-    kept_blocks: int  # of them, those that an earlier attempt had written
+    kept_blocks: int  # number of blocks that an earlier attempt had written
     n_dropped: int
     n_bytes: int
     columns: tuple[str, ...] = ()  # names of the features' columns, if they have names
-    label_names: tuple[str, ...] | None = None  # the texts that labels 0, 1, ... stand for
+    label_names: tuple[str, ...] | None = None  # names of labels 0, 1, ..., if they were strings
 
 
 @dataclass(frozen=True)
 class IngestJob:
-    """An ingest that has been checked and not begun."""
+    """A validated ingest, ready to run."""
 
     table: tables.PlainTable
     sources: tuple[Source, ...]
-    manifest: Manifest  # with the rows of the source: fewer if some are dropped
+    manifest: Manifest  # counts the rows of the source, before any are dropped
     config: IngestConfig
     location: Location
     overwrite: bool
-    modified: str | None  # when the newest source file was written, as of the preparation
-    unfinished: Manifest | None = None  # of the store at the output, if it is to be continued
-    checked: tables.PlainTable | None = None  # rows that are not finite in it are dropped
-    attributes: dict[str, Any] = field(default_factory=dict)  # of the store, besides ingest's own
+    modified: str | None  # modification time of the newest source file, at preparation
+    unfinished: Manifest | None = None  # of the store at the output, if it is to be resumed
+    checked: tables.PlainTable | None = None  # rows that are not finite here are dropped
+    attributes: dict[str, Any] = field(default_factory=dict)  # additional attributes of the store
 
     def run(self, listener: Listener = warn) -> Ingest:
-        """Begin the store or continue it, and write the missing blocks."""
+        """Create or resume the store and write the missing blocks."""
         self._check_sources()
-        # looked at again: a cluster may have started for hours since the preparation
+        # check again: hours may have passed while the cluster was starting
         unfinished = _check_output(self.location, self.manifest, self.config, self.overwrite)
         job = replace(self, unfinished=unfinished)
         for source in self.sources:
@@ -111,25 +113,24 @@ class IngestJob:
             try:
                 result = job._ingest(execution, undo)
             except BaseException as error:
-                if not self._spoils_the_store(error):
+                if not self._invalidates_store(error):
                     undo.pop_all()
                 raise
             undo.pop_all()
         return result
 
     def _check_sources(self) -> None:
-        """Reject sources that were written to since they were opened."""
+        """Reject sources that changed since the job was prepared."""
         files = _regular_files(self.manifest.sources)
         changed = [file for file in files if Path(file.path).stat().st_size != file.bytes]
         if changed or last_modified(files) != self.modified:
-            names = ", ".join(file.path for file in (changed or files)[:_FEW_NAMED])
+            names = ", ".join(file.path for file in (changed or files)[:_MAX_NAMED])
             raise StoreError(
-                f"a source was written to while the ingest waited to start ({names}); run the "
-                "command again"
+                f"source files changed before the ingest started: {names}; run the command again"
             )
 
     def _notes(self) -> list[str]:
-        """Return what the user should know, each once: columns may come from the same file."""
+        """Return notes for the user, without duplicates of columns from the same file."""
         notes = [f"{source.what}: {note}" for source in self.sources for note in source.notes()]
         rows = self.manifest.block_rows
         notes += [note for source in self.sources for note in _reread_notes(source, rows)]
@@ -141,11 +142,11 @@ class IngestJob:
         labels = encode_labels(self.table.labels, names)
         return replace(self, table=replace(self.table, labels=labels))
 
-    def _spoils_the_store(self, error: BaseException) -> bool:
-        """Return whether the blocks written so far must not be continued.
+    def _invalidates_store(self, error: BaseException) -> bool:
+        """Return whether the blocks written so far cannot be used by a later attempt.
 
-        Rows that are rejected would be rejected again. Rows of a damaged source may have been
-        written before the damage was detected; a remote store that was unreachable is still good.
+        Rejected rows would be rejected again. Rows of a damaged source may have been written before
+        the damage was detected. A remote store that was unreachable is still valid.
         """
         return isinstance(error, InputError) or (
             isinstance(error, StoreError) and not self.location.is_remote
@@ -167,7 +168,7 @@ class IngestJob:
         kept = manifest.n_blocks - len(missing)
         if job.unfinished is not None:
             undo.callback(outputs.discard, job.location)
-            execution.emit(Note(f"going on: {kept} of {manifest.n_blocks} blocks are done"))
+            execution.emit(Note(f"resuming: {kept} of {manifest.n_blocks} blocks are done"))
         if missing:
             _write_blocks(execution, job, manifest, table, missing)
         copy_rows.check_stored_pass(job.sources)
@@ -198,7 +199,7 @@ def prepare_job(
     checked: tables.PlainTable | None = None,
     attributes: dict[str, Any] | None = None,
 ) -> IngestJob:
-    """Check that the table can be written to the output, or that the output can be continued."""
+    """Check that the output can be created or resumed, and return the job."""
     files = source_files(sources)
     for file in files:
         outputs.check_not_inside(location, file.path)
@@ -219,7 +220,7 @@ def prepare_job(
 def _check_output(
     location: Location, manifest: Manifest, config: IngestConfig, overwrite: bool
 ) -> Manifest | None:
-    """Return the manifest of the unfinished store to continue, or check that one can be begun."""
+    """Return the manifest of the unfinished store to resume, or check that one can be created."""
     unfinished = None if overwrite else _find_unfinished(location, manifest)
     if unfinished is None:
         outputs.check_output_free(
@@ -236,47 +237,48 @@ def _regular_files(files: Sequence[SourceFile]) -> list[SourceFile]:
 def open_labels_and_ids(
     rows: Source, labels: str | None, ids: str | None, storage_options: Options | None
 ) -> tuple[Source | None, Source | None]:
-    """Open labels and ids of the rows: a file each, or a column."""
+    """Open labels and ids of the rows, each from a file or a column."""
     truth, names = (
         open_values(given, name, rows, storage_options) if given else None
         for name, given in (("labels", labels), ("ids", ids))
     )
     if truth is not None and truth.dtype.kind not in "iu" and not holds_texts(truth):
         raise InputError(
-            f"the labels {truth.what} hold {truth.dtype}; labels are integers, -1 for outliers, "
-            "or texts, which are numbered: convert them"
+            f"the labels {truth.what} must be integers (-1 for outliers) or strings, which are "
+            f"numbered, got dtype {truth.dtype}; convert them"
         )
     return truth, names
 
 
 def source_files(sources: Sequence[Source]) -> tuple[SourceFile, ...]:
+    """Return the files of all sources, each once."""
     return tuple(dict.fromkeys(file for source in sources for file in source.files))
 
 
 def last_modified(files: Sequence[SourceFile]) -> str | None:
-    """Return when the newest file was written: equal sizes do not prove equal content."""
+    """Return the modification time of the newest file; equal sizes do not prove equal content."""
     times = [Path(file.path).stat().st_mtime for file in files if Path(file.path).exists()]
     return datetime.fromtimestamp(max(times), UTC).isoformat() if times else None
 
 
-def _find_unfinished(location: Location, wanted: Manifest) -> Manifest | None:
+def _find_unfinished(location: Location, requested: Manifest) -> Manifest | None:
     """Return the manifest of an unfinished store of the same request, if there is one."""
     unfinished = feature_store.unfinished_manifest(location)
     if unfinished is None:
         return None
-    differences = describe_changes(unfinished, wanted)
+    differences = describe_changes(unfinished, requested)
     if not differences:
         return unfinished
-    more = "; ..." if len(differences) > _FEW_NAMED else ""
+    more = "; ..." if len(differences) > _MAX_NAMED else ""
     raise StoreError(
-        f"the output {location} is unfinished and was asked for differently: "
-        f"{'; '.join(differences[:_FEW_NAMED])}{more}; ask for the same to go on, or --overwrite "
-        "to begin anew"
+        f"the output {location} is unfinished and was started with other settings: "
+        f"{'; '.join(differences[:_MAX_NAMED])}{more}; use the same settings to resume, or "
+        "--overwrite to start again"
     )
 
 
 def _is_remnant(location: Location) -> bool:
-    """Return whether a store's writer was stopped before it wrote the manifest."""
+    """Return whether the writer of a store was stopped before it wrote the manifest."""
     return (
         feature_store.is_unfinished(location)
         and feature_store.unfinished_manifest(location) is None
@@ -284,7 +286,7 @@ def _is_remnant(location: Location) -> bool:
 
 
 def _check_space(location: Location, n_bytes: int, shuffle: bool) -> None:
-    """Refuse in the first second what could not be written in the last."""
+    """Raise before the first block is written if the disk is too small for all blocks."""
     if location.is_remote:
         return  # an object store does not report its free space
     target = Path(location.url)
@@ -295,8 +297,8 @@ def _check_space(location: Location, n_bytes: int, shuffle: bool) -> None:
     if needed > free:
         raise OSError(
             errno.ENOSPC,
-            f"the store takes {needed} bytes{' while it is shuffled' * shuffle} and "
-            f"{free} are free",
+            f"the store needs {needed} bytes{' during the shuffle' * shuffle}, but only {free} "
+            "bytes are free",
             location.url,
         )
 
@@ -306,13 +308,13 @@ def _feature_bytes(manifest: Manifest) -> int:
 
 
 def _reread_notes(source: Source, block_rows: int) -> list[str]:
-    """Warn of a unit that is larger than a block and must be decoded again for each block."""
+    """Report chunks that are larger than a block and are decoded again for each block."""
     times = source.unit_rows / block_rows
-    if source.streams or times < _MOST_REREADS:
+    if source.streams or times < _MAX_REREADS:
         return []
     return [
         f"{source.what} has chunks of {source.unit_rows} rows: each is read about {times:.0f} "
-        "times; a larger --chunk-size reads them less often and needs more memory"
+        "times; a larger --chunk-size (chunk_bytes) needs fewer reads and more memory"
     ]
 
 
@@ -320,13 +322,13 @@ def _column_notes(columns: tuple[str, ...]) -> Iterator[str]:
     odd = [name for name in columns if name.lower() in _NO_FEATURES]
     if odd:
         named = " and ".join(repr(name) for name in odd)
-        count = "counts as a feature" if len(odd) == 1 else "count as features"
+        used = "is used as a feature" if len(odd) == 1 else "are used as features"
         exclude = " ".join(f"--exclude {name}" for name in odd)
-        yield f"{named} {count}; if not meant so, say --labels or --ids, or leave out by {exclude}"
+        yield f"{named} {used}; if this is not intended, use --labels, --ids or {exclude}"
 
 
 def _label_names(execution: Execution, job: IngestJob) -> tuple[str, ...] | None:
-    """Return the names of labels that are texts: from the unfinished store, or by a pass."""
+    """Return the names of string labels, from the unfinished store or from a pass."""
     labels = job.table.labels
     if labels is None or not holds_texts(labels):
         return None
@@ -338,8 +340,8 @@ def _label_names(execution: Execution, job: IngestJob) -> tuple[str, ...] | None
     )
     execution.emit(
         Note(
-            f"the labels {labels.what} are texts: {len(names)} names, sorted, are numbered from 0 "
-            f"on and kept as {feature_store.LABEL_NAMES!r} in the attributes of the store"
+            f"the labels {labels.what} are strings: {len(names)} sorted names are numbered from 0 "
+            f"and stored as {feature_store.LABEL_NAMES!r} in the attributes of the store"
         )
     )
     return names
@@ -347,14 +349,14 @@ def _label_names(execution: Execution, job: IngestJob) -> tuple[str, ...] | None
 
 def _describe_dropped(number: int) -> str:
     return (
-        f"{number} row(s) with NaN are left out, and those after them move up: the array "
-        f"{feature_store.DROPPED!r} of the store has their numbers in the source; ids go with "
+        f"{number} row(s) with NaN are dropped, and later rows get smaller row numbers; the array "
+        f"{feature_store.DROPPED!r} of the store contains the dropped row numbers; ids stay with "
         "their rows"
     )
 
 
 def _dropped_rows(execution: Execution, job: IngestJob) -> NDArray[np.int64] | None:
-    """Return the rows to leave out: from the unfinished store, or by a pass over the source."""
+    """Return the rows to drop, from the unfinished store or from a pass over the source."""
     checked, manifest = job.checked, job.manifest
     if checked is None:
         return None
@@ -365,7 +367,7 @@ def _dropped_rows(execution: Execution, job: IngestJob) -> NDArray[np.int64] | N
     dropped = copy_rows.check_finite_pass(execution, checked, replace(manifest, n_features=width))
     if len(dropped) == checked.n_rows:
         raise InputError(
-            f"every row of {checked.features.what} holds NaN, infinity or a value too large for "
+            f"every row of {checked.features.what} contains NaN, infinity or a value too large for "
             f"{manifest.dtype}; no row is left"
         )
     return dropped
@@ -402,8 +404,8 @@ def _create_store(
 def _check_same_rows(job: IngestJob, manifest: Manifest, unfinished: Manifest) -> None:
     if manifest.n_rows != unfinished.n_rows:
         raise StoreError(
-            f"the output {job.location} was begun for {unfinished.n_rows} rows and now there "
-            f"are {manifest.n_rows}; the source has changed: --overwrite begins anew"
+            f"the output {job.location} was started for {unfinished.n_rows} rows, but the source "
+            f"has changed and has {manifest.n_rows} now; use --overwrite to start again"
         )
 
 
@@ -414,7 +416,7 @@ def _write_blocks(
     table: tables.Table,
     missing: list[int],
 ) -> None:
-    keep_nan = job.config.nan != "error"  # rows to drop are gone already
+    keep_nan = job.config.nan != "error"  # rows to drop have already been removed
     if job.config.shuffle:
         folder = (job.location / feature_store.SHUFFLE).url
         columns = (job.table.labels is not None, job.table.ids_dtype)

@@ -63,9 +63,9 @@ def inspect_rows(
     """
     if preprocess not in PREPROCESS_KINDS:
         kinds = ", ".join(PREPROCESS_KINDS)
-        raise InputError(f"preprocess is {preprocess!r}; it must be one of {kinds}")
+        raise InputError(f"preprocess must be one of {kinds}, got {preprocess!r}")
     if rho is not None and not (rho > 0 and F > 0):
-        raise InputError(f"rho is {rho} and F is {F}; both must be positive")
+        raise InputError(f"rho and F must be positive, got rho={rho} and F={F}")
     location = locate(path, storage_options)
     features = as_features(location, block_rows)
     reach = None if rho is None else radius(rho, F, features.n_features)
@@ -89,17 +89,17 @@ def verify_store(
 
 
 def _open_truth(execution: Execution, location: Location, n_rows: int) -> StoredArray | None:
-    """Open the true labels, if any; other writers may call something else `labels`."""
+    """Open the true labels, if any; in other writers' stores `labels` may be something else."""
     if not has_truth(location):
         return None
     try:
         labels = open_labels(location, "the array")
         if labels.shape[0] == n_rows:
             return labels
-        reason = f"there are {labels.shape[0]} for {n_rows} rows"
+        reason = f"{labels.shape[0]} labels for {n_rows} rows"
     except InputError as error:
         reason = str(error)
-    execution.emit(Note(f"labels are left out: {reason}"))
+    execution.emit(Note(f"labels are ignored: {reason}"))
     return None
 
 
@@ -116,7 +116,7 @@ def statistics_pass(
     preprocess: Preprocess,
     radius: float | None,
 ) -> RowsReport:
-    """Read all rows once; only the final result, O(p), reaches the client."""
+    """Read all rows once; only the final result, of size O(p), is sent to the client."""
     p = features.n_features
     size = min(_SAMPLE_ROWS, features.n_rows, max(2, _SAMPLE_BYTES // (8 * p)))
     sampled = sample_rows(_SEED, Purpose.INSPECTED_ROWS, features.n_rows, size)

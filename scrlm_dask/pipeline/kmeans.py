@@ -98,9 +98,9 @@ def prepare_kmeans(
     storage_options: Options | None = None,
     workers: Sequence[WorkerMemory] = (),
 ) -> KMeansJob:
-    """Check everything that can be known before workers start and a row is read.
+    """Validate a k-means run before workers start and rows are read.
 
-    `workers` are those that the run will have, as far as they are known.
+    `workers` are the workers of the run, if they are already known.
     """
     features = as_features(source, block_rows, storage_options).in_blocks_for(config.n_clusters)
     given = _read_given(centers, config, features, storage_options)
@@ -122,15 +122,15 @@ def prepare_kmeans(
 
 @dataclass(frozen=True)
 class KMeansJob:
-    """A k-means run that was checked and can start."""
+    """A validated k-means run, ready to start."""
 
     target: RunTarget
     config: KMeansConfig
-    given: NDArray[np.float64] | None  # centers (k, p) to start from
+    given: NDArray[np.float64] | None  # initial centers (k, p)
     sample_weight: WeightsLike
 
     def run(self, listener: Listener = warn) -> Fit:
-        """Run with the workers of the current client, or in threads of this process."""
+        """Run in the workers of the current client, or in threads of this process."""
         config, workers = self.config, worker_memories()
         self._check_weights_unchanged()
         weights = as_weights(self.sample_weight, self.target.features)
@@ -144,14 +144,13 @@ class KMeansJob:
         return Fit(model, run.gather_labels(assigned), record)
 
     def _check_weights_unchanged(self) -> None:
-        """Reject a file of weights that was written to since the run was prepared."""
+        """Reject a file of weights that changed since the run was prepared."""
         file = self.sample_weight
         if not isinstance(file, Location):
             return
         if files_digest(file) != self.target.record.asked.inputs["weights_digest"]:
             raise StoreError(
-                f"the sample weights {file} changed while the run waited to start; run the command "
-                "again"
+                f"the sample weights {file} changed before the run started; run the command again"
             )
 
 
@@ -170,14 +169,13 @@ def _describe_inputs(
 
 
 def read_centers(path: Place, *, storage_options: Options | None = None) -> NDArray[Any]:
-    """Read centers (k, p) to start from: those of a run or a model, or an array in a .npy file."""
+    """Read initial centers (k, p) from a run, a model or a .npy file."""
     location = locate(path, storage_options)
     if location.url.endswith(".npy"):
         centers = read_npy(location, "the centers")
         if centers.ndim != 2:
             raise InputError(
-                f"the centers {location} have the shape {centers.shape}; they are clusters x "
-                "features"
+                f"the centers {location} must have shape (clusters, features), got {centers.shape}"
             )
         return centers
     return load_model(location).centers
@@ -196,33 +194,34 @@ def _read_given(
     features: Features,
     storage_options: Options | None,
 ) -> NDArray[np.float64] | None:
-    """Read the centers that the caller gives; check them against config and features."""
+    """Read the given centers, if any, and check them against config and features."""
     if config.n_clusters > features.n_rows:
         raise InputError(
-            f"{config.n_clusters} clusters are asked of {features.label}, which has "
-            f"{features.n_rows} rows; ask for {features.n_rows} or fewer"
+            f"--clusters (n_clusters) must be at most {features.n_rows}, the number of rows of "
+            f"{features.label}, got {config.n_clusters}"
         )
     if (centers is not None) != (config.init == "given"):
+        given = "centers are given" if centers is not None else "no centers are given"
         raise InputError(
-            f"init is {config.init!r} and centers are {'' if centers is not None else 'not '}given;"
-            " centers go with init 'given', and with no other"
+            f"init is {config.init!r}, but {given}; init 'given' requires centers, and no other "
+            "init accepts them"
         )
     if centers is None:
         return None
     if isinstance(centers, str | Path | Location):
         centers = read_centers(centers, storage_options=storage_options)
     values = np.asarray(centers.centers if isinstance(centers, Model) else centers)
-    wanted = (config.n_clusters, features.n_features)
-    if values.shape != wanted or values.dtype.kind not in "fiu":
+    expected = (config.n_clusters, features.n_features)
+    if values.shape != expected or values.dtype.kind not in "fiu":
         raise InputError(
-            f"the centers to begin with have the shape {values.shape} and hold {values.dtype}; "
-            f"{wanted[0]} clusters in {wanted[1]} features need numbers of the shape {wanted}"
+            f"initial centers must be numbers of shape {expected}, for {expected[0]} clusters and "
+            f"{expected[1]} features, got shape {values.shape} and dtype {values.dtype}"
         )
     values = values.astype(np.float64)
     if not (np.square(values).sum(axis=1) < LARGEST_SQ_NORM).all():
         raise InputError(
-            "the centers to begin with hold NaN or infinity, or values too large for float32; "
-            "give finite numbers"
+            "initial centers contain NaN, infinity or values too large for float32; use finite "
+            "numbers"
         )
     return values
 
@@ -234,11 +233,11 @@ def _run_algorithm(
     weights: da.Array | None,
     workers: Sequence[WorkerMemory],
 ) -> tuple[Model, AssignedPart, dict[str, Any]]:
-    """Seed, iterate, and read once more, so that labels and centers agree."""
+    """Seed, iterate, then assign all rows once more so that labels match the final centers."""
     execution, features = run.execution, run.target.features
     plan = kmeans_memory(features.layout, config.n_clusters, len(workers), config.init)
     reads = 2 + config.lloyd.max_iter
-    # seeding is cheap in comparison
+    # without seeding, which is cheap in comparison
     costs = kmeans_costs(features.layout, config.n_clusters, config.lloyd.max_iter)
     report_plan(execution, costs, plan, workers)
     features = persist_or_stream(execution, features, plan, workers, config.lloyd.persist, reads)
@@ -292,7 +291,8 @@ def _warn_about_empty_clusters(execution: Execution, model: Model) -> None:
         execution.emit(
             Note(
                 f"{empty} of {model.n_clusters} clusters are empty: more iterations would move "
-                "them to badly served rows, unless fewer rows differ than there are clusters",
+                "them to rows far from any center, unless there are fewer distinct rows than "
+                "clusters",
                 warning=True,
             )
         )
@@ -309,7 +309,7 @@ class Seeding:
 
 @dataclass(frozen=True)
 class _Gathered:
-    """Random rows, on a worker, and the preprocessing map from the same read."""
+    """Random rows, kept on a worker, and the preprocessing map from the same pass."""
 
     survey: Delayed
     affine: AffineMap
@@ -323,9 +323,9 @@ def seed_centers(
     given: NDArray[Any] | None,
     weights: da.Array | None,
 ) -> Seeding:
-    """Choose initial centers by the method in the config; `given` are those of the caller.
+    """Return the `given` centers, or choose initial centers by the method in the config.
 
-    If there are too few distinct rows, some centers occur twice; the second one remains empty.
+    If there are too few distinct rows, some centers are duplicates, whose clusters remain empty.
     """
     if given is not None:
         affine = _gather(execution, features, config, 0, weights).affine
@@ -410,7 +410,7 @@ def _parallel_init(
         return Seeding(points.astype(np.float64), affine, record)
     candidates = prepare_points(points, affine)
     rng = stream(config.seed, Purpose.INIT_CHOICES)
-    with pinned_threads():  # the same bits, whatever the cores of this machine
+    with pinned_threads():  # bitwise reproducible on any number of cores
         picks = init.plus_plus(candidates, config.n_clusters, rng, cover.masses)
     return Seeding(points[picks].astype(np.float64), affine, record)
 

@@ -25,23 +25,23 @@ from scrlm_dask.passes import lloyd
 from scrlm_dask.pipeline.results import report_sizes
 from scrlm_dask.planning.work import SAMPLE_ITERATIONS, block_samples
 
-# Iterations on a sample end when the inertia falls by less than this share.
+# Iterations on a sample stop when the relative decrease of the inertia is at most this.
 _SAMPLE_TOL = 0.01
-# A quick check that was of no use is tried again after this many iterations: centers that have
-# found their clusters may be farther from each other.
+# A quick check that did not help is tried again after this many iterations, when centers may be
+# farther apart.
 _QUICK_CHECK_AGAIN = 4
 
 
 @dataclass(frozen=True)
 class Refinement:
-    """Refined centers, and how they came about."""
+    """Refined centers and the history of the iterations."""
 
     centers: NDArray[np.float64]  # (k, p) in input units
     iterations: tuple[IterationDone, ...] = ()
-    stopped: str = ""  # the rule that ended it
+    stopped: str = ""  # the stopping rule that applied
     pruned: pruning.Pruned = field(default_factory=pruning.Pruned)
-    stage: int = 0  # of the samples of blocks, the last of which is all of them
-    turn: int = 0  # iterations of that stage
+    stage: int = 0  # index of the sample of blocks; the last stage reads all blocks
+    turn: int = 0  # iterations in that stage
 
     def record(self) -> dict[str, Any]:
         """Return the entry of `run.json`, with None for infinity, which JSON does not have."""
@@ -64,9 +64,9 @@ def refine(
     began: float,
     weights: da.Array | None = None,
 ) -> Refinement:
-    """Run k-means from centers (k, p), first on growing samples of blocks if asked, then on all.
+    """Run k-means from centers (k, p), on growing samples of blocks if configured, then on all.
 
-    `began` is when the run began, by the performance counter: `max_seconds` count from there.
+    `began` is the `time.perf_counter` at the start of the run; `max_seconds` counts from there.
     """
     loop = _Loop(
         execution,
@@ -85,7 +85,7 @@ def refine(
 
 @dataclass
 class _Loop:
-    """The iterations, and the state that each passes on to the next."""
+    """Lloyd iterations and the state between them."""
 
     execution: Execution
     features: Features
@@ -96,17 +96,17 @@ class _Loop:
     config: LloydConfig
     began: float
     samples: tuple[list[int], ...]
-    first: NDArray[np.float64]  # centers (k, p) to begin with
+    first: NDArray[np.float64]  # initial centers (k, p)
     state: Refinement = field(init=False)
-    frame: Delayed | None = None  # of the first centers, also used for the later ones
-    coordinates: da.Array | None = None  # of all rows in that frame, once they are persisted
+    frame: Delayed | None = None  # axes of the initial centers, also used for later centers
+    coordinates: da.Array | None = None  # of all rows along these axes, once they are persisted
     projecting: bool = False  # whether the previous iteration projected rows
-    quick_check: bool = True  # whether the quick check was of use in it
+    quick_check: bool = True  # whether the quick check helped in the previous iteration
 
     def run_all(self) -> Refinement:
-        """Run all stages, samples and then all blocks, or those an earlier attempt left."""
+        """Run all stages, samples and then all blocks; resume from a checkpoint if there is one."""
         self.state = Refinement(self.first)
-        labels = self._continued()
+        labels = self._resume()
         for stage in range(self.state.stage, len(self.samples) + 1):
             if stage > self.state.stage:
                 self.state, labels = replace(self.state, stage=stage, turn=0, stopped=""), None
@@ -124,7 +124,7 @@ class _Loop:
             if self.state.turn == most:
                 self._stop(f"max_iter: {most} iterations are done")
             elif self._out_of_time():
-                self._stop(f"max_seconds: {self.config.max_seconds:g} s are over")
+                self._stop(f"max_seconds: {self.config.max_seconds:g} s have passed")
             else:
                 before = self.state.iterations[-1].inertia if self.state.turn else math.inf
                 due = self.execution.checkpoints.is_due()
@@ -138,8 +138,8 @@ class _Loop:
     def _stop(self, reason: str) -> None:
         self.state = replace(self.state, stopped=reason)
 
-    def _continued(self) -> da.Array | None:
-        """Load the newest intact iteration of an earlier attempt, and return its labels."""
+    def _resume(self) -> da.Array | None:
+        """Load the newest intact checkpoint of an earlier attempt and return its labels."""
         for state in load_iterations(self.execution.checkpoints):
             saved = self._saved(len(state.iterations))
             labels = None
@@ -217,23 +217,23 @@ class _Loop:
 STATE_TYPES = (Refinement, IterationDone, pruning.Pruned)
 
 
-_SAVED = "iteration."  # prefix of the name of a saved iteration, before its number
+_SAVED = "iteration."  # prefix of checkpoint names, followed by the iteration number
 
 
 def step_name(number: int) -> str:
-    """Return the name under which the groups of an iteration are saved."""
+    """Return the checkpoint name of the groups of an iteration."""
     return f"kmeans-step-{number}"
 
 
 def save_iteration(checkpoints: CheckpointScope, state: Refinement) -> None:
-    """Save the centers after an iteration; the one before stays, in case of a damaged file."""
+    """Checkpoint the state after an iteration; keep the previous one in case a file is damaged."""
     checkpoints.save(f"{_SAVED}{len(state.iterations):06d}", state)
     for number in _saved_numbers(checkpoints)[:-2]:
         checkpoints.delete(f"{_SAVED}{number:06d}", step_name(number))
 
 
 def load_iterations(checkpoints: CheckpointScope) -> Iterator[Refinement]:
-    """Load the intact iterations of an earlier attempt, the newest first."""
+    """Yield the intact checkpoints of an earlier attempt, newest first."""
     for number in reversed(_saved_numbers(checkpoints)):
         state: Refinement | None = checkpoints.load(f"{_SAVED}{number:06d}", STATE_TYPES)
         if state is not None:
@@ -246,16 +246,16 @@ def _saved_numbers(checkpoints: CheckpointScope) -> list[int]:
 
 
 def _reason(done: IterationDone, before: float, tol: float, inertia_tol: float) -> str:
-    """Return the rule that makes this the last iteration; empty if none does."""
+    """Return the stopping rule that applies after this iteration, or an empty string."""
     if done.reseeded:
         return ""  # rows have not been compared with the reseeded centers yet
     if done.moved == 0:
         return "converged: no row changed its cluster"
     if done.shift <= tol:
-        return f"tol: the centers moved by {done.shift:.2g} of the rows' distance to them"
-    # A larger rise is not an end: a row of zeros as a center of spherical k-means is equally far
-    # from all rows until it gets a direction, and then farther from some.
+        return f"tol: the relative shift of the centers was {done.shift:.2g}"
+    # A larger increase does not stop the loop: in spherical k-means a center of zeros is equally
+    # far from all rows until it gets a direction, and then farther from some.
     if math.isfinite(before) and abs(before - done.inertia) <= inertia_tol * before:
         share = (before - done.inertia) / before if before > 0.0 else 0.0
-        return f"inertia_tol: the inertia fell by {share:.2g} of itself"
+        return f"inertia_tol: the relative decrease of the inertia was {share:.2g}"
     return ""

@@ -1,4 +1,4 @@
-"""Plan a fit: what each phase computes, reads and needs, and how long it takes."""
+"""Plan a fit: predict computation, reads, memory and time of each phase."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from scrlm_dask.planning.persist import choose_persist
 from scrlm_dask.planning.work import PhaseCost, fit_costs
 from scrlm_dask.storage.locations import Options
 
-# Cost of a pass in addition to reading and computing, measured on a local cluster:
-_PHASE_SECONDS = 0.1  # to send the graph, and to ask the workers for their memory at the end
-_TASK_SECONDS = 0.004  # of the scheduler, for each block
-_WRITE_SECONDS = 0.02  # to write a block's labels
-# Of a new worker. Less is known only of a process that has loaded kernels before; more is kernels
-# being compiled, once for all.
+# Overhead of a pass in addition to reading and computing, measured on a local cluster:
+_PHASE_SECONDS = 0.1  # to send the graph, and to query the memory of the workers at the end
+_TASK_SECONDS = 0.004  # of the scheduler, per block
+_WRITE_SECONDS = 0.02  # to write the labels of a block
+# Bounds of the startup time of a new worker. A shorter time is measured only in a process that has
+# already loaded the kernels. A longer time includes their compilation, which happens only once.
 _LEAST_START_SECONDS, _MOST_START_SECONDS = 0.5, 2.5
-_SENT_SECONDS = 2e-9  # a byte of candidates or centers, to each worker
+_SENT_SECONDS = 2e-9  # per byte of candidates or centers and per worker
 
 
 @dataclass(frozen=True)
 class WorkerPool:
-    """All workers together."""
+    """Total resources of all workers."""
 
     n_workers: int
-    n_threads: int  # that compute
-    n_ahead: int  # that read ahead
-    n_cores: int  # that they share
+    n_threads: int  # compute threads
+    n_ahead: int  # prefetch threads
+    n_cores: int  # shared by all threads
 
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """A phase, and its cost each time it runs."""
+    """Predicted cost of a phase each time it runs."""
 
     name: str
-    times: int  # at most
+    times: int  # maximum number of executions
     rows: int
     bytes: int
-    flops: int  # of whole matrix products: pruning takes fewer
+    flops: int  # of full matrix products; pruning needs fewer
     worker_bytes: int
     seconds: float
 
@@ -58,17 +58,17 @@ class Plan:
     candidates: int
     clusters: int  # at most
     workers: int
-    threads: int  # of the worker that has most
-    memory_limit: int | None  # of the worker that has least
+    threads: int  # of the worker with the most threads
+    memory_limit: int | None  # the smallest of all workers
     phases: tuple[PhasePlan, ...]
-    start_seconds: float  # until new workers have loaded what they run
-    seconds: float  # of all phases, and the start
+    start_seconds: float  # until new workers have loaded the kernels
+    seconds: float  # of all phases, including the start
     bytes: int
     flops: int
     worker_bytes: int
     client_bytes: int
-    held_bytes: int  # of features persisted in the memory of all workers
-    calibration_seconds: float  # spent on measuring, after a first time
+    held_bytes: int  # of persisted features, over all workers
+    calibration_seconds: float  # spent on measuring, without first runs of kernels
     notes: tuple[str, ...]
 
 
@@ -99,14 +99,14 @@ def prepare_plan(
     block_rows: int | None = None,
     storage_options: Options | None = None,
 ) -> PlanJob:
-    """Check everything that can be known before workers start."""
+    """Validate a fit to plan, before workers start."""
     features = as_features(source, block_rows, storage_options)
     return PlanJob(features, config.resolve(features.n_rows))
 
 
 @dataclass(frozen=True)
 class PlanJob:
-    """A plan of a fit that was checked and can be made."""
+    """A validated request for a plan, ready to run."""
 
     features: Features
     config: ResolvedConfig
@@ -129,7 +129,7 @@ def make_plan(
     n_cores: int | None,
     calibration: Calibration,
 ) -> Plan:
-    """Add up the phases of the fit."""
+    """Combine the predicted costs of all phases of the fit."""
     refine = config.asked.refine
     pool = worker_pool(workers, n_cores)
     memory_plan = memory.fit_memory(layout, config, n_clusters, len(workers))
@@ -178,6 +178,7 @@ def make_plan(
 
 
 def worker_pool(workers: Sequence[WorkerMemory], n_cores: int | None = None) -> WorkerPool:
+    """Add up the workers; without `n_cores`, each compute thread has a core."""
     n_threads = sum(worker.n_threads for worker in workers)
     n_ahead = sum(worker.n_ahead for worker in workers)
     return WorkerPool(len(workers), n_threads, n_ahead, n_cores or n_threads)
@@ -186,16 +187,16 @@ def worker_pool(workers: Sequence[WorkerMemory], n_cores: int | None = None) -> 
 def phase_seconds(
     work: PhaseCost, layout: Layout, rate: Rate, read: ReadRate, pool: WorkerPool
 ) -> float:
-    """Return the time of reading and computing a phase, with the blocks shared by all threads.
+    """Return the seconds to read and compute the blocks of a phase with all threads.
 
-    The scarcest resource decides: computing threads, all threads, or cores, which reads also use.
-    No thread computes before the first block is read.
+    The bottleneck decides: compute threads, all threads, or cores, which reads also use. No thread
+    computes before the first block is read.
     """
     n_bytes = work.n_bytes if work.from_store else 0
     reading, cpu = n_bytes * read.seconds, n_bytes * read.cpu_seconds
     computing = work.computed_rows * rate.row + work.blocks * rate.block
     share = min(1.0, layout.block_rows / max(work.rows, 1)) if work.blocks > 1 else 1.0
-    turns = -(-work.blocks // pool.n_threads)  # of a thread, when blocks are dealt out
+    turns = -(-work.blocks // pool.n_threads)  # blocks of the busiest thread
     if pool.n_ahead:
         busiest = turns * share * computing + share * reading
     else:
@@ -207,7 +208,7 @@ def phase_seconds(
 def _extra_seconds(
     work: PhaseCost, layout: Layout, n_candidates: int, n_clusters: int, pool: WorkerPool
 ) -> float:
-    """Return the time for tasks, points that are sent and labels that are written."""
+    """Return the seconds to schedule tasks, send points and write labels."""
     if work.name in ("hold", "survey", "extract"):
         n_points = 0
     else:
@@ -218,13 +219,13 @@ def _extra_seconds(
 
 
 def _start_seconds(calibration: Calibration, pool: WorkerPool) -> float:
-    """Return the time in which new workers load the kernels, limited by the cores."""
+    """Return the seconds in which new workers load the kernels, limited by the cores."""
     seconds = min(max(calibration.load_seconds, _LEAST_START_SECONDS), _MOST_START_SECONDS)
     return seconds * max(1.0, pool.n_workers / pool.n_cores)
 
 
 def _phase_bytes(plan: memory.MemoryPlan, name: str, worker: WorkerMemory) -> int:
-    # holding reads blocks like the survey
+    # persisting features ("hold") reads blocks like the survey
     phase = plan.of("survey" if name == "hold" else name)
     return phase.worker_bytes(worker.n_threads, worker.n_ahead)
 
@@ -233,11 +234,12 @@ def _notes(config: ResolvedConfig, persisted: bool) -> list[str]:
     notes = []
     if config.asked.n_clusters is None:
         notes.append(
-            f"the number of clusters is not given: planned as if each of the {config.n_candidates} "
-            "candidates became one, which is far too many; give it (--clusters)"
+            "the number of clusters is not given: the plan assumes that each of the "
+            f"{config.n_candidates} candidates becomes a cluster, which is far too many; set "
+            "--clusters (n_clusters)"
         )
     if config.asked.refine.max_iter:
-        notes.append("k-means may stop earlier than after all of its iterations")
+        notes.append("k-means may stop before the maximum number of iterations")
     if persisted:
-        notes.append("features are held in the workers' memory, and read from their store once")
+        notes.append("features are kept in the workers' memory and read from their store once")
     return notes

@@ -68,7 +68,7 @@ def prepare_predict(
     block_rows: int | None = None,
     storage_options: Options | None = None,
 ) -> PredictJob:
-    """Open the model and the features of `predict`, and check its output; no row is read."""
+    """Open the model and the features of `predict` and check its output; read no row."""
     features = as_features(source, block_rows, storage_options)
     given = model if isinstance(model, Model) else locate(model, storage_options)
     fitted = given if isinstance(given, Model) else load_model(given)
@@ -83,7 +83,7 @@ def prepare_predict(
 
 @dataclass(frozen=True)
 class PredictJob:
-    """A prediction that has been checked and not begun."""
+    """A validated prediction, ready to run."""
 
     model: Model | Location
     features: Features
@@ -93,10 +93,11 @@ class PredictJob:
     collect_labels: bool
 
     def run(self, listener: Listener = warn) -> Prediction:
+        """Label the rows in the workers of the current client, or in threads of this process."""
         features = self.features
-        if features.path is not None:  # it may have been opened before there were workers
+        if features.path is not None:  # the store may have been opened before workers started
             check_paths_visible(locate(features.path))
-        # loaded again: the run may have been replaced while a cluster started
+        # load again: the run may have been replaced while a cluster was starting
         fitted = self.model if isinstance(self.model, Model) else load_model(self.model)
         check_width(fitted, features.n_features, features.label)
         with ExitStack() as undo, Execution(listener) as execution:
@@ -127,13 +128,14 @@ class PredictJob:
 
 
 def center_points(model: Model | Place) -> Delayed:
-    """Return a task that prepares the model's centers; the worker loads a model that has a path."""
+    """Return a task that prepares the centers; the worker loads a model that is given by path."""
     if not isinstance(model, Model):
         return task("centers", _load_points, locate(model))
     return task("centers", prepare_centers, model.centers, model.affine)
 
 
 def check_width(model: Model, n_features: int, source: str) -> None:
+    """Raise if the source does not have the number of features of the model."""
     if n_features != model.n_features:
         raise InputError(
             f"{source} has {n_features} features, but the model was fitted on {model.n_features}; "

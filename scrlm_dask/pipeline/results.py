@@ -1,4 +1,4 @@
-"""Build the model of a run, and report what the user should know about the result."""
+"""Build the model of a run, and warn about results that may not be intended."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def report_sizes(execution: Execution, sums: ClusterSums, sq_radius: float) -> N
 
 
 def report_candidates(execution: Execution, config: ResolvedConfig) -> None:
-    """Report the number of candidates of a fit without a number of clusters, if not given."""
+    """Report the number of candidates if neither it nor the number of clusters is given."""
     asked, text = config.asked, f"all {config.n_rows} rows are candidates"
     if asked.n_candidates == "auto" and not asked.samples:
         if config.n_candidates < config.n_rows:
@@ -91,7 +91,7 @@ def report_candidates(execution: Execution, config: ResolvedConfig) -> None:
 def warn_about_result(
     execution: Execution, model: Model, config: FitConfig, *, chosen: bool, with_margins: bool
 ) -> None:
-    """Report what the user should know about the result; `chosen` says that rho was not given."""
+    """Warn about results that may not be intended; `chosen` is true if rho was not given."""
     rho = config.given_rho
     reach = radius(rho, config.F, model.n_features)
     if config.prune != "auto" and not _can_prune(config, with_margins):
@@ -109,25 +109,25 @@ def warn_about_result(
         hint = " (rows of unit length are at most 2 apart)" if model.affine.unit_length else ""
         _warn(
             execution,
-            f"one cluster holds all rows: the radius {reach:.4g} reaches everything{hint}; try a "
-            f"smaller rho than {rho:g}",
+            f"one cluster contains all rows: the radius {reach:.4g} includes everything{hint}; try "
+            f"a smaller rho than {rho:g}",
         )
         return
     if config.extraction == "merge":
         return  # the theory does not cover merging, and fewer clusters were reported already
     if config.n_clusters is not None and model.n_clusters < config.n_clusters:
-        text = f"{model.n_clusters} clusters found; {config.n_clusters} were the most asked for"
+        text = f"{model.n_clusters} clusters found; {config.n_clusters} were requested"
         execution.emit(Note(text))
-    # outliers among the candidates leave fewer for the clusters
+    # outliers among the candidates leave fewer candidates for the clusters
     inliers = 1.0 - model.n_outliers / model.n_rows
     risk = missed_cluster_risk(model.n_clusters, model.n_candidates, MIN_WEIGHT * inliers)
     if risk > _NOTABLE_RISK and model.n_candidates < model.n_rows:
         enough = required_sizes(model.n_clusters, min_weight=MIN_WEIGHT * inliers).n_candidates
         _warn(
             execution,
-            f"{model.n_candidates} candidates are few for {model.n_clusters} clusters beside "
+            f"{model.n_candidates} candidates are few for {model.n_clusters} clusters and "
             f"{1.0 - inliers:.0%} outliers: the risk of having missed a cluster is up to "
-            f"{risk:.0%}; with n_candidates (--candidates) {enough} it is negligible",
+            f"{risk:.0%}; with --candidates {enough} (n_candidates) it is negligible",
         )
 
 
@@ -142,7 +142,7 @@ def _can_prune(config: FitConfig, with_margins: bool) -> bool:
 
 def _describe_idle_prune(config: FitConfig) -> str:
     return (
-        f"prune is {config.prune} (--prune) and had no effect: the centers came from a sample, "
-        "there were no iterations of k-means, and labels with margins compare every row with "
-        "every center; leave it out, or the margins (margins=False, --no-margins)"
+        f"--prune {config.prune} (prune) had no effect: the centers were found on a sample, there "
+        "were no k-means iterations, and margins require comparing every row with every center; "
+        "omit --prune, or use --no-margins (margins=False)"
     )

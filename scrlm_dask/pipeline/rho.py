@@ -1,4 +1,4 @@
-"""Choose rho, and perhaps the centers, on a sample of rows."""
+"""Choose rho, and possibly the centers, on a sample of rows."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ _FEW_OUTLIERS = 0.02
 
 
 _EVERY_ROW = (
-    "merged clusters reach farther than the radius: every row gets the label of its nearest "
-    "center, and none is an outlier; with --robust (robust=True) rows outside the radius are"
+    "merged clusters extend beyond the radius: every row gets the label of its nearest center, and "
+    "there are no outliers; with --robust (robust=True) rows outside the radius are outliers"
 )
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A config with a rho, and the centers if the sample gave them."""
+    """A config with a rho, and the centers if they were found on the sample."""
 
     config: ResolvedConfig
-    extracted: ExtractedCenters | None = None  # None: candidates are to be judged by their losses
-    affine: AffineMap | None = None  # that the centers were found under
+    extracted: ExtractedCenters | None = None  # None: extract by the losses of the candidates
+    affine: AffineMap | None = None  # preprocessing map of the sample
     tree: MergeTree | None = None
     record: dict[str, Any] = field(default_factory=dict)
 
 
 def choose_on_sample(execution: Execution, features: Features, config: ResolvedConfig) -> Chosen:
-    """Read a sample and resolve every "auto" of the config by it."""
+    """Read a sample and use it to resolve every "auto" of the config."""
     assert config.sample is not None
     scanned = scan_pass(execution, features, config, config.sample)
     for note in scan_notes(scanned, config):
@@ -68,10 +68,10 @@ def choose_on_sample(execution: Execution, features: Features, config: ResolvedC
 
 
 def settle_config(scanned: Scanned, config: ResolvedConfig) -> ResolvedConfig:
-    """Return the config with every "auto" settled by the scan."""
+    """Return the config with every "auto" resolved by the scan."""
     asked, scan = config.asked, scanned.scan
     if scan is None:
-        # without iterations only merged centers can do without a radius, and none were merged
+        # without k-means only merged centers need no radius, and none were merged
         robust = True if asked.robust == "auto" or not asked.refine.max_iter else asked.robust
         settled = replace(asked, rho=PAPER_RHO, extraction="greedy", robust=robust)
         return settled.resolve(config.n_rows)
@@ -84,37 +84,39 @@ def settle_config(scanned: Scanned, config: ResolvedConfig) -> ResolvedConfig:
     resolved = settled.resolve(config.n_rows)
     if asked.n_candidates != "auto":
         return resolved
-    # without a number of clusters those that were found say more than an assumption
+    # without a given number of clusters, the number found on the sample beats an assumption
     least = 0 if asked.n_clusters is None else resolved.n_candidates
     n_candidates = min(config.n_rows, max(least, scan.needed_candidates))
     return replace(resolved, n_candidates=n_candidates)
 
 
 def _falls_short(scan: SampleScan, asked: FitConfig) -> bool:
-    """Return whether the clusters need more candidates than a sample's distances fit in memory.
+    """Return whether the clusters need more candidates than a scan of a sample can use.
 
-    A number of candidates that the user gave is the same if all rows judge them.
+    False if the user gave the number of candidates: a loss over all rows would use the same number.
     """
     free = asked.extraction == "auto" and asked.n_candidates == "auto"
     return free and _lacks_candidates(scan)
 
 
 def _lacks_candidates(scan: SampleScan) -> bool:
-    """Return whether theory requires more candidates; merging has no such rule."""
+    """Return whether the theory requires more candidates; it does not cover merging."""
     few = scan.needed_candidates > scan.n_candidates
     return few and scan.choice.clear and scan.n_candidates < scan.sizes.judged
 
 
 def scan_notes(scanned: Scanned, config: ResolvedConfig) -> list[Note]:
-    """Describe the choice, its reason and doubts about it."""
+    """Describe the chosen rho, the reason and possible problems."""
     scan, asked = scanned.scan, config.asked
     if scan is None:
-        why = "no row of the sample has another beside it at any radius, or all are alike"
-        return [Note(f"rho {PAPER_RHO:g}, there being no scale to choose by: {why}", warning=True)]
+        why = "no row of the sample has a neighbor at any radius, or all rows are identical"
+        text = f"rho {PAPER_RHO:g} is used because the sample shows no scale: {why}"
+        return [Note(text, warning=True)]
     notes = []
     choice = scan.choice
     if asked.rho == "auto":
-        text = f"rho {choice.rho:.4g} (as well {choice.low:.4g} to {choice.high:.4g}): {choice.why}"
+        equal = f"equally good: {choice.low:.4g} to {choice.high:.4g}"
+        text = f"rho {choice.rho:.4g} ({equal}): {choice.why}"
         notes.append(Note(text, warning=choice.basis == "persistent"))
     if scan.extraction == "merge" and asked.robust == "auto":
         notes.append(_merging_note(scan, asked))
@@ -122,7 +124,7 @@ def scan_notes(scanned: Scanned, config: ResolvedConfig) -> list[Note]:
 
 
 def _merging_note(scan: SampleScan, asked: FitConfig) -> Note:
-    """Report that there are no outliers: a warning if the data shows some, and how to keep them."""
+    """Report that merging leaves no outliers; warn if the data has some, with ways to keep them."""
     clear, most = clear_scale(scan.trials), asked.n_clusters
     if clear is None or most is None or clear.clusters <= most:
         return Note(_EVERY_ROW)
@@ -130,43 +132,46 @@ def _merging_note(scan: SampleScan, asked: FitConfig) -> Note:
     if outliers < _FEW_OUTLIERS:
         return Note(_EVERY_ROW)
     return Note(
-        f"the data has {clear.clusters} clear clusters beside {outliers:.0%} outliers, and {most} "
-        "were asked for: they are merged, every row gets the label of its nearest center, and none "
-        "is an outlier. To keep outliers, leave the number of clusters out and join what is found "
-        f"(scrlm cut RUN --clusters {most}, cut_run), or take the {most} best alone, with a rho "
-        f"that is given (--rho {clear.rho:.3g}, rho={clear.rho:.3g})",
+        f"the data has {clear.clusters} clear clusters and {outliers:.0%} outliers, but {most} "
+        "clusters were requested: clusters are merged, every row gets the label of its nearest "
+        "center, and there are no outliers. To keep outliers, omit --clusters (n_clusters) and "
+        f"join the clusters afterwards (scrlm cut RUN --clusters {most}, Run(path).cut({most})), "
+        f"or find only the {most} best clusters with a given rho (--rho {clear.rho:.3g}, "
+        f"rho={clear.rho:.3g})",
         warning=True,
     )
 
 
 def _candidate_notes(scan: SampleScan, config: ResolvedConfig) -> Iterator[Note]:
-    """Report candidates that were too few, and the consequence."""
+    """Report that there were too few candidates, and the consequence."""
     asked, n_found = config.asked, len(scan.found.centers)
     if scan.n_candidates > scan.first_candidates:
-        merging = scan.extraction == "merge"
-        few = asked.n_clusters if merging else f"{n_found} clusters at a risk of {DELTA:g}"
+        if scan.extraction == "merge":
+            purpose = f"{asked.n_clusters} merged clusters"
+        else:
+            purpose = f"{n_found} clusters at a risk of {DELTA:g}"
         yield Note(
-            f"{scan.first_candidates} candidates are too few for {few}"
-            f"{' merged clusters' if merging else ''}: scanned again with {scan.n_candidates}"
+            f"{scan.first_candidates} candidates are too few for {purpose}: the scan was repeated "
+            f"with {scan.n_candidates}"
         )
     if scan.extraction == "merge" and asked.n_clusters is not None and n_found < asked.n_clusters:
         yield Note(_describe_shortage(scan, config), warning=True)
-    asks = f"about {n_found} clusters ask for {scan.needed_candidates} candidates at a risk of"
+    needed = f"about {n_found} clusters need {scan.needed_candidates} candidates at a risk of"
     if _falls_short(scan, asked):
         yield Note(
-            f"{asks} {DELTA:g}, more than a sample is scanned with ({scan.n_candidates}): a fit "
-            "judges them on all rows"
+            f"{needed} {DELTA:g}, but a scan of a sample uses at most {scan.n_candidates}: a fit "
+            "computes their losses over all rows"
         )
     elif asked.n_candidates != "auto" and _lacks_candidates(scan):
-        yield Note(f"{asks} {DELTA:g}, and {scan.n_candidates} were given (n_candidates)")
+        yield Note(f"{needed} {DELTA:g}, but --candidates (n_candidates) is {scan.n_candidates}")
 
 
 def _describe_shortage(scan: SampleScan, config: ResolvedConfig) -> str:
-    """Compare the clusters requested with those available, and list the ways to more."""
+    """Compare the numbers of requested and found clusters, and list ways to get more."""
     n_clusters = config.asked.n_clusters or 0
     return (
-        f"{n_clusters} clusters were asked for, and {scan.n_candidates} candidates on a sample of "
-        f"{scan.sizes.judged} rows carry {len(scan.found.centers)}; for more, "
+        f"{n_clusters} clusters were requested, but {scan.n_candidates} candidates on a sample of "
+        f"{scan.sizes.judged} rows give only {len(scan.found.centers)}; for more, "
         f"{', or '.join(_ways_to_more(scan, config, n_clusters))}"
     )
 
@@ -174,12 +179,12 @@ def _describe_shortage(scan: SampleScan, config: ResolvedConfig) -> str:
 def _ways_to_more(scan: SampleScan, config: ResolvedConfig, n_clusters: int) -> Iterator[str]:
     asked, enough = config.asked, default_candidates(config.n_rows, n_clusters)
     if enough > scan.n_candidates:
-        yield f"give more candidates (--candidates {enough})"
+        yield f"use more candidates (--candidates {enough})"
     if asked.rho != "auto":
-        yield f"give a smaller rho than {asked.rho:g}"
+        yield f"use a smaller rho than {asked.rho:g}"
     elif asked.extraction == "auto":
-        yield f"give rho (--rho {scan.choice.rho:.3g} or less), so that all rows are asked"
-    yield f"take k-means, which has any number (scrlm kmeans --clusters {n_clusters})"
+        yield f"give rho (--rho {scan.choice.rho:.3g} or less), so that all rows are used"
+    yield f"use k-means, which finds any number of them (scrlm kmeans --clusters {n_clusters})"
 
 
 def _scan_record(scanned: Scanned) -> dict[str, Any]:
@@ -216,7 +221,8 @@ def _meets_assumption(scan: SampleScan) -> bool:
     return bool(scan.sigma_max <= scan.choice.rho < MOST_RHO) and math.isfinite(scan.sigma_max)
 
 
-# Blocks read of a large store: enough of them that sorted rows do not show only a few classes.
+# Number of blocks to read from a large store. With fewer blocks of sorted rows, the sample might
+# contain only a few classes.
 _LEAST_BLOCKS = 16
 
 
@@ -233,18 +239,20 @@ class RhoScan:
     distances: Histogram
     n_features: int
     F: float
-    source: str  # as messages call the features
+    source: str  # name of the features in messages
     record: dict[str, Any]  # everything above as run.json has it
 
     @property
     def rho(self) -> float:
+        """The chosen bandwidth."""
         return self.choice.rho
 
     def radius_at(self, rho: float) -> float:
+        """Return the radius of clusters with this rho."""
         return radius(rho, self.F, self.n_features)
 
     def plot(self, path: str | Path | None = None) -> Any:
-        """Draw the scan: return a Matplotlib figure, and save it if there is a path."""
+        """Draw the scan as a Matplotlib figure, save it if a path is given, and return it."""
         from scrlm_dask.reporting.plots import draw_scan
 
         return draw_scan(
@@ -289,20 +297,20 @@ def prepare_scan(
     block_rows: int | None = None,
     storage_options: Options | None = None,
 ) -> ScanJob:
-    """Check everything that can be known before workers start and a row is read."""
+    """Validate a scan of rho before workers start and rows are read."""
     features = as_features(source, block_rows, storage_options)
     return ScanJob(features, config.resolve(features.n_rows))
 
 
 @dataclass(frozen=True)
 class ScanJob:
-    """A scan of rho that was checked and can run."""
+    """A validated scan of rho, ready to run."""
 
     features: Features
     config: ResolvedConfig  # with rho "auto"
 
     def run(self, listener: Listener = warn) -> RhoScan:
-        """Scan with the workers of the current client, or in threads of this process."""
+        """Scan in the workers of the current client, or in threads of this process."""
         features, config = self.features, self.config
         assert config.sample is not None
         if features.path is not None:
@@ -313,9 +321,9 @@ class ScanJob:
             scanned = scan_pass(execution, features, config, config.sample, blocks)
             if scanned.scan is None:
                 raise InputError(
-                    f"{features.label} shows no scale: in a sample of {len(scanned.rows)} rows no "
-                    "two differ, or none has another beside it at any radius; there is nothing to "
-                    "cluster"
+                    f"rho cannot be chosen for {features.label}: in a sample of "
+                    f"{len(scanned.rows)} rows no row has a neighbor at any radius, or all rows "
+                    "are identical; there is nothing to cluster"
                 )
             for note in scan_notes(scanned, config):
                 execution.emit(note)

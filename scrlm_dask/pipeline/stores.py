@@ -289,9 +289,7 @@ def write_features(
     shape = (whole.n_rows, whole.n_features)
     dtype = dtype or ("float16" if whole.array.dtype == np.float16 else "float32")
     if dtype not in feature_store.STORED_DTYPES:
-        raise InputError(
-            f"dtype is {dtype}; features are written as {' or '.join(feature_store.STORED_DTYPES)}"
-        )
+        raise InputError(f"dtype must be {' or '.join(feature_store.STORED_DTYPES)}, got {dtype}")
     if labels is not None:
         _check_labels(labels, whole.n_rows)
     block_rows = feature_store.block_rows_for(shape, np.dtype(dtype), None, chunk_bytes)
@@ -316,7 +314,7 @@ def _check_labels(labels: da.Array | NDArray[Any], n_rows: int) -> None:
     check_labels_like(labels.shape, labels.dtype, "the array of labels")
     if labels.shape[0] != n_rows:
         raise InputError(
-            f"there are {labels.shape[0]} labels and {n_rows} rows; give one label a row"
+            f"expected one label per row, got {labels.shape[0]} labels for {n_rows} rows"
         )
 
 
@@ -327,7 +325,7 @@ def write_pass(
     location: Location,
     dtype: str,
 ) -> int:
-    """Write all rows, and their labels if given, to the store; return how many."""
+    """Write all rows, and their labels if given, to the store; return the number of rows."""
     columns: Columns = {}
     if labels is not None:
         in_memory = isinstance(labels, np.ndarray)
@@ -358,15 +356,15 @@ def _write_part(
 
 
 def _narrow(block: NDArray[Any], dtype: np.dtype[Any], start: int, what: str) -> NDArray[Any]:
-    """Convert the block to the type of its store; reject numbers that would become infinite."""
+    """Convert the block to the dtype of its store; reject numbers that would become infinite."""
     with np.errstate(over="ignore"):
         narrow = block.astype(dtype, copy=False)
     lost = np.isinf(narrow) & ~np.isinf(block)
     if lost.any():
         row, column = np.argwhere(lost)[0]
         raise InputError(
-            f"row {start + row} of {what} holds {block[row, column]:g} (feature {column}), which "
-            f"is too large for {dtype}; scale the features or write a wider type"
+            f"row {start + row} of {what} contains {block[row, column]:g} (feature {column}), "
+            f"which is too large for {dtype}; scale the features or use a wider dtype"
         )
     return narrow
 
@@ -376,7 +374,7 @@ def _to_int32(labels: NDArray[Any], start: int) -> NDArray[np.int32]:
     if beyond.any():
         row = int(np.argmax(beyond))
         raise InputError(
-            f"the label of row {start + row} is {labels[row]}; labels are 32-bit integers: number "
-            "the classes from 0 on"
+            f"the label of row {start + row} must be a 32-bit integer, got {labels[row]}; number "
+            "the classes from 0"
         )
     return labels.astype(np.int32)

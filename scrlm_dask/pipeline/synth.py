@@ -45,21 +45,21 @@ def prepare_synth(
     overwrite: bool,
     storage_options: Options | None,
 ) -> SynthJob:
-    """Check what is known of a `synth` before a row is drawn."""
+    """Validate the arguments and the output of `synth`; draw no row."""
     if n_rows < 1:
-        raise InputError(f"{n_rows} rows cannot be drawn; ask for at least 1")
+        raise InputError(f"--rows (n_rows) must be at least 1, got {n_rows}")
     location = locate(path, storage_options)
     check_output_free(location, overwrite, FEATURES_KIND)
     shape = (n_rows, spec.n_features)
     fitting = feature_store.block_rows_for(shape, np.dtype(np.float32), None, chunk_bytes)
-    # whole strata: none is drawn twice
+    # whole strata, so that none is drawn twice
     block_rows = min(n_rows, -(-fitting // synthesis.STRATUM_ROWS) * synthesis.STRATUM_ROWS)
     return SynthJob(location, n_rows, spec, block_rows, overwrite)
 
 
 @dataclass(frozen=True)
 class SynthJob:
-    """A sample that has been checked and not drawn."""
+    """A validated sample, ready to be drawn."""
 
     location: Location
     n_rows: int
@@ -68,6 +68,7 @@ class SynthJob:
     overwrite: bool
 
     def run(self, listener: Listener = warn) -> str:
+        """Draw and write the sample and its truth; return the URL of the store."""
         location, spec, n_rows = self.location, self.spec, self.n_rows
         request = {"mixture": asdict(spec)}
         manifest = Manifest(n_rows, spec.n_features, "float32", self.block_rows, (), request)
@@ -92,7 +93,7 @@ def synth_pass(
     n_rows: int,
     block_rows: int,
 ) -> int:
-    """Write all rows of the sample to the store at `location`; return how many were written."""
+    """Write all rows of the sample to the store at `location`; return the number of rows."""
     written: int = execution.run(
         Pass("synth", _synth_part, int.__add__),
         placeholder_blocks((n_rows, spec.n_features), np.dtype(np.float32), block_rows),

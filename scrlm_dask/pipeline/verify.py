@@ -1,4 +1,4 @@
-"""Compute a random part of a run again, and compare it with what the run has stored."""
+"""Recompute a random part of a run and compare it with the stored result."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.store_info import features_digest
 
-# relative, of a distance: a CPU with other instructions rounds differently
+# Relative tolerance of distances: a CPU with other instructions rounds differently.
 _DISTANCE_TOLERANCE = 1e-5
-_LOSS_TOLERANCE = 1e-5  # losses from other sets of candidates agree to this
+_LOSS_TOLERANCE = 1e-5  # losses that were computed with other sets of candidates differ by less
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was computed again, and how it differs from what the run has stored."""
+    """The recomputed part of a run, and its differences from the stored result."""
 
     blocks: tuple[int, ...]
     rows: int
     wrong_labels: int
     wrong_distances: int
     first_wrong_row: int | None
-    clusters: tuple[int, ...]  # whose losses were computed again
-    wrong_clusters: tuple[int, ...]  # of them, those whose loss or neighbors differ
+    clusters: tuple[int, ...]  # clusters whose losses were recomputed
+    wrong_clusters: tuple[int, ...]  # clusters whose loss or number of neighbors differs
 
     @property
     def ok(self) -> bool:
+        """True if there are no differences."""
         return self.first_wrong_row is None and not self.wrong_clusters
 
 
@@ -70,7 +71,7 @@ def verify_run(
 def prepare_verify(
     path: Place, blocks: int, losses: int, seed: int, storage_options: Options | None
 ) -> VerifyJob:
-    """Open the run of `verify_run` and its features, and draw what to compute again."""
+    """Open the run of `verify_run` and its features, and draw the blocks and clusters to check."""
     run = RunDirectory(locate(path, storage_options))
     record, model = read_result(run), load_model(run.location)
     features = _open_features(record.features, storage_options).in_blocks_for(model.n_clusters)
@@ -82,16 +83,16 @@ def prepare_verify(
 
 @dataclass(frozen=True)
 class VerifyJob:
-    """A verification that has been checked and not begun."""
+    """A validated verification, ready to run."""
 
     labels_at: Location
     model: Model
     features: Features
-    blocks: tuple[int, ...]  # to label again
-    clusters: NDArray[np.int64]  # whose losses to compute again
+    blocks: tuple[int, ...]  # blocks to label again
+    clusters: NDArray[np.int64]  # clusters whose losses to recompute
 
     def run(self, listener: Listener = warn) -> Verification:
-        """Compute labels and losses again, and count the differences."""
+        """Recompute labels and losses, and count the differences."""
         assert self.features.path is not None  # runs on arrays are rejected
         check_paths_visible(locate(self.features.path))
         compared = LabelComparison(0, 0, 0, None)
@@ -131,18 +132,17 @@ class VerifyJob:
 def _open_features(recorded: FeaturesRecord, storage_options: Options | None) -> Features:
     """Open the features of the run, if they are unchanged."""
     if recorded.path is None:
-        raise StoreError("the run's features were an array in memory; it cannot be verified")
+        raise StoreError("the run cannot be verified: its features were an array in memory")
     location = locate(recorded.path, storage_options)
     if features_digest(location) != recorded.digest:
         raise StoreError(
-            f"the features store {location} is not the one that the run read: "
-            "it was written to since"
+            f"the run cannot be verified: its features store {location} has changed since the run"
         )
     return as_features(location, recorded.block_rows)
 
 
 def _count_losses(model: Model) -> int:
-    """Count the losses that can be compared: losses on a sample are not sums over all rows."""
+    """Count the losses that can be compared: those over all rows, not those on a sample."""
     config = model.config
     over_all_rows = isinstance(config, FitConfig) and config.extraction == "greedy"
     return len(model.losses) if over_all_rows else 0

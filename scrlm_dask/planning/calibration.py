@@ -1,7 +1,7 @@
-"""Measure the speed of this machine: the kernels of a fit on rows of the store, one thread, 2 s.
+"""Measure the speed of this machine with the kernels of a fit, in one thread, for about 2 s.
 
-Rows of the store serve as candidates, and those of them that the extraction picks as centers. The
-first run of each kernel is not counted: it compiles or loads the kernel.
+Rows of the store are used as candidates, and the candidates that the extraction picks as centers.
+The first run of each kernel is not counted: it compiles or loads the kernel.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from scrlm_dask.kernels.scrlm.loss import Losses, LossPart, loss_part, losses_of
 from scrlm_dask.kernels.scrlm.polish import polish_part
 from scrlm_dask.kernels.scrlm.theory import PAPER_RHO
 
-# Seconds for each measurement; the loss is most of a fit
+# Seconds for each measurement; the loss dominates a fit.
 _SECONDS = {"survey": 0.1, "loss": 0.5, "polish": 0.2, "kmeans-step": 0.3, "assign": 0.3}
-_READ_COPIES = 2  # of a block, while it is read
-_LEAST_READS = 3  # that are timed, unless they exceed one of the next two
+_READ_COPIES = 2  # copies of a block while it is read
+_LEAST_READS = 3  # timed reads, unless they exceed one of the next two limits
 _READ_SECONDS, _READ_BYTES = 0.5, 256 * 10**6
-_FEW_ROWS = 1024  # of the small one of two measurements; fewer are not pruned
+_FEW_ROWS = 1024  # rows of the smaller of two measurements; fewer rows are not pruned
 _LEAST_SECONDS = 0.02  # a shorter measurement is repeated
-_TIMES = 2  # that the many rows are measured
+_TIMES = 2  # repetitions of the larger measurement
 _MOST_EXTRACTED = 2048
 _SCAN_LOSSES = 3.0  # time of a scan per row, relative to losses of as many candidates
 
 
 @dataclass(frozen=True)
 class ReadRate:
-    """Seconds per byte, and CPU seconds among them."""
+    """Seconds per byte, and the CPU seconds they include."""
 
     seconds: float
     cpu_seconds: float
@@ -53,29 +53,29 @@ class ReadRate:
 
 @dataclass(frozen=True)
 class Rate:
-    """Seconds of one thread."""
+    """Seconds of one thread per row, per block and per phase."""
 
     row: float = 0.0
     block: float = 0.0  # in addition to its rows
-    once: float = 0.0  # before the phase: to map points and find their axes
+    once: float = 0.0  # before the phase, to map points and compute their axes
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Measured speeds of this machine, and the time that measuring took."""
+    """Measured speeds of this machine, and the time the measurement took."""
 
     read: ReadRate
     rates: dict[str, Rate]  # by phase
     seconds: float  # of the whole calibration
-    first_seconds: float  # of them, first runs of kernels and first reads
-    load_seconds: float  # of those, to load kernels, as every new worker does
-    rows: int  # that were read for it
+    first_seconds: float  # of these, for first runs of kernels and first reads
+    load_seconds: float  # of these, for loading kernels, as every new worker does
+    rows: int  # rows that were read
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """Rows of some blocks."""
+    """The blocks that were read."""
 
     blocks: list[NDArray[Any]]
     starts: list[int]  # their first row numbers
@@ -104,14 +104,14 @@ class _Sample:
 
 @dataclass
 class _Stopwatch:
-    """Adds up the time of first runs."""
+    """Total time of first runs."""
 
     first_seconds: float = 0.0
-    load_seconds: float = 0.0  # of them, to load kernels
+    load_seconds: float = 0.0  # of these, for loading kernels
     notes: list[str] = field(default_factory=list)
 
     def first(self, run: Callable[[], object]) -> None:
-        self.first_seconds += _timed(run)[0]
+        self.first_seconds += _run_timed(run)[0]
 
     def load(self, run: Callable[[], object]) -> None:
         before = self.first_seconds
@@ -120,17 +120,17 @@ class _Stopwatch:
 
 
 def calibrate(features: Features, config: ResolvedConfig, n_clusters: int) -> Calibration:
-    """Measure the phases that a fit with this config has, for the given number of clusters."""
+    """Measure the phases of a fit with this config and number of clusters."""
     begin, watch = time.perf_counter(), _Stopwatch()
     sampled, config = config.asked.samples, _with_rho(config)
     with pinned_threads(), dask.config.set(scheduler="synchronous"):
-        sample = _read(features, config.n_candidates, watch)
+        sample = _read_sample(features, config.n_candidates, watch)
         try:
-            rates = _rates(features, sample, config, n_clusters, watch)
+            rates = _measure_phases(features, sample, config, n_clusters, watch)
         except NonFiniteRowError as error:
-            raise _bad_row(features, sample.measured[1] + error.row) from error
+            raise _row_error(features, sample.measured[1] + error.row) from error
     if sampled:
-        rates["scan"] = _scaled(rates.pop("loss"), _SCAN_LOSSES)
+        rates["scan"] = _scale(rates.pop("loss"), _SCAN_LOSSES)
         rates.pop("extract")
     seconds = time.perf_counter() - begin
     first, load, notes = watch.first_seconds, watch.load_seconds, tuple(watch.notes)
@@ -138,38 +138,38 @@ def calibrate(features: Features, config: ResolvedConfig, n_clusters: int) -> Ca
 
 
 def _with_rho(config: ResolvedConfig) -> ResolvedConfig:
-    """Return the config with a rho, also if it is not known yet, and with greedy extraction."""
+    """Return the config with greedy extraction and a rho, the paper's if it is not given."""
     asked = config.asked
     rho = PAPER_RHO if isinstance(asked.rho, str) else asked.rho
     robust = asked.robust is not False or not asked.refine.max_iter
     return replace(config, asked=replace(asked, rho=rho, extraction="greedy", robust=robust))
 
 
-def _read(features: Features, wanted: int, watch: _Stopwatch) -> _Sample:
-    """Read blocks from all over the store, until there are enough rows for the candidates.
+def _read_sample(features: Features, n_rows: int, watch: _Stopwatch) -> _Sample:
+    """Read blocks spread over the store, until there are `n_rows` rows for the candidates.
 
-    The first block is not timed unless it is the only one, which is then read again from the
-    system's cache. The rate is the median of the other blocks.
+    The first read is not timed. If there is only one block, it is read again, from the cache of the
+    system. The rate is the median over the timed reads.
     """
 
     def read(number: int) -> NDArray[Any]:
         return np.asarray(features.array.blocks[number].compute())
 
     first, *others = _spread_blocks(features.n_blocks)
-    took, block = _timed(lambda: read(first))
+    took, block = _run_timed(lambda: read(first))
     watch.first_seconds += took
     found, rates, seconds = {first: block}, [], 0.0
     for number in others or [first]:
-        # Workers reuse their memory. Here it would be new for each block, and a machine may be
-        # slow to allocate pages for the first time.
+        # Workers reuse their memory, but this process would allocate new pages for each block,
+        # which may be slow. Allocate them before the read is timed.
         watch.first(lambda: np.ones(_READ_COPIES * block.nbytes, np.uint8))  # noqa: B023
         cpu_before = time.process_time()
-        took, block = _timed(lambda number=number: read(number))  # type: ignore[misc]
+        took, block = _run_timed(lambda number=number: read(number))  # type: ignore[misc]
         cpu = min(time.process_time() - cpu_before, took)
         found[number] = block
         rates.append(ReadRate(took / block.nbytes, cpu / block.nbytes))
         seconds += took
-        enough = sum(map(len, found.values())) >= wanted and len(rates) >= _LEAST_READS
+        enough = sum(map(len, found.values())) >= n_rows and len(rates) >= _LEAST_READS
         n_bytes = sum(block.nbytes for block in found.values())
         if enough or seconds > _READ_SECONDS or n_bytes > _READ_BYTES:
             break
@@ -180,7 +180,7 @@ def _read(features: Features, wanted: int, watch: _Stopwatch) -> _Sample:
 
 
 def _spread_blocks(n_blocks: int) -> list[int]:
-    """Return each block once, those that are far apart first."""
+    """Return block numbers without repetition, in an order that starts with distant blocks."""
     step = 1 << max(0, n_blocks - 1).bit_length()
     order: list[int] = []
     while step >= 1:
@@ -191,7 +191,7 @@ def _spread_blocks(n_blocks: int) -> list[int]:
     return order
 
 
-def _rates(
+def _measure_phases(
     features: Features,
     sample: _Sample,
     config: ResolvedConfig,
@@ -200,18 +200,18 @@ def _rates(
 ) -> dict[str, Rate]:
     asked = config.asked
     block, start = sample.measured
-    affine, survey = _survey_rate(block, config, watch)
+    affine, survey = _measure_survey(block, config, watch)
     n = min(config.n_candidates, sample.n_rows)
     if n < config.n_candidates:
         watch.notes.append(
-            f"the loss was measured with {n} candidates, as many as there were rows at hand, and "
-            f"scaled to {config.n_candidates}"
+            f"the loss was measured with only {n} candidates, the number of rows that were read, "
+            f"and scaled to {config.n_candidates}"
         )
     raw, candidate_rows = sample.spread(n)
     usable = np.isfinite(raw).all(axis=1)
     if not usable.all():
-        raise _bad_row(features, int(candidate_rows[np.argmin(usable)]))
-    once, candidates = _prepared(prepare_with_axes, raw, affine, watch)
+        raise _row_error(features, int(candidate_rows[np.argmin(usable)]))
+    once, candidates = _time_preparation(prepare_with_axes, raw, affine, watch)
     sq_radii = [squared_radius(asked.given_rho, asked.F, features.n_features)]
     numbers = np.arange(start, start + len(block), dtype=np.int64)
 
@@ -220,47 +220,47 @@ def _rates(
         return loss_part(block[:rows], numbers[:rows], points, some, sq_radii, prune)
 
     few = _first_points(candidates)
-    _first(watch, partial(loss, 64, few))
-    # a subset leaves few rows of each block
+    _warm_up(watch, partial(loss, 64, few))
+    # with a subset, only a part of each block is used
     part = -(-config.loss_rows * len(block) // config.n_rows)
-    loss_rate, found = _measured(loss, min(part, len(block)), _SECONDS["loss"])
+    loss_rate, found = _measure(loss, min(part, len(block)), _SECONDS["loss"])
     larger = config.n_candidates / n
-    rates = {"survey": survey, "loss": _scaled(replace(loss_rate, once=once), larger)}
+    rates = {"survey": survey, "loss": _scale(replace(loss_rate, once=once), larger)}
     losses = losses_of(found, sq_radii, asked.F)[0]
-    took, picked = _extracted(candidates, candidate_rows, losses, config, watch)
+    took, picked = _time_extraction(candidates, candidate_rows, losses, config, watch)
     k = min(n_clusters, n)
     n_tried = int(np.count_nonzero(losses.neighbors[:_MOST_EXTRACTED] > 0))
     rates["extract"] = Rate(row=took / max(1, n_tried * len(picked.picks)) * n_clusters)
     others = np.setdiff1d(np.arange(n), picked.picks)
     which = np.concatenate([picked.picks, others])[:k]
-    rates |= _center_rates(block, start, raw[which], affine, config, features.n_features, watch)
+    rates |= _measure_centers(block, start, raw[which], affine, config, features.n_features, watch)
     if k < n_clusters:
         watch.notes.append(
-            f"centers were measured with {k}, as many as there were rows at hand, and scaled to "
-            f"{n_clusters}"
+            f"phases with centers were measured with only {k} centers, the number of available "
+            f"candidates, and scaled to {n_clusters}"
         )
         for name in ("polish", "kmeans-step", "assign"):
             if name in rates:
-                rates[name] = _scaled(rates[name], n_clusters / k)
+                rates[name] = _scale(rates[name], n_clusters / k)
     return rates
 
 
-def _survey_rate(
+def _measure_survey(
     block: NDArray[Any], config: ResolvedConfig, watch: _Stopwatch
 ) -> tuple[preprocessing.AffineMap, Rate]:
     kind = config.asked.preprocess
     watch.load(lambda: preprocessing.block_moments(block[:64]))
-    measure = partial(_measured, n_rows=len(block), budget=_SECONDS["survey"])
+    measure = partial(_measure, n_rows=len(block), budget=_SECONDS["survey"])
     rate, moments = measure(lambda rows: preprocessing.block_moments(block[:rows]))
-    wanted = preprocessing.needs_moments(kind)
-    # of all rows: a map that is fitted to few rows may divide by zero
-    if wanted and moments.count < len(block):
+    needed = preprocessing.needs_moments(kind)
+    # moments of all rows: a map that is fitted to few rows may divide by zero
+    if needed and moments.count < len(block):
         moments = preprocessing.block_moments(block)
-    affine = preprocessing.fit_map(kind, block.shape[1], moments if wanted else None)
-    return affine, rate if wanted else Rate()
+    affine = preprocessing.fit_map(kind, block.shape[1], moments if needed else None)
+    return affine, rate if needed else Rate()
 
 
-def _center_rates(
+def _measure_centers(
     block: NDArray[Any],
     start: int,
     raw: NDArray[Any],
@@ -271,12 +271,12 @@ def _center_rates(
 ) -> dict[str, Rate]:
     """Measure the phases that compare rows with centers."""
     asked = config.asked
-    # extracted rows have the type of the store until a phase moves them
+    # extracted centers have the dtype of the store until a phase moves them
     moved = raw.astype(np.float64) if asked.polish or asked.refine.max_iter else raw
-    once, centers = _prepared(prepare_centers, moved, affine, watch)
-    _, unmoved = _prepared(prepare_centers, raw, affine, watch)
-    # from the second iteration on axes are known, and the quick check is tried now and then
-    again, _ = _timed(
+    once, centers = _time_preparation(prepare_centers, moved, affine, watch)
+    _, unmoved = _time_preparation(prepare_centers, raw, affine, watch)
+    # from the second iteration on, axes are known and the quick check is tried only sometimes
+    again, _ = _run_timed(
         lambda: prepare_centers(moved, affine, points_frame(centers), quick_check=False)
     )
     inside = squared_radius(asked.given_rho, asked.F, n_features)
@@ -298,22 +298,22 @@ def _center_rates(
     rates = {}
     for name, run in phases.items():
         few = _first_points(unmoved if name == "polish" else centers)
-        _first(watch, partial(run, 64, few))
-        # with all of them, for the quick check: few centers have no gaps that are worth one
+        _warm_up(watch, partial(run, 64, few))
+        # with all centers, to load the quick check as well, which a few centers may not use
         watch.load(lambda run=run: run(min(_FEW_ROWS, len(block))))  # type: ignore[misc]
-        rate, _ = _measured(run, len(block), _SECONDS[name])
+        rate, _ = _measure(run, len(block), _SECONDS[name])
         rates[name] = replace(rate, once=again if name == "kmeans-step" else once)
     return rates
 
 
-def _extracted(
+def _time_extraction(
     candidates: Points,
     rows: NDArray[np.int64],
     losses: Losses,
     config: ResolvedConfig,
     watch: _Stopwatch,
 ) -> tuple[float, Extraction]:
-    """Return the seconds of an extraction from some of the candidates, and its result."""
+    """Return the seconds of an extraction from the first candidates, and its result."""
     asked = config.asked
     # the extraction skips candidates without neighbors
     neighbors = np.where(np.arange(len(rows)) < _MOST_EXTRACTED, losses.neighbors, 0)
@@ -325,21 +325,21 @@ def _extracted(
         )
 
     watch.load(lambda: run(1))
-    return _timed(lambda: run(asked.n_clusters))
+    return _run_timed(lambda: run(asked.n_clusters))
 
 
-def _prepared(
+def _time_preparation(
     prepare: Callable[[NDArray[Any], preprocessing.AffineMap], Points],
     raw: NDArray[Any],
     affine: preprocessing.AffineMap,
     watch: _Stopwatch,
 ) -> tuple[float, Points]:
     watch.load(lambda: prepare(raw[:64], affine))
-    return _timed(lambda: prepare(raw, affine))
+    return _run_timed(lambda: prepare(raw, affine))
 
 
 def _first_points(points: Points) -> Points:
-    """Return the first few points: enough to compile every kernel."""
+    """Return the first points, which are enough to compile every kernel."""
     few = min(64, len(points.raw))
     return replace(
         points,
@@ -352,21 +352,21 @@ def _first_points(points: Points) -> Points:
     )
 
 
-def _first(watch: _Stopwatch, run: Callable[[int], object]) -> None:
-    """Run once with whole products and once with projections, which are different kernels."""
+def _warm_up(watch: _Stopwatch, run: Callable[[int], object]) -> None:
+    """Run once with full products and once with projections, which are different kernels."""
     for prune in (0, 16):
         watch.load(lambda prune=prune: run(prune))  # type: ignore[misc]
 
 
-def _measured(run: Callable[[int], Any], n_rows: int, budget: float) -> tuple[Rate, Any]:
-    """Return a rate, from few and from many rows of a block, and the last result."""
+def _measure(run: Callable[[int], Any], n_rows: int, budget: float) -> tuple[Rate, Any]:
+    """Measure with few and with many rows of a block; return the rate and the last result."""
     few = min(_FEW_ROWS, n_rows)
-    few_seconds, found = _repeated(lambda: run(few))
+    few_seconds, found = _run_repeatedly(lambda: run(few))
     many = min(n_rows, int(budget / _TIMES / max(few_seconds, 1e-9) * few))
     if many < 2 * few:
         return Rate(row=few_seconds / few), found
-    # the shortest of some runs: other processes may use the machine for a moment
-    runs = [_repeated(lambda: run(many)) for _ in range(_TIMES)]
+    # the minimum of several runs, as other processes may use the machine
+    runs = [_run_repeatedly(lambda: run(many)) for _ in range(_TIMES)]
     many_seconds, found = min(runs, key=itemgetter(0))
     row = (many_seconds - few_seconds) / (many - few)
     if row <= 0.0:  # the clock is coarser than the work
@@ -374,28 +374,28 @@ def _measured(run: Callable[[int], Any], n_rows: int, budget: float) -> tuple[Ra
     return Rate(row=row, block=max(0.0, few_seconds - row * few)), found
 
 
-def _repeated(run: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the least seconds of a run that is repeated if it is short, and its result."""
-    least, result = _timed(run)
+def _run_repeatedly(run: Callable[[], Any]) -> tuple[float, Any]:
+    """Repeat a short run; return the minimum of the seconds, and the result."""
+    least, result = _run_timed(run)
     total = least
     while total < _LEAST_SECONDS:
-        seconds, result = _timed(run)
+        seconds, result = _run_timed(run)
         least, total = min(least, seconds), total + max(seconds, 1e-6)
     return least, result
 
 
-def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
+def _run_timed(run: Callable[[], Any]) -> tuple[float, Any]:
     begin = time.perf_counter()
     result = run()
     return time.perf_counter() - begin, result
 
 
-def _scaled(rate: Rate, factor: float) -> Rate:
+def _scale(rate: Rate, factor: float) -> Rate:
     return Rate(rate.row * factor, rate.block * factor, rate.once * factor)
 
 
-def _bad_row(features: Features, row: int) -> InputError:
+def _row_error(features: Features, row: int) -> InputError:
     return InputError(
-        f"row {row} of {features.label} holds NaN, infinity or a value too large for float32; "
+        f"row {row} of {features.label} contains NaN, infinity or a value too large for float32; "
         "clean or drop the row"
     )

@@ -1,7 +1,8 @@
-"""Predict the memory of each phase, on workers and client: upper bounds, from counts alone.
+"""Predict upper bounds of the memory of each phase, on workers and client, from counts alone.
 
-A worker needs memory for its process, for what it keeps once (candidates or centers, labels between
-iterations), for each computing thread, and for a block per thread, prefetching threads included.
+A worker needs memory for its process, for data that its threads share (candidates or centers,
+labels between iterations), for each compute thread, and for a block per thread, including prefetch
+threads.
 """
 
 from __future__ import annotations
@@ -24,39 +25,42 @@ from scrlm_dask.kernels.distances.pruning import MOST_AXES, TRIED_ROWS
 from scrlm_dask.kernels.kmeans import init as seeding
 from scrlm_dask.kernels.scrlm.extraction import AGAINST, TOGETHER
 
-PROCESS_BYTES = 350 * 10**6  # Python, its libraries and compiled kernels before anything is read
-# the client has no kernels at work, but the scheduler of a local cluster
+PROCESS_BYTES = 350 * 10**6  # Python, libraries and compiled kernels, before anything is read
+# The client does not run kernels, but may run the scheduler of a local cluster.
 CLIENT_BYTES = 330 * 10**6
 EVEN_SHARE = 0.85  # workers do not get exactly equal shares of the blocks
-_MOST_DRAWS = 24  # of k-means++ for a center: 2 + ln K
-_BLOCK_TASK_BYTES = 20_000  # of client and scheduler, per block of a pass
+_MOST_DRAWS = 24  # upper bound of 2 + ln k, the draws of k-means++ per center
+_BLOCK_TASK_BYTES = 20_000  # on client and scheduler, per block of a pass
 
 
 @dataclass(frozen=True)
 class PhaseMemory:
-    """Bytes that a phase needs at its peak, in addition to the process."""
+    """Peak memory of a phase in bytes, in addition to that of the process."""
 
     name: str
     shared_bytes: int  # per worker
-    thread_bytes: int  # per computing thread
-    block_bytes: int  # per thread, also one that prefetches
+    thread_bytes: int  # per compute thread
+    block_bytes: int  # per thread, including prefetch threads
 
     def worker_bytes(self, n_threads: int, n_ahead: int = 0) -> int:
+        """Return the bytes of a worker with these compute and prefetch threads."""
         work = n_threads * self.thread_bytes + (n_threads + n_ahead) * self.block_bytes
         return PROCESS_BYTES + self.shared_bytes + work
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The memory of a run: of a worker in its largest phase, and of the client."""
+    """Memory of a run: of a worker in each phase, and of the client."""
 
     phases: tuple[PhaseMemory, ...]
     client_bytes: int
 
     def worker_bytes(self, n_threads: int, n_ahead: int = 0) -> int:
+        """Return the bytes of a worker in the largest phase."""
         return max(phase.worker_bytes(n_threads, n_ahead) for phase in self.phases)
 
     def of(self, name: str) -> PhaseMemory:
+        """Return the memory of the phase with this name."""
         return next(phase for phase in self.phases if phase.name == name)
 
     def record(self, workers: Sequence[WorkerMemory]) -> dict[str, Any]:
@@ -90,7 +94,7 @@ def fit_memory(
 def kmeans_memory(
     layout: Layout, n_clusters: int, n_workers: int, init: Init = "given"
 ) -> MemoryPlan:
-    """Plan k-means, including the sample from which the first centers are drawn."""
+    """Plan k-means, including the sample for the initial centers."""
     phases = (
         *_seeding(layout, n_clusters, n_workers, init),
         *_with_centers(layout, n_clusters, n_workers),
@@ -102,7 +106,7 @@ def kmeans_memory(
 
 
 def _seeding(layout: Layout, n_clusters: int, n_workers: int, init: Init) -> Iterator[PhaseMemory]:
-    """Plan the pass that gathers rows, and the seeding itself."""
+    """Plan the pass that gathers rows, and the seeding."""
     if init == "k-means++":
         rows = seeding.plus_plus_sample_rows(layout.n_rows, n_clusters)
         yield _survey(layout, rows)
@@ -117,7 +121,7 @@ def _seeding(layout: Layout, n_clusters: int, n_workers: int, init: Init) -> Ite
 
 
 def _thinning_bytes(layout: Layout, n_rows: int) -> int:
-    """Return the bytes of k-means++ on rows: received, concatenated, mapped; distances per draw."""
+    """Return the bytes of k-means++: rows (received, concatenated, mapped), distances per draw."""
     rows = n_rows * layout.n_features * (2 * layout.float_bytes + 4)
     return rows + _MOST_DRAWS * n_rows * 32
 
@@ -152,21 +156,22 @@ def _oversampling(layout: Layout, n_clusters: int, n_workers: int) -> Iterator[P
 
 
 def _most_drawn(n_clusters: int, rounds: int) -> int:
-    """Bound the number of drawn rows: eight deviations above the mean, plus the first row."""
+    """Return an upper bound of the drawn rows: mean + 8 standard deviations + the first row."""
     mean = rounds * seeding.OVERSAMPLING * n_clusters
     return 1 + mean + int(8 * math.sqrt(mean))
 
 
 def _survey(layout: Layout, n_candidates: int) -> PhaseMemory:
-    # the parts of a merge, their sum so far, and the sum with the next part
+    # three copies during a merge: the parts, their sum so far, and the sum with the next part
     gathered = 3 * n_candidates * (layout.n_features * layout.float_bytes + 8)
     return PhaseMemory("survey", gathered, 0, layout.reading_bytes)
 
 
 def _scan(layout: Layout, sizes: ScanSizes, merged: int) -> PhaseMemory:
-    """Plan the sample as gathered, reordered and mapped, and its distances.
+    """Plan the scan: copies of the sample (gathered, reordered, mapped) and its distances.
 
-    Includes the largest number of candidates, and the costs and means of the leaves of a merge.
+    The plan assumes the largest number of candidates. It includes the costs and means of the leaves
+    of a merge.
     """
     candidates = min(sizes.judged, max(sizes.candidates, MOST_CANDIDATES))
     rows = sizes.rows * layout.n_features * (2 * layout.float_bytes + 8)
@@ -177,12 +182,12 @@ def _scan(layout: Layout, sizes: ScanSizes, merged: int) -> PhaseMemory:
 
 def _loss(layout: Layout, n_candidates: int, subset_rows: int) -> Iterator[PhaseMemory]:
     """Plan the loss pass, and the extraction that follows it."""
-    subset = layout.block_bytes if subset_rows else 0  # a copy of its rows
+    subset = layout.block_bytes if subset_rows else 0  # a copy of the rows in the subset
     sums = (FAN_IN + 2) * 16 * n_candidates  # current, merged, and waiting to be merged
     work = _tile_bytes(layout, n_candidates) + sums + subset
     # twice: serialized and deserialized copies coexist during transfer
     points = 2 * _point_bytes(layout, n_candidates, layout.float_bytes)
-    # every process has the numbers of the subset's rows
+    # every process has the row numbers of the subset
     yield PhaseMemory("loss", points + 8 * subset_rows, work, layout.reading_bytes)
     work = 6 * TOGETHER * AGAINST + 4 * (TOGETHER + AGAINST) * layout.n_features
     yield PhaseMemory("extract", points, work, 0)
@@ -191,17 +196,17 @@ def _loss(layout: Layout, n_candidates: int, subset_rows: int) -> Iterator[Phase
 def _with_centers(
     layout: Layout, n_clusters: int, n_workers: int
 ) -> tuple[PhaseMemory, PhaseMemory]:
-    """Plan an iteration of k-means, and the assignment: both compare rows with centers."""
+    """Plan an iteration of k-means and the assignment, which both compare rows with centers."""
     # labels of this iteration and of the previous one
     labels = int(2 * 4 * layout.n_rows / n_workers / EVEN_SHARE)
     layout = layout.in_blocks_for(n_clusters)
     sum_bytes = 8 * n_clusters * layout.n_features
-    # current, merged, and waiting to be merged: large ones are merged in pairs
+    # current, merged, and waiting to be merged; large sums are merged in pairs
     n_sums = 3 if fan_in_for(sum_bytes) == 2 else FAN_IN + 2
-    row_bytes = 64  # label, norm, distances and weight of a row, also as they are written
+    row_bytes = 64  # label, norm, distances and weight of a row, with the copies to write
     rows = min(layout.block_rows, layout.n_rows)
     work = _tile_bytes(layout, n_clusters) + n_sums * sum_bytes + row_bytes * rows
-    # centers as received, in input units, and as points
+    # centers in input units, as received, and as points
     shared = sum_bytes + _point_bytes(layout, n_clusters, 8)
     assign = PhaseMemory("assign", shared, work, layout.reading_bytes)
     return replace(assign, name="kmeans-step", shared_bytes=shared + labels), assign
@@ -212,10 +217,10 @@ def _tile_bytes(layout: Layout, n_points: int) -> int:
     n, p = n_points, layout.n_features
     rows = tile_rows(n)
     products = 2 * 4 * rows * n
-    # a piece of the block, undecided rows, and these concatenated
+    # a slice of the block, undecided rows, and their concatenation
     mapped = 3 * rows * p * (layout.float_bytes + 4)
     tried = TRIED_ROWS * n * 24
-    # along the axes, or all features at most
+    # projections along the axes, at most all features
     projections = 4 * n * p + 4 * p * (min(MOST_AXES, p // 2) + 1)
     return products + mapped + tried + projections + 64 * n
 
@@ -228,19 +233,20 @@ def _point_bytes(layout: Layout, n_points: int, float_bytes: int) -> int:
 
 
 def _client_bytes(layout: Layout, n_clusters: int) -> int:
-    # centers and sums: before and after a step, in its graph, and in the model
+    # copies of centers and sums: before and after a step, in its graph, and in the model
     centers = 10 * 8 * n_clusters * layout.n_features
     return CLIENT_BYTES + centers + _BLOCK_TASK_BYTES * layout.n_blocks
 
 
-# Above this share of its limit Dask pauses a worker. As the process keeps its memory for the next
-# block, the worker would stay paused.
+# Dask pauses a worker above this share of its memory limit. The worker would stay paused, because
+# the process does not return its memory to the system between blocks.
 USABLE_SHARE = 0.8
-_LEAST_BLOCK_ROWS = 1024  # smaller blocks cost more time than they are worth
-_STEP = 10**7  # to which the memory limit is rounded
+_LEAST_BLOCK_ROWS = 1024  # smaller blocks are too slow
+_STEP = 10**7  # a suggested memory limit is rounded up to a multiple of this
 
 
 def fits(plan: MemoryPlan, worker: WorkerMemory) -> bool:
+    """Return whether a worker has enough memory for the plan."""
     need = plan.worker_bytes(worker.n_threads, worker.n_ahead)
     return worker.limit is None or need <= USABLE_SHARE * worker.limit
 
@@ -251,7 +257,7 @@ def check_fit_memory(
     n_clusters: int | None,
     workers: Sequence[WorkerMemory],
 ) -> MemoryPlan:
-    """Return the plan of a fit that fits the workers' memory; else raise.
+    """Return the memory plan of a fit; raise if it does not fit the workers' memory.
 
     Without `n_clusters` the plan ends before the extraction of centers.
     """
@@ -269,7 +275,7 @@ def check_fit_memory(
 def check_kmeans_memory(
     layout: Layout, config: KMeansConfig, workers: Sequence[WorkerMemory]
 ) -> MemoryPlan:
-    """Return the plan of k-means that fits the workers' memory; else raise."""
+    """Return the memory plan of k-means; raise if it does not fit the workers' memory."""
     k, n_workers = config.n_clusters, max(1, len(workers))
     planned = partial(kmeans_memory, n_clusters=k, n_workers=n_workers, init=config.init)
     plan = planned(layout)
@@ -288,15 +294,15 @@ def most_clusters(config: ResolvedConfig) -> int | None:
 def _shortage(
     run: str, planned: Callable[[Layout], MemoryPlan], layout: Layout, worker: WorkerMemory
 ) -> InputError:
-    """Describe a worker that cannot do the run, and the settings that would help.
+    """Return the error for a worker that is too small, with the settings that would help.
 
-    `planned` returns the memory of the run for a layout of blocks.
+    `planned` returns the memory plan of the run for a layout of blocks.
     """
     need = planned(layout).worker_bytes(worker.n_threads, worker.n_ahead)
-    *most, last = [*_ways_out(need, planned, layout, worker)] or ["it a machine with more memory"]
+    *most, last = [*_ways_out(need, planned, layout, worker)] or ["a machine with more memory"]
     return InputError(
-        f"{run} needs {need / 1e9:.2f} GB of a worker with {worker.n_threads} thread(s), "
-        f"which may plan with {USABLE_SHARE:.0%} of its {(worker.limit or 0) / 1e9:.2f} GB; give "
+        f"{run} needs {need / 1e9:.2f} GB on a worker with {worker.n_threads} thread(s), which "
+        f"can use {USABLE_SHARE:.0%} of its {(worker.limit or 0) / 1e9:.2f} GB; use "
         f"{', '.join(most)}{' or ' if most else ''}{last}"
     )
 
@@ -304,7 +310,7 @@ def _shortage(
 def _ways_out(
     need: int, planned: Callable[[Layout], MemoryPlan], layout: Layout, worker: WorkerMemory
 ) -> Iterator[str]:
-    """Yield each setting that alone would make the run fit."""
+    """Yield each setting that would be sufficient to make the run fit."""
     if worker.own_process:
         enough = -(-int(need / USABLE_SHARE) // _STEP) * _STEP
         yield f"more memory (--memory-limit {enough // 10**6}MB)"
@@ -321,7 +327,7 @@ def _ways_out(
 def _smaller_blocks(
     planned: Callable[[Layout], MemoryPlan], layout: Layout, worker: WorkerMemory
 ) -> int | None:
-    """Return the rows of the largest blocks that fit: whole chunks, or 1/2, 1/4, ... of one."""
+    """Return the rows of the largest blocks that fit: whole chunks, or 1/2, 1/4, ... of a chunk."""
     chunk = layout.chunk_rows
     low, high = 0, (min(layout.block_rows, layout.n_rows) - 1) // chunk  # in chunks; low fits
     while low < high:

@@ -30,29 +30,29 @@ def block_samples(n_blocks: int, share: float | None, seed: int) -> Iterator[lis
         size *= 2
 
 
-_MOMENT_FLOPS = 4  # per number: add it to a sum, and its squared deviation to another
+_MOMENT_FLOPS = 4  # per number: add it to one sum and its squared deviation to another
 
 
 @dataclass(frozen=True)
 class PhaseCost:
-    """The work of a phase each time it runs; rows and bytes are those of `run.json`."""
+    """Work of a phase each time it runs; rows and bytes as in `run.json`."""
 
     name: str
     blocks: int
-    rows: int  # that are read
+    rows: int  # rows that are read
     computed_rows: int
     n_bytes: int
-    flops: int  # of whole matrix products: pruning takes fewer
-    times: int = 1  # at most
-    from_store: bool = True  # else the blocks are in the workers' memory
+    flops: int  # of full matrix products; pruning needs fewer
+    times: int = 1  # maximum number of executions
+    from_store: bool = True  # False: blocks are in the workers' memory
 
 
 def fit_costs(
     layout: Layout, config: ResolvedConfig, n_clusters: int | None, persisted: bool = False
 ) -> Iterator[PhaseCost]:
-    """Yield the phases of a fit in their order; without `n_clusters`, up to the extraction.
+    """Yield the cost of the phases of a fit in order; without `n_clusters`, up to the extraction.
 
-    `persisted` features are read from their store once.
+    Features that are `persisted` are read from their store once.
     """
     asked, p = config.asked, layout.n_features
     if persisted:
@@ -81,7 +81,7 @@ def fit_costs(
 
 
 def kmeans_costs(layout: Layout, n_clusters: int, max_iter: int) -> Iterator[PhaseCost]:
-    """Yield the phases of k-means after seeding, if all iterations are run."""
+    """Yield the cost of the phases of k-means after seeding, if all iterations run."""
     row_flops = 2 * n_clusters * layout.n_features
     yield _pass_cost(layout, "kmeans-step", row_flops, times=max_iter)
     yield _pass_cost(layout, "assign", row_flops)
@@ -96,7 +96,7 @@ def _survey_blocks(layout: Layout, config: ResolvedConfig) -> list[int]:
 def _loss(
     layout: Layout, config: ResolvedConfig, n_clusters: int, persisted: bool
 ) -> Iterator[PhaseCost]:
-    """Yield the loss pass, and the extraction that follows it."""
+    """Yield the cost of the loss pass and of the extraction that follows it."""
     n, p, blocks = config.n_candidates, layout.n_features, None
     if not config.loss_on_all_rows:
         blocks = _sample_blocks(layout, config, Purpose.LOSS_ROWS, config.loss_rows)
@@ -113,7 +113,7 @@ def _pass_cost(
     computed_rows: int | None = None,
     times: int = 1,
 ) -> PhaseCost:
-    """Return the cost of a pass over all blocks, or over some."""
+    """Return the cost of a pass over the given blocks, by default over all."""
     numbers = range(layout.n_blocks) if blocks is None else blocks
     rows = layout.rows_in(numbers)
     computed = computed_rows or rows
@@ -134,7 +134,7 @@ def report_plan(
     memory: MemoryPlan,
     workers: Sequence[WorkerMemory],
 ) -> None:
-    """Report the work of all phases, and the memory of the largest."""
+    """Report the work of all phases, and the memory of the largest phase."""
     flops: dict[str, int] = {}
     row_flops: dict[str, float] = {}
     for phase in costs:

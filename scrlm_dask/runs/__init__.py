@@ -1,1 +1,1 @@
-"""The life of a run directory: prepare, open or resume, record, finish."""
+"""Lifecycle of a run directory: prepare, open or resume, record, finish."""

@@ -1,4 +1,4 @@
-"""The life of a run: prepare, open or resume its directory, finish it, load its result."""
+"""Lifecycle of a run: prepare, open or resume its directory, finish it, load its result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from scrlm_dask.text import plural
 
 @dataclass(frozen=True)
 class RunTarget:
-    """The features and the output of a run that was prepared; neither was read or written yet."""
+    """Features and output of a prepared run, before rows are read or files are written."""
 
     features: Features
     features_at: Location | None  # None: an array without a path
@@ -55,7 +55,7 @@ def prepare_target(
     collect_labels: bool,
     storage_options: Options | None,
 ) -> RunTarget:
-    """Raise what the output directory would raise when the run opens it."""
+    """Check that the output can be created or resumed; write nothing."""
     out_at = None if out is None else locate(out, storage_options)
     features_at = None if features.path is None else locate(features.path, storage_options)
     if out_at is not None:
@@ -73,16 +73,16 @@ class Run:
     execution: Execution
     opened: resume.OpenRun
     target: RunTarget
-    began: float  # by the performance counter
+    began: float  # `time.perf_counter` at the start
     is_resumed: bool
 
     @property
     def collects_labels(self) -> bool:
-        """Return whether the assignment pass returns the labels, as no store has them."""
+        """True if the assignment pass must return the labels because there is no labels store."""
         return self.target.collect_labels and self.opened.directory is None
 
     def open_labels_output(self, margins: bool) -> Location | None:
-        """Create the labels store, or reuse that of an earlier attempt; None without an output."""
+        """Create or reuse the labels store and return its location; None without an output."""
         directory, features = self.opened.directory, self.target.features
         if directory is None:
             return None
@@ -90,7 +90,8 @@ class Run:
         return ensure_labels_store(directory.labels, features.n_rows, features.block_rows, margins)
 
     def report_resumed(self) -> None:
-        self.execution.emit(Note("going on with a run that was stopped"))
+        """Report that the run is resumed."""
+        self.execution.emit(Note("resuming an interrupted run"))
 
     def finish(self, model: Model, details: dict[str, Any]) -> dict[str, Any]:
         """Verify that the features are unchanged, write the result and return its record."""
@@ -101,15 +102,15 @@ class Run:
             resume.check_unchanged(start, self.target.features_at)
             resume.check_still_owner(directory, start)
             mark_complete(directory.labels)
-            discard(directory.model)  # an earlier attempt may have come as far as this
+            discard(directory.model)  # an earlier attempt may have written it
             save_model(model, directory.model)
             directory.write_record(record, COMPLETE)
         return record
 
     def gather_labels(self, assigned: AssignedPart) -> NDArray[np.int32] | None:
-        """Return the labels (N,) if they are to be collected.
+        """Return the labels (N,) if the caller requested them.
 
-        An earlier attempt may have computed some of them: a store has all, the pass only its own.
+        In a resumed run the pass returns only the labels of this attempt, but the store has all.
         """
         if not self.target.collect_labels:
             return None
@@ -121,9 +122,9 @@ class Run:
 
 @contextmanager
 def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Run]:
-    """Open or resume the run directory, start the execution and report both.
+    """Open or resume the run directory and start the execution.
 
-    From here on the directory, if there is one, logs the events.
+    Events are logged to the directory, if there is one.
     """
     features, features_at = target.features, target.features_at
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -132,8 +133,8 @@ def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Run
         check_paths_visible(features_at)
         if features_digest(features_at) != record.features.digest:
             raise StoreError(
-                f"the features store {features.path} changed while the run waited to start; run "
-                "the command again"
+                f"the features store {features.path} changed before the run started; run the "
+                "command again"
             )
         record = replace(record, features_written=features_mtimes_digest(features_at))
     with (
@@ -161,11 +162,11 @@ class Fit:
 
     @property
     def typed_record(self) -> ResultRecord:
-        """Return what commands and reports read in the record, as checked attributes."""
+        """The fields of the record that commands and reports read, with checked types."""
         return ResultRecord.from_json(self.record)
 
     def _repr_html_(self) -> str:
-        """Return the result and the time of each phase."""
+        """Return the result and the time of each phase as HTML."""
         record = self.typed_record
         times = ", ".join(f"{p.name} {p.seconds:.2f} s" for p in record.phase_totals().values())
         facts = [
@@ -180,7 +181,7 @@ class Fit:
 
 
 def load_fit(path: Place, storage_options: Options | None = None) -> Fit:
-    """Load model and record of a complete run; its labels stay in their store."""
+    """Load model and record of a complete run, without its labels."""
     run = RunDirectory(locate(path, storage_options))
     loaded = Fit(load_model(run.location), None, run.check_complete())
     ResultRecord.from_json(loaded.record, run.record)  # raises if the file was changed

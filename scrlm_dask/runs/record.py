@@ -29,8 +29,8 @@ _T = TypeVar("_T")
 def read_fields(kind: type[_T], content: dict[str, Any]) -> _T:
     """Build a dataclass from JSON and ignore unknown fields.
 
-    The metadata of a field may have its name in JSON ("json") and the value that null stands for
-    ("null"). A field that is missing or has another type raises KeyError with its name.
+    The metadata of a field may specify its name in JSON ("json") and the value that replaces null
+    ("null"). A field that is missing or has a wrong type raises KeyError with its name.
     """
     types = get_type_hints(kind)
     values = {}
@@ -45,7 +45,7 @@ def read_fields(kind: type[_T], content: dict[str, Any]) -> _T:
 
 
 def _read_value(name: str, hint: Any, value: Any) -> Any:
-    """Return a JSON value as the type of a field: a class, a list of a type, or a union."""
+    """Convert a JSON value to the type of a field: a class, a list of a type, or a union."""
     for option in get_args(hint) if isinstance(hint, UnionType) else (hint,):
         kind = get_origin(option) or option
         if is_dataclass(kind) and isinstance(value, dict):
@@ -61,19 +61,19 @@ def _read_value(name: str, hint: Any, value: Any) -> Any:
 class FeaturesRecord:
     """The features that a run reads."""
 
-    source: str = ""  # as messages call it
+    source: str = ""  # name in messages
     path: str | None
     rows: int
     features: int
     dtype: str
     blocks: int
     block_rows: int
-    digest: str | None = None  # None: no path, so no later process can find the same rows
+    digest: str | None = None  # None: there is no path to open the same rows again
 
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """The settings and inputs that the user gave."""
+    """Settings and inputs as given by the user."""
 
     config: dict[str, Any]
     block_rows: int | None
@@ -83,24 +83,25 @@ class RequestRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """Everything that is known before the first row is read, and identifies a run on resume."""
+    """The fields that are known before the first row is read, and identify a run on resume."""
 
     method: str
     started: str
     features: FeaturesRecord
     asked: RequestRecord
     features_written: str | None = None  # digest of the files' modification times at the start
-    config: dict[str, Any]  # with the numbers that words such as "auto" stand for
+    config: dict[str, Any]  # with resolved values of settings such as "auto"
     versions: dict[str, str]
     attempts: int | None = None  # None: the run has no directory
-    attempt: str | None = None  # a unique name of the process that writes the directory
+    attempt: str | None = None  # unique id of the attempt that writes the directory
 
     @property
     def is_resumable(self) -> bool:
-        """Whether another process could find the same input again."""
+        """True if another process can open the same input again."""
         return self.features.digest is not None and not self.asked.in_memory
 
     def to_json(self) -> dict[str, Any]:
+        """Return the content of `run.json` at the start of the run."""
         content = asdict(self)
         if self.attempts is None:
             del content["attempts"], content["attempt"]
@@ -108,7 +109,7 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> RunRecord:
-        """Read the part of a record that is written first; KeyError names a field it lacks."""
+        """Read the fields of a stored record; a missing field raises KeyError with its name."""
         return read_fields(cls, content)
 
 
@@ -117,19 +118,19 @@ class _StoredRecord:
 
     @classmethod
     def from_json(cls, content: dict[str, Any], place: object = "the record of the run") -> Self:
-        """Read the fields; StoreError names one that is missing or has another type."""
+        """Read the fields; a missing or wrong field raises StoreError with its name."""
         try:
             return read_fields(cls, content)
         except KeyError as error:
             raise StoreError(
-                f"{place} lacks {error.args[0]!r}, or has something else there, so it was "
-                "changed since the run ended; run the fit again with --overwrite"
+                f"{place} lacks {error.args[0]!r}, or its value has the wrong type: the record was "
+                "changed after the run; run the fit again with --overwrite"
             ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScanRecord(_StoredRecord):
-    """How rho was chosen on a sample."""
+    """The choice of rho on a sample."""
 
     sampled_rows: int
     blocks: int
@@ -151,12 +152,13 @@ class ScanRecord(_StoredRecord):
     rungs: list[BandwidthTrial]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the entry of `run.json`."""
         return asdict(self) | {"rungs": [trial.record() for trial in self.rungs]}
 
 
 @dataclass(frozen=True)
 class KMeansRecord:
-    """The iterations of k-means, and the rule that ended them."""
+    """The iterations of k-means, and the stopping rule that applied."""
 
     iterations: list[IterationDone]
     stopped: str
@@ -164,31 +166,32 @@ class KMeansRecord:
 
 @dataclass(frozen=True)
 class ResultRecord(_StoredRecord):
-    """What commands and reports read in the record of a complete run."""
+    """The fields of the record of a complete run that commands and reports read."""
 
     method: str
-    config: dict[str, Any]  # with every "auto" settled
+    config: dict[str, Any]  # with every "auto" resolved
     features: FeaturesRecord
     phases: list[PhaseFinished]
     seconds: float
     outlier_share: float
     radius: float | None  # None: infinite
     kmeans: KMeansRecord | None = None
-    scan: dict[str, Any] = field(default_factory=dict)  # for `read_scan`
+    scan: dict[str, Any] = field(default_factory=dict)  # parsed by `read_scan`
     started: str = ""
     workers: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
     def read_scan(self) -> ScanRecord | None:
-        """Return how rho was chosen; None if it was given, or if no trial found a cluster."""
+        """Return the choice of rho; None if rho was given or no trial found a cluster."""
         return ScanRecord.from_json(self.scan) if self.scan.get("rungs") else None
 
     @property
     def iterations(self) -> list[IterationDone]:
+        """The iterations of k-means; empty if it did not run."""
         return [] if self.kmeans is None else self.kmeans.iterations
 
     def phase_totals(self) -> dict[str, PhaseFinished]:
-        """Return each phase once, by its title: users see iterations of k-means as one phase."""
+        """Return the total of each phase by its title; k-means iterations are one phase."""
         by_name: dict[str, list[PhaseFinished]] = {}
         for phase in self.phases:
             by_name.setdefault(phase.name, []).append(phase)
@@ -249,14 +252,14 @@ def start_record(
 def result_record(
     start: RunRecord, model: Model, execution: Execution, seconds: float, details: dict[str, Any]
 ) -> dict[str, Any]:
-    """Build the complete record of a run; `details` are those of its method."""
+    """Build the complete record of a run; `details` are the fields specific to its method."""
     return {
         **start.to_json(),
         "seconds": seconds,
         "phases": [asdict(phase) for phase in execution.phases],
         "workers": execution.reports,
         "taken_over": execution.checkpoints.reused,
-        # JSON has no infinity: null stands for it
+        # null represents infinity, which JSON does not have
         "radius": model.radius if math.isfinite(model.radius) else None,
         "clusters": model.n_clusters,
         "outliers": model.n_outliers,

@@ -1,7 +1,7 @@
-"""Resume runs that were stopped.
+"""Resume interrupted runs.
 
-The record of an unfinished run names its settings and its features. The same command resumes it
-from its checkpoint; another command is rejected with the differences.
+The record of an unfinished run contains its settings and identifies its features. The same command
+resumes the run from its checkpoint; a command with other settings is rejected with the differences.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from scrlm_dask.storage.run_directory import COMPLETE, INTERRUPTED, RUNNING, Run
 from scrlm_dask.storage.store_info import describe_store, features_digest, features_mtimes_digest
 
 _COMMANDS = {"scrlm": "fit", "k-means": "kmeans"}
-# In the record: modification times of the features' files when the attempt began, and when it
-# ended. An attempt that was killed left no second digest.
+# Fields of the record: digests of the modification times of the features' files at the start and
+# at the end of the attempt. An attempt that was killed has no second digest.
 _WRITTEN, _LEFT = "features_written", "features_left"
-_BITS = ("scrlm-dask", "numpy", "numba", "scipy")  # other versions of these may give other bits
+_BITS = ("scrlm-dask", "numpy", "numba", "scipy")  # results may depend on their versions
 
 
 class RunState(Enum):
-    """The state of a run directory when it was opened, and whether its checkpoint can be used."""
+    """State of a run directory on opening, which decides whether its checkpoint can be used."""
 
     NEW = "new"
     RESUMED = "resumed"
-    # The features' files were rewritten after the last attempt ended: verify their digests.
+    # Feature files were rewritten after the last attempt ended: verify their digests.
     FEATURES_REWRITTEN = "features rewritten"
-    # They were, or may have been, rewritten during that attempt: discard its checkpoint as well.
+    # They changed, or may have changed, during that attempt: also discard its checkpoint.
     CHECKPOINT_UNTRUSTED = "checkpoint untrusted"
 
 
@@ -53,7 +53,7 @@ REWRITTEN = (RunState.FEATURES_REWRITTEN, RunState.CHECKPOINT_UNTRUSTED)
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run that is being written. Without an output it has a record only."""
+    """A run that is being written. Without an output, it has only a record."""
 
     record: RunRecord
     directory: RunDirectory | None = None
@@ -67,8 +67,8 @@ def open_directory(
 ) -> Iterator[OpenRun]:
     """Create or resume the run directory at `out`, and clean up if the run ends early.
 
-    Rejected input leaves no directory. After any other error the checkpoint stays, and the record
-    says that the run is unfinished.
+    Rejected input leaves no directory. After any other error the checkpoint remains, and the record
+    marks the run as unfinished.
     """
     if out is None:
         yield OpenRun(record)
@@ -93,7 +93,7 @@ def open_directory(
             raise  # another process has taken over the directory
         if stored["status"] == COMPLETE:
             checkpoint.remove()
-            raise  # a listener failed after the end
+            raise  # a listener failed after the run was complete
         if not keeps or _rejects_input(error, checkpoint, resumed=before is not None):
             discard(out)
         else:
@@ -103,16 +103,16 @@ def open_directory(
 
 
 def check_still_owner(run: RunDirectory, record: RunRecord) -> None:
-    """Raise if another process has started a run in the directory since."""
+    """Raise if another process has taken over the directory."""
     if run.record_of(str(record.attempt)) is None:
         raise StoreError(
-            f"the run {run.path} was begun anew by another process meanwhile, whose files are left "
-            "alone; choose another output"
+            f"another process has taken over the run directory {run.path}, and its files were not "
+            "changed; choose another output"
         )
 
 
-def _resume_hint(method: str, out: Place) -> str:
-    return f"`scrlm {_COMMANDS[method]} --resume {out}`, or the same command again, goes on"
+def _resume_command(method: str, out: Place) -> str:
+    return f"`scrlm {_COMMANDS[method]} --resume {out}` or the same command"
 
 
 def find_unfinished(run: RunDirectory, record: RunRecord, overwrite: bool) -> dict[str, Any] | None:
@@ -133,14 +133,15 @@ def find_unfinished(run: RunDirectory, record: RunRecord, overwrite: bool) -> di
     differences = list(list_differences(run_identity(before), run_identity(record.to_json())))
     if differences:
         raise StoreError(
-            f"the unfinished run {run.path} was asked something else: {'; '.join(differences)}. "
-            "Ask the same to go on with it, --overwrite to begin anew, or choose another output"
+            f"the run {run.path} is unfinished and was started with other settings: "
+            f"{'; '.join(differences)}; use the same settings to resume it, --overwrite to start "
+            "again, or another output"
         )
     return before
 
 
 def run_identity(record: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that the bits of a run depend on, as plain JSON."""
+    """Return everything that the result of a run depends on, as plain JSON."""
     asked = record["asked"]
     parts = {
         "method": record.get("method"),
@@ -169,21 +170,22 @@ def read_unfinished(
     run = RunDirectory(locate(path, storage_options))
     record = run.read_record()
     if record.get("method") != method:
-        other = _COMMANDS.get(str(record.get("method")), "another command")
-        raise StoreError(f"the run {path} was not written by this command, but by {other}")
+        command = _COMMANDS.get(str(record.get("method")))
+        other = "another command" if command is None else f"scrlm {command}"
+        raise StoreError(f"the run {path} was written by {other}, not by this command")
     if record.get("status") == COMPLETE:
         return None
     try:
         return RunRecord.from_json(record)
     except (KeyError, TypeError) as error:
         raise StoreError(
-            f"the run {path} does not say what it was asked ({error!r}); give the whole command "
-            "with --overwrite"
+            f"the record of the run {path} does not contain its settings ({error!r}); run the "
+            "complete command with --overwrite"
         ) from error
 
 
 def check_unchanged(record: RunRecord, features_at: Location | None) -> None:
-    """Raise if the features store was written to during the run."""
+    """Raise if the features store changed during the run."""
     if features_at is None:
         return
     if (
@@ -191,27 +193,29 @@ def check_unchanged(record: RunRecord, features_at: Location | None) -> None:
         or features_mtimes_digest(features_at) != record.features_written
     ):
         raise UnusableRowsError(
-            f"the features store {record.features.path} changed during the run, which therefore "
-            "has no result; run the command again when nobody writes to the store"
+            f"the features store {record.features.path} changed during the run, so the result was "
+            "discarded; run the command again when no process writes to the store"
         )
 
 
 def verify_rewritten_features(execution: Execution, run: OpenRun, features_at: Location) -> None:
     """Verify features whose files were rewritten since the last attempt.
 
-    The manifest has the digest of each block, so a restored chunk passes. The new modification
-    times are recorded only then: the next attempt would not verify them again.
+    The manifest contains the digest of each block, so restored files pass. The new modification
+    times are recorded only afterwards, because the next attempt does not verify them again.
     """
-    # only runs that can be resumed have this state, and these have both
+    # only runs that can be resumed have this state, and they have both
     assert run.directory is not None
     assert run.checkpoint is not None
-    execution.emit(Note("files of the features were written since: they are compared first"))
+    execution.emit(
+        Note("feature files were rewritten since the last attempt; verifying them first")
+    )
     _check_restored(execution, features_at)
     if run.state is RunState.CHECKPOINT_UNTRUSTED:
         _remove_untrusted(run.checkpoint)
         text = (
-            "files of the features were written while an attempt read them, or nobody can tell "
-            "that they were not, so what it kept is not trusted: everything is computed again"
+            "feature files changed, or may have changed, during the previous attempt; its "
+            "checkpoint is discarded and everything is recomputed"
         )
         execution.emit(Note(text, warning=True))
     process = {"process": _describe_process(os.getpid())}
@@ -220,14 +224,14 @@ def verify_rewritten_features(execution: Execution, run: OpenRun, features_at: L
 
 def _check_restored(execution: Execution, features_at: Location) -> None:
     store = describe_store(features_at)
-    if store.manifest is None:  # its digest is that of its files, which are the same then
+    if store.manifest is None:  # its digest is computed from the files and was already compared
         return
     where = store.location, store.features, store.manifest.block_rows
     damage = check_digests_pass(execution, *where, has_digests=True)
     if damage:
         raise StoreError(
-            f"block {damage[0].block} of the features store {store.location} {damage[0].reason}: "
-            "it is not what it was when the run began; restore it, or begin anew with --overwrite"
+            f"block {damage[0].block} of the features store {store.location} has changed since the "
+            f"run started: {damage[0].reason}; restore it, or use --overwrite to start again"
         )
 
 
@@ -235,13 +239,14 @@ def _remove_untrusted(checkpoint: Checkpoint) -> None:
     checkpoint.remove()
     if checkpoint.names():
         raise StoreError(
-            f"{checkpoint.location} cannot be removed, and must not be used: the features were "
-            "written while it was; remove it, or begin anew with --overwrite"
+            f"the checkpoint {checkpoint.location} cannot be removed, and must not be used because "
+            "the features changed while it was written; remove it, or use --overwrite to start "
+            "again"
         )
 
 
 def _compare_attempts(before: dict[str, Any], record: RunRecord) -> RunState:
-    """Compare the features' modification times with those that the last attempt recorded."""
+    """Compare the modification times of the features with the record of the last attempt."""
     began, left = before.get(_WRITTEN), before.get(_LEFT)
     if record.features_written == began and left in (None, began):
         return RunState.RESUMED
@@ -258,31 +263,31 @@ def _mark_stopped(
     record: RunRecord,
     features_at: Location | None,
 ) -> str:
-    """Mark the run as interrupted; return what the user should know about it.
+    """Mark the run as interrupted; return a message on how to resume it.
 
-    `stored` is its record as the directory has it.
+    `stored` is the record in the directory.
     """
-    way = _resume_hint(record.method, run.path)
+    command = _resume_command(record.method, run.path)
     digests = _mtimes_in(stored)
-    # else this attempt ended before it verified the features, and computed nothing
+    # otherwise this attempt ended before it verified the features, and computed nothing
     if digests == {_WRITTEN: record.features_written, _LEFT: None} and features_at is not None:
         with suppress(OSError, ValueError):  # an unreachable store leaves no second digest
             digests[_LEFT] = features_mtimes_digest(features_at)
-    with suppress(OSError, ValueError):  # a full disk: it still says "running"
+    with suppress(OSError, ValueError):  # on a full disk the status remains "running"
         run.write_record(record.to_json() | digests, INTERRUPTED)
     if digests[_LEFT] not in (None, digests[_WRITTEN]):
         return (
-            "files of the features were written meanwhile, so that nothing that was computed can "
-            f"be trusted: {way}, from the beginning"
+            "feature files changed during the run, so its checkpoint cannot be used; "
+            f"{command} starts from the beginning"
         )
-    return f"what is done is kept: {way}"
+    return f"a checkpoint is kept; {command} resumes the run"
 
 
 def _rejects_input(error: BaseException, checkpoint: Checkpoint, resumed: bool) -> bool:
-    """Return whether the input is at fault, so that there is nothing to resume.
+    """Return whether the input is invalid, so that there is nothing to resume.
 
-    Damage shows in the first pass. A store that is damaged later may be repaired, and the
-    checkpoint is worth keeping until then; also if the memory of a worker or a setting is rejected.
+    Invalid input is detected in the first pass. A store that is damaged later may be repaired, so
+    the checkpoint is kept; it is also kept if the memory of a worker or a setting is rejected.
     """
     if isinstance(error, UnusableRowsError):
         return True
@@ -297,19 +302,19 @@ def _rejects_input(error: BaseException, checkpoint: Checkpoint, resumed: bool) 
 
 
 def _reject_if_alive(run: RunDirectory, record: dict[str, Any]) -> None:
-    """Raise if another process is writing the run: each would remove the other's files."""
+    """Raise if another process is writing the run; each would remove the files of the other."""
     process = record.get("process") or {}
     pid = process.get("pid")
     if record.get("status") != RUNNING or not isinstance(pid, int) or pid == os.getpid():
         return
     if _describe_process(pid) == process:
         raise StoreError(
-            f"the run {run.path} is being written by the process {pid}; wait for it, or stop it"
+            f"the run {run.path} is being written by process {pid}; wait for it or stop it"
         )
 
 
 def _describe_process(pid: int) -> dict[str, Any]:
-    """Return host, number and start time of a process: the system reuses numbers."""
+    """Return host, PID and start time of a process, because the system reuses PIDs."""
     host = {"host": socket.gethostname()}
     try:
         return host | {"pid": pid, "began": round(psutil.Process(pid).create_time())}
