@@ -40,9 +40,9 @@ def send_centers(
     """Prepare centers (k, p), in input units, on the workers; `frame` comes from earlier centers.
 
     `quick_check` prepares for the quick check of labels, which needs all distances between centers.
-    The graph contains the centers, so that they survive the loss of workers; without the setting,
-    Dask would warn about its size.
+    The graph contains the centers, so that they survive the loss of workers.
     """
+    # Dask would warn about the size of the graph.
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "100GB"}):
         return persist(task("centers", prepare_centers, centers, affine, frame, quick_check))
 

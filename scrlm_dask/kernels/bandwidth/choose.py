@@ -23,8 +23,8 @@ Basis = Literal["stretch", "dip", "held-out", "persistent", "given"]
 
 MOST_BOUNDARY_SHARE = 0.02  # rows at the boundary per row inside; 0.5 or more without a scale
 _LEAST_COVERAGE = 0.05  # a few duplicated rows are not clusters
-_LEAST_RATIO = 1.14  # of the ends of a stretch: three trials that are 7 % apart
-_MOST_DIP, _LEAST_DEPTH = 0.25, 4.0  # boundary share of a dip, and ratio of those around it
+_LEAST_RATIO = 1.14  # ratio of the ends of a stretch: three trials that are 7 % apart
+_MOST_DIP, _LEAST_DEPTH = 0.25, 4.0  # boundary share of a dip; ratio of the shares around it
 _DIP_COVERAGE = 0.3
 _DIP_EXCESS = 1.25  # accepted ratio to the requested number: a dip also counts pairs of outliers
 _HALF = 0.5
@@ -219,15 +219,15 @@ def _describe_persistent(run: list[BandwidthTrial], trials: Sequence[BandwidthTr
     boundary = max(trial.boundary_share for trial in run)
     if len(run) == 1:
         persistence = (
-            f"none persists beyond the peak, and the boundary is emptiest at {run[0].rho:.3g}"
+            f"no number persists beyond the peak, and the boundary is emptiest at {run[0].rho:.3g}"
         )
     else:
         ends = f"from {run[0].rho:.3g} to {run[-1].rho:.3g}"
         persistence = f"{run[0].clusters} cluster(s) persist longest ({ends})"
     return (
         f"the data shows no clear scale: the number of clusters ranges from {min(counts)} to "
-        f"{max(counts)} for rho from {trials[0].rho:.3g} to {trials[-1].rho:.3g}; {persistence}, with up "
-        f"to {boundary:.2g} rows at the boundary of the radius per row inside (at most "
-        f"{MOST_BOUNDARY_SHARE:g} for a clear scale); see `scrlm rho --plot`, or set the number of "
+        f"{max(counts)} for rho from {trials[0].rho:.3g} to {trials[-1].rho:.3g}; {persistence}, "
+        f"with up to {boundary:.2g} rows at the boundary of the radius per row inside (a clear "
+        f"scale has at most {MOST_BOUNDARY_SHARE:g}); see `scrlm rho --plot`, or set the number of "
         "clusters or rho"
     )

@@ -291,7 +291,7 @@ class _Sample:
         return prepare_points(centers.centers, self._affine)
 
     def _merged(self, trial: ladder.BandwidthTrial) -> ladder.BandwidthTrial:
-        """Return the trial with the cost of its merged centers on held-out rows, if there are any."""
+        """Return the trial with the cost of merged centers on held-out rows, or else on all."""
         centers = self._centers(trial.rho, "merge", self._n_clusters)
         test = self._held_out if len(self._held_out) else self._judged
         cost = mean_sq_distance(test, self._points(centers))

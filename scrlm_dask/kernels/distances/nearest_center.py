@@ -86,7 +86,7 @@ class _Seen(NamedTuple):
 
 
 class _Search:
-    """Label the rows of a block, tile by tile."""
+    """Search for the nearest centers of the rows of a block, tile by tile."""
 
     def __init__(self, centers: points.Points, sq_radius: float, n_rows: int) -> None:
         self._centers, self._sq_radius = centers, sq_radius

@@ -57,7 +57,7 @@ def half_center_distances(centers: Points) -> NDArray[np.float64] | None:
     return np.asarray(0.5 * np.sqrt(np.maximum(least - underflow(p), 0.0)))
 
 
-Prune: TypeAlias = int | Literal["auto"]  # axes to project on; 0: no projection
+Prune: TypeAlias = int | Literal["auto"]  # axes to project onto; 0: no projection
 # Counts the points that may be near each row, according to projections.
 PossiblePoints: TypeAlias = Callable[
     [MappedRows, projections.ProjectedRows, projections.ProjectedPoints], NDArray[np.int64]

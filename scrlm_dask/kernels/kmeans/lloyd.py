@@ -1,7 +1,7 @@
 """One Lloyd iteration of k-means: rows to their nearest center, centers to the mean of their rows.
 
 With a radius, rows outside the radius of every center are ignored. Both steps then decrease the sum
-over rows of min(|x - c|^2, R^2), which is called inertia here, as the usual sum without a radius.
+over rows of min(|x - c|^2, R^2), called inertia here; without a radius it is the usual inertia.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def relative_shift(
     scale: NDArray[np.float64],
     mean_sq_distance: float,
 ) -> float:
-    """Return the root mean square shift of centers (k, p), relative to the distance of their rows."""
+    """Return the RMS shift of centers (k, p), relative to the RMS distance of rows to them."""
     mean_sq_shift = float(np.square((after - before) * scale).sum()) / max(len(after), 1)
     if mean_sq_shift == 0.0:
         return 0.0

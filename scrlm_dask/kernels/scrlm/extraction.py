@@ -38,8 +38,8 @@ def extract_centers(
     """Pick the candidate with the lowest loss, drop candidates inside its radius, and repeat.
 
     Stops after `max_clusters` picks, or when no remaining candidate has `min_neighbors` other rows
-    inside its radius; 1 is the paper's L < -F without the self term. Candidates are compared in
-    batches, by one matrix product per batch.
+    inside its radius. With 1 this is the paper's condition L < -F, without the self term.
+    Candidates are compared in batches, by one matrix product per batch.
     """
     sq_radius = squared_radius(rho, F, candidates.raw.shape[1])
     limit = len(candidate_rows) if max_clusters is None else max_clusters
@@ -68,12 +68,12 @@ def loss_order(losses: NDArray[np.float64], rows: NDArray[np.int64], F: float) -
 
 
 @jit()
-def _tie_groups(rising, F):  # type: ignore[no-untyped-def]
-    groups = np.zeros(len(rising), np.int64)
+def _tie_groups(ascending, F):  # type: ignore[no-untyped-def]
+    groups = np.zeros(len(ascending), np.int64)
     first = 0
-    for k in range(1, len(rising)):
+    for k in range(1, len(ascending)):
         groups[k] = groups[k - 1]
-        if rising[k] - rising[first] > TIE_TOLERANCE * (F + abs(rising[first])):
+        if ascending[k] - ascending[first] > TIE_TOLERANCE * (F + abs(ascending[first])):
             groups[k] += 1
             first = k
     return groups

@@ -78,7 +78,7 @@ def _mean_sq(
     freedom = sums.masses * (1.0 - 1.0 / np.maximum(sums.counts, 2))
     # Rounding can make the scatter of identical rows negative.
     mean_sq = np.maximum(scatter, 0.0) / np.where(freedom > 0.0, freedom, 1.0)
-    # A single row has no scatter; a difference from 0 is rounding.
+    # A single row has no scatter; any remainder is rounding.
     mean_sq[sums.counts <= 1] = 0.0
     return np.asarray(mean_sq)
 

@@ -48,7 +48,7 @@ def success_probability(
         math.log(2) + log_m - n_features / 128,
         log_m - min_weight * (n_rows - 1) / n_clusters,
     )
-    # A logarithm of 0 already is certain failure; the limit prevents an overflow of exp.
+    # A logarithm of 0 already means certain failure; the cap prevents an overflow of exp.
     failure = sum(math.exp(min(term, 0.0)) for term in log_failures)
     return max(0.0, 1.0 - failure)
 

@@ -146,7 +146,7 @@ def _chains(costs, weights):  # type: ignore[no-untyped-def]
             for k in range(n):
                 if alive[k] and costs[current, k] < least:
                     near, least = k, costs[current, k]
-            if length == n:  # no other leaf is left, so the chain ends current
+            if length == n:  # no other leaf is left, so the chain ends here
                 near = chain[length - 2]
             if length > 1 and near == chain[length - 2]:
                 break
