@@ -1,3 +1,3 @@
-"""The paper's formulas on NumPy arrays. Nothing here knows of Dask, Zarr or files."""
+"""Numerical kernels on NumPy arrays: the paper's formulas, independent of Dask and Zarr."""
 
 OUTLIER = -1  # label of a row that belongs to no cluster

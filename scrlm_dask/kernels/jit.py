@@ -1,4 +1,4 @@
-"""The Numba decorator of all kernels: no GIL, no own threads, compiled once per machine."""
+"""Numba decorator of all kernels: without the GIL, single-threaded, with a compilation cache."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from numba import njit
 
 
 def jit(*fastmath: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile a kernel, with the given liberties of LLVM's fast math."""
+    """Return a decorator that compiles a kernel with the given fast-math flags of LLVM."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         options: dict[str, Any] = {"nogil": True, "fastmath": set(fastmath) or False}
         try:
             return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
-        except RuntimeError:  # no place to write to: each process compiles for itself
+        except RuntimeError:  # no writable cache directory: compile in each process
             return njit(**options)(function)  # type: ignore[no-any-return]
 
     return decorate

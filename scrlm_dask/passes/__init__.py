@@ -1,1 +1,1 @@
-"""What maps over blocks of features and how it is reduced: the only place that builds Dask work."""
+"""Passes over blocks of features: the work per block, and the reduction of its results."""

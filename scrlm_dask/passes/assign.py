@@ -1,4 +1,4 @@
-"""The assignment pass: label every row on the workers, and sum up the clusters."""
+"""The assignment pass: label every row on the workers, and sum the rows of each cluster."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def assign_pass(
     input_digest: str,
     weights: da.Array | None = None,
 ) -> AssignedPart:
-    """Label every row. Labels go to the store `labels_at`, to the client, to both or nowhere.
+    """Label every row; labels are written to `labels_at`, if given, and returned if `collect`.
 
-    Margins only go to the store. `input_digest` identifies the centers and the radius.
+    Margins are only written to the store. `input_digest` identifies the centers and the radius.
     """
     features = features.in_blocks_for(n_clusters)
     outputs_valid = None
@@ -94,7 +94,7 @@ def label_pass(
     margins: bool,
     collect: bool,
 ) -> LabelledPart:
-    """Label every row as `assign_pass` does, for a given model: only cluster sizes are needed."""
+    """Label every row like `assign_pass`, but return only cluster sizes instead of sums."""
     labelled: LabelledPart = execution.run(
         _LABEL,
         features,
@@ -127,11 +127,11 @@ def _assign_part(
     collect: bool,
     weights: NDArray[np.float64] | None = None,
 ) -> AssignedPart:
-    found = assign_and_sum(block, centers, sq_radius, weights, margins=margins, prune=prune)
-    assignment = found.assignment
+    summed = assign_and_sum(block, centers, sq_radius, weights, margins=margins, prune=prune)
+    assignment = summed.assignment
     if labels_at is not None:
         write_labels_block(labels_at, start, assignment)
-    return AssignedPart(found.sums, assignment.pruned, (assignment.labels,) if collect else ())
+    return AssignedPart(summed.sums, assignment.pruned, (assignment.labels,) if collect else ())
 
 
 def _are_written(labels_at: Location, block_rows: int, n_rows: int, blocks: range) -> bool:
@@ -149,12 +149,12 @@ def _label_part(
     margins: bool,
     collect: bool,
 ) -> LabelledPart:
-    found = assign_rows(block, centers, sq_radius, margins=margins)
+    assignment = assign_rows(block, centers, sq_radius, margins=margins)
     if labels_at is not None:
-        write_labels_block(labels_at, start, found)
-    inside = found.labels[found.labels != OUTLIER]
+        write_labels_block(labels_at, start, assignment)
+    inside = assignment.labels[assignment.labels != OUTLIER]
     counts = np.bincount(inside, minlength=len(centers.raw)).astype(np.int64)
-    return LabelledPart(counts, len(block), (found.labels,) if collect else ())
+    return LabelledPart(counts, len(block), (assignment.labels,) if collect else ())
 
 
 def _merge_labelled(a: LabelledPart, b: LabelledPart) -> LabelledPart:
@@ -176,6 +176,6 @@ def _label_block(block: NDArray[Any], centers: Points, sq_radius: float) -> NDAr
             return assign_rows(block, centers, sq_radius).labels
     except NonFiniteRowError as error:
         raise InputError(
-            f"row {error.row} of a block of the Dask array holds NaN, infinity or a value too "
-            "large for float32; clean or drop the row"
+            f"row {error.row} of a block of the Dask array contains NaN, infinity or a value "
+            "too large for float32; clean or drop the row"
         ) from error

@@ -1,7 +1,7 @@
-"""Copy rows from tables into a features store; each block is written whole, by one worker.
+"""Copy rows from tables into a features store; each block is written as a whole by one worker.
 
-A task copies a span of blocks: as many as a row group, or another unit that can only be decoded at
-once. Its blocks are written one after the other.
+A task copies a span of blocks, which covers a row group or another unit that can only be decoded as
+a whole. The blocks of a span are written one after the other.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def ingest_pass(
 def check_finite_pass(execution: Execution, table: Table, manifest: Manifest) -> NDArray[np.int64]:
     """Return the numbers of the rows that are not finite, ascending."""
     inputs = {"table": _as_task(table), "block_rows": manifest.block_rows}
-    found: tuple[Any, ...] = execution.run(_CHECK_FINITE, _plan(table, manifest), inputs)
-    return np.concatenate([np.empty(0, np.int64), *found])
+    numbers: tuple[Any, ...] = execution.run(_CHECK_FINITE, _plan(table, manifest), inputs)
+    return np.concatenate([np.empty(0, np.int64), *numbers])
 
 
 def collect_labels_pass(
@@ -72,33 +72,33 @@ def collect_labels_pass(
     """Return the distinct texts among the labels of the first `n_rows` rows, sorted."""
     unit = labels.unit_rows if labels.streams else 1
     rows = min(n_rows, block_rows * -(-unit // block_rows))
-    found: frozenset[str] = execution.run(
+    names: frozenset[str] = execution.run(
         Pass("names", _collect_labels_part, partial(merge_names, what=labels.what)),
         placeholder_blocks((n_rows, 1), np.dtype(np.int32), rows),
         {"labels": _as_task(labels), "block_rows": block_rows},
     )
-    return tuple(sorted(found))
+    return tuple(sorted(names))
 
 
 def shuffle_pass(
     execution: Execution, table: Table, shuffled: ShuffledTable, keep_nan: bool
 ) -> None:
-    """Do the first half of the shuffle: write each block of the table as a part of `shuffled`.
+    """Run the first half of the shuffle: write each block of the table as a part of `shuffled`.
 
-    A file that exists already is kept.
+    Existing files are kept.
     """
     broadcast = {"table": _as_task(table), "shuffled": _as_task(shuffled), "keep_nan": keep_nan}
     execution.run(_SHUFFLE, _plan(table, shuffled.manifest), broadcast)
 
 
 def check_stored_pass(sources: Sequence[Source]) -> None:
-    """Check whole files on the workers, such as their checksums."""
+    """Verify whole files on the workers, such as their checksums."""
     for verified in [persist(task("verify", source.verify)) for source in sources]:
         wait(verified)
 
 
 def _as_task(value: Any) -> Delayed:
-    """Return a task that returns the value: sent once to each worker, not with every block."""
+    """Return a task that returns the value, which is sent once per worker, not with every block."""
     return task("given", _same, value)
 
 
@@ -107,7 +107,7 @@ def _same(value: Any) -> Any:
 
 
 def _plan(table: Table, manifest: Manifest) -> Features:
-    """Return placeholder spans: rows are read in the task that writes them."""
+    """Return spans as placeholder blocks: rows are read by the task that writes them."""
     block_rows = manifest.block_rows
     rows = block_rows * -(-max(1, table.span_rows) // block_rows)
     rows = min(rows, block_rows * -(-table.n_rows // block_rows))
@@ -117,7 +117,7 @@ def _plan(table: Table, manifest: Manifest) -> Features:
 def _write_here(
     execution: Execution, plan: Features, spans: Sequence[int], part: Callable[..., int]
 ) -> int:
-    """Write one span after the other in this thread: an encoder uses all cores, or the GPU."""
+    """Write the spans one by one in this thread: an encoder uses all cores, or the GPU."""
 
     def done(rows: int, n_bytes: int) -> None:
         execution.emit(BlockDone("encode", rows, n_bytes))
@@ -171,11 +171,11 @@ def _write_missing(
 def _check_finite_part(
     span: NDArray[Any], start: int, table: Table, block_rows: int, done: _Done
 ) -> tuple[NDArray[np.int64]]:
-    found = []
+    numbers = []
     for at, rows in _blocks(table, start, start + len(span), block_rows):
-        found.append(at + bad_rows(rows.features))
+        numbers.append(at + bad_rows(rows.features))
         done(len(rows), rows.features.nbytes)
-    return (np.concatenate(found),)
+    return (np.concatenate(numbers),)
 
 
 def _collect_labels_part(
@@ -199,7 +199,7 @@ def _shuffle_part(
     block_rows = shuffled.manifest.block_rows
     parts = range(start // block_rows, -(-(start + len(span)) // block_rows))
     missing = frozenset(part for part in parts if not shuffled.part_path(part).exists())
-    # rows are checked here, where their origin is still known
+    # Rows are checked here, because their origin is known only before the shuffle.
     write = shuffled.write_part
     return _write_missing(span, start, table, block_rows, missing, write, keep_nan, done)
 
@@ -217,7 +217,7 @@ def _blocks(table: Table, start: int, stop: int, block_rows: int) -> Iterator[tu
 def _missing_rows(
     start: int, stop: int, block_rows: int, missing: frozenset[int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield rows [first, stop) of consecutive missing blocks, to be read at once."""
+    """Yield ranges [first, stop) of rows of consecutive missing blocks, to be read together."""
     blocks = range(start // block_rows, -(-stop // block_rows))
     for is_missing, group in groupby(blocks, missing.__contains__):
         numbers = list(group)
@@ -235,9 +235,9 @@ def _check_finite(rows: Rows, start: int, block: int, table: Table) -> None:
     if len(bad):
         row = start + int(bad[0])
         raise InputError(
-            f"{table.locate(row)} (block {block}) holds NaN, infinity or a "
-            f"value too large for {rows.features.dtype}; --nan drop leaves such rows out, "
-            "--nan keep keeps them"
+            f"{table.locate(row)} (block {block}) contains NaN, infinity or a "
+            f"value too large for {rows.features.dtype}; use --nan drop to drop such rows, or "
+            "--nan keep to keep them"
         )
 
 
@@ -247,5 +247,5 @@ def _write(store: Location, block_rows: int, block: int, rows: Rows) -> None:
     except OSError as error:
         if error.filename is not None or error.errno is None:
             raise
-        # the error of a full disk does not name the file
+        # The error of a full disk does not name the file.
         raise OSError(error.errno, error.strerror, f"{store} (block {block})") from error

@@ -20,7 +20,7 @@ from scrlm_dask.storage.manifest import check_digest
 class DamagedBlock:
     """A block that cannot be read or differs from its digest, and the reason."""
 
-    block: int  # of the manifest; a chunk where there is none
+    block: int  # number in the manifest; of a chunk if there are no digests
     first_row: int
     last_row: int
     reason: str
@@ -47,8 +47,10 @@ def _check_digests_part(
     block_rows: int,
     has_digests: bool,
 ) -> tuple[DamagedBlock, ...]:
-    open_node(store, "the features store")  # a worker without the mount raises: not a damage
-    step = block_rows if has_digests else stored.chunks[0]  # a block may be many chunks
+    open_node(
+        store, "the features store"
+    )  # raises on a worker without the mount, which is not damage
+    step = block_rows if has_digests else stored.chunks[0]  # a block may have many chunks
     damaged = []
     for first in range(start, start + len(plan), step):
         stop = min(first + step, start + len(plan))
@@ -60,7 +62,7 @@ def _check_digests_part(
         except UnreachableError:
             raise
         except StoreError as error:
-            open_node(store, "the features store")  # raises if the whole store is gone by now
+            open_node(store, "the features store")  # raises if the whole store is gone
             damaged.append(DamagedBlock(first // step, first, stop - 1, str(error)))
     return tuple(damaged)
 

@@ -37,11 +37,12 @@ def send_centers(
     frame: Delayed | None = None,
     quick_check: bool = False,
 ) -> Delayed:
-    """Prepare centers (k, p), in input units, on the workers; `frame` is that of earlier ones.
+    """Prepare centers (k, p), in input units, on the workers; `frame` comes from earlier centers.
 
     `quick_check` prepares for the quick check of labels, which needs all distances between centers.
-    The graph contains the centers, so that they survive lost workers; Dask would warn of its size.
+    The graph contains the centers, so that they survive the loss of workers.
     """
+    # Dask would warn about the size of the graph.
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "100GB"}):
         return persist(task("centers", prepare_centers, centers, affine, frame, quick_check))
 
@@ -54,7 +55,7 @@ def make_frame(centers: Delayed) -> Delayed:
 def persist_coordinates(
     execution: Execution, features: Features, centers: Delayed, n_axes: int
 ) -> da.Array:
-    """Project the rows on the centers' first axes; keep (rows, n_axes) on the workers."""
+    """Project the rows onto the centers' first axes; persist (rows, n_axes) on the workers."""
     broadcast = {"centers": centers, "n_axes": n_axes}
     coordinates = execution.map("project", _project_part, features, broadcast)
     return column_of(coordinates, features, None, np.float32, n_axes)
@@ -74,11 +75,11 @@ def lloyd_pass(
     coordinates: da.Array | None = None,
     saved: SavedGroups | None = None,
 ) -> LloydStep:
-    """Run one iteration over all blocks, or over `blocks`; `previous` are the labels before it.
+    """Run one iteration over all blocks, or over `blocks`; `previous` are the previous labels.
 
     `coordinates` come from `persist_coordinates` for centers of the same frame; they require that
-    all blocks are read. With `saved` the labels are checkpointed as well: a resumed run needs them
-    for its next iteration.
+    all blocks are read. With `saved`, the labels are also checkpointed, because a resumed run needs
+    them in its next iteration.
     """
     if weights is not None and blocks is not None:
         weights = weights.blocks[blocks]

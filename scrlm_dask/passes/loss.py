@@ -48,7 +48,7 @@ def loss_pass(
 ) -> LossResult:
     """Compute losses and neighbor counts of the candidates over all rows, or a random subset.
 
-    One read of the features serves all of the ascending `rhos`.
+    One read of the features is enough for all of the ascending `rhos`.
     """
     asked = config.asked
     sq_radii = [squared_radius(rho, asked.F, features.n_features) for rho in rhos]
@@ -72,8 +72,10 @@ def extract(
 ) -> ExtractedCenters:
     """Extract centers greedily, in one task on the worker that has the candidates."""
     with execution.phase("extract", 1, config.n_candidates, 0):
-        found: ExtractedCenters = task("extract", _extract, candidates, losses, config).compute()
-    return found
+        extracted: ExtractedCenters = task(
+            "extract", _extract, candidates, losses, config
+        ).compute()
+    return extracted
 
 
 def _loss_part(
@@ -96,7 +98,7 @@ _LOSS = Pass("loss", _loss_part, merge_losses, checkpoint_types=(LossPart, Prune
 
 def _extract(candidates: Candidates, losses: Losses, config: ResolvedConfig) -> ExtractedCenters:
     asked = config.asked
-    found = extract_centers(
+    extraction = extract_centers(
         candidates.points,
         candidates.rows,
         losses,
@@ -105,4 +107,5 @@ def _extract(candidates: Candidates, losses: Losses, config: ResolvedConfig) -> 
         asked.n_clusters,
         asked.min_neighbors,
     )
-    return ExtractedCenters(candidates.points.raw[found.picks], candidates.rows[found.picks], found)
+    picks = extraction.picks
+    return ExtractedCenters(candidates.points.raw[picks], candidates.rows[picks], extraction)

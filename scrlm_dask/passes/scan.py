@@ -23,7 +23,7 @@ class Scanned:
     scan: SampleScan | None  # None if the sample shows no scale
     rows: NDArray[np.int64]
     affine: AffineMap
-    n_blocks: int  # that were read
+    n_blocks: int  # number of blocks read
 
 
 def scan_pass(
@@ -47,10 +47,10 @@ def scan_pass(
     moments = moments_of(survey) if with_moments else None
     affine = fit_map(asked.preprocess, features.n_features, moments)
     with execution.phase("scan", 1, len(rows), 0):
-        found: SampleScan | None = task("scan", _scan, survey, affine, sizes, config).compute()
+        scan: SampleScan | None = task("scan", _scan, survey, affine, sizes, config).compute()
     order = random_order(asked.seed, Purpose.SCAN_ORDER, len(rows))
     n_blocks = features.n_blocks if blocks is None else len(blocks)
-    return Scanned(found, rows[order], affine, n_blocks)
+    return Scanned(scan, rows[order], affine, n_blocks)
 
 
 def _row_numbers(features: Features, blocks: list[int] | None) -> range | NDArray[np.int64]:

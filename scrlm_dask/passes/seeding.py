@@ -65,7 +65,7 @@ def choose_rows(seed: int, n_rows: int, size: int, weights: da.Array | None) -> 
 
 
 def _all_equal(weights: da.Array) -> bool:
-    """Return whether all weights are the same: then rows are drawn as without weights."""
+    """Return whether all weights are equal; rows are then drawn as without weights."""
     least, most = dask.compute(weights.min(), weights.max())
     return bool(least == most)
 
@@ -73,12 +73,13 @@ def _all_equal(weights: da.Array) -> bool:
 def plus_plus_centers(
     survey: Delayed, affine: AffineMap, n_clusters: int, seed: int
 ) -> NDArray[np.float64]:
-    """Choose centers by k-means++ among the gathered rows, in one task on their worker."""
+    """Choose centers (k, p) by k-means++ among the gathered rows, in one task on their worker."""
     centers = task("init", _plus_plus, survey, affine, n_clusters, seed).compute()
     return np.asarray(centers)
 
 
 def gather_rows(survey: Delayed) -> FloatArray:
+    """Return the gathered rows (n, p) of a survey."""
     rows: FloatArray = task("init", _gathered, survey).compute()
     return rows
 
@@ -155,7 +156,7 @@ def _weighted_part(
 
 
 def _merge_weighted(a: Any, b: Any) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    # no selection before the end: a block has at most as many keys as the whole sample
+    # All keys are kept until the end: a block has at most as many as the sample has rows.
     return np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]])
 
 

@@ -1,4 +1,4 @@
-"""The survey pass, the first read: moments of the features and the rows of the candidates."""
+"""The survey pass, the first read: moments of the features, and rows such as the candidates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scrlm_dask.kernels.distances.points import Points
 from scrlm_dask.kernels.distances.pruning import prepare_with_axes
 from scrlm_dask.kernels.randomness.sampling import rows_within
 
-_TOO_LARGE = 1e37  # a candidate near float32's end would take all rows with it
+_TOO_LARGE = 1e37  # a larger candidate would make the distances of all rows overflow
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Survey:
     """Moments and gathered rows: a mergeable part."""
 
     moments: preprocessing.Moments | None
-    gathered: preprocessing.FloatArray  # (n, p) the given rows, in row order
+    gathered: preprocessing.FloatArray  # (n, p) the requested rows, in row order
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def survey_pass(
     with_moments: bool,
     blocks: list[int] | None = None,
 ) -> Delayed:
-    """Gather the given rows and, on request, the moments; return a `Survey` on the workers.
+    """Gather the given rows and, if requested, moments; return a `Survey` on the workers.
 
     Without moments only the blocks with given rows are read; with `blocks`, only those.
     """
@@ -56,11 +56,12 @@ def survey_pass(
 def candidates_from(
     survey: Delayed, rows: NDArray[np.int64], affine: preprocessing.AffineMap
 ) -> Delayed:
-    """Return a task that prepares the gathered rows; Dask repeats it if a worker is lost."""
+    """Return a task that prepares the gathered rows; Dask runs it again if a worker is lost."""
     return persist(task("candidates", _candidates, survey, rows, affine))
 
 
 def moments_of(survey: Delayed) -> preprocessing.Moments | None:
+    """Return the moments of a survey; None if they were not computed."""
     moments: preprocessing.Moments | None = task("moments", _moments, survey).compute()
     return moments
 
@@ -71,7 +72,7 @@ def _survey_part(
     moments = preprocessing.block_moments(block) if with_moments else None
     here = rows_within(rows, start, start + len(block)) - start
     gathered = preprocessing.native_float(block[here])
-    usable = (np.abs(gathered) < _TOO_LARGE).all(axis=1)  # NaN is not less, either
+    usable = (np.abs(gathered) < _TOO_LARGE).all(axis=1)  # False for NaN
     if not usable.all():
         raise NonFiniteRowError(int(here[np.argmin(usable)]))
     return Survey(moments, gathered)

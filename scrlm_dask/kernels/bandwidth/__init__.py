@@ -1,1 +1,1 @@
-"""Choosing the bandwidth rho on a sample: trial bandwidths, the rule, the search."""
+"""Choice of the bandwidth rho on a sample: trial bandwidths, selection rule and search."""

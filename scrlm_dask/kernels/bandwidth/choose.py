@@ -1,13 +1,13 @@
-"""Which bandwidth a ladder speaks for.
+"""The rule that chooses a bandwidth from trials.
 
-1. The stable stretch: the widest run of trials with one count of clusters, more than one, and next
-   to no row at the boundary of the radius: which rows belong does not depend on rho there. If
-   clusters nearly touch there may be none; then the dip, where the boundary is far emptier than
-   below and above.
-2. Else, for a number of clusters that was asked for, the trial whose centers, merged to so many,
-   serve rows held out best. Also where merging itself was asked for.
-3. Else the count that persists over the longest stretch, or the emptiest boundary if none persists,
-   with a warning: there is no clear scale.
+1. The stable stretch: the widest range of trials with the same number of clusters, more than one,
+   and almost no rows at the boundary of the radius. The clusters do not depend on rho there. If
+   clusters nearly touch there may be no such stretch. Then the dip: the trial whose boundary is far
+   emptier than at smaller and at larger rho.
+2. Otherwise, if a number of clusters is requested, the trial whose centers, merged to this number,
+   have the least cost on held-out rows. This is also the rule if merging is requested.
+3. Otherwise the number of clusters that persists over the longest range, or the emptiest boundary
+   if none persists, with a warning that there is no clear scale.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 
 Basis = Literal["stretch", "dip", "held-out", "persistent", "given"]
 
-MOST_BOUNDARY_SHARE = 0.02  # boundary over inside; on data with no scale it is 0.5 and more
-_LEAST_COVERAGE = 0.05  # a few rows stored twice are no clusters
-_LEAST_RATIO = 1.14  # of the ends of a stretch: three trials, where they are 7 % apart
-_MOST_DIP, _LEAST_DEPTH = 0.25, 4.0  # boundary of a dip, and those beside it over that
+MOST_BOUNDARY_SHARE = 0.02  # rows at the boundary per row inside; 0.5 or more without a scale
+_LEAST_COVERAGE = 0.05  # a few duplicated rows are not clusters
+_LEAST_RATIO = 1.14  # ratio of the ends of a stretch: three trials that are 7 % apart
+_MOST_DIP, _LEAST_DEPTH = 0.25, 4.0  # boundary share of a dip; ratio of the shares around it
 _DIP_COVERAGE = 0.3
-_DIP_EXCESS = 1.25  # a dip counts pairs of outliers, too: so many times those asked for will do
+_DIP_EXCESS = 1.25  # accepted ratio to the requested number: a dip also counts pairs of outliers
 _HALF = 0.5
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A bandwidth, the interval over which it would have been the same, and why."""
+    """A bandwidth, the interval of equally good values, and the reason for it."""
 
     rho: float
     low: float
@@ -43,19 +43,19 @@ class Choice:
 
     @property
     def clear(self) -> bool:
-        """Whether the data shows a scale."""
+        """True if the data shows a clear scale."""
         return self.basis in ("stretch", "dip")
 
 
 def choose(trials: Sequence[BandwidthTrial], n_clusters: int | None, merge: bool = False) -> Choice:
-    """The rule, on trials of rising rho.
+    """Choose a bandwidth from trials of ascending rho.
 
-    `n_clusters` are the most that are wanted; with `merge` they are what is wanted.
+    `n_clusters` is the maximum number of clusters; with `merge` it is the requested number.
     """
     stretch = _widest(trials, _is_clean)
     fits = stretch is not None and (n_clusters is None or stretch[0].clusters <= n_clusters)
     if stretch is not None and fits and not merge:
-        return _choice(stretch, "stretch", _stretch_words(stretch))
+        return _choice(stretch, "stretch", _describe_stretch(stretch))
     beyond = _beyond_peak(trials)
     dip = _dip(beyond, n_clusters) if stretch is None and not merge else None
     if dip is not None:
@@ -71,39 +71,42 @@ def _most_persistent(trials: Sequence[BandwidthTrial], beyond: Sequence[Bandwidt
     """Apply rule 3 to the trials beyond the peak."""
     lasting = _widest(beyond, _is_whole) or _widest(beyond, _finds_any)
     if lasting is None:
-        raise ValueError("no rung finds a cluster")
+        raise ValueError("no trial bandwidth finds a cluster")
     if len(lasting) == 1:
-        able = [r for r in beyond if _is_whole(r)] or [r for r in beyond if _finds_any(r)]
-        lasting = [min(able, key=lambda trial: trial.boundary_share)]
-    return _choice(lasting, "persistent", _persistent_words(lasting, trials))
+        eligible = [r for r in beyond if _is_whole(r)] or [r for r in beyond if _finds_any(r)]
+        lasting = [min(eligible, key=lambda trial: trial.boundary_share)]
+    return _choice(lasting, "persistent", _describe_persistent(lasting, trials))
 
 
 def clear_scale(trials: Sequence[BandwidthTrial]) -> Choice | None:
-    """The stretch or the dip, if there is one, however many clusters are asked for."""
+    """Return the stretch or the dip, for any number of clusters; None if there is neither."""
     stretch = _widest(trials, _is_clean)
     if stretch is not None:
-        return _choice(stretch, "stretch", _stretch_words(stretch))
+        return _choice(stretch, "stretch", _describe_stretch(stretch))
     return _dip(_beyond_peak(trials), None)
 
 
 def _beyond_peak(trials: Sequence[BandwidthTrial]) -> Sequence[BandwidthTrial]:
-    """Up to its peak the count only says that rows begin to have neighbours."""
+    """Return the trials from the one with most clusters on.
+
+    At smaller rho, the number of clusters only shows that rows begin to have neighbors.
+    """
     return trials[max(range(len(trials)), key=lambda r: trials[r].clusters) :]
 
 
 def _dip(trials: Sequence[BandwidthTrial], n_clusters: int | None) -> Choice | None:
-    """Return the trial with the least boundary share, if it is low and those around are not."""
-    able = [r for r in range(1, len(trials) - 1) if trials[r].clusters > 1]
-    able = [
+    """Return the trial with the least boundary share, if it is far below those around it."""
+    eligible = [r for r in range(1, len(trials) - 1) if trials[r].clusters > 1]
+    eligible = [
         r
-        for r in able
+        for r in eligible
         if trials[r].coverage >= _DIP_COVERAGE and trials[r].boundary_share <= _MOST_DIP
     ]
-    if not able:
+    if not eligible:
         return None
-    best = min(able, key=lambda r: trials[r].boundary_share)
+    best = min(eligible, key=lambda r: trials[r].boundary_share)
     below, above = (
-        max(r.boundary_share for r in some) for some in (trials[:best], trials[best + 1 :])
+        max(r.boundary_share for r in side) for side in (trials[:best], trials[best + 1 :])
     )
     trial = trials[best]
     deep = min(below, above) >= _LEAST_DEPTH * max(trial.boundary_share, MOST_BOUNDARY_SHARE)
@@ -112,8 +115,8 @@ def _dip(trials: Sequence[BandwidthTrial], n_clusters: int | None) -> Choice | N
     low, high = _around(best, [trial.boundary_share for trial in trials], _MOST_DIP)
     clusters = trial.clusters if n_clusters is None else min(trial.clusters, n_clusters)
     why = (
-        f"{trial.clusters} cluster(s), and {trial.boundary_share:.2g} rows in the shell around the "
-        f"radius for each inside, where there are up to {below:.2g} below and {above:.2g} above"
+        f"{trial.clusters} cluster(s), with {trial.boundary_share:.2g} rows at the boundary of the "
+        f"radius per row inside, compared with up to {below:.2g} below and {above:.2g} above"
     )
     return Choice(trial.rho, trials[low].rho, trials[high].rho, clusters, "dip", why)
 
@@ -133,14 +136,15 @@ def _finds_any(trial: BandwidthTrial) -> bool:
 def _widest(
     trials: Sequence[BandwidthTrial], good: Callable[[BandwidthTrial], bool]
 ) -> list[BandwidthTrial] | None:
-    """The longest run, by the ratio of its ends, of good trials with the same count; ties go up.
+    """Return the run of good trials with the same number of clusters and the largest ratio of ends.
 
-    A clean run needs a least length, and one of several clusters goes before one of a single one.
+    Ties go to larger rho. A clean run needs a minimum length, and runs of several clusters take
+    precedence over runs of a single one.
     """
     runs = list(_runs(trials, good))
     if good is _is_clean:
         runs = [run for run in runs if run[-1].rho >= _LEAST_RATIO * run[0].rho]
-        # one ball that holds every row says nothing: any data has it
+        # A single cluster with all rows is not informative: any data has one.
         alone = [run for run in runs if run[0].clusters == 1 and run[0].coverage < 1.0]
         runs = [run for run in runs if run[0].clusters > 1] or alone
     return max(reversed(runs), key=lambda run: run[-1].rho / run[0].rho, default=None)
@@ -170,12 +174,12 @@ def _best_held_out(
 ) -> Choice:
     values = [trial.held_out or 0.0 for trial in judged]
     best = min(range(len(judged)), key=values.__getitem__)
-    low, high = _around(best, values, 1.01 * values[best])  # as good to 1 %
+    low, high = _around(best, values, 1.01 * values[best])  # within 1 % of the best
     merged = judged[best].merged or n_clusters
-    few = f", fewer than the {n_clusters} asked for" if merged < n_clusters else ""
+    few = f", fewer than the {n_clusters} requested" if merged < n_clusters else ""
     why = (
-        f"{_why_not_stretch(stretch, n_clusters)}; of {len(judged)} values, this one's centers, "
-        f"merged to {merged}{few}, are nearest to rows held out (mean squared distance "
+        f"{_why_not_stretch(stretch, n_clusters)}; of {len(judged)} values of rho, this one's "
+        f"centers, merged to {merged}{few}, are nearest to held-out rows (mean squared distance "
         f"{values[best]:.5g})"
     )
     trials = judged[best], judged[low], judged[high]
@@ -195,33 +199,35 @@ def _around(best: int, values: Sequence[float], most: float) -> tuple[int, int]:
 def _why_not_stretch(stretch: list[BandwidthTrial] | None, n_clusters: int) -> str:
     """Explain why the stretch does not decide."""
     if stretch is None:
-        return "no stretch of rho has an empty shell"
+        return "no range of rho has an empty boundary of the radius"
     clear = f"the data has {stretch[0].clusters} clear clusters"
     if stretch[0].clusters > n_clusters:
-        return f"{clear}, more than were asked for"
-    return f"{clear}, but merging to {n_clusters} was asked for"
+        return f"{clear}, more than the {n_clusters} requested"
+    return f"{clear}, but merging to {n_clusters} was requested"
 
 
-def _stretch_words(run: list[BandwidthTrial]) -> str:
+def _describe_stretch(run: list[BandwidthTrial]) -> str:
     boundary = max(trial.boundary_share for trial in run)
     return (
         f"{run[0].clusters} cluster(s) for every rho from {run[0].rho:.3g} to {run[-1].rho:.3g}, "
-        f"and at most {boundary:.2g} rows in the shell around the radius for each inside"
+        f"with at most {boundary:.2g} rows at the boundary of the radius per row inside"
     )
 
 
-def _persistent_words(run: list[BandwidthTrial], trials: Sequence[BandwidthTrial]) -> str:
+def _describe_persistent(run: list[BandwidthTrial], trials: Sequence[BandwidthTrial]) -> str:
     counts = [trial.clusters for trial in trials]
     boundary = max(trial.boundary_share for trial in run)
     if len(run) == 1:
-        found = f"none persists beyond its peak, where the shell is emptiest at {run[0].rho:.3g}"
+        persistence = (
+            f"no number persists beyond the peak, and the boundary is emptiest at {run[0].rho:.3g}"
+        )
     else:
         ends = f"from {run[0].rho:.3g} to {run[-1].rho:.3g}"
-        found = f"that of {run[0].clusters} persists longest ({ends})"
+        persistence = f"{run[0].clusters} cluster(s) persist longest ({ends})"
     return (
-        f"the data shows no clear scale: the count of clusters runs from {min(counts)} to "
-        f"{max(counts)} for rho from {trials[0].rho:.3g} to {trials[-1].rho:.3g}; {found}, with up "
-        f"to {boundary:.2g} rows in the shell around the radius for each inside, where a clear "
-        f"scale has {MOST_BOUNDARY_SHARE:g}; look at `scrlm rho --plot`, or say how many clusters "
-        "or which rho"
+        f"the data shows no clear scale: the number of clusters ranges from {min(counts)} to "
+        f"{max(counts)} for rho from {trials[0].rho:.3g} to {trials[-1].rho:.3g}; {persistence}, "
+        f"with up to {boundary:.2g} rows at the boundary of the radius per row inside (a clear "
+        f"scale has at most {MOST_BOUNDARY_SHARE:g}); see `scrlm rho --plot`, or set the number of "
+        "clusters or rho"
     )

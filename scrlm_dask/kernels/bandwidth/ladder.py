@@ -1,4 +1,4 @@
-"""A ladder of bandwidths on a sample: what each of them would find, from one set of distances."""
+"""Trial bandwidths on a sample: the clusters that each of them finds, from one set of distances."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from scrlm_dask.kernels.scrlm.extraction import loss_order
 from scrlm_dask.kernels.scrlm.loss import Losses, LossPart, losses_of
 
 _BATCH = 256
-# Below this share of both squared norms a product in float32 says too little of a distance.
+# Below this share of both squared norms, a distance from a float32 product is too inaccurate.
 _CLOSE = 1e-3
 _STEP, _LEAST_TRIALS, _MOST_TRIALS = 1.07, 8, 64
 _NEAREST_QUANTILE, _WIDEST_QUANTILE = 0.02, 0.6
-_MANY_ALIKE, _TRIALS_BELOW = 0.5, 16
-_LOOKED_AT = 4_000_000  # distances by which the ladder's ends are set
-# A row in the boundary could as well be on the other side of the radius.
+_MANY_DUPLICATES, _TRIALS_BELOW = 0.5, 16
+_SAMPLED_DISTANCES = 4_000_000  # distances that determine the ends of the ladder
+# Shares of R^2. A row between them could as well be on the other side of the radius.
 BOUNDARY = (0.8, 1.25)
 
 
 @dataclass(frozen=True)
 class BandwidthTrial:
-    """What SCRLM finds on the sample with one bandwidth."""
+    """Clusters that SCRLM finds on the sample with one bandwidth."""
 
     rho: float
     clusters: int
     coverage: float  # share of rows inside the radius of a center
-    # rows between 0.8 R^2 and 1.25 R^2 of a center, over rows inside
+    # rows between 0.8 R^2 and 1.25 R^2 of a center, per row inside
     boundary_share: float = field(metadata={"json": "shell"})
     neighbors: tuple[float, float, float]  # of candidates: quantiles 0.1, 0.5 and 0.9
-    held_out: float | None = None  # mean squared distance of other rows to the clusters asked for
-    merged: int | None = None  # number of those clusters
+    held_out: float | None = None  # mean squared distance of held-out rows to merged centers
+    merged: int | None = None  # number of merged centers
 
     @property
     def shell(self) -> float:
-        """Return `boundary_share`, by its name in records and in earlier versions."""
+        """Alias of `boundary_share`: its name in records and in earlier versions."""
         return self.boundary_share
 
     def record(self) -> dict[str, Any]:
@@ -62,32 +62,32 @@ class TrialClusters:
 
 
 def pair_sq_distances(sample: Points, n_candidates: int) -> NDArray[np.float32]:
-    """Squared distances (n, rows) of the first n points of the sample to all of them."""
-    found = np.empty((n_candidates, len(sample.mapped)), np.float32)
+    """Return squared distances (n, rows) of the first n points of the sample to all of them."""
+    sq_distances = np.empty((n_candidates, len(sample.mapped)), np.float32)
     for start in range(0, n_candidates, _BATCH):
         some = slice(start, min(start + _BATCH, n_candidates))
-        np.matmul(sample.mapped[some], sample.mapped.T, out=found[some])
-        _products_to_distances(found[some], start, sample.mapped, sample.sq_norms)
-    return found
+        np.matmul(sample.mapped[some], sample.mapped.T, out=sq_distances[some])
+        _products_to_distances(sq_distances[some], start, sample.mapped, sample.sq_norms)
+    return sq_distances
 
 
 def make_ladder(sq_distances: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Rising squared radii: from rows that have hardly a neighbour to most of all pairs.
+    """Return ascending squared radii, from almost no neighbors up to most of all pairs.
 
-    Empty where no two rows differ.
+    The result is empty if no two rows differ.
     """
     n = len(sq_distances)
     nearest = np.array([_nearest(sq_distances[j], j) for j in range(n)])
     apart = nearest[(nearest > 0.0) & np.isfinite(nearest)]
-    stride = max(1, sq_distances.size // _LOOKED_AT)
+    stride = max(1, sq_distances.size // _SAMPLED_DISTANCES)
     some = sq_distances.ravel()[::stride]
     some = some[some > 0.0]
     if len(some) == 0 or len(apart) == 0:
         return np.zeros(0)
     high = float(np.quantile(some, _WIDEST_QUANTILE))
     low = min(float(np.quantile(apart, _NEAREST_QUANTILE)), high / _STEP**2)
-    if np.mean([_has_twin(sq_distances[j], j) for j in range(n)]) >= _MANY_ALIKE:
-        # rows that are alike are clusters at every radius below the least distance of others
+    if np.mean([_has_duplicate(sq_distances[j], j) for j in range(n)]) >= _MANY_DUPLICATES:
+        # Identical rows are clusters at every radius below the least distance of different rows.
         low /= _STEP ** (2 * _TRIALS_BELOW)
     n_trials = math.ceil(math.log(high / low) / (2.0 * math.log(_STEP)))
     return np.geomspace(low, high, min(max(n_trials, _LEAST_TRIALS), _MOST_TRIALS))
@@ -96,7 +96,7 @@ def make_ladder(sq_distances: NDArray[np.float32]) -> NDArray[np.float64]:
 def trial_losses(
     sq_distances: NDArray[np.float32], sq_radii: NDArray[np.float64], F: float
 ) -> tuple[Losses, ...]:
-    """Losses of the candidates over the sample at each of the rising radii."""
+    """Return the losses of the candidates over the sample at each of the ascending radii."""
     shape = len(sq_distances), len(sq_radii)
     sums, counts = np.zeros(shape), np.zeros(shape, np.int64)
     _add_pairs(sq_distances, sq_radii, sums, counts)
@@ -110,7 +110,7 @@ def find_clusters(
     F: float,
     min_neighbors: int,
 ) -> TrialClusters:
-    """The paper's greedy extraction on the sample, and the labels that it gives."""
+    """Extract clusters from the sample by the paper's greedy algorithm, and label its rows."""
     alive = np.flatnonzero(losses.neighbors >= min_neighbors)
     order = alive[loss_order(losses.losses[alive], alive, F)]
     picks = _greedy(sq_distances, order, sq_radius)
@@ -121,7 +121,7 @@ def find_clusters(
 def judge(
     sq_distances: NDArray[np.float32], picks: NDArray[np.int64], sq_radius: float
 ) -> tuple[NDArray[np.int32], int, int]:
-    """Return labels (rows,) by the nearest pick, and pairs inside and at the boundary."""
+    """Return labels (rows,) by the nearest pick, and counts of pairs inside and at the boundary."""
     labels = np.full(sq_distances.shape[1], OUTLIER, np.int32)
     low, high = BOUNDARY
     inside, boundary = _judge(sq_distances, picks, sq_radius, low, high, labels)
@@ -142,7 +142,7 @@ def _products_to_distances(products, start, mapped, sq_norms):  # type: ignore[n
 
 @jit()
 def _nearest(sq_distances, own):  # type: ignore[no-untyped-def]
-    """The least distance above 0: rows that are alike say nothing of a scale."""
+    """Return the least distance above 0; identical rows give no information about the scale."""
     least = np.inf
     for i in range(len(sq_distances)):
         if i != own and 0.0 < sq_distances[i] < least:
@@ -151,11 +151,11 @@ def _nearest(sq_distances, own):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def _has_twin(sq_distances, own):  # type: ignore[no-untyped-def]
-    alike = 0
+def _has_duplicate(sq_distances, own):  # type: ignore[no-untyped-def]
+    duplicates = 0
     for i in range(len(sq_distances)):
-        alike += i != own and sq_distances[i] == 0.0
-    return alike > 0
+        duplicates += i != own and sq_distances[i] == 0.0
+    return duplicates > 0
 
 
 @jit()
@@ -179,16 +179,16 @@ def _add_pairs(sq_distances, sq_radii, sums, counts):  # type: ignore[no-untyped
 
 @jit()
 def _greedy(sq_distances, order, sq_radius):  # type: ignore[no-untyped-def]
-    gone = np.zeros(sq_distances.shape[0], np.bool_)
+    dropped = np.zeros(sq_distances.shape[0], np.bool_)
     picks = np.empty(len(order), np.int64)
     m = 0
     for j in order:
-        if not gone[j]:
+        if not dropped[j]:
             picks[m] = j
             m += 1
             for k in order:
                 if sq_distances[j, k] < sq_radius:
-                    gone[k] = True
+                    dropped[k] = True
     return picks[:m]
 
 

@@ -1,4 +1,4 @@
-"""The search for rho on a sample: trial bandwidths, the choice among them, and its centers."""
+"""Search for rho on a sample: trial bandwidths, the choice among them, and its centers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEAST_JUDGED, MOST_JUDGED = 8192, 20_480
 MOST_HELD_OUT = 4096
 LEAVES_A_CLUSTER = 10  # centers extracted per cluster and then merged
 _MERGED_TRIALS = 8  # trial bandwidths whose centers are merged and judged
-_SETTLING_STEPS = 3
+_REFINE_STEPS = 3
 _MERGED_FROM = 0.3  # share of rows that radii must cover for centers to be merged
 _HISTOGRAM_BINS, _HISTOGRAM_PAIRS = 80, 1_000_000
 PERTURBATION = 0.1  # share of rho by which it is changed to measure stability
@@ -38,7 +38,11 @@ PERTURBATION = 0.1  # share of rho by which it is changed to measure stability
 
 @dataclass(frozen=True)
 class ScanSizes:
-    """Rows of a sample: candidates are the first of those that judge; others are held out."""
+    """Numbers of rows in a sample.
+
+    Losses are summed over the judged rows, the first of which are the candidates; other rows are
+    held out.
+    """
 
     candidates: int
     judged: int
@@ -46,6 +50,7 @@ class ScanSizes:
 
     @property
     def rows(self) -> int:
+        """Number of all rows in the sample."""
         return self.judged + self.held_out
 
 
@@ -54,7 +59,7 @@ class SampleCenters:
     """Centers found on a sample."""
 
     centers: NDArray[np.float64]  # (m, p) in input units
-    positions: NDArray[np.int64]  # (m,) in the sample, of the candidates where they began
+    positions: NDArray[np.int64]  # (m,) in the sample, of the candidates they started from
     losses: NDArray[np.float64]  # (m,)
     neighbors: NDArray[np.int64]  # (m,)
     tree: MergeTree | None = None
@@ -62,7 +67,7 @@ class SampleCenters:
 
 @dataclass(frozen=True)
 class PerturbedRho:
-    """The clusters of another rho."""
+    """The clusters at a slightly different rho."""
 
     rho: float
     clusters: int
@@ -82,7 +87,7 @@ class SampleScan:
     sigma_max: float  # of the clusters found, in model units
     n_candidates: int
     needed_candidates: int  # required by the theory for the clusters found
-    first_candidates: int  # of the first scan
+    first_candidates: int  # number of candidates in the first scan
     sizes: ScanSizes
     distances: Histogram = field(repr=False)  # between rows of the sample
 
@@ -90,7 +95,7 @@ class SampleScan:
 def scan_sizes(n_rows: int, n_clusters: int | None) -> ScanSizes:
     """Return the sizes that the theory requires for `n_clusters`, within memory and time bounds.
 
-    If there are too few rows to hold some out, all of them judge.
+    If there are too few rows, none are held out.
     """
     required = required_sizes(n_clusters or 1)
     judged = min(n_rows, MOST_JUDGED, max(LEAST_JUDGED, required.n_rows))
@@ -123,14 +128,14 @@ def scan_sample(
         del sample  # frees its distances before those of the next one are computed
         if scan is None or keep_candidates:
             return scan
-        candidates = min(MOST_CANDIDATES, sizes.judged, _wanted_candidates(scan, n_clusters))
+        candidates = min(MOST_CANDIDATES, sizes.judged, _required_candidates(scan, n_clusters))
         if candidates <= sizes.candidates:
             return scan
         sizes = replace(sizes, candidates=candidates)
 
 
-def _wanted_candidates(scan: SampleScan, n_clusters: int | None) -> int:
-    """Return the number that the clusters require; the theory gives no number for merging."""
+def _required_candidates(scan: SampleScan, n_clusters: int | None) -> int:
+    """Return the number of candidates for the clusters; the theory gives none for merging."""
     if scan.extraction == "residual":
         return scan.needed_candidates
     few = n_clusters is not None and len(scan.found.centers) < n_clusters
@@ -165,20 +170,20 @@ class _Sample:
             if not any(trial.clusters for trial in trials):
                 return None
             choice = choose(trials, self._n_clusters, merge=extraction == "merge")
-        way = extraction or ("merge" if choice.basis == "held-out" else "residual")
+        method = extraction or ("merge" if choice.basis == "held-out" else "residual")
         limit = choice.clusters if rho is None else self._n_clusters
-        centers = self._centers(choice.rho, way, limit)
-        labels = self._labels(centers, choice.rho, way)
+        centers = self._centers(choice.rho, method, limit)
+        labels = self._labels(centers, choice.rho, method)
         inside = float(np.mean(labels >= 0))
         m = max(len(centers.centers), 1)
         return SampleScan(
             trials=tuple(trials),
             choice=choice,
-            extraction=way,
+            extraction=method,
             found=centers,
             coverage=inside,
-            perturbed=self._perturb(choice, way, labels) if rho is None else (),
-            sigma_max=self._sigma_max(centers, choice.rho, way),
+            perturbed=self._perturb(choice, method, labels) if rho is None else (),
+            sigma_max=self._sigma_max(centers, choice.rho, method),
             n_candidates=self._sizes.candidates,
             needed_candidates=required_sizes(
                 m, min_weight=MIN_WEIGHT * max(inside, 1e-3)
@@ -211,15 +216,15 @@ class _Sample:
         self, trials: list[ladder.BandwidthTrial], n_clusters: int
     ) -> list[ladder.BandwidthTrial]:
         """Return the trials, a few of them with the cost of their merged centers."""
-        able = [r for r, trial in enumerate(trials) if trial.coverage >= _MERGED_FROM]
-        tried = np.linspace(0, len(able) - 1, _MERGED_TRIALS).astype(int) if able else ()
-        merged = {r: self._merged(trials[r]) for r in {able[i] for i in tried}}
+        eligible = [r for r, trial in enumerate(trials) if trial.coverage >= _MERGED_FROM]
+        tried = np.linspace(0, len(eligible) - 1, _MERGED_TRIALS).astype(int) if eligible else ()
+        merged = {r: self._merged(trials[r]) for r in {eligible[i] for i in tried}}
         if all(trial.merged != n_clusters for trial in merged.values()):
-            # the trial with most clusters, however few rows these cover
+            # the trial with most clusters, even if they cover few rows
             peak = max(range(len(trials)), key=lambda r: trials[r].clusters)
             merged[peak] = self._merged(trials[peak])
         enough = {r: trial for r, trial in merged.items() if trial.merged == n_clusters}
-        kept = enough or merged  # those with fewer clusters only if there are no others
+        kept = enough or merged  # trials with fewer clusters only if there are no others
         return [kept.get(r, trial) for r, trial in enumerate(trials)]
 
     def _plain_trials(self, sq_radii: NDArray[np.float64]) -> list[ladder.BandwidthTrial]:
@@ -238,44 +243,46 @@ class _Sample:
             neighbors=(low, middle, high),
         )
 
-    def _centers(self, rho: float, way: SampleExtraction, limit: int | None) -> SampleCenters:
-        """Return centers at the mean of their rows inside the radius, merged if asked for."""
-        wanted = self._sizes.candidates if limit is None else limit
-        most = LEAVES_A_CLUSTER * wanted if way == "merge" else wanted
+    def _centers(self, rho: float, method: SampleExtraction, limit: int | None) -> SampleCenters:
+        """Return centers at the mean of their rows inside the radius, merged if requested."""
+        n_clusters = self._sizes.candidates if limit is None else limit
+        most = LEAVES_A_CLUSTER * n_clusters if method == "merge" else n_clusters
         sq_radius = self._sq_radius(rho)
-        found = extract_residual(self._sq, sq_radius, self._F, most, self._min_neighbors)
-        raw = self._judged[found.picks].astype(np.float64)
+        extracted = extract_residual(self._sq, sq_radius, self._F, most, self._min_neighbors)
+        raw = self._judged[extracted.picks].astype(np.float64)
         if len(raw) == 0:
-            return SampleCenters(raw, found.picks, found.losses, found.neighbors)
+            return SampleCenters(raw, extracted.picks, extracted.losses, extracted.neighbors)
         step = lloyd_part(self._judged, 0, prepare_points(raw, self._affine), sq_radius)
         moved = move_centers(raw, step.part, self._affine.unit_length, reseed=False).centers
-        if way == "residual":
-            return SampleCenters(moved, found.picks, found.losses, found.neighbors)
-        return self._merge_centers(found, moved, np.maximum(step.part.sums.masses, 1.0), wanted)
+        if method == "residual":
+            return SampleCenters(moved, extracted.picks, extracted.losses, extracted.neighbors)
+        return self._merge_centers(
+            extracted, moved, np.maximum(step.part.sums.masses, 1.0), n_clusters
+        )
 
     def _merge_centers(
         self,
-        found: Extraction,
+        extracted: Extraction,
         leaves: NDArray[np.float64],
         weights: NDArray[np.float64],
         n_clusters: int,
     ) -> SampleCenters:
-        """Merge leaves by Ward's method; each cluster begins at the candidate of its heaviest."""
+        """Merge leaves by Ward's method; a cluster has the position of its heaviest leaf."""
         tree = ward_tree(leaves, weights, prepare_points(leaves, self._affine).mapped)
         groups = cut_tree(tree, n_clusters)
         n_groups = int(groups.max()) + 1
         heaviest = [int(np.argmax(np.where(groups == k, weights, -1.0))) for k in range(n_groups)]
         return SampleCenters(
-            self._settle(group_means(tree, groups)),
-            found.picks[heaviest],
-            np.bincount(groups, found.losses).astype(np.float64),
-            np.bincount(groups, found.neighbors).astype(np.int64),
+            self._refine(group_means(tree, groups)),
+            extracted.picks[heaviest],
+            np.bincount(groups, extracted.losses).astype(np.float64),
+            np.bincount(groups, extracted.neighbors).astype(np.int64),
             tree,
         )
 
-    def _settle(self, centers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Move merged centers by a few steps of k-means, in which rows outside radii count."""
-        for _ in range(_SETTLING_STEPS):
+    def _refine(self, centers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Refine merged centers by a few steps of k-means on all rows, inside a radius or not."""
+        for _ in range(_REFINE_STEPS):
             step = lloyd_part(self._judged, 0, prepare_points(centers, self._affine), math.inf)
             centers = move_centers(centers, step.part, self._affine.unit_length, False).centers
         return centers
@@ -284,36 +291,36 @@ class _Sample:
         return prepare_points(centers.centers, self._affine)
 
     def _merged(self, trial: ladder.BandwidthTrial) -> ladder.BandwidthTrial:
-        """Return the trial with the cost of held-out rows, or of all, at its merged centers."""
+        """Return the trial with the cost of merged centers on held-out rows, or else on all."""
         centers = self._centers(trial.rho, "merge", self._n_clusters)
         test = self._held_out if len(self._held_out) else self._judged
         cost = mean_sq_distance(test, self._points(centers))
         return replace(trial, held_out=cost, merged=len(centers.centers))
 
     def _labels(
-        self, centers: SampleCenters, rho: float, way: SampleExtraction
+        self, centers: SampleCenters, rho: float, method: SampleExtraction
     ) -> NDArray[np.int32]:
-        if way == "residual":
+        if method == "residual":
             return ladder.judge(self._sq, centers.positions, self._sq_radius(rho))[0]
         return nearest_centers(self._judged, self._points(centers)).labels
 
     def _perturb(
-        self, choice: Choice, way: SampleExtraction, labels: NDArray[np.int32]
+        self, choice: Choice, method: SampleExtraction, labels: NDArray[np.int32]
     ) -> tuple[PerturbedRho, ...]:
         """Return the clusters at a smaller and a larger rho, and how well the labels agree."""
         perturbed = []
         for rho in (choice.rho * (1.0 - PERTURBATION), choice.rho * (1.0 + PERTURBATION)):
-            # no limit by the chosen count: a change of the count matters here
-            limit = self._n_clusters if way == "merge" else None
-            centers = self._centers(rho, way, limit)
-            ari = scores(contingency(labels, self._labels(centers, rho, way))).ari
+            # Not limited to the chosen number of clusters, since a change of the number matters.
+            limit = self._n_clusters if method == "merge" else None
+            centers = self._centers(rho, method, limit)
+            ari = scores(contingency(labels, self._labels(centers, rho, method))).ari
             perturbed.append(PerturbedRho(rho, len(centers.centers), ari))
         return tuple(perturbed)
 
-    def _sigma_max(self, centers: SampleCenters, rho: float, way: SampleExtraction) -> float:
+    def _sigma_max(self, centers: SampleCenters, rho: float, method: SampleExtraction) -> float:
         if len(centers.centers) == 0:
             return 0.0
-        sq_radius = self._sq_radius(rho) if way == "residual" else math.inf
+        sq_radius = self._sq_radius(rho) if method == "residual" else math.inf
         sums = lloyd_part(self._judged, 0, self._points(centers), sq_radius).part.sums
         return float(model_sigmas(sums, self._affine.scale, math.sqrt(sq_radius)).max())
 
@@ -322,6 +329,6 @@ class _Sample:
             np.arange(0, self._sq.size, max(1, self._sq.size // _HISTOGRAM_PAIRS)),
             self._sq.shape[1],
         )
-        pairs = candidates != rows  # the candidates are the first of the rows
+        pairs = candidates != rows  # not a row with itself: candidates are the first rows
         sq_distances = self._sq[candidates[pairs], rows[pairs]].astype(np.float64)
         return histogram_of(np.sqrt(sq_distances), _HISTOGRAM_BINS)

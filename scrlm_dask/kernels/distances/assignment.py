@@ -19,20 +19,21 @@ from scrlm_dask.kernels.jit import jit
 
 @dataclass(frozen=True)
 class Assignment:
-    """Where each row of a block belongs; distances in the model's space."""
+    """Labels and distances of the rows of a block; distances are in the model's space."""
 
     labels: NDArray[np.int32]  # (rows,) OUTLIER if no center is closer than the radius
-    sq_distances: NDArray[np.float64]  # (rows,) to the nearest center; NaN where not looked for
-    second_sq_distances: NDArray[np.float64] | None  # (rows,) to the second-nearest, if asked for
+    sq_distances: NDArray[np.float64]  # (rows,) to the nearest center; NaN if not computed
+    second_sq_distances: NDArray[np.float64] | None  # (rows,) to the second-nearest, if requested
     pruned: Pruned = field(default_factory=Pruned)
 
     @property
     def distances(self) -> NDArray[np.float32]:
+        """Distances (rows,) to the nearest center."""
         return np.sqrt(self.sq_distances).astype(np.float32)
 
     @property
     def margins(self) -> NDArray[np.float32] | None:
-        """How much farther the second-nearest center is: small where the label is a close call."""
+        """Distance to the second-nearest center minus that to the nearest (rows,), if requested."""
         if self.second_sq_distances is None:
             return None
         second = np.sqrt(self.second_sq_distances)
@@ -42,7 +43,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class SummedAssignment:
-    """An assignment and what the mixture's parameters need of its rows."""
+    """An assignment, and the cluster sums from which mixture parameters are computed."""
 
     assignment: Assignment
     sums: ClusterSums
@@ -56,17 +57,17 @@ def assign_rows(
     margins: bool = False,
     prune: Prune = "auto",
 ) -> Assignment:
-    """Label each row of a block (rows, p) with its nearest center (k, p), ties to the first.
+    """Label each row of a block (rows, p) with its nearest center (k, p); ties go to the first.
 
-    With `margins` the second-nearest center is looked for, too, and how far outliers lie from the
-    nearest one. That leaves little to rule out, so every distance is taken.
+    With `margins`, also compute the distance to the second-nearest center, and the distance of
+    outliers to the nearest one. Pruning saves little then, so all distances are computed.
     """
     if margins:
-        return _cut_off(_two_nearest(block, centers)[0], sq_radius)
-    found = nearest_centers(block, centers, sq_radius, prune)
-    sq_distances = measure_rows(block, found, centers)
+        return _apply_radius(_two_nearest(block, centers)[0], sq_radius)
+    nearest = nearest_centers(block, centers, sq_radius, prune)
+    sq_distances = measure_rows(block, nearest, centers)
     sq_distances[~(sq_distances < sq_radius)] = np.nan
-    return _cut_off(Assignment(found.labels, sq_distances, None, found.pruned), sq_radius)
+    return _apply_radius(Assignment(nearest.labels, sq_distances, None, nearest.pruned), sq_radius)
 
 
 def assign_and_sum(
@@ -78,39 +79,40 @@ def assign_and_sum(
     margins: bool = False,
     prune: Prune = "auto",
 ) -> SummedAssignment:
-    """`assign_rows`, and each cluster's sums. `weights` (rows,) says how much each row counts."""
+    """Label rows as `assign_rows` does, and sum them by cluster with sample weights (rows,)."""
     if margins:
         two, inv_norms = _two_nearest(block, centers)
         summed = sum_rows(block, two.labels, inv_norms, centers, sq_radius, weights)
-        return SummedAssignment(_cut_off(two, sq_radius), summed.sums)
-    found = nearest_centers(block, centers, sq_radius, prune)
-    summed = sum_rows(block, found.labels, found.inv_norms, centers, sq_radius, weights)
-    assignment = Assignment(summed.labels, summed.sq_distances, None, found.pruned)
+        return SummedAssignment(_apply_radius(two, sq_radius), summed.sums)
+    nearest = nearest_centers(block, centers, sq_radius, prune)
+    summed = sum_rows(block, nearest.labels, nearest.inv_norms, centers, sq_radius, weights)
+    assignment = Assignment(summed.labels, summed.sq_distances, None, nearest.pruned)
     return SummedAssignment(assignment, summed.sums)
 
 
-def _cut_off(found: Assignment, sq_radius: float) -> Assignment:
-    """The same, rows outside the radius being outliers."""
-    inside = found.sq_distances < sq_radius  # NaN is not
-    return replace(found, labels=np.where(inside, found.labels, OUTLIER).astype(np.int32))
+def _apply_radius(assignment: Assignment, sq_radius: float) -> Assignment:
+    """Label rows outside the radius as outliers."""
+    inside = assignment.sq_distances < sq_radius  # False for NaN
+    labels = np.where(inside, assignment.labels, OUTLIER).astype(np.int32)
+    return replace(assignment, labels=labels)
 
 
 def _two_nearest(block: NDArray[Any], centers: Points) -> tuple[Assignment, NDArray[np.float64]]:
-    """The nearest and the second-nearest center of each row, and 1 / |x| where that matters."""
+    """Return the distances to the two nearest centers, and 1 / |x| (rows,) as `inverse_norms`."""
     labels, inv_norms = np.full(len(block), OUTLIER, np.int32), np.ones(len(block))
     nearest, second = np.full(len(block), np.inf), np.full(len(block), np.inf)
     for tile in tiles(block, centers):
-        here = slice(int(tile.positions[0]), int(tile.positions[-1]) + 1)
-        inv_norms[here] = tile.inv_norms
+        span = slice(int(tile.positions[0]), int(tile.positions[-1]) + 1)
+        inv_norms[span] = tile.inv_norms
         if len(centers.raw):
             _label_two(
                 tile.products,
                 tile.arrays,
                 centers.arrays,
                 underflow(centers.raw.shape[1]),
-                labels[here],
-                nearest[here],
-                second[here],
+                labels[span],
+                nearest[span],
+                second[span],
             )
     pairs = len(block) * len(centers.raw)
     return Assignment(labels, nearest, second, Pruned({str(DENSE): 1}, pairs, 0, pairs)), inv_norms
@@ -122,7 +124,7 @@ def _label_two(products, rows, centers, floor, labels, nearest, second):  # type
     raw, inv_norms, _, sq_norms = rows
     c_raw, c_inv_norms, _, c_sq_norms, scale, error_factor = centers
     for i in range(n_rows):
-        # |c|^2 - 2 y.c ranks centers like the distance: its second least upper bound
+        # |c|^2 - 2 y.c ranks centers like the distance; find its second least upper bound.
         best = runner_up = np.inf
         for j in range(k):
             error = error_factor * (sq_norms[i] + c_sq_norms[j]) + floor
@@ -132,7 +134,7 @@ def _label_two(products, rows, centers, floor, labels, nearest, second):  # type
                     best, runner_up = upper, best
                 else:
                     runner_up = upper
-        # whatever rounding could put among the first two is measured exactly
+        # Centers that rounding could rank among the first two are compared exactly.
         for j in range(k):
             error = error_factor * (sq_norms[i] + c_sq_norms[j]) + floor
             if c_sq_norms[j] - 2.0 * products[i, j] - error > runner_up:

@@ -17,16 +17,16 @@ from scrlm_dask.kernels.jit import jit
 
 @dataclass(frozen=True)
 class ClusterSums:
-    """What one pass over some rows says about k clusters; parts over disjoint rows add up.
+    """Sums of k clusters over some rows: a mergeable part.
 
-    A row of weight w counts like w rows; without sample weights every row weighs 1.
+    A row of weight w counts like w rows; without sample weights every row has weight 1.
 
-    counts: (k,) rows of each cluster.
+    counts: (k,) number of rows of each cluster.
     masses: (k,) sum of their weights.
     offsets: (k, p) weighted sum of x - center over them, in input units.
     sq_distances: (k,) weighted sum of their squared distances to the center, in model units.
     input_sq_distances: (k,) the same in input units.
-    n_rows: all rows seen, outliers included; total_mass: the sum of their weights.
+    n_rows: number of all rows, including outliers; total_mass: sum of their weights.
     """
 
     counts: NDArray[np.int64]
@@ -39,7 +39,7 @@ class ClusterSums:
 
 
 def merge_sums(a: ClusterSums, b: ClusterSums) -> ClusterSums:
-    """The sums over the rows of both parts."""
+    """Add up the sums of two parts."""
     return ClusterSums(
         counts=a.counts + b.counts,
         masses=a.masses + b.masses,
@@ -52,7 +52,7 @@ def merge_sums(a: ClusterSums, b: ClusterSums) -> ClusterSums:
 
 
 def cluster_drifts(sums: ClusterSums) -> NDArray[np.float64]:
-    """How far each cluster's mean (k, p) lies from its center, in input units; 0 if it is empty."""
+    """Return the mean minus the center (k, p) of each cluster, in input units; 0 if it is empty."""
     return sums.offsets / np.where(sums.masses > 0.0, sums.masses, 1.0)[:, None]
 
 
@@ -61,7 +61,7 @@ _SLAB_ROWS = 8192
 
 @dataclass(frozen=True)
 class SummedRows:
-    """A block's rows with their clusters' sums."""
+    """Labels and distances of the rows of a block, and the sums of their clusters."""
 
     labels: NDArray[np.int32]  # (rows,) OUTLIER for rows outside the radius
     sq_distances: NDArray[np.float64]  # (rows,) to their centers; NaN for outliers
@@ -69,7 +69,7 @@ class SummedRows:
 
 
 class _Slab(NamedTuple):
-    """Some rows of a block; labels and distances are written."""
+    """Some rows of a block; `labels` and `sq_distances` are updated in place."""
 
     raw: FloatArray  # (rows, p)
     inv_norms: NDArray[np.float64]  # (rows,)
@@ -79,7 +79,7 @@ class _Slab(NamedTuple):
 
 
 class _Totals(NamedTuple):
-    """The arrays of `ClusterSums`, which are added to."""
+    """The arrays of `ClusterSums`, updated in place."""
 
     counts: NDArray[np.int64]
     masses: NDArray[np.float64]
@@ -96,24 +96,24 @@ def sum_rows(
     sq_radius: float,
     weights: NDArray[np.float64] | None = None,
 ) -> SummedRows:
-    """Measure the rows of a block (rows, p) from the centers that `labels` give, and add them up.
+    """Compute the distances of a block's rows (rows, p) to their labelled centers, and sum them.
 
-    `weights` (rows,) says how much each row counts.
+    Rows outside the radius become outliers. `weights` (rows,) are the sample weights.
     """
     k, p = centers.raw.shape
     weights = np.ones(len(block)) if weights is None else weights
     labels, sq_distances = labels.copy(), np.full(len(block), np.nan)
     totals = _Totals(np.zeros(k, np.int64), np.zeros(k), np.zeros((k, p)), np.zeros(k), np.zeros(k))
     for first in range(0, len(block), _SLAB_ROWS):
-        here = slice(first, first + _SLAB_ROWS)
+        span = slice(first, first + _SLAB_ROWS)
         slab = _Slab(
-            native_float(block[here]),
-            inv_norms[here],
-            weights[here],
-            labels[here],
-            sq_distances[here],
+            native_float(block[span]),
+            inv_norms[span],
+            weights[span],
+            labels[span],
+            sq_distances[span],
         )
-        # by cluster: its center and its sums are fetched once for all of its rows
+        # Sorted by cluster, so that its center and sums stay in cache for all of its rows.
         order = np.argsort(slab.labels, kind="stable")
         _add_slab(order, slab, centers.arrays, sq_radius, totals)
     total_mass = float(weights.sum())
@@ -146,8 +146,9 @@ def _add_slab(order, slab, centers, sq_radius, totals):  # type: ignore[no-untyp
 
 @jit("reassoc", "contract")
 def _add_offset(x, x_inv_norm, c, c_inv_norm, scale, weight, offset):  # type: ignore[no-untyped-def]
-    """Add a row's weighted difference from its center; returns its squares, in model and input
-    units.
+    """Add a row's weighted difference from its center to `offset` (p,).
+
+    Returns the squared difference in model units and in input units.
     """
     total = input_total = 0.0
     for j in range(x.shape[0]):

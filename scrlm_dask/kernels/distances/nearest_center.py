@@ -1,9 +1,9 @@
-"""The nearest center of each row of a block, by projections where they help.
+"""Nearest center of each row of a block, using projections if they help.
 
-The nearest projected center is a good guess, and the distance to it an upper bound: only centers
-whose projections are nearer than that can be nearer themselves. With a radius, only those inside it
-count, and a row with none of them is an outlier. If centers are far from each other, a row near to
-the guess is labelled by that alone.
+The center with the nearest projection is a good guess, and the distance to it is an upper bound.
+Only centers whose projections are nearer than this bound can be nearer. With a radius, only centers
+inside it count, and a row without any is an outlier. If centers are far from each other, a row
+close to its guess is labelled without further comparisons.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from scrlm_dask.kernels.distances.projections import ProjectedPoints, ProjectedR
 from scrlm_dask.kernels.distances.pruning import Prune, Pruned, max_possible_points, prune_block
 from scrlm_dask.kernels.jit import jit
 
-_LANES = 128  # centers compared in parallel; each lane keeps its least value
+_LANES = 128  # centers compared in parallel; each lane has its own minimum
 _LARGEST_HALF = 2.0**126
-_SPAN = 128  # features that are added up between two checks of the bound
-_SLAB_ROWS = 8192  # converted at a time, where the block is of another type
+_SPAN = 128  # features summed between two checks of the bound
+_SLAB_ROWS = 8192  # rows converted at a time, if the block has another type
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """Where the rows of a block belong."""
+    """Labels of the rows of a block."""
 
-    labels: NDArray[np.int32]  # (rows,) ties to the first; OUTLIER where none is inside the radius
-    inv_norms: NDArray[np.float64]  # (rows,) 1 / |x| where rows count at unit length, else 1
+    labels: NDArray[np.int32]  # (rows,) ties go to the first; OUTLIER if none is inside the radius
+    inv_norms: NDArray[np.float64]  # (rows,) 1 / |x| if rows are scaled to unit length, else 1
     pruned: Pruned
 
 
@@ -46,8 +46,8 @@ def nearest_centers(
 ) -> Nearest:
     """Label each row of a block (rows, p) with its nearest center (k, p).
 
-    The labelled center may be outside the radius; measure the distance to find out.
-    `coordinates` (rows, q) are the rows' coordinates along the centers' axes, if they are known.
+    The labelled center may be outside the radius; the caller has to check the distance.
+    `coordinates` (rows, q) are precomputed coordinates of the rows along the centers' axes.
     """
     search = _Search(centers, sq_radius, len(block))
     pruned = prune_block(block, centers, prune, search, search, coordinates)
@@ -60,13 +60,13 @@ def measure_rows(
     """Return the squared distance (rows,) of each row to its labelled center; NaN for outliers."""
     sq_distances = np.full(len(block), np.nan)
     for first in range(0, len(block), _SLAB_ROWS):
-        here = slice(first, first + _SLAB_ROWS)
+        span = slice(first, first + _SLAB_ROWS)
         _measure_slab(
-            native_float(block[here]),
-            nearest.inv_norms[here],
+            native_float(block[span]),
+            nearest.inv_norms[span],
             centers.arrays,
-            nearest.labels[here],
-            sq_distances[here],
+            nearest.labels[span],
+            sq_distances[span],
         )
     return sq_distances
 
@@ -77,7 +77,7 @@ def mean_sq_distance(rows: NDArray[Any], centers: points.Points) -> float:
 
 
 class _Seen(NamedTuple):
-    """Projected rows as the compiled kernel takes them."""
+    """Projected rows, as arguments of the compiled kernel."""
 
     which: NDArray[np.int64]  # (seen,)
     products: NDArray[np.float32]  # (seen, k)
@@ -86,11 +86,11 @@ class _Seen(NamedTuple):
 
 
 class _Search:
-    """Label the rows of a block, tile by tile."""
+    """Search for the nearest centers of the rows of a block, tile by tile."""
 
     def __init__(self, centers: points.Points, sq_radius: float, n_rows: int) -> None:
         self._centers, self._sq_radius = centers, sq_radius
-        # finite: centers that far away are never the nearest, whatever their rank
+        # `_lower` requires finite numbers; centers this far away are never the nearest.
         self._halves = np.minimum(0.5 * centers.sq_norms, _LARGEST_HALF).astype(np.float32)
         self._largest = float(centers.sq_norms.max(initial=0.0))
         self._floor = points.underflow(centers.raw.shape[1])
@@ -102,8 +102,8 @@ class _Search:
         """Count the centers that may be the nearest of each row."""
         halves = self._halves - seen.products
         guesses = halves.argmin(axis=1)
-        apart = rows.mapped - self._centers.mapped[guesses]
-        sq_guessed = np.einsum("ij,ij->i", apart, apart, dtype=np.float64)
+        differences = rows.mapped - self._centers.mapped[guesses]
+        sq_guessed = np.einsum("ij,ij->i", differences, differences, dtype=np.float64)
         within = distance_bound(np.minimum(sq_guessed, self._sq_radius), seen.errors)
         slack = projected.error_factor * (rows.sq_norms + self._largest)
         limits = 0.5 * (within + slack - rows.sq_norms)
@@ -114,9 +114,9 @@ class _Search:
         return np.asarray(self._certain_labels(rows, seen) != OUTLIER)
 
     def assign_if_certain(self, rows: points.MappedRows, seen: ProjectedRows) -> NDArray[np.int64]:
-        """Label rows nearer to a center than any other center can be; return the others."""
+        """Label rows whose nearest center is certain; return the positions of the others."""
         labels = self._certain_labels(rows, seen)
-        self._keep(rows, labels)
+        self._store(rows, labels)
         return np.flatnonzero(labels == OUTLIER)
 
     def _certain_labels(self, rows: points.MappedRows, seen: ProjectedRows) -> NDArray[np.int32]:
@@ -133,10 +133,10 @@ class _Search:
         return labels
 
     def add(self, tile: points.Tile) -> None:
-        """Label rows by their whole products."""
+        """Label rows by their full products."""
         labels = np.full(len(tile.raw), OUTLIER, np.int32)
         if tile.products.shape[1] == 0:
-            return self._keep(tile, labels)
+            return self._store(tile, labels)
         _label_tile(
             tile.products,
             self._halves,
@@ -145,15 +145,15 @@ class _Search:
             self._centers.arrays,
             labels,
         )
-        return self._keep(tile, labels)
+        return self._store(tile, labels)
 
     def add_near(
         self, rows: points.MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> tuple[NDArray[np.int64], int]:
-        """Label rows by the centers that their projections leave open.
+        """Label rows by the centers that their projections do not rule out.
 
-        Returns the rows with too many of them, which have no label yet, and the number of pairs
-        of the others.
+        Returns the positions of rows with too many such centers, which are not labelled yet, and
+        the number of pairs of the other rows.
         """
         labels, dense = np.empty(len(seen.which), np.int32), np.empty(len(seen.which), np.int64)
         n_dense, finished = _label_near(
@@ -171,18 +171,18 @@ class _Search:
             labels,
             dense,
         )
-        self._keep(rows, labels, seen.which)
+        self._store(rows, labels, seen.which)
         return dense[:n_dense], finished
 
-    def _keep(
+    def _store(
         self,
         rows: points.MappedRows,
         labels: NDArray[np.int32],
         which: NDArray[np.int64] | None = None,
     ) -> None:
-        """Store labels of the rows, or of those at the positions `which`."""
-        here = rows.positions if which is None else rows.positions[which]
-        self.labels[here] = labels
+        """Store labels of the rows, or of the rows at the positions `which`."""
+        positions = rows.positions if which is None else rows.positions[which]
+        self.labels[positions] = labels
         self.inv_norms[rows.positions] = rows.inv_norms
 
 
@@ -195,7 +195,7 @@ def _label_tile(products, c_halves, errors, rows, centers, labels):  # type: ign
     near = np.empty(k, np.int32)
     for i in range(n_rows):
         least = _lane_minima(products[i], c_halves, minima)
-        # all that rounding could put first
+        # Select the centers that rounding could rank first.
         limit = np.float32(least + errors[i])
         count = _select_within(products[i], c_halves, minima, limit, near)
         labels[i] = _first_of(near[:count], raw[i], inv_norms[i], c_raw, c_inv_norms, scale)
@@ -218,7 +218,7 @@ def _label_certain(products, c_halves, rows, centers, half_distances, labels):  
 
 @jit()
 def _first_least(products, c_halves, minima, near):  # type: ignore[no-untyped-def]
-    """Return the center of least |c|^2 / 2 - y.c, ties to the first; fill the lanes' minima."""
+    """Return the center with the least |c|^2 / 2 - y.c, ties go to the first; fill `minima`."""
     least = _lane_minima(products, c_halves, minima)
     return near[: _select_within(products, c_halves, minima, least, near)].min()
 
@@ -259,9 +259,9 @@ def _label_near(seen, c_halves, rows, centers, sq_radius, most, labels, dense): 
             sq_sum = sq_norms[i] + c_sq_norms[near[n]]
             sq_dist, error = _measure_up_to(mapped[i], c_mapped[near[n]], nearest, sq_sum)
             least_distances[n] = sq_dist - error
-            # one that was not measured to its end is farther than this anyway
+            # A partial sum exceeds `nearest`, so it does not lower it.
             nearest = min(nearest, sq_dist + error)
-        # those that rounding could put first stay
+        # Keep the centers that rounding could rank first.
         kept = 0
         for n in range(count):
             if least_distances[n] <= nearest:
@@ -274,22 +274,22 @@ def _label_near(seen, c_halves, rows, centers, sq_radius, most, labels, dense): 
 
 @jit()
 def _measure_up_to(y, c, bound, sq_sum):  # type: ignore[no-untyped-def]
-    """Return `_sq_distance_up_to`, and a bound on its error."""
+    """Return `_sq_distance_up_to` and a bound on its error."""
     sq_dist = _sq_distance_up_to(y, c, bound, sq_sum)
     return sq_dist, points.sq_distance_error(sq_dist, sq_sum, y.shape[0])
 
 
 @jit()
 def _sq_distance_up_to(y, c, bound, sq_sum):  # type: ignore[no-untyped-def]
-    """Return `sq_distance`, or a part of it that already exceeds the bound with certainty."""
-    # twice the error there is more than the error of what exceeds the bound by so much; beyond that
-    # the bound is finer than float32, and all of it is measured
+    """Return `sq_distance`, or a partial sum that exceeds the bound with certainty."""
+    # A sum that exceeds the bound by twice the error at the bound exceeds it despite its own error.
+    # If twice the error exceeds the bound, float32 is too coarse for it: compute the full sum.
     error = points.sq_distance_error(bound, sq_sum, y.shape[0])
     enough = bound + 2.0 * error if 2.0 * error <= bound else np.inf
     total = 0.0
     for first in range(0, y.shape[0], _SPAN):
-        here = slice(first, min(first + _SPAN, y.shape[0]))
-        total += np.float64(points.sq_distance(y[here], c[here]))
+        span = slice(first, min(first + _SPAN, y.shape[0]))
+        total += np.float64(points.sq_distance(y[span], c[span]))
         if total > enough:
             break
     return total
@@ -308,7 +308,7 @@ def _measure_slab(raw, inv_norms, centers, labels, sq_distances):  # type: ignor
 
 @jit()
 def _first_of(near, x, inv_norm, c_raw, c_inv_norms, scale):  # type: ignore[no-untyped-def]
-    """Return the nearest of some centers, ties to the first."""
+    """Return the nearest of the centers `near` by exact distances; ties go to the first."""
     label = near[0]
     if len(near) > 1:
         nearest = np.inf
@@ -321,16 +321,17 @@ def _first_of(near, x, inv_norm, c_raw, c_inv_norms, scale):  # type: ignore[no-
 
 @jit()
 def _limit(sq_dist, projection_error, error, sq_norm):  # type: ignore[no-untyped-def]
-    """Return the value that |c|^2 / 2 - y.c of projections exceeds only for farther pairs."""
+    """Return the limit of |c|^2 / 2 - y.c of projections above which pairs are farther apart."""
     within = math.sqrt(sq_dist) + projection_error
     return np.float32(0.5 * (within * within + error - sq_norm))
 
 
 @jit()
 def _lane_minima(products, c_halves, minima):  # type: ignore[no-untyped-def]
-    """Return the least |c|^2 / 2 - y.c, which ranks centers like distance; fill each lane's.
+    """Return the minimum of |c|^2 / 2 - y.c, which ranks centers like the distance.
 
-    Lane l has the centers l, l + lanes, l + 2 lanes and so on.
+    Fills `minima` with the minimum of each lane. Lane l has the centers l, l + lanes, l + 2 lanes
+    and so on.
     """
     lanes = minima.shape[0]
     for lane in range(lanes):
@@ -345,20 +346,20 @@ def _lane_minima(products, c_halves, minima):  # type: ignore[no-untyped-def]
 
 @jit()
 def _lower(minima, products, c_halves):  # type: ignore[no-untyped-def]
-    """Keep the lesser of both in every lane."""
+    """Update the minimum of each lane."""
     for lane in range(products.shape[0]):
         value, least = c_halves[lane] - products[lane], minima[lane]
-        # By arithmetic, as LLVM compares one at a time what it is told to choose from. One of the
-        # terms is 0, and both numbers are finite, so nothing is rounded.
+        # Written as arithmetic, because LLVM does not vectorize the conditional. One of the terms
+        # is 0 and both numbers are finite, so nothing is rounded.
         lower = np.float32(value < least)
         minima[lane] = lower * value + (np.float32(1.0) - lower) * least
 
 
 @jit()
 def _select_within(products, c_halves, minima, limit, near):  # type: ignore[no-untyped-def]
-    """Write centers whose |c|^2 / 2 - y.c is at most the limit to `near`; return how many.
+    """Write centers whose |c|^2 / 2 - y.c is at most the limit to `near`; return their number.
 
-    They come lane by lane.
+    The centers are written lane by lane.
     """
     k, lanes = products.shape[0], minima.shape[0]
     count = 0

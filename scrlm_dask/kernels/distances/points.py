@@ -1,9 +1,9 @@
 """Rows and points mapped into the model's space, and their distances.
 
-Distances come from one float32 matrix product, |y|^2 + |c|^2 - 2 y.c, which is fast and rounds.
-A decision by such a distance (inside the radius or not, this center or that one) uses
-`error_factor` to find the pairs that rounding could decide, and `exact_sq_distance` for those few.
-So labels and neighbor counts depend neither on tiles and blocks nor on the BLAS.
+Distances are computed by one float32 matrix product, |y|^2 + |c|^2 - 2 y.c, which is fast but
+rounds. Decisions based on such a distance (inside or outside the radius, which center is nearer)
+use `error_factor` to detect the few pairs that rounding could decide. `exact_sq_distance` computes
+these again. Labels and neighbor counts therefore do not depend on tiles, blocks or the BLAS.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray, na
 from scrlm_dask.kernels.jit import jit
 
 UNIT_ROUNDOFF = 2.0**-24  # of float32
-LEAST_FLOAT = 2.0**-126  # below it float32 loses digits, and some processors all of them
-LARGEST_SQ_NORM = 2.0**120  # two such rows have a product that float32 can hold
+LEAST_FLOAT = 2.0**-126  # least normal float32; smaller numbers lose digits or become 0
+LARGEST_SQ_NORM = 2.0**120  # the product of two such rows does not overflow float32
 _TILE_BYTES = 16 * 2**20
 _MIN_TILE_ROWS, _MAX_TILE_ROWS = 128, 1024
 
@@ -33,11 +33,11 @@ class Axes:
 
     directions: NDArray[np.float32]  # (p, q) orthonormal
     coordinates: NDArray[np.float32]  # (k, q)
-    origin: NDArray[np.float64]  # (p,) of the known coordinates of rows
+    origin: NDArray[np.float64]  # (p,) of precomputed coordinates of rows
 
 
 class PointArrays(NamedTuple):
-    """The arrays of points as compiled kernels take them."""
+    """The arrays of `Points`, as arguments of compiled kernels."""
 
     raw: FloatArray  # (k, p) in input units
     inv_norms: NDArray[np.float64]  # (k,)
@@ -48,7 +48,7 @@ class PointArrays(NamedTuple):
 
 
 class RowArrays(NamedTuple):
-    """The arrays of rows as compiled kernels take them."""
+    """The arrays of `MappedRows`, as arguments of compiled kernels."""
 
     raw: FloatArray  # (rows, p) in input units
     inv_norms: NDArray[np.float64]  # (rows,)
@@ -58,27 +58,27 @@ class RowArrays(NamedTuple):
 
 @dataclass(frozen=True)
 class Points:
-    """k points (candidates or centers) ready to be compared with rows.
+    """k points (candidates or centers), prepared for comparison with rows.
 
-    The mapped points are moved by `shift`, their own mean, as the rows will be: distances do not
-    change and the float32 product does not cancel when the data lies far from the origin.
+    Mapped points are centered: `shift`, their mean, is subtracted from points and from rows. This
+    does not change distances, and avoids cancellation if the data is far from the origin.
     """
 
     raw: FloatArray  # (k, p) in input units
-    inv_norms: NDArray[np.float64]  # (k,) 1 / |x| where the map asks for unit length, else 1
+    inv_norms: NDArray[np.float64]  # (k,) 1 / |x| if the map requires unit length, else 1
     mapped: NDArray[np.float32]  # (k, p)
     sq_norms: NDArray[np.float64]  # (k,) of mapped
     shift: NDArray[np.float64]  # (p,)
     scale: NDArray[np.float64]  # (p,)
     unit_length: bool
-    axes: Axes | None = None  # where many rows will come
-    half_distances: NDArray[np.float64] | None = None  # (k,) as `half_center_distances` gives
+    axes: Axes | None = None  # for pruning, if many rows are compared
+    half_distances: NDArray[np.float64] | None = None  # (k,) from `half_center_distances`
 
     @property
     def error_factor(self) -> float:
-        """Bound e with |float32 squared distance - true one| <= e * (|y|^2 + |c|^2).
+        """Bound e such that |float32 squared distance - exact one| <= e * (|y|^2 + |c|^2).
 
-        p roundings in the product, a few more in the map and the norms.
+        There are p roundings in the product and a few more in the map and the norms.
         """
         return (len(self.scale) + 24) * UNIT_ROUNDOFF
 
@@ -92,14 +92,14 @@ class Points:
 
 @dataclass(frozen=True)
 class MappedRows:
-    """Some rows of a block, mapped like the points."""
+    """Some rows of a block, mapped into the space of the points."""
 
     positions: NDArray[np.int64]  # (rows,) in the block
     raw: FloatArray  # (rows, p)
     inv_norms: NDArray[np.float64]  # (rows,)
     sq_norms: NDArray[np.float64]  # (rows,) of mapped
     mapped: NDArray[np.float32]  # (rows, p)
-    # (rows, q) along the points' first axes, where they are known already
+    # (rows, q) along the points' first axes, if precomputed
     coordinates: NDArray[np.float32] | None = field(default=None, kw_only=True)
 
     @property
@@ -130,7 +130,7 @@ def prepare_points(raw: NDArray[Any], affine: AffineMap) -> Points:
     """Map points (k, p), given in input units, into the space of `affine`."""
     raw = native_float(raw)
     inv_norms = inverse_norms(raw, affine.unit_length)
-    # einsum converts piece by piece: no float64 copy of the points
+    # einsum converts in small buffers, so it makes no float64 copy of the points
     shift = np.einsum("i,ij->j", inv_norms, raw, dtype=np.float64) / max(len(raw), 1)
     mapped = np.empty(raw.shape, np.float32)
     sq_norms = np.empty(len(raw))
@@ -139,9 +139,9 @@ def prepare_points(raw: NDArray[Any], affine: AffineMap) -> Points:
 
 
 def tiles(block: NDArray[Any], points: Points) -> Iterator[Tile]:
-    """Yield the rows of a block (rows, p) with their products, small enough to stay in cache.
+    """Yield a block (rows, p) as tiles whose products are small enough to stay in cache.
 
-    Tiles share their buffers: each is valid until the next one.
+    Tiles share their buffers: a tile is valid until the next one is yielded.
     """
     products = np.empty((tile_rows(len(points.mapped)), len(points.mapped)), np.float32)
     for rows in map_rows(block, points):
@@ -149,7 +149,7 @@ def tiles(block: NDArray[Any], points: Points) -> Iterator[Tile]:
 
 
 def with_products(rows: MappedRows, points: Points, out: NDArray[np.float32] | None = None) -> Tile:
-    """Return the rows with their products with the points."""
+    """Return a tile of the rows and their products with the points."""
     products = np.matmul(rows.mapped, points.mapped.T, out=out)
     return Tile(rows.positions, rows.raw, rows.inv_norms, rows.sq_norms, rows.mapped, products)
 
@@ -159,8 +159,9 @@ def map_rows(
 ) -> Iterator[MappedRows]:
     """Yield a block (rows, p) in pieces of `tile_rows`, mapped like the points.
 
-    They share one buffer: a piece is valid until the next one. Raises `NonFiniteRowError` at the
-    first row with NaN or infinity. `coordinates` (rows, q) come from `project_rows`.
+    Pieces share one buffer: a piece is valid until the next one is yielded. Raises
+    `NonFiniteRowError` at the first row with NaN, infinity or a value too large for float32.
+    `coordinates` (rows, q) come from `project_rows`.
     """
     k, p = points.mapped.shape
     height = tile_rows(k)
@@ -168,7 +169,7 @@ def map_rows(
     moved = None if coordinates is None else move_origin(points, coordinates.shape[1])
     for start in range(0, len(block), height):
         rows = map_like(block[start : start + height], points, start, mapped)
-        usable = rows.sq_norms < LARGEST_SQ_NORM  # NaN is not less, either
+        usable = rows.sq_norms < LARGEST_SQ_NORM  # False for NaN
         if not usable.all():
             raise NonFiniteRowError(start + int(np.argmin(usable)))
         yield (
@@ -181,39 +182,39 @@ def map_rows(
 def project_rows(block: NDArray[Any], points: Points, n_axes: int) -> NDArray[np.float32]:
     """Return the coordinates (rows, n_axes) of a block (rows, p) along the points' first axes.
 
-    They start at the axes' origin, so that they are valid for other points with these axes.
+    They are relative to the axes' origin, so they are also valid for other points with these axes.
     """
     assert points.axes is not None
     directions = np.ascontiguousarray(points.axes.directions[:, :n_axes])
     coordinates = np.empty((len(block), directions.shape[1]), np.float32)
     moved = move_origin(points, directions.shape[1])
     for rows in map_rows(block, points):
-        here = slice(int(rows.positions[0]), int(rows.positions[-1]) + 1)
-        coordinates[here] = rows.mapped @ directions - moved
+        span = slice(int(rows.positions[0]), int(rows.positions[-1]) + 1)
+        coordinates[span] = rows.mapped @ directions - moved
     return coordinates
 
 
 def move_origin(points: Points, n_axes: int) -> NDArray[np.float32]:
-    """Return the coordinates (n_axes,) of the axes' origin, relative to these points."""
+    """Return the coordinates (n_axes,) of the axes' origin, relative to the shift of the points."""
     assert points.axes is not None
-    apart = (points.axes.origin - points.shift) * points.scale
-    return np.asarray(apart @ points.axes.directions[:, :n_axes], np.float32)
+    offset = (points.axes.origin - points.shift) * points.scale
+    return np.asarray(offset @ points.axes.directions[:, :n_axes], np.float32)
 
 
 def with_coordinates(
-    rows: MappedRows, known: NDArray[np.float32], moved: NDArray[np.float32]
+    rows: MappedRows, coordinates: NDArray[np.float32], moved: NDArray[np.float32]
 ) -> MappedRows:
-    """Return the rows with their part of the known coordinates (n, q) of all rows.
+    """Return the rows with their part of the precomputed coordinates (n, q) of all rows.
 
     `moved` (q,) comes from `move_origin`.
     """
-    return replace(rows, coordinates=known[rows.positions] + moved)
+    return replace(rows, coordinates=coordinates[rows.positions] + moved)
 
 
 def map_like(
     x: NDArray[Any], points: Points, start: int = 0, out: NDArray[np.float32] | None = None
 ) -> MappedRows:
-    """Map rows (rows, p), which begin at position `start` of their block, like the points."""
+    """Map rows (rows, p), the first at position `start` of their block, like the points."""
     raw = native_float(x)
     inv_norms = inverse_norms(raw, points.unit_length)
     sq_norms = np.empty(len(raw))
@@ -224,23 +225,23 @@ def map_like(
 
 
 def tile_rows(n_points: int) -> int:
-    """Return the number of rows per tile: products stay in cache, and BLAS stays efficient."""
+    """Return the number of rows per tile such that products stay in cache and BLAS is efficient."""
     fitting = _TILE_BYTES // (4 * max(n_points, 1))
     return max(_MIN_TILE_ROWS, min(_MAX_TILE_ROWS, fitting))
 
 
 def underflow(n_features: int) -> float:
-    """Return the error of a product of this many terms that float32 underflow may cause."""
+    """Return a bound on the error by float32 underflow in a product of `n_features` terms."""
     return (n_features + 64.0) * LEAST_FLOAT
 
 
 def inverse_norms(raw: FloatArray, unit_length: bool) -> NDArray[np.float64]:
-    """Return 1 / |x| of each row (rows, p); 1 for rows of zeros and without unit length."""
+    """Return 1 / |x| of each row (rows, p); 1 for rows of zeros and without `unit_length`."""
     if not unit_length:
         return np.ones(len(raw))
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.sqrt(np.einsum("ij,ij->i", raw, raw, dtype=np.float64))
-    # a row whose square overflows has no direction left: NaN, which `map_rows` rejects
+    # The direction of a row whose square overflows is lost. NaN makes `map_rows` reject it.
     norms = np.where(np.isfinite(norms), norms, np.nan)
     return np.asarray(1.0 / np.where(norms == 0.0, 1.0, norms))
 
@@ -257,7 +258,7 @@ def radius(rho: float, F: float, n_features: int) -> float:
 
 @jit("reassoc", "contract")
 def _map_rows(raw, inv_norms, shift, scale, mapped, sq_norms):  # type: ignore[no-untyped-def]
-    # float64 until the last step: a large offset of the data is gone before anything is rounded
+    # Computed in float64 and rounded last, when a large offset of the data is already subtracted.
     for i in range(raw.shape[0]):
         total = 0.0
         for j in range(raw.shape[1]):
@@ -269,7 +270,7 @@ def _map_rows(raw, inv_norms, shift, scale, mapped, sq_norms):  # type: ignore[n
 
 @jit("reassoc", "contract")
 def exact_sq_distance(x, x_inv_norm, c, c_inv_norm, scale):  # type: ignore[no-untyped-def]
-    """Return the squared distance of a raw row and a raw point in the model's space, in float64."""
+    """Return the float64 squared distance of a raw row to a raw point in the model's space."""
     total = 0.0
     for j in range(x.shape[0]):
         d = (x[j] * x_inv_norm - c[j] * c_inv_norm) * scale[j]
@@ -279,7 +280,7 @@ def exact_sq_distance(x, x_inv_norm, c, c_inv_norm, scale):  # type: ignore[no-u
 
 @jit("reassoc", "contract")
 def sq_distance(y, c):  # type: ignore[no-untyped-def]
-    """Return the squared distance of two mapped vectors (p,) in float32, without cancellation."""
+    """Return the float32 squared distance between two mapped vectors (p,), without cancellation."""
     total = np.float32(0.0)
     for j in range(y.shape[0]):
         d = y[j] - c[j]
@@ -291,7 +292,7 @@ def sq_distance(y, c):  # type: ignore[no-untyped-def]
 def sq_distance_error(sq_dist, sq_sum, n_features):  # type: ignore[no-untyped-def]
     """Return a bound on the error of `sq_distance`; `sq_sum` is the sum of both squared norms.
 
-    Each square and each sum rounds, and so did each vector when it was mapped.
+    Each square and each sum rounds, and mapping rounded each vector.
     """
     rounded = (n_features + 4.0) * sq_dist + 8.0 * math.sqrt(sq_sum * max(sq_dist, 0.0))
     rounded += 8.0 * UNIT_ROUNDOFF * sq_sum
@@ -300,10 +301,10 @@ def sq_distance_error(sq_dist, sq_sum, n_features):  # type: ignore[no-untyped-d
 
 @jit()
 def select_above(products, bound, halves, maybe, near):  # type: ignore[no-untyped-def]
-    """Write the points j with products[j] > bound + halves[j] to `near`; return how many.
+    """Write the points j with products[j] > bound + halves[j] to `near`; return their number.
 
-    `maybe` has one byte per point, padded with zeros to a multiple of eight, and `near` has room
-    for one more than that.
+    `maybe` has one byte per point, padded with zeros to a multiple of eight. `near` must have one
+    element more than `maybe`.
     """
     for j in range(products.shape[0]):
         maybe[j] = products[j] > bound + halves[j]
@@ -312,8 +313,8 @@ def select_above(products, bound, halves, maybe, near):  # type: ignore[no-untyp
 
 @jit()
 def select_marked(maybe, near):  # type: ignore[no-untyped-def]
-    """Write the points whose byte is 1 to `near`; return how many."""
-    # eight at a time: nearly all are 0
+    """Write the points whose byte is 1 to `near`; return their number."""
+    # Test eight bytes at a time, because nearly all are 0.
     eights = maybe.view(np.uint64)
     count = 0
     for eight in range(len(eights)):

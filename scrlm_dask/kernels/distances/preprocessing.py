@@ -1,4 +1,4 @@
-"""The affine map that carries input features into the model's space, and its statistics.
+"""The affine map from input features to the model's space, and the moments that it is fitted to.
 
 y = (u(x) - shift) * scale, with u(x) = x / |x| for unit length and u(x) = x otherwise.
 """
@@ -22,7 +22,7 @@ _TILE_ROWS = 512
 
 @dataclass(frozen=True)
 class AffineMap:
-    """What happens to a row before distances are taken; saved with the model."""
+    """Preprocessing of rows before distances are computed; saved with the model."""
 
     kind: Preprocess
     shift: NDArray[np.float64]  # (p,)
@@ -30,10 +30,12 @@ class AffineMap:
 
     @property
     def unit_length(self) -> bool:
+        """True if rows are scaled to unit length."""
         return self.kind == "l2"
 
     @property
     def n_features(self) -> int:
+        """Number of features."""
         return len(self.scale)
 
 
@@ -47,13 +49,15 @@ class Moments:
 
 
 def needs_moments(kind: Preprocess) -> bool:
+    """Return whether `fit_map` requires moments of the features for this kind."""
     return kind in ("center", "standardize", "scale")
 
 
 def block_moments(block: NDArray[Any]) -> Moments:
-    """Moments of a block (rows, p), tile by tile so that no float64 copy of it is made.
+    """Return the moments of a block (rows, p).
 
-    Raises `NonFiniteRowError` where there is NaN, infinity or a number whose square overflows.
+    The block is converted tile by tile to avoid a float64 copy of it. Raises `NonFiniteRowError` at
+    a row with NaN, infinity or a number whose square overflows.
     """
     total = Moments(0, np.zeros(block.shape[1]), np.zeros(block.shape[1]))
     for start in range(0, len(block), _TILE_ROWS):
@@ -66,9 +70,9 @@ def block_moments(block: NDArray[Any]) -> Moments:
 
 
 def native_float(x: NDArray[Any]) -> FloatArray:
-    """x as C-ordered native float32, or float64 if it has more than float32 can hold.
+    """Return x as C-ordered native float32, or float64 if its items have more than 4 bytes.
 
-    Numba knows neither float16 nor foreign byte orders.
+    Numba supports neither float16 nor non-native byte orders.
     """
     if x.dtype.itemsize > 4:
         return np.ascontiguousarray(x, dtype=np.float64)
@@ -76,13 +80,13 @@ def native_float(x: NDArray[Any]) -> FloatArray:
 
 
 def _badness(tile: FloatArray) -> NDArray[np.float64]:
-    """(rows,) infinite for rows that are not finite, else their largest number."""
+    """Return the largest absolute value of each row (rows,), infinity for non-finite rows."""
     largest = np.abs(tile).max(axis=1).astype(np.float64)
     return np.where(np.isfinite(largest), largest, np.inf)
 
 
 def merge_moments(a: Moments, b: Moments) -> Moments:
-    """Chan's update: safe where sum(x^2) - n mean^2 would cancel."""
+    """Merge two parts by Chan's update, which avoids the cancellation of sum(x^2) - n mean^2."""
     count = a.count + b.count
     if count == 0:
         return a
@@ -93,7 +97,7 @@ def merge_moments(a: Moments, b: Moments) -> Moments:
 
 
 def fit_map(kind: Preprocess, n_features: int, moments: Moments | None) -> AffineMap:
-    """The map of the given kind; `moments` of all rows are needed as `needs_moments` says."""
+    """Return the map of the given kind; `moments` of all rows are required if `needs_moments`."""
     zero, one = np.zeros(n_features), np.ones(n_features)
     if moments is None:
         return AffineMap(kind, zero, one)
@@ -102,19 +106,19 @@ def fit_map(kind: Preprocess, n_features: int, moments: Moments | None) -> Affin
     variance = np.where(is_constant(moments), 0.0, moments.m2 / moments.count)
     if kind == "standardize":
         return AffineMap(kind, moments.mean, _inverse_deviation(variance))
-    # one factor for all features, so that their proportions stay as they are
+    # One factor for all features preserves their proportions.
     return AffineMap(kind, zero, np.full(n_features, _inverse_deviation(variance.mean())))
 
 
 def _inverse_deviation(variance: Any) -> NDArray[np.float64]:
-    # a constant feature separates nothing: any finite factor will do
+    # A constant feature separates nothing, so any finite factor is fine.
     return np.asarray(1.0 / np.sqrt(np.where(variance > 0.0, variance, 1.0)))
 
 
 def is_constant(moments: Moments) -> NDArray[np.bool_]:
-    """Features whose variance is no more than what rounding leaves of a constant."""
+    """Return which features (p,) have at most the variance that rounding causes in a constant."""
     eps = float(np.finfo(np.float64).eps)
-    # sums are no longer than a tile before they are merged, so that is how far errors grow
+    # Errors grow only up to the length of a tile, after which sums are merged.
     return np.asarray(moments.m2 / moments.count <= (_TILE_ROWS * eps * moments.mean) ** 2)
 
 

@@ -1,8 +1,8 @@
-"""Lower bounds on distances from projections on few axes.
+"""Lower bounds on distances, from projections onto few axes.
 
-Rows and points are projected on principal axes of the points, or on the first features. One more
-coordinate keeps the length off these axes, so the distance of two projections is a lower bound on
-the distance of the vectors.
+Rows and points are projected onto principal axes of the points, or onto the first features. One
+additional coordinate is the length of the component orthogonal to these axes. The distance between
+two projections is then a lower bound on the distance between the vectors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scrlm_dask.kernels.distances.points import UNIT_ROUNDOFF, MappedRows, Points, move_origin
 from scrlm_dask.kernels.jit import jit
 
-_OVERSAMPLED = 8  # additional axes, so that the last requested ones are also good
+_OVERSAMPLED = 8  # additional axes, which make the last requested ones more accurate
 _ROUNDS = 2
 _MOST_POINTS = 2048
 _LEAST_SIZE = 2.0**-100
@@ -25,7 +25,7 @@ _LEAST_SIZE = 2.0**-100
 
 @dataclass(frozen=True)
 class AxisFrame:
-    """Axes to project on, and their origin. It is kept while the points move a little."""
+    """Axes to project onto, and their origin; reused while the points move only a little."""
 
     directions: NDArray[np.float32]  # (p, q) orthonormal
     origin: NDArray[np.float64]  # (p,)
@@ -34,28 +34,29 @@ class AxisFrame:
 def principal_axes(points: NDArray[np.float32], n_axes: int) -> NDArray[np.float32]:
     """Return the first `n_axes` principal axes (p, n_axes) of centered points (k, p).
 
-    Subspace iteration from a fixed start, on some of the points; the strongest axis comes first.
-    The axes must be orthonormal, not exact: a poor axis costs time and changes no result.
+    Uses subspace iteration from a fixed start on a subset of the points; the axis with the largest
+    variance comes first. Axes must be orthonormal but need not be accurate: a poor axis costs time
+    and does not change results.
     """
     points = points[:: -(-len(points) // _MOST_POINTS)]
-    # at a size whose squares float32 can hold; directions do not change
+    # Scale the points so that squares fit float32; directions do not change.
     points = points / np.float32(max(float(np.abs(points).max(initial=0.0)), _LEAST_SIZE))
     width = min(n_axes + _OVERSAMPLED, points.shape[1])
     basis = np.random.default_rng(0).standard_normal((points.shape[1], width))
     for _ in range(_ROUNDS):
         along: NDArray[Any] = points.T @ (points @ basis.astype(np.float32))
         basis = np.linalg.qr(along.astype(np.float64))[0]
-    seen = (points @ basis.astype(np.float32)).astype(np.float64)
-    _, turn = np.linalg.eigh(seen.T @ seen)
-    return np.ascontiguousarray((basis @ turn[:, ::-1])[:, :n_axes], dtype=np.float32)
+    reduced = (points @ basis.astype(np.float32)).astype(np.float64)
+    _, rotation = np.linalg.eigh(reduced.T @ reduced)
+    return np.ascontiguousarray((basis @ rotation[:, ::-1])[:, :n_axes], dtype=np.float32)
 
 
 @dataclass(frozen=True)
 class Subspace:
-    """The axes that a block is projected on; with none, every product is computed in full."""
+    """The axes that a block is projected onto; with 0 axes, all products are computed in full."""
 
     n_axes: int
-    principal: bool = False  # else the first features, which need no projection
+    principal: bool = False  # if False: the first features, which need no projection
 
     def __str__(self) -> str:
         if self.n_axes == 0:
@@ -68,17 +69,17 @@ DENSE = Subspace(0)
 
 @dataclass(frozen=True)
 class ProjectedPoints:
-    """Projections of the points, with which projections of rows are compared."""
+    """Projections of the points, to be compared with projections of rows."""
 
     subspace: Subspace
     directions: NDArray[np.float32] | None  # (p, q + 1), the last column 0; None for features
     coordinates: NDArray[np.float32]  # (k, q + 1)
-    largest_error: float  # how far rounding may have moved a projection
-    moved_error: float  # how far rounding may have moved known coordinates of rows
+    largest_error: float  # bound on the rounding error of a projection
+    moved_error: float  # the same for precomputed coordinates of rows
 
     @property
     def error_factor(self) -> float:
-        """Bound e with |float32 squared distance - projected one| <= e * (|y|^2 + |c|^2)."""
+        """Bound e like `Points.error_factor`, for squared distances between projections."""
         return (self.subspace.n_axes + 25) * UNIT_ROUNDOFF
 
 
@@ -88,11 +89,11 @@ class ProjectedRows:
 
     which: NDArray[np.int64]  # (rows,) positions of these rows among the mapped ones
     products: NDArray[np.float32]  # (rows, k)
-    errors: NDArray[np.float64]  # (rows,) how much nearer a row and a point may be than seen
+    errors: NDArray[np.float64]  # (rows,) by which a distance may be less than that of projections
 
 
 def project_points(points: Points, subspace: Subspace) -> ProjectedPoints:
-    """Project points on the axes of a subspace."""
+    """Project points onto the axes of a subspace."""
     q = subspace.n_axes
     projections = np.zeros((len(points.mapped), q + 1), np.float32)
     directions = None
@@ -103,7 +104,7 @@ def project_points(points: Points, subspace: Subspace) -> ProjectedPoints:
     else:
         projections[:, :q] = points.mapped[:, :q]
     moved_error = 0.0
-    if directions is not None:  # it is added, and was taken away before
+    if directions is not None:  # adding and subtracting the origin rounds
         moved_error = 4.0 * UNIT_ROUNDOFF * float(np.linalg.norm(move_origin(points, q)))
     errors = _add_length_off(projections, points.sq_norms, _error_share(points, subspace), 0.0)
     return ProjectedPoints(
@@ -117,13 +118,16 @@ def project_block(
     which: NDArray[np.int64] | None = None,
     out: NDArray[np.float32] | None = None,
 ) -> ProjectedRows:
-    """Project all rows, or those at the positions `which`; products are written to `out`."""
+    """Project all rows, or the rows at the positions `which`; products are written to `out`."""
     which = np.arange(len(rows.mapped)) if which is None else which
     known = _known_coordinates(rows, points)
     if known is None:
         assert points.directions is not None
-        some = len(which) < len(rows.mapped)
-        projections, extra = (rows.mapped[which] if some else rows.mapped) @ points.directions, 0.0
+        is_subset = len(which) < len(rows.mapped)
+        projections, extra = (
+            (rows.mapped[which] if is_subset else rows.mapped) @ points.directions,
+            0.0,
+        )
     else:
         projections = np.zeros((len(which), points.subspace.n_axes + 1), np.float32)
         projections[:, :-1] = known[which]
@@ -137,7 +141,7 @@ def project_block(
 
 
 def _known_coordinates(rows: MappedRows, points: ProjectedPoints) -> NDArray[np.float32] | None:
-    """Return features or known coordinates (rows, q), or None if rows must be projected."""
+    """Return features or precomputed coordinates (rows, q); None if rows must be projected."""
     q = points.subspace.n_axes
     if points.directions is None:
         return rows.mapped[:, :q]
@@ -149,15 +153,15 @@ def _known_coordinates(rows: MappedRows, points: ProjectedPoints) -> NDArray[np.
 def distance_bound(
     sq_radius: NDArray[np.float64] | float, errors: NDArray[np.float64] | float
 ) -> NDArray[np.float64]:
-    """Return the squared distance of projections beyond which a pair is outside the radius."""
+    """Return the squared distance between projections beyond which a pair is outside the radius."""
     return np.asarray(np.square(np.sqrt(sq_radius) + errors))
 
 
 def _error_share(vectors: MappedRows | Points, subspace: Subspace) -> float:
-    """Return the share of |y| by which rounding may move the coordinates along the axes.
+    """Return a bound on the rounding error of the coordinates along the axes, as a share of |y|.
 
-    Each coordinate is a sum of p products; each product and each sum rounds. Features are as exact
-    as their map.
+    Each coordinate is a sum of p products; each product and each sum rounds. Features have only the
+    error of their map.
     """
     terms = vectors.mapped.shape[1] if subspace.principal else 0
     return float((terms + 16) * np.sqrt(subspace.n_axes)) * UNIT_ROUNDOFF
@@ -165,11 +169,11 @@ def _error_share(vectors: MappedRows | Points, subspace: Subspace) -> float:
 
 @jit("reassoc", "contract")
 def _add_length_off(projections, sq_norms, share, extra):  # type: ignore[no-untyped-def]
-    """Fill the last coordinate; return how far rounding may have moved each projection (rows,).
+    """Fill the last coordinate; return a bound on the error of each projection (rows,).
 
-    Along the axes it moved by at most the share of |y|, and `extra`. The length off the axes is
-    what is missing to |y|^2. Its square has the error of the length along the axes, which matters
-    more the shorter the length off the axes is.
+    The error along the axes is at most `share` times |y|, plus `extra`. The squared length off the
+    axes is |y|^2 minus the squared length along them, and has the error of the latter. The shorter
+    the length off the axes is, the larger is its error.
     """
     rows, width = projections.shape
     errors = np.empty(rows)

@@ -1,8 +1,8 @@
-"""Pruning of pairs of rows and points, without changing a result.
+"""Pruning of pairs of rows and points, which does not change results.
 
-A block is projected on few axes. Lower bounds of distances rule out most pairs; only the others are
-finished. A quick check labels rows that are nearer to a center than half its distance to the next.
-The cheapest way is chosen per block on a few of its rows.
+A block is projected onto few axes. Lower bounds on distances rule out most pairs; only the others
+are finished. A quick check labels rows that are nearer to a center than half of its distance to the
+nearest other center. The cheapest method is chosen for each block by trying a few of its rows.
 """
 
 from __future__ import annotations
@@ -33,44 +33,44 @@ from scrlm_dask.kernels.distances.points import (
 )
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 
-MOST_CENTERS = 4096  # more are rarely worth all distances between them
+MOST_CENTERS = 4096  # for more centers, computing all their distances rarely pays
 _ROWS = 128
 
 
 def half_center_distances(centers: Points) -> NDArray[np.float64] | None:
-    """Return half the distance (k,) of each center to the next one, or a little less.
+    """Return half the distance (k,) of each center to the nearest other one, or slightly less.
 
-    By the triangle inequality a row closer than that to a center is farther from every other.
-    Returns None if there are too many centers, or some are too large for float32.
+    By the triangle inequality, a row closer to a center than that is farther from all others.
+    Returns None if there are too many centers, or values too large for float32.
     """
     k, p = centers.mapped.shape
     if k > MOST_CENTERS or not centers.sq_norms.max(initial=0.0) < LARGEST_SQ_NORM:
         return None
     least = np.empty(k)
     for start in range(0, k, _ROWS):
-        here = slice(start, min(start + _ROWS, k))
-        products = (centers.mapped[here] @ centers.mapped.T).astype(np.float64)
-        sq_sums = centers.sq_norms[here, None] + centers.sq_norms
+        span = slice(start, min(start + _ROWS, k))
+        products = (centers.mapped[span] @ centers.mapped.T).astype(np.float64)
+        sq_sums = centers.sq_norms[span, None] + centers.sq_norms
         sq_distances = (1.0 - centers.error_factor) * sq_sums - 2.0 * products
-        sq_distances[np.arange(here.stop - start), np.arange(start, here.stop)] = np.inf
-        least[here] = sq_distances.min(axis=1, initial=np.inf)
+        sq_distances[np.arange(span.stop - start), np.arange(start, span.stop)] = np.inf
+        least[span] = sq_distances.min(axis=1, initial=np.inf)
     return np.asarray(0.5 * np.sqrt(np.maximum(least - underflow(p), 0.0)))
 
 
-Prune: TypeAlias = int | Literal["auto"]  # axes to project on; 0: no projection
-# count the points that may be near each of some rows, judged by their projections
+Prune: TypeAlias = int | Literal["auto"]  # axes to project onto; 0: no projection
+# Counts the points that may be near each row, according to projections.
 PossiblePoints: TypeAlias = Callable[
     [MappedRows, projections.ProjectedRows, projections.ProjectedPoints], NDArray[np.int64]
 ]
-# with one more coordinate each, products are quick
+# With the additional coordinate these are multiples of 8, for which products are fast.
 _AXES_LADDER = (15, 23, 31, 47, 63, 95, 127, 191, 255)
 MOST_AXES = _AXES_LADDER[-1]
-# Where rows spread equally in all directions, axes are no better than features and cost more.
+# If rows spread equally in all directions, axes are no better than features and cost more.
 _FEATURES_LADDER = (0.05, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8)  # shares of all features
 _MULTIPLE = 16
 _LEAST_POINTS, _LEAST_FEATURES = 64, 48
 TRIED_ROWS = _TRIED_ROWS = 64
-_LEAST_ROWS = 16 * _TRIED_ROWS  # of a block; with fewer, trying costs more than it saves
+_LEAST_ROWS = 16 * _TRIED_ROWS  # per block; with fewer, trying costs more than it saves
 _THEN = ", then "  # between a quick check and the subspace that follows it
 _QUICK_CHECKS = (
     projections.Subspace(15),
@@ -79,20 +79,25 @@ _QUICK_CHECKS = (
     projections.Subspace(31, principal=True),
 )
 # Costs in units of a multiply-add inside a matrix product (measured, see benchmarks/RESULTS.md):
-_LOOK = 22  # to compare a pair's product
-_SHORT_PRODUCT = 18  # to write a product of few terms, in addition to the terms
+_LOOK = 22  # comparing the product of a pair
+_SHORT_PRODUCT = 18  # writing a product of few terms, in addition to the terms
 _FINISH = 7.0  # per feature of a pair that is finished individually
-_GAIN = 0.9  # projections must cost less than this share of the whole products
+_GAIN = 0.9  # projections must cost less than this share of full products
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """How many pairs pruning left to finish: a mergeable part; the fields are a file format."""
+    """Counts of pairs that pruning left to finish: a mergeable part.
 
-    cuts: dict[str, int] = field(default_factory=dict)  # blocks by their subspaces
+    The field names are part of the checkpoint format.
+    """
+
+    cuts: dict[str, int] = field(
+        default_factory=dict
+    )  # number of blocks by the name of their subspaces
     pairs: int = 0  # rows times points
     finished: int = 0  # pairs that were finished individually
-    dense: int = 0  # pairs that were finished by whole products
+    dense: int = 0  # pairs that were finished by full products
 
     def record(self) -> dict[str, Any]:
         """Return the counts and shares for the record of a run."""
@@ -106,7 +111,7 @@ class Pruned:
 
 
 def along_axes(pruned: Pruned) -> bool:
-    """Return whether rows were projected on principal axes."""
+    """Return whether rows were projected onto principal axes."""
     return any("principal" in name for name in pruned.cuts)  # as `Subspace` names them
 
 
@@ -126,7 +131,7 @@ def prepare_with_axes(
 ) -> Points:
     """Prepare points, with principal axes if there are enough points for pruning to pay.
 
-    The axes of points that were close to these can be given as `frame`, which saves time.
+    `frame` has the axes of earlier points that were close to these; reusing them saves time.
     """
     points = prepare_points(raw, affine)
     k, p = points.mapped.shape
@@ -143,7 +148,7 @@ def prepare_with_axes(
 
 
 def points_frame(points: Points) -> projections.AxisFrame | None:
-    """Return the axes of points, to be used for points derived from them."""
+    """Return the axes of points, to be reused for points derived from them."""
     return (
         None
         if points.axes is None
@@ -157,7 +162,7 @@ def prepare_centers(
     frame: projections.AxisFrame | None = None,
     quick_check: bool = True,
 ) -> Points:
-    """Prepare centers that many rows will be labelled by, for a quick check if requested."""
+    """Prepare centers for labelling many rows, with half distances if `quick_check`."""
     centers = prepare_with_axes(raw, affine, frame)
     if centers.axes is None or not quick_check:
         return centers
@@ -166,7 +171,7 @@ def prepare_centers(
 
 @dataclass(frozen=True)
 class Subspaces:
-    """Subspaces of a block: that of the quick check, unless it has no axes, and the main one."""
+    """Subspaces of a block: the main one, and that of the quick check, if it has axes."""
 
     main: projections.Subspace
     quick_check: projections.Subspace = projections.DENSE
@@ -194,7 +199,7 @@ def choose_subspaces(
         return Subspaces(projections.DENSE)
     tried = _tried_rows(block, points, coordinates)
     if not (tried.sq_norms < LARGEST_SQ_NORM).all():
-        return Subspaces(projections.DENSE)  # processing the rows will report which one is bad
+        return Subspaces(projections.DENSE)  # the bad row is reported when it is processed
     if quick_check is None or points.half_distances is None:
         return Subspaces(_cheapest_subspace(tried, points, work.count_possible_points))
     first, left = _cheapest_quick_check(tried, points, quick_check)
@@ -202,7 +207,7 @@ def choose_subspaces(
     if len(left):
         main = _cheapest_subspace(tried.take(left), points, work.count_possible_points)
     if 0 < main.n_axes <= 2 * first.n_axes:
-        return Subspaces(main)  # as good as a quick check by itself
+        return Subspaces(main)  # about as cheap as the quick check
     return Subspaces(main, first)
 
 
@@ -221,7 +226,7 @@ def _cheapest_quick_check(
 ) -> tuple[projections.Subspace, NDArray[np.int64]]:
     """Return the quick check that saves most if the rest is dense, and the rows that it leaves.
 
-    Returns no axes and all rows if none saves anything.
+    Returns `DENSE` and all rows if no quick check saves anything.
     """
     k, p = points.mapped.shape
     dense = float(k * (p + _LOOK))
@@ -244,9 +249,9 @@ def _cheapest_subspace(
     best, least = projections.DENSE, _GAIN * k * (p + _LOOK)
     none, n_known = np.zeros(1, np.int64), _n_known(tried)
     for ladder in _ladders(points):
-        finishes: dict[int, float] = {}  # by place on the ladder
+        finishes: dict[int, float] = {}  # by position on the ladder
         for i in _by_halves(len(ladder)):
-            # pairs that a longer one leaves open are nearly all left open by a shorter one
+            # Shorter projections leave open nearly all pairs that longer ones leave open.
             finish = max((finishes[j] for j in finishes if j > i), default=0.0)
             if subspace_cost(ladder[i], none, k, p, n_known) + finish >= least:
                 continue
@@ -260,7 +265,7 @@ def _cheapest_subspace(
 
 
 def _by_halves(n: int) -> Iterator[int]:
-    """Yield the numbers below n: the middle one, the last, those between, then the lower half."""
+    """Yield 0..n-1: the middle, the last, the numbers between them, then the lower half."""
     if n > 0:
         middle = n // 2
         yield middle
@@ -283,7 +288,7 @@ def subspace_cost(
 ) -> float:
     """Return the mean cost per row, from the number of possible points of each of some rows.
 
-    Rows need no projection on the first `n_known` axes.
+    The coordinates of rows along the first `n_known` axes are precomputed.
     """
     projection = (
         subspace.n_axes * n_features if subspace.principal and subspace.n_axes > n_known else 0
@@ -293,7 +298,7 @@ def subspace_cost(
 
 
 def finish_cost(possible_points: NDArray[np.int64], n_points: int, n_features: int) -> float:
-    """Return the mean cost per row of finishing its possible points, in the cheaper way."""
+    """Return the mean cost per row of finishing its possible points by the cheaper method."""
     finish = np.where(
         possible_points > max_possible_points(n_points),
         float(n_points * (n_features + _LOOK)),
@@ -303,7 +308,7 @@ def finish_cost(possible_points: NDArray[np.int64], n_points: int, n_features: i
 
 
 def max_possible_points(n_points: int) -> int:
-    """Return the number of possible points beyond which whole products are cheaper."""
+    """Return the number of possible points beyond which full products are cheaper."""
     return int(n_points / _FINISH)
 
 
@@ -316,10 +321,10 @@ class Work(Protocol):
         seen: projections.ProjectedRows,
         projected: projections.ProjectedPoints,
     ) -> NDArray[np.int64]:
-        """Count the points that may matter to each row, judged by its projection."""
+        """Count the points that may matter to each row, according to its projection."""
 
     def add(self, tile: Tile) -> None:
-        """Process rows by their whole products."""
+        """Process rows by their full products."""
 
     def add_near(
         self,
@@ -327,22 +332,23 @@ class Work(Protocol):
         seen: projections.ProjectedRows,
         projected: projections.ProjectedPoints,
     ) -> tuple[NDArray[np.int64], int]:
-        """Process rows by the pairs that their projections leave open.
+        """Process rows by the pairs that their projections do not rule out.
 
-        Returns the rows with too many of them, which are left, and the number of finished pairs.
+        Returns the positions of rows with too many such pairs, which are not processed, and the
+        number of finished pairs.
         """
 
 
 class QuickCheck(Protocol):
-    """Work for which projections on a few axes are enough for some rows."""
+    """Work that projections onto a few axes can complete for some rows."""
 
     def is_certain(self, rows: MappedRows, seen: projections.ProjectedRows) -> NDArray[np.bool_]:
-        """Return for which rows they are (rows,)."""
+        """Return which rows (rows,) the projections can complete."""
 
     def assign_if_certain(
         self, rows: MappedRows, seen: projections.ProjectedRows
     ) -> NDArray[np.int64]:
-        """Process those rows; return the positions of the others."""
+        """Process these rows; return the positions of the others."""
 
 
 def prune_block(
@@ -353,7 +359,7 @@ def prune_block(
     quick_check: QuickCheck | None = None,
     coordinates: NDArray[np.float32] | None = None,
 ) -> Pruned:
-    """Do the work on a block (rows, p) in the cheapest way; return what was left to finish.
+    """Process a block (rows, p) by the cheapest method; return the counts of its pairs.
 
     `coordinates` (rows, q) come from `project_rows` for points with the same axes.
     """
@@ -388,7 +394,7 @@ def prune_block(
 
 
 class _DenseRows:
-    """Collect rows with too many possible points, until they fill a tile of whole products."""
+    """Buffer of rows with too many possible points, until they fill a tile of full products."""
 
     def __init__(self, points: Points) -> None:
         self._points = points
@@ -403,7 +409,7 @@ class _DenseRows:
         self._kept.append(rows.take(which))
         self.total += len(which)
         if sum(len(kept.raw) for kept in self._kept) >= self._height:
-            joined = _joined(self._kept)
+            joined = _concatenate(self._kept)
             order = np.arange(len(joined.raw))
             self._kept = [joined.take(order[self._height :])]
             yield with_products(joined.take(order[: self._height]), self._points)
@@ -412,10 +418,10 @@ class _DenseRows:
         """Yield the remaining rows as a tile."""
         if self._kept:
             kept, self._kept = self._kept, []
-            yield with_products(_joined(kept), self._points)
+            yield with_products(_concatenate(kept), self._points)
 
 
-def _joined(parts: list[MappedRows]) -> MappedRows:
+def _concatenate(parts: list[MappedRows]) -> MappedRows:
     return MappedRows(
         np.concatenate([part.positions for part in parts]),
         np.concatenate([part.raw for part in parts]),

@@ -1,1 +1,1 @@
-"""Scores against true labels, and the rows and pairs that describe centers."""
+"""Scores against true labels, closest pairs of centers, and prototype rows."""

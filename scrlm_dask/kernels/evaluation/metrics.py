@@ -1,7 +1,7 @@
-"""How well labels agree with a known truth: accuracy, purity, NMI, ARI and outlier scores.
+"""Agreement of labels with a known truth: accuracy, purity, NMI, ARI and outlier scores.
 
-All of them are functions of one table, how many rows carry each pair (truth, label). It is sparse
-and it adds up, so rows can be counted block by block. -1 is the outlier, in truth and in labels.
+All scores are functions of one table, the number of rows with each pair (truth, label). The table
+is sparse and mergeable, so rows can be counted block by block. -1 marks outliers in both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # scipy.optimize is loaded on first use: it takes a third of a second
+import scipy  # scipy.optimize is imported on first use: it takes a third of a second
 from numpy.typing import ArrayLike, NDArray
 
 from scrlm_dask.errors import InputError
@@ -19,7 +19,7 @@ from scrlm_dask.kernels import OUTLIER
 
 @dataclass(frozen=True)
 class Contingency:
-    """Rows counted by pair: three arrays (pairs,), pairs unique, sorted by truth, then label."""
+    """Counts of rows by pair; three arrays (pairs,), pairs unique, sorted by truth, then label."""
 
     truth_ids: NDArray[np.int64]
     label_ids: NDArray[np.int64]
@@ -30,7 +30,7 @@ class Contingency:
 class Scores:
     """Agreement of labels with a truth.
 
-    n_clusters and n_classes do not count the outlier. `matching` holds label -> truth for every
+    `n_clusters` and `n_classes` do not include -1. `matching` contains label -> truth for every
     cluster that shares rows with the class it is matched with.
     """
 
@@ -47,7 +47,7 @@ class Scores:
 
 
 def contingency(truth: ArrayLike, labels: ArrayLike) -> Contingency:
-    """Count the pairs of one block, truth (rows,) and labels (rows,), integers of any value."""
+    """Count the pairs of a block: truth (rows,) and labels (rows,), integers of any value."""
     truth_ids, label_ids = _integers("truth", truth), _integers("labels", labels)
     if truth_ids.size != label_ids.size:
         raise InputError(
@@ -58,7 +58,7 @@ def contingency(truth: ArrayLike, labels: ArrayLike) -> Contingency:
 
 
 def merge_contingency(a: Contingency, b: Contingency) -> Contingency:
-    """The counts over the rows of both parts; exact, so neither order nor grouping matters."""
+    """Add up the counts of two parts; exact, so neither order nor grouping matters."""
     return _count(
         np.concatenate([a.truth_ids, b.truth_ids]),
         np.concatenate([a.label_ids, b.label_ids]),
@@ -67,29 +67,29 @@ def merge_contingency(a: Contingency, b: Contingency) -> Contingency:
 
 
 def scores(table: Contingency) -> Scores:
-    """Every score of a table that counts at least one row.
+    """Return all scores of a table with at least one row.
 
-    accuracy: rows right under the best one-to-one matching of clusters with classes, over all
-    rows; -1 matches only -1.
-    purity: each cluster's largest overlap with a class, plus outliers called outliers, over all
-    rows.
-    nmi, ari: as in scikit-learn (arithmetic mean), the outliers being a class of their own.
-    outlier_precision, outlier_recall: nan when nothing was called, or nothing is, an outlier.
+    accuracy: share of correct rows under the best one-to-one matching of clusters with classes; -1
+    matches only -1.
+    purity: share of rows that are in the largest overlap of their cluster with a class, or are
+    outliers labelled as outliers.
+    nmi, ari: as in scikit-learn (arithmetic mean), with outliers as a class of their own.
+    outlier_precision, outlier_recall: nan if no row is labelled as an outlier, or none is one.
     """
     if table.counts.size == 0:
-        raise InputError("the table counts 0 rows, but scores need at least 1; pass labelled rows")
+        raise InputError("the table has 0 rows; scores require at least 1 labelled row")
     n_rows = int(table.counts.sum())
     called, is_outlier = table.label_ids == OUTLIER, table.truth_ids == OUTLIER
-    found = int(table.counts[called & is_outlier].sum())
+    n_detected = int(table.counts[called & is_outlier].sum())
     inliers = _select(table, ~called & ~is_outlier)
     matching, matched = _best_matching(inliers)
     return Scores(
-        accuracy=(matched + found) / n_rows,
-        purity=(_largest_overlaps(inliers) + found) / n_rows,
+        accuracy=(matched + n_detected) / n_rows,
+        purity=(_largest_overlaps(inliers) + n_detected) / n_rows,
         nmi=_nmi(table),
         ari=_ari(table),
-        outlier_precision=_ratio(found, int(table.counts[called].sum())),
-        outlier_recall=_ratio(found, int(table.counts[is_outlier].sum())),
+        outlier_precision=_ratio(n_detected, int(table.counts[called].sum())),
+        outlier_recall=_ratio(n_detected, int(table.counts[is_outlier].sum())),
         n_rows=n_rows,
         n_clusters=np.unique(table.label_ids[~called]).size,
         n_classes=np.unique(table.truth_ids[~is_outlier]).size,
@@ -98,10 +98,10 @@ def scores(table: Contingency) -> Scores:
 
 
 def with_outlier_cluster(table: Contingency) -> Contingency:
-    """The same rows, where the cluster that the outliers match best is called the outlier.
+    """Label the rows of the cluster that matches the outliers best as outliers.
 
-    For methods that know no outliers and were given a cluster more: the outliers are a class of
-    the matching, which gives each class, this one too, at most one cluster.
+    For methods without outliers, which were given an additional cluster. Outliers are a class of
+    the one-to-one matching, so at most one cluster matches them.
     """
     is_outlier = table.truth_ids == OUTLIER
     outlier_class = int(table.truth_ids.max(initial=0)) + 1
@@ -116,12 +116,12 @@ def _integers(name: str, values: ArrayLike) -> NDArray[np.int64]:
     array = np.asarray(values)
     if array.ndim != 1:
         raise InputError(
-            f"{name} has shape {array.shape}, but one value a row is needed; pass a 1-d array"
+            f"{name} must be a 1-d array with one value per row, got shape {array.shape}"
         )
-    # an empty list is float64 to NumPy, and still a valid block of 0 rows
+    # NumPy converts an empty list to float64, but it is a valid block of 0 rows.
     if array.size and not np.can_cast(array.dtype, np.int64):
         raise InputError(
-            f"{name} is {array.dtype}, but integers that fit int64 are needed; "
+            f"{name} must contain integers that fit int64, got {array.dtype}; "
             f"use {name}.astype(np.int64) if its values are whole numbers"
         )
     return array.astype(np.int64, copy=False)
@@ -136,7 +136,7 @@ def _count(
     is_first = np.ones(order.size, dtype=bool)
     is_first[1:] = (truth_ids[1:] != truth_ids[:-1]) | (label_ids[1:] != label_ids[:-1])
     starts = np.flatnonzero(is_first)
-    # reduceat, not bincount with weights: that one adds in float64, which is exact to 2^53 only
+    # bincount with weights would add in float64, which is exact only up to 2^53.
     return Contingency(truth_ids[starts], label_ids[starts], np.add.reduceat(counts[order], starts))
 
 
@@ -149,15 +149,15 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def _best_matching(inliers: Contingency) -> tuple[dict[int, int], int]:
-    """The one-to-one matching label -> truth with the most rows, and that number of rows."""
+    """Return the one-to-one matching label -> truth with the most rows, and the number of rows."""
     classes, rows = np.unique(inliers.truth_ids, return_inverse=True)
     clusters, columns = np.unique(inliers.label_ids, return_inverse=True)
-    # float64: the solver converts to it anyway, and an int64 table would be held twice
+    # float64, because the solver would make a float64 copy of an int64 table.
     overlaps = np.zeros((classes.size, clusters.size))
     overlaps[rows, columns] = inliers.counts
     pair_rows, pair_columns = scipy.optimize.linear_sum_assignment(overlaps, maximize=True)
     matched = overlaps[pair_rows, pair_columns]
-    # the solver also pairs up what is left over, in an order that means nothing
+    # The solver also pairs clusters and classes without common rows, in an arbitrary order.
     real = matched > 0
     matching = zip(
         clusters[pair_columns[real]].tolist(), classes[pair_rows[real]].tolist(), strict=True
@@ -166,7 +166,7 @@ def _best_matching(inliers: Contingency) -> tuple[dict[int, int], int]:
 
 
 def _largest_overlaps(inliers: Contingency) -> int:
-    """The sum over clusters of the largest overlap with one class."""
+    """Return the sum over clusters of the largest overlap with one class."""
     clusters, columns = np.unique(inliers.label_ids, return_inverse=True)
     largest = np.zeros(clusters.size, dtype=np.int64)
     np.maximum.at(largest, columns, inliers.counts)
@@ -176,7 +176,7 @@ def _largest_overlaps(inliers: Contingency) -> int:
 def _marginal(
     ids: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """Rows of each distinct id (ids,), and where each pair finds its own (pairs,)."""
+    """Return the number of rows of each distinct id (ids,), and the index of each pair (pairs,)."""
     distinct, index = np.unique(ids, return_inverse=True)
     sizes = np.zeros(distinct.size, dtype=np.int64)
     np.add.at(sizes, index, counts)
@@ -184,18 +184,18 @@ def _marginal(
 
 
 def _nmi(table: Contingency) -> float:
-    """Mutual information over the arithmetic mean of both entropies."""
+    """Return the mutual information over the arithmetic mean of both entropies."""
     class_sizes, rows = _marginal(table.truth_ids, table.counts)
     cluster_sizes, columns = _marginal(table.label_ids, table.counts)
     if class_sizes.size == cluster_sizes.size == 1:
-        return 1.0  # both say "all the same": 0/0, and full agreement
+        return 1.0  # one class and one cluster agree, where the formula is 0/0
     n_rows = int(table.counts.sum())
-    # a sum of logs, since the product of two sizes can leave int64
+    # A sum of logarithms, because the product of two sizes can overflow int64.
     log_ratios = np.log(table.counts) + math.log(n_rows)
     log_ratios -= np.log(class_sizes)[rows] + np.log(cluster_sizes)[columns]
     mutual = float(np.sum(table.counts / n_rows * log_ratios))
     mean_entropy = (_entropy(class_sizes / n_rows) + _entropy(cluster_sizes / n_rows)) / 2
-    # rounding may leave the exact range by an ulp
+    # Rounding may exceed the range by an ulp.
     return min(max(mutual / mean_entropy, 0.0), 1.0)
 
 
@@ -204,7 +204,7 @@ def _entropy(shares: NDArray[np.float64]) -> float:
 
 
 def _ari(table: Contingency) -> float:
-    """Adjusted Rand index from the four counts of ordered pairs of rows."""
+    """Return the adjusted Rand index from the four counts of ordered pairs of rows."""
     both = _sum_of_squares(table.counts)
     only_class = _sum_of_squares(_marginal(table.truth_ids, table.counts)[0]) - both
     only_cluster = _sum_of_squares(_marginal(table.label_ids, table.counts)[0]) - both
@@ -221,13 +221,13 @@ def _ari(table: Contingency) -> float:
 
 
 def _sum_of_squares(values: NDArray[np.int64]) -> int:
-    """Exact: Python integers, for the square of 4e9 rows does not fit int64."""
+    """Return the exact sum as a Python integer: the square of 4e9 rows does not fit int64."""
     return sum(value * value for value in values.tolist())
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """Largest relative errors over the clusters that were matched with a true one."""
+    """Largest relative errors over the clusters that are matched with a true cluster."""
 
     weights: float
     sigmas: float
@@ -240,10 +240,10 @@ def recovery(
     sigmas: NDArray[np.float64],
     true_sigmas: NDArray[np.float64],
 ) -> Recovery:
-    """Compare found weights and sigmas (k,) with the truth, as the scores matched them.
+    """Compare estimated weights and sigmas (k,) with the truth, by the matching of the scores.
 
-    A cluster's true weight is its share of the rows that were drawn: the sample's own deviation
-    from the mixture's weights is no error of the fit.
+    A cluster's true weight is its share of the drawn rows: the deviation of the sample from the
+    weights of the mixture is not an error of the fit.
     """
     if not result.matching:
         return Recovery(float("nan"), float("nan"))
@@ -251,10 +251,10 @@ def recovery(
     classes = np.array(list(result.matching.values()), np.int64)
     shares = np.array([table.counts[table.truth_ids == c].sum() for c in classes]) / result.n_rows
     return Recovery(
-        weights=_largest(weights[labels], shares),
-        sigmas=_largest(sigmas[labels], true_sigmas[classes]),
+        weights=_largest_error(weights[labels], shares),
+        sigmas=_largest_error(sigmas[labels], true_sigmas[classes]),
     )
 
 
-def _largest(found: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
-    return float(np.max(np.abs(found / truth - 1.0)))
+def _largest_error(estimates: NDArray[np.float64], truth: NDArray[np.float64]) -> float:
+    return float(np.max(np.abs(estimates / truth - 1.0)))

@@ -14,7 +14,7 @@ _TILE = 512
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs (first < second) by rising distance."""
+    """Pairs (first < second) by ascending distance."""
 
     first: NDArray[np.int64]
     second: NDArray[np.int64]
@@ -22,24 +22,26 @@ class Pairs:
 
 
 def nearest_pairs(points: NDArray[np.float64], most: int) -> Pairs:
-    """The `most` closest pairs of points (k, p), in O(k^2 p) and O(k) memory."""
+    """Return the `most` closest pairs of points (k, p), in O(k^2 p) time and O(k) memory."""
     centered = points - points.mean(axis=0)
     sq_norms = np.square(centered).sum(axis=1)
-    found = np.empty((0, 2), np.int64), np.empty(0)
+    closest = np.empty((0, 2), np.int64), np.empty(0)
     for a in range(0, len(points), _TILE):
         for b in range(a, len(points), _TILE):
-            found = _merge_pairs(found, _tile(centered, sq_norms, a, b), most)
-    pairs = found[0]
-    # products cancel where points nearly meet: what is shown is taken from the difference
+            closest = _merge_pairs(closest, _tile(centered, sq_norms, a, b), most)
+    pairs = closest[0]
+    # Products cancel for close points, so reported distances are computed from differences.
     distances = np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], axis=1)
     order = np.lexsort((pairs[:, 1], pairs[:, 0], distances))
     return Pairs(pairs[order, 0], pairs[order, 1], distances[order])
 
 
-_Found = tuple[NDArray[np.int64], NDArray[np.float64]]
+_PairDistances = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 
-def _tile(points: NDArray[np.float64], sq_norms: NDArray[np.float64], a: int, b: int) -> _Found:
+def _tile(
+    points: NDArray[np.float64], sq_norms: NDArray[np.float64], a: int, b: int
+) -> _PairDistances:
     rows, columns = slice(a, a + _TILE), slice(b, b + _TILE)
     products = points[rows] @ points[columns].T
     sq_distances = sq_norms[rows, None] + sq_norms[None, columns] - 2.0 * products
@@ -49,9 +51,9 @@ def _tile(points: NDArray[np.float64], sq_norms: NDArray[np.float64], a: int, b:
     return pairs[above], sq_distances.ravel()[above]
 
 
-def _merge_pairs(found: _Found, new: _Found, most: int) -> _Found:
-    pairs = np.concatenate([found[0], new[0]])
-    sq_distances = np.concatenate([found[1], new[1]])
+def _merge_pairs(a: _PairDistances, b: _PairDistances, most: int) -> _PairDistances:
+    pairs = np.concatenate([a[0], b[0]])
+    sq_distances = np.concatenate([a[1], b[1]])
     if len(pairs) > most:
         kept = np.argpartition(sq_distances, most - 1)[:most]
         pairs, sq_distances = pairs[kept], sq_distances[kept]
@@ -60,26 +62,27 @@ def _merge_pairs(found: _Found, new: _Found, most: int) -> _Found:
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Rows sorted by cluster, then by distance, then by number; at most so many a cluster."""
+    """The rows nearest to each center, sorted by cluster, then by distance, then by row number."""
 
     clusters: NDArray[np.int32]
     distances: NDArray[np.float32]
     rows: NDArray[np.int64]
 
     def of(self, cluster: int) -> NDArray[np.int64]:
-        """Numbers of the cluster's rows, the nearest first."""
+        """Return the row numbers of a cluster, the nearest first."""
         return self.rows[slice(*np.searchsorted(self.clusters, [cluster, cluster + 1]))]
 
 
 def prototypes(
     labels: NDArray[np.int32], distances: NDArray[np.float32], rows: NDArray[np.int64], most: int
 ) -> Prototypes:
-    """The `most` rows nearest to each center among those given; outliers stand for nothing."""
+    """Return the `most` rows nearest to each center; outliers are ignored."""
     inside = labels != OUTLIER
     return _nearest(labels[inside], distances[inside], rows[inside], most)
 
 
 def merge_prototypes(a: Prototypes, b: Prototypes, most: int) -> Prototypes:
+    """Return the `most` rows nearest to each center among two parts."""
     return _nearest(
         np.concatenate([a.clusters, b.clusters]),
         np.concatenate([a.distances, b.distances]),
@@ -93,6 +96,8 @@ def _nearest(
 ) -> Prototypes:
     order = np.lexsort((rows, distances, clusters))
     sorted_clusters = clusters[order]
-    first = np.searchsorted(sorted_clusters, sorted_clusters)  # of its cluster
+    first = np.searchsorted(
+        sorted_clusters, sorted_clusters
+    )  # position of the first row of the cluster
     order = order[np.arange(len(order)) - first < most]
     return Prototypes(clusters[order], distances[order], rows[order])

@@ -20,27 +20,27 @@ from scrlm_dask.kernels.scrlm.loss import Losses, loss_part, losses_of
 from scrlm_dask.kernels.scrlm.theory import required_sizes
 
 ROUNDS = 3
-OVERSAMPLING = 2  # l / k: points drawn in a round, on average, for each cluster asked for
+OVERSAMPLING = 2  # l / k: mean number of points drawn per round and requested cluster
 
 
 @dataclass(frozen=True)
 class RowCosts:
     """Cost of each row of a block: its squared distance to the nearest point drawn so far."""
 
-    sq_distances: NDArray[np.float64]  # (rows,) to the nearest one
-    nearest: NDArray[np.int64]  # (rows,) which one it is
+    sq_distances: NDArray[np.float64]  # (rows,) to the nearest point
+    nearest: NDArray[np.int64]  # (rows,) number of this point
 
 
 @dataclass(frozen=True)
 class DrawnRows:
     """Rows drawn as points: a mergeable part."""
 
-    numbers: NDArray[np.int64]  # (m,) rising
+    numbers: NDArray[np.int64]  # (m,) row numbers, ascending
     raw: FloatArray  # (m, p)
 
 
 def row_costs(block: NDArray[Any], points: Points, first: int, before: RowCosts | None) -> RowCosts:
-    """Account for new points, numbered from `first` on; those drawn earlier win ties."""
+    """Update the costs by new points, numbered from `first` on; ties go to earlier points."""
     labelled = nearest_center.nearest_centers(block, points)
     sq_distances = nearest_center.measure_rows(block, labelled, points)
     nearest = first + labelled.labels.astype(np.int64)
@@ -61,26 +61,27 @@ def draw_rows(
     mean_draws: float,
     total_cost: float,
 ) -> DrawnRows:
-    """Draw each row by itself, with a chance in proportion to its mass times squared distance.
+    """Draw each row independently, with a probability proportional to its weighted cost.
 
-    `masses` (rows,) are those products, `total_cost` their sum over all rows.
+    `masses` (rows,) are weights times squared distances, `total_cost` is their sum over all rows.
     """
     drawn = np.flatnonzero(uniforms * total_cost < mean_draws * masses)
     return DrawnRows(start + drawn, native_float(block[drawn]))
 
 
 def merge_drawn(a: DrawnRows, b: DrawnRows) -> DrawnRows:
+    """Concatenate two parts."""
     return DrawnRows(np.concatenate([a.numbers, b.numbers]), np.concatenate([a.raw, b.raw]))
 
 
 _F = 2.5
-LADDER_ROWS = 2**14  # rows between which distances are measured to set the trial radii
+LADDER_ROWS = 2**14  # rows whose distances determine the trial radii
 # Expected rows of a sample inside a trial radius, as a share of a cluster of average size.
 RADIUS_LADDER = (0.125, 0.25, 0.5, 1.0, 2.0)
-PROBES = 512  # points whose distances to all others are taken together
+PROBES = 512  # points whose distances to all others are computed together
 _SAMPLE_BYTES = 128 * 2**20
 _LEAST_CANDIDATES = 4096
-_PLUS_PLUS_ROWS_A_CLUSTER, _PLUS_PLUS_LEAST_ROWS = 10, 10_000
+_PLUS_PLUS_ROWS_PER_CLUSTER, _PLUS_PLUS_LEAST_ROWS = 10, 10_000
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ def plus_plus(
 ) -> NDArray[np.int64]:
     """Choose `n_clusters` points by k-means++ and return their positions.
 
-    Each step takes the best of a few draws, as in scikit-learn. `begin` are positions chosen
-    before. If fewer points are distinct, the first points not chosen yet complete the number.
+    Each step takes the best of a few draws, as in scikit-learn. `begin` are positions that are
+    chosen already. If too few points are distinct, the first points not chosen yet are added.
     """
     n = len(points.raw)
     masses = np.ones(n) if weights is None else weights
@@ -137,13 +138,13 @@ def plus_plus(
 
 def plus_plus_sample_rows(n_rows: int, n_clusters: int) -> int:
     """Return the sample size of k-means++, which on all rows would need a pass per cluster."""
-    return min(n_rows, max(_PLUS_PLUS_LEAST_ROWS, _PLUS_PLUS_ROWS_A_CLUSTER * n_clusters))
+    return min(n_rows, max(_PLUS_PLUS_LEAST_ROWS, _PLUS_PLUS_ROWS_PER_CLUSTER * n_clusters))
 
 
 def scrlm_sample_sizes(n_rows: int, n_features: int, n_clusters: int) -> ScanSizes:
     """Return the rows that SCRLM needs for `n_clusters`, within bounds on memory and time.
 
-    They differ from those of a scan for rho: there may be any number of clusters.
+    They differ from the sizes of a scan for rho, since the number of clusters is not limited.
     """
     fitting = max(2 * n_clusters, _SAMPLE_BYTES // (4 * n_features))
     judged = min(n_rows, fitting, max(_LEAST_CANDIDATES, required_sizes(n_clusters).n_rows))
@@ -154,10 +155,12 @@ def scrlm_sample_sizes(n_rows: int, n_features: int, n_clusters: int) -> ScanSiz
 def radius_ladder(sample: Points, n_clusters: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Return the trial radii, squared and ascending, by quantiles of the distances of a sample.
 
-    In k clusters of equal size one k-th of the rows is around each row, whatever the scale.
+    With k clusters of equal size, each row has 1 / k of all rows around it, at any scale.
     """
     probes = rng.permutation(len(sample.raw))[:PROBES]
-    sq = np.sort(_sq_distances(sample, probes), axis=None)[len(probes) :]  # not to themselves
+    sq = np.sort(_sq_distances(sample, probes), axis=None)[
+        len(probes) :
+    ]  # without distances to themselves
     shares = np.minimum(np.array(RADIUS_LADDER) / n_clusters, 0.5)
     ladder = np.quantile(sq, shares) if len(sq) else np.zeros(0)
     return np.unique(ladder[ladder > 0.0])
@@ -204,6 +207,6 @@ def _sq_distances(points: Points, picks: NDArray[np.int64]) -> NDArray[np.float6
     """Return squared distances (picks, points) in float32 accuracy."""
     products = points.mapped[picks] @ points.mapped.T
     sq = np.maximum(points.sq_norms[picks, None] + points.sq_norms - 2.0 * products, 0.0)
-    # rounding must not leave a point at a distance from itself
+    # The distance of a point to itself must be 0 in spite of rounding.
     sq[np.arange(len(picks)), picks] = 0.0
     return np.asarray(sq)

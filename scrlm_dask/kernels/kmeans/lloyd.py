@@ -1,7 +1,7 @@
 """One Lloyd iteration of k-means: rows to their nearest center, centers to the mean of their rows.
 
-With a radius, rows farther than it from every center take no part. Both steps then lower the sum
-over rows of min(|x - c|^2, R^2), which is what is called inertia here; without one it is the usual.
+With a radius, rows outside the radius of every center are ignored. Both steps then decrease the sum
+over rows of min(|x - c|^2, R^2), called inertia here; without a radius it is the usual inertia.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from scrlm_dask.kernels.distances.points import Points, inverse_norms
 from scrlm_dask.kernels.distances.preprocessing import FloatArray, native_float
 from scrlm_dask.kernels.distances.pruning import Prune, Pruned, merge_pruned
 
-_ROUNDINGS = 16  # of float64, between a row and the mean of rows that are all alike
-MOST_WORST = 16  # worst rows that a pass brings home; more empty clusters wait for the next
+_ROUNDINGS = 16  # of float64, between a row and the mean of rows identical to it
+MOST_WORST = 16  # rows returned by a pass; more empty clusters are reseeded in the next one
 
 
 @dataclass(frozen=True)
 class WorstRows:
-    """Rows that lie farthest from their centers, the farthest first, ties by row number."""
+    """Rows farthest from their centers, the farthest first; ties are ordered by row number."""
 
     sq_distances: NDArray[np.float64]  # (w,) in model units
     numbers: NDArray[np.int64]  # (w,) row numbers
@@ -35,30 +35,30 @@ class WorstRows:
 
 @dataclass(frozen=True)
 class LloydPart:
-    """What some rows say about the centers: a mergeable part."""
+    """Sums over some rows in one iteration: a mergeable part."""
 
     sums: cluster_sums.ClusterSums
-    moved: int  # rows that count and whose label is another than before; all without one before
+    moved: int  # rows of positive weight with a new label; all rows without previous labels
     worst: WorstRows
     pruned: Pruned
 
 
 @dataclass(frozen=True)
 class LloydBlock:
-    """A block's part, and its labels for the next iteration to compare with."""
+    """The part of a block, and its labels for comparison in the next iteration."""
 
     part: LloydPart
     labels: NDArray[np.int32]  # (rows,)
-    counting: NDArray[np.bool_] | None = None  # (rows,) those of some weight; None: all
+    counting: NDArray[np.bool_] | None = None  # (rows,) rows of positive weight; None: all
 
 
 @dataclass(frozen=True)
 class MovedCenters:
-    """Centers after an iteration, in input units, and what became of the empty ones."""
+    """Centers after an iteration, in input units, and counts of empty clusters."""
 
     centers: NDArray[np.float64]  # (k, p)
-    empty: int  # clusters that had no row
-    reseeded: int  # of them, moved to a row far from its center
+    empty: int  # clusters without rows
+    reseeded: int  # empty clusters moved to a row far from its center
 
 
 def lloyd_part(
@@ -72,34 +72,36 @@ def lloyd_part(
 ) -> LloydBlock:
     """Label the rows of a block (rows, p) that begins at row `start`, and sum them by label.
 
-    `weights` (rows,) are the rows' weights, and `coordinates` (rows, q) their coordinates along the
-    centers' axes, if they are known.
+    `weights` (rows,) are sample weights, and `coordinates` (rows, q) are precomputed coordinates of
+    the rows along the centers' axes.
     """
-    found = nearest_centers(block, centers, sq_radius, prune, coordinates)
+    nearest = nearest_centers(block, centers, sq_radius, prune, coordinates)
     summed = cluster_sums.sum_rows(
-        block, found.labels, found.inv_norms, centers, sq_radius, weights
+        block, nearest.labels, nearest.inv_norms, centers, sq_radius, weights
     )
     labels, sq_distances = summed.labels, summed.sq_distances
     counting = None if weights is None else weights > 0.0
-    apart = (labels != OUTLIER) & (sq_distances > _sq_roundings(centers)[labels])
-    badly = apart if counting is None else apart & counting
-    worst = _worst_rows(block, start, np.where(badly, sq_distances, 0.0))
-    part = LloydPart(summed.sums, len(block), worst, found.pruned)
+    off_center = (labels != OUTLIER) & (sq_distances > _sq_roundings(centers)[labels])
+    eligible = off_center if counting is None else off_center & counting
+    worst = _worst_rows(block, start, np.where(eligible, sq_distances, 0.0))
+    part = LloydPart(summed.sums, len(block), worst, nearest.pruned)
     return LloydBlock(part, labels, counting)
 
 
-def compare_labels(found: LloydBlock, previous: NDArray[np.int32]) -> LloydPart:
-    """The block's part with the number of its rows that left `previous` (rows,), their cluster.
+def compare_labels(block: LloydBlock, previous: NDArray[np.int32]) -> LloydPart:
+    """Return the block's part with the number of rows whose label differs from `previous` (rows,).
 
-    Apart from labelling: labels that needed those before them would need all iterations so far.
+    Labelling is a separate step, because labels that depend on previous ones would depend on all
+    iterations so far.
     """
-    changed = found.labels != previous
-    if found.counting is not None:
-        changed &= found.counting
-    return replace(found.part, moved=int(np.count_nonzero(changed)))
+    changed = block.labels != previous
+    if block.counting is not None:
+        changed &= block.counting
+    return replace(block.part, moved=int(np.count_nonzero(changed)))
 
 
 def merge_lloyd(a: LloydPart, b: LloydPart) -> LloydPart:
+    """Add up the sums of two parts, and keep the worst rows of both."""
     worst = WorstRows(
         np.concatenate([a.worst.sq_distances, b.worst.sq_distances]),
         np.concatenate([a.worst.numbers, b.worst.numbers]),
@@ -112,7 +114,7 @@ def merge_lloyd(a: LloydPart, b: LloydPart) -> LloydPart:
 
 
 def inertia(sums: cluster_sums.ClusterSums, sq_radius: float = math.inf) -> float:
-    """Sum of squared distances, a row outside the radius counting as if it lay on it."""
+    """Return the sum of squared distances; a row outside the radius counts as if it were on it."""
     outside = sums.total_mass - float(sums.masses.sum())
     inside = float(sums.sq_distances.sum())
     return inside if math.isinf(sq_radius) else inside + max(outside, 0.0) * sq_radius
@@ -121,10 +123,10 @@ def inertia(sums: cluster_sums.ClusterSums, sq_radius: float = math.inf) -> floa
 def move_centers(
     centers: NDArray[np.float64], part: LloydPart, unit_length: bool, reseed: bool = True
 ) -> MovedCenters:
-    """Move centers (k, p) to the mean of their rows, empty ones to the worst rows.
+    """Move centers (k, p) to the mean of their rows, and empty ones to the worst rows.
 
-    With `unit_length` rows count at unit length, and so do the centers: spherical k-means. Without
-    `reseed` empty ones stay: those whose rows are merely in no sample are not lost.
+    With `unit_length`, rows and centers are scaled to unit length (spherical k-means). Without
+    `reseed`, empty centers stay: their rows may only be missing in a sample.
     """
     moved = centers * inverse_norms(centers, unit_length)[:, None] + cluster_sums.cluster_drifts(
         part.sums
@@ -132,8 +134,8 @@ def move_centers(
     if unit_length:
         moved = _unit_or(moved, centers)
     empty = np.flatnonzero(part.sums.masses == 0.0)
-    wanted = len(empty) if reseed else 0
-    seeds = _distinct_rows(part.worst, unit_length)[:wanted] if wanted else ()
+    n_reseeded = len(empty) if reseed else 0
+    seeds = _distinct_rows(part.worst, unit_length)[:n_reseeded] if n_reseeded else ()
     for k, seed in zip(empty, seeds, strict=False):
         moved[k] = seed
     return MovedCenters(moved, len(empty), len(seeds))
@@ -145,7 +147,7 @@ def relative_shift(
     scale: NDArray[np.float64],
     mean_sq_distance: float,
 ) -> float:
-    """How far centers (k, p) moved against how far rows lie from them, both root mean squares."""
+    """Return the RMS shift of centers (k, p), relative to the RMS distance of rows to them."""
     mean_sq_shift = float(np.square((after - before) * scale).sum()) / max(len(after), 1)
     if mean_sq_shift == 0.0:
         return 0.0
@@ -153,19 +155,19 @@ def relative_shift(
 
 
 def _sq_roundings(centers: Points) -> NDArray[np.float64]:
-    """Squared distances (k,) that rounding may leave between a center and a row that lies on it.
+    """Return squared distances (k,) that rounding may cause between a center and a row equal to it.
 
-    A center moved to such a row would be empty again, and moved again, for ever.
+    A center moved to such a row would be empty and moved again in every iteration.
     """
     sq_norms = np.einsum("ij,ij,j->i", centers.raw, centers.raw, centers.scale**2, dtype=np.float64)
     return np.asarray((_ROUNDINGS * np.finfo(np.float64).eps * centers.inv_norms) ** 2 * sq_norms)
 
 
 def _worst_rows(block: NDArray[Any], start: int, sq_distances: NDArray[np.float64]) -> WorstRows:
-    """The worst rows of a block; rows on their center do not count."""
+    """Return the worst rows of a block; rows at their center do not count."""
     rows = np.arange(len(block), dtype=np.int64)
     if len(block) > MOST_WORST:
-        # all that tie with the last one: which of them stay is decided by row number
+        # Include all ties with the last one; row numbers decide among them.
         least = np.partition(sq_distances, -MOST_WORST)[-MOST_WORST]
         rows = np.flatnonzero(sq_distances >= least)
     rows = rows[sq_distances[rows] > 0.0]
@@ -174,7 +176,7 @@ def _worst_rows(block: NDArray[Any], start: int, sq_distances: NDArray[np.float6
 
 
 def _distinct_rows(worst: WorstRows, unit_length: bool) -> list[NDArray[np.float64]]:
-    """The worst rows as centers: of rows that are alike only the first."""
+    """Return the worst rows as centers, without duplicates."""
     raw = worst.raw.astype(np.float64)
     points = raw * inverse_norms(raw, unit_length)[:, None]
     distinct: list[NDArray[np.float64]] = []
@@ -185,6 +187,6 @@ def _distinct_rows(worst: WorstRows, unit_length: bool) -> list[NDArray[np.float
 
 
 def _unit_or(points: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Points (k, p) at unit length; where one has no direction, the other in its place."""
+    """Return points (k, p) at unit length; a point without a direction is replaced by the other."""
     norms = np.sqrt(np.square(points).sum(axis=1, keepdims=True))
     return np.asarray(np.where(norms > 0.0, points / np.where(norms > 0.0, norms, 1.0), others))

@@ -1,4 +1,4 @@
-"""Random samples, and a Feistel permutation of rows, that depend on seed and row numbers only."""
+"""Random samples and a Feistel permutation of rows, which depend only on seed and row numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STRATUM_ROWS = 1024
 
 
 class Purpose(IntEnum):
-    """Keys of independent random streams. Part of every result: never renumber."""
+    """Keys of independent random streams. Results depend on them: never change a number."""
 
     CANDIDATES = 1
     LOSS_ROWS = 2
@@ -30,11 +30,12 @@ class Purpose(IntEnum):
 
 
 def stream(seed: int, purpose: Purpose, *index: int) -> np.random.Generator:
+    """Return the random stream of a seed, a purpose and optional indices."""
     return np.random.default_rng([seed, int(purpose), *index])
 
 
 def sample_rows(seed: int, purpose: Purpose, n_rows: int, size: int) -> NDArray[np.int64]:
-    """`size` of the row numbers 0..n_rows-1, uniform without replacement, rising."""
+    """Draw `size` of the row numbers 0..n_rows-1, uniformly without replacement; ascending."""
     rng = stream(seed, purpose)
     if 2 * size <= n_rows:
         return _distinct(rng, n_rows, size)
@@ -44,12 +45,15 @@ def sample_rows(seed: int, purpose: Purpose, n_rows: int, size: int) -> NDArray[
 
 
 def random_order(seed: int, purpose: Purpose, n_rows: int) -> NDArray[np.int64]:
-    """Gathered rows come sorted by row number: candidates must not be the first of a sorted set."""
+    """Return a random order of gathered rows.
+
+    Gathered rows are sorted by row number, so candidates must not be the first of them.
+    """
     return stream(seed, purpose).permutation(n_rows)
 
 
 def _distinct(rng: np.random.Generator, n_rows: int, size: int) -> NDArray[np.int64]:
-    """At most half of all rows, drawn until enough are distinct.
+    """Draw row numbers until `size` of them, at most half of all rows, are distinct.
 
     Memory is O(size); `Generator.choice` would shuffle all row numbers.
     """
@@ -65,7 +69,7 @@ def _distinct(rng: np.random.Generator, n_rows: int, size: int) -> NDArray[np.in
 def row_uniforms(
     seed: int, purpose: Purpose, start: int, stop: int, *index: int
 ) -> NDArray[np.float64]:
-    """A uniform number in [0, 1) for each of the rows start..stop-1, however they are cut."""
+    """Return uniform numbers in [0, 1) of the rows start..stop-1, the same for any blocks."""
     strata = range(start // _STRATUM_ROWS, -(-stop // _STRATUM_ROWS))
     drawn = [stream(seed, purpose, *index, s).random(_STRATUM_ROWS) for s in strata]
     first = strata.start * _STRATUM_ROWS
@@ -75,44 +79,45 @@ def row_uniforms(
 def weighted_keys(
     weights: NDArray[np.float64], uniforms: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Keys whose largest belong to a sample without replacement (Efraimidis & Spirakis)."""
+    """Return keys; the largest are a sample without replacement (Efraimidis & Spirakis)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         keys = np.log(uniforms) / weights
     return np.where(weights > 0.0, keys, -np.inf)
 
 
 def rows_within(rows: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
-    """Those of the rising row numbers that lie in [start, stop)."""
+    """Return the row numbers in [start, stop); `rows` must be ascending."""
     first, last = np.searchsorted(rows, (start, stop))
     return rows[first:last]
 
 
 _ROUNDS = 8
-_LEAST_BITS = 4  # of a half: with fewer, few of the permutations could come out
+_LEAST_BITS = 4  # per half; with fewer, only few permutations are possible
 
 
 @dataclass(frozen=True)
 class Permutation:
-    """A Feistel network with the seed's keys on the smallest domain of 4^b >= n_rows numbers.
+    """A random permutation of rows: a Feistel network on the smallest domain of 4^b >= n_rows.
 
-    What leaves the rows walks on until it comes back, which keeps it a bijection of the rows.
+    Results outside the rows are mapped again until they are inside (cycle walking), so that the
+    permutation is a bijection of the rows.
     """
 
     n_rows: int
     seed: int
 
     def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where each of the rows goes."""
+        """Return the new position of each of the rows."""
         half = max(_LEAST_BITS, (max(1, self.n_rows - 1).bit_length() + 1) // 2)
         keys = stream(self.seed, Purpose.SHUFFLE).integers(
             2**64, size=_ROUNDS, dtype=np.uint64, endpoint=False
         )
-        found = _network(rows.astype(np.uint64), keys, half)
-        outside = np.flatnonzero(found >= self.n_rows)
+        positions = _network(rows.astype(np.uint64), keys, half)
+        outside = np.flatnonzero(positions >= self.n_rows)
         while len(outside):
-            found[outside] = _network(found[outside], keys, half)
-            outside = outside[found[outside] >= self.n_rows]
-        return found.astype(np.int64)
+            positions[outside] = _network(positions[outside], keys, half)
+            outside = outside[positions[outside] >= self.n_rows]
+        return positions.astype(np.int64)
 
 
 def _network(
@@ -121,12 +126,12 @@ def _network(
     bits, mask = np.uint64(half), np.uint64(2**half - 1)
     left, right = numbers >> bits, numbers & mask
     for key in keys:
-        left, right = right, left ^ (_mixed(right ^ key) & mask)
+        left, right = right, left ^ (_mix(right ^ key) & mask)
     return (left << bits) | right
 
 
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finish of splitmix64: every bit of the result depends on every bit of x."""
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Apply the finalizer of splitmix64: every bit of the result depends on every bit of x."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

@@ -1,7 +1,7 @@
-"""The paper's Gaussian mixture with outliers, any rows of it, the same bits however they are cut.
+"""Synthetic rows of the paper's Gaussian mixture with outliers, the same bits for any blocks.
 
-Rows are drawn in strata of fixed size, each with a random stream of its own, so that a block needs
-only the strata that it touches.
+Rows are drawn in strata of fixed size, each with its own random stream, so that a block needs only
+the strata that it overlaps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WEIGHT_RANGE = (0.8, 1.2)
 
 @dataclass(frozen=True)
 class MixtureSpec:
-    """Parameters of the mixture: m means and the outliers come from N(0, I_p)."""
+    """Parameters of the mixture, whose means and outliers are drawn from N(0, I_p)."""
 
     n_features: int
     n_clusters: int
@@ -34,23 +34,23 @@ class MixtureSpec:
     def __post_init__(self) -> None:
         if self.n_features < 1 or self.n_clusters < 1:
             raise InputError(
-                f"a mixture of {self.n_clusters} clusters in {self.n_features} features cannot be "
-                "drawn; both must be at least 1"
+                f"n_clusters and n_features must be at least 1, got {self.n_clusters} clusters and "
+                f"{self.n_features} features"
             )
         if not 0 <= self.outliers <= 1:
-            raise InputError(f"the share of outliers is {self.outliers}; it must be in [0, 1]")
+            raise InputError(f"the share of outliers must be in [0, 1], got {self.outliers}")
         if not 0 < self.sigma_min <= self.sigma_max < math.inf:
             raise InputError(
-                f"sigma runs from {self.sigma_min} to {self.sigma_max}; "
-                "it must start above 0, not fall, and end"
+                "sigma must satisfy 0 < sigma_min <= sigma_max < infinity, got sigma_min "
+                f"{self.sigma_min} and sigma_max {self.sigma_max}"
             )
         if self.seed < 0:
-            raise InputError(f"the seed is {self.seed}; it must not be negative")
+            raise InputError(f"seed must not be negative, got {self.seed}")
 
 
 @dataclass(frozen=True)
 class TrueMixture:
-    """What the rows are drawn from."""
+    """The mixture that rows are drawn from."""
 
     weights: NDArray[np.float64]  # (m,) shares of all rows, outliers included
     means: NDArray[np.float32]  # (m, p)
@@ -59,11 +59,14 @@ class TrueMixture:
 
 @dataclass(frozen=True)
 class SynthBlock:
+    """Rows drawn from the mixture, and their true labels."""
+
     features: NDArray[np.float32]  # (rows, p)
-    labels: NDArray[np.int32]  # (rows,) the truth, OUTLIER for outliers
+    labels: NDArray[np.int32]  # (rows,) true labels, OUTLIER for outliers
 
 
 def true_mixture(spec: MixtureSpec) -> TrueMixture:
+    """Draw the weights, means and sigmas of the mixture."""
     rng = stream(spec.seed, Purpose.SYNTH_MIXTURE)
     weights = rng.uniform(*_WEIGHT_RANGE, size=spec.n_clusters)
     weights *= (1.0 - spec.outliers) / weights.sum()
@@ -73,7 +76,7 @@ def true_mixture(spec: MixtureSpec) -> TrueMixture:
 
 
 def synth_block(spec: MixtureSpec, mixture: TrueMixture, start: int, stop: int) -> SynthBlock:
-    """Rows start..stop-1 of the endless sample of the mixture."""
+    """Return rows start..stop-1 of the infinite sequence of rows of the mixture."""
     features = np.empty((stop - start, spec.n_features), np.float32)
     labels = np.empty(stop - start, np.int32)
     for stratum in range(start // STRATUM_ROWS, -(-stop // STRATUM_ROWS)):
@@ -88,7 +91,7 @@ def synth_block(spec: MixtureSpec, mixture: TrueMixture, start: int, stop: int) 
 def _draw_stratum(spec: MixtureSpec, mixture: TrueMixture, stratum: int) -> SynthBlock:
     rng = stream(spec.seed, Purpose.SYNTH_ROWS, stratum)
     rank = np.searchsorted(np.cumsum(mixture.weights), rng.random(STRATUM_ROWS), side="right")
-    # with no outliers the weights sum to 1 only up to rounding
+    # Without outliers the weights sum to 1 only up to rounding.
     last = spec.n_clusters if spec.outliers > 0 else spec.n_clusters - 1
     labels = np.minimum(rank, last).astype(np.int32)
     labels[labels == spec.n_clusters] = OUTLIER

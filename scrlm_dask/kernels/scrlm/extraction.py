@@ -1,4 +1,4 @@
-"""Greedy extraction of centers: steps 5 to 13 of Algorithm 1, and on uncovered rows only."""
+"""Greedy extraction of centers: steps 5 to 13 of Algorithm 1, and a variant on uncovered rows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from scrlm_dask.kernels.distances.points import Points, exact_sq_distance, squar
 from scrlm_dask.kernels.jit import jit
 from scrlm_dask.kernels.scrlm.loss import Losses
 
-# Losses closer than this share of themselves are one loss: duplicated rows and mirrored pairs tie
-# in truth but not in float32, and which of them wins must not hang on rounding.
+# Losses with a smaller relative difference are ties: duplicated rows and mirrored pairs have equal
+# losses, but not in float32, and rounding must not decide which of them is picked.
 TIE_TOLERANCE = 1e-5
-TOGETHER, AGAINST = 256, 4096  # candidates that are compared at a time
+TOGETHER, AGAINST = 256, 4096  # numbers of candidates compared at a time
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ def extract_centers(
     max_clusters: int | None,
     min_neighbors: int,
 ) -> Extraction:
-    """Pick the candidate of lowest loss, drop those closer than the radius to it, repeat.
+    """Pick the candidate with the lowest loss, drop candidates inside its radius, and repeat.
 
-    It stops after `max_clusters` picks or when no candidate left has `min_neighbors` other rows
-    inside its radius, which for 1 is the paper's L < -F with the self term left out. Candidates
-    are visited in batches: their mutual products cost one matrix product a batch.
+    Stops after `max_clusters` picks, or when no remaining candidate has `min_neighbors` other rows
+    inside its radius. With 1 this is the paper's condition L < -F, without the self term.
+    Candidates are compared in batches, by one matrix product per batch.
     """
     sq_radius = squared_radius(rho, F, candidates.raw.shape[1])
     limit = len(candidate_rows) if max_clusters is None else max_clusters
@@ -62,18 +62,18 @@ def extract_centers(
 
 
 def loss_order(losses: NDArray[np.float64], rows: NDArray[np.int64], F: float) -> NDArray[np.int64]:
-    """Positions by rising loss; those that tie stand by row number."""
+    """Return positions by ascending loss; ties are ordered by row number."""
     order = np.argsort(losses, kind="stable")
     return order[np.lexsort((rows[order], _tie_groups(losses[order], F)))]
 
 
 @jit()
-def _tie_groups(rising, F):  # type: ignore[no-untyped-def]
-    groups = np.zeros(len(rising), np.int64)
+def _tie_groups(ascending, F):  # type: ignore[no-untyped-def]
+    groups = np.zeros(len(ascending), np.int64)
     first = 0
-    for k in range(1, len(rising)):
+    for k in range(1, len(ascending)):
         groups[k] = groups[k - 1]
-        if rising[k] - rising[first] > TIE_TOLERANCE * (F + abs(rising[first])):
+        if ascending[k] - ascending[first] > TIE_TOLERANCE * (F + abs(ascending[first])):
             groups[k] += 1
             first = k
     return groups
@@ -82,18 +82,18 @@ def _tie_groups(rising, F):  # type: ignore[no-untyped-def]
 def _outside_radius(
     candidates: Points, picks: NDArray[np.int64], rest: NDArray[np.int64], sq_radius: float
 ) -> NDArray[np.int64]:
-    """Return those of `rest` that are outside the radius of every pick."""
+    """Return the candidates of `rest` that are outside the radius of every pick."""
     keep = np.ones(len(rest), np.bool_)
     for start in range(0, len(rest), AGAINST):
-        some = slice(start, start + AGAINST)
-        keep[some] = ~_near(candidates, picks, rest[some], sq_radius).any(axis=0)
+        batch = slice(start, start + AGAINST)
+        keep[batch] = ~_near(candidates, picks, rest[batch], sq_radius).any(axis=0)
     return rest[keep]
 
 
 def _near(
     points: Points, a: NDArray[np.int64], b: NDArray[np.int64], sq_radius: float
 ) -> NDArray[np.bool_]:
-    """Which of the points b lie inside the radius of which of the points a: (len(a), len(b))."""
+    """Return whether each of the points a is inside the radius of each of b: (len(a), len(b))."""
     products = points.mapped[a] @ points.mapped[b].T
     near = np.empty(products.shape, np.bool_)
     _decide(products, a, b, points.arrays, sq_radius, near)
@@ -123,9 +123,9 @@ def extract_residual(
 ) -> Extraction:
     """Pick among n candidates by their squared distances (n, rows) to the rows of a sample.
 
-    The first n rows are the candidates themselves, and none counts for itself. A loss and the
-    neighbours are those over the rows that were not covered when the candidate was picked; it
-    stops where no candidate has `min_neighbors` of them. Ties go to the first candidate.
+    The first n rows are the candidates, and no candidate counts for itself. Losses and neighbors
+    are over the rows that were not covered when the candidate was picked. Stops when no candidate
+    has `min_neighbors` such rows. Ties go to the first candidate.
     """
     picks, gains, neighbors = _extract(sq_distances, sq_radius, max_clusters, min_neighbors)
     return Extraction(picks, -F * gains, neighbors)
@@ -138,14 +138,14 @@ def _extract(sq_distances, sq_radius, most, min_neighbors):  # type: ignore[no-u
     gains, counts = np.empty(n), np.empty(n, np.int64)
     for j in range(n):
         gains[j], counts[j] = _gain(sq_distances[j], sq_radius, open_rows, j)
-    seen = np.zeros(n, np.int64)  # number of picks when the gain was taken
+    seen = np.zeros(n, np.int64)  # number of picks when the gain was computed
     most = min(most, n)
-    picks, found = np.empty(most, np.int64), np.empty(most)
+    picks, pick_gains = np.empty(most, np.int64), np.empty(most)
     neighbors = np.empty(most, np.int64)
     m = 0
     while m < most:
-        # gains only fall as rows are covered: the largest old one that still is when taken anew
-        # is the largest of all
+        # Gains only decrease as rows are covered. If the largest one is still the largest after it
+        # is computed again, it is the largest of all.
         j = int(np.argmax(gains))
         if gains[j] < 0.0:
             break
@@ -153,20 +153,20 @@ def _extract(sq_distances, sq_radius, most, min_neighbors):  # type: ignore[no-u
             gains[j], counts[j] = _gain(sq_distances[j], sq_radius, open_rows, j)
             seen[j] = m
         elif counts[j] < min_neighbors:
-            gains[j] = -1.0  # and never more
+            gains[j] = -1.0  # never picked
         else:
-            picks[m], found[m], neighbors[m] = j, gains[j], counts[j]
+            picks[m], pick_gains[m], neighbors[m] = j, gains[j], counts[j]
             for i in range(rows):
                 if sq_distances[j, i] < sq_radius:
                     open_rows[i] = False
             gains[j] = -1.0
             m += 1
-    return picks[:m], found[:m], neighbors[:m]
+    return picks[:m], pick_gains[:m], neighbors[:m]
 
 
 @jit()
 def _gain(sq_distances, sq_radius, open_rows, own):  # type: ignore[no-untyped-def]
-    """Sum over open rows inside the radius, but its own, of 1 - d^2 / R^2, and their number."""
+    """Return the sum of 1 - d^2 / R^2 over other open rows inside the radius, and their number."""
     total, count = 0.0, 0
     for i in range(len(sq_distances)):
         if open_rows[i] and i != own and sq_distances[i] < sq_radius:

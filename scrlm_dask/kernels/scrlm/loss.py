@@ -1,8 +1,8 @@
-"""The robust loss of candidates: step 4 of Algorithm 1, the one heavy computation.
+"""Robust loss of candidates: step 4 of Algorithm 1, the most expensive one.
 
-L(c) = sum over rows x of min(|x - c|^2 / (p rho^2) - F, 0), the candidate's own row left out. With
-S the sum of squared distances of the k rows inside the radius R this is F (S / R^2 - k), so a pass
-sums S and k only, for any number of radii.
+L(c) = sum over rows x of min(|x - c|^2 / (p rho^2) - F, 0), without the candidate's own row. With S
+the sum of squared distances of the k rows inside the radius R, L(c) = F (S / R^2 - k). A pass
+therefore sums only S and k, for any number of radii.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from scrlm_dask.kernels.distances.points import MappedRows, Points, Tile, exact_
 from scrlm_dask.kernels.distances.projections import ProjectedPoints, ProjectedRows, distance_bound
 from scrlm_dask.kernels.jit import jit
 
-# One float32 rounding of a pair's norms may be this share of R^2; beyond it the pair is computed
-# again in float64: clusters tiny against their distance from each other would be lost in float32.
+# Largest float32 rounding of a pair's norms, as a share of R^2. Beyond it the pair is computed
+# again in float64, since float32 would lose clusters that are tiny compared with their distances.
 _MAX_RELATIVE_ROUNDING = 5e-7
-_FAR_PRODUCT = np.float32(-1e38)  # of a pair that is not to count
-_FEW_ROUNDINGS = 8.0 * points.UNIT_ROUNDOFF  # of the sums that a product is compared with
-_CHUNK = 256  # candidates that are processed together
+_FAR_PRODUCT = np.float32(-1e38)  # marks a pair that does not count
+_FEW_ROUNDINGS = 8.0 * points.UNIT_ROUNDOFF  # error of the sums that products are compared with
+_CHUNK = 256  # candidates processed together
 
 
 @dataclass(frozen=True)
 class LossPart:
     """Sums over some rows for n candidates at r radii: a mergeable part.
 
-    A row is counted at the least radius that it is inside of.
+    A row is counted at the smallest radius that contains it.
     """
 
     sq_sums: NDArray[np.float64]  # (n, r) squared distances
@@ -56,16 +56,17 @@ def loss_part(
     sq_radii: Sequence[float],
     prune: pruning.Prune = "auto",
 ) -> LossPart:
-    """Sum up a block (rows, p), whose rows are numbered `row_numbers`, for every candidate.
+    """Sum the rows of a block (rows, p), with row numbers `row_numbers`, for every candidate.
 
-    `sq_radii` rise. A row never counts for the candidate that it is itself: it is left out by its
-    number, since in float32 its distance to itself need not be 0.
+    `sq_radii` are ascending. A candidate's own row is excluded by its number, because its float32
+    distance to itself need not be 0.
     """
     sums = _Sums(candidates, candidate_rows, row_numbers, np.array(sq_radii, np.float64))
     return sums.finish(pruning.prune_block(block, candidates, prune, sums))
 
 
 def merge_losses(a: LossPart, b: LossPart) -> LossPart:
+    """Add up the sums of two parts."""
     return LossPart(
         a.sq_sums + b.sq_sums, a.neighbors + b.neighbors, pruning.merge_pruned(a.pruned, b.pruned)
     )
@@ -82,14 +83,14 @@ def losses_of(part: LossPart, sq_radii: Sequence[float], F: float) -> tuple[Loss
 
 
 class _Limits(NamedTuple):
-    """Numbers of rows and of candidates; their sum is what a pair's product is compared with."""
+    """Values per row and per candidate; the product of a pair is compared with their sum."""
 
     rows: NDArray[np.float32]  # (rows,)
     candidates: NDArray[np.float32]  # (n,)
 
 
 class _Totals(NamedTuple):
-    """The rising squared radii (r,), and what is added up at each of them (n, r)."""
+    """Ascending squared radii (r,), and the sums (n, r) at each of them, updated in place."""
 
     sq_radii: NDArray[np.float64]
     sq_sums: NDArray[np.float64]
@@ -97,7 +98,7 @@ class _Totals(NamedTuple):
 
 
 class _Sums:
-    """Add up a block, tile by tile."""
+    """Sums over a block, which is added tile by tile."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class _Sums:
         sq_radii: NDArray[np.float64],
     ) -> None:
         if not (np.diff(sq_radii) > 0.0).all():
-            raise ValueError(f"squared radii must rise, but are {sq_radii.tolist()}")
+            raise ValueError(f"squared radii must be ascending, got {sq_radii.tolist()}")
         self._candidates = candidates
         self._own = _positions_of(row_numbers, candidate_rows)
         shape = len(candidates.raw), len(sq_radii)
@@ -124,8 +125,8 @@ class _Sums:
         return np.asarray(np.count_nonzero(seen.products > outer[0][:, None] + outer[1], axis=1))
 
     def add(self, tile: Tile) -> None:
-        """Add rows by their whole products."""
-        self._leave_out_own(tile, tile.products)
+        """Add rows by their full products."""
+        self._exclude_own(tile, tile.products)
         factor = self._candidates.error_factor
         doubt = 0.5 * (factor + _FEW_ROUNDINGS)
         doubts = _Limits(
@@ -145,11 +146,12 @@ class _Sums:
     def add_near(
         self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> tuple[NDArray[np.int64], int]:
-        """Add rows by the pairs that their projections leave open.
+        """Add rows by the pairs that their projections do not rule out.
 
-        Returns the rows with too many of them, which are not added, and the number of such pairs.
+        Returns the positions of rows with too many such pairs, which are not added, and the number
+        of pairs of the other rows.
         """
-        self._leave_out_own(rows, seen.products)
+        self._exclude_own(rows, seen.products)
         dense = np.empty(len(seen.which), np.int64)
         n_dense, finished = _add_near(
             seen.which,
@@ -163,30 +165,30 @@ class _Sums:
         )
         return dense[:n_dense], finished
 
-    def _leave_out_own(self, rows: MappedRows, products: NDArray[np.float32]) -> None:
+    def _exclude_own(self, rows: MappedRows, products: NDArray[np.float32]) -> None:
         own = self._own[rows.positions]
-        here = np.flatnonzero(own >= 0)
-        products[here, own[here]] = _FAR_PRODUCT
+        are_candidates = np.flatnonzero(own >= 0)
+        products[are_candidates, own[are_candidates]] = _FAR_PRODUCT
 
     def _limits(self, sq_norms: NDArray[np.float64], errors: Any, error_factor: float) -> _Limits:
-        """Return limits whose sum is the product of a pair on the widest radius.
+        """Return limits whose sum is the product of a pair at the distance of the widest radius.
 
-        |y|^2 + |c|^2 - 2 y.c = R^2, solved for y.c, with the given error of the left side: one
-        comparison decides most pairs.
+        This is |y|^2 + |c|^2 - 2 y.c = R^2, solved for y.c, with the given errors. One comparison
+        then decides most pairs.
         """
         factor = 0.5 * (1.0 + error_factor)
         bounds = factor * sq_norms - 0.5 * distance_bound(self._totals.sq_radii[-1], errors)
-        bounds = np.maximum(bounds, 0.5 * _FAR_PRODUCT)  # which no radius must reach
+        bounds = np.maximum(bounds, 0.5 * _FAR_PRODUCT)  # above `_FAR_PRODUCT` for any radius
         halves = factor * self._candidates.sq_norms
         return _Limits(bounds.astype(np.float32), halves.astype(np.float32))
 
 
-def _positions_of(wanted: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the position of each wanted number in `numbers`, -1 if it is not there."""
+def _positions_of(values: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the position of each value in `numbers`, -1 if it is not there."""
     order = np.argsort(numbers)
-    places = np.searchsorted(numbers, wanted, sorter=order)
-    found = order[np.minimum(places, len(order) - 1)]
-    return np.where(numbers[found] == wanted, found, -1)
+    ranks = np.searchsorted(numbers, values, sorter=order)
+    positions = order[np.minimum(ranks, len(order) - 1)]
+    return np.where(numbers[positions] == values, positions, -1)
 
 
 @jit()
@@ -208,24 +210,24 @@ def _add_tile(products, outer, middle, doubts, rows, candidates, totals):  # typ
         if four - first == 4 and len(sq_radii) == 1 and sq_norms[first:four].max() <= finest:
             for start in range(0, n, _CHUNK):
                 stop = min(start + _CHUNK, n)
-                here = slice(start, stop)
+                chunk = slice(start, stop)
                 doubtful = _add_four(
-                    # row by row: Numba knows that these are contiguous
-                    products[first, here],
-                    products[first + 1, here],
-                    products[first + 2, here],
-                    products[first + 3, here],
-                    _Limits(bounds[first:four], halves[here]),
-                    _Limits(row_doubts[first:four], c_doubts[here]),
-                    gains[here],
-                    hits[here],
+                    # one by one, so that Numba knows that they are contiguous
+                    products[first, chunk],
+                    products[first + 1, chunk],
+                    products[first + 2, chunk],
+                    products[first + 3, chunk],
+                    _Limits(bounds[first:four], halves[chunk]),
+                    _Limits(row_doubts[first:four], c_doubts[chunk]),
+                    gains[chunk],
+                    hits[chunk],
                 )
                 for i in range(first, four if doubtful else first):
                     for j in range(start, stop):
                         gain = products[i, j] - (bounds[i] + halves[j])
                         if abs(gain) > row_doubts[i] + c_doubts[j]:
                             continue
-                        if gain > 0.0:  # take back what was added
+                        if gain > 0.0:  # undo what `_add_four` added
                             gains[j] -= np.float64(gain)
                             hits[j] -= 1
                         sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv[j], scale)
@@ -270,7 +272,7 @@ def _add_near(which, products, outer, most, dense, rows, candidates, totals):  #
             j = near[s]
             sq_sum = sq_norms[i] + c_sq_norms[j]
             sq_dist = np.float64(points.sq_distance(mapped[i], c_mapped[j]))
-            # nothing cancelled: what counts is how far the two vectors were moved by rounding
+            # `sq_distance` does not cancel, so only the rounding of the two vectors matters.
             rounding = points.UNIT_ROUNDOFF * math.sqrt(sq_sum * sq_dist)
             error = points.sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
             if _in_doubt(sq_dist, error, rounding, sq_radii):
@@ -283,7 +285,7 @@ def _add_near(which, products, outer, most, dense, rows, candidates, totals):  #
 def _add_four(p0, p1, p2, p3, middle, doubts, gains, hits):  # type: ignore[no-untyped-def]
     """Add (R^2 - d^2) / 2 of each pair of four rows and some candidates inside the radius.
 
-    Returns whether rounding may decide some of the pairs; they are added as well.
+    Returns whether rounding may decide some of the pairs; these are also added.
     """
     bounds, halves = middle
     b0, b1, b2, b3 = bounds[0], bounds[1], bounds[2], bounds[3]
@@ -296,14 +298,14 @@ def _add_four(p0, p1, p2, p3, middle, doubts, gains, hits):  # type: ignore[no-u
         g1 = p1[j] - (b1 + halves[j])
         g2 = p2[j] - (b2 + halves[j])
         g3 = p3[j] - (b3 + halves[j])
-        here = c_doubts[j]
+        c_doubt = c_doubts[j]
         doubt |= np.int32(
-            (abs(g0) <= d0 + here)
-            | (abs(g1) <= d1 + here)
-            | (abs(g2) <= d2 + here)
-            | (abs(g3) <= d3 + here)
+            (abs(g0) <= d0 + c_doubt)
+            | (abs(g1) <= d1 + c_doubt)
+            | (abs(g2) <= d2 + c_doubt)
+            | (abs(g3) <= d3 + c_doubt)
         )
-        # float64: a sum of 1e9 float32 terms loses the gap between clusters
+        # In float64, because a float32 sum over 1e9 rows is too inaccurate to separate clusters.
         gains[j] += (
             np.float64(g0 if g0 > zero else zero) + np.float64(g1 if g1 > zero else zero)
         ) + (np.float64(g2 if g2 > zero else zero) + np.float64(g3 if g3 > zero else zero))
@@ -322,7 +324,7 @@ def _add_pair(sq_dist, j, sq_radii, sq_sums, counts):  # type: ignore[no-untyped
 
 @jit()
 def _first_radius(sq_dist, sq_radii):  # type: ignore[no-untyped-def]
-    """Return the position of the least radius that holds the distance; their number if none."""
+    """Return the index of the smallest radius above the distance; the number of radii if none."""
     r = len(sq_radii)
     while r > 0 and sq_dist < sq_radii[r - 1]:
         r -= 1
@@ -331,7 +333,7 @@ def _first_radius(sq_dist, sq_radii):  # type: ignore[no-untyped-def]
 
 @jit()
 def _in_doubt(sq_dist, error, rounding, sq_radii):  # type: ignore[no-untyped-def]
-    """Return whether float32 is too coarse for the pair, or may put it inside a wrong radius."""
+    """Return whether float32 is too coarse for the pair, or may put it inside the wrong radius."""
     r = _first_radius(sq_dist, sq_radii)
     if r > 0 and sq_dist - sq_radii[r - 1] <= error:
         return True

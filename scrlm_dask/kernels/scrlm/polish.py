@@ -1,7 +1,7 @@
-"""Polishing: a center moves to the mean of all rows inside its radius.
+"""Polishing: move each center to the mean of all rows inside its radius.
 
-The robust loss is a sum of upside-down paraboloids cut off at the radius, so this step never raises
-the loss of a center, and rows outside the radius have no say in it.
+The robust loss is a sum of paraboloids truncated at the radius, so this step never increases the
+loss of a center. Rows outside the radius have no influence.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from scrlm_dask.kernels.jit import jit
 
 @dataclass(frozen=True)
 class PolishPart:
-    """Rows inside each center's radius, a row in as many as reach it: a mergeable part."""
+    """Sums over the rows inside each center's radius; radii may overlap: a mergeable part."""
 
     counts: NDArray[np.int64]  # (k,)
     offsets: NDArray[np.float64]  # (k, p) sum of x - center, in input units
 
 
 def polish_part(block: NDArray[Any], centers: Points, sq_radius: float) -> PolishPart:
+    """Sum the rows of a block (rows, p) inside the radius of each center."""
     k, p = centers.raw.shape
     counts, offsets = np.zeros(k, np.int64), np.zeros((k, p))
     for tile in tiles(block, centers):
@@ -33,13 +34,14 @@ def polish_part(block: NDArray[Any], centers: Points, sq_radius: float) -> Polis
 
 
 def merge_polish(a: PolishPart, b: PolishPart) -> PolishPart:
+    """Add up the sums of two parts."""
     return PolishPart(a.counts + b.counts, a.offsets + b.offsets)
 
 
 def polish_centers(
     centers: NDArray[Any], part: PolishPart, unit_length: bool
 ) -> NDArray[np.float64]:
-    """Centers (k, p), in input units, at the mean of the rows inside their radius."""
+    """Return centers (k, p), in input units, at the mean of the rows inside their radius."""
     raw = centers.astype(np.float64)
     start = raw * inverse_norms(raw, unit_length)[:, None]
     moved = start + part.offsets / np.maximum(part.counts, 1)[:, None]

@@ -1,6 +1,6 @@
-"""The paper's guarantees: Theorem 1 (how likely success is) and Corollary 7 (what is enough).
+"""The paper's guarantees: Theorem 1 (probability of success) and Corollary 7 (sufficient sizes).
 
-Both speak of N rows with p features, m clusters of weight at least a/m each, n candidates and a
+Both are about N rows with p features, m clusters of weight at least a/m each, n candidates and a
 bandwidth between the largest sigma and sqrt(0.6). Here a is `min_weight`.
 """
 
@@ -32,10 +32,10 @@ def success_probability(
     n_candidates: int,
     min_weight: float = MIN_WEIGHT,
 ) -> float:
-    """Theorem 1: a lower bound, in [0, 1], on the probability of 100 % accuracy.
+    """Return a lower bound, in [0, 1], on the probability of 100 % accuracy (Theorem 1).
 
-    `n_candidates` may exceed `n_rows`: when the loss is computed on a random subset of the rows,
-    the theorem holds with the subset's size as `n_rows`, and candidates come from all rows.
+    `n_candidates` may exceed `n_rows`: if the loss is computed on a random subset of the rows, the
+    theorem holds with the size of the subset as `n_rows`, and candidates come from all rows.
     """
     _check_counts(
         n_rows=n_rows, n_features=n_features, n_clusters=n_clusters, n_candidates=n_candidates
@@ -48,7 +48,7 @@ def success_probability(
         math.log(2) + log_m - n_features / 128,
         log_m - min_weight * (n_rows - 1) / n_clusters,
     )
-    # one term of log 0 is already a certain failure, so larger ones need no exp that could overflow
+    # A logarithm of 0 already means certain failure; the cap prevents an overflow of exp.
     failure = sum(math.exp(min(term, 0.0)) for term in log_failures)
     return max(0.0, 1.0 - failure)
 
@@ -59,16 +59,16 @@ def required_sizes(
     min_weight: float = MIN_WEIGHT,
     n_rows: int | None = None,
 ) -> Requirements:
-    """Corollary 7: what is enough for 100 % accuracy with probability above 1 - delta.
+    """Return sufficient sizes for 100 % accuracy with probability above 1 - delta (Corollary 7).
 
-    The bound on the features grows with the number of rows: it is taken at the given `n_rows`, or
-    at the required number of rows when none is given.
+    The bound on the features grows with the number of rows: it is computed for the given `n_rows`,
+    or for the required number of rows if none is given.
     """
     _check_counts(n_clusters=n_clusters, n_rows=1 if n_rows is None else n_rows)
     _check_min_weight(min_weight)
     if not 0 < delta < 1:
         raise InputError(
-            f"delta is {delta}, but a failure probability lies strictly between 0 and 1; "
+            f"delta is a probability of failure and must be strictly between 0 and 1, got {delta}; "
             f"use for example {DELTA}"
         )
     candidates = _candidates_bound(n_clusters, delta, min_weight)
@@ -77,50 +77,50 @@ def required_sizes(
         features_for_rows(rows if n_rows is None else n_rows, delta),
         features_for_clusters(n_clusters, delta),
     )
-    # the smallest integers above the bounds, for the corollary's inequalities are strict
+    # The smallest integers above the bounds, because the corollary's inequalities are strict.
     return Requirements(math.floor(candidates) + 1, rows, math.floor(features) + 1)
 
 
 def features_for_rows(n_rows: int, delta: float = DELTA) -> float:
-    """Corollary 7: more features than this are enough, as far as the number of rows goes."""
+    """Return the bound on the features that depends on the number of rows (Corollary 7)."""
     return 128 * (2 * math.log(n_rows) + math.log(40 / delta))
 
 
 def features_for_clusters(n_clusters: int, delta: float = DELTA) -> float:
-    """Corollary 7: more features than this are enough, as far as the number of clusters goes."""
+    """Return the bound on the features that depends on the number of clusters (Corollary 7)."""
     return 128 * (math.log(n_clusters) + math.log(8 / delta))
 
 
 def missed_cluster_risk(
     n_clusters: int, n_candidates: int, min_weight: float = MIN_WEIGHT
 ) -> float:
-    """Bound on the probability that some cluster holds no candidate: a term of Theorem 1."""
+    """Return a bound on the probability that some cluster has no candidate (from Theorem 1)."""
     return min(1.0, n_clusters * math.exp(-n_candidates * min_weight / n_clusters))
 
 
 def default_candidates(n_rows: int, n_clusters: int) -> int:
-    """How many candidates to draw: the Corollary 7 number, or every row when there are fewer."""
+    """Return the number of candidates by Corollary 7, or all rows if there are fewer."""
     _check_counts(n_rows=n_rows, n_clusters=n_clusters)
     return min(math.floor(_candidates_bound(n_clusters, DELTA, MIN_WEIGHT)) + 1, n_rows)
 
 
 def _candidates_bound(n_clusters: int, delta: float, min_weight: float) -> float:
-    """Corollary 7: more candidates than this are enough."""
+    """Return the bound on the candidates (Corollary 7)."""
     return n_clusters / min_weight * (math.log(n_clusters) + math.log(4 / delta))
 
 
 def _check_counts(**counts: int) -> None:
     for name, value in counts.items():
         if not value >= 1:
-            raise InputError(f"{name} is {value}, but at least 1 is needed; use 1 or more")
+            raise InputError(f"{name} must be at least 1, got {value}")
 
 
 def _check_min_weight(value: float) -> None:
     if not 0 < value <= 1:
         raise InputError(
-            f"min_weight is {value}, but m clusters of weight min_weight/m or more sum to at most "
-            f"1; use a value above 0 and up to 1, for example {MIN_WEIGHT}"
+            f"min_weight must be above 0 and at most 1, got {value}: the weights of m clusters, "
+            f"each at least min_weight/m, sum to at most 1; use for example {MIN_WEIGHT}"
         )
 
 
-PAPER_RHO = 0.5  # for rows that show no scale at all
+PAPER_RHO = 0.5  # used if the rows show no scale at all

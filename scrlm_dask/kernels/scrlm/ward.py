@@ -1,8 +1,9 @@
-"""Ward's merging of weighted points, and the tree that it leaves.
+"""Ward's method for weighted points, and the resulting merge tree.
 
-Libraries merge points of equal weight. Here a point stands for as many rows as its weight says:
-joining two groups of weights v and w whose means lie d apart raises the rows' squared distances to
-their means by v w / (v + w) d^2, and the pair for which that is least goes first.
+Other libraries merge points of equal weight. Here the weight of a point is the number of rows that
+it represents. Joining two groups of weights v and w, whose means have the distance d, increases the
+sum of the rows' squared distances to their means by v w / (v + w) d^2. The pair with the least
+increase is joined first.
 """
 
 from __future__ import annotations
@@ -17,28 +18,29 @@ from scrlm_dask.kernels.jit import jit
 
 @dataclass(frozen=True)
 class MergeTree:
-    """L leaves and how they join, cheapest first.
+    """L leaves and their merges, cheapest first.
 
     Merge t joins two groups into group L + t; groups 0..L-1 are the leaves.
     """
 
     leaves: NDArray[np.float64]  # (L, p) in input units
-    weights: NDArray[np.float64]  # (L,) rows that each stands for
+    weights: NDArray[np.float64]  # (L,) rows that each leaf represents
     merges: NDArray[np.int64]  # (L - 1, 2) groups joined
-    costs: NDArray[np.float64]  # (L - 1,) rise of the squared distances, in model units
+    costs: NDArray[np.float64]  # (L - 1,) increase of squared distances, in model units
 
     @property
     def n_leaves(self) -> int:
+        """Number of leaves."""
         return len(self.leaves)
 
 
 def ward_tree(
     leaves: NDArray[np.float64], weights: NDArray[np.float64], mapped: NDArray[np.floating]
 ) -> MergeTree:
-    """The tree of leaves (L, p), which lie at `mapped` (L, p) in the model's space.
+    """Return the tree of leaves (L, p), whose positions in the model's space are `mapped` (L, p).
 
-    Memory (`tree_bytes`) is O(L^2), and so is time: chains of nearest neighbours end in pairs that
-    every order of merging would join. Ties go to the lower number.
+    Memory (`tree_bytes`) and time are O(L^2), by the nearest-neighbor chain algorithm: a chain ends
+    in a pair that every order of merging would join. Ties go to the lower number.
     """
     points = mapped.astype(np.float64)
     joined, costs = _chains(_costs(points, weights), weights.astype(np.float64))
@@ -47,12 +49,12 @@ def ward_tree(
 
 
 def tree_bytes(n_leaves: int) -> int:
-    """What `ward_tree` needs at its peak: the costs of all pairs."""
+    """Return the peak memory of `ward_tree` in bytes: the costs of all pairs."""
     return 8 * n_leaves**2
 
 
 def cut_tree(tree: MergeTree, n_groups: int) -> NDArray[np.int64]:
-    """The group (L,) of each leaf when `n_groups` are left, numbered by their first leaf."""
+    """Return the group (L,) of each leaf after merging to `n_groups`, numbered by first leaf."""
     n = tree.n_leaves
     parents = np.arange(2 * n - 1)
     for t in range(max(0, n - max(n_groups, 1))):
@@ -65,24 +67,23 @@ def cut_tree(tree: MergeTree, n_groups: int) -> NDArray[np.int64]:
 
 
 def group_means(tree: MergeTree, groups: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Weighted means (k, p) of the leaves of each group."""
+    """Return the weighted means (k, p) of the leaves of each group."""
     return weighted_means(tree.leaves, tree.weights, groups)
 
 
 def weighted_means(
     points: NDArray[np.float64], weights: NDArray[np.float64], groups: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Means (k, p) of the points (L, p) of each group."""
+    """Return the weighted means (k, p) of the points (L, p) of each group."""
     share = np.zeros((int(groups.max()) + 1, len(points)))
     share[groups, np.arange(len(points))] = weights
     return np.asarray(share @ points / share.sum(axis=1, keepdims=True))
 
 
 def _costs(points: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What joining each pair would cost (L, L); infinite on the diagonal.
+    """Return the cost of joining each pair (L, L); infinite on the diagonal.
 
-    The same bits on both sides of the diagonal: a chain whose steps cost a last bit more one way
-    than the other could go round for ever.
+    The matrix is symmetric to the last bit. Otherwise a chain could run in a cycle without end.
     """
     sq_norms = np.square(points).sum(axis=1)
     costs = points @ points.T
@@ -92,45 +93,45 @@ def _costs(points: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray
 
 @jit()
 def _fill_costs(costs, sq_norms, weights):  # type: ignore[no-untyped-def]
-    """Costs from products, each pair once."""
+    """Replace products by costs; each pair is computed once."""
     n = len(weights)
     for i in range(n):
         costs[i, i] = np.inf
         for k in range(i):
-            apart = max(sq_norms[i] + sq_norms[k] - 2.0 * costs[i, k], 0.0)
+            sq_dist = max(sq_norms[i] + sq_norms[k] - 2.0 * costs[i, k], 0.0)
             w = weights[i] * weights[k] / (weights[i] + weights[k])
-            costs[i, k] = costs[k, i] = apart * w
+            costs[i, k] = costs[k, i] = sq_dist * w
 
 
 def _number_nodes(joined: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """Merges by group number, from merges by a leaf of each group."""
-    group = np.arange(n)  # of the leaf that stands for it
+    """Convert merges given by a leaf of each group into merges given by group numbers."""
+    group = np.arange(n)  # by the leaf that represents it
     merges = np.empty((n - 1, 2), np.int64)
-    stands = np.arange(n)
+    parents = np.arange(n)
     for t, (a, b) in enumerate(joined):
-        a, b = _find(stands, a), _find(stands, b)
+        a, b = _find(parents, a), _find(parents, b)
         merges[t] = sorted((group[a], group[b]))
-        stands[b], group[a] = a, n + t
+        parents[b], group[a] = a, n + t
     return merges
 
 
-def _find(stands: NDArray[np.int64], leaf: int) -> int:
-    while stands[leaf] != leaf:
-        stands[leaf] = stands[stands[leaf]]
-        leaf = int(stands[leaf])
+def _find(parents: NDArray[np.int64], leaf: int) -> int:
+    while parents[leaf] != leaf:
+        parents[leaf] = parents[parents[leaf]]
+        leaf = int(parents[leaf])
     return leaf
 
 
 @jit()
 def _chains(costs, weights):  # type: ignore[no-untyped-def]
-    """Pairs (L - 1, 2) by a leaf of each, and their costs, in the order in which chains end.
+    """Return pairs (L - 1, 2), by a leaf of each group, and their costs, in the order of chains.
 
-    No chain comes to a leaf twice: costs are symmetric, fall from step to step, and a group is
-    never cheaper to join than the cheaper of its two parts was.
+    A chain never visits a leaf twice: costs are symmetric and decrease from step to step, and
+    joining a group never costs less than joining the cheaper of its two parts.
     """
     n = len(weights)
     alive = np.ones(n, np.bool_)
-    joined, found = np.empty((max(n - 1, 0), 2), np.int64), np.empty(max(n - 1, 0))
+    joined, merge_costs = np.empty((max(n - 1, 0), 2), np.int64), np.empty(max(n - 1, 0))
     chain = np.empty(n, np.int64)
     length = 0
     for t in range(n - 1):
@@ -138,39 +139,39 @@ def _chains(costs, weights):  # type: ignore[no-untyped-def]
             chain[0] = np.argmax(alive)
             length = 1
         while True:
-            here = chain[length - 1]
-            # the one before first: where costs tie a chain must not go round
+            current = chain[length - 1]
+            # Start from the previous leaf, so that a chain cannot run in a cycle if costs tie.
             near = chain[length - 2] if length > 1 else -1
-            least = costs[here, near] if length > 1 else np.inf
+            least = costs[current, near] if length > 1 else np.inf
             for k in range(n):
-                if alive[k] and costs[here, k] < least:
-                    near, least = k, costs[here, k]
-            if length == n:  # it ends here, whatever was found: there is nobody left
+                if alive[k] and costs[current, k] < least:
+                    near, least = k, costs[current, k]
+            if length == n:  # no other leaf is left, so the chain ends here
                 near = chain[length - 2]
             if length > 1 and near == chain[length - 2]:
                 break
-            if near == -1:  # all others are infinitely far
-                near = _other(alive, here)
+            if near == -1:  # all other costs are infinite
+                near = _other(alive, current)
             chain[length] = near
             length += 1
         length -= 2
-        a, b = min(here, near), max(here, near)
-        joined[t, 0], joined[t, 1], found[t] = a, b, costs[a, b]
+        a, b = min(current, near), max(current, near)
+        joined[t, 0], joined[t, 1], merge_costs[t] = a, b, costs[a, b]
         alive[b] = False
         w, v = weights[a], weights[b]
         for k in range(n):
             if alive[k] and k != a:
                 u = weights[k]
-                apart = (w + u) * costs[a, k] + (v + u) * costs[b, k] - u * found[t]
-                least = min(costs[a, k], costs[b, k])  # which rounding must not go below
-                costs[a, k] = costs[k, a] = max(least, apart / (w + v + u))
+                cost = (w + u) * costs[a, k] + (v + u) * costs[b, k] - u * merge_costs[t]
+                least = min(costs[a, k], costs[b, k])  # a lower bound in spite of rounding
+                costs[a, k] = costs[k, a] = max(least, cost / (w + v + u))
         weights[a] = w + v
-    return joined, found
+    return joined, merge_costs
 
 
 @jit()
-def _other(alive, here):  # type: ignore[no-untyped-def]
+def _other(alive, current):  # type: ignore[no-untyped-def]
     for k in range(len(alive)):
-        if alive[k] and k != here:
+        if alive[k] and k != current:
             return k
-    return here
+    return current

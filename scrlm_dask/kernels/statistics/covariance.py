@@ -1,4 +1,4 @@
-"""The covariance of features and its spectrum: how many axes the rows really use."""
+"""Covariance of the features and its spectrum."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Comoments:
 
 
 def block_comoments(block: NDArray[Any], unit_length: bool) -> Comoments:
-    """Co-moments of a block (rows, p), of its rows at unit length if asked.
+    """Return the co-moments of a block (rows, p), at unit length if requested.
 
-    Deviations are taken from the block's own mean before they are multiplied, tile by tile, so that
-    neither a large offset cancels nor a float64 copy of the block is made.
+    The mean of the block is subtracted before products are computed, so a large offset does not
+    cause cancellation. This is done tile by tile, to avoid a float64 copy of the block.
     """
     p = block.shape[1]
     mean, products = np.zeros(p), np.zeros((p, p))
@@ -48,7 +48,7 @@ def _tiles(block: NDArray[Any], unit_length: bool) -> Any:
 
 
 def merge_comoments(a: Comoments, b: Comoments) -> Comoments:
-    """Chan's update, as for the moments of single features."""
+    """Merge two parts by Chan's update, as for the moments of single features."""
     count = a.count + b.count
     if count == 0:
         return a
@@ -59,22 +59,22 @@ def merge_comoments(a: Comoments, b: Comoments) -> Comoments:
 
 
 def spectrum(comoments: Comoments, affine: AffineMap) -> NDArray[np.float64]:
-    """(p,) variances along the principal axes in the space of `affine`, falling."""
+    """Return the variances (p,) along the principal axes in the space of `affine`, descending."""
     scaled = comoments.products * affine.scale
     scaled *= affine.scale[:, None] / comoments.count
     values = np.asarray(eigvalsh(scaled, overwrite_a=True, check_finite=False))
-    return np.maximum(values[::-1], 0.0)  # what rounding leaves of a zero may be negative
+    return np.maximum(values[::-1], 0.0)  # rounding may make zeros negative
 
 
 def sampled_spectrum(points: Points) -> NDArray[np.float64]:
-    """`spectrum` of the points alone (k, p): at most k axes, where p x p would be too large."""
-    # points are centered on their own mean already
+    """Return the `spectrum` of points (k, p) without a p x p matrix; at most k axes."""
+    # The points are already centered on their mean.
     return np.asarray(svdvals(points.mapped.astype(np.float64)) ** 2 / len(points.mapped))
 
 
 def axes_holding(variances: NDArray[np.float64], share: float) -> int:
-    """How many of the first axes hold that share of the variance; 0 if there is none."""
-    held = np.cumsum(variances)
-    if not len(held) or held[-1] == 0.0:
+    """Return the number of first axes with this share of the variance; 0 if there is none."""
+    cumulative = np.cumsum(variances)
+    if not len(cumulative) or cumulative[-1] == 0.0:
         return 0
-    return min(int(np.searchsorted(held, share * held[-1])) + 1, len(held))
+    return min(int(np.searchsorted(cumulative, share * cumulative[-1])) + 1, len(cumulative))

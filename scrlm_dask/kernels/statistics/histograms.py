@@ -13,30 +13,33 @@ from scrlm_dask.kernels import OUTLIER
 
 @dataclass(frozen=True)
 class Counts:
-    """The numbers that occur, and how often: a mergeable part."""
+    """Distinct numbers and how often they occur: a mergeable part."""
 
-    values: NDArray[np.int64]  # (n,) rising
+    values: NDArray[np.int64]  # (n,) ascending
     counts: NDArray[np.int64]  # (n,)
 
     @property
     def total(self) -> int:
+        """Sum of the counts."""
         return int(self.counts.sum())
 
 
 @dataclass(frozen=True)
 class Classes:
-    """What true labels say of rows."""
+    """Summary of the true labels of rows."""
 
-    n_classes: int  # outliers are none
+    n_classes: int  # without outliers
     outlier_share: float
 
 
 def count_values(values: NDArray[Any]) -> Counts:
-    found, counts = np.unique(values.astype(np.int64), return_counts=True)
-    return Counts(found, counts)
+    """Count how often each integer occurs."""
+    distinct, counts = np.unique(values.astype(np.int64), return_counts=True)
+    return Counts(distinct, counts)
 
 
 def merge_counts(a: Counts, b: Counts) -> Counts:
+    """Add up the counts of two parts."""
     values, places = np.unique(np.concatenate([a.values, b.values]), return_inverse=True)
     counts = np.zeros(len(values), np.int64)
     np.add.at(counts, places, np.concatenate([a.counts, b.counts]))
@@ -44,35 +47,36 @@ def merge_counts(a: Counts, b: Counts) -> Counts:
 
 
 def classes_among(labels: Counts) -> Classes:
+    """Return the number of classes and the share of outliers among counted labels."""
     outliers = labels.counts[labels.values == OUTLIER].sum()
     n_classes = int((labels.values != OUTLIER).sum())
     return Classes(n_classes, float(outliers / labels.total))
 
 
 _BINS_PER_OCTAVE = 1024  # a bin is 0.07 % wide
-_NARROWEST = 0.98  # least over largest edge of a histogram that people look at
+_NARROWEST = 0.98  # largest ratio of the first to the last edge in `coarse`
 _ZERO = -(2**62)  # bin of zeros, below that of any float
 
 
 @dataclass(frozen=True)
 class LogHistogram:
-    """Counts in bins of equal ratio, those that are not empty, and the extremes: mergeable."""
+    """Counts in the non-empty bins of equal ratio, and the extremes: a mergeable part."""
 
-    bins: Counts  # bin b holds numbers from 2^(b/1024) up to 2^((b+1)/1024)
+    bins: Counts  # bin b has numbers from 2^(b/1024) up to 2^((b+1)/1024)
     least: float
     largest: float
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts between rising edges."""
+    """Counts between ascending edges."""
 
     edges: NDArray[np.float64]  # (n + 1,)
     counts: NDArray[np.int64]  # (n,)
 
 
 def log_histogram(values: NDArray[np.float64]) -> LogHistogram:
-    """Count values, none of them negative."""
+    """Count values, which must not be negative."""
     with np.errstate(divide="ignore"):
         logs = np.floor(_BINS_PER_OCTAVE * np.log2(values))
     numbers = np.where(values > 0, logs, _ZERO).astype(np.int64)
@@ -81,12 +85,13 @@ def log_histogram(values: NDArray[np.float64]) -> LogHistogram:
 
 
 def merge_histograms(a: LogHistogram, b: LogHistogram) -> LogHistogram:
+    """Add up the counts of two parts."""
     bins = merge_counts(a.bins, b.bins)
     return LogHistogram(bins, min(a.least, b.least), max(a.largest, b.largest))
 
 
 def quantile(histogram: LogHistogram, share: float) -> float:
-    """The number below which `share` of the counted ones lie, to half a bin."""
+    """Return the number below which `share` of the counted numbers are, to half a bin."""
     bins = histogram.bins
     rank = share * (bins.total - 1)
     place = int(np.searchsorted(np.cumsum(bins.counts), rank, side="right"))
@@ -95,8 +100,8 @@ def quantile(histogram: LogHistogram, share: float) -> float:
 
 
 def coarse(histogram: LogHistogram, n_bins: int) -> Histogram:
-    """The same counts in `n_bins` bins of equal width; a fine bin is spread over those it meets."""
-    # rows of one length would give bins of no width
+    """Return the counts in `n_bins` bins of equal width; fine bins are split in proportion."""
+    # Equal numbers would give bins of width 0.
     low = min(histogram.least, _NARROWEST * histogram.largest)
     edges = np.linspace(low, histogram.largest or 1.0, n_bins + 1)
     bins = histogram.bins
@@ -110,7 +115,7 @@ def coarse(histogram: LogHistogram, n_bins: int) -> Histogram:
 
 
 def histogram_of(values: NDArray[np.float64], n_bins: int) -> Histogram:
-    """Counts in bins of equal width from 0 on."""
+    """Return the counts in bins of equal width, starting at 0."""
     counts, edges = np.histogram(
         values, n_bins, range=(0.0, max(float(values.max(initial=0.0)), 1e-300))
     )

@@ -1,8 +1,8 @@
 """Statistics of all rows: moments, norms, spectrum, distances, duplicates and non-finite rows.
 
-Duplicates are found by hashes of rows in bounded memory. All hashes are kept while at most
-`CAPACITY` differ; beyond that only those that begin with one zero bit, then with two, and so on.
-Which rows are counted depends on the rows alone, not on blocks.
+Duplicates are detected by hashes of rows in bounded memory. All hashes are kept while at most
+`CAPACITY` differ; beyond that, only hashes that begin with one zero bit, then with two, and so on.
+The counted rows depend only on the rows, not on the blocks.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from scrlm_dask.kernels.jit import jit
 from scrlm_dask.kernels.randomness.sampling import rows_within
 from scrlm_dask.kernels.statistics import covariance, histograms
 
-CAPACITY = 2**20  # different hashes kept: 24 bytes each
+CAPACITY = 2**20  # maximum number of different hashes, 24 bytes each
 _FEW = 5
 
 
 @dataclass(frozen=True)
 class RowHashes:
-    """The different hashes of rows, and how often each was met: a mergeable part."""
+    """Distinct hashes of rows and how often they occur: a mergeable part."""
 
-    level: int  # only hashes that begin with so many zero bits are kept
-    hashes: NDArray[np.uint64]  # (n,) rising
+    level: int  # only hashes that begin with this many zero bits are kept
+    hashes: NDArray[np.uint64]  # (n,) ascending
     counts: NDArray[np.int64]  # (n,)
-    first_rows: NDArray[np.int64]  # (n,) the row that had it first
+    first_rows: NDArray[np.int64]  # (n,) first row with this hash
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Rows that repeat an earlier one. Estimated from a share of the rows if that is below 1."""
+    """Rows that repeat an earlier row; an estimate if the counted share of rows is below 1."""
 
     rows: int
     counted_share: float
-    groups: tuple[tuple[int, int], ...]  # the largest: first row, and how many rows equal it
+    groups: tuple[tuple[int, int], ...]  # the largest: first row and number of equal rows
 
 
 def row_hashes(
     block: NDArray[Any], numbers: NDArray[np.int64], capacity: int = CAPACITY
 ) -> RowHashes:
-    """Hashes of the rows of a block (rows, p) whose row numbers are `numbers`."""
+    """Return the hashes of the rows of a block (rows, p) whose row numbers are `numbers`."""
     rows = preprocessing.native_float(block)
     hashes = np.empty(len(rows), np.uint64)
     _hash(rows.view(np.uint32 if rows.itemsize == 4 else np.uint64), hashes)
@@ -55,6 +55,7 @@ def row_hashes(
 
 
 def merge_hashes(a: RowHashes, b: RowHashes, capacity: int = CAPACITY) -> RowHashes:
+    """Add up the counts of two parts."""
     return _gather(
         max(a.level, b.level),
         np.concatenate([a.hashes, b.hashes]),
@@ -64,12 +65,13 @@ def merge_hashes(a: RowHashes, b: RowHashes, capacity: int = CAPACITY) -> RowHas
     )
 
 
-def duplicates_among(found: RowHashes) -> Duplicates:
-    repeated = np.flatnonzero(found.counts > 1)
-    order = np.lexsort((found.first_rows[repeated], -found.counts[repeated]))[:_FEW]
-    groups = tuple((int(found.first_rows[i]), int(found.counts[i])) for i in repeated[order])
-    copies = int((found.counts - 1).sum())
-    return Duplicates(copies << found.level, 0.5**found.level, groups)
+def duplicates_among(hashed: RowHashes) -> Duplicates:
+    """Return the number of duplicates, and the largest groups of equal rows."""
+    repeated = np.flatnonzero(hashed.counts > 1)
+    order = np.lexsort((hashed.first_rows[repeated], -hashed.counts[repeated]))[:_FEW]
+    groups = tuple((int(hashed.first_rows[i]), int(hashed.counts[i])) for i in repeated[order])
+    copies = int((hashed.counts - 1).sum())
+    return Duplicates(copies << hashed.level, 0.5**hashed.level, groups)
 
 
 def _gather(
@@ -79,13 +81,13 @@ def _gather(
     rows: NDArray[np.int64],
     capacity: int,
 ) -> RowHashes:
-    """Equal hashes put together, and thinned until they fit."""
+    """Combine equal hashes, and raise the level until at most `capacity` are left."""
     chosen = _begins_with_zeros(hashes, level)
-    unique, places = np.unique(hashes[chosen], return_inverse=True)
+    unique, indices = np.unique(hashes[chosen], return_inverse=True)
     totals = np.zeros(len(unique), np.int64)
-    np.add.at(totals, places, counts[chosen])
+    np.add.at(totals, indices, counts[chosen])
     first = np.full(len(unique), np.iinfo(np.int64).max)
-    np.minimum.at(first, places, rows[chosen])
+    np.minimum.at(first, indices, rows[chosen])
     while len(unique) > capacity:
         level += 1
         kept = _begins_with_zeros(unique, level)
@@ -99,7 +101,7 @@ def _begins_with_zeros(hashes: NDArray[np.uint64], level: int) -> NDArray[np.boo
 
 @jit()
 def _hash(words, hashes):  # type: ignore[no-untyped-def]
-    # each step is a bijection for a given word, so rows that differ in one number never collide
+    # Each step is a bijection for a given word, so rows that differ in one number never collide.
     for i in range(words.shape[0]):
         h = np.uint64(0x9E3779B97F4A7C15)
         for j in range(words.shape[1]):
@@ -115,21 +117,22 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class NonFiniteRows:
-    """How many rows hold what cannot be worked with: a mergeable part."""
+    """Counts of rows with values that cannot be used: a mergeable part."""
 
     nan: int  # rows with at least one NaN
     infinite: int  # rows with at least one infinity and no NaN
-    too_large: int  # finite rows with a number that float32 cannot hold
-    first: tuple[int, ...]  # the first few of all of them, rising
+    too_large: int  # finite rows with a number too large for float32
+    first: tuple[int, ...]  # numbers of the first few of these rows, ascending
 
     @property
     def total(self) -> int:
+        """Number of all unusable rows."""
         return self.nan + self.infinite + self.too_large
 
 
 @dataclass(frozen=True)
 class FiniteRows:
-    """The rows of a block that can be worked with, their numbers, and a count of the others."""
+    """The usable rows of a block, their numbers, and counts of the others."""
 
     block: NDArray[Any]  # (rows, p)
     numbers: NDArray[np.int64]  # (rows,) row numbers
@@ -137,9 +140,8 @@ class FiniteRows:
 
 
 def finite_rows(block: NDArray[Any], start: int) -> FiniteRows:
-    """Leave out the rows of a block (rows, p), the first of them number `start`, that no sum over
-    rows would survive."""
-    # the extremes of a row tell all: NaN is passed on by both
+    """Remove unusable rows from a block (rows, p) whose first row has the number `start`."""
+    # The extremes of a row are enough, because min and max propagate NaN.
     lowest, highest = (ends.astype(np.float64) for ends in (block.min(axis=1), block.max(axis=1)))
     nan = np.isnan(lowest)
     infinite = ~nan & (np.isinf(lowest) | np.isinf(highest))
@@ -154,6 +156,7 @@ def finite_rows(block: NDArray[Any], start: int) -> FiniteRows:
 
 
 def merge_nonfinite(a: NonFiniteRows, b: NonFiniteRows) -> NonFiniteRows:
+    """Add up the counts of two parts."""
     return NonFiniteRows(
         a.nan + b.nan,
         a.infinite + b.infinite,
@@ -170,14 +173,14 @@ _NORM_BINS, _DISTANCE_BINS = 50, 80
 
 @dataclass(frozen=True)
 class StatisticsPart:
-    """What a block adds: sums over its usable rows, and those of them that are in the sample."""
+    """Sums over the usable rows of some blocks, and their rows in the sample: a mergeable part."""
 
     unusable: NonFiniteRows
     moments: preprocessing.Moments
     norms: histograms.LogHistogram
     norm_moments: preprocessing.Moments
     hashes: RowHashes
-    comoments: covariance.Comoments | None  # where the features are not too many
+    comoments: covariance.Comoments | None  # None if there are too many features
     sample: NDArray[Any]  # (n, p) in row order
 
 
@@ -196,42 +199,42 @@ class Norms:
 class Spectrum:
     """Variances along the principal axes, in the model's space."""
 
-    variances: NDArray[np.float64]  # falling
-    axes: int  # so many of the first hold 90 % of the variance
-    sampled_rows: int | None  # None: of all rows
+    variances: NDArray[np.float64]  # descending
+    axes: int  # number of first axes with 90 % of the variance
+    sampled_rows: int | None  # None: all rows were used
 
 
 @dataclass(frozen=True)
 class Distances:
-    """How far apart rows of a random sample are, in the model's space."""
+    """Distances between rows of a random sample, in the model's space."""
 
     n_rows: int
     n_pairs: int
     quantiles: dict[float, float]
     histogram: histograms.Histogram
     radius: float | None
-    share_inside: float | None  # of the pairs: closer than the radius
+    share_inside: float | None  # share of the pairs that are closer than the radius
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What all usable rows look like. Without any there is nothing to say of them."""
+    """Statistics of all usable rows; norms and spectrum are None if there are no such rows."""
 
-    n_rows: int  # usable ones
+    n_rows: int  # number of usable rows
     unusable: NonFiniteRows
     means: NDArray[np.float64]  # (p,)
     deviations: NDArray[np.float64]  # (p,)
-    constant: tuple[int, ...]  # numbers of the features that are
+    constant: tuple[int, ...]  # numbers of constant features
     duplicates: Duplicates
     norms: Norms | None
     spectrum: Spectrum | None
-    distances: Distances | None  # where the sample has two rows
+    distances: Distances | None  # None if the sample has fewer than two rows
 
 
 def statistics_part(
     block: NDArray[Any], start: int, sampled: NDArray[np.int64], unit_length: bool
 ) -> StatisticsPart:
-    """Statistics of a block (rows, p); `sampled` are the row numbers of the sample, rising."""
+    """Return the part of a block (rows, p); `sampled` are ascending row numbers of the sample."""
     usable = finite_rows(block, start)
     rows = usable.block
     norms = np.concatenate([_norms(tile) for tile in _tiles(rows)] or [np.empty(0)])
@@ -249,6 +252,7 @@ def statistics_part(
 
 
 def merge_statistics(a: StatisticsPart, b: StatisticsPart) -> StatisticsPart:
+    """Merge two parts; samples are concatenated."""
     comoments = None
     if a.comoments is not None and b.comoments is not None:
         comoments = covariance.merge_comoments(a.comoments, b.comoments)
@@ -266,7 +270,7 @@ def merge_statistics(a: StatisticsPart, b: StatisticsPart) -> StatisticsPart:
 def finish_statistics(
     part: StatisticsPart, preprocess: Preprocess, radius: float | None
 ) -> Statistics:
-    """What is made of the parts of all blocks."""
+    """Compute the statistics from the merged part of all blocks."""
     moments, p = part.moments, len(part.moments.mean)
     empty = moments.count == 0
     known = moments if preprocessing.needs_moments(preprocess) and not empty else None
