@@ -91,12 +91,10 @@ def load_model(path: Place, storage_options: Options | None = None) -> Model:
 def _model_in(group: zarr.Group, location: Location) -> Model:
     attributes: dict[str, Any] = dict(group.attrs)
     if attributes["format"] != FORMAT or attributes.get("complete") is not True:
-        is_current = attributes["format"] == FORMAT
-        problem = "is incomplete" if is_current else "was written in another format"
-        raise StoreError(
-            f"the model {location} {problem} (expected format {FORMAT}, got "
-            f"{attributes['format']}); fit it again with this version"
-        )
+        problem = "is incomplete"
+        if attributes["format"] != FORMAT:
+            problem = f"has format {attributes['format']}, expected {FORMAT}"
+        raise StoreError(f"the model {location} {problem}; fit it again with this version")
     arrays: dict[str, Any] = {
         name: read_member(group, location, name, "the model")
         for name in (*_ARRAYS, "shift", "scale")
