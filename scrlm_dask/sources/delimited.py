@@ -57,7 +57,7 @@ class LineIndex:
     end: int  # offset of the end of the last line
 
     def span(self, start: int, stop: int) -> tuple[int, int, int]:
-        """Return begin and end of the bytes with lines start..stop-1, and the lines to skip."""
+        """Return a range of bytes with lines start..stop-1, and the number of lines to skip."""
         known = np.frombuffer(self.offsets, np.int64)
         last = -(-stop // _INDEX_STEP)
         to = int(known[last]) if last < len(known) else self.end
@@ -93,8 +93,8 @@ class DelimitedSource(Source):
 class LineSource(DelimitedSource):
     """One row per line: numbers as float64, or one field as integers or strings.
 
-    A file that was truncated inside its last number cannot be detected; a file that was truncated
-    elsewhere has a row with too few fields.
+    Truncation inside the last number of a file cannot be detected; truncation elsewhere leaves a
+    row with too few fields.
     """
 
     header: bool

@@ -221,9 +221,10 @@ class LabelTable:
 
     def read(self, start: int, stop: int) -> LabelledRows:
         """Read rows start..stop-1 of all columns."""
+        columns = (self.labels, self.distances, self.margins, self.ids)
         values: list[Any] = [
-            None if column is None else arrays.read_rows(column, start, stop, _STORE)
-            for column in (self.labels, self.distances, self.margins, self.ids)
+            None if column is None else arrays.read_rows(column, start, stop, what)
+            for column, what in zip(columns, (_STORE, _STORE, _STORE, "the ids"), strict=True)
         ]
         return LabelledRows(start, *values)
 

@@ -274,10 +274,12 @@ def _problem(location: Location, error: Exception) -> str:
     if isinstance(error, ImportError):
         if protocol in _S3:
             return (
-                "cannot be opened: s3:// requires s3fs, install scrlm-dask[s3] here and on all "
-                "workers"
+                "cannot be opened: s3:// requires s3fs, which is not installed; install "
+                "scrlm-dask[s3] here and on all workers"
             )
-        return f"cannot be opened: {protocol}:// requires a package that is missing ({reason})"
+        return (
+            f"cannot be opened: {protocol}:// requires a package that is not installed ({reason})"
+        )
     if isinstance(error, ValueError) and "Protocol not known" in str(error):
         return f"cannot be opened: the protocol {protocol}:// is not supported; check the URL"
     if isinstance(error, FileNotFoundError):
