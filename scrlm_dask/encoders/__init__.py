@@ -1,4 +1,4 @@
-"""Encoders, which compute features of texts and images; libraries are imported when needed.
+"""Encoders that compute features of texts and images; libraries are imported only when needed.
 
-An encoder stays in the process that opened it: a model is large, and may be on a GPU.
+An encoder is not sent to workers, because its model may be large or on a GPU.
 """

@@ -1,6 +1,6 @@
-"""All encoders by name: built-in ones without a model, pretrained models, and functions of users.
+"""Encoders by name: built-in encoders without a model, pretrained models, and user functions.
 
-A new encoder gets a line in `FAMILIES`.
+`FAMILIES` lists them; a new encoder must be added there.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ _FEATURES, _MAX_FEATURES = 512, 2**20
 
 @dataclass(frozen=True)
 class Family:
-    """Encoders of one library: the kinds of items they take, and how one is opened."""
+    """Encoders of one library: the supported kinds of items, and a function that opens one."""
 
     takes: tuple[Kind, ...]
-    # of the name, the text after its colon, the kind of items and the device
+    # arguments: name, part of the name after the colon, kind of items, device
     open: Callable[[str, str, Kind, str | None], Encoder]
     has_device: bool = True
 
 
 def open_encoder(name: str, kind: Kind, device: str | None) -> Encoder:
-    """Open the encoder for items of a kind and load its model."""
+    """Open the encoder called `name` for items of a kind, and load its model."""
     first, colon, argument = name.partition(":")
     family = FAMILIES.get(first) or (_USER_FUNCTION if colon else None)
     if family is None or (family.has_device and not argument):
         raise InputError(
-            f"the encoder {name!r} is not known; give pixels, hashing, sentence-transformers:NAME, "
+            f"encoder {name!r} not found; give pixels, hashing, sentence-transformers:NAME, "
             "open_clip:MODEL/PRETRAINED, torchvision:MODEL or module:function"
         )
     if kind not in family.takes:
         suitable = ", ".join(key for key, known in FAMILIES.items() if kind in known.takes)
         raise InputError(
-            f"the encoder {name} takes {' and '.join(family.takes)} and the input holds {kind}; "
-            f"for these there are {suitable} and module:function"
+            f"the encoder {name} supports {' and '.join(family.takes)}, but the input contains "
+            f"{kind}; use {suitable} or module:function for {kind}"
         )
     if device is not None and not family.has_device:
-        raise InputError(f"--device says nothing to the encoder {name}; leave it out")
+        raise InputError(f"--device cannot be used with the encoder {name}; omit it")
     return family.open(name, argument, kind, device)
 
 
 def _open_pixels(name: str, argument: str, *_: Any) -> Encoder:
-    """Open `pixels` or `pixels:SIDE`: the image at SIDE x SIDE, its three colours from 0 to 1."""
+    """Open `pixels` or `pixels:SIDE`: the RGB values, from 0 to 1, of the image at SIDE x SIDE."""
     side = _parse_number(name, argument, _SIDE, _MAX_SIDE)
     import_optional("PIL.Image", f"the encoder {name}", "embed-images")
 
@@ -70,16 +70,16 @@ def _open_pixels(name: str, argument: str, *_: Any) -> Encoder:
 
 
 def _open_hashing(name: str, argument: str, *_: Any) -> Encoder:
-    """Open `hashing` or `hashing:FEATURES`: words and pairs of words, hashed to signed counts.
+    """Open `hashing` or `hashing:FEATURES`: words and bigrams, hashed to signed counts.
 
-    Rows have unit length. Inner products approximate those of the counts.
+    Rows have unit length. Their inner products approximate those of the normalized counts.
     """
     from sklearn.feature_extraction.text import HashingVectorizer
 
     hashing = HashingVectorizer(
         n_features=_parse_number(name, argument, _FEATURES, _MAX_FEATURES),
         ngram_range=(1, 2),
-        token_pattern=r"(?u)\b\w+\b",  # words of one letter also count
+        token_pattern=r"(?u)\b\w+\b",  # includes words of one letter
         dtype=np.float32,
     )
 
@@ -95,14 +95,14 @@ def _parse_number(name: str, argument: str, default: int, most: int) -> int:
     if not argument.isdecimal() or not 1 <= int(argument) <= most:
         family = name.partition(":")[0]
         raise InputError(
-            f"the encoder {name} asks for {argument!r}; after {family}: comes a number from 1 to "
-            f"{most}"
+            f"the argument of the encoder {name} must be a number from 1 to {most}, as in "
+            f"{family}:{default}, got {argument!r}"
         )
     return int(argument)
 
 
 def _open_function(name: str, *_: Any) -> Encoder:
-    """Open a function of the user: `package.module:function` or `path/to/file.py:function`."""
+    """Open a user function: `package.module:function` or `path/to/file.py:function`."""
     where, __, attribute = name.rpartition(":")
     with explain_failure(name, "give package.module:function, or file.py:function for a file"):
         module = _import_file(Path(where)) if where.endswith(".py") else import_module(where)
@@ -111,13 +111,13 @@ def _open_function(name: str, *_: Any) -> Encoder:
         function = getattr(function, part, None)
     if not callable(function):
         raise InputError(
-            f"the encoder {name} is no function: {where} has no {attribute!r} to be called"
+            f"the encoder {name} cannot be used: {where} has no function {attribute!r}"
         )
     return Encoder(name, _identify_code(module), function)
 
 
 def _identify_code(module: ModuleType) -> str:
-    """Return the package with its version, or with a digest, so that resume detects other code."""
+    """Return the package with its version or a digest, so that a resume detects changed code."""
     package = module.__name__.partition(".")[0]
     made_by, file = version_of(package), getattr(module, "__file__", None)
     if made_by != package or file is None:
@@ -127,7 +127,7 @@ def _identify_code(module: ModuleType) -> str:
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise InputError(f"the encoder's file {path} does not exist; check the path")
+        raise InputError(f"the encoder file {path} does not exist; check the path")
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""The interface of encoders, and the checks of their output."""
+"""The interface of encoders, and checks of their output."""
 
 from __future__ import annotations
 
@@ -19,43 +19,44 @@ Kind = Literal["texts", "images"]
 
 @dataclass(frozen=True)
 class Encoder:
-    """A function from a list of texts or of PIL images to an array (items, features)."""
+    """A function that maps a list of texts or PIL images to an array (items, features)."""
 
-    name: str  # as the user gave it
-    made_by: str  # the package, with its version
+    name: str  # as given by the user
+    made_by: str  # package and version
     function: Callable[[list[Any]], Any]
 
     def encode(self, items: list[Any]) -> NDArray[Any]:
-        """Return features (items, p); p should be the same for every batch."""
+        """Return the features of the items, shape (items, p); p must not depend on the batch."""
         try:
             features = np.asarray(self.function(items))
         except (ScrlmError, MemoryError):
             raise
-        except Exception as error:  # whatever a model raises, such as that the GPU is full
+        except Exception as error:  # models raise arbitrary exceptions, such as out of GPU memory
             raise EncoderError(
-                f"the encoder {self.name} failed at a batch of {len(items)} "
-                f"({first_line(error, 200)}); with a smaller --batch-size it needs less memory, "
-                "and the same command goes on"
+                f"the encoder {self.name} failed on a batch of {len(items)} "
+                f"({first_line(error, 200)}); a smaller --batch-size requires less memory; run the "
+                "same command again to resume"
             ) from error
         good = features.ndim == 2 and len(features) == len(items) and features.shape[1] > 0
         if not good or features.dtype.kind not in "fiu":
             raise InputError(
-                f"the encoder {self.name} gave {features.dtype} of the shape {features.shape} for "
-                f"{len(items)} item(s); it must give numbers, one row an item"
+                f"the encoder {self.name} must return an array of numbers with one row per item, "
+                f"got {features.dtype} of shape {features.shape} for {len(items)} item(s)"
             )
         return features
 
 
 def version_of(package: str) -> str:
+    """Return the name and the installed version of a package, or only its name if unknown."""
     try:
         return f"{package} {version(package)}"
-    except PackageNotFoundError:  # a checkout, or installed by other means
+    except PackageNotFoundError:  # not installed as a distribution, such as a source checkout
         return package
 
 
 @contextmanager
 def explain_failure(name: str, remedy: str) -> Iterator[None]:
-    """Name the encoder and a remedy for whatever its library raises: no model, no network."""
+    """Convert errors while an encoder is loaded to InputError with a remedy."""
     try:
         yield
     except (ScrlmError, MemoryError):

@@ -1,6 +1,6 @@
-"""Pretrained encoders: sentence-transformers, open_clip and torchvision, where installed.
+"""Pretrained encoders of the optional packages sentence-transformers, open_clip and torchvision.
 
-Their library downloads a model that is not on the disk yet.
+The packages download models that are not in their local cache.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.optional import import_optional
 
 _HEADS = ("fc", "head", "heads", "classifier")  # names of the last layers in torchvision
-# before it a file can run code even as `weights_only` (CVE-2025-32434, CVE-2026-24747)
+# in earlier versions a file can run code in spite of `weights_only` (CVE-2025-32434,
+# CVE-2026-24747)
 _SAFE_TORCH = (2, 10)
 _OFFLINE = (
-    "check the name, give the path of a model on this disk, or load it once where there is a "
-    "network"
+    "check the name, give the path of a local model, or load it once with network access so that "
+    "it is cached"
 )
 
 
@@ -39,12 +40,12 @@ def open_sentence_transformer(name: str, argument: str, kind: Kind, device: str 
 
 
 def open_clip_model(name: str, argument: str, kind: Kind, device: str | None) -> Encoder:
-    """Open `open_clip:MODEL/PRETRAINED_OR_PATH`, for images and for texts."""
+    """Open `open_clip:MODEL/PRETRAINED_OR_PATH`, for images or texts."""
     architecture, _, pretrained = argument.partition("/")
     if not pretrained:
         raise InputError(
             f"the encoder {name} has no weights; give open_clip:MODEL/PRETRAINED, such as "
-            "open_clip:ViT-B-32/laion2b_s34b_b79k, or a path in place of PRETRAINED"
+            "open_clip:ViT-B-32/laion2b_s34b_b79k, or a path instead of PRETRAINED"
         )
     _check_path(name, pretrained)
     with explain_failure(name, _OFFLINE):
@@ -66,7 +67,7 @@ def open_clip_model(name: str, argument: str, kind: Kind, device: str | None) ->
 
 
 def open_torchvision(name: str, argument: str, kind: Kind, device: str | None) -> Encoder:
-    """Open `torchvision:MODEL[/WEIGHTS_OR_PATH]`: the output of the layer before the classes."""
+    """Open `torchvision:MODEL[/WEIGHTS_OR_PATH]`: the output of the layer before the classifier."""
     model_name, _, weights = argument.partition("/")
     _check_path(name, weights)
     with explain_failure(name, _OFFLINE):
@@ -78,7 +79,7 @@ def open_torchvision(name: str, argument: str, kind: Kind, device: str | None) -
         model = models.get_model(model_name, weights=None if is_file else chosen)
         head = _remove_head(name, model, torch.nn)
         if is_file:
-            # tensors only: a pickle from elsewhere would run code
+            # load tensors only, because a pickle can run arbitrary code
             state = torch.load(weights, map_location="cpu", weights_only=True)
             _load_state(name, model, state, head)
         model.to(torch_device).eval()
@@ -102,25 +103,25 @@ def _remove_head(name: str, model: Any, nn: Any) -> str:
         setattr(layer, last, nn.Identity())
         return f"{head}.{last}"
     raise InputError(
-        f"the encoder {name} ends in no linear layer that could be left out; take another model, "
-        "or give a function of yours as module:function"
+        f"the encoder {name} does not end with a linear layer that can be removed; use another "
+        "model, or your own function as module:function"
     )
 
 
 def _load_state(name: str, model: Any, state: Any, head: str) -> None:
-    """Load the weights of a file but those of the head, whose classes may differ."""
+    """Load weights into the model, except those of the head, whose classes may differ."""
     kept = {key: value for key, value in state.items() if not key.startswith(f"{head}.")}
     result = model.load_state_dict(kept, strict=False)
     wrong = [*result.missing_keys, *result.unexpected_keys]
     if wrong:
         raise InputError(
-            f"the weights of {name} are those of another model ({wrong[0]} and "
-            f"{len(wrong) - 1} more do not fit); check the path"
+            f"the weights of {name} belong to another model ({wrong[0]} and {len(wrong) - 1} more "
+            "keys do not match); check the path"
         )
 
 
 def _run_inference(torch: Any, function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """Return the function without gradients, its result moved to the host."""
+    """Wrap a function to run without gradients and return a float32 array on the host."""
 
     def encode(items: list[Any]) -> Any:
         with torch.inference_mode():
@@ -130,26 +131,26 @@ def _run_inference(torch: Any, function: Callable[[list[Any]], Any]) -> Callable
 
 
 def _import_torch(device: str | None) -> tuple[Any, Any]:
-    """Return PyTorch and the device of the model."""
+    """Import PyTorch and choose the device: the given one, a GPU if available, or the CPU."""
     torch = import_optional("torch", "a model", "embed-images")
     return torch, torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def _is_weights_file(name: str, path: str, torch: Any) -> bool:
-    """Return whether weights are a local file; reject it where PyTorch might run code in it."""
+    """Return whether weights are a local file; raise if this PyTorch could run code in it."""
     if not Path(path).is_file():
         return False
     version = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
     if version < _SAFE_TORCH:
         raise InputError(
-            f"the encoder {name} reads a file of weights, which before PyTorch "
-            f"{'.'.join(map(str, _SAFE_TORCH))} can run code of whoever made it, and this is "
-            f"{torch.__version__}; install a newer torch"
+            f"the encoder {name} loads a weights file, which before PyTorch "
+            f"{'.'.join(map(str, _SAFE_TORCH))} can run arbitrary code, and the installed version "
+            f"is {torch.__version__}; install a newer torch"
         )
     return True
 
 
 def _check_path(name: str, path: str) -> None:
-    """Reject a path that does not exist before a library takes it for a name to download."""
+    """Raise if a path does not exist, before a library treats it as a name to download."""
     if path.startswith((".", "/", "~")) and not Path(path).exists():
-        raise InputError(f"the encoder {name} names {path}, which does not exist; check the path")
+        raise InputError(f"{path}, given in the encoder {name}, does not exist; check the path")

@@ -1,4 +1,4 @@
-"""Files as encoders write them, one format per module: NumPy arrays out, no Dask.
+"""Readers for files of features, labels and ids, one format per module; they do not use Dask.
 
-A source is small and frozen: it has the shape and dtype of its rows, and reads them by path.
+A source is a small frozen object: it knows paths, shape and dtype, and reads rows as NumPy arrays.
 """

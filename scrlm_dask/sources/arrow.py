@@ -1,7 +1,7 @@
-"""Arrow: columns as arrays, and files in Arrow's stream format.
+"""Arrow: conversion of columns to arrays, and files in Arrow's stream format.
 
-`values` of a list column ignores slicing, `flatten` drops null rows and shifts all that follow, and
-ragged lists flatten silently: nulls and lengths are checked first.
+Nulls and list lengths are checked before conversion: `values` of a list column ignores slicing,
+`flatten` drops null rows and so shifts all later rows, and ragged lists are flattened silently.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ from scrlm_dask.sources.sharded import concatenate, regroup
 
 @dataclass(frozen=True)
 class Picked:
-    """Which columns of a schema are the features, and what they come to."""
+    """The columns of a schema that contain the features, and their common dtype."""
 
     columns: tuple[str, ...]
-    as_list: bool  # one column of lists, or a column a feature
+    as_list: bool  # True: one column of lists; False: one column per feature
     dtype: np.dtype[Any]
 
 
 def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: str) -> Picked:
-    """Return the columns that were asked for; else, of those that are not `apart`, the only list
-    of numbers, or all, which must be numbers then."""
+    """Select the columns of features: the columns `asked`, if given.
+
+    Otherwise, of the columns that are not in `apart`, select the only list of numbers, or all
+    columns, which must be numeric.
+    """
     known = {field.name: field.type for field in schema}
     for name in (*asked, *apart):
         base.check_column(name, list(known), what)
@@ -44,8 +47,8 @@ def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: 
     for name in columns:
         if not _is_number(known[name]):
             raise InputError(
-                f"column {name!r} of {what} holds {known[name]}; features are numbers or lists of "
-                "numbers"
+                f"column {name!r} of {what} contains {known[name]}; features must be numbers or "
+                "lists of numbers"
             )
     dtypes = [np.dtype(known[name].to_pandas_dtype()) for name in columns]
     return Picked(tuple(columns), False, np.result_type(*dtypes))
@@ -58,19 +61,20 @@ def _feature_columns(known: dict[str, Any], apart: Sequence[str], what: str) -> 
         return lists
     if lists:
         raise InputError(
-            f"{what} has several columns of lists ({', '.join(lists)}); say which with --column"
+            f"{what} has several columns of lists ({', '.join(lists)}); use --column NAME to "
+            "select one"
         )
     numbers = [name for name, kind in left.items() if _is_number(kind)]
     if not numbers:
         raise InputError(
             f"{what} has no column of numbers or of lists of numbers (it has {', '.join(known)})"
         )
-    base.refuse_others(what, {name: str(left[name]) for name in left if name not in numbers})
+    base.reject_non_numeric(what, {name: str(left[name]) for name in left if name not in numbers})
     return numbers
 
 
 def item_type(kind: Any) -> Any | None:
-    """Return the type of the numbers in a list column's rows, if it is one."""
+    """Return the type of the numbers in a list column; None for other columns."""
     pa = import_optional("pyarrow", "Arrow")
     types = pa.types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -79,7 +83,10 @@ def item_type(kind: Any) -> Any | None:
 
 
 def lists_to_rows(array: Any, width: int | None, first: int, what: str) -> NDArray[Any]:
-    """Return a list array as (rows, width); `first` numbers its first row in messages."""
+    """Convert a list array to shape (rows, width).
+
+    `first` is the number of the first row in messages. `width` None is taken from the first row.
+    """
     pa = import_optional("pyarrow", "Arrow")
     lengths = import_optional("pyarrow.compute", "Arrow").list_value_length(array)
     _check_no_null_rows(array, first, what)
@@ -88,20 +95,20 @@ def lists_to_rows(array: Any, width: int | None, first: int, what: str) -> NDArr
     wrong = np.flatnonzero(lengths != width)
     if len(wrong):
         raise StoreError(
-            f"row {first + int(wrong[0])} of {what} has {lengths[wrong[0]]} items and others have "
-            f"{width}; rows must be equally long"
+            f"row {first + int(wrong[0])} of {what} has {lengths[wrong[0]]} items, expected "
+            f"{width}; all rows must have the same length"
         )
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     values = array.flatten()
     if values.null_count:
         row = first + _find_null(values) // max(1, width)
-        raise StoreError(f"row {row} of {what} holds a null; fill it or drop the row")
+        raise StoreError(f"row {row} of {what} contains a null; fill it or drop the row")
     return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(array), width)
 
 
 def scalars_to_values(array: Any, first: int, what: str) -> NDArray[Any]:
-    """Return a column of numbers or texts as (rows,)."""
+    """Convert a column of numbers or strings to shape (rows,)."""
     types = import_optional("pyarrow", "Arrow").types
     _check_no_null_rows(array, first, what)
     if types.is_dictionary(array.type):
@@ -114,7 +121,7 @@ def scalars_to_values(array: Any, first: int, what: str) -> NDArray[Any]:
 def _check_no_null_rows(array: Any, first: int, what: str) -> None:
     if array.null_count:
         row = first + _find_null(array)
-        raise StoreError(f"row {row} of {what} is null; drop the row or fill it")
+        raise StoreError(f"row {row} of {what} is null; fill it or drop the row")
 
 
 def _find_null(array: Any) -> int:
@@ -122,7 +129,7 @@ def _find_null(array: Any) -> int:
 
 
 def pick_value(schema: Any, name: str, what: str) -> Picked:
-    """Return the column of labels or ids called `name`."""
+    """Select the column of labels or ids called `name`."""
     base.check_column(name, schema.names, what)
     types, kind = import_optional("pyarrow", "Arrow").types, schema.field(name).type
     if types.is_dictionary(kind):
@@ -131,26 +138,29 @@ def pick_value(schema: Any, name: str, what: str) -> Picked:
         return Picked((name,), False, base.TEXT)
     if not _is_number(kind):
         raise InputError(
-            f"column {name!r} of {what} holds {kind}; labels and ids are integers or texts"
+            f"column {name!r} of {what} contains {kind}; labels and ids must be integers or strings"
         )
     return Picked((name,), False, np.dtype(kind.to_pandas_dtype()))
 
 
 @dataclass(frozen=True)
 class ArrowSource(base.Source):
-    """Rows that come as record batches: features, or one column of labels or ids."""
+    """Rows that are read as record batches: features, or one column of labels or ids."""
 
     picked: Picked
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """Names of the columns that are read."""
         return self.picked.columns
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows start..stop-1."""
         empty = np.empty((0, *self.shape[1:]), base.native(self.dtype))
         return np.concatenate([empty, *self._pieces(start, stop)])
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        """Yield rows start..stop-1, `rows` at a time; each record batch is decoded once."""
         yield from regroup(self._pieces(start, stop), rows, np.concatenate)
 
     @abstractmethod
@@ -160,7 +170,7 @@ class ArrowSource(base.Source):
     def _slice_batches(
         self, batches: Iterator[Any], first: int, start: int, stop: int
     ) -> Iterator[NDArray[Any]]:
-        """Yield rows start..stop-1 of record batches that begin with the row `first`."""
+        """Yield rows start..stop-1 of record batches, the first of which starts at row `first`."""
         for batch in batches:
             low, high = max(start, first), min(stop, first + batch.num_rows)
             if low < high:
@@ -169,10 +179,12 @@ class ArrowSource(base.Source):
             first += batch.num_rows
             if first >= stop:
                 return
-        raise StoreError(f"{self.what} ends at row {first}, before row {stop - 1}; restore it")
+        raise StoreError(
+            f"{self.what} is truncated: it ends at row {first}, before row {stop - 1}; restore it"
+        )
 
     def _rows(self, batch: Any, first: int) -> NDArray[Any]:
-        """Return the rows of a record batch, whose first one has the number `first`."""
+        """Convert a record batch, whose first row has the number `first`."""
         whats = [f"column {name!r} of {self.what}" for name in self.columns]
         columns = [batch.column(name) for name in self.columns]
         if self.picked.as_list:
@@ -187,12 +199,13 @@ class ArrowSource(base.Source):
 
 @dataclass(frozen=True)
 class ArrowStream(ArrowSource):
-    """A file in Arrow's stream format: batches of rows, found by their headers alone.
+    """A file in Arrow's stream format.
 
-    Arrow has no checksums: a flipped byte among the numbers is not noticed.
+    Arrow has no checksums, so a flipped byte in the values is not detected.
     """
 
     def column(self, name: str) -> base.Source:
+        """Open another column of the same file."""
         with base.reading(self.what):
             schema = _schema(self.what)
         picked = pick_value(schema, name, self.what)
@@ -204,6 +217,7 @@ class ArrowStream(ArrowSource):
 
 
 def open_arrow(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> ArrowStream:
+    """Open the features of an Arrow stream file; columns are selected by `pick_columns`."""
     file = base.source_file(path)
     with base.reading(path):
         picked = pick_columns(_schema(path), asked, apart, path)
@@ -218,17 +232,17 @@ def _schema(path: str) -> Any:
 
 
 def _batches(path: str) -> Iterator[Any]:
-    """Yield record batches of a mapped file: numbers are touched only if they are used."""
+    """Yield record batches of a memory-mapped file; values are read from disk only when used."""
     pa = import_optional("pyarrow", f"the Arrow file {path}")
     with pa.memory_map(path) as file:
         yield from pa.ipc.open_stream(file)
 
 
 def _count(path: str, picked: Picked, n_bytes: int) -> tuple[int, int]:
-    """Return rows and width. All headers are read, so that a truncated file is detected here.
+    """Return the number of rows and of features.
 
-    A stream may end without its end mark (that is how a writer that was killed leaves it), so the
-    mark is asked for.
+    The headers of all batches are read, so that a truncated file is detected here. Arrow accepts a
+    stream without end marker, as a killed writer leaves it, so the marker is checked explicitly.
     """
     n_rows, width = 0, 0 if picked.as_list else len(picked.columns)
     for batch in _batches(path):
@@ -240,7 +254,9 @@ def _count(path: str, picked: Picked, n_bytes: int) -> tuple[int, int]:
         file.seek(max(0, n_bytes - 8))
         end = file.read()
     if end[-4:] != b"\0\0\0\0":
-        raise StoreError(f"{path} has no end mark after row {n_rows}: it was cut; restore it")
+        raise StoreError(
+            f"{path} is truncated: there is no end marker after row {n_rows}; restore it"
+        )
     return n_rows, width
 
 
@@ -253,29 +269,32 @@ STATE, SPLITS = "state.json", "dataset_dict.json"
 
 
 def looks_like_dataset(folder: str) -> bool:
+    """Return whether a folder was written by `save_to_disk` of Hugging Face datasets."""
     return any((Path(folder) / name).is_file() for name in (STATE, SPLITS))
 
 
 def open_dataset(folder: str, asked: Sequence[str], apart: Sequence[str]) -> base.Source:
+    """Open a folder that was written by `save_to_disk` of Hugging Face datasets."""
     if (Path(folder) / SPLITS).is_file():
         splits = _read_json(Path(folder) / SPLITS).get("splits", [])
         raise InputError(
-            f"{folder} holds several splits ({', '.join(splits)}); give one of them, such as "
+            f"{folder} contains several splits ({', '.join(splits)}); give one of them, such as "
             f"{Path(folder) / splits[0] if splits else folder}"
         )
     state = _read_json(Path(folder) / STATE)
     if state.get("_indices_data_files"):
         raise InputError(
-            f"{folder} was saved with a selection of rows; save it again after flatten_indices()"
+            f"{folder} contains a selection of rows (_indices_data_files), which is not supported; "
+            "save it again after flatten_indices()"
         )
     names = [entry["filename"] for entry in state.get("_data_files") or []]
     if not names:
-        raise StoreError(f"{folder}/{STATE} names no data files; save the dataset again")
+        raise StoreError(f"{folder}/{STATE} lists no data files; save the dataset again")
     paths = [str(Path(folder) / name) for name in names]
     for path in paths:
         if not Path(path).is_file():
-            raise StoreError(f"{path} is missing, which {STATE} names; restore it")
-    # dataset_info.json is not asked: its numbers are of the split as it was once loaded, not saved
+            raise StoreError(f"{path}, listed in {STATE}, does not exist; restore it")
+    # dataset_info.json is ignored: it describes the split as it was loaded, not as it was saved
     return concatenate([open_arrow(path, asked, apart) for path in paths])
 
 
@@ -285,5 +304,5 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise StoreError(f"{path} cannot be read ({error}); save the dataset again") from error
     if not isinstance(content, dict):
-        raise StoreError(f"{path} is not the record of a dataset; save it again")
+        raise StoreError(f"{path} must contain a JSON object; save the dataset again")
     return content

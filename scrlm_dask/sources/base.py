@@ -1,4 +1,4 @@
-"""The interface of sources, and checks that formats share."""
+"""The interface of sources, and checks that all formats share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLOSE, _FEW_NAMED, _MOST_NAMED = 3, 5, 10
 
 @dataclass(frozen=True)
 class Source(ABC):
-    """Rows in files: a table (rows, features), or one value per row with the shape (rows,)."""
+    """Rows in files: a table of shape (rows, features), or one value per row, shape (rows,)."""
 
     files: tuple[SourceFile, ...]
     shape: tuple[int, ...]
@@ -33,40 +33,42 @@ class Source(ABC):
 
     @property
     def n_rows(self) -> int:
+        """Number of rows."""
         return self.shape[0]
 
     @property
     def n_features(self) -> int:
+        """Number of features of a table."""
         return self.shape[1]
 
     @property
     def what(self) -> str:
-        """Return the name of the source in messages."""
+        """Name of the source in messages."""
         return self.files[0].path
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the names of the columns that are read, if they have names."""
+        """Names of the columns that are read; empty if they have no names."""
         return ()
 
     @property
     def unit_rows(self) -> int:
-        """Return the rows that are decoded at once: a row group, a chunk, a deflated file."""
+        """Number of rows that are decoded at once: a row group, a chunk, a compressed file."""
         return 1
 
     @property
     def streams(self) -> bool:
-        """Return whether `batches` reads each unit once, however many batches it becomes."""
+        """Return whether `batches` decodes each unit only once."""
         return False
 
     @property
     def is_here(self) -> bool:
-        """Return whether only this process reads it: a model is not sent to workers."""
+        """Return whether only this process can read it, because models are not sent to workers."""
         return False
 
     @abstractmethod
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows start..stop-1 in this machine's byte order."""
+        """Return rows start..stop-1 in native byte order."""
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
         """Yield rows start..stop-1, `rows` at a time."""
@@ -74,122 +76,140 @@ class Source(ABC):
             yield self.read(first, min(first + rows, stop))
 
     def locate(self, row: int) -> str:
-        """Return where a row is, for messages."""
+        """Return a description of a row's position, for messages."""
         return f"row {row} of {self.what}"
 
     def column(self, name: str) -> Source:
-        """Open another value of each row, such as its label."""
+        """Open another column of the same rows, such as labels or ids."""
         raise InputError(
-            f"{self.what} has no columns beside its features, so there is no {name!r}; give a file"
+            f"column {name!r} not found: {self.what} contains only features; give a file"
         )
 
     def verify(self) -> None:
-        """Check the whole file, such as a checksum over all of it."""
+        """Check the integrity of the whole file, if it has a checksum."""
         return
 
     def notes(self) -> list[str]:
-        """Return what the user should know before this is read."""
+        """Return notes for the user, to be shown before the source is read."""
         return []
 
 
 @dataclass(frozen=True)
 class MappedSource(Source):
-    """Values that are computed from the rows of another source, piece by piece."""
+    """Values that are computed from the rows of another source, batch by batch."""
 
     given: Source
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """Columns of the underlying source."""
         return self.given.columns
 
     def locate(self, row: int) -> str:
+        """Return the position of a row in the underlying source."""
         return self.given.locate(row)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the values computed from rows start..stop-1."""
         return self._map(self.given.read(start, stop), start)
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        """Yield the values computed from rows start..stop-1, `rows` at a time."""
         pieces = self.given.batches(start, stop, rows)
         for first, piece in zip(range(start, stop, rows), pieces, strict=True):
             yield self._map(piece, first)
 
     @abstractmethod
     def _map(self, values: NDArray[Any], first: int) -> NDArray[Any]:
-        """Return what the given values become; `first` is the number of their first row."""
+        """Compute values from rows of the underlying source, of which `first` is the first."""
 
 
 def source_file(path: str) -> SourceFile:
-    return SourceFile(path, os.stat(path).st_size)  # noqa: PTH116 - a str comes and a str stays
+    """Return the path and size of a file."""
+    return SourceFile(path, os.stat(path).st_size)  # noqa: PTH116 - the path must stay a str
 
 
 def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in native byte order; strings have none."""
     return dtype if dtype.kind == "T" else dtype.newbyteorder("=")
 
 
 def memory_of(values: NDArray[Any]) -> memoryview:
-    """Return the array's memory as bytes, to read into."""
+    """Return a writable view of the array's memory as bytes."""
     return values.reshape(-1).view(np.uint8).data
 
 
 def table_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """Return the bytes of a claimed shape as a Python integer: a header can claim anything."""
+    """Return the size in bytes of an array; no overflow, as damaged headers claim any shape."""
     return prod(int(n) for n in shape) * dtype.itemsize
 
 
 def choices(name: str, names: Sequence[str]) -> str:
-    """List the names that exist instead of a missing one, the most similar first."""
+    """List the available names for a message about a missing one, the most similar first."""
     folded = {other.casefold(): other for other in names}
-    close = [folded[found] for found in get_close_matches(name.casefold(), folded, _CLOSE)]
+    close = [folded[match] for match in get_close_matches(name.casefold(), folded, _CLOSE)]
     shown = [*close, *(other for other in names if other not in close)][:_MOST_NAMED]
     more = f", ... ({len(names)} in all)" if len(names) > len(shown) else ""
     return f"{', '.join(shown) or 'nothing'}{more}"
 
 
 def only_table(what: str, tables: Sequence[str], names: Sequence[str]) -> str:
-    """Return the only table among the arrays called `names`."""
+    """Return the only name in `tables`; raise if there are none or several.
+
+    `names` are all arrays of the file, for the message.
+    """
     if len(tables) != 1:
         listed = ", ".join(sorted(tables or names)) or "nothing"
-        raise InputError(f"{what} holds {len(tables)} tables ({listed}); say which with --dataset")
+        raise InputError(
+            f"{what} contains {len(tables)} tables ({listed}); use --dataset NAME to select one"
+        )
     return tables[0]
 
 
 def check_column(
     name: str, names: Sequence[str], what: str, hint: str = " (labels and ids may also be a file)"
 ) -> None:
+    """Raise unless `names` contains the column."""
     if name not in names:
         raise InputError(
-            f"{what} has no column {name!r} (it has {choices(name, names)}); name one of them{hint}"
+            f"{what} has no column {name!r} (it has {choices(name, names)}); give one of these"
+            f"{hint}"
         )
 
 
-def refuse_others(what: str, found: Mapping[str, str]) -> None:
-    """Reject columns that are not numbers, given by name and content: none is lost silently."""
-    if not found:
+def reject_non_numeric(what: str, columns: Mapping[str, str]) -> None:
+    """Raise if there are non-numeric columns, given as name and content.
+
+    They must be excluded explicitly, so that no column is dropped silently.
+    """
+    if not columns:
         return
-    name, holds = next(iter(found.items()))
-    more = f" (and {len(found) - 1} more are no numbers)" if len(found) > 1 else ""
-    words = [f"--exclude {shlex.quote(other)}" for other in list(found)[:_FEW_NAMED]]
-    words += ["..."] if len(found) > _FEW_NAMED else []
+    name, content = next(iter(columns.items()))
+    more = f" (and {len(columns) - 1} more are not numeric)" if len(columns) > 1 else ""
+    options = [f"--exclude {shlex.quote(other)}" for other in list(columns)[:_FEW_NAMED]]
+    options += ["..."] if len(columns) > _FEW_NAMED else []
     raise InputError(
-        f"column {name!r} of {what} holds {holds}{more}; features are numbers: leave it out with "
-        f"{' '.join(words)}, keep it as --ids or --labels, or name the features with --column"
+        f"column {name!r} of {what} contains {content}{more}, but features must be numbers; "
+        f"exclude it with {' '.join(options)}, use it as --ids or --labels, or select the features "
+        "with --column"
     )
 
 
 def as_texts(values: NDArray[Any]) -> NDArray[Any]:
-    """Convert texts of any kind to NumPy's own; bytes are UTF-8."""
+    """Convert strings of any dtype to NumPy's StringDType; bytes are decoded as UTF-8."""
     if values.dtype.kind == "S":
         return np.char.decode(values, "utf-8").astype(TEXT)
     return values.astype(TEXT, copy=False)
 
 
 def holds_texts(source: Source) -> bool:
+    """Return whether the values of a source are strings."""
     return source.dtype.kind in "USTO"
 
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Name the file and the way out, whatever a library raises about a broken file."""
+    """Convert errors of libraries about damaged files to StoreError; `what` names the file."""
     try:
         yield
     except (ScrlmError, MemoryError):

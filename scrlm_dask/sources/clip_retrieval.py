@@ -1,4 +1,4 @@
-"""Folders of clip-retrieval: `img_emb/img_emb_{i}.npy` and `metadata/metadata_{i}.parquet`."""
+"""Output of clip-retrieval: `img_emb/img_emb_{i}.npy` and `metadata/metadata_{i}.parquet`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _METADATA = "metadata"
 
 @dataclass(frozen=True)
 class ClipShard(MappedSource):
-    """The embeddings of one shard, and the table that says what its rows are."""
+    """The embeddings of one shard, and the metadata table of the same rows."""
 
     metadata: str | None
 
@@ -30,21 +30,25 @@ class ClipShard(MappedSource):
         return values
 
     def column(self, name: str) -> Source:
+        """Open a column of the metadata."""
         if self.metadata is None:
-            raise InputError(f"{self.what} has no metadata, so there is no column {name!r}")
+            raise InputError(f"column {name!r} not found: {self.what} has no metadata")
         return open_parquet_column(self.metadata, name)
 
 
 def looks_like_clip(folder: str) -> bool:
+    """Return whether a folder contains embeddings of clip-retrieval."""
     return any((Path(folder) / kind).is_dir() for kind in _KINDS)
 
 
 def open_clip(folder: str, asked: Sequence[str]) -> Source:
-    """Open embeddings of images, or of texts if there are no others or `--column text_emb`."""
-    there = [kind for kind in _KINDS if (Path(folder) / kind).is_dir()]
-    kind = asked[0] if asked else (there or _KINDS)[0]
-    if kind not in there:
-        raise InputError(f"{folder} holds no folder {kind!r} (it holds {', '.join(there)})")
+    """Open the embeddings of images, or of texts with `--column text_emb` or without images."""
+    available = [kind for kind in _KINDS if (Path(folder) / kind).is_dir()]
+    kind = asked[0] if asked else (available or _KINDS)[0]
+    if kind not in available:
+        raise InputError(
+            f"{folder} contains no folder {kind!r} (it contains {', '.join(available)})"
+        )
     paths = files_in(str(Path(folder) / kind), (".npy",))
     return concatenate([_shard(folder, path) for path in paths])
 
@@ -56,20 +60,20 @@ def _shard(folder: str, path: str) -> ClipShard:
         rows = count_rows(metadata)
         if rows != embeddings.n_rows:
             raise StoreError(
-                f"{metadata} has {rows} rows and {path} has {embeddings.n_rows}; "
-                "restore the one that is wrong"
+                f"{metadata} has {rows} rows, but {path} has {embeddings.n_rows}; "
+                "restore the damaged file"
             )
     files = embeddings.files if metadata is None else (*embeddings.files, source_file(metadata))
     return ClipShard(files, embeddings.shape, embeddings.dtype, embeddings, metadata)
 
 
 def _metadata_of(folder: str, path: str) -> str | None:
-    """Return the table with the number of the shard, if there are tables."""
-    place = Path(folder) / _METADATA
+    """Return the metadata table of a shard; None if there is no metadata folder."""
+    metadata = Path(folder) / _METADATA
     number = re.search(r"(\d+)\.npy$", path)
-    if not place.is_dir() or number is None:
+    if not metadata.is_dir() or number is None:
         return None
-    table = place / f"{_METADATA}_{number[1]}.parquet"
+    table = metadata / f"{_METADATA}_{number[1]}.parquet"
     if not table.is_file():
-        raise StoreError(f"{table} is missing, which belongs to {path}; restore it")
+        raise StoreError(f"{table}, the metadata of {path}, does not exist; restore it")
     return str(table)

@@ -1,7 +1,8 @@
 """CSV and other text files: tables of numbers, and one text per line, CSV record or JSON object.
 
-One pass over a file finds where some of its lines or records begin; a read starts at the nearest.
-Rows of numbers are lines. Records of texts may span lines: quoted CSV fields hold line breaks.
+One pass over a file builds an index of the offsets of some lines or records; a read starts at the
+nearest of them. A row of numbers is one line. A record of texts may span several lines, because
+quoted CSV fields may contain line breaks.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.base import TEXT, Source, check_column, choices, refuse_others, source_file
+from scrlm_dask.sources.base import (
+    TEXT,
+    Source,
+    check_column,
+    choices,
+    reject_non_numeric,
+    source_file,
+)
 
 Form = Literal["lines", "csv", "tsv", "jsonl"]
 TABLE_SUFFIXES = (".csv", ".tsv", ".txt")
@@ -32,24 +40,24 @@ _DELIMITERS = {"csv": ",", "tsv": "\t"}
 _INDEX_STEP = 4096  # lines between two offsets of the index
 _PIECE_BYTES = 2**24
 _SAMPLE_BYTES = 2**20
-_MAX_FIELD = 2**26  # a quote that is never closed must not swallow a large file
-_SAMPLE_ROWS = 1000  # to tell integers from texts
+_MAX_FIELD = 2**26  # an unclosed quote must not load a large file into memory
+_SAMPLE_ROWS = 1000  # rows that decide whether values are integers or strings
 _NEWLINE = 10
-_UNIT_SEPARATOR = "\x1f"  # separates fields that may hold commas
-_FIRST_ARE_INTEGERS = ", where the first rows hold integers"
+_UNIT_SEPARATOR = "\x1f"  # separates fields that may contain commas
+_FIRST_ARE_INTEGERS = ", but the first rows contain integers"
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 
 
 @dataclass(frozen=True)
 class LineIndex:
-    """Offsets of every `_INDEX_STEP`th line or record as int64 bytes, and the end of the last."""
+    """Offsets of every `_INDEX_STEP`-th line or record, as bytes of an int64 array."""
 
     offsets: bytes
     n_lines: int
-    end: int
+    end: int  # offset of the end of the last line
 
     def span(self, start: int, stop: int) -> tuple[int, int, int]:
-        """Return the bytes [from, to) that hold lines start..stop-1, and the lines to skip."""
+        """Return a range of bytes with lines start..stop-1, and the number of lines to skip."""
         known = np.frombuffer(self.offsets, np.int64)
         last = -(-stop // _INDEX_STEP)
         to = int(known[last]) if last < len(known) else self.end
@@ -58,21 +66,24 @@ class LineIndex:
 
 @dataclass(frozen=True)
 class DelimitedSource(Source):
-    """Rows of a text file, found by the index of its lines or records."""
+    """Rows of a text file, accessed through an index of its lines or records."""
 
     index: LineIndex
-    names: tuple[str, ...]  # of all fields of a row
+    names: tuple[str, ...]  # names of all fields of a row
 
     def _to_array(self, values: Iterable[Any], first: int, why: str) -> NDArray[Any]:
-        """Return the values of rows from `first` on as texts or integers; `why` not as texts."""
+        """Convert the values of rows from `first` on to strings or integers.
+
+        `why` explains in messages why integers are expected.
+        """
         if self.dtype.kind == "T":
             return np.array([str(value) for value in values], dtype=self.dtype)
         integers = []
         for row, value in enumerate(values, first):
-            if not _is_int64(str(value)):  # 02139 or 1_000 would silently become another id
+            if not _is_int64(str(value)):  # int() would silently change 02139 or 1_000
                 raise StoreError(
-                    f"{self.locate(row)} holds {value!r}{why}; write integers plainly, or names of "
-                    "which the first is no integer"
+                    f"{self.locate(row)} contains {value!r}{why}; write plain integers, or strings "
+                    "of which the first is not an integer"
                 )
             integers.append(int(value))
         return np.array(integers, np.int64)
@@ -80,41 +91,45 @@ class DelimitedSource(Source):
 
 @dataclass(frozen=True)
 class LineSource(DelimitedSource):
-    """A row per line: numbers as float64, or one field as integers or texts.
+    """One row per line: numbers as float64, or one field as integers or strings.
 
-    A file that was truncated inside its last number cannot be told from a whole one; one that was
-    truncated elsewhere has a row with too few fields.
+    Truncation inside the last number of a file cannot be detected; truncation elsewhere leaves a
+    row with too few fields.
     """
 
     header: bool
     delimiter: str | None  # None: spaces
-    fields: tuple[int, ...]  # those that are read
+    fields: tuple[int, ...]  # positions of the fields that are read
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """Names of the columns that are read; empty without a header."""
         return tuple(self.names[field] for field in self.fields) if self.header else ()
 
     def column(self, name: str) -> Source:
+        """Open another column of the same file."""
         check_column(name, self.names, self.what)
         return self._select_value(self.names.index(name))
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Parse rows start..stop-1."""
         lines = self._read_lines(start, stop)
         if not lines:
             return np.empty((0, *self.shape[1:]), self.dtype)
         self._check_fields(lines, start)
         if self.dtype.kind == "f":
             return self._parse_numbers(lines, start)
-        why = f" in column {self.names[self.fields[0]]!r}, where row 0 holds an integer"
+        why = f" in column {self.names[self.fields[0]]!r}, but row 0 contains an integer"
         return self._to_array(self._first_fields(lines), start, why)
 
     def notes(self) -> list[str]:
-        return ["the first line is taken as names of columns"] * self.header
+        """Report that the first line is used as a header."""
+        return ["the first line is used as column names"] * self.header
 
     def _select_value(self, field: int) -> LineSource:
-        """Return the source of one field: integers, if the first value is a plain integer.
+        """Return the source of one field: integers if the first value is a plain integer.
 
-        An outlier's -1 does not decide: names may come after it.
+        The value -1 (an outlier) is ignored for this decision, because names may follow it.
         """
         values = replace(self, shape=(self.n_rows,), fields=(field,))
         lines = values._read_lines(0, min(self.n_rows, _SAMPLE_ROWS))
@@ -144,10 +159,12 @@ class LineSource(DelimitedSource):
                 for field in self.fields:
                     if not _is_number(row[field]):
                         raise StoreError(
-                            f"row {start + number} of {self.what} holds {row[field]!r} in column "
-                            f"{self.names[field]!r}; features are numbers"
+                            f"row {start + number} of {self.what} contains {row[field]!r} in "
+                            f"column {self.names[field]!r}; features must be numbers"
                         ) from error
-            raise StoreError(f"rows from {start} on of {self.what}: {error}") from error
+            raise StoreError(
+                f"rows from {start} on of {self.what} cannot be parsed ({error})"
+            ) from error
 
     def _read_lines(self, start: int, stop: int) -> list[str]:
         begin, end, skip = self.index.span(start + self.header, stop + self.header)
@@ -158,48 +175,56 @@ class LineSource(DelimitedSource):
             data = data.removeprefix(codecs.BOM_UTF8)
         lines = data.split(b"\n")[skip : skip + stop - start]
         if len(lines) < stop - start:
-            raise StoreError(f"{self.what} ends before row {stop - 1} now; do not write to it")
+            raise StoreError(
+                f"{self.what} is truncated: it ends before row {stop - 1}, but was longer when it "
+                "was opened; do not write to it while it is read"
+            )
         try:
             return [line.rstrip(b"\r").decode() for line in lines]
         except UnicodeDecodeError as error:
             raise StoreError(
-                f"rows {start} to {stop - 1} of {self.what} are not UTF-8 text ({error})"
+                f"rows {start} to {stop - 1} of {self.what} are not UTF-8 text ({error}); convert "
+                "the file"
             ) from error
 
     def _check_fields(self, lines: list[str], start: int) -> None:
-        """Reject lines with too few or too many fields, which NumPy's parser would ignore."""
+        """Raise if a line has too few or too many fields, which NumPy's parser would ignore."""
         expected = len(self.names)
         for number, line in enumerate(lines):
             d, row = self.delimiter, start + number
-            # counting is quicker than splitting
+            # counting delimiters is faster than splitting
             n = len(_split(line, d)) if d is None or '"' in line else line.count(d) + 1
             if n != expected or not line.strip():
                 raise StoreError(
                     f"row {row} (line {row + 1 + self.header}) of {self.what} has "
-                    f"{n if line.strip() else 0} fields and others have {expected}"
+                    f"{n if line.strip() else 0} fields, expected {expected}"
                 )
 
 
 @dataclass(frozen=True)
 class RecordSource(DelimitedSource):
-    """One value per record: a text, or, for ids and labels, an integer."""
+    """One value per record: a string or, for ids and labels, an integer."""
 
     form: Form
     selected: str | None = None  # name of the field that is read
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """Name of the field that is read; empty if records are lines."""
         return () if self.selected is None else (self.selected,)
 
     @property
     def streams(self) -> bool:
+        """Always true: `batches` reads the file sequentially."""
         return True
 
     def locate(self, row: int) -> str:
+        """Return the row number in a CSV file, or the line number, which starts at 1."""
         of = self.what if self.form == "lines" else f"column {self.selected!r} of {self.what}"
         return f"row {row} of {of}" if self.form in _DELIMITERS else f"line {row + 1} of {of}"
 
     def column(self, name: str) -> Source:
+        """Open another field of the same records."""
         if self.form == "lines":
             return super().column(name)
         other = _select_field(self, name)
@@ -207,9 +232,11 @@ class RecordSource(DelimitedSource):
         return replace(other, dtype=_value_dtype(map(str, values)))
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Parse records start..stop-1."""
         return self._to_array(self._read_values(start, stop), start, _FIRST_ARE_INTEGERS)
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        """Yield records start..stop-1, `rows` at a time, in one pass over the file."""
         values = self._read_values(start, stop)
         for first in range(start, stop, rows):
             batch = islice(values, min(rows, stop - first))
@@ -224,7 +251,10 @@ class RecordSource(DelimitedSource):
             for row in range(start, stop):
                 record = next(records, None)
                 if record is None:
-                    raise StoreError(f"{self.what} ends before row {row} now; do not write to it")
+                    raise StoreError(
+                        f"{self.what} is truncated: it ends before row {row}, but was longer when "
+                        "it was opened; do not write to it while it is read"
+                    )
                 yield self._select_value(record, row)
 
     def _select_value(self, record: Any, row: int) -> Any:
@@ -234,30 +264,30 @@ class RecordSource(DelimitedSource):
             return self._select_json(record, row)
         if len(record) != len(self.names):
             raise StoreError(
-                f"row {row} of {self.what} has {len(record)} fields and its header has "
-                f"{len(self.names)}; quote fields that hold the delimiter"
+                f"row {row} of {self.what} has {len(record)} fields, but the header has "
+                f"{len(self.names)}; quote fields that contain the delimiter"
             )
         return record[self.names.index(str(self.selected))]
 
     def _select_json(self, line: str, row: int) -> str | int:
-        """Return a text or an integer; a missing or null value is the empty text."""
+        """Return a string or an integer; a missing or null value becomes the empty string."""
         value = _parse_object(line, self.locate(row)).get(str(self.selected))
         if value is None:
             return ""
         if isinstance(value, bool) or not isinstance(value, str | int):
-            raise StoreError(f"{self.locate(row)} holds {value!r:.60}, which is no text")
+            raise StoreError(f"{self.locate(row)} must be a string, got {value!r:.60}")
         try:
             str(value).encode()
-        except UnicodeEncodeError as error:  # JSON can spell half of a character, as in \ud800
+        except UnicodeEncodeError as error:  # JSON allows half of a surrogate pair, as in \ud800
             raise StoreError(
-                f"{self.locate(row)} holds {value!r:.60}, with half of a surrogate pair, which is "
-                "no character; write it anew, or leave it out"
+                f"{self.locate(row)} contains {value!r:.60}, with an unpaired surrogate, which is "
+                "not a valid character; correct or remove it"
             ) from error
         return value
 
 
 def open_csv(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> LineSource:
-    """Open a table of numbers: the columns `asked` for, or all but those that are `apart`."""
+    """Open a table of numbers: the columns `asked`, if given, otherwise all except `apart`."""
     first = _read_first_lines(path)
     delimiter = _guess_delimiter(path, first[0])
     fields = _split(first[0], delimiter)
@@ -267,16 +297,14 @@ def open_csv(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) ->
         check_column(name, names, path)
     if header and not names[0] and not asked and "" not in apart:
         raise InputError(
-            f"the first column of {path} has no name: it looks like the index of pandas, which is "
-            "no feature; leave it out with --exclude '', or write the file with index=False"
+            f"the first column of {path} has no name and is probably a pandas index, not a "
+            "feature; exclude it with --exclude '', or write the file with index=False"
         )
     chosen = [i for i, name in enumerate(names) if (name in asked if asked else name not in apart)]
     if len(first) > header:
         row = dict(enumerate(_split(first[int(header)], delimiter)))
         texts = {i: row[i] for i in chosen if row.get(i, "").strip() and not _is_number(row[i])}
-        refuse_others(
-            path, {names[i]: f"{t!r} in row 0, which is no number" for i, t in texts.items()}
-        )
+        reject_non_numeric(path, {names[i]: f"{t!r} in row 0" for i, t in texts.items()})
     index = _index_lines(path)
     shape = (index.n_lines - header, len(chosen))
     return LineSource(
@@ -286,22 +314,25 @@ def open_csv(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) ->
 
 
 def open_value_lines(path: str, n_rows: int) -> LineSource:
-    """Open a file with one value per line. One line more than `n_rows` is a header."""
+    """Open a file with one value per line; with `n_rows` + 1 lines, the first is a header."""
     index = _index_lines(path)
     header = index.n_lines == n_rows + 1
     shape = (index.n_lines - header,)
-    # commas in a list of names are part of the names
+    # the delimiter is a line break, so that commas are part of the values
     lines = LineSource((source_file(path),), shape, TEXT, index, ("value",), header, "\n", (0,))
     return lines._select_value(0)
 
 
 def open_texts(path: str, column: str | None = None) -> RecordSource:
-    """Open the texts of a file whose suffix is in `TEXT_FORMS`; all but lines need a column."""
+    """Open the texts of a file whose suffix is in `TEXT_FORMS`.
+
+    `column` is required for all forms except lines.
+    """
     form = TEXT_FORMS[Path(path).suffix.lower()]
     has_header = form in _DELIMITERS
     index = _index_records(path, form) if has_header else _index_lines(path)
     if index.n_lines <= has_header:
-        raise StoreError(f"{path} has no row after its header; it needs at least one")
+        raise StoreError(f"{path} must have at least one row after its header, got 0")
     shape = (index.n_lines - has_header,)
     source = RecordSource((source_file(path),), shape, TEXT, index, (), form)
     if form == "lines":
@@ -315,8 +346,8 @@ def open_texts(path: str, column: str | None = None) -> RecordSource:
 def _select_field(source: RecordSource, column: str | None) -> RecordSource:
     if column is None:
         raise InputError(
-            f"{source.what} has several columns ({choices('text', source.names)}); say which holds "
-            "the texts with --column"
+            f"{source.what} has several columns ({choices('text', source.names)}); use --column "
+            "NAME to select the column of texts"
         )
     check_column(column, source.names, source.what, hint="")
     return replace(source, selected=column)
@@ -329,13 +360,15 @@ def _index_lines(path: str) -> LineIndex:
         while position < end:
             piece = file.read(min(_PIECE_BYTES, end - position))
             if not piece:
-                raise StoreError(f"{path} was cut while it was read; do not write to it")
+                raise StoreError(
+                    f"{path} was truncated while it was read; do not write to it while it is read"
+                )
             begins = position + 1 + np.flatnonzero(np.frombuffer(piece, np.uint8) == _NEWLINE)
             offsets.append(begins[-n_lines % _INDEX_STEP :: _INDEX_STEP])
             n_lines += len(begins)
             position += len(piece)
     if end == 0:
-        raise StoreError(f"{path} is empty; it needs at least one row")
+        raise StoreError(f"{path} is empty; it must have at least one row")
     return LineIndex(np.concatenate(offsets).astype(np.int64).tobytes(), n_lines, end)
 
 
@@ -344,13 +377,14 @@ def _index_records(path: str, form: Form) -> LineIndex:
     with open(path, "rb") as file:  # noqa: PTH123
         for _ in _read_records(file, form, path):
             n_records += 1
-            if n_records % _INDEX_STEP == 0:  # the reader takes no line before it is needed
+            # csv.reader does not read ahead, so the position is that of the next record
+            if n_records % _INDEX_STEP == 0:
                 offsets.append(file.tell())
         return LineIndex(np.array(offsets, np.int64).tobytes(), n_records, file.tell())
 
 
 def _find_end(path: str) -> int:
-    """Return where the last line ends; empty lines after it are not rows."""
+    """Return the offset of the end of the last line; trailing empty lines are not rows."""
     end = source_file(path).bytes
     with open(path, "rb") as file:  # noqa: PTH123
         while end:
@@ -364,7 +398,7 @@ def _find_end(path: str) -> int:
 
 
 def _read_records(file: IO[bytes], form: Form, path: str) -> Iterator[Any]:
-    """Yield records from the file's position on: lists of fields of CSV and TSV, else lines."""
+    """Yield records from the file's position on: lists of fields for CSV and TSV, else lines."""
     begin = file.tell()
     texts = _decode_lines(file, begin, path)
     if form not in _DELIMITERS:
@@ -372,12 +406,12 @@ def _read_records(file: IO[bytes], form: Form, path: str) -> Iterator[Any]:
         return
     csv.field_size_limit(_MAX_FIELD)
     try:
-        # the reader makes an empty list of an empty line, which is not a record
+        # csv.reader returns an empty list for an empty line, which is not a record
         yield from filter(None, csv.reader(texts, delimiter=_DELIMITERS[form], strict=True))
     except csv.Error as error:
         raise StoreError(
-            f"{path} is no good {form.upper()} ({error}, after byte {begin}); quote fields that "
-            "hold quotes, delimiters or line breaks"
+            f"{path} is not valid {form.upper()} ({error}, after byte {begin}); quote fields that "
+            "contain quotes, delimiters or line breaks"
         ) from error
 
 
@@ -388,21 +422,22 @@ def _decode_lines(file: IO[bytes], begin: int, path: str) -> Iterator[str]:
             yield text.decode()
         except UnicodeDecodeError as error:
             raise StoreError(
-                f"{path} is not UTF-8 text ({error}, {number} lines after byte {begin}); convert it"
+                f"{path} is not UTF-8 text ({error}, {number} lines after byte {begin}); convert "
+                "the file"
             ) from error
 
 
 def _read_first_lines(path: str) -> list[str]:
     """Return the first two lines that are not empty, without a byte order mark."""
     with open(path, "rb") as file:  # noqa: PTH123
-        # a line may be long: thousands of numbers
+        # lines may be long, with thousands of numbers
         lines = [file.readline(64 * _SAMPLE_BYTES) for _ in range(2)]
     try:
         texts = [line.decode("utf-8-sig").rstrip("\r\n") for line in lines if line.strip()]
     except UnicodeDecodeError as error:
-        raise StoreError(f"{path} is no text ({error}); say what it is with --format") from error
+        raise StoreError(f"{path} is not a text file ({error}); give its --format") from error
     if not texts:
-        raise StoreError(f"{path} is empty; it needs at least one row")
+        raise StoreError(f"{path} is empty; it must have at least one row")
     return texts
 
 
@@ -421,13 +456,14 @@ def _split(line: str, delimiter: str | None) -> list[str]:
 
 
 def _is_header(fields: list[str]) -> bool:
-    """Tell names of columns from a row. pandas names columns 0, 1, 2, ...
+    """Return whether the fields of the first line are column names.
 
-    Only 0, 1 may be a row; only 0, 1, 2, 3 and so on hardly is.
+    pandas names columns 0, 1, 2, ... by default. The line "0,1" may be a row of numbers, but a
+    longer sequence that starts at 0 is very likely a header.
     """
     numbers = [field for field in fields if _is_number(field)]
     if any(not _INTEGER.fullmatch(number) for number in numbers):
-        return False  # a row, perhaps with a name or with a missing value
+        return False  # a row, perhaps with a string or a missing value
     counted = [str(i) for i in range(len(numbers))]
     return numbers == counted and (len(numbers) < len(fields) or len(fields) > 2)
 
@@ -436,13 +472,13 @@ def _parse_object(line: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(line) if line.strip() else {}
     except ValueError as error:
-        raise StoreError(f"{where} is no JSON ({error}); restore it") from error
+        raise StoreError(f"{where} is not valid JSON ({error}); restore it") from error
     except RecursionError as error:
         raise StoreError(
-            f"{where} is nested too deeply to be read; leave such values out"
+            f"{where} is nested too deeply to be parsed; remove such values"
         ) from error
     if not isinstance(value, dict):
-        raise StoreError(f"{where} holds {value!r:.60}; each line is an object, {{...}}")
+        raise StoreError(f"{where} must be a JSON object, {{...}}, got {value!r:.60}")
     return value
 
 

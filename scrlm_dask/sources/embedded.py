@@ -1,4 +1,4 @@
-"""Items as features: loaded and encoded one batch at a time, in the process with the model."""
+"""Encoded items as a source of features: batches are loaded and encoded in the model's process."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ from scrlm_dask.sources.tables import as_floats
 
 @dataclass(frozen=True)
 class EmbeddedSource(MappedSource):
-    """Batches end where blocks do, so that a block comes out the same whenever it is encoded."""
+    """Features of items.
+
+    A batch never spans two blocks, so that encoding a block again, for example after a resume,
+    gives the same features.
+    """
 
     items: Items
     encoder: Encoder
     batch_size: int
-    skip: bool  # an item that cannot be loaded is a row of NaN; else it is an error
+    skip: bool  # whether an item that cannot be loaded becomes a row of NaN instead of an error
 
     @property
     def is_here(self) -> bool:
+        """Always true: the model is in this process."""
         return True
 
     def _map(self, values: NDArray[Any], first: int) -> NDArray[Any]:
@@ -46,8 +51,8 @@ class EmbeddedSource(MappedSource):
             except DamagedItemError as error:
                 if not self.skip:
                     raise StoreError(
-                        f"{self.locate(first + position)} {error}; mend it, or --on-error skip "
-                        "leaves such items out"
+                        f"{self.locate(first + position)} {error}; fix it, or use --on-error skip "
+                        "to skip such items"
                     ) from error
         return np.array(positions, np.int64), loaded
 
@@ -55,22 +60,22 @@ class EmbeddedSource(MappedSource):
         output = self.encoder.encode(loaded)
         if output.shape[1] != self.n_features:
             raise InputError(
-                f"the encoder {self.encoder.name} gave {output.shape[1]} features for "
-                f"{self.locate(int(rows[0]))} and gave {self.n_features} before"
+                f"the encoder {self.encoder.name} returned {output.shape[1]} features for "
+                f"{self.locate(int(rows[0]))}, expected {self.n_features} as for earlier items"
             )
         features = as_floats(output, str(self.dtype))
         bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
         if len(bad):
             raise InputError(
-                f"the encoder {self.encoder.name} gave NaN, infinity or a value too large for "
-                f"{self.dtype} for {self.locate(int(rows[bad[0]]))}; it must give numbers"
+                f"the encoder {self.encoder.name} returned NaN, infinity or a value too large for "
+                f"{self.dtype} for {self.locate(int(rows[bad[0]]))}; features must be finite"
             )
         return features
 
 
 @dataclass(frozen=True)
 class ItemCheck(MappedSource):
-    """One number a row: 0, or NaN for an item that cannot be loaded."""
+    """One number per item: 0, or NaN if the item cannot be loaded; shape (rows, 1)."""
 
     items: Items
 
@@ -88,7 +93,10 @@ class ItemCheck(MappedSource):
 def open_embedded(
     items: Items, encoder: Encoder, n_rows: int, dtype: str | None, batch_size: int, skip: bool
 ) -> EmbeddedSource:
-    """Open items as features; the first that can be loaded tells their number and type."""
+    """Open the features of items.
+
+    The first item that can be loaded is encoded to determine the number of features and the dtype.
+    """
     source, options = items.source, (items, encoder, batch_size, skip)
     features = EmbeddedSource(source.files, (n_rows, 1), np.dtype(np.float32), source, *options)
     for row, values in enumerate(source.batches(0, n_rows, 1)):
@@ -97,9 +105,10 @@ def open_embedded(
             output = encoder.encode(loaded)
             stored = dtype or ("float16" if output.dtype == np.float16 else "float32")
             return replace(features, shape=(n_rows, output.shape[1]), dtype=np.dtype(stored))
-    raise InputError(f"none of the {n_rows} item(s) of {source.what} can be read; no row is left")
+    raise InputError(f"none of the {n_rows} item(s) of {source.what} can be read; no rows are left")
 
 
 def open_item_check(items: Items) -> ItemCheck:
+    """Open a source that checks which items can be loaded."""
     source = items.source
     return ItemCheck(source.files, (source.n_rows, 1), np.dtype(np.float32), source, items)

@@ -1,4 +1,4 @@
-"""HDF5 datasets."""
+"""Datasets in HDF5 files."""
 
 from __future__ import annotations
 
@@ -17,23 +17,30 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 
 @dataclass(frozen=True)
 class Hdf5Source(Source):
-    """A flipped byte is noticed where the dataset has the fletcher32 filter, and nowhere else."""
+    """A dataset in an HDF5 file.
+
+    A flipped byte is detected only if the dataset has the fletcher32 filter.
+    """
 
     dataset: str
     chunk_rows: int
 
     @property
     def what(self) -> str:
+        """Path of the file and name of the dataset."""
         return f"{self.files[0].path}[{self.dataset}]"
 
     @property
     def unit_rows(self) -> int:
+        """Number of rows per chunk."""
         return self.chunk_rows
 
     def column(self, name: str) -> Source:
+        """Open another dataset of the same file."""
         return open_hdf5(self.files[0].path, name)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows start..stop-1; the file is opened for each read."""
         h5py = import_optional("h5py", f"the HDF5 file {self.files[0].path}")
         with (
             reading(f"{self.what} (rows {start} to {stop - 1})"),
@@ -49,19 +56,21 @@ def open_hdf5(path: str, name: str | None = None) -> Hdf5Source:
     """Open the dataset called `name`, or the only table of numbers in the file."""
     h5py = import_optional("h5py", f"the HDF5 file {path}")
     with reading(path), h5py.File(path, "r") as file:
-        found: dict[str, Any] = {}
-        file.visititems(found.__setitem__)
-        found = {key: node for key, node in found.items() if isinstance(node, h5py.Dataset)}
+        nodes: dict[str, Any] = {}
+        file.visititems(nodes.__setitem__)
+        nodes = {key: node for key, node in nodes.items() if isinstance(node, h5py.Dataset)}
         if name is None:
-            tables = [k for k, n in found.items() if len(n.shape) == 2 and n.dtype.kind in "fiu"]
-            name = only_table(path, tables, list(found))
-        dataset = found.get(name.strip("/"))
+            tables = [k for k, n in nodes.items() if len(n.shape) == 2 and n.dtype.kind in "fiu"]
+            name = only_table(path, tables, list(nodes))
+        dataset = nodes.get(name.strip("/"))
         if dataset is None:
-            listed = choices(name, sorted(found))
-            raise InputError(f"{path} holds no dataset {name!r} (it holds {listed})")
+            listed = choices(name, sorted(nodes))
+            raise InputError(
+                f"{path} contains no dataset {name!r} (it contains {listed}); give one of these"
+            )
         text = h5py.check_string_dtype(dataset.dtype) is not None
         dtype = np.dtypes.StringDType() if text else dataset.dtype
         if dtype.hasobject and not text:
-            raise InputError(f"{path}[{name}] holds {dtype}; features are floats or integers")
+            raise InputError(f"{path}[{name}] must contain floats or integers, got {dtype}")
         chunk_rows = dataset.chunks[0] if dataset.chunks else 1
         return Hdf5Source((source_file(path),), dataset.shape, dtype, name, chunk_rows)

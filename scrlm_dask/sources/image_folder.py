@@ -1,4 +1,4 @@
-"""A folder of images: its rows are their paths; an image is opened when it is encoded."""
+"""A folder of images: rows are paths of images, which are opened only when they are encoded."""
 
 from __future__ import annotations
 
@@ -24,76 +24,85 @@ SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".avif"),
 )
-_FOLDER, _PATH = "folder", "path"  # what can be asked for as a column
+_FOLDER, _PATH = "folder", "path"  # the columns
 
 
 @dataclass(frozen=True)
 class ImageFolder(Source):
-    """Paths below the folder, with / between their parts; or what was made of each of them.
+    """Paths of images relative to the folder, separated by /, or one value per image.
 
-    All of them are in memory, about a hundred bytes an image, and no image is.
+    All paths are in memory, about 100 bytes per image; the images are not.
     """
 
     paths: NDArray[Any]
     values: NDArray[Any]
-    ignored: tuple[tuple[str, int], ...]  # endings of files that are no images, and how many
+    ignored: tuple[tuple[str, int], ...]  # suffixes of files that are not images, with counts
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the values of images start..stop-1."""
         return self.values[start:stop]
 
     def locate(self, row: int) -> str:
+        """Return the path of an image."""
         return str(Path(self.what) / str(self.paths[row]))
 
     def column(self, name: str) -> Source:
+        """Open the column "path", or "folder": the first component of the relative path."""
         if name == _PATH:
             return self
         if name != _FOLDER:
             raise InputError(
-                f"the folder {self.what} has no column {name!r}; take {_FOLDER} (the first folder "
-                f"on the way to an image), {_PATH}, or a file"
+                f"the folder {self.what} has no column {name!r}; use {_FOLDER} (the first folder "
+                f"in the path of an image), {_PATH}, or a file"
             )
         parts = [str(path).split("/") for path in self.paths]
-        bare = next((row for row, found in enumerate(parts) if len(found) == 1), None)
-        if bare is not None:
+        top_level = next((row for row, names in enumerate(parts) if len(names) == 1), None)
+        if top_level is not None:
             raise InputError(
-                f"{self.locate(bare)} lies in no folder below {self.what}, so it has no label; "
-                "move it into one, or give the labels as a file"
+                f"{self.locate(top_level)} is not in a subfolder of {self.what}, so it has no "
+                "label; move it into a subfolder, or give the labels as a file"
             )
-        return replace(self, values=np.array([found[0] for found in parts], dtype=TEXT))
+        return replace(self, values=np.array([names[0] for names in parts], dtype=TEXT))
 
     def notes(self) -> list[str]:
+        """Report the files that were ignored."""
         if not self.ignored:
             return []
-        endings = first_few([ending or "no ending" for ending, _ in self.ignored], total=False)
+        suffixes = first_few([suffix or "no suffix" for suffix, _ in self.ignored], total=False)
         n_files = sum(n for _, n in self.ignored)
-        return [f"{n_files} file(s) that are no images are left out ({endings})"]
+        return [f"{n_files} file(s) that are not images are ignored ({suffixes})"]
 
 
 def open_image_folder(folder: str) -> tuple[ImageFolder, str]:
-    """Open the images below the folder in numeric order; also return a digest of the listing."""
-    found, ignored = {}, Counter[str]()
+    """Open all images in a folder and its subfolders, in numeric order.
+
+    Also return a digest of names, sizes and modification times.
+    """
+    images, ignored = {}, Counter[str]()
     for entry in _files_below(folder):
         name = Path(entry.path).relative_to(folder).as_posix()
         suffix = "links to folders" if entry.is_dir() else Path(name).suffix.lower()
         if suffix in SUFFIXES:
             stat = entry.stat()
-            found[_check_utf8(name, folder)] = (stat.st_size, stat.st_mtime_ns)
+            images[_check_utf8(name, folder)] = (stat.st_size, stat.st_mtime_ns)
         else:
             ignored[suffix] += 1
-    if not found:
-        raise InputError(f"the folder {folder} holds no image; they end with {', '.join(SUFFIXES)}")
-    ordered = numeric_order(list(found))
+    if not images:
+        raise InputError(
+            f"the folder {folder} contains no images; supported suffixes are {', '.join(SUFFIXES)}"
+        )
+    ordered = numeric_order(list(images))
     digest = hashlib.sha256()
     for name in ordered:
-        digest.update(f"{name}\0{found[name]}\n".encode())
+        digest.update(f"{name}\0{images[name]}\n".encode())
     paths = np.array(ordered, dtype=TEXT)
-    file = SourceFile(folder, sum(size for size, _ in found.values()))
+    file = SourceFile(folder, sum(size for size, _ in images.values()))
     left = tuple(ignored.most_common())
     return ImageFolder((file,), (len(paths),), TEXT, paths, paths, left), digest.hexdigest()
 
 
 def load_image(folder: str, path: str) -> Any:
-    """Load an image in RGB, 8 bits per colour."""
+    """Load an image in RGB, 8 bits per channel."""
     pillow = import_optional("PIL.Image", "images", "embed-images")
     try:
         with pillow.open(Path(folder) / path) as image:
@@ -101,16 +110,16 @@ def load_image(folder: str, path: str) -> Any:
             return _to_rgb(pillow, image)
     except (DamagedItemError, MemoryError):
         raise
-    except Exception as error:  # decoders raise what they please about broken files
+    except Exception as error:  # decoders raise arbitrary exceptions for damaged files
         raise DamagedItemError(f"cannot be read as an image ({first_line(error)})") from error
 
 
 def _to_rgb(pillow: Any, image: Any) -> Any:
-    if image.mode.startswith("I;16"):  # Pillow would cut off what is above 255
+    if image.mode.startswith("I;16"):  # Pillow would clip values above 255
         return pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
         raise DamagedItemError(
-            f"has the mode {image.mode}, of which nobody knows what is white; convert it to 8 bits"
+            f"has mode {image.mode}, whose value range is undefined; convert it to 8-bit"
         )
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
@@ -118,21 +127,21 @@ def _to_rgb(pillow: Any, image: Any) -> Any:
 
 
 def _files_below(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Yield files that are not hidden: hidden ones are thumbnails and notes of file managers."""
+    """Yield all files except hidden ones, which are thumbnails and metadata of file managers."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from _files_below(entry.path)
-            elif entry.is_file() or entry.is_dir():  # a link may lead back to where it lies
+            elif entry.is_file() or entry.is_dir():  # links to folders may be cyclic
                 yield entry
 
 
 def _check_utf8(name: str, folder: str) -> str:
-    """Return the name, which becomes an id and must be a text."""
+    """Return the name, which becomes an id, if it is valid UTF-8; raise otherwise."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{name!r} in {folder} has a name that is not UTF-8; rename it") from error
+        raise InputError(f"the name of {name!r} in {folder} is not UTF-8; rename it") from error
     return name

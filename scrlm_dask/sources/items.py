@@ -1,7 +1,7 @@
-"""Items, a text or an image per row: `open_items` for encoders, `open_shown_items` for reports.
+"""Items, one text or image per row: `open_items` for encoders, `open_shown_items` for reports.
 
-Encoders read all items in order, as texts or paths of images that are loaded a batch at a time.
-A report reads few items by row number, from more kinds of files.
+Encoders read all items in order, as texts or as paths of images that are loaded batch by batch.
+A report reads a few items by row number, and supports more kinds of files.
 """
 
 from __future__ import annotations
@@ -26,35 +26,36 @@ from scrlm_dask.sources.sharded import numeric_order
 from scrlm_dask.storage.locations import locate
 from scrlm_dask.storage.npy_files import read_header
 
-ItemValue = str | bytes | NDArray[Any]  # a text, an encoded picture, or its pixels
+ItemValue = str | bytes | NDArray[Any]  # a text, a compressed image, or the pixels of an image
 _PARQUET = (".parquet", ".pq")
-_PIECE_TEXTS = 1024  # of a row group that are decoded at a time: texts may be long
+_PIECE_TEXTS = 1024  # texts of a row group that are decoded at a time, because texts may be long
 _SHOWN_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _SHOWN_TEXTS = (".txt", ".md")
 
 
 @dataclass(frozen=True)
 class Items:
-    """A value per row, and how an item is loaded from it."""
+    """One value per row, and a function that loads an item from it."""
 
     kind: Kind
     source: Source
     load: Callable[[str], Any]  # raises DamagedItemError
-    ids: Source  # used unless the user names others
-    identity: dict[str, Any]  # shows on resume whether the items are still the same
+    ids: Source  # default ids
+    identity: dict[str, Any]  # compared on resume to detect changed items
 
 
 @dataclass(frozen=True)
 class RowNumbers(Source):
-    """The number of each row in its source."""
+    """Row numbers as ids."""
 
     def read(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the numbers start..stop-1."""
         return np.arange(start, stop)
 
 
 @dataclass(frozen=True)
 class ParquetTexts(ParquetSource):
-    """A column of texts; null is the empty text."""
+    """A column of texts; nulls are read as empty texts."""
 
     @property
     def _piece_rows(self) -> int:
@@ -72,7 +73,7 @@ def open_items(path: str, column: str | None) -> Items:
         raise StoreError(f"the input {path} does not exist; check the path")
     is_folder = Path(path).is_dir()
     if column is not None and (is_folder or Path(path).suffix.lower() == ".txt"):
-        raise InputError(f"--column says nothing about {path}, which has no columns; leave it out")
+        raise InputError(f"--column cannot be used with {path}, which has no columns; omit it")
     if is_folder:
         images, listing = open_image_folder(path)
         return Items("images", images, partial(load_image, path), images, {"listing": listing})
@@ -82,6 +83,7 @@ def open_items(path: str, column: str | None) -> Items:
 
 
 def load_text(text: str) -> str:
+    """Return the text; raise DamagedItemError if it is empty."""
     if not text.strip():
         raise DamagedItemError("is empty")
     return text
@@ -90,7 +92,9 @@ def load_text(text: str) -> str:
 def _resolve_local(path: str | Path) -> str:
     location = locate(path)
     if location.is_remote:
-        raise InputError(f"{location} is a URL; items are read from local files, copy it here")
+        raise InputError(
+            f"{location} is a URL, but items must be local files; copy it to a local path"
+        )
     return location.url
 
 
@@ -101,33 +105,39 @@ def _open_text_file(path: str, column: str | None) -> Source:
     if suffix in _PARQUET:
         return _open_parquet_texts(path, column)
     known = ", ".join((*TEXT_FORMS, *_PARQUET))
+    actual = f"suffix {suffix}" if suffix else "no suffix"
     raise InputError(
-        f"{path} ends with {suffix or 'nothing'}; texts are read from files that end with {known}, "
-        "and images from a folder: rename the file, or give the folder"
+        f"{path} has {actual}, expected {known} for texts, or a folder of images; rename the file, "
+        "or give the folder"
     )
 
 
 def _open_parquet_texts(path: str, column: str | None) -> ParquetTexts:
     if column is None:
-        raise InputError(f"{path} has several columns; say which holds the texts with --column")
+        raise InputError(
+            f"{path} has several columns; use --column NAME to select the column of texts"
+        )
     texts = open_parquet_column(path, column)
     if texts.dtype.kind != "T":
-        raise InputError(f"column {column!r} of {path} holds {texts.dtype}; name one of texts")
+        raise InputError(
+            f"column {column!r} of {path} must contain texts, got {texts.dtype}; give another "
+            "--column"
+        )
     return ParquetTexts(**vars(texts))
 
 
 class ShownItems(Protocol):
-    """An item per row, in the order of the rows."""
+    """One item per row, in the order of the rows."""
 
     def __len__(self) -> int: ...
 
     def read(self, rows: Iterable[int]) -> Iterator[tuple[int, ItemValue]]:
-        """Yield the given rows in any order, each with its item."""
+        """Yield row number and item of the given rows, in any order."""
 
 
 @dataclass(frozen=True)
 class NpyItems:
-    """Texts (N,), or pictures (N, height, width) or (N, height, width, colours)."""
+    """Texts (N,), or images (N, height, width) or (N, height, width, channels)."""
 
     values: NDArray[Any]
 
@@ -135,6 +145,7 @@ class NpyItems:
         return len(self.values)
 
     def read(self, rows: Iterable[int]) -> Iterator[tuple[int, ItemValue]]:
+        """Yield row number and item of the given rows, in the given order."""
         for row in rows:
             value = self.values[row]
             yield row, _to_text(value) if self.values.ndim == 1 else np.asarray(value)
@@ -142,7 +153,7 @@ class NpyItems:
 
 @dataclass(frozen=True)
 class ParquetItems:
-    """A column of texts, or of encoded pictures."""
+    """A Parquet column of texts, or of compressed images."""
 
     path: Path
     file: Any
@@ -152,7 +163,7 @@ class ParquetItems:
         return int(self.file.metadata.num_rows)
 
     def read(self, rows: Iterable[int]) -> Iterator[tuple[int, ItemValue]]:
-        """Read only row groups that hold one of the rows."""
+        """Yield row number and item in ascending order; skip row groups without such rows."""
         ordered, start = sorted(rows), 0
         for group in range(self.file.num_row_groups):
             stop = start + self.file.metadata.row_group(group).num_rows
@@ -168,12 +179,14 @@ class ParquetItems:
             values = self.file.read_row_group(group, columns=[self.column]).column(0)
             return [values[position].as_py() for position in positions]
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise StoreError(f"the items {self.path} are damaged ({error})") from error
+            raise StoreError(
+                f"the items {self.path} cannot be read as Parquet ({error}); restore the file"
+            ) from error
 
 
 @dataclass(frozen=True)
 class FolderItems:
-    """A file per row, in numeric order."""
+    """One file per row, in numeric order."""
 
     files: tuple[Path, ...]
 
@@ -181,6 +194,7 @@ class FolderItems:
         return len(self.files)
 
     def read(self, rows: Iterable[int]) -> Iterator[tuple[int, ItemValue]]:
+        """Yield row number and content of the given rows, in the given order."""
         for row in rows:
             path = self.files[row]
             try:
@@ -191,12 +205,14 @@ class FolderItems:
 
 
 def open_shown_items(path: str | Path, column: str | None, n_rows: int) -> ShownItems:
-    """Open the items of `n_rows` rows: a .npy or Parquet file, or a folder of pictures or texts."""
+    """Open the items of `n_rows` rows: a .npy or Parquet file, or a folder of images or texts."""
     local = Path(_resolve_local(path))
     if not local.exists():
         raise MissingError(f"the items {local} do not exist; check the path")
     if column is not None and local.suffix != ".parquet":
-        raise InputError(f"a column is named, but the items {local} are no Parquet file")
+        raise InputError(
+            f"--items-column {column} cannot be used: the items {local} are not a Parquet file"
+        )
     items: ShownItems
     if local.is_dir():
         items = _open_folder_items(local)
@@ -205,25 +221,25 @@ def open_shown_items(path: str | Path, column: str | None, n_rows: int) -> Shown
     elif local.suffix == ".parquet":
         items = _open_parquet_items(local, column)
     else:
-        raise InputError(f"the items {local} are neither .npy, .parquet nor a folder; give one")
+        raise InputError(f"the items {local} must be a .npy file, a .parquet file or a folder")
     if len(items) != n_rows:
         raise InputError(
-            f"the items {local} are {len(items):,} and the run has {n_rows:,} rows; give one item "
-            "a row, in the order of the rows"
+            f"{local} contains {len(items):,} items, but the run has {n_rows:,} rows; give one "
+            "item per row, in the order of the rows"
         )
     return items
 
 
 def _open_npy_items(path: Path) -> NpyItems:
     with path.open("rb") as file:
-        read_header(file, f"the items {path}")  # rejects damaged files, and pickles
+        read_header(file, f"the items {path}")  # rejects damaged files and pickles
     values = np.load(path, mmap_mode="r", allow_pickle=False)
     texts = values.ndim == 1 and values.dtype.kind in "US"
-    colours = values.ndim == 4 and values.shape[3] in (1, 3, 4)
-    if not texts and not ((values.ndim == 3 or colours) and values.dtype.kind in "uif"):
+    channels = values.ndim == 4 and values.shape[3] in (1, 3, 4)
+    if not texts and not ((values.ndim == 3 or channels) and values.dtype.kind in "uif"):
         raise InputError(
-            f"the items {path} have the shape {values.shape} and hold {values.dtype}; give texts, "
-            "or pictures as rows x height x width (x 3 colours)"
+            f"the items {path} must be texts, or images of shape rows x height x width "
+            f"(x 3 channels), got shape {values.shape} and dtype {values.dtype}"
         )
     return NpyItems(values)
 
@@ -235,27 +251,29 @@ def _open_parquet_items(path: Path, column: str | None) -> ParquetItems:
             path, page_checksum_verification=True
         )
     except (OSError, pa.ArrowInvalid) as error:
-        raise StoreError(f"the items {path} cannot be read as Parquet ({error})") from error
+        raise StoreError(
+            f"the items {path} cannot be read as Parquet ({error}); restore the file"
+        ) from error
     schema = file.schema_arrow
     if column is None:
         shown = [field.name for field in schema if _can_be_shown(pa, field.type)]
         if not shown:
             raise InputError(
-                f"no column of the items {path} holds texts or pictures (it has "
-                f"{', '.join(schema.names)}); name one with --items-column"
+                f"the items {path} have no column of texts or images (columns: "
+                f"{', '.join(schema.names)}); select one with --items-column"
             )
         column = shown[0]
     elif column not in schema.names:
         raise InputError(
-            f"the items {path} have no column {column!r}; take one of "
-            f"{choices(column, schema.names)}"
+            f"the items {path} have no column {column!r} (columns: "
+            f"{choices(column, schema.names)}); give one of these"
         )
     return ParquetItems(path, file, column)
 
 
 def _can_be_shown(pa: Any, kind: Any) -> bool:
     plain = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)
-    # Hugging Face stores pictures as a struct
+    # Hugging Face stores images as a struct
     return bool(plain or (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0))
 
 
@@ -263,7 +281,9 @@ def _open_folder_items(path: Path) -> FolderItems:
     suffixes = (*_SHOWN_PICTURES, *_SHOWN_TEXTS)
     names = [str(file) for file in path.iterdir() if file.suffix.lower() in suffixes]
     if not names:
-        raise InputError(f"the folder {path} holds no items; they end in {', '.join(suffixes)}")
+        raise InputError(
+            f"the folder {path} contains no items; supported suffixes are {', '.join(suffixes)}"
+        )
     return FolderItems(tuple(Path(name) for name in numeric_order(names)))
 
 

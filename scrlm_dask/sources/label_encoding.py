@@ -1,4 +1,4 @@
-"""Labels that are texts, as numbers: the place of a text among all of them, sorted."""
+"""Encode string labels as integers: the position of a name in the sorted list of all names."""
 
 from __future__ import annotations
 
@@ -12,71 +12,75 @@ from numpy.typing import NDArray
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.sources.base import MappedSource, Source, as_texts
 
-OUTLIER = "-1"  # an outlier, as it is among labels that are numbers
-_MOST_NAMES = 100_000  # names are in the store's attributes, which are read whenever it is opened
+OUTLIER = "-1"  # label of outliers, as among integer labels
+_MOST_NAMES = 100_000  # names are attributes of the store, which are read each time it is opened
 
 
 @dataclass(frozen=True)
 class EncodedLabels(MappedSource):
-    """The labels 0, 1, ... for the names, which are sorted."""
+    """Integer labels: the position of each string label in `names`, or -1 for outliers."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # sorted
 
     @property
     def what(self) -> str:
+        """Name of the string labels in messages."""
         return self.given.what
 
     @property
     def unit_rows(self) -> int:
+        """Number of string labels that are decoded at once."""
         return self.given.unit_rows
 
     @property
     def streams(self) -> bool:
+        """Return whether `batches` decodes each unit of the string labels only once."""
         return self.given.streams
 
     def _map(self, values: NDArray[Any], first: int) -> NDArray[Any]:
         numbers = {OUTLIER: -1, **{name: i for i, name in enumerate(self.names)}}
-        found, places = np.unique(as_texts(values), return_inverse=True)
-        new = next((text for text in found.tolist() if text not in numbers), None)
+        names, positions = np.unique(as_texts(values), return_inverse=True)
+        new = next((name for name in names.tolist() if name not in numbers), None)
         if new is not None:
             raise StoreError(
-                f"the labels {self.what} hold {new!r} now, and did not when they were numbered; do "
-                "not write to them meanwhile"
+                f"the labels {self.what} contain {new!r}, but did not when their names were "
+                "collected; do not write to them while they are read"
             )
-        return np.array([numbers[text] for text in found.tolist()], np.int32)[places]
+        return np.array([numbers[name] for name in names.tolist()], np.int32)[positions]
 
 
 def encode_labels(labels: Source, names: tuple[str, ...]) -> EncodedLabels:
+    """Return integer labels for string labels; `names` are their distinct names, sorted."""
     return EncodedLabels(labels.files, labels.shape, np.dtype(np.int32), labels, names)
 
 
 def names_among(values: NDArray[Any], first: int, labels: Source) -> frozenset[str]:
-    """Return the distinct names of rows from `first` on."""
+    """Return the distinct names among the labels of rows from `first` on, without outliers."""
     texts = as_texts(values)
-    found = np.unique(texts).tolist()
-    for text in found:
-        if _is_doubtful(text):
-            row = first + int(np.flatnonzero(texts == text)[0])
+    names = np.unique(texts).tolist()
+    for name in names:
+        if _is_ambiguous(name):
+            row = first + int(np.flatnonzero(texts == name)[0])
             raise InputError(
-                f"{labels.locate(row)} has the label {text!r}, which may be an outlier, or a row "
-                f"without a label; write {OUTLIER} for outliers, and drop or fill the others"
+                f"{labels.locate(row)} has label {name!r}, which may mean an outlier or a missing "
+                f"label; use {OUTLIER} for outliers, and drop or fill missing labels"
             )
-    return frozenset(found) - {OUTLIER}
+    return frozenset(names) - {OUTLIER}
 
 
 def merge_names(a: frozenset[str], b: frozenset[str], what: str) -> frozenset[str]:
-    """Return all names of both, which must be few enough to be classes; `what` names the labels."""
+    """Return the union of two sets of names; raise if there are too many to be class names."""
     names = a | b
     if len(names) > _MOST_NAMES:
         raise InputError(
-            f"the labels {what} are more than {_MOST_NAMES} different texts, such as "
-            f"{min(names)!r}; names of rows are --ids, and so many classes are given as integers"
+            f"the labels {what} have more than {_MOST_NAMES} distinct names, such as "
+            f"{min(names)!r}; use --ids for names of rows, or give the labels as integers"
         )
     return names
 
 
-def _is_doubtful(text: str) -> bool:
-    """Return whether a text is empty, NaN, or another spelling of -1, and hardly a class."""
+def _is_ambiguous(text: str) -> bool:
+    """Return whether a label is empty, NaN, or another spelling of -1, so hardly a class name."""
     if not text.strip():
         return True
     try:

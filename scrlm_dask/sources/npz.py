@@ -1,5 +1,8 @@
-"""Members of .npz archives. A stored member is a .npy file inside the archive; a deflated one can
-be read from its beginning only."""
+"""Members of .npz archives.
+
+An uncompressed member is a .npy file inside the archive, which can be read at any position. A
+compressed member can only be read from its beginning.
+"""
 
 from __future__ import annotations
 
@@ -24,64 +27,76 @@ _PIECE = 2**24
 
 @dataclass(frozen=True)
 class StoredMember(FlatSource):
-    """Read in place. The archive's checksum covers the whole member, so it is checked last."""
+    """An uncompressed member, which is read in place.
+
+    The archive's checksum covers the whole member, so only `verify` checks it.
+    """
 
     data: tuple[int, int] = (0, 0)  # begin and end of the member in the file
     crc: int = 0
 
     def column(self, name: str) -> base.Source:
+        """Open another member of the same archive."""
         return open_npz(self.files[0].path, name)
 
     def verify(self) -> None:
+        """Compare the member with its CRC-32 in the archive."""
         crc, left = 0, self.data[1] - self.data[0]
         with open(self.files[0].path, "rb") as file:  # noqa: PTH123
             file.seek(self.data[0])
             while left:
                 piece = file.read(min(left, _PIECE))
                 if not piece:
-                    raise StoreError(f"{self.what} was cut while it was read; restore it")
+                    raise StoreError(f"{self.what} was truncated while it was read; restore it")
                 crc = zlib.crc32(piece, crc)
                 left -= len(piece)
         if crc != self.crc:
             raise StoreError(
-                f"{self.what} fails its checksum (rows 0 to {self.n_rows - 1}, somewhere); "
-                "restore the file"
+                f"{self.what} does not match its checksum (somewhere in rows 0 to "
+                f"{self.n_rows - 1}); restore the file"
             )
 
 
 @dataclass(frozen=True)
 class DeflatedMember(base.Source):
-    """Inflated from its beginning for each reader, piece by piece."""
+    """A compressed member; every reader decompresses it from its beginning."""
 
     member: str
 
     @property
     def what(self) -> str:
+        """Path of the archive and name of the member."""
         return f"{self.files[0].path}[{self.member}]"
 
     @property
     def unit_rows(self) -> int:
+        """Number of all rows, because the member is decompressed as a whole."""
         return self.n_rows
 
     @property
     def streams(self) -> bool:
+        """Always true: `batches` decompresses the member once."""
         return True
 
     def notes(self) -> list[str]:
+        """Report that only one worker can read the member."""
         return [
-            "it is deflated: one worker reads it from its beginning, the others wait; "
-            "np.savez (not savez_compressed) writes archives that all can read"
+            "the archive is compressed, so one worker reads it sequentially while the others wait; "
+            "use np.savez instead of np.savez_compressed to allow parallel reads"
         ]
 
     def column(self, name: str) -> base.Source:
+        """Open another member of the same archive."""
         return open_npz(self.files[0].path, name)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows start..stop-1; all rows before them are also decompressed."""
         if stop <= start:
             return np.empty((0, *self.shape[1:]), base.native(self.dtype))
         return next(self.batches(start, stop, stop - start))
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        """Yield rows start..stop-1, `rows` at a time, in one pass over the member."""
         path = self.files[0].path
         row_bytes = base.table_bytes(self.shape[1:], self.dtype)
         with (
@@ -93,7 +108,7 @@ class DeflatedMember(base.Source):
             file.seek(start * row_bytes, os.SEEK_CUR)
             for first in range(start, stop, rows):
                 values = np.empty((min(rows, stop - first), *self.shape[1:]), self.dtype)
-                # the read that reaches the end compares the checksum, before its rows go out
+                # zipfile checks the CRC in the read that reaches the end, before rows are yielded
                 _fill(file, values, f"it ends before row {first + len(values)}")
                 yield values.astype(base.native(self.dtype), copy=False)
 
@@ -123,14 +138,14 @@ def _choose(
         if name not in headers:
             listed = base.choices(name, sorted(infos))
             raise InputError(
-                f"{path} holds no array {name!r} (it holds {listed}); name one of them"
+                f"{path} contains no array {name!r} (it contains {listed}); give one of these"
             )
         return name
     tables = [key for key, header in headers.items() if len(header.shape) == 2]
     if len(tables) != 1:
         listed = ", ".join(sorted(infos)) or "nothing"
         raise InputError(
-            f"{path} holds {len(tables)} tables (of {listed}); say which with --dataset NAME"
+            f"{path} contains {len(tables)} tables (of {listed}); use --dataset NAME to select one"
         )
     return tables[0]
 
@@ -138,29 +153,31 @@ def _choose(
 def _open_member(file: SourceFile, info: zipfile.ZipInfo, header: NpyHeader) -> base.Source:
     shape, fortran, dtype, header_bytes = header
     what = f"{file.path}[{info.filename}]"
-    # both sizes are claims: of the archive about the member, of the member about itself
+    # compare the member's size in the archive's directory with the member's own header
     check_size(SourceFile(what, info.file_size), header)
     if info.compress_type == zipfile.ZIP_STORED:
         begin = _data_offset(file.path, info)
         end = begin + info.file_size
         if end > file.bytes:
             raise StoreError(
-                f"{what} claims {shape[0]} rows up to byte {end}, and the file has {file.bytes}; "
-                "restore it"
+                f"{what} is truncated: {shape[0]} rows require {end} bytes, but the file has "
+                f"{file.bytes}; restore it"
             )
         offset = begin + header_bytes
         return StoredMember((file,), shape, dtype, offset, fortran, what, (begin, end), info.CRC)
     if fortran and len(shape) == 2:
         raise InputError(
-            f"{what} is deflated and in Fortran order: its rows are spread over all of it; "
+            f"{what} is compressed and in Fortran order, so its rows cannot be read sequentially; "
             "save it with np.savez, or in C order"
         )
     return DeflatedMember((file,), shape, dtype, info.filename)
 
 
 def _data_offset(path: str, info: zipfile.ZipInfo) -> int:
-    """Return where a stored member begins: after its local header, whose lengths may differ from
-    those in the directory."""
+    """Return the offset of an uncompressed member's data.
+
+    The data follow the local header, whose lengths may differ from the archive's directory.
+    """
     with open(path, "rb") as file:  # noqa: PTH123
         file.seek(info.header_offset + 26)
         lengths = np.frombuffer(file.read(4), "<u2")

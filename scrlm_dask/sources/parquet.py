@@ -1,4 +1,4 @@
-"""Parquet, read by row groups: a group is decoded once, a piece at a time."""
+"""Parquet files; row groups are decoded once, in small pieces."""
 
 from __future__ import annotations
 
@@ -15,25 +15,31 @@ from scrlm_dask.sources import arrow
 from scrlm_dask.sources.base import Source, reading, source_file
 
 MAGIC = b"PAR1"
-_PIECE_BYTES = 8 * 2**20  # of a row group that is decoded at a time
+_PIECE_BYTES = 8 * 2**20  # size of the pieces of a row group that are decoded at a time
 
 
 @dataclass(frozen=True)
 class ParquetSource(arrow.ArrowSource):
-    """Page checksums are compared where the writer made them (`write_page_checksum=True`); without
-    them a flipped byte is noticed only if the compression or the encoding stumbles over it."""
+    """Columns of a Parquet file.
 
-    group_rows: tuple[int, ...]
+    Page checksums are verified if the file has them (`write_page_checksum=True`). Without them, a
+    flipped byte is detected only if decompression or decoding fails.
+    """
+
+    group_rows: tuple[int, ...]  # number of rows of each row group
 
     @property
     def unit_rows(self) -> int:
+        """Number of rows of the largest row group."""
         return max(self.group_rows, default=1)
 
     @property
     def streams(self) -> bool:
+        """Always true: `batches` decodes each row group once."""
         return True
 
     def column(self, name: str) -> Source:
+        """Open another column of the same file."""
         return open_parquet_column(self.files[0].path, name)
 
     def _pieces(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
@@ -60,6 +66,7 @@ class ParquetSource(arrow.ArrowSource):
 
 
 def open_parquet(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> ParquetSource:
+    """Open the features of a Parquet file; columns are selected by `arrow.pick_columns`."""
     file = source_file(path)
     with reading(path):
         parquet = _open(path)
@@ -79,6 +86,7 @@ def open_parquet_column(path: str, name: str) -> ParquetSource:
 
 
 def count_rows(path: str) -> int:
+    """Return the number of rows in the metadata of a Parquet file."""
     with reading(path):
         return sum(_groups(_open(path)))
 
@@ -93,7 +101,7 @@ def _width(parquet: Any, picked: arrow.Picked, path: str) -> int:
     kind = parquet.schema_arrow.field(picked.columns[0]).type
     if types.is_fixed_size_list(kind):
         return int(kind.list_size)
-    # how long lists are, only a row can tell
+    # the schema has no length for lists of variable size, so take it from the first row
     for batch in parquet.iter_batches(batch_size=1, columns=list(picked.columns)):
         name = picked.columns[0]
         what = f"column {name!r} of {path}"
@@ -107,6 +115,6 @@ def _open(path: str) -> Any:
         path,
         page_checksum_verification=True,
         pre_buffer=False,
-        # without it all of a row group's column comes into memory before it is decoded
+        # otherwise a whole column of a row group is loaded into memory before it is decoded
         buffer_size=2**20,
     )

@@ -1,4 +1,4 @@
-"""Find the format of a path: by its first bytes, by its name, or as the user gives it."""
+"""Detect the format of a path by its first bytes or its name, unless given, and open it."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from scrlm_dask.storage.locations import Location, Options, locate
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Options for what the files do not tell."""
+    """Options that select what to read from files, and describe what they do not state."""
 
     format: str | None = None
     dataset: str | None = None
     columns: tuple[str, ...] = ()
     raw_dtype: str | None = None
     raw_features: int | None = None
-    exclude: tuple[str, ...] = ()  # columns that are no features
+    exclude: tuple[str, ...] = ()  # columns that are not features
 
     def __post_init__(self) -> None:
         if self.columns and self.exclude:
             raise InputError(
-                f"columns of features are named ({', '.join(self.columns)}) and others are left "
-                f"out ({', '.join(self.exclude)}); one of the two says it: --column or --exclude"
+                f"columns ({', '.join(self.columns)}) and exclude ({', '.join(self.exclude)}) "
+                "cannot be combined; use either --column or --exclude"
             )
 
 
 @dataclass(frozen=True)
 class Request:
-    """Options, and the columns that are no features: labels, ids and what is to be left out."""
+    """Options, and the columns that are not features: labels, ids and excluded columns."""
 
     options: SourceOptions
     apart: tuple[str, ...]
-    storage: Options | None  # opens URLs; never shown or saved
+    storage: Options | None  # storage options for URLs; never printed or saved
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a format is known and opened. `uses` are the options that say something to it."""
+    """Function, file name suffixes and first bytes of a format; `uses` are supported options."""
 
     open: Callable[[str, Request], Source]
     suffixes: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ _OPTION_NAMES = {
     "raw_features": "--features",
     "exclude": "--exclude",
 }
-_VALUES = "a .npy file, a text file with one value a line, or a Zarr array"
+_VALUES = "a .npy file, a text file with one value per line, or a Zarr array"
 
 
 def open_source(
@@ -122,75 +122,77 @@ def open_source(
     apart: Sequence[str] = (),
     storage_options: Options | None = None,
 ) -> Source:
-    """Open the tables at the paths, one after the other, as one source."""
+    """Open the tables at the paths as one source, concatenated in order."""
     if not paths:
-        raise InputError("no source was given; name at least one file or folder")
+        raise InputError("no source given; give at least one file or folder")
     request = Request(options, (*apart, *options.exclude), storage_options)
     ordered = natural_order([str(path) for path in paths])
-    found = [part for path in ordered for part in _open_path(path, request)]
-    source = concatenate(found)
+    parts = [part for path in ordered for part in _open_path(path, request)]
+    source = concatenate(parts)
     if len(source.shape) != 2 or 0 in source.shape:
         raise InputError(
-            f"{source.what} has the shape {source.shape}; features are rows x features, at least "
-            "one of each"
+            f"{source.what} must be a table (rows x features) with at least one row and one "
+            f"feature, got shape {source.shape}"
         )
     if source.dtype.kind not in "fiu":
-        raise InputError(f"{source.what} holds {source.dtype}; features are floats or integers")
+        raise InputError(f"{source.what} must contain floats or integers, got {source.dtype}")
     return source
 
 
 def open_values(
     given: str, name: str, source: Source, storage_options: Options | None = None
 ) -> Source:
-    """Open one value for each row of the source: a file, or a column of the source itself.
+    """Open one value per row of the source: a file, or a column of the source itself.
 
-    `name` is labels or ids.
+    `name` is "labels" or "ids".
     """
     if _exists(given):
         values = _values_file(given, name, source, storage_options)
     else:
         values = source.column(given)
     if len(values.shape) != 1:
-        raise InputError(f"the {name} {values.what} have the shape {values.shape}: one a row")
+        raise InputError(
+            f"the {name} {values.what} must be 1-D with one value per row, got shape {values.shape}"
+        )
     if values.n_rows != source.n_rows:
         raise InputError(
-            f"the {name} {values.what} have {values.n_rows} rows and the features {source.what} "
-            f"have {source.n_rows}; they must describe the same rows"
+            f"the {name} {values.what} have {values.n_rows} rows, but the features {source.what} "
+            f"have {source.n_rows}; they must have the same rows"
         )
     return values
 
 
 def is_column(given: str | None) -> bool:
-    """Return whether labels or ids are meant as a column: there is no file of that name."""
+    """Return whether labels or ids are the name of a column, because no such file exists."""
     return given is not None and not _exists(given)
 
 
 def check_ingested(location: Location) -> None:
-    """Reject a file or folder that is to be ingested first: it is not a features store yet."""
+    """Raise if a file or folder is not a features store but can be converted to one."""
     name = None if location.is_remote else _other_format(location.url)
     if name is not None:
         kind = "folder" if Path(location.url).is_dir() else "file"
         raise StoreError(
-            f"{location} is a {name} {kind} and no features store; "
-            f"`scrlm ingest {shlex.quote(location.url)} OUT.zarr` makes one of it"
+            f"{location} is a {name} {kind}, not a features store; "
+            f"use `scrlm ingest {shlex.quote(location.url)} OUT.zarr` to convert it"
         )
 
 
 def _other_format(path: str) -> str | None:
-    """Return the format of a file or folder, if it can be ingested and is not Zarr."""
-    place = Path(path)
-    if place.is_file():
+    """Return the format of a file or folder that can be ingested; None for Zarr and others."""
+    local = Path(path)
+    if local.is_file():
         try:
             return _format_of(path)
         except (InputError, StoreError):
             return None
-    if not place.is_dir() or looks_like_zarr(path):
+    if not local.is_dir() or looks_like_zarr(path):
         return None
     named = next((name for name, looks_like in _FOLDERS.items() if looks_like(path)), None)
-    inside = list(place.iterdir())
-    if named is not None or any(child.is_dir() for child in inside):
-        return named  # a folder of shards holds nothing but files
-    suffixes = {child.suffix.lower() for child in inside}
+    children = list(local.iterdir())
+    if named is not None or any(child.is_dir() for child in children):
+        return named  # a folder of shards contains only files
+    suffixes = {child.suffix.lower() for child in children}
     return next((name for name, known in FORMATS.items() if suffixes & {*known.suffixes}), None)
 
 
@@ -205,7 +207,7 @@ def _values_file(given: str, name: str, source: Source, storage_options: Options
             return vector_files.open_npy(path)
         if format_name == "csv":
             return open_value_lines(path, source.n_rows)
-    raise InputError(f"the {name} {path} are in no format that is read here; give {_VALUES}")
+    raise InputError(f"the format of the {name} {path} is not supported; give {_VALUES}")
 
 
 def _open_path(path: str, request: Request) -> list[Source]:
@@ -213,7 +215,10 @@ def _open_path(path: str, request: Request) -> list[Source]:
     path = location.url
     if location.is_remote:
         if options.format not in (None, "zarr"):
-            raise InputError(f"{path} is a URL; only Zarr stores are read from there, copy it here")
+            raise InputError(
+                f"{path} is a URL, but only Zarr stores can be read from URLs; copy it to a local "
+                "path"
+            )
         return [_open_as("zarr", path, request)]
     if not Path(path).exists():
         if any(sign in path for sign in "*?["):
@@ -235,33 +240,35 @@ def _open_file(path: str, request: Request) -> Source:
 
 def _open_as(name: str, path: str, request: Request) -> Source:
     if name not in FORMATS:
-        raise InputError(f"the format {name!r} is not known; it is one of {', '.join(FORMATS)}")
+        raise InputError(f"format must be one of {', '.join(FORMATS)}, got {name!r}")
     known = FORMATS[name]
     for field, option in _OPTION_NAMES.items():
         if getattr(request.options, field) and field not in known.uses:
-            raise InputError(f"{option} says nothing about {path}, which is read as {name}")
+            raise InputError(
+                f"{option} cannot be used with {path}, which is read as {name}; omit it"
+            )
     return known.open(path, request)
 
 
 def _format_of(path: str) -> str:
-    """Return the format of a file; its first bytes are trusted more than its name."""
+    """Return the format of a file; its first bytes take precedence over its suffix."""
     longest = max(len(known.magic or b"") for known in FORMATS.values())
     with open(path, "rb") as file:  # noqa: PTH123
         begin = file.read(longest)
     suffix = Path(path).suffix.lower()
     named = next((name for name, known in FORMATS.items() if suffix in known.suffixes), None)
     if named is not None and FORMATS[named].magic is None:
-        return named  # nothing in it could say otherwise
+        return named  # the format has no magic bytes to check
     for name, known in FORMATS.items():
         if known.magic is not None and begin.startswith(known.magic):
             return name
     if named is not None:
         raise StoreError(
-            f"{path} is called {suffix} and does not begin like one: it is damaged, or something "
-            "else; say what with --format"
+            f"{path} does not start like a {suffix} file: it is damaged or has another format; "
+            "restore it, or give its --format"
         )
     raise InputError(
-        f"the format of {path} is seen neither in its content nor in its name; say it with "
+        f"the format of {path} cannot be detected from its content or its name; give its "
         f"--format ({', '.join(FORMATS)})"
     )
 

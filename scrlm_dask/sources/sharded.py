@@ -1,4 +1,4 @@
-"""Files of a folder or a pattern, in the order that their numbers say, with none missing."""
+"""Files of a folder or a pattern, in numeric order, checked for gaps and read as one source."""
 
 from __future__ import annotations
 
@@ -28,50 +28,56 @@ def numeric_order(paths: Sequence[str]) -> list[str]:
 
 
 def natural_order(paths: Sequence[str]) -> list[str]:
-    """Return paths as given, but files in the order of a shell, 10 before 2, by number."""
+    """Return paths in the given order, or numerically if they are sorted files.
+
+    A shell expands a pattern in alphabetical order, with 10 before 2.
+    """
     given = list(paths)
     expanded = len(given) > 1 and given == sorted(given) and all(Path(p).is_file() for p in given)
     return numeric_order(given) if expanded else given
 
 
 def matching(pattern: str) -> list[str]:
-    """Return the files that match a pattern, in order; a gap between their numbers is an error."""
-    found = numeric_order(
+    """Return the files that match a pattern, in numeric order; raise if a number is missing."""
+    files = numeric_order(
         [path for path in glob.glob(pattern) if Path(path).is_file()]  # noqa: PTH207
     )
-    if not found:
+    if not files:
         raise StoreError(f"no file matches {pattern}; check the path")
-    check_no_gap(found, from_first=False)
-    return found
+    check_no_gap(files, from_first=False)
+    return files
 
 
 def files_in(folder: str, suffixes: Sequence[str]) -> list[str]:
-    """Return the files of a folder with one of the suffixes: all the same one, none missing."""
-    found = [
+    """Return the files of a folder with one of the suffixes, in numeric order.
+
+    Raise if their suffixes differ or if a number is missing.
+    """
+    files = [
         str(path)
         for path in Path(folder).iterdir()
         if path.suffix.lower() in suffixes and path.is_file() and not path.name.startswith(".")
     ]
-    kinds = sorted({Path(path).suffix.lower() for path in found})
-    if not found:
+    kinds = sorted({Path(path).suffix.lower() for path in files})
+    if not files:
         raise InputError(
-            f"the folder {folder} holds no file that ends with one of {', '.join(suffixes)}; "
-            "check the path, or name the files"
+            f"the folder {folder} contains no file with one of the suffixes {', '.join(suffixes)}; "
+            "check the path, or give the files"
         )
     if len(kinds) > 1:
         raise InputError(
-            f"the folder {folder} holds files of several kinds ({', '.join(kinds)}); say which "
+            f"the folder {folder} contains files of several kinds ({', '.join(kinds)}); select one "
             f"with a pattern, such as '{folder}/*{kinds[0]}'"
         )
-    ordered = numeric_order(found)
+    ordered = numeric_order(files)
     check_no_gap(ordered, from_first=True)
     return ordered
 
 
 def check_no_gap(paths: Sequence[str], from_first: bool) -> None:
-    """Reject numbered files of which one is missing; with `from_first` they begin at 0 or 1.
+    """Raise if one of several numbered files is missing; with `from_first` they start at 0 or 1.
 
-    Files whose names differ in more than one number, or are not numbered, say nothing.
+    Files are not checked if they are not numbered, or if their names differ in several numbers.
     """
     totals = [_OF_TOTAL.search(Path(path).name) for path in paths]
     if totals and all(totals):
@@ -82,12 +88,15 @@ def check_no_gap(paths: Sequence[str], from_first: bool) -> None:
         return
     first = numbers[0]
     if from_first and first > 1:
-        raise StoreError(f"{_name_like(paths[0], first, 0)} is missing: the first is {paths[0]}")
+        raise StoreError(
+            f"{_name_like(paths[0], first, 0)} is missing: the first file is {paths[0]}; restore "
+            "it, or give the files one by one"
+        )
     for before, number, path in zip(numbers, numbers[1:], paths[1:], strict=False):
         if number != before + 1:
             raise StoreError(
-                f"{_name_like(path, number, before + 1)} is missing: {path} comes after number "
-                f"{before}; restore it, or name the files one by one"
+                f"{_name_like(path, number, before + 1)} is missing: {path} follows number "
+                f"{before}; restore it, or give the files one by one"
             )
 
 
@@ -95,17 +104,17 @@ def _check_totals(paths: Sequence[str], shards: list[tuple[int, int]]) -> None:
     """Check names like data-00003-of-00010, which contain the number of files."""
     numbers, total = {number for number, _ in shards}, shards[0][1]
     missing = sorted(set(range(total)) - numbers)
-    # some count from 1
+    # some writers count from 1
     if missing and numbers != set(range(1, total + 1)):
         example = _name_like(paths[0], shards[0][0], missing[0])
         raise StoreError(
-            f"{example} is missing: {len(numbers)} of {total} files are there; restore it, or "
-            "name the files one by one"
+            f"{example} is missing: {len(numbers)} of {total} files are present; restore it, or "
+            "give the files one by one"
         )
 
 
 def _numbers_of(paths: Sequence[str]) -> list[int] | None:
-    """Return the one number in which the names differ."""
+    """Return the number of each file, if the names differ in one number only; None otherwise."""
     pieces = [_NUMBER.split(Path(path).name) for path in paths]
     if len(pieces) < 2 or len({len(piece) for piece in pieces}) != 1:
         return None
@@ -115,19 +124,19 @@ def _numbers_of(paths: Sequence[str]) -> list[int] | None:
     return [int(piece[different[0]]) for piece in pieces]
 
 
-def _name_like(path: str, number: int, wanted: int) -> str:
-    """Return the path with another number, as many digits wide."""
+def _name_like(path: str, number: int, other: int) -> str:
+    """Return the path with `number` replaced by `other`, padded to the same width."""
     folder, name = Path(path).parent, Path(path).name
 
     def replaced(match: re.Match[str]) -> str:
         text = match[0]
-        return f"{wanted:0{len(text)}d}" if int(text) == number else text
+        return f"{other:0{len(text)}d}" if int(text) == number else text
 
     return str(folder / _NUMBER.sub(replaced, name, count=0))
 
 
 def _key(path: str) -> tuple[object, ...]:
-    """Return a key that sorts folders and files by number; the path distinguishes 1 from 01."""
+    """Return a key that sorts folders and files by number; the path breaks ties of 1 and 01."""
     return (*(_counted(part) for part in Path(path).parts), (), path)
 
 
@@ -135,30 +144,37 @@ def _counted(name: str) -> tuple[object, ...]:
     return tuple(int(p) if i % 2 else p for i, p in enumerate(_NUMBER.split(name)))
 
 
-_Piece = TypeVar("_Piece", bound=Any)  # rows that can be measured, sliced and put together
+_Piece = TypeVar("_Piece", bound=Any)  # rows that support len(), slicing and concatenation
 
 
 @dataclass(frozen=True)
 class ConcatenatedSource(Source):
+    """The rows of several sources, one after the other."""
+
     parts: tuple[Source, ...]
 
     @property
     def what(self) -> str:
+        """Name of the first part and number of the others."""
         return f"{self.parts[0].what} and {len(self.parts) - 1} more"
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """Columns of the first part."""
         return self.parts[0].columns
 
     @property
     def unit_rows(self) -> int:
+        """Largest number of rows that a part decodes at once."""
         return max(part.unit_rows for part in self.parts)
 
     @property
     def streams(self) -> bool:
+        """Return whether `batches` of all parts decodes each unit only once."""
         return all(part.streams or part.unit_rows == 1 for part in self.parts)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows start..stop-1, which may span several parts."""
         pieces = [part.read(first, last) for part, first, last in self._within(start, stop)]
         if len(pieces) == 1:
             return pieces[0].astype(self.dtype, copy=False)
@@ -166,6 +182,7 @@ class ConcatenatedSource(Source):
         return np.concatenate([empty, *pieces]).astype(self.dtype, copy=False)
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[NDArray[Any]]:
+        """Yield rows start..stop-1, `rows` at a time; a batch may span several parts."""
         pieces = (
             piece
             for part, first, last in self._within(start, stop)
@@ -175,27 +192,30 @@ class ConcatenatedSource(Source):
             yield batch.astype(self.dtype, copy=False)
 
     def locate(self, row: int) -> str:
+        """Return the position of a row in its part."""
         for part, first, _ in self._within(row, row + 1):
             return part.locate(first)
         return super().locate(row)
 
     def column(self, name: str) -> Source:
+        """Open a column of all parts."""
         return concatenate([part.column(name) for part in self.parts])
 
     def verify(self) -> None:
+        """Check the integrity of all parts."""
         for part in self.parts:
             part.verify()
 
     def notes(self) -> list[str]:
-        """Return each note once, however many of the parts have it."""
-        said, n_parts = Counter(n for part in self.parts for n in part.notes()), len(self.parts)
+        """Return the notes of all parts without repetition."""
+        counts, n_parts = Counter(n for part in self.parts for n in part.notes()), len(self.parts)
         return [
-            note if times == n_parts else f"{note} (of {times} of the {n_parts} files)"
-            for note, times in said.items()
+            note if times == n_parts else f"{note} ({times} of {n_parts} files)"
+            for note, times in counts.items()
         ]
 
     def _within(self, start: int, stop: int) -> Iterator[tuple[Source, int, int]]:
-        """Yield the parts that hold rows start..stop-1, and which rows of theirs."""
+        """Yield the parts that contain rows start..stop-1, each with its range of rows."""
         ends = np.cumsum([part.n_rows for part in self.parts])
         number = int(np.searchsorted(ends, start, side="right"))
         while start < stop and number < len(self.parts):
@@ -206,13 +226,13 @@ class ConcatenatedSource(Source):
 
 
 def concatenate(parts: Sequence[Source]) -> Source:
-    """Concatenate sources, which must be equally wide."""
+    """Concatenate sources, which must have the same number of features."""
     first = parts[0]
     for part in parts[1:]:
         if part.shape[1:] != first.shape[1:]:
             raise InputError(
-                f"{part.what} has {_width(part)} and {first.what} has {_width(first)}; "
-                "rows of one store come from one encoder"
+                f"{part.what} has {_width(part)}, but {first.what} has {_width(first)}; "
+                "all files must have the same number of features"
             )
     if len(parts) == 1:
         return first
@@ -230,15 +250,15 @@ def _common_dtype(parts: Sequence[Source]) -> np.dtype[Any]:
     except TypeError as error:
         other = next(part for part in parts if part.dtype != parts[0].dtype)
         raise InputError(
-            f"{parts[0].what} holds {parts[0].dtype} and {other.what} holds {other.dtype}, which "
-            "have no type in common; write all of them as text, or all as numbers"
+            f"{parts[0].what} contains {parts[0].dtype}, but {other.what} contains {other.dtype}, "
+            "and these have no common dtype; write all of them as strings or all as numbers"
         ) from error
 
 
 def regroup(
     pieces: Iterator[_Piece], rows: int, concatenate: Callable[[list[_Piece]], _Piece]
 ) -> Iterator[_Piece]:
-    """Yield the same rows in pieces of `rows`, the last perhaps smaller."""
+    """Yield the same rows in pieces of `rows` rows; the last piece may be smaller."""
     waiting: list[_Piece] = []
     n_waiting = 0
     for piece in pieces:
@@ -256,4 +276,4 @@ def regroup(
 
 
 def _width(part: Source) -> str:
-    return f"{part.n_features} features" if len(part.shape) == 2 else "one value a row"
+    return f"{part.n_features} features" if len(part.shape) == 2 else "one value per row"

@@ -1,7 +1,6 @@
-"""Rows as a store takes them: features in its dtype, with labels and ids.
+"""Tables of rows to be stored: features in the dtype of the store, with labels and ids.
 
-A table is read as it comes, without the rows that are not finite, or (`ShuffledTable`) in
-another order; each of these is a table again.
+`PlainTable` reads a source in order, `KeptTable` drops rows, and `ShuffledTable` changes the order.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from scrlm_dask.storage.manifest import Manifest
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows: features (rows, p), labels (rows,) int32, ids (rows,) int64 or text."""
+    """Some rows: features (rows, p), labels (rows,) int32, ids (rows,) int64 or strings."""
 
     features: NDArray[Any]
     labels: NDArray[np.int32] | None = None
@@ -36,38 +35,41 @@ class Rows:
         return Rows(**{name: values[which] for name, values in self.arrays().items()})
 
     def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that are not None, by name."""
         return {name: values for name, values in vars(self).items() if values is not None}
 
 
 def concatenate_rows(rows: Sequence[Rows]) -> Rows:
+    """Concatenate features, labels and ids."""
     names = rows[0].arrays()
     return Rows(**{name: np.concatenate([r.arrays()[name] for r in rows]) for name in names})
 
 
 class Table(Protocol):
-    """Rows by number; small enough to send to every worker."""
+    """Rows that are read by number; small enough to send to every worker."""
 
     @property
-    def n_rows(self) -> int: ...
+    def n_rows(self) -> int:
+        """Number of rows."""
 
     @property
     def span_rows(self) -> int:
-        """Return the consecutive rows that one task should read, so that none is decoded twice."""
+        """Number of consecutive rows that one task should read, so that none is decoded twice."""
 
     @property
     def is_here(self) -> bool:
-        """Return whether only this process reads it."""
+        """Return whether only this process can read it."""
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
         """Yield rows start..stop-1, `rows` at a time."""
 
     def locate(self, row: int) -> str:
-        """Return where a row came from, for messages."""
+        """Return the origin of a row, for messages."""
 
 
 @dataclass(frozen=True)
 class PlainTable:
-    """The rows of a source as they come, up to `n_rows`."""
+    """The first `n_rows` rows of a source, in order."""
 
     features: Source
     labels: Source | None
@@ -77,29 +79,34 @@ class PlainTable:
 
     @property
     def span_rows(self) -> int:
+        """Largest decoding unit of the sources that are read sequentially."""
         sources = [s for s in (self.features, self.labels, self.ids) if s is not None]
         return max(s.unit_rows if s.streams else 1 for s in sources)
 
     @property
     def is_here(self) -> bool:
+        """Return whether only this process can read the features."""
         return self.features.is_here
 
     @property
     def ids_dtype(self) -> str | None:
-        """Return how ids are stored: int64, str, or None if there are none."""
+        """Stored dtype of ids: "int64", "str", or None without ids."""
         if self.ids is None:
             return None
         if self.ids.dtype.kind in "iu":
             return "int64"
         if holds_texts(self.ids):
             return "str"
-        what = f"the ids {self.ids.what} hold {self.ids.dtype}"
-        raise InputError(f"{what}; ids are integers or texts")
+        raise InputError(
+            f"the ids {self.ids.what} must be integers or strings, got {self.ids.dtype}"
+        )
 
     def locate(self, row: int) -> str:
+        """Return the position of a row in the source of the features."""
         return self.features.locate(row)
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
+        """Yield rows start..stop-1, `rows` at a time, converted to the stored dtypes."""
         features = self.features.batches(start, stop, rows)
         labels = self.labels.batches(start, stop, rows) if self.labels is not None else None
         ids = self.ids.batches(start, stop, rows) if self.ids is not None else None
@@ -114,15 +121,15 @@ class PlainTable:
         assert self.labels is not None
         if values.dtype.kind not in "iu":
             raise InputError(
-                f"the labels {self.labels.what} hold {values.dtype}; labels are integers, -1 for "
-                "outliers"
+                f"the labels {self.labels.what} must be integers, with -1 for outliers, got "
+                f"{values.dtype}"
             )
         info = np.iinfo(np.int32)
         wrong = np.flatnonzero((values < info.min) | (values > info.max))
         if len(wrong):
             raise InputError(
                 f"{self.labels.locate(first + int(wrong[0]))} is the label {values[wrong[0]]}, "
-                "which is too large for 32 bits; number the classes anew"
+                "which does not fit into int32; renumber the classes"
             )
         return values.astype(np.int32)
 
@@ -133,34 +140,39 @@ class PlainTable:
         if values.dtype.kind == "u" and len(values) and values.max() > np.iinfo(np.int64).max:
             raise InputError(
                 f"{self.ids.locate(first + int(values.argmax()))} is the id {values.max()}, which "
-                "is too large for 64 bits with a sign; give the ids as text"
+                "does not fit into int64; give the ids as strings"
             )
         return values.astype(np.int64)
 
 
 @dataclass(frozen=True)
 class KeptTable:
-    """A table without the rows whose numbers are `dropped` (rising)."""
+    """A table without the rows whose numbers are in `dropped`, in ascending order."""
 
     table: Table
     dropped: NDArray[np.int64]
 
     @property
     def n_rows(self) -> int:
+        """Number of rows that are kept."""
         return self.table.n_rows - len(self.dropped)
 
     @property
     def span_rows(self) -> int:
+        """Number of consecutive rows that one task should read."""
         return self.table.span_rows
 
     @property
     def is_here(self) -> bool:
+        """Return whether only this process can read the underlying table."""
         return self.table.is_here
 
     def locate(self, row: int) -> str:
+        """Return the origin of a row in the underlying table."""
         return self.table.locate(self._before(row))
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
+        """Yield the kept rows start..stop-1, `rows` at a time."""
         if start >= stop:
             return
         first, last = self._before(start), self._before(stop - 1) + 1
@@ -176,14 +188,14 @@ class KeptTable:
         return rows[np.delete(np.arange(len(rows)), self.dropped[low:high] - start)]
 
     def _before(self, row: int) -> int:
-        """Return the number that a row had before others were dropped."""
-        # dropped[i] - i rows are kept before the i-th one that is dropped
+        """Return the number of a kept row in the underlying table."""
+        # dropped[i] - i rows are kept before the i-th dropped row
         shift = self.dropped - np.arange(len(self.dropped))
         return row + int(np.searchsorted(shift, row, side="right"))
 
 
 def as_floats(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Convert to the dtype of the store; values too large for it become infinity."""
+    """Convert to the dtype of the store, C-contiguous; values that overflow become infinity."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values.astype(dtype, copy=False))
 
@@ -193,10 +205,11 @@ _NUMBER = np.dtype("<i8")
 
 @dataclass(frozen=True)
 class ShuffledTable:
-    """A table in another order, from the files that `write_part` left in a folder.
+    """A table in random order, read from the files that `write_part` wrote to a folder.
 
-    Part i has the rows of block i before the shuffle, sorted by where they go: the length of its
-    longest id, an index of the blocks that the rows go to, then a record per row.
+    Part i contains the rows of block i before the shuffle, sorted by their new position. Its file
+    contains the length of its longest id, an index of the destination blocks, and one record per
+    row.
     """
 
     folder: str
@@ -209,22 +222,26 @@ class ShuffledTable:
 
     @property
     def n_rows(self) -> int:
+        """Number of rows in the manifest."""
         return self.manifest.n_rows
 
     def locate(self, row: int) -> str:
+        """Return the number of a row after the shuffle."""
         return f"row {row} of the shuffled rows"
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
+        """Yield whole blocks; `rows` must be the number of rows per block."""
         assert start % rows == 0
-        assert rows == self.manifest.block_rows  # the index of a part knows no others
+        assert rows == self.manifest.block_rows  # the index of a part is by block
         for first in range(start, stop, rows):
             yield self._gather(first // rows)
 
     def part_path(self, part: int) -> Path:
+        """Return the path of a part's file."""
         return Path(self.folder) / str(part)
 
     def write_part(self, part: int, rows: Rows) -> None:
-        """Write the rows of a block; the file appears in one step or not at all."""
+        """Write the rows of a block before the shuffle, atomically."""
         start = part * self.manifest.block_rows
         places = Permutation(self.n_rows, self.seed).places(np.arange(start, start + len(rows)))
         order = np.argsort(places)
@@ -260,7 +277,7 @@ class ShuffledTable:
         return Rows(**arrays)
 
     def _read_part(self, part: int, block: int) -> NDArray[Any]:
-        """Return the records of a part that go to a block of the store: they are contiguous."""
+        """Read the records of a part that belong to a block of the store; they are contiguous."""
         path = self.part_path(part)
         with path.open("rb", buffering=0) as file:
             width = int(np.fromfile(file, _NUMBER, 1)[0])
@@ -272,7 +289,8 @@ class ShuffledTable:
             records = np.fromfile(file, record, high - low)
         if len(records) < high - low:
             raise StoreError(
-                f"{path} was cut: block {block} lacks rows; begin anew with --overwrite"
+                f"{path} is truncated: rows of block {block} are missing; use --overwrite to start "
+                "again"
             )
         return records
 

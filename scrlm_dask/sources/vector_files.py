@@ -1,4 +1,4 @@
-"""Arrays stored item after item: .npy, .fbin and raw files, also stored members of .npz; .fvecs."""
+"""Uncompressed binary arrays: .npy, .fbin, .fvecs and raw files, and uncompressed .npz members."""
 
 from __future__ import annotations
 
@@ -22,18 +22,23 @@ _COUNT_BYTES = 4
 
 @dataclass(frozen=True)
 class FlatSource(Source):
-    """Read with plain reads, not mapped: mapped pages count as memory of the worker, and a file
-    that is cut while it is mapped kills the process."""
+    """A contiguous array in a file.
 
-    offset: int
+    The file is not memory-mapped: mapped pages count as memory of the worker, and truncating a
+    mapped file kills the process.
+    """
+
+    offset: int  # of the first item, in bytes
     fortran: bool = False
-    fixed: str | None = None  # name in messages where the file's path is not enough
+    fixed: str | None = None  # name in messages if the path of the file is not enough
 
     @property
     def what(self) -> str:
+        """Path of the file, or the fixed name."""
         return self.fixed or super().what
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows start..stop-1; the file is opened for each read."""
         with open(self.files[0].path, "rb") as file:  # noqa: PTH123
             in_columns = self.fortran and len(self.shape) == 2
             read = self._read_columns if in_columns else self._read_items
@@ -49,7 +54,7 @@ class FlatSource(Source):
         return values
 
     def _read_columns(self, file: Any, start: int, stop: int) -> NDArray[Any]:
-        """Read rows in Fortran order: columns are contiguous, so a block is a piece of each."""
+        """Read rows in Fortran order, one slice per column, because columns are contiguous."""
         values = np.empty((self.n_features, stop - start), self.dtype)
         for number, column in enumerate(values):
             item = number * self.n_rows + start
@@ -61,32 +66,34 @@ class FlatSource(Source):
 
 def _truncated(source: Source, row: int) -> StoreError:
     return StoreError(
-        f"{source.what} ends before row {row}, and was longer when it was opened; "
-        "do not write to it meanwhile"
+        f"{source.what} is truncated: it ends before row {row}, but was longer when it was opened; "
+        "do not write to it while it is read"
     )
 
 
 def open_flat(path: str, header: NpyHeader) -> FlatSource:
-    """Open a file that must have exactly the items of its header: no more, no fewer."""
+    """Open a file whose size must match its header exactly."""
     file = source_file(path)
     check_size(file, header)
     return FlatSource((file,), header.shape, header.dtype, header.offset, header.fortran)
 
 
 def check_size(file: SourceFile, header: NpyHeader) -> None:
-    """Reject a header that claims more or fewer rows than the file has, before any allocation."""
+    """Raise if the header claims more or fewer rows than the file has, before any allocation."""
     shape, dtype, end = header.shape, header.dtype, file.bytes
     needed = header.offset + table_bytes(shape, dtype)
     if needed == end:
         return
     n_rows = max(0, end - header.offset) // max(1, table_bytes(shape[1:], dtype))
     raise StoreError(
-        f"{file.path} claims {shape[0] if shape else 1} rows ({shape} of {dtype}, {needed} bytes) "
-        f"and has {end} bytes, enough for {n_rows} rows; it was cut or is no such file: restore it"
+        f"{file.path} claims {shape[0] if shape else 1} rows ({shape} of {dtype}, {needed} bytes), "
+        f"but has {end} bytes, enough for {n_rows} rows; it is truncated or has another format: "
+        "restore it"
     )
 
 
 def open_npy(path: str) -> FlatSource:
+    """Open a .npy file of any shape."""
     with open(path, "rb") as file:  # noqa: PTH123
         header = read_header(file, path)
     return open_flat(path, header)
@@ -98,33 +105,37 @@ def open_bin(path: str) -> FlatSource:
     with open(path, "rb") as file:  # noqa: PTH123
         counts = file.read(2 * _COUNT_BYTES)
     if len(counts) < 2 * _COUNT_BYTES:
-        raise StoreError(f"{path} has {len(counts)} bytes, less than its header; restore it")
+        raise StoreError(
+            f"{path} has {len(counts)} bytes, less than its header ({2 * _COUNT_BYTES}); restore it"
+        )
     rows, features = (int(n) for n in np.frombuffer(counts, "<u4"))
     return open_flat(path, NpyHeader((rows, features), False, dtype, len(counts)))
 
 
 def open_raw(path: str, dtype: str | None, features: int | None) -> FlatSource:
-    """Open a file of items without a header, whose type and width the user gives."""
+    """Open a file without a header; `dtype` and `features` are required."""
     if dtype is None or features is None:
         raise InputError(
-            f"{path} is read as raw items, which do not say what they are; "
+            f"{path} is read as raw items and has no header; "
             "give --features NUMBER and --raw-dtype (or --dtype)"
         )
     item = np.dtype(dtype)
     size, row_bytes = source_file(path).bytes, item.itemsize * features
     if features < 1 or size % row_bytes:
         raise StoreError(
-            f"{path} has {size} bytes, which is no whole number of rows of {features} x {item} "
-            f"({row_bytes} bytes): row {size // max(1, row_bytes)} is cut, or the shape is another"
+            f"{path} has {size} bytes, which is not a whole number of rows of {features} x {item} "
+            f"({row_bytes} bytes); row {size // max(1, row_bytes)} is truncated, or --features or "
+            "--raw-dtype is wrong"
         )
     return open_flat(path, NpyHeader((size // row_bytes, features), False, item, 0))
 
 
 @dataclass(frozen=True)
 class VecsSource(Source):
-    """Each row: int32 features, then the items."""
+    """A .fvecs or similar file: each row is its number of features as int32, then the items."""
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows start..stop-1; raise if their numbers of features differ."""
         record = _record_dtype(self.dtype, self.n_features)
         with open(self.files[0].path, "rb") as file:  # noqa: PTH123
             file.seek(start * record.itemsize)
@@ -135,13 +146,15 @@ class VecsSource(Source):
         if len(wrong):
             row = start + int(wrong[0])
             raise StoreError(
-                f"row {row} of {self.what} says it has {rows['features'][wrong[0]]} features, "
-                f"and row 0 has {self.n_features}; the file is damaged or ragged: restore it"
+                f"row {row} of {self.what} claims {rows['features'][wrong[0]]} features, but row 0 "
+                f"has {self.n_features}; the file is damaged or its rows have different lengths: "
+                "restore it"
             )
         return rows["items"].astype(native(self.dtype))
 
 
 def open_vecs(path: str) -> VecsSource:
+    """Open a .fvecs, .bvecs or .ivecs file; the first row gives the number of features."""
     dtype = _dtype_for(path, VECS_DTYPES)
     file = source_file(path)
     with open(path, "rb") as stream:  # noqa: PTH123
@@ -150,8 +163,8 @@ def open_vecs(path: str) -> VecsSource:
     row_bytes = _COUNT_BYTES + max(0, features) * dtype.itemsize
     if features < 1 or file.bytes % row_bytes:
         raise StoreError(
-            f"row 0 of {path} says it has {features} features; {file.bytes} bytes are no whole "
-            f"number of such rows (row {file.bytes // row_bytes} is cut): restore it"
+            f"row 0 of {path} claims {features} features, but {file.bytes} bytes are not a whole "
+            f"number of such rows (row {file.bytes // row_bytes} is truncated); restore it"
         )
     return VecsSource((file,), (file.bytes // row_bytes, features), dtype)
 
@@ -164,7 +177,6 @@ def _dtype_for(path: str, dtypes: dict[str, str]) -> np.dtype[Any]:
     suffix = Path(path).suffix.lower()
     if suffix not in dtypes:
         raise InputError(
-            f"the name of {path} does not say what its items are; it must end with one of "
-            f"{', '.join(dtypes)}"
+            f"the suffix of {path} must be one of {', '.join(dtypes)}, got {suffix or 'none'}"
         )
     return np.dtype(dtypes[suffix])

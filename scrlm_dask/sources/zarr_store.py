@@ -1,4 +1,4 @@
-"""Zarr arrays of others: version 2 or 3, any chunks, sharded or not."""
+"""Zarr arrays written by other software: format 2 or 3, any chunks, sharded or not."""
 
 from __future__ import annotations
 
@@ -22,51 +22,61 @@ _WHAT = "the Zarr source"
 
 @dataclass(frozen=True)
 class ZarrSource(Source):
-    """A flipped byte is noticed where the array has a checksum (crc32c, or zstd's)."""
+    """A Zarr array.
+
+    A flipped byte is detected only if the array has a checksum (crc32c, or zstd with checksum).
+    """
 
     stored: StoredArray
-    group: Location | None  # where its columns are
+    group: Location | None  # the group that contains the array and its other columns
 
     @property
     def unit_rows(self) -> int:
+        """Number of rows per chunk or shard."""
         return self.stored.chunks[0]
 
     def column(self, name: str) -> Source:
+        """Open another array of the same group."""
         if self.group is None:
             return super().column(name)
         return open_zarr(self.group, name)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows start..stop-1; the array is opened and checked for each read."""
         return read_rows(self.stored, start, stop, _WHAT).astype(native(self.dtype), copy=False)
 
 
 def looks_like_zarr(folder: str) -> bool:
+    """Return whether a local folder is a Zarr array or group of format 2 or 3."""
     return any((Path(folder) / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup"))
 
 
 def open_zarr(url: Location, name: str | None = None) -> ZarrSource:
-    """Open an array, or of a group the one called `name`, `features`, or the only table."""
+    """Open an array, or an array of a group: `name` if given, "features", or the only table."""
     group = None
     node = open_node(url, _WHAT)
     if isinstance(node, zarr.Group):
         group = url
         if node.attrs.get("complete", True) is not True:
-            raise StoreError(f"{_WHAT} {url} is unfinished; finish writing it first")
+            raise StoreError(f"{_WHAT} {url} is incomplete; finish writing it first")
         chosen = name or _table_in(node, url)
-        found = node.get(chosen)
-        if not isinstance(found, zarr.Array):
+        array = node.get(chosen)
+        if not isinstance(array, zarr.Array):
             listed = choices(chosen, sorted(node))
-            raise InputError(f"{_WHAT} {url} holds no array {chosen!r} (it holds {listed})")
-        node, url = found, url / chosen
+            raise InputError(
+                f"{_WHAT} {url} contains no array {chosen!r} (it contains {listed}); give one of "
+                "these"
+            )
+        node, url = array, url / chosen
     elif name is not None:
-        raise InputError(f"{_WHAT} {url} is an array, so it holds no {name!r}")
+        raise InputError(f"array {name!r} not found: {_WHAT} {url} is an array, not a group")
     stored = describe(node, url)
     check_complete(stored, node, _WHAT)
     return ZarrSource((_as_file(url),), stored.shape, stored.dtype, stored, group)
 
 
 def open_zarr_values(url: Location, name: str) -> ZarrSource:
-    """Open one value per row: an array, or the one called `name` in a group."""
+    """Open one value per row: an array, or the array called `name` in a group."""
     node = open_node(url, _WHAT)
     return open_zarr(url, name if isinstance(node, zarr.Group) else None)
 

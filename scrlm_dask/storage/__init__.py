@@ -1,1 +1,1 @@
-"""What stores, models and runs look like on disk: the only place that knows Zarr's files."""
+"""On-disk formats of stores, models and runs; no other layer accesses Zarr's files directly."""

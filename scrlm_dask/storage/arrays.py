@@ -15,37 +15,37 @@ from zarr.codecs import Crc32cCodec
 from scrlm_dask.errors import MissingError, StoreError
 from scrlm_dask.storage.locations import Location, Place, locate, reaching
 
-_UNWRITTEN = 2**64 - 1  # offset, in a shard's index, of a chunk that is not there
+_UNWRITTEN = 2**64 - 1  # offset, in a shard's index, of a chunk that was never written
 _CHECKSUM_BYTES = 4
 _BLOSC_HEADER_BYTES = 16
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A unit of storage: a chunk, or a shard where there are shards."""
+    """A unit of storage: a chunk, or a shard if the array is sharded."""
 
-    grid: tuple[int, ...]  # its place
-    key: str  # its file, below the array
-    row: int  # its first row
+    grid: tuple[int, ...]  # position in the chunk grid
+    key: str  # file name relative to the array
+    row: int  # first row
 
 
 def chunks_of(array: zarr.Array[Any], start: int, stop: int) -> list[Chunk]:
-    """Return the chunks that rows start..stop-1 touch."""
+    """Return the chunks that contain rows start..stop-1."""
     sizes = array.shards or array.chunks
     grid = [range(start // sizes[0], -(-stop // sizes[0]))]
     grid += [range(-(-n // size)) for n, size in zip(array.shape[1:], sizes[1:], strict=True)]
     key = array.metadata.encode_chunk_key
-    return [Chunk(place, key(place), place[0] * sizes[0]) for place in itertools.product(*grid)]
+    return [Chunk(index, key(index), index[0] * sizes[0]) for index in itertools.product(*grid)]
 
 
 def missing_chunks(location: Location, array: zarr.Array[Any]) -> list[Chunk]:
-    """Return the chunks that were never written or are lost, also those inside shards."""
+    """Return the chunks that were never written or are lost, including chunks inside shards."""
     missing = []
     with location.files() as (filesystem, root):
         present = {str(name).removeprefix(f"{root}/") for name in filesystem.find(root)}
         look_inside = array.shards is not None and _has_default_index(array)
         for chunk in chunks_of(array, 0, array.shape[0]):
-            # checked again one by one: the listing does not follow links to folders
+            # `find` does not follow symbolic links to folders, so absent keys are checked again
             if chunk.key not in present and not filesystem.exists(f"{root}/{chunk.key}"):
                 missing.append(chunk)
             elif look_inside:
@@ -54,7 +54,7 @@ def missing_chunks(location: Location, array: zarr.Array[Any]) -> list[Chunk]:
 
 
 def find_damage(location: Location, array: zarr.Array[Any], chunk: Chunk) -> str | None:
-    """Describe damage of a chunk's file that decoding would not detect; None if there is none."""
+    """Describe damage to a chunk's file that decoding would not detect; None if it is intact."""
     with location.files() as (filesystem, root):
         path = f"{root}/{chunk.key}"
         if not filesystem.exists(path):
@@ -62,18 +62,18 @@ def find_damage(location: Location, array: zarr.Array[Any], chunk: Chunk) -> str
         last = array.compressors[-1] if array.compressors else None
         if array.shards is not None or not type(last).__name__.startswith("Blosc"):
             return None
-        # numcodecs reads past the end of a truncated blosc chunk: garbage, or a crash
+        # numcodecs reads past the end of a truncated blosc chunk: it returns garbage or crashes
         header = filesystem.cat_file(path, start=0, end=_BLOSC_HEADER_BYTES)
         claimed = int.from_bytes(header[12:16], "little")
         size = filesystem.info(path)["size"]
         truncated = len(header) < _BLOSC_HEADER_BYTES or claimed > size
-        return f"is cut short: {size} of {claimed} bytes are there" if truncated else None
+        return f"is truncated: {size} of {claimed} bytes are present" if truncated else None
 
 
 def _missing_in_shard(
     filesystem: Any, path: str, array: zarr.Array[Any], shard: Chunk
 ) -> list[Chunk]:
-    """Return the chunks that were never written by the index at the end of a shard."""
+    """Return the chunks that are unwritten according to the index at the end of a shard."""
     assert array.shards is not None
     inner = np.array(array.chunks)
     ratio = np.array(array.shards) // inner
@@ -82,7 +82,7 @@ def _missing_in_shard(
         return []  # truncated: decoding raises
     offsets = np.frombuffer(index[:-_CHECKSUM_BYTES], "<u8").reshape(*ratio, 2)[..., 0]
     corners = (np.argwhere(offsets == _UNWRITTEN) + np.array(shard.grid) * ratio) * inner
-    # an edge shard has places beyond the array, which are never written
+    # an edge shard also has index entries beyond the array, which are never written
     corners = corners[(corners < np.array(array.shape)).all(axis=1)]
     return [Chunk(shard.grid, shard.key, int(corner[0])) for corner in corners]
 
@@ -95,24 +95,25 @@ def _has_default_index(array: zarr.Array[Any]) -> bool:
     return settings.get("index_location", "end") == "end" and names == ["bytes", "crc32c"]
 
 
-# Zarr omits chunks that contain only the fill value, so they would look like missing ones. The
-# setting belongs to the open array, not to the stored one: every writer must give it.
+# By default Zarr omits chunks that contain only the fill value, which would look like missing
+# chunks. The setting is not stored with the array, so every writer must set it.
 _STORE_ALL: Any = {"write_empty_chunks": True}
-OUR_FORMAT: Literal[3] = 3  # Zarr's format of everything that is written here
+OUR_FORMAT: Literal[3] = 3  # Zarr format of all arrays and groups that this package writes
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """Location and chunks of an array; small enough to send to every worker."""
+    """Location, shape and chunks of an array; small enough to send to every worker."""
 
     location: Location
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    chunks: tuple[int, ...]  # the unit of storage: the shard where there are shards
+    chunks: tuple[int, ...]  # the unit of storage: shards if the array is sharded
     plain: bool = False  # stored without codecs other than checksums
 
 
 def create_group(place: Place, attributes: dict[str, Any]) -> None:
+    """Create an empty group with the given attributes; fail if one exists."""
     location = locate(place)
     with reaching(location):
         zarr.create_group(location.store(), attributes=attributes)
@@ -137,17 +138,17 @@ def create_array(
             chunks=tuple(max(1, c) for c in chunks),
             dtype=dtype,
             fill_value=fill_value,
-            # noise does not compress; the checksum detects a flipped byte
+            # features hardly compress; the checksum detects a flipped byte
             compressors=[Crc32cCodec()],
             config=_STORE_ALL,
         )
 
 
 def write_rows(place: Place, start: int, values: NDArray[Any]) -> None:
-    """Write whole chunks from row `start` on: two writers of one chunk would lose rows."""
+    """Write rows from `start` on, in whole chunks: two writers of one chunk would lose rows."""
     location = locate(place)
     with reaching(location):
-        # open_array accepts the setting and ignores it
+        # open_array accepts the setting but ignores it
         array = zarr.open_array(location.store(), mode="r+", zarr_format=OUR_FORMAT)
         array.with_config(_STORE_ALL)[start : start + len(values)] = values
 
@@ -170,17 +171,20 @@ def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
         return zarr.open(location.store(), mode="r", zarr_format=zarr_format)
     except Exception as error:  # zarr and fsspec have no common base of their errors
         location.exists()  # raises if the store became unreachable
-        said = location.without_options(error)
+        reason = location.without_options(error)
         if not location.is_remote and isinstance(error, FileNotFoundError):
-            said = "it holds no zarr.json, .zarray or .zgroup"
+            reason = "zarr.json, .zarray or .zgroup not found"
         raise StoreError(
-            f"{what} {location} cannot be opened as a Zarr store ({said}); "
-            "give the path of a Zarr array, or of a group that holds one"
+            f"{what} {location} cannot be opened as a Zarr store ({reason}); "
+            "give the path of a Zarr array, or of a group that contains one"
         ) from (None if location.is_remote else error)
 
 
 def describe(array: zarr.Array[Any], place: Place | None = None) -> StoredArray:
-    """Describe an array; `place` is required unless it is on a local disk: Zarr has no URL."""
+    """Describe an open array.
+
+    `place` is required for remote arrays, because Zarr does not provide their URL.
+    """
     checksums = all(isinstance(codec, Crc32cCodec) for codec in array.compressors)
     return StoredArray(
         location=locate(place or local_path(array)),
@@ -197,13 +201,13 @@ def local_path(array: zarr.Array[Any]) -> str:
 
 
 def child(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any] | zarr.Group | None:
-    """Return the array or group of this name in the group at `location`; None without one."""
+    """Return the array or group called `name` in the group at `location`; None if it is missing."""
     with reaching(location):
         try:
             return group.get(name)
         except OSError:
             raise
-        except Exception as error:  # Zarr raises errors of many types for damaged metadata
+        except Exception as error:  # damaged metadata makes Zarr raise errors of many types
             raise StoreError(
                 f"{name} in {location} cannot be opened: its metadata is damaged "
                 f"({location.without_options(error)}); restore it, or write the store again"
@@ -214,41 +218,45 @@ def member(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any]:
     """Return the array called `name` in the group at `location`."""
     node = child(group, location, name)
     if not isinstance(node, zarr.Array):
-        raise StoreError(f"{location} holds no array called {name!r}; write it again")
+        raise StoreError(f"{location} contains no array called {name!r}; write it again")
     return node
 
 
 def read_member(
     group: zarr.Group, location: Location, name: str, what: str, rows: slice = slice(None)
 ) -> NDArray[Any]:
-    """Read an array of the group at `location`, or some of its rows."""
+    """Read an array of the group at `location`, or only `rows` of it."""
     array = member(group, location, name)
     start, stop, _ = rows.indices(array.shape[0])
     return read_rows(describe(array, location / name), start, stop, what)
 
 
 def check_complete(stored: StoredArray, array: zarr.Array[Any], what: str) -> None:
-    """Reject an array that lacks chunks, before a run instead of in the middle of it."""
+    """Raise if chunks of the array are missing, so that a run fails before it starts."""
     missing = missing_chunks(stored.location, array)
     if missing:
         first = missing[0]
         raise StoreError(
             f"{len(missing)} chunk(s) of {what} {stored.location} are missing, the first is "
-            f"{first.key} (from row {first.row} on); they would read as {array.fill_value}. "
-            "Restore the files; if chunks of fill were left out on purpose, write them "
-            "(write_empty_chunks=True)"
+            f"{first.key} (from row {first.row} on); they would be read as {array.fill_value}: "
+            "restore the files, or, if chunks that contain only the fill value were omitted on "
+            "purpose, write them with write_empty_chunks=True"
         )
 
 
 def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[Any]:
-    """Read rows start..stop-1 by path: a worker without the mount must not read zeros."""
+    """Read rows start..stop-1.
+
+    The array is opened and checked for each read, so that a worker without the mount raises
+    instead of reading fill values.
+    """
     location = stored.location
     array = open_node(location, what)
     shape = tuple(array.shape) if isinstance(array, zarr.Array) else None
     if not isinstance(array, zarr.Array) or shape != stored.shape:
         raise StoreError(
-            f"{what} {location} has the shape {shape} now and had {stored.shape} when the run "
-            "began; do not write to it during a run"
+            f"{what} {location} has shape {shape}, but had {stored.shape} when the run started; "
+            "do not write to it during a run"
         )
     for chunk in chunks_of(array, start, stop):
         damage = find_damage(location, array, chunk)
@@ -259,18 +267,20 @@ def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[
             )
     try:
         return np.asarray(array[start:stop])
-    except Exception as error:  # each codec has errors of its own
+    except Exception as error:  # codecs have no common base class of errors
         location.exists()  # raises if the store became unreachable
         raise StoreError(
             f"rows {start} to {stop - 1} of {what} {location} cannot be read "
-            f"({location.without_options(error)}); the chunk is damaged: restore or rewrite it"
+            f"({location.without_options(error)}); the chunk is damaged: restore it or write it "
+            "again"
         ) from (None if location.is_remote else error)
 
 
 def _format_at(location: Location, what: str) -> Literal[2, 3]:
-    """Return Zarr's format of a remote node, by one request at a time.
+    """Return the Zarr format of a remote node.
 
-    Zarr would request both at once, and leave requests behind when the first one fails.
+    Files are requested one at a time: Zarr would request both formats at once, and leave a request
+    pending if the first one fails.
     """
     marks: dict[str, Literal[2, 3]] = {"zarr.json": 3, ".zarray": 2, ".zgroup": 2}
     with location.files(what) as (filesystem, root):
@@ -278,6 +288,6 @@ def _format_at(location: Location, what: str) -> Literal[2, 3]:
             if filesystem.exists(f"{root}/{name}"):
                 return zarr_format
     raise StoreError(
-        f"{what} {location} does not exist, or is no Zarr store; give the URL of a Zarr array, or "
-        "of a group that holds one"
+        f"{what} {location} does not exist or is not a Zarr store; give the URL of a Zarr array, "
+        "or of a group that contains one"
     )

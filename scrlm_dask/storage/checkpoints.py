@@ -1,8 +1,8 @@
-"""Checkpoints of an unfinished run: values in files of their own, each with a digest.
+"""Checkpoints of an incomplete run: one file per value, each with a digest.
 
-A file contains numbers, texts, arrays and the dataclasses of a pass as JSON and plain memory,
-preceded by a SHA-256. Nothing is pickled, and a damaged file is never used. A file is written in
-one step and read back at once, so a stopped run leaves valid files or none.
+A file contains numbers, strings, arrays and the dataclasses of a pass as JSON followed by raw
+array data, preceded by a SHA-256. Nothing is pickled, and a damaged file is never used. Files are
+written atomically and verified by reading them back, so a stopped run leaves only valid files.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from numpy.typing import NDArray
 from scrlm_dask.errors import StoreError
 from scrlm_dask.storage.locations import Location
 
-CHECKPOINT = "checkpoint"  # folder of a run, removed when the run is complete
+CHECKPOINT = "checkpoint"  # folder in the run directory, removed when the run is complete
 _MAGIC = b"scrlm checkpoint 1\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _LENGTH_BYTES = 8
-_KINDS = "biuf"  # of NumPy's types: booleans, integers and floats
+_KINDS = "biuf"  # supported NumPy dtype kinds: booleans, integers and floats
 
-Kinds = tuple[type, ...]  # the dataclasses that a value may be made of
+Kinds = tuple[type, ...]  # the dataclasses that a value may contain
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of saved values and of such folders; each name is used for one value only."""
+    """A folder of saved values and nested checkpoints; each name is used for one value only."""
 
     location: Location
 
@@ -43,12 +43,12 @@ class Checkpoint:
         return Checkpoint(self.location / name)
 
     def make(self) -> None:
-        """Create the folder on the client, so that a worker without the mount fails to write."""
+        """Create the folder. Only the client does so: a worker without the mount fails to write."""
         if not self.location.is_remote:  # object stores have no folders
             Path(self.location.url).mkdir(parents=True, exist_ok=True)
 
     def names(self) -> set[str]:
-        """Return the names of the values and folders here."""
+        """Return the names of the values and folders in this folder."""
         paths: list[str] = []
         with suppress(FileNotFoundError), self.location.files() as (filesystem, root):
             paths = filesystem.ls(root, detail=False)
@@ -56,13 +56,15 @@ class Checkpoint:
         return {name for name in names if not name.endswith(".partial")}
 
     def save(self, name: str, value: Any) -> None:
+        """Encode a value and write it to the file `name`."""
         _write(self.location / name, encode(value))
 
     def load(self, name: str, kinds: Kinds) -> Any:
+        """Read and decode the value `name`; raise StoreError if it is missing or damaged."""
         return decode(_read(self.location / name), kinds, str(self.location / name))
 
     def is_sound(self, name: str) -> bool:
-        """Return whether the value matches its digest; reads all of it."""
+        """Return whether the value matches its digest; this reads the whole file."""
         try:
             _check_digest(_read(self.location / name), name)
         except StoreError:
@@ -70,19 +72,22 @@ class Checkpoint:
         return True
 
     def remove(self, *names: str) -> None:
-        """Remove values and folders, or all; errors are ignored, as leftovers do no harm."""
-        for place in [self.location / name for name in names] or [self.location]:
-            if not place.is_remote:
-                path = Path(place.url)
+        """Remove the given values and folders, by default all.
+
+        Errors are ignored, because remaining files do no harm.
+        """
+        for location in [self.location / name for name in names] or [self.location]:
+            if not location.is_remote:
+                path = Path(location.url)
                 with suppress(OSError):
                     path.unlink() if path.is_file() else shutil.rmtree(path)
                 continue
-            with suppress(StoreError), place.files() as (filesystem, root):
+            with suppress(StoreError), location.files() as (filesystem, root):
                 filesystem.rm(root, recursive=True)
 
 
 def encode(value: Any) -> list[Any]:
-    """Encode a value as pieces of memory, with a digest of them; arrays are not copied."""
+    """Encode a value as a list of buffers that starts with a digest; arrays are not copied."""
     arrays: list[NDArray[Any]] = []
     header = json.dumps(_describe(value, arrays)).encode()
     body: list[Any] = [len(header).to_bytes(_LENGTH_BYTES, "little") + header]
@@ -94,7 +99,7 @@ def encode(value: Any) -> list[Any]:
 
 
 def decode(data: bytes, kinds: Kinds, what: str = "the checkpoint") -> Any:
-    """Decode a value; its dataclasses must be in `kinds`."""
+    """Decode a value; all dataclasses in it must be in `kinds`."""
     body = _check_digest(data, what)
     end = _LENGTH_BYTES + int.from_bytes(body[:_LENGTH_BYTES], "little")
     known = {kind.__qualname__: kind for kind in kinds}
@@ -103,22 +108,21 @@ def decode(data: bytes, kinds: Kinds, what: str = "the checkpoint") -> Any:
         return _restore(header, body[end:], known)
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
-            f"{what} was written by another version ({error!r}); begin the run anew with "
-            "--overwrite"
+            f"{what} was written by another version ({error!r}); use --overwrite to start again"
         ) from error
 
 
 def _check_digest(data: bytes, what: str) -> memoryview:
-    """Return the data after the digest, if the digest matches."""
+    """Return the data after the digest; raise if the digest does not match."""
     begin = len(_MAGIC) + _DIGEST_BYTES
     body = memoryview(data)[begin:]
     if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != data[len(_MAGIC) : begin]:
-        raise StoreError(f"{what} is damaged: it is not what was written")
+        raise StoreError(f"{what} is damaged: its content does not match its digest")
     return body
 
 
 def _describe(value: Any, arrays: list[NDArray[Any]]) -> Any:
-    """Return the value as JSON; its arrays are appended to `arrays`, with their offsets."""
+    """Return the value as JSON that refers to arrays by offset; append them to `arrays`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
@@ -126,7 +130,7 @@ def _describe(value: Any, arrays: list[NDArray[Any]]) -> Any:
     if isinstance(value, np.ndarray):
         array = value
         if array.dtype.kind not in _KINDS:
-            raise TypeError(f"an array of {array.dtype} cannot be saved")
+            raise TypeError(f"arrays of {array.dtype} are not supported in checkpoints")
         array = array.astype(array.dtype.newbyteorder("<"), "C", copy=False)
         offset = sum(before.nbytes for before in arrays)
         arrays.append(array)
@@ -139,7 +143,7 @@ def _describe(value: Any, arrays: list[NDArray[Any]]) -> Any:
         return {"mapping": {name: describe(item) for name, item in value.items()}}
     if isinstance(value, tuple | list):
         return {"tuple" if isinstance(value, tuple) else "list": [*map(describe, value)]}
-    raise TypeError(f"a {type(value).__name__} cannot be saved")
+    raise TypeError(f"values of type {type(value).__name__} are not supported in checkpoints")
 
 
 def _restore(content: Any, memory: memoryview, known: Mapping[str, type]) -> Any:
@@ -161,17 +165,17 @@ def _array(content: Any, memory: memoryview) -> NDArray[Any]:
     text, shape, offset = content
     dtype = np.dtype(text)
     if dtype.kind not in _KINDS:
-        raise ValueError(f"no arrays of {dtype} are saved")
+        raise ValueError(f"arrays of {dtype} are not supported in checkpoints")
     count = int(np.prod(shape, dtype=np.int64))
     if count == 0:
         return np.empty(shape, dtype.newbyteorder("="))
-    # bounded by the file: a damaged header cannot allocate memory
+    # frombuffer is bounded by the file, so a damaged header cannot allocate memory
     flat = np.frombuffer(memory, dtype, count, offset)
-    return flat.reshape(shape).astype(dtype.newbyteorder("="))  # a copy, which may be written to
+    return flat.reshape(shape).astype(dtype.newbyteorder("="))  # a writable copy
 
 
 def _write(location: Location, pieces: list[Any]) -> None:
-    """Write in one step, then read it back to verify it."""
+    """Write the file atomically, then read it back to verify it."""
     if location.is_remote:
         with location.files() as (filesystem, path):
             filesystem.pipe_file(path, b"".join(pieces))
@@ -181,7 +185,7 @@ def _write(location: Location, pieces: list[Any]) -> None:
 
 
 def _write_file(path: Path, pieces: list[Any]) -> None:
-    # a unique name: a task that Dask ran on a second worker writes the same file
+    # a unique name, because Dask may run the same task on a second worker
     temporary = Path(f"{path}.{uuid4().hex}.partial")
     try:
         with temporary.open("wb") as file:
@@ -189,8 +193,8 @@ def _write_file(path: Path, pieces: list[Any]) -> None:
         temporary.replace(path)
     except FileNotFoundError as error:
         raise StoreError(
-            f"{path} cannot be written: its folder is not there; every worker must see the run's "
-            "directory under the same path"
+            f"{path} cannot be written: its folder does not exist; every worker must be able to "
+            "access the run directory under the same path"
         ) from error
     except OSError:
         with suppress(OSError):

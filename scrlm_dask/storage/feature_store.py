@@ -1,7 +1,7 @@
-"""The features store: an array (rows, p) of floats, or a group with an array `features`.
+"""The features store: a float array (rows, features), or a group with an array `features`.
 
-A group may also have `labels`, the truth, and `ids`, the names of the rows. Stores that are written
-here have a manifest as well.
+A group may also contain `labels` (true labels) and `ids` (names of the rows). Stores written by
+this package also have a manifest.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
 from scrlm_dask.storage.outputs import FEATURES_KIND, KIND
 
 FEATURES, LABELS, IDS = "features", "labels", "ids"
-LABEL_NAMES = "label_names"  # attribute: the texts that the labels 0, 1, ... stand for
-ENCODED = "encoded"  # attribute: what the rows are, and which encoder computed their features
-TRUE = "true_"  # prefix of the parameters of the mixture that rows were drawn from
-DROPPED = "dropped"  # numbers of the source's rows that were left out; as attribute: their count
-SHUFFLE = ".shuffle"  # folder of the runs of a shuffle, removed at the end
-MISSING_LABEL = -2  # fill of label arrays: neither a cluster nor an outlier
+LABEL_NAMES = "label_names"  # attribute: class names of the labels 0, 1, ...
+ENCODED = "encoded"  # attribute: input and encoder of features that this package encoded
+TRUE = "true_"  # prefix of the parameters of the mixture that the rows were drawn from
+DROPPED = "dropped"  # array: row numbers in the source that were dropped; attribute: their count
+SHUFFLE = ".shuffle"  # folder of temporary files of a shuffle, removed at the end
+MISSING_LABEL = -2  # fill value of label arrays: neither a cluster nor an outlier
 TARGET_BLOCK_BYTES = 64 * 2**20
-STORED_DTYPES = ("float16", "float32")  # of features written here
+STORED_DTYPES = ("float16", "float32")  # dtypes in which features are written
 IDS_DTYPES = ("int64", "str")
 WHAT = "the sample weights"
 
@@ -47,7 +47,7 @@ _FEW_NAMED = 5
 
 @dataclass(frozen=True)
 class FeatureStore:
-    """A features store whose metadata was read, finished or not."""
+    """A features store, complete or not, whose metadata has been read."""
 
     location: Location
     group: zarr.Group | None  # None: the store is a single array
@@ -57,25 +57,25 @@ class FeatureStore:
 
 
 def open_store(path: Place) -> FeatureStore:
-    """Read the metadata of a features store; check only that there are features."""
+    """Read the metadata of a features store; check only that a features array exists."""
     location = locate(path)
     node = arrays.open_node(location, _STORE)
     if isinstance(node, zarr.Array):
         return FeatureStore(location, None, node, arrays.describe(node, location), None)
     array = arrays.child(node, location, FEATURES)
     if not isinstance(array, zarr.Array):
-        with warnings.catch_warnings(action="ignore"):  # Zarr's, of files that are not arrays
+        with warnings.catch_warnings(action="ignore"):  # Zarr warns about other files in the group
             names = ", ".join(sorted(node)) or "nothing"
         raise StoreError(
-            f"the group {location} holds no array called {FEATURES!r} (it holds {names}); "
-            "give the path of the array itself"
+            f"{location} is not a features store: it contains no array called {FEATURES!r} "
+            f"(it contains {names}); give the path of the array itself"
         )
     features = arrays.describe(array, location / FEATURES)
     return FeatureStore(location, node, array, features, manifest_in(node))
 
 
 def open_features_store(path: Place) -> arrays.StoredArray:
-    """Find the features and check that they can be used."""
+    """Open the features of a store; raise if they are incomplete or not a table of floats."""
     store = open_store(path)
     _check_finished(store)
     stored = store.features
@@ -85,7 +85,7 @@ def open_features_store(path: Place) -> arrays.StoredArray:
 
 
 def _check_finished(store: FeatureStore) -> None:
-    """Reject a store whose writer was stopped, and report the blocks that are missing."""
+    """Raise if the store was not written completely, with the missing blocks."""
     manifest = store.manifest
     missing = missing_blocks(store.location) if manifest is not None else []
     complete = store.group is None or store.group.attrs.get("complete", True) is True
@@ -93,25 +93,25 @@ def _check_finished(store: FeatureStore) -> None:
         return
     if manifest is None or not missing:
         raise StoreError(
-            f"the features store {store.location} is unfinished: whoever wrote it was stopped; "
+            f"the features store {store.location} is incomplete: its writer was interrupted; "
             "write it again"
         )
     named = ", ".join(str(block) for block in missing[:_FEW_NAMED])
     more = ", ..." if len(missing) > _FEW_NAMED else ""
     raise StoreError(
-        f"the features store {store.location} is unfinished: {len(missing)} of {manifest.n_blocks} "
+        f"the features store {store.location} is incomplete: {len(missing)} of {manifest.n_blocks} "
         f"blocks are missing ({named}{more}); write it again"
     )
 
 
 def has_truth(path: Place) -> bool:
-    """Return whether the store has the true labels of its rows."""
+    """Return whether the store contains true labels of its rows."""
     node = arrays.open_node(path, _STORE)
     return isinstance(node, zarr.Group) and LABELS in node
 
 
 def open_ids(path: Place) -> arrays.StoredArray | None:
-    """Open the names of the rows of a store; None if it has none."""
+    """Open the ids of the rows of a store; None if it has none."""
     location = locate(path)
     node = arrays.open_node(location, _STORE)
     if not isinstance(node, zarr.Group) or IDS not in node:
@@ -120,32 +120,34 @@ def open_ids(path: Place) -> arrays.StoredArray | None:
 
 
 def read_encoded(path: Place) -> dict[str, Any] | None:
-    """Read encoder and input of features that were encoded here."""
+    """Read encoder and input of features that this package encoded; None for other stores."""
     try:
         encoded: Any = arrays.open_node(path, _STORE).attrs.get(ENCODED)
-    except StoreError:  # it may be removed, or written by other software
+    except StoreError:  # the store may have been removed, or written by other software
         return None
     return encoded if isinstance(encoded, dict) else None
 
 
 def is_shuffled(path: Place) -> bool:
-    """Return whether the rows are in another order than in the files that they came from."""
+    """Return whether the rows were shuffled when the store was written."""
     try:
         manifest = read_manifest(path)
-    except StoreError:  # it may be removed, or written by other software
+    except StoreError:  # the store may have been removed, or written by other software
         return False
     return manifest is not None and manifest.request.get("ingest", {}).get("shuffle") is True
 
 
 def check_features_like(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> None:
-    """Reject everything but a non-empty table of floats."""
+    """Raise unless shape and dtype are those of a non-empty 2-D table of floats."""
     if len(shape) != 2:
-        raise InputError(f"{what} has {len(shape)} dimension(s); features are rows x features")
+        raise InputError(
+            f"{what} must have 2 dimensions (rows x features), got {len(shape)} dimension(s)"
+        )
     if shape[0] < 1 or shape[1] < 1:
-        raise InputError(f"{what} has the shape {shape}; it needs at least one row and one feature")
+        raise InputError(f"{what} must have at least one row and one feature, got shape {shape}")
     if dtype.kind != "f":
         raise InputError(
-            f"{what} holds {dtype}; features are float16, float32 or float64: "
+            f"{what} must be float16, float32 or float64, got {dtype}; "
             "convert it with .astype('float32')"
         )
 
@@ -156,10 +158,10 @@ def block_rows_for(
     chunk_rows: int | None,
     target_bytes: int | None = None,
 ) -> int:
-    """Return the rows per block: near the target size, in whole chunks where there are chunks.
+    """Return the rows per block: close to the target size and, if chunked, in whole chunks.
 
-    A small store is divided into a few blocks as well, so that there is work to share. The number
-    of workers has no influence: the bits must not depend on it.
+    A small store is also divided into a few blocks, so that several workers can share the work.
+    The number of workers has no influence, because results must not depend on it.
     """
     n_rows, n_features = shape
     if target_bytes is None:
@@ -179,9 +181,9 @@ def create_features_store(
     ids: str | None = None,
     attributes: dict[str, Any] | None = None,
 ) -> Location:
-    """Create an empty group as the manifest describes it, marked unfinished.
+    """Create an empty features store as described by the manifest, marked incomplete.
 
-    With `labels` it has an array for the truth, with `ids` (int64 or str) for the rows' names.
+    `labels` adds an array for true labels; `ids` ("int64" or "str") adds one for ids of that dtype.
     """
     _check_types(manifest.dtype, ids)
     location = locate(path)
@@ -194,7 +196,7 @@ def create_features_store(
         arrays.create_array(location / LABELS, (n_rows,), (rows,), "int32", MISSING_LABEL)
     if ids is not None:
         arrays.create_array(location / IDS, (n_rows,), (rows,), ids, "" if ids == "str" else 0)
-    # last: a group with a manifest has all its arrays
+    # written last, so that a group with a manifest contains all its arrays
     create_manifest(location, manifest)
     return location
 
@@ -202,7 +204,7 @@ def create_features_store(
 def _check_types(dtype: str, ids: str | None) -> None:
     if dtype not in STORED_DTYPES or ids not in (None, *IDS_DTYPES):
         raise InputError(
-            f"features of {dtype} with ids of {ids} cannot be written; features are "
+            f"features of {dtype} with ids of {ids} cannot be written; features must be "
             f"{' or '.join(STORED_DTYPES)}, ids {' or '.join(IDS_DTYPES)}"
         )
 
@@ -214,16 +216,18 @@ def write_features_block(
     labels: NDArray[np.int32] | None = None,
     ids: NDArray[Any] | None = None,
 ) -> None:
-    """Write the block that begins with row `start`, then its digest, which marks it complete."""
+    """Write the block that starts at row `start`, then its digest, which marks it complete."""
     location = locate(path)
     given = {FEATURES: features, LABELS: labels, IDS: ids}
     written = {name: values for name, values in given.items() if values is not None}
     group = _open_group(location)
     for name, values in written.items():
-        if values.dtype != arrays.member(group, location, name).dtype:
-            # Zarr would convert in silence, and the digest is of what is stored
+        stored_dtype = arrays.member(group, location, name).dtype
+        if values.dtype != stored_dtype:
+            # Zarr would convert silently, and the digest would not match the stored values
             raise InputError(
-                f"{name} of {values.dtype} do not go into {location}: convert them first"
+                f"{name} of {values.dtype} cannot be written to {location}, whose {name} are "
+                f"{stored_dtype}; convert them first"
             )
         arrays.write_rows(location / name, start, values)
     block_rows = arrays.member(group, location, FEATURES).chunks[0]
@@ -237,7 +241,10 @@ def _open_group(location: Location) -> zarr.Group:
 
 
 def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]:
-    """Read rows start..stop-1 of all that a digest covers: features, and labels and ids if any."""
+    """Read rows start..stop-1 of the arrays that a digest covers.
+
+    These are the features and, if the store has them, labels and ids.
+    """
     location, rows = locate(path), slice(start, stop)
     group = _open_group(location)
     names = [name for name in (FEATURES, LABELS, IDS) if name in group]
@@ -245,12 +252,12 @@ def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]
 
 
 def mark_complete(path: Place) -> None:
-    """Write the mark without which readers reject a store; the last write."""
+    """Mark a store as complete, after everything else was written; readers reject it otherwise."""
     arrays.set_attribute(locate(path), "complete", True)
 
 
 def read_true_sigmas(path: Place) -> NDArray[np.float64] | None:
-    """Read the sigmas of the mixture that rows were drawn from; None if they are unknown."""
+    """Read the sigmas of the mixture that the rows were drawn from; None if they are unknown."""
     location = locate(path)
     node = arrays.open_node(location, _STORE)
     if not isinstance(node, zarr.Group) or f"{TRUE}sigmas" not in node:
@@ -259,14 +266,17 @@ def read_true_sigmas(path: Place) -> NDArray[np.float64] | None:
 
 
 def open_weights(location: Location) -> arrays.StoredArray | NpyColumn:
-    """Open weights in a .npy file or a Zarr array without reading their numbers."""
+    """Open sample weights in a .npy file or a Zarr array without reading the values."""
     if location.url.endswith(".npy"):
         column = open_npy_column(location, WHAT)
         check_weights_like(column.shape, column.dtype, f"{WHAT} {location}")
         return column
     node = arrays.open_node(location, WHAT)
     if not isinstance(node, zarr.Array):
-        raise StoreError(f"{WHAT} {location} are a Zarr group; give the path of the array itself")
+        raise StoreError(
+            f"{WHAT} {location} must be an array, got a Zarr group; give the path of the array "
+            "itself"
+        )
     stored = arrays.describe(node, location)
     check_weights_like(stored.shape, stored.dtype, f"{WHAT} {location}")
     arrays.check_complete(stored, node, WHAT)
@@ -274,19 +284,21 @@ def open_weights(location: Location) -> arrays.StoredArray | NpyColumn:
 
 
 def check_weights_like(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> None:
+    """Raise unless shape and dtype are those of a 1-D array of numbers."""
     if len(shape) != 1 or dtype.kind not in "fiub":
         raise InputError(
-            f"{what} have the shape {shape} and hold {dtype}; weights are one number a row"
+            f"{what} must be a 1-D array with one number per row, got shape {shape} and dtype "
+            f"{dtype}"
         )
 
 
 def unfinished_manifest(location: Location) -> Manifest | None:
-    """Read the manifest of a store that was begun and is not complete; None otherwise."""
+    """Read the manifest of an incomplete features store; None if there is no such store."""
     return read_manifest(location) if is_unfinished(location) else None
 
 
 def is_unfinished(location: Location) -> bool:
-    """Return whether there is a features store of this package that is marked unfinished."""
+    """Return whether this package wrote a features store there that is marked incomplete."""
     if not (location / "zarr.json").is_file():
         return False
     try:
@@ -297,13 +309,13 @@ def is_unfinished(location: Location) -> bool:
 
 
 def read_label_names(location: Location) -> tuple[str, ...] | None:
-    """Read the texts that the labels stand for; None without any."""
+    """Read the class names of the labels; None if the labels have no names."""
     names: Any = arrays.open_node(location, _STORE).attrs.get(LABEL_NAMES)
     return None if names is None else tuple(str(name) for name in names)
 
 
 def read_dropped(location: Location) -> NDArray[np.int64] | None:
-    """Read the numbers of the rows that were left out; None if they were not written yet."""
+    """Read the numbers of the dropped rows; None if they have not been written yet."""
     group = _open_group(location)
     if group.attrs.get(DROPPED) == 0:
         return np.empty(0, np.int64)

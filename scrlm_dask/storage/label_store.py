@@ -1,4 +1,4 @@
-"""The labels store: `labels`, `distances` and perhaps `margins`, in the features' row blocks."""
+"""The labels store: `labels`, `distances` and optionally `margins`, chunked like the features."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from scrlm_dask.kernels.distances.assignment import Assignment
 
 DISTANCES, MARGINS = "distances", "margins"
+_STORE = "the labels store"  # in messages
 
 
 def create_labels_store(
@@ -34,9 +35,9 @@ def create_labels_store(
     features: str | None = None,
     distances: bool = True,
 ) -> Location:
-    """Create an empty labels store, marked unfinished.
+    """Create an empty labels store, marked incomplete.
 
-    The path `features` is stored where no record of a run names the features.
+    `features` is the path of the features; it is stored if there is no run record that names them.
     """
     location = locate(path)
     source = {} if features is None else {FEATURES: features}
@@ -50,6 +51,7 @@ def create_labels_store(
 
 
 def write_labels_block(path: Place, start: int, assigned: Assignment) -> None:
+    """Write labels, distances and, if computed, margins of the block that starts at row `start`."""
     location = locate(path)
     arrays.write_rows(location / LABELS, start, assigned.labels)
     arrays.write_rows(location / DISTANCES, start, assigned.distances)
@@ -60,19 +62,19 @@ def write_labels_block(path: Place, start: int, assigned: Assignment) -> None:
 def read_labels_block(
     path: Place, start: int, stop: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Read labels and distances of the rows start..stop-1."""
+    """Read labels and distances of rows start..stop-1."""
     location, rows = locate(path), slice(start, stop)
     read = partial(arrays.read_member, _open_group(location), location)
-    return read(LABELS, "the labels", rows), read(DISTANCES, "the labels", rows)
+    return read(LABELS, _STORE, rows), read(DISTANCES, _STORE, rows)
 
 
 def labels_complete(path: Place, start: int, stop: int) -> bool:
-    """Return whether the rows start..stop-1 of an unfinished labels store can all be read."""
+    """Return whether all rows start..stop-1 of an incomplete labels store can be read."""
     location = locate(path)
     try:
         group = _open_group(location)
         for name in _arrays_in(group):
-            arrays.read_member(group, location, name, "the labels", slice(start, stop))
+            arrays.read_member(group, location, name, _STORE, slice(start, stop))
     except UnreachableError:
         raise
     except StoreError:
@@ -81,7 +83,7 @@ def labels_complete(path: Place, start: int, stop: int) -> bool:
 
 
 def ensure_labels_store(path: Place, n_rows: int, block_rows: int, margins: bool) -> Location:
-    """Open the labels store of an earlier attempt; create it if there is none that fits."""
+    """Open the labels store of an earlier attempt; create a new one unless it matches."""
     location = locate(path)
     try:
         group = _open_group(location)
@@ -100,16 +102,16 @@ def ensure_labels_store(path: Place, n_rows: int, block_rows: int, margins: bool
 
 
 def _remove_partial_chunks(location: Location) -> None:
-    """Remove temporary files of a killed process, which Zarr writes first and then renames."""
+    """Remove temporary files that Zarr did not rename because its process was killed."""
     if not location.is_remote:  # object stores put whole objects
         for file in Path(location.url).rglob("*.partial"):
             file.unlink(missing_ok=True)
 
 
 def _open_group(location: Location) -> zarr.Group:
-    group = arrays.open_node(location, "the labels")
+    group = arrays.open_node(location, _STORE)
     if not isinstance(group, zarr.Group):
-        raise StoreError(f"the labels {location} are an array; a labels store is a group")
+        raise StoreError(f"{location} is not a labels store: expected a Zarr group, got an array")
     return group
 
 
@@ -119,12 +121,12 @@ def _arrays_in(group: zarr.Group) -> list[str]:
 
 
 def open_labels(path: Place, what: str) -> arrays.StoredArray:
-    """Open the 1-D integer array at `path`, or the array `labels` of the group there."""
+    """Open the 1-D integer array at `path`, or the array `labels` of the group at `path`."""
     location = locate(path)
     node = arrays.open_node(location, what)
     if isinstance(node, zarr.Group):
         if node.attrs.get("complete", True) is not True:
-            raise StoreError(f"{what} {location} is unfinished; run the command again")
+            raise StoreError(f"{what} {location} is incomplete; run the command again")
         node, location = arrays.member(node, location, LABELS), location / LABELS
     stored = arrays.describe(node, location)
     check_labels_like(stored.shape, stored.dtype, f"{what} {location}")
@@ -135,7 +137,7 @@ def open_labels(path: Place, what: str) -> arrays.StoredArray:
 def open_column(path: Place, name: str) -> arrays.StoredArray | None:
     """Open distances or margins of a labels store; None if they were not stored."""
     location = locate(path)
-    node = arrays.open_node(location, "the labels")
+    node = arrays.open_node(location, _STORE)
     if not isinstance(node, zarr.Group) or name not in node:
         return None
     array = arrays.member(node, location, name)
@@ -149,17 +151,17 @@ def is_labels_store(path: Place) -> bool:
     location = locate(path)
     if not (location / "zarr.json").is_file():
         return False
-    return bool(arrays.open_node(location, "the labels").attrs.get(KIND) == LABELS_KIND)
+    return bool(arrays.open_node(location, _STORE).attrs.get(KIND) == LABELS_KIND)
 
 
 def labelled_features(path: Place) -> str | None:
-    """Return the path of the features that were labelled, if the labels store has it."""
-    features = arrays.open_node(path, "the labels").attrs.get(FEATURES)
+    """Return the path of the labelled features; None if the labels store does not have it."""
+    features = arrays.open_node(path, _STORE).attrs.get(FEATURES)
     return features if isinstance(features, str) else None
 
 
 def open_truth(path: Place) -> arrays.StoredArray | NpyColumn:
-    """Open true labels: a .npy file (of which only the header is read) or a Zarr store."""
+    """Open true labels: a .npy file (only its header is read) or a Zarr store."""
     location = locate(path)
     if not location.url.endswith(".npy"):
         return open_labels(location, "the truth")
@@ -169,9 +171,11 @@ def open_truth(path: Place) -> arrays.StoredArray | NpyColumn:
 
 
 def check_labels_like(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> None:
+    """Raise unless shape and dtype are those of a 1-D integer array."""
     if len(shape) != 1 or dtype.kind not in "iu":
         raise InputError(
-            f"{what} has the shape {shape} and holds {dtype}; labels are one integer a row"
+            f"{what} must be a 1-D array with one integer label per row, got shape {shape} and "
+            f"dtype {dtype}"
         )
 
 
@@ -180,7 +184,7 @@ _PIECE_ROWS = 2**20
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """Consecutive rows from `start` on."""
+    """Labels, distances, margins and ids of consecutive rows from `start` on."""
 
     start: int
     labels: NDArray[np.int32]
@@ -190,44 +194,48 @@ class LabelledRows:
 
     @property
     def numbers(self) -> NDArray[np.int64]:
+        """Row numbers."""
         return np.arange(self.start, self.start + len(self.labels), dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class LabelTable:
-    """The columns of a labels store, and ids if the features have them."""
+    """The columns of a labels store, and the ids of the features if they have any."""
 
     labels: arrays.StoredArray
     distances: arrays.StoredArray
     margins: arrays.StoredArray | None
     ids: arrays.StoredArray | None
-    ids_note: str | None = None  # why ids are missing although the features had them
+    ids_note: str | None = None  # why ids of the features cannot be used
 
     @property
     def n_rows(self) -> int:
+        """Number of labelled rows."""
         return self.labels.shape[0]
 
     def pieces(self) -> Iterator[LabelledRows]:
-        """Read all rows in order, in whole chunks of the labels."""
+        """Yield all rows in order, in whole chunks of the labels."""
         step = self.labels.chunks[0] * max(1, _PIECE_ROWS // self.labels.chunks[0])
         for start in range(0, self.n_rows, step):
             yield self.read(start, min(start + step, self.n_rows))
 
     def read(self, start: int, stop: int) -> LabelledRows:
+        """Read rows start..stop-1 of all columns."""
+        columns = (self.labels, self.distances, self.margins, self.ids)
         values: list[Any] = [
-            None if column is None else arrays.read_rows(column, start, stop, "the labels")
-            for column in (self.labels, self.distances, self.margins, self.ids)
+            None if column is None else arrays.read_rows(column, start, stop, what)
+            for column, what in zip(columns, (_STORE, _STORE, _STORE, "the ids"), strict=True)
         ]
         return LabelledRows(start, *values)
 
 
 def open_label_table(run: RunDirectory, storage_options: Options | None = None) -> LabelTable:
-    """Open the labels of a complete run; ids come from the features, if they still exist."""
+    """Open the labels of a complete run, with the ids of the features if they still exist."""
     record = run.check_complete()
-    labels = open_labels(run.labels, "the labels")
+    labels = open_labels(run.labels, _STORE)
     distances = open_column(run.labels, DISTANCES)
     if distances is None:
-        raise StoreError(f"{run.labels} holds no distances; run the fit again with --overwrite")
+        raise StoreError(f"{run.labels} contains no distances; run the fit again with --overwrite")
     ids, note = _ids_of(record, labels.shape[0], storage_options)
     return LabelTable(labels, distances, open_column(run.labels, MARGINS), ids, note)
 
@@ -239,10 +247,10 @@ def _ids_of(
     if path is None:
         return None, None
     place = locate(path, storage_options)
-    try:  # the path may be that of an array in a store
+    try:  # the path may be the array inside a store
         ids = open_ids(place.parents()[0] if place.url.endswith(f"/{FEATURES}") else place)
     except (StoreError, InputError, OSError) as error:
         return None, f"without ids: {error}"
     if ids is not None and ids.shape[0] != n_rows:
-        return None, f"without ids: {place} has {ids.shape[0]} rows now and had {n_rows}"
+        return None, f"without ids: {place} has {ids.shape[0]} rows, but had {n_rows} in the run"
     return ids, None

@@ -1,7 +1,7 @@
-"""Locations: a local path, or an fsspec URL with the options that open it.
+"""Locations: a local path, or an fsspec URL with its storage options.
 
-Callers use a `Location` without knowing which of the two it is. The options may contain
-credentials, so nothing here shows them.
+Callers use a `Location` in the same way in both cases. Storage options may contain credentials, so
+they never appear in messages or reprs.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from scrlm_dask.errors import InputError, MissingError, ScrlmError, UnreachableE
 Options: TypeAlias = Mapping[str, Any]
 
 _S3 = ("s3", "s3a")
-# A lost server must end a run, not hang it; a short failure must not. These multiply: a request
-# without an answer fails after 2 x 3 x 5 s. Listings are not cached: another process may have
-# written or removed files since.
+# A lost server must end a run instead of hanging it, but a short outage must not. The numbers
+# multiply: a request without a response fails after 2 x 3 x 5 s. Listings are not cached, because
+# another process may write or remove files.
 _S3_DEFAULTS: dict[str, Any] = {
     "config_kwargs": {"connect_timeout": 5, "read_timeout": 5, "retries": {"max_attempts": 2}},
     "use_listings_cache": False,
 }
-_S3_TRIES = 2  # of s3fs, which has no option for it; each includes the retries of botocore
+_S3_TRIES = 2  # attempts of s3fs, which has no option for it; each includes botocore's retries
 _ACCESS_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
 
 
 class HiddenOptions:
-    """Storage options that no repr shows.
+    """Storage options whose repr does not show their values.
 
-    Neither a mapping nor a dataclass: Dask traverses those, and may log their values.
+    This is neither a mapping nor a dataclass, because Dask traverses those and may log the values.
     """
 
     def __init__(self, values: Options | None = None) -> None:
@@ -48,6 +48,7 @@ class HiddenOptions:
         return "***"
 
     def reveal(self) -> dict[str, Any]:
+        """Return a copy of the options, including credentials."""
         return dict(self._values)
 
 
@@ -56,7 +57,7 @@ _NO_OPTIONS = HiddenOptions()
 
 @dataclass(frozen=True)
 class Location:
-    """A local path or a URL; made by `locate`, small enough to send to every worker."""
+    """A local path or a URL, created by `locate`; small enough to send to every worker."""
 
     url: str
     options: HiddenOptions = field(default=_NO_OPTIONS, compare=False)
@@ -69,10 +70,11 @@ class Location:
 
     @property
     def is_remote(self) -> bool:
+        """Return whether this is a URL other than file://."""
         return "://" in self.url and urlsplit(self.url).scheme not in ("", "file")
 
     def store(self) -> str | FsspecStore:
-        """Return the store for Zarr's functions."""
+        """Return the `store` argument for Zarr's functions."""
         if not self.is_remote:
             return self.url
         store = FsspecStore.from_url(self.url, self._settings())
@@ -80,7 +82,7 @@ class Location:
         return store
 
     def parents(self) -> list[Location]:
-        """Return the folders above, nearest first."""
+        """Return the parent folders, nearest first."""
         if not self.is_remote:
             return [Location(str(parent)) for parent in Path(self.url).parents]
         protocol, rest = self.url.split("://", 1)
@@ -90,9 +92,9 @@ class Location:
 
     @contextmanager
     def files(self, what: str = "") -> Iterator[tuple[Any, str]]:
-        """Yield fsspec's file system, without cached listings, and the path in it.
+        """Yield the fsspec file system, without cached listings, and the path in it.
 
-        Errors are those of `reaching`.
+        Errors are converted as in `reaching`; `what` names the store in messages.
         """
         with reaching(self, what):
             if self.is_remote:
@@ -104,11 +106,12 @@ class Location:
                 yield fsspec.filesystem("file"), self.url
 
     def exists(self) -> bool:
+        """Return whether there is a file or folder; raise if a remote store is unreachable."""
         with self.files() as (filesystem, path):
             return bool(filesystem.exists(path))
 
     def is_file(self) -> bool:
-        """Return whether there is a file; unlike fsspec's, raise if the store does not answer."""
+        """Return whether this is a file; unlike fsspec, raise if the store is unreachable."""
         if not self.is_remote:
             return Path(self.url).is_file()
         with suppress(FileNotFoundError), self.files() as (filesystem, path):
@@ -116,7 +119,7 @@ class Location:
         return False
 
     def is_occupied(self) -> bool:
-        """Return whether there is anything but an empty folder."""
+        """Return whether there is a file or a non-empty folder."""
         if not self.is_remote:
             path = Path(self.url)
             return path.exists() and not (path.is_dir() and not any(path.iterdir()))
@@ -126,52 +129,54 @@ class Location:
                     return True
             except FileNotFoundError:
                 return False
-            # Look for the first file: some object stores keep empty folders, marked by an object
-            # of the folder's name.
+            # Some object stores keep empty folders as an object with the folder's name, so look
+            # for a file below it.
             below = filesystem.walk(name, on_error=_unless_gone)
             return any(any(files) for _, _, files in below)
 
     def read_bytes(self) -> bytes:
+        """Read the whole file."""
         with self.files() as (filesystem, path):
             return bytes(filesystem.cat_file(path))
 
     def read_text(self) -> str:
+        """Read the whole file as UTF-8 text."""
         return self.read_bytes().decode()
 
     def write_text(self, text: str) -> None:
-        """Write in one step: a reader sees the old file or the new one, never a half."""
+        """Write the file atomically: a reader sees the old content or the new one."""
         if not self.is_remote:
             temporary = Path(self.url).with_suffix(".partial")
             with temporary.open("w") as file:
                 file.write(text)
                 file.flush()
-                os.fsync(file.fileno())  # else a crash may leave the new name with nothing in it
+                os.fsync(file.fileno())  # otherwise a crash may leave an empty file
             temporary.replace(self.url)
             return
         with self.files() as (filesystem, path):
-            filesystem.pipe_file(path, text.encode())  # an object store puts whole objects
+            filesystem.pipe_file(path, text.encode())  # object stores write whole objects
 
     @contextmanager
     def writing(self) -> Iterator[IO[bytes]]:
-        """Open a file that is written from beginning to end."""
+        """Open the file for sequential writing."""
         with self.files() as (filesystem, path), filesystem.open(path, "wb") as file:
             yield file
 
     def remove(self, last: tuple[str, ...]) -> None:
-        """Remove everything here, the files named `last` after the others.
+        """Remove this folder, the files named in `last` after all others.
 
-        A removal may stop halfway, and the files that identify the writer must stay until then.
+        If the removal is interrupted, the files that identify the writer still exist.
         """
         with self.files() as (filesystem, path):
             kept = {f"{path}/{name}" for name in last}
             others = [name for name in filesystem.find(path) if name not in kept]
             if others:
                 filesystem.rm(others)
-            # fsspec does not remove the current directory
+            # fsspec does not remove the current working directory
             filesystem.rm(path, recursive=True) if self.is_remote else shutil.rmtree(path)
 
     def rename(self, other: Location) -> None:
-        """Move everything to a free location; a remote store copies it."""
+        """Move this file or folder to a location that does not exist; remote stores copy it."""
         if not self.is_remote:
             Path(self.url).rename(other.url)
             return
@@ -179,7 +184,7 @@ class Location:
             filesystem.mv(path, target, recursive=True)
 
     def without_options(self, error: BaseException) -> str:
-        """Return the message of another library in one line, with all option values hidden."""
+        """Return an error of another library in one line, with option values replaced by ***."""
         lines = str(error).strip().splitlines()
         text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         for value in sorted(_texts_in(self.options.reveal()), key=len, reverse=True):
@@ -198,8 +203,8 @@ Place: TypeAlias = str | Path | Location
 def locate(place: Place, storage_options: Options | None = None) -> Location:
     """Return the location of a path or URL; a `Location` keeps its own options.
 
-    A local path is made absolute, since workers may run elsewhere. A URL that contains credentials
-    is rejected, before it is part of any message.
+    A local path is made absolute, because workers may have another working directory. A URL that
+    contains credentials is rejected before it can appear in a message.
     """
     if isinstance(place, Location):
         return place
@@ -214,7 +219,7 @@ def locate(place: Place, storage_options: Options | None = None) -> Location:
 
 
 def is_within(inner: Location, outer: Location) -> bool:
-    """Return whether `inner` is `outer` or below it."""
+    """Return whether `inner` is the same location as `outer` or below it."""
     if inner.is_remote != outer.is_remote:
         return False
     if not inner.is_remote:
@@ -224,7 +229,7 @@ def is_within(inner: Location, outer: Location) -> bool:
 
 
 def merge_options(under: Options, over: Options) -> dict[str, Any]:
-    """Merge nested options; values of `over` win."""
+    """Merge nested options; values of `over` take precedence."""
     result = dict(under)
     for name, value in over.items():
         before = result.get(name)
@@ -235,10 +240,10 @@ def merge_options(under: Options, over: Options) -> dict[str, Any]:
 
 @contextmanager
 def reaching(location: Location, what: str = "") -> Iterator[None]:
-    """Turn every error of a remote store into `UnreachableError` or `MissingError`.
+    """Convert errors of a remote store to `UnreachableError` or `MissingError`.
 
-    `what` names the store in messages. Tracebacks of other libraries are dropped: they may show
-    URLs with tokens, and whole requests. Errors of the local disk are left as they are.
+    `what` names the store in messages. Tracebacks of other libraries are dropped, because they may
+    contain URLs with tokens and whole requests. Errors of local files are not converted.
     """
     try:
         yield
@@ -263,29 +268,35 @@ def _limit_tries(filesystem: Any) -> None:
 
 
 def _problem(location: Location, error: Exception) -> str:
-    said = location.without_options(error)
+    """Return the predicate of an error message, with a hint for the cause."""
+    reason = location.without_options(error)
     protocol = urlsplit(location.url).scheme
     if isinstance(error, ImportError):
         if protocol in _S3:
-            return "cannot be opened: s3:// needs scrlm-dask[s3]; install it where workers run, too"
-        return f"cannot be opened: {protocol}:// needs a package that is not installed ({said})"
+            return (
+                "cannot be opened: s3:// requires s3fs, which is not installed; install "
+                "scrlm-dask[s3] here and on all workers"
+            )
+        return (
+            f"cannot be opened: {protocol}:// requires a package that is not installed ({reason})"
+        )
     if isinstance(error, ValueError) and "Protocol not known" in str(error):
-        return f"cannot be opened: nothing here knows the protocol {protocol}://; check the URL"
+        return f"cannot be opened: the protocol {protocol}:// is not supported; check the URL"
     if isinstance(error, FileNotFoundError):
-        return f"does not exist, or its bucket does not ({said}); check the URL"
+        return f"does not exist, or its bucket does not exist ({reason}); check the URL"
     if isinstance(error, PermissionError) or type(error).__name__ in _ACCESS_ERRORS:
         return (
-            f"cannot be accessed ({said}); check the credentials: --storage-option "
-            "(storage_options), or environment variables, which workers need, too"
+            f"cannot be accessed ({reason}); check the credentials: --storage-option "
+            "(storage_options), or environment variables, which workers also require"
         )
     return (
-        f"cannot be reached ({said}); see that the store runs and that its endpoint is right, "
-        "and run the command again"
+        f"cannot be reached ({reason}); check that the store is running and that its endpoint is "
+        "correct, then run the command again"
     )
 
 
 def _reject_credentials(text: str) -> None:
-    """Raise if a URL contains credentials, since paths are printed and recorded."""
+    """Raise if a URL contains credentials, because paths are printed and recorded."""
     for link in text.split("::"):
         protocol, separator, rest = link.partition("://")
         if not separator or protocol == "file":
@@ -297,14 +308,13 @@ def _reject_credentials(text: str) -> None:
         bad = bad or (protocol in ("http", "https") and "?" in rest)
         if bad:
             raise InputError(
-                f"the {protocol}:// URL that was given holds credentials, which would be printed "
-                "and recorded; give them as --storage-option (storage_options) or by environment "
-                "variables"
+                f"the {protocol}:// URL contains credentials, which would be printed and recorded; "
+                "pass them as --storage-option (storage_options) or in environment variables"
             )
 
 
 def _texts_in(value: Any) -> list[str]:
-    """Return all texts of nested options, which may be credentials."""
+    """Return all strings in nested options, which may be credentials."""
     if isinstance(value, Mapping):
         return [text for item in value.values() for text in _texts_in(item)]
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
 """The manifest of a features store: its expected content, and a digest of each written block.
 
 The request is an attribute of the group; the digests are a small array next to the features, one
-chunk per block. A chunk is written in one step on any store, so a block that has a digest is
-complete, and a writer can be stopped at any time and resumed later.
+chunk per block. Writing a chunk is atomic on all stores, so a block that has a digest is complete,
+and a writer can be stopped at any time and resumed later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that rows came from; another size means that it changed."""
+    """A file that rows were read from; a different size means that it changed."""
 
     path: str
     bytes: int
@@ -34,7 +34,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of a features store when it is complete, and the request to its writer."""
+    """The content of a features store when complete, and the request that its writer received."""
 
     n_rows: int
     n_features: int
@@ -45,15 +45,17 @@ class Manifest:
 
     @property
     def n_blocks(self) -> int:
+        """Number of blocks."""
         return -(-self.n_rows // self.block_rows)
 
     def rows_of(self, block: int) -> range:
+        """Return the row numbers of a block."""
         start = block * self.block_rows
         return range(start, min(start + self.block_rows, self.n_rows))
 
 
 def create_manifest(place: Place, manifest: Manifest) -> None:
-    """Write the manifest into the group at `place`, with no block done yet."""
+    """Write the manifest of an empty store to the group at `place`."""
     location = locate(place)
     arrays.set_attribute(location, MANIFEST, {"format": FORMAT, **asdict(manifest)})
     shape = (manifest.n_blocks, _DIGEST_BYTES)
@@ -67,84 +69,81 @@ def read_manifest(place: Place) -> Manifest | None:
 
 
 def manifest_in(group: zarr.Group) -> Manifest | None:
-    """Return the manifest in a group that is open already; None without one."""
+    """Return the manifest of an open group; None if it has none."""
     content: Any = group.attrs.get(MANIFEST)
     if not isinstance(content, dict) or DIGESTS not in group:
         return None
     fields = {name: value for name, value in content.items() if name != "format"}
     try:
         if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']}, read here: {FORMAT}")
+            raise ValueError(f"expected format {FORMAT}, got {content['format']}")
         sources = tuple(SourceFile(**source) for source in fields.pop("sources"))
         return Manifest(**fields, sources=sources)
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(
             f"the manifest of the features store {group.store_path} was written by another version "
-            f"or changed by hand ({error}); write the store again with this one"
+            f"or changed by hand ({error}); write the store again with this version"
         ) from error
 
 
 def short_digest(*values: NDArray[Any]) -> str:
-    """Return the first digits of a digest, enough to distinguish a few names."""
+    """Return the first 12 hexadecimal digits of a digest, for use in names."""
     return digest_arrays(*values).hex()[:12]
 
 
 def digest_arrays(*values: NDArray[Any]) -> bytes:
-    """Return the SHA-256 of types, shapes, and elements in C order, little endian.
+    """Return the SHA-256 of dtypes, shapes, and elements in C order, little endian.
 
-    It is the fastest digest of the standard library on CPUs with instructions for it: 1.4 GB/s per
-    core, where blake2b has 0.7.
+    SHA-256 is the fastest digest of the standard library on CPUs with instructions for it: 1.4 GB/s
+    per core, compared with 0.7 GB/s for blake2b.
     """
     digest = hashlib.sha256()
     for array in values:
         text = array.dtype.kind == "T"
         stored = array if text else array.astype(array.dtype.newbyteorder("<"), "C", copy=False)
-        # without types and shapes, rows could move from one array to the next unnoticed
+        # without dtypes and shapes, moving rows from one array to the next would not be detected
         digest.update(f"{'T' if text else stored.dtype.str}{stored.shape}".encode())
-        # a view of the array's memory: no copy is made of the block
+        # a view of the array's memory avoids a copy of the block
         digest.update(_text_bytes(stored) if text else stored.reshape(-1).view(np.uint8).data)
     return digest.digest()
 
 
 def write_digest(place: Place, block: int, *values: NDArray[Any]) -> None:
-    """Mark a block as complete, after its arrays were written."""
+    """Write the digest of a block, after its arrays; this marks the block as complete."""
     digest = np.frombuffer(digest_arrays(*values), np.uint8)
     arrays.write_rows(locate(place) / DIGESTS, block, digest[None, :])
 
 
 def missing_blocks(place: Place) -> list[int]:
-    """Return the numbers of the blocks without a digest, ascending: they are not written yet."""
+    """Return the numbers of the blocks without a digest, which are incomplete, in order."""
     location = locate(place)
     node = arrays.open_node(location, "the features store")
     if isinstance(node, zarr.Array):
-        raise StoreError(
-            f"{location} is an array and has no manifest; give the group that holds it"
-        )
+        raise StoreError(f"{location} is an array and has no manifest; give the path of its group")
     digests = arrays.member(node, location, DIGESTS)
     return [chunk.row for chunk in arrays.missing_chunks(location / DIGESTS, digests)]
 
 
 def check_digest(place: Place, block: int, *values: NDArray[Any]) -> None:
-    """Reject a block whose arrays, as they were read, are not those that were written."""
+    """Raise if the arrays of a block, as read, do not match its digest."""
     location = locate(place)
     node = arrays.open_node(location, "the features store")
     manifest = manifest_in(node) if isinstance(node, zarr.Group) else None
     if isinstance(node, zarr.Array) or manifest is None:
         raise StoreError(
-            f"the features store {location} has no manifest to check its blocks against"
+            f"the features store {location} has no manifest, so its blocks cannot be verified"
         )
     expected = arrays.read_member(node, location, DIGESTS, "the digests", slice(block, block + 1))
     if digest_arrays(*values) != expected.tobytes():
         rows = manifest.rows_of(block)
         raise StoreError(
             f"block {block} (rows {rows.start} to {rows.stop - 1}) of the features store "
-            f"{location} is not what was written: its digest differs; restore the files or write "
-            "the store again"
+            f"{location} does not match its digest; restore the files or write the store again"
         )
 
 
 def _text_bytes(array: NDArray[Any]) -> bytes:
-    """Return strings with their lengths, so that moving a border between two is detected."""
+    """Return strings with their lengths, so that ("ab", "c") and ("a", "bc") differ."""
     encoded = [str(text).encode() for text in array.ravel()]
     lengths = np.array([len(text) for text in encoded], "<i8")
     return lengths.tobytes() + b"".join(encoded)
@@ -154,7 +153,7 @@ def describe_changes(before: Manifest, now: Manifest) -> list[str]:
     """Describe how the request and the sources of `now` differ from those of `before`."""
     old, new = _flatten(before), _flatten(now)
     named = [
-        f"{name} was {old.get(name)} and is {new.get(name)}"
+        f"{name} was {old.get(name)}, is now {new.get(name)}"
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name)
     ]
@@ -165,15 +164,15 @@ def _describe_file_changes(
     before: tuple[SourceFile, ...], now: tuple[SourceFile, ...], same_request: bool
 ) -> list[str]:
     old, new = ({file.path: file.bytes for file in files} for files in (before, now))
-    named = [f"{path} was not there" for path in new if path not in old]
-    named += [f"{path} was there" for path in old if path not in new]
+    named = [f"{path} was added" for path in new if path not in old]
+    named += [f"{path} was removed" for path in old if path not in new]
     named += [
-        f"{path} had {old[path]} bytes and has {n_bytes}"
+        f"{path} had {old[path]} bytes, now has {n_bytes}"
         for path, n_bytes in new.items()
         if old.get(path, n_bytes) != n_bytes
     ]
     if same_request and not named and list(old) != list(new):
-        named.append("the sources come in another order")
+        named.append("the order of the sources changed")
     return named
 
 
@@ -181,7 +180,7 @@ def _flatten(manifest: Manifest) -> dict[str, Any]:
     content: dict[str, Any] = {
         "features": manifest.n_features,
         "stored dtype": manifest.dtype,
-        "rows of a block": manifest.block_rows,
+        "rows per block": manifest.block_rows,
     }
     for part, values in manifest.request.items():
         if isinstance(values, dict):

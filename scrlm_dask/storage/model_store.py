@@ -1,4 +1,4 @@
-"""A model on disk: a Zarr group of small arrays, everything else in its attributes. No pickle."""
+"""A model on disk: a Zarr group of small arrays, with all other values as attributes. No pickle."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def save_model(model: Model, path: Place) -> None:
         "format": FORMAT,
         "complete": False,
         "method": method_of(model),
-        # JSON has no infinity: null stands for it
+        # JSON has no infinity, so it is stored as null
         "radius": model.radius if math.isfinite(model.radius) else None,
         "seed": model.config.seed,
         "preprocess": model.affine.kind,
@@ -70,7 +70,7 @@ def save_model(model: Model, path: Place) -> None:
 
 
 def load_model(path: Place, storage_options: Options | None = None) -> Model:
-    """Load a model from a run directory or from its `model.zarr`; `storage_options` open URLs."""
+    """Load a model from a run directory or its `model.zarr`; `storage_options` are for URLs."""
     location = locate(path, storage_options)
     run = RunDirectory(location)
     if run.record.is_file():
@@ -84,18 +84,17 @@ def load_model(path: Place, storage_options: Options | None = None) -> Model:
     except (KeyError, TypeError, InputError) as error:
         raise StoreError(
             f"the model {location} was written by another version or changed by hand ({error!r}); "
-            "fit it again with this one"
+            "fit it again with this version"
         ) from error
 
 
 def _model_in(group: zarr.Group, location: Location) -> Model:
     attributes: dict[str, Any] = dict(group.attrs)
     if attributes["format"] != FORMAT or attributes.get("complete") is not True:
-        state = "unfinished" if attributes["format"] == FORMAT else "of another format"
-        raise StoreError(
-            f"the model {location} is {state} (format {attributes['format']}, read here: "
-            f"{FORMAT}); fit it again with this version"
-        )
+        problem = "is incomplete"
+        if attributes["format"] != FORMAT:
+            problem = f"has format {attributes['format']}, expected {FORMAT}"
+        raise StoreError(f"the model {location} {problem}; fit it again with this version")
     arrays: dict[str, Any] = {
         name: read_member(group, location, name, "the model")
         for name in (*_ARRAYS, "shift", "scale")
@@ -114,9 +113,10 @@ def _tree_in(group: zarr.Group, location: Location) -> MergeTree | None:
 
 
 def method_of(model: Model) -> str:
-    """Return the method of a model; SCRLM refined by k-means is still SCRLM."""
+    """Return "scrlm" or "k-means"; SCRLM that was refined by k-means is "scrlm"."""
     return "scrlm" if isinstance(model.config, FitConfig) else "k-means"
 
 
 def package_versions() -> dict[str, str]:
+    """Return the installed versions of this package and its main dependencies."""
     return {name: version(name) for name in _PACKAGES}

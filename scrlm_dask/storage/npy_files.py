@@ -17,27 +17,30 @@ _HEADER_BYTES = 2**16
 _HEADER_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
-    # 3.0 is for field names of structured dtypes
+    # version 3.0 is only used for structured dtypes
 }
 
 
 class NpyHeader(NamedTuple):
+    """Shape, memory order and dtype of an array, and the position of its data in the file."""
+
     shape: tuple[int, ...]
     fortran: bool
     dtype: np.dtype[Any]
-    offset: int  # of the first item in the file
+    offset: int  # of the first item, in bytes
 
 
 @dataclass(frozen=True)
 class NpyColumn:
-    """Where the numbers are stored; small enough to send to every worker."""
+    """A lazily read .npy file; small enough to send to every worker."""
 
     location: Location
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    offset: int  # of the first number in the file
+    offset: int  # of the first item, in bytes
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Read rows start..stop-1 of a 1-D array."""
         size = self.dtype.itemsize
         with self.location.files() as (filesystem, path):
             piece = filesystem.cat_file(
@@ -45,7 +48,8 @@ class NpyColumn:
             )
         if len(piece) != (stop - start) * size:
             raise StoreError(
-                f"{self.location} ends before row {stop - 1} now; do not write to it during a run"
+                f"{self.location} is truncated: it ends before row {stop - 1}, but was longer when "
+                "it was opened; do not write to it during a run"
             )
         return np.frombuffer(piece, self.dtype)
 
@@ -60,7 +64,7 @@ def read_npy(location: Location, what: str) -> NDArray[Any]:
 
 
 def open_npy_column(location: Location, what: str) -> NpyColumn:
-    """Read the header and check the length of the file; `what` names it in messages."""
+    """Read the header and check the size of the file; `what` names it in messages."""
     try:
         return _open(location, what)
     except StoreError:
@@ -72,21 +76,23 @@ def open_npy_column(location: Location, what: str) -> NpyColumn:
 
 
 def read_header(file: IO[bytes], what: str) -> NpyHeader:
-    """Read the header of an array of plain numbers or texts; the file is then at its first item."""
+    """Read the header of an array of numbers or strings, and leave the file at its first item."""
     try:
         version = np.lib.format.read_magic(file)
         if version not in _HEADER_READERS:
-            raise ValueError(f"version {version} of the format holds no plain numbers")
+            raise ValueError(f"version {version} of the format is not supported")
         shape, fortran, dtype = _HEADER_READERS[version](file)
     except (ValueError, OSError, EOFError) as error:
         raise _unreadable(what, error) from error
     if dtype.hasobject or dtype.names:
         raise StoreError(
-            f"{what} cannot be read as .npy: it holds {dtype}, records or pickled objects, which "
-            "are never loaded: that runs code of whoever wrote it; save plain numbers"
+            f"{what} cannot be read as .npy: dtype {dtype} is not supported; records and pickled "
+            "objects are never loaded, because a pickle can run arbitrary code; save plain numbers"
         )
     if any(n < 0 for n in shape):
-        raise StoreError(f"{what} cannot be read as .npy: it claims the shape {shape}; restore it")
+        raise StoreError(
+            f"{what} cannot be read as .npy: its header claims shape {shape}; restore it"
+        )
     return NpyHeader(shape, fortran, dtype, file.tell())
 
 
@@ -102,7 +108,7 @@ def _open(location: Location, what: str) -> NpyColumn:
     needed = header.offset + math.prod(header.shape) * header.dtype.itemsize
     if size < needed:
         raise StoreError(
-            f"{what} {location} cannot be read as .npy: {size} of {needed} bytes are there; "
-            "restore it"
+            f"{what} {location} cannot be read as .npy: it is truncated, {size} of {needed} bytes "
+            "are present; restore it"
         )
     return NpyColumn(location, header.shape, header.dtype, header.offset)

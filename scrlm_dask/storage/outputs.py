@@ -1,4 +1,4 @@
-"""Check, clear and replace outputs of commands; files of other software are never overwritten."""
+"""Check, remove and replace outputs of commands; files of other software are never replaced."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from scrlm_dask.errors import StoreError
 from scrlm_dask.storage.locations import Location, Place, is_within, locate
 
-KIND = "scrlm"  # attribute of the groups written here; its value is one of the kinds
+KIND = "scrlm"  # attribute of groups that this package writes; its value is one of the kinds
 FEATURES_KIND, LABELS_KIND, MODEL_KIND, RUN_KIND = "features", "labels", "model", "run"
 EXPORT_KIND, EXPORT_RECORD = "export", "export.json"
 
-# files that identify the writer: runs and exports have a record, stores an attribute
+# files that identify the writer: runs and exports have a JSON record, stores an attribute
 _STORE_MARK = "zarr.json"
 _MARKS = ("run.json", EXPORT_RECORD, _STORE_MARK)
 
 
 def clear_output(path: Place, overwrite: bool, kind: str) -> None:
-    """Check that the output is free, and remove an earlier output that may be replaced."""
+    """Check the output with `check_output_free`, then remove an earlier output if there is one."""
     target = locate(path)
     check_output_free(target, overwrite, kind)
     if target.is_occupied():
@@ -29,45 +29,48 @@ def clear_output(path: Place, overwrite: bool, kind: str) -> None:
 
 
 def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
-    """Reject an occupied output; only outputs of this package can be replaced."""
+    """Raise if the output exists, unless `overwrite` is set and this package wrote it as `kind`."""
     target = locate(path)
     if target.is_remote and not target.parents():
-        raise StoreError(f"the output {target} is a whole bucket; give a name inside it")
+        raise StoreError(f"the output {target} is a whole bucket; give a path inside the bucket")
     if not target.is_remote and Path(target.url).is_symlink():
-        raise StoreError(f"the output {path} is a link, which is left alone; give where it leads")
+        raise StoreError(
+            f"the output {path} is a symbolic link, which is never replaced; give the path that it "
+            "points to"
+        )
     occupied = target.is_occupied()
     for parent in target.parents():
         if _kind_of(parent) == RUN_KIND:
-            raise StoreError(f"the output {path} lies inside the run {parent}; choose another path")
+            raise StoreError(f"the output {path} is inside the run {parent}; choose another path")
     if not occupied:
         return
-    ours = _kind_of(target) == kind
+    replaceable = _kind_of(target) == kind
     if not overwrite:
-        way_out = "choose another path, or --overwrite to replace it" if ours else "choose another"
-        raise StoreError(f"the output {path} exists already; {way_out}")
-    if not ours:
+        other_way = ", or use --overwrite to replace it" if replaceable else ""
+        raise StoreError(f"the output {path} exists; choose another path{other_way}")
+    if not replaceable:
         raise StoreError(
-            f"the output {path} exists and was not written as {kind} by this package, so it is "
-            "left alone: choose another path or remove it yourself"
+            f"the output {path} exists and was not written as {kind} by this package, so it cannot "
+            "be replaced; choose another path or remove it yourself"
         )
 
 
 def check_not_inside(path: Place, source: Place | None) -> None:
-    """Reject an output that contains the input."""
+    """Raise if the output is or contains the input."""
     if source is not None and is_within(locate(source), locate(path)):
         raise StoreError(
-            f"the features {source} lie at or inside the output {path}; choose another output"
+            f"the features {source} are at or inside the output {path}; choose another output"
         )
 
 
 def staging(path: Place) -> Location:
-    """Return where to write the output: next to the one it replaces, which may still be read."""
+    """Return where to write the output: next to an existing one, which may still be in use."""
     target = locate(path)
     return Location(f"{target.url}.partial", target.options) if target.is_occupied() else target
 
 
 def move_into_place(staged: Location, path: Place) -> None:
-    """Move the finished output from `staging(path)` to `path`."""
+    """Move the complete output from `staging(path)` to `path`, replacing an existing one."""
     target = locate(path)
     if staged != target:
         _unmark(target)
@@ -76,9 +79,9 @@ def move_into_place(staged: Location, path: Place) -> None:
 
 
 def discard(path: Place) -> None:
-    """Remove a failed output, so that nothing is left that looks like a result.
+    """Remove a failed output, so that it is not mistaken for a result.
 
-    Where the removal fails, the remaining files are still marked unfinished.
+    If the removal fails, the remaining files are still marked incomplete.
     """
     target = locate(path)
     if not target.is_remote:
@@ -89,12 +92,12 @@ def discard(path: Place) -> None:
 
 
 def _kind_of(target: Location) -> str | None:
-    """Return the kind of output that this package wrote there; None if it did not."""
+    """Return the kind of output that this package wrote there; None for other files."""
     for name in _MARKS:
         try:
             content = json.loads((target / name).read_bytes())
             return str(content["attributes"][KIND] if name == _STORE_MARK else content[KIND])
-        except OSError:  # there is no such file
+        except OSError:  # the file does not exist
             continue
         except (ValueError, KeyError, TypeError):
             return None
@@ -102,7 +105,7 @@ def _kind_of(target: Location) -> str | None:
 
 
 def _unmark(target: Location) -> None:
-    """Mark the output as unfinished before its first file is removed: that may stop halfway."""
+    """Mark the output as incomplete before it is removed, because removal may be interrupted."""
     name = next((name for name in _MARKS if (target / name).is_file()), _STORE_MARK)
     content = json.loads((target / name).read_bytes())
     if name == _STORE_MARK:

@@ -15,22 +15,24 @@ from scrlm_dask.storage.outputs import KIND, RUN_KIND, clear_output
 MODEL, LABELS_STORE, RECORD, EVENTS = "model.zarr", "labels.zarr", "run.json", "events.jsonl"
 RUNNING, INTERRUPTED, COMPLETE = "running", "interrupted", "complete"  # status in the record
 
-_MOST_TEXT = 2**20  # of a remote log that is written as a whole
-_BETWEEN = '"PhaseFinished"', '"RunEnded"'  # after these a remote log is written
+_MOST_TEXT = 2**20  # maximum size of a remote log, which is always written as a whole
+_BETWEEN = '"PhaseFinished"', '"RunEnded"'  # events after which a remote log is written
 
 
 @dataclass
 class EventLog:
-    """Appends lines. Object stores cannot: there the file is written again after every phase.
+    """A log to which lines are appended.
 
-    A log that cannot be written does not end a run.
+    Object stores cannot append, so a remote log is rewritten after every phase. Errors are
+    suppressed: a log that cannot be written does not end the run.
     """
 
     location: Location
-    _before: str | None = field(default=None, init=False)  # by an earlier attempt; None: not read
+    _before: str | None = field(default=None, init=False)  # log of earlier attempts; None: not read
     _text: str = field(default="", init=False)
 
     def write(self, line: str) -> None:
+        """Append a line, which must include its line break."""
         with suppress(OSError, StoreError):
             if self.location.is_remote:
                 self._write_remote(line)
@@ -46,7 +48,10 @@ class EventLog:
             self.location.write_text((self._before + self._text)[-_MOST_TEXT:])
 
     def _earlier(self) -> str:
-        """Read the log of an earlier attempt; raise if it cannot be reached, to not replace it."""
+        """Read the log of earlier attempts.
+
+        An unreachable store raises, so that the log is not replaced.
+        """
         try:
             return self.location.read_bytes().decode(errors="replace")
         except MissingError:
@@ -54,14 +59,14 @@ class EventLog:
 
 
 def read_events(location: Location) -> list[dict[str, Any]]:
-    """Read the events of a run; none if it has no log."""
+    """Read the events of a run; return an empty list if it has no log."""
     try:
         lines = location.read_bytes().splitlines()
     except (OSError, StoreError):
         return []
     events = []
     for line in lines:
-        # skips the last line of a killed run, and damaged lines
+        # skip damaged lines, such as the last line of a killed run
         with suppress(ValueError, RecursionError):
             event = json.loads(line)
             if isinstance(event, dict) and isinstance(event.get("event"), str):
@@ -71,7 +76,7 @@ def read_events(location: Location) -> list[dict[str, Any]]:
 
 @dataclass
 class RunDirectory:
-    """The locations of a run's files. Only the status "complete" makes it a result."""
+    """Locations of the files of a run; a run is a result only if its status is "complete"."""
 
     path: Place
 
@@ -90,19 +95,21 @@ class RunDirectory:
         self.write_record(record, RUNNING)
 
     def write_record(self, record: dict[str, Any], status: str) -> None:
+        """Write `run.json` with the given status."""
         write_json(self.record, {KIND: RUN_KIND, **record, "status": status})
 
     def read_record(self) -> dict[str, Any]:
+        """Read `run.json`; raise StoreError if this is not a run directory."""
         try:
             record = json.loads(self.record.read_bytes())
         except FileNotFoundError as error:
-            there = self.location.exists()
-            why = f"is not a run directory: it holds no {RECORD}" if there else "does not exist"
+            exists = self.location.exists()
+            why = f"is not a run directory: {RECORD} not found" if exists else "does not exist"
             raise StoreError(
-                f"{self.path} {why}; "
-                "give what `scrlm fit --out` wrote, or, to evaluate, `scrlm predict --out`"
+                f"{self.path} {why}; give the output of `scrlm fit --out` or, to evaluate, of "
+                "`scrlm predict --out`"
             ) from error
-        except StoreError:  # a remote store that cannot be reached
+        except StoreError:  # a remote store is unreachable
             raise
         except (OSError, ValueError) as error:
             raise StoreError(
@@ -110,18 +117,19 @@ class RunDirectory:
             ) from error
         if not isinstance(record, dict) or record.get(KIND) != RUN_KIND:
             raise StoreError(
-                f"{self.record} is not the record of a run; give what `scrlm fit --out` wrote"
+                f"{self.record} is not the record of a run; give the output of `scrlm fit --out`"
             )
         return record
 
     def is_complete(self) -> bool:
+        """Return whether there is a run with the status "complete"."""
         try:
             return bool(self.read_record().get("status") == COMPLETE)
         except StoreError:
             return False
 
     def record_of(self, attempt: str) -> dict[str, Any] | None:
-        """Return the record if it is still that of this attempt; None otherwise."""
+        """Return the record if it still belongs to this attempt; None otherwise."""
         try:
             record = self.read_record()
         except StoreError:
@@ -129,14 +137,16 @@ class RunDirectory:
         return record if record.get("attempt") == attempt else None
 
     def check_complete(self) -> dict[str, Any]:
+        """Return the record of a complete run; raise StoreError for other runs."""
         record = self.read_record()
         if record.get("status") != COMPLETE:
             raise StoreError(
-                f"the run {self.path} is not complete (status: {record.get('status')}); "
-                "run the fit again to go on with it, or with --overwrite to begin anew"
+                f"the run {self.path} is incomplete (status: {record.get('status')}); "
+                "run the fit again to resume it, or use --overwrite to start again"
             )
         return record
 
 
 def write_json(path: Place, content: dict[str, Any]) -> None:
+    """Write an object as indented JSON, atomically; NaN and infinity are rejected."""
     locate(path).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")

@@ -16,42 +16,44 @@ from scrlm_dask.storage.manifest import DIGESTS, Manifest, missing_blocks
 
 @dataclass(frozen=True)
 class Description:
-    """A features store in its present state, finished or not."""
+    """Metadata and current state of a features store, complete or not."""
 
     location: Location
     features: arrays.StoredArray
-    inner_chunks: tuple[int, ...] | None  # of the chunks inside shards, where there are shards
+    inner_chunks: tuple[int, ...] | None  # shape of the chunks inside shards; None without shards
     zarr_format: int
     codecs: tuple[str, ...]
-    has_checksums: bool  # reading a chunk detects a flipped byte
+    has_checksums: bool  # whether reading a chunk detects a flipped byte
     n_chunks: int
     n_missing_chunks: int
-    stored_bytes: int  # of all files of the features
-    marked_complete: bool | None  # None: its writer leaves no mark
+    stored_bytes: int  # size of all files of the features
+    marked_complete: bool | None  # None: written by software that does not mark stores
     missing_blocks: tuple[int, ...]  # blocks of the manifest that have no digest
     manifest: Manifest | None
-    labels: str | None  # their type, if it has some
-    label_names: tuple[str, ...] | None  # the texts that labels stand for, if they do
-    ids: str | None
+    labels: str | None  # dtype of the labels; None without labels
+    label_names: tuple[str, ...] | None  # class names of the labels; None without names
+    ids: str | None  # dtype of the ids; None without ids
 
     @property
     def url(self) -> str:
+        """Absolute path or URL of the store."""
         return self.location.url
 
     @property
     def is_complete(self) -> bool:
-        """Return whether nothing is known to be missing."""
+        """Return whether no block and no chunk is known to be missing."""
         unfinished = self.marked_complete is False or self.missing_blocks
         return not unfinished and self.n_missing_chunks == 0
 
     @property
     def raw_bytes(self) -> int:
+        """Size of the features in memory."""
         rows, features = self.features.shape
         return rows * features * self.features.dtype.itemsize
 
 
 def describe_store(path: Place) -> Description:
-    """Describe a store, also an unfinished one, without reading a row."""
+    """Describe a features store, complete or not, without reading its rows."""
     store = feature_store.open_store(path)
     location, group, array, stored = store.location, store.group, store.array, store.features
     what = f"the features store {stored.location.url}"
@@ -86,7 +88,7 @@ class _Codec:
 
     @property
     def has_checksum(self) -> bool:
-        # zstd has one in its frames as an option, gzip always
+        # gzip always contains a checksum, zstd optionally
         name = self.name.removeprefix("numcodecs.")
         return name in ("crc32c", "gzip") or (
             name == "zstd" and self.settings.get("checksum") is True
@@ -94,7 +96,7 @@ class _Codec:
 
 
 def _codecs(array: zarr.Array[Any]) -> list[_Codec]:
-    """Return the codecs of chunks in their order, those inside shards last."""
+    """Return the codecs of chunks in order; codecs inside shards come last."""
     metadata: dict[str, Any] = array.metadata.to_dict()
     if metadata["zarr_format"] == 2:
         steps = [*(metadata["filters"] or ()), metadata["compressor"]]
@@ -119,14 +121,15 @@ def _dtype_of(group: zarr.Group | None, name: str) -> str | None:
     return "str" if node.dtype.kind == "T" else str(node.dtype)
 
 
-# fields that change when a file is written again, by the names of different file systems
+# names that file systems give to the fields that change when a file is rewritten
 _TRACES = ("ETag", "mtime", "LastModified", "last_modified", "updated", "created")
 
 
 def features_digest(place: Place) -> str:
     """Return a digest of the features' metadata and of the manifest's digests.
 
-    A store without a manifest is identified by the features' files: names, sizes and times.
+    A store without a manifest is identified by names, sizes and modification times of the features'
+    files.
     """
     store = feature_store.open_store(place)
     metadata = json.dumps(store.array.metadata.to_dict(), default=str).encode()
@@ -137,9 +140,10 @@ def features_digest(place: Place) -> str:
 
 
 def features_mtimes_digest(place: Place) -> str:
-    """Return a digest of names, sizes and times of the features' files, which any write changes.
+    """Return a digest of names, sizes and modification times of the features' files.
 
-    A restored file has another time and the same content, which the manifest's digest verifies.
+    Every write changes it. A restored file also has another modification time; the digests of the
+    manifest then verify that its content is the same.
     """
     location = locate(place)
     node = arrays.open_node(location, "the features store")
@@ -148,7 +152,7 @@ def features_mtimes_digest(place: Place) -> str:
 
 
 def files_digest(place: Place, prefix: bytes = b"") -> str:
-    """Return a digest of `prefix`, and of names, sizes and times of a file or a folder's files."""
+    """Return a digest of `prefix` and of the names, sizes and times of all files at `place`."""
     location = locate(place)
     with location.files() as (filesystem, root):
         files: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
