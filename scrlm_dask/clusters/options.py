@@ -121,7 +121,7 @@ def _problems(options: ClusterOptions, spell: Callable[[str], str]) -> Iterator[
         )
     key_alone = options.tls_key is not None and not options.has_tls
     if options.has_tls != (options.tls_cert is not None) or key_alone:
-        yield f"{tls} is incomplete; use {spell('tls_ca_file')} and {spell('tls_cert')} together"
+        yield f"TLS requires {spell('tls_ca_file')} and {spell('tls_cert')}, got only {tls}"
 
 
 def read_config(options: ClusterOptions) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Run passes: compute a part for each block and combine the parts in a tree of fixed shape.
 
-The same task reads a block and computes its part. A worker therefore has at most one block per
+Reading a block and computing its part is one task. A worker therefore has at most one block per
 thread in memory, including the threads that prefetch.
 """
 
