@@ -22,14 +22,14 @@ from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.settings import WAIT_LONGER, workers_timeout
 from scrlm_dask.text import one_line, plural
 
-_QUEUE_TIMEOUT = "1h"  # jobs may wait in the queue for long
+_QUEUE_TIMEOUT = "1h"  # jobs may wait in the queue for a long time
 _NOTE_SECONDS = 20.0  # then a message reports that the command waits
 _POLL_SECONDS = 0.5
 
 
 @contextmanager
 def managed_cluster(options: ClusterOptions, listener: Listener) -> Iterator[Connection]:
-    """Start a cluster by a batch system, ssh or Kubernetes for the block, and connect to it."""
+    """Start a cluster with a batch system, ssh or Kubernetes, and connect to it."""
     from distributed import Client
 
     kind, config = str(options.cluster), read_config(options)
@@ -99,7 +99,7 @@ def _wait_for_worker(cluster: Any, client: Any, kind: str, listener: Listener) -
 def connect(
     options: ClusterOptions | None = None, *, listener: Listener = warn, **given: Any
 ) -> Iterator[Connection]:
-    """Connect to a Dask cluster for the block; at its end, stop a cluster that was started for it.
+    """Connect to a Dask cluster for a `with` block; stop a cluster that was started for it.
 
     The arguments are the fields of `ClusterOptions`, for example
     `connect(scheduler="tls://host:8786", tls_ca_file=...)`, `connect(scheduler_file=...)` or

@@ -30,7 +30,7 @@ _WAY_OUT = (
 
 @contextmanager
 def certificates(options: ClusterOptions) -> Iterator[None]:
-    """Set Dask's TLS configuration of client, scheduler and workers for the block."""
+    """Set Dask's TLS configuration of client, scheduler and workers in a `with` block."""
     import dask
 
     ca_file, cert = str(options.tls_ca_file), str(options.tls_cert)

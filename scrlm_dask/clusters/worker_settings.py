@@ -68,7 +68,7 @@ def worker_environment(ahead: int) -> dict[str, str]:
 def environment_before_spawn() -> Iterator[None]:
     """Set the environment that local workers inherit.
 
-    Dask sets it in this process; it is restored at the end of the block.
+    Dask sets it in this process; it is restored at the end of the `with` block.
     """
     import dask
 

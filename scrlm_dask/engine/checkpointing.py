@@ -163,7 +163,7 @@ class CheckpointScope:
 
     @contextmanager
     def _inside(self, name: str) -> Iterator[None]:
-        """Use a separate folder and separate step numbers inside the block."""
+        """Use a separate folder and separate step numbers in a `with` block."""
         before = self.folder, self._steps
         if self.folder is not None:
             self.folder, self._steps = self.folder / f"{name}-steps", Counter()

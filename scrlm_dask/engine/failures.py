@@ -26,7 +26,7 @@ _ended: set[str] = set()  # topics of ended runs
 
 
 class RunIsOverError(Exception):
-    """A task started after its run had failed; its result is not used."""
+    """Error of a task that starts after its run has failed."""
 
 
 @contextmanager

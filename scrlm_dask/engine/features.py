@@ -159,8 +159,8 @@ def _check_numbers(weights: da.Array) -> None:
         raise InputError("all sample weights are zero; at least one must be positive")
     if most > _LARGEST_SUM / weights.shape[0]:
         raise InputError(
-            f"the largest sample weight is {most:g}, whose sums may overflow float64; divide all "
-            "weights by the largest"
+            f"the largest sample weight is {most:g}; sums of such weights may overflow float64; "
+            "divide all weights by the largest"
         )
 
 

@@ -29,7 +29,7 @@ _PER_THREAD = ["openmp", "mkl", "blis", "flexiblas"]
 
 @contextmanager
 def pinned_threads() -> Iterator[None]:
-    """Limit BLAS, OpenMP and Numba to one thread inside the block.
+    """Limit BLAS, OpenMP and Numba to one thread in a `with` block.
 
     OpenBLAS has one limit per process: the first thread that enters sets it, the last thread that
     leaves restores it. All other limits apply to the calling thread.

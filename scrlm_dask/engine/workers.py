@@ -20,7 +20,8 @@ from scrlm_dask.errors import ClusterError
 from scrlm_dask.settings import WAIT_LONGER, computing_threads, read_ahead, workers_timeout
 from scrlm_dask.storage.locations import Location
 
-# A thread reads less than this from disks and networks; faster reads come from memory, by a core.
+# Reads from disks and networks are slower than this per thread; faster ones come from memory and
+# use a core.
 _QUICK_BYTES_PER_SECOND = 400e6
 _MIN_RATED_BYTES = 2**20  # the time of a smaller read is mostly overhead
 _MAX_WORKERS = 3  # in a message
@@ -68,7 +69,7 @@ def current_worker() -> Any | None:
 
 
 def in_this_process() -> AbstractContextManager[Any]:
-    """Run tasks in threads of this process inside the block, even if there is a client."""
+    """Run tasks of a `with` block in threads of this process, even if there is a client."""
     threads: AbstractContextManager[Any] = dask.config.set(scheduler="threads")
     return threads
 
@@ -202,7 +203,7 @@ def reads_are_quick() -> bool:
 
 
 def metered(activity: str) -> AbstractContextManager[Any]:
-    """Record the time inside the block as an activity in Dask's metrics of the current task."""
+    """Record the time of a `with` block as an activity in Dask's metrics of the current task."""
     if "distributed" not in sys.modules:
         return nullcontext()
     from distributed.metrics import context_meter

@@ -22,7 +22,7 @@ class PhaseState:
     times: int = 0
     blocks: int = 0  # of the current or last iteration
     rows: int = 0
-    done_blocks: int = 0  # blocks repeated after the loss of a worker count twice
+    done_blocks: int = 0  # blocks that are repeated after the loss of a worker count again
     done_rows: int = 0
     done_bytes: int = 0
     began: float = 0.0
