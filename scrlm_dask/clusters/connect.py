@@ -22,14 +22,14 @@ from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.settings import WAIT_LONGER, workers_timeout
 from scrlm_dask.text import one_line, plural
 
-_QUEUE_TIMEOUT = "1h"  # jobs may wait in the queue
-_NOTE_SECONDS = 20.0  # then the user is told that the command waits
+_QUEUE_TIMEOUT = "1h"  # jobs may wait in the queue for a long time
+_NOTE_SECONDS = 20.0  # then a message reports that the command waits
 _POLL_SECONDS = 0.5
 
 
 @contextmanager
 def managed_cluster(options: ClusterOptions, listener: Listener) -> Iterator[Connection]:
-    """Run a cluster that a batch system, ssh or Kubernetes starts."""
+    """Start a cluster with a batch system, ssh or Kubernetes, and connect to it."""
     from distributed import Client
 
     kind, config = str(options.cluster), read_config(options)
@@ -42,31 +42,34 @@ def managed_cluster(options: ClusterOptions, listener: Listener) -> Iterator[Con
             check_workers(client)
             workers = plural(len(client.nthreads()), "worker")
             yield describe_connection(
-                f"{workers} of a cluster by {kind} at {client.scheduler.address}", client
+                f"{workers} of the {kind} cluster at {client.scheduler.address}", client
             )
 
 
 def start_cluster(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
-    """Start the cluster, which `undo` stops; turn errors of its library into ClusterError."""
+    """Start a cluster, which `undo` stops; convert errors of its library to ClusterError."""
     kind = str(options.cluster)
     start = {SSH: start_ssh, KUBERNETES: start_kubernetes}.get(kind, start_job_queue)
-    # errors are raised; Dask logs them as tracebacks in addition
+    # Dask also logs these errors with a traceback
     for name in ("distributed.deploy", "distributed.client", "dask_jobqueue"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         return start(options, config, undo)
     except ScrlmError:
         raise
-    # each library raises its own types
+    # each library raises its own exception types
     except Exception as error:
         raise ClusterError(
-            f"a cluster by {kind} could not be started ({one_line(error)}); check "
+            f"cannot start the {kind} cluster ({one_line(error)}); check "
             f"{options.cluster_config or '--cluster-config'}"
         ) from error
 
 
 def _scale(cluster: Any, options: ClusterOptions) -> None:
-    """Replace lost workers from now on; before the first one, each failed job would be repeated."""
+    """Replace lost workers from now on.
+
+    Before the first worker has started, every failed job would be submitted again.
+    """
     if options.max_workers is not None:
         cluster.adapt(minimum=options.min_workers or 1, maximum=options.max_workers)
     elif options.cluster not in (SSH, KUBERNETES):
@@ -79,15 +82,15 @@ def _wait_for_worker(cluster: Any, client: Any, kind: str, listener: Listener) -
     begin, noted = time.monotonic(), False
     while not client.nthreads():
         for reason in rejections(cluster):
-            raise ClusterError(f"{kind} takes no job of ours: {reason}; check --cluster-config")
+            raise ClusterError(f"{kind} rejected a job: {reason}; check --cluster-config")
         waited = time.monotonic() - begin
         if waited > seconds:
             raise ClusterError(
-                f"{kind} has started no worker for {seconds:.0f} s; look at its queue and at the "
-                f"logs of the jobs, or wait longer with {WAIT_LONGER}"
+                f"{kind} has not started a worker within {seconds:.0f} s; check its queue and the "
+                f"job logs, or wait longer with {WAIT_LONGER}"
             )
         if waited > _NOTE_SECONDS and not noted:
-            listener(Note(f"waiting for workers from {kind}, for {seconds / 60:.0f} min at most"))
+            listener(Note(f"waiting for workers of {kind}, at most {seconds / 60:.0f} min"))
             noted = True
         time.sleep(_POLL_SECONDS)
 
@@ -96,12 +99,13 @@ def _wait_for_worker(cluster: Any, client: Any, kind: str, listener: Listener) -
 def connect(
     options: ClusterOptions | None = None, *, listener: Listener = warn, **given: Any
 ) -> Iterator[Connection]:
-    """Use a cluster for the block; stop at its end what was started for it.
+    """Connect to a Dask cluster for a `with` block; stop a cluster that was started for it.
 
-    `connect(scheduler="tls://host:8786", tls_ca_file=...)`, `connect(scheduler_file=...)`,
-    `connect(cluster="slurm", cluster_config="slurm.yaml", nworkers=8)`: the fields of
-    `ClusterOptions`. By default the scheduler at DASK_SCHEDULER_ADDRESS, unless new workers are
-    requested, else a local cluster on loopback.
+    The arguments are the fields of `ClusterOptions`, for example
+    `connect(scheduler="tls://host:8786", tls_ca_file=...)`, `connect(scheduler_file=...)` or
+    `connect(cluster="slurm", cluster_config="slurm.yaml", nworkers=8)`. By default the scheduler
+    at DASK_SCHEDULER_ADDRESS is used, unless new workers are requested. Without that variable a
+    local cluster is started on the loopback interface.
     """
     options = replace(options or ClusterOptions(), **given)
     check_options(options)

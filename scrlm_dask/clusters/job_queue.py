@@ -1,4 +1,4 @@
-"""Start workers as jobs of a batch system by dask-jobqueue; the scheduler runs here."""
+"""Start workers as batch jobs with dask-jobqueue; the scheduler runs in this process."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ CLASSES = {
 
 
 def start_job_queue(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
-    """Start a scheduler here and submit jobs for its workers."""
+    """Start a scheduler in this process and submit jobs for its workers; `undo` stops both."""
     kind = str(options.cluster)
-    library = import_optional("dask_jobqueue", f"a cluster by {kind}", "jobqueue")
+    library = import_optional("dask_jobqueue", f"the {kind} cluster", "jobqueue")
     cluster_class = getattr(library, CLASSES[kind])
     command = shlex.split(cluster_class.job_cls.submit_command)[0]
     if shutil.which(command) is None:
         raise ClusterError(
-            f"the command {command} of {kind} is not here; run this on a host that submits jobs"
+            f"the command {command} of {kind} was not found; use a host that can submit jobs"
         )
     given = arguments(options, config)
     given |= security(options, given, undo)
@@ -45,20 +45,20 @@ def start_job_queue(options: ClusterOptions, config: dict[str, Any], undo: ExitS
     except (TypeError, ValueError) as error:
         where = options.cluster_config or "the command line"
         raise InputError(
-            f"{cluster_class.__name__} does not take what {where} says: {error}"
+            f"{cluster_class.__name__} does not accept the arguments of {where}: {error}"
         ) from error
     cluster.scale(options.nworkers or options.min_workers or 1)
     return cluster
 
 
 def rejections(cluster: Any) -> list[str]:
-    """Return the messages of the batch system about jobs that it did not accept."""
+    """Return the batch system's messages about rejected jobs."""
     rejected: list[str] = getattr(getattr(cluster, "job_cls", None), "rejected", [])
     return rejected
 
 
 def _collecting_rejections(job: Any) -> Any:
-    """Return a class of jobs that collects the messages of failed submissions.
+    """Return a subclass of a job class that collects the messages of failed submissions.
 
     Dask loses the exception and waits for the worker without a timeout.
     """
@@ -75,7 +75,7 @@ def _collecting_rejections(job: Any) -> Any:
 
 
 def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the class: from the file, the command line, and worker settings."""
+    """Return the arguments of the cluster class from file, command line and worker settings."""
     given = {name.replace("-", "_"): value for name, value in config.items()}
     processes = _setting(options, given, "processes") or 1
     limit = check_memory_limit(options.memory_limit)
@@ -86,11 +86,11 @@ def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]
     cores = _setting(options, given, "cores")
     if cores is None or _setting(options, given, "memory") is None:
         raise InputError(
-            f"a job of {options.cluster} needs cores and memory; give --nthreads and "
-            "--memory-limit, or cores and memory in --cluster-config"
+            f"{options.cluster} jobs require cores and memory; use --nthreads and "
+            "--memory-limit, or set cores and memory in --cluster-config"
         )
     ahead = read_ahead()
-    # the last --nthreads counts: a thread that prefetches needs no core of its own
+    # a thread that prefetches needs no core; the last --nthreads takes precedence
     more = ["--nthreads", str(int(cores) // processes + ahead)] if ahead else []
     extra = [*(_setting(options, given, "worker_extra_args") or []), "--preload", PRELOAD, *more]
     exports = [f"export {name}={value}" for name, value in worker_environment(ahead).items()]
@@ -107,7 +107,7 @@ def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]
 
 
 def _setting(options: ClusterOptions, given: dict[str, Any], name: str) -> Any:
-    """Return an argument, or Dask's own setting for it."""
+    """Return an argument, or its value in Dask's configuration."""
     import dask
 
     setting = f"jobqueue.{options.cluster}.{name.replace('_', '-')}"
@@ -115,9 +115,10 @@ def _setting(options: ClusterOptions, given: dict[str, Any], name: str) -> Any:
 
 
 def security(options: ClusterOptions, given: dict[str, Any], undo: ExitStack) -> dict[str, Any]:
-    """Return TLS settings, unless the file has some: many users share a batch system.
+    """Return TLS settings unless the configuration contains some.
 
-    Without certificates of the user, temporary ones are made that only the user can read.
+    TLS is the default because many users share a batch system. If the user gives no certificates,
+    temporary ones are created that only the user can read.
     """
     from distributed import Security
 
@@ -130,7 +131,7 @@ def security(options: ClusterOptions, given: dict[str, Any], undo: ExitStack) ->
 
 
 def temporary_certificate(shared: Path, undo: ExitStack) -> Any:
-    """Write a certificate to files that workers on other machines, but no other user, can read."""
+    """Write a temporary certificate to shared files that only the user can read."""
     from distributed import Security
 
     temporary = Security.temporary().get_tls_config_for_role("worker")

@@ -1,4 +1,4 @@
-"""Start a cluster in Kubernetes by the Dask operator, from a DaskCluster manifest."""
+"""Start a cluster in Kubernetes with the Dask operator, from a DaskCluster manifest."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from scrlm_dask.settings import read_ahead
 
 
 def start_kubernetes(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
-    """Create the DaskCluster resource and connect to it."""
-    # the packages above export KubeCluster, but not CreateMode
+    """Create the DaskCluster resource and connect to it; `undo` deletes it."""
+    # parent packages export KubeCluster, but not CreateMode
     operator = import_optional(
-        "dask_kubernetes.operator.kubecluster.kubecluster", "a cluster in Kubernetes", "kubernetes"
+        "dask_kubernetes.operator.kubecluster.kubecluster", "a Kubernetes cluster", "kubernetes"
     )
     spec = manifest(options, config)
     cluster = operator.KubeCluster(
         custom_cluster_spec=spec,
         namespace=spec["metadata"].get("namespace"),
-        # an existing cluster may belong to another user, and this one is deleted at the end
+        # never reuse a cluster: it may belong to another user, and is deleted at the end
         create_mode=operator.CreateMode.CREATE_ONLY,
         shutdown_on_close=True,
         quiet=True,
@@ -35,17 +35,18 @@ def manifest(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest with the requested number of workers and the worker environment."""
     if config.get("kind") != "DaskCluster":
         raise InputError(
-            "a Kubernetes cluster needs a DaskCluster manifest as --cluster-config, such as "
+            "a Kubernetes cluster requires a DaskCluster manifest as --cluster-config, such as "
             "deploy/kubernetes/cluster.yaml"
         )
     if options.nthreads is not None or options.memory_limit is not None:
         raise InputError(
-            "threads and memory of Kubernetes' workers stand in the manifest; change them there"
+            "--nthreads and --memory-limit are not supported with Kubernetes; set threads and "
+            "memory of the workers in the manifest"
         )
     if options.require_tls or options.has_tls:
         raise InputError(
-            "TLS of a cluster in Kubernetes is not ours to set; leave out the --tls options, and "
-            "keep others away by the NetworkPolicy in deploy/kubernetes"
+            "--require-tls and the --tls options are not supported with Kubernetes; leave them out "
+            "and restrict access with the NetworkPolicy in deploy/kubernetes"
         )
     spec = deepcopy(config)
     number = options.nworkers or options.min_workers
@@ -56,15 +57,15 @@ def manifest(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]:
             _add_environment(container)
     except (KeyError, TypeError) as error:
         raise InputError(
-            f"the DaskCluster manifest of --cluster-config lacks {error}; see "
+            f"the DaskCluster manifest of --cluster-config lacks {error}; compare it with "
             "deploy/kubernetes/cluster.yaml"
         ) from error
     return spec
 
 
 def _add_environment(container: dict[str, Any]) -> None:
-    """Add the worker environment; variables of the manifest win."""
+    """Add the worker environment; variables in the manifest take precedence."""
     own = container.setdefault("env", [])
     names = {variable["name"] for variable in own}
-    wanted = worker_environment(read_ahead())
-    own += [{"name": n, "value": v} for n, v in wanted.items() if n not in names]
+    environment = worker_environment(read_ahead())
+    own += [{"name": n, "value": v} for n, v in environment.items() if n not in names]

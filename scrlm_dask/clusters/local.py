@@ -1,4 +1,4 @@
-"""A cluster on this machine for the duration of a command, on the loopback interface only."""
+"""Local cluster for the duration of a command, on the loopback interface only."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.settings import dashboard_port, read_ahead
 from scrlm_dask.text import plural
 
-# bytes per thread: with less, prefetched blocks could fill a worker
+# bytes per thread; with less memory, prefetched blocks could exceed a worker's limit
 _MEMORY_TO_READ_AHEAD = 1_500 * 10**6
 _LOOPBACK = "127.0.0.1"
 _MANY_CORES = 8
-_LEAST_MEMORY = 450 * 10**6
+_MIN_MEMORY = 450 * 10**6
 
 
 @dataclass(frozen=True)
 class LocalWorkers:
     """Size of a local cluster."""
 
-    nworkers: int  # 0: the threads of this process
-    nthreads: int  # of each, that compute
-    ahead: int  # of each, that read ahead
-    memory_limit: int  # of each, in bytes
+    nworkers: int  # 0: threads of this process
+    nthreads: int  # compute threads per worker
+    ahead: int  # additional threads per worker that prefetch
+    memory_limit: int  # bytes per worker
 
 
 def local_workers(options: ClusterOptions) -> LocalWorkers | None:
@@ -47,8 +47,8 @@ def local_workers(options: ClusterOptions) -> LocalWorkers | None:
     nworkers = options.nworkers or options.max_workers or max(1, cores // nthreads)
     usual_limit = int(MEMORY_LIMIT * min(1.0, nthreads / CPU_COUNT))  # Dask's default
     limit = check_memory_limit(options.memory_limit) or usual_limit
-    roomy = limit >= nthreads * _MEMORY_TO_READ_AHEAD
-    return LocalWorkers(nworkers, nthreads, read_ahead(default=1 if roomy else 0), limit)
+    has_spare_memory = limit >= nthreads * _MEMORY_TO_READ_AHEAD
+    return LocalWorkers(nworkers, nthreads, read_ahead(default=1 if has_spare_memory else 0), limit)
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def threads_of_this_process(number: int) -> Iterator[Connection]:
 
 @contextmanager
 def local_cluster(workers: LocalWorkers, options: ClusterOptions) -> Iterator[Connection]:
-    """Run workers on this machine; if their number is adaptive, more while there is work."""
+    """Start workers on this machine; with `max_workers` their number adapts to the work."""
     from distributed import Client, LocalCluster
 
     least = None if options.max_workers is None else options.min_workers or 1
@@ -73,13 +73,13 @@ def local_cluster(workers: LocalWorkers, options: ClusterOptions) -> Iterator[Co
             n_workers=least or workers.nworkers,
             threads_per_worker=workers.nthreads + workers.ahead,
             memory_limit=workers.memory_limit,
-            # any process that reaches a worker's port can run code as this user
+            # any process that can connect to a worker's port can run code as this user
             host=_LOOPBACK,
             dashboard_address=f"{_LOOPBACK}:{free_dashboard_port()}",
             env=worker_settings.ONE_THREAD,
             config=worker_settings.worker_config(workers.ahead),
             preload=[worker_settings.PRELOAD],
-            # workers log failed tasks with a traceback; the client raises the same error
+            # workers also log failed tasks with a traceback
             silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster) as client,
@@ -93,7 +93,7 @@ def local_cluster(workers: LocalWorkers, options: ClusterOptions) -> Iterator[Co
 
 
 def check_memory_limit(memory_limit: str | None) -> int | None:
-    """Return the bytes of a worker's limit; a worker cannot start with too little."""
+    """Return the memory limit of a worker in bytes; raise if it is too small."""
     from dask.utils import parse_bytes
 
     if memory_limit is None:
@@ -102,22 +102,23 @@ def check_memory_limit(memory_limit: str | None) -> int | None:
         n_bytes = int(parse_bytes(memory_limit))
     except (ValueError, OverflowError) as error:
         raise InputError(
-            f"the memory limit {memory_limit!r} is not a size; write it like 4GB"
+            f"the memory limit {memory_limit!r} is not a valid size; use a value such as 4GB"
         ) from error
-    if n_bytes < _LEAST_MEMORY:
+    if n_bytes < _MIN_MEMORY:
         raise InputError(
-            f"the memory limit {memory_limit} is less than a worker needs before it has read "
-            f"anything; give at least {_LEAST_MEMORY // 10**6}MB"
+            f"the memory limit {memory_limit} is less than a worker needs to start; use at least "
+            f"{_MIN_MEMORY // 10**6}MB"
         )
     return n_bytes
 
 
 def available_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_dashboard_port() -> int:
-    """Return the usual port if it is free, else 0: several runs may share a machine."""
+    """Return the default port if it is free, else 0 (any port): a machine may have several runs."""
     port = dashboard_port()
     with socket.socket() as probe:
         try:

@@ -1,4 +1,4 @@
-"""Connect to a running cluster and check its version and its workers."""
+"""Connect to a running cluster and check its version and workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN_WORKERS = 3
 
 @contextmanager
 def remote_cluster(options: ClusterOptions, listener: Listener) -> Iterator[Connection]:
-    """Connect to the scheduler at the given address, or at the one in the scheduler file."""
+    """Connect to the scheduler at the given address, or at the address in the scheduler file."""
     file = options.scheduler_file
     address = read_address(file) if file else str(options.address)
     where = f"{address} (from {file})" if file else address  # for messages
@@ -42,8 +42,8 @@ def remote_cluster(options: ClusterOptions, listener: Listener) -> Iterator[Conn
             client.wait_for_workers(1, timeout=seconds)
         except TimeoutError as error:
             raise ClusterError(
-                f"the scheduler at {where} has had no workers for {seconds:.0f} s; start some with "
-                f"`dask worker`, or wait longer with {WAIT_LONGER}"
+                f"the scheduler at {where} has had no workers for {seconds:.0f} s; start workers "
+                f"with `dask worker`, or wait longer with {WAIT_LONGER}"
             ) from error
         check_workers(client)
         workers = plural(len(client.nthreads()), "worker")
@@ -51,18 +51,18 @@ def remote_cluster(options: ClusterOptions, listener: Listener) -> Iterator[Conn
 
 
 def read_address(scheduler_file: str) -> str:
-    """Return the address in a scheduler file; Dask itself waits for the file without a timeout."""
+    """Return the address in a scheduler file, with a timeout, which Dask lacks."""
     try:
         return str(_read_json(Path(scheduler_file))["address"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ClusterError(
-            f"no scheduler's address in the file {scheduler_file} ({error!r}); start one with "
+            f"no scheduler address found in {scheduler_file} ({error!r}); start a scheduler with "
             "`dask scheduler --scheduler-file`"
         ) from error
 
 
 def _read_json(file: Path) -> Any:
-    """Read a file that a starting scheduler may not have written completely yet."""
+    """Return the content of a file that a starting scheduler may not have written yet."""
     deadline = time.monotonic() + _FILE_SECONDS
     while True:
         try:
@@ -74,9 +74,9 @@ def _read_json(file: Path) -> Any:
 
 
 def check_scheduler(address: str, where: str) -> None:
-    """Raise unless a scheduler of our major version answers.
+    """Raise unless a Dask scheduler of the same major version responds.
 
-    A client that fails to connect would hang at the end of the process.
+    This is checked before a client is created: a client that cannot connect hangs at exit.
     """
     from distributed.utils import LoopRunner
 
@@ -84,19 +84,19 @@ def check_scheduler(address: str, where: str) -> None:
     runner.start()
     try:
         theirs = runner.run_sync(_version_at, address)
-    # no server, no TLS, no certificate, or a server of another kind
+    # no server, a TLS problem, or a service other than Dask
     except Exception as error:
         raise ClusterError(
-            f"no Dask scheduler answers at {where} ({str(error) or type(error).__name__}); "
-            f"{_advice(address)}, or leave it out for a local cluster"
+            f"no Dask scheduler responds at {where} ({str(error) or type(error).__name__}); "
+            f"{_advice(address)}, or leave it out to use a local cluster"
         ) from error
     finally:
         runner.stop()
     ours = version("distributed")
     if _major(theirs) != _major(ours):
         raise ClusterError(
-            f"the scheduler at {where} runs distributed {theirs} and this is distributed {ours}; "
-            "install the same version at both ends"
+            f"the scheduler at {where} runs distributed {theirs}, but this process runs "
+            f"distributed {ours}; install the same version on both sides"
         )
 
 
@@ -114,25 +114,25 @@ def _client(address: str) -> Any:
     from distributed import Client
     from distributed.versions import VersionMismatchWarning
 
-    # Dask logs a lost scheduler in addition to the error
+    # Dask also logs a lost scheduler
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
-        # major versions are checked already
+        # major versions have been checked
         warnings.simplefilter("ignore", VersionMismatchWarning)
-        # not the default yet: a client that fails to start would stay the default
+        # not as default: a client that fails to start would remain the default client
         return Client(address, timeout=_CONNECT_TIMEOUT, set_as_default=False)
 
 
 def _advice(address: str) -> str:
-    """Return what to check: schedulers drop clients whose TLS setting differs without a reason."""
+    """Return a hint; a scheduler with other TLS settings closes the connection without a reason."""
     if not _listens(address):
         return "check the address"
     if address.startswith("tls://"):
         return (
-            "something listens there: check that it has TLS, and that it trusts the certificates "
-            "given here (--tls-ca-file, --tls-cert, --tls-key)"
+            "a service listens there: check that it uses TLS and trusts the certificates given by "
+            "--tls-ca-file, --tls-cert and --tls-key"
         )
-    return "something listens there: check the address, which may have to begin with tls://"
+    return "a service listens there: check the address, which may have to start with tls://"
 
 
 def _listens(address: str) -> bool:
@@ -151,9 +151,10 @@ def _major(text: str) -> str:
 
 
 def check_workers(client: Any) -> None:
-    """Reject workers that lack this package, or have another version of it.
+    """Raise if a worker lacks this package or has another version of it.
 
-    The function comes from the standard library: one of ours could not be unpickled there.
+    The workers run a function of the standard library, because they could not unpickle one of a
+    missing package.
     """
     ours = version("scrlm-dask")
     answers = client.run(pkgutil.resolve_name, "scrlm_dask:__version__", on_error="return")
@@ -162,8 +163,8 @@ def check_workers(client: Any) -> None:
         return
     names = first_few(list(lacking), _SHOWN_WORKERS, total=False)
     answer = next(iter(lacking.values()))
-    found = answer if isinstance(answer, str) else one_line(answer)
+    problem = answer if isinstance(answer, str) else one_line(answer)
     raise ClusterError(
         f"{len(lacking)} of {plural(len(answers), 'worker')} ({names}) cannot use scrlm_dask "
-        f"{ours} ({found}); install it there, in the environment that `dask worker` runs in"
+        f"{ours} ({problem}); install it in the environment in which `dask worker` runs"
     )

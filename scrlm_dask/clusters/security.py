@@ -1,6 +1,6 @@
-"""TLS and addresses: who can reach a scheduler, and how the user reaches its dashboard.
+"""TLS certificates, checks of scheduler addresses, and the tunnel to a dashboard.
 
-Any process that reaches a Dask port without TLS can run code as the user.
+Any process that can connect to a Dask port without TLS can run code as the user.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from scrlm_dask.clusters.options import ClusterOptions, Connection
 from scrlm_dask.errors import ClusterError, InputError
 from scrlm_dask.events import Listener, Note
 
-_SSH_LOGIN = "SSH_CONNECTION"  # set by sshd: client address and port, our address and port
+_SSH_LOGIN = "SSH_CONNECTION"  # set by sshd: client address and port, server address and port
 _ENCRYPTED = ("tls", "wss")
 _WAY_OUT = (
-    "start scheduler and workers with --tls-ca-file, --tls-cert and --tls-key and give these here, "
-    "too"
+    "start scheduler and workers with --tls-ca-file, --tls-cert and --tls-key, and use the same "
+    "options here"
 )
 
 
 @contextmanager
 def certificates(options: ClusterOptions) -> Iterator[None]:
-    """Set Dask's TLS configuration, which client, scheduler and workers read, for the block."""
+    """Set Dask's TLS configuration of client, scheduler and workers in a `with` block."""
     import dask
 
     ca_file, cert = str(options.tls_ca_file), str(options.tls_cert)
@@ -48,44 +48,48 @@ def certificates(options: ClusterOptions) -> Iterator[None]:
 
 
 def _check_files(ca_file: str, cert: str, key: str) -> None:
-    """Load the files once: Dask would only report a timeout."""
+    """Load the files: for invalid files Dask would only report a timeout."""
     for file in (ca_file, cert, key):
         if not Path(file).is_file():
-            raise InputError(f"the certificate or key {file} is not there; check the --tls options")
+            raise InputError(f"certificate or key file {file} not found; check the --tls options")
     try:
         context = ssl.create_default_context(cafile=ca_file)
         context.load_cert_chain(cert, key)
     except (ssl.SSLError, OSError) as error:
         raise InputError(
-            f"{ca_file}, {cert} and {key} are not a certificate authority, a certificate and its "
-            f"key as PEM files ({error}); check the --tls options"
+            f"{ca_file}, {cert} and {key} must be PEM files of a certificate authority, a "
+            f"certificate and its key ({error}); check the --tls options"
         ) from error
 
 
 def check_certificate(address: str) -> None:
-    """Reject a scheduler with TLS if there is no certificate: Dask would hang at exit."""
+    """Raise if a TLS scheduler is used without a certificate: Dask would hang at exit."""
     from distributed import Security
 
     if scheme_of(address) not in _ENCRYPTED:
         return
     if Security().get_connection_args("client")["ssl_context"] is None:
         raise ClusterError(
-            f"the scheduler at {address} lets nobody in without a certificate; give --tls-ca-file, "
+            f"the scheduler at {address} requires a TLS client certificate; use --tls-ca-file, "
             "--tls-cert and --tls-key"
         )
 
 
 def check_encrypted(address: str, options: ClusterOptions, listener: Listener) -> None:
-    """Warn about a scheduler that is open to the network, or reject it."""
+    """Warn if a scheduler on the network does not use TLS; raise with `require_tls`."""
     if scheme_of(address) in _ENCRYPTED or is_loopback(host_of(address)):
         return
-    text = f"the scheduler at {address} talks without TLS: whoever reaches it can run code as you"
+    text = (
+        f"the scheduler at {address} does not use TLS: any process that can connect to it can run "
+        "code as you"
+    )
     if options.require_tls:
         raise ClusterError(f"{text}; {_WAY_OUT}, or leave out --require-tls")
     listener(Note(f"{text}; {_WAY_OUT}", warning=True))
 
 
 def scheme_of(address: str) -> str:
+    """Return the protocol of an address, such as `tls`; empty if it has none."""
     return address.rpartition("://")[0]
 
 
@@ -93,11 +97,12 @@ def host_of(address: str) -> str:
     """Return the host in the address of a scheduler or of its dashboard."""
     try:
         return urlsplit(address if "//" in address else f"//{address}").hostname or ""
-    except ValueError as error:  # half of an IPv6 address
-        raise InputError(f"{address!r} is not an address ({error}); check it") from error
+    except ValueError as error:  # such as an incomplete IPv6 address
+        raise InputError(f"{address!r} is not a valid address ({error})") from error
 
 
 def is_loopback(host: str) -> bool:
+    """Return whether a host name or IP address is this machine's loopback interface."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -105,8 +110,8 @@ def is_loopback(host: str) -> bool:
 
 
 def describe_connection(description: str, client: Any, nthreads: int | None = None) -> Connection:
-    """Describe the cluster of a client; `nthreads` per worker, if some threads only prefetch."""
-    # not `client.scheduler_info`, which may have no workers: the client refreshes it without them
+    """Describe a cluster; `nthreads` is the number of compute threads per worker, if it differs."""
+    # `client.scheduler_info` may have no workers, because the client refreshes it without them
     workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"].values()
     limits = [worker["memory_limit"] for worker in workers]
     return Connection(
@@ -119,9 +124,9 @@ def describe_connection(description: str, client: Any, nthreads: int | None = No
 
 
 def tunnel_command(dashboard: str | None) -> str | None:
-    """Return the ssh command that forwards the dashboard to the machine of the user's browser.
+    """Return the ssh command that forwards the dashboard port to the user's machine.
 
-    None if the browser and the dashboard probably run on this machine.
+    Return None if the user is probably logged in on this machine.
     """
     if dashboard is None:
         return None
@@ -137,5 +142,5 @@ def tunnel_command(dashboard: str | None) -> str | None:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in containers
+    except (KeyError, OSError):  # a user without a name, for example in a container
         return "USER"

@@ -1,4 +1,4 @@
-"""Start scheduler and workers on hosts by ssh; the first host runs the scheduler."""
+"""Start a scheduler and workers over ssh; the first host runs the scheduler."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.optional import import_optional
 from scrlm_dask.settings import read_ahead
 
-_SSH_TIMEOUT = 20  # seconds, for a host to answer
+_SSH_TIMEOUT = 20  # seconds to connect to a host
 
 
 def start_ssh(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
-    """Start the cluster on the hosts of the configuration."""
+    """Start the cluster on the hosts in the configuration; `undo` stops it."""
     import dask
     from distributed import Security, SSHCluster
 
-    import_optional("asyncssh", "a cluster by ssh", "ssh")
+    import_optional("asyncssh", "an ssh cluster", "ssh")
     security = {"security": Security()} if options.has_tls else {}
-    # the hosts inherit the configuration: paths of certificates must be the same there
+    # the hosts inherit the configuration, so certificates must have the same paths there
     with dask.config.set(spawn_settings(read_ahead())):
         return undo.enter_context(SSHCluster(**arguments(options, config), **security))
 
 
 def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the class: from the file, the command line, and worker settings."""
+    """Return the arguments of `SSHCluster` from file, command line and worker settings."""
     hosts = config.get("hosts")
     if not isinstance(hosts, list) or len(hosts) < 2:
         raise InputError(
-            "an ssh cluster needs hosts: [SCHEDULER, WORKER, ...] in --cluster-config; one host "
-            "may stand there twice"
+            "an ssh cluster requires hosts: [SCHEDULER, WORKER, ...] in --cluster-config; the same "
+            "host may be listed twice"
         )
     if options.require_tls and not options.has_tls:
         raise InputError(
-            "--require-tls of an ssh cluster needs --tls-ca-file and --tls-cert, at the same paths "
-            "on all hosts"
+            "--require-tls with an ssh cluster requires --tls-ca-file and --tls-cert, at the same "
+            "paths on all hosts"
         )
     worker = dict(config.get("worker_options") or {})
     limit = check_memory_limit(options.memory_limit)

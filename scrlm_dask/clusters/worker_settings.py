@@ -1,4 +1,4 @@
-"""Environment and configuration of workers: one thread per task, memory that is not released."""
+"""Environment and configuration of workers: one thread per task, and memory that is reused."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from scrlm_dask.settings import READ_AHEAD_SETTING
 
 PRELOAD = "scrlm_dask.preload"
-# Without Numba's variable: Numba does not compile when it changes after its threads have started,
-# and may be imported before a worker's environment is set. `pinned_threads` limits it to one.
+# Numba's variable is not set: Numba may be imported before a worker's environment is set, and does
+# not compile if the variable changes after its threads have started. `pinned_threads` limits it.
 ONE_THREAD = dict.fromkeys(
     (
         "OMP_NUM_THREADS",
@@ -23,40 +23,40 @@ ONE_THREAD = dict.fromkeys(
     ),
     "1",
 )
-# One arena that is never trimmed: the next block needs buffers of the same size, and the page
-# faults of new memory cost more than reading the file.
+# Use one arena and never trim it: the next block needs buffers of the same size, and page faults
+# of new memory cost more time than reading the file.
 _KEEP_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
 }
-BEFORE_START = ONE_THREAD | _KEEP_MEMORY  # malloc and BLAS read them only once
-# Dask pauses a worker whose process is nearly full until it releases memory. With the settings
-# above it never does; memory is planned before the run instead.
+BEFORE_START = ONE_THREAD | _KEEP_MEMORY  # malloc and BLAS read them only at their start
+# Dask pauses a worker that is close to its memory limit until it releases memory. With the settings
+# above it never releases any; instead, memory is planned before the run.
 _PAUSE = "distributed.worker.memory.pause"
 _SPAWN = "distributed.nanny.pre-spawn-environ"
-# Dask's defaults of 10 and 20 ms take a twentieth of a core; tasks here take about a second.
+# Dask's defaults of 10 and 20 ms use 5 % of a core; tasks here take about a second.
 _LONG_INTERVALS = {
     "distributed.worker.profile.interval": "100ms",
     "distributed.admin.tick.interval": "200ms",
 }
-# Python's resource tracker removes semaphores of a killed process and prints a warning about them,
-# even if the user stopped the process
+# Python's resource tracker removes the semaphores of a killed process and warns about them, even if
+# the user stopped the process.
 _TRACKER_WARNINGS = "ignore:resource_tracker"
 
 
 def worker_config(ahead: int) -> dict[str, Any]:
-    """Return Dask's configuration of a worker with `ahead` threads that prefetch."""
+    """Return the Dask configuration of a worker with `ahead` threads that prefetch."""
     return {READ_AHEAD_SETTING: ahead, _PAUSE: False, **_LONG_INTERVALS}
 
 
 def spawn_settings(ahead: int) -> dict[str, Any]:
-    """Return the configuration with the environment, for workers that inherit it from here."""
+    """Return configuration and environment for workers that inherit the Dask configuration."""
     return {_SPAWN: BEFORE_START, **worker_config(ahead)}
 
 
 def worker_environment(ahead: int) -> dict[str, str]:
-    """Return the same as variables, for workers that a batch system or Kubernetes starts."""
+    """Return both as environment variables, for workers of a batch system or Kubernetes."""
     as_variables = {
         f"DASK_{name.replace('.', '__').replace('-', '_').upper()}": str(value)
         for name, value in worker_config(ahead).items()
@@ -66,9 +66,9 @@ def worker_environment(ahead: int) -> dict[str, str]:
 
 @contextmanager
 def environment_before_spawn() -> Iterator[None]:
-    """Set the environment that local workers start with.
+    """Set the environment that local workers inherit.
 
-    Dask sets it in this process; it is restored at the end.
+    Dask sets it in this process; it is restored at the end of the `with` block.
     """
     import dask
 

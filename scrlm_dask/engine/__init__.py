@@ -1,1 +1,1 @@
-"""How a pass runs: blocks, tree reduction, checkpoints, read-ahead, failures, workers."""
+"""Execution of passes: blocks, tree reduction, checkpoints, prefetching, failures, workers."""

@@ -9,25 +9,25 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True)
 class Layout:
-    """Shape of the rows, and how many of them a block and a chunk hold."""
+    """Shape of the features, and sizes of rows, chunks and blocks."""
 
     n_rows: int
     n_features: int
     itemsize: int
     block_rows: int
-    chunk_rows: int  # the least that a read brings
-    read_copies: int = 2  # of the chunks in addition to the block during a read: encoded, decoded
+    chunk_rows: int  # smallest unit of a read
+    read_copies: int = 2  # copies of chunks during a read (encoded, decoded), without the block
     row_bytes: int = field(init=False)
     total_bytes: int = field(init=False)
     block_bytes: int = field(init=False)
-    reading_bytes: int = field(init=False)  # per thread: block, and each chunk that it touches
+    reading_bytes: int = field(init=False)  # per thread: the block and all chunks it overlaps
     n_blocks: int = field(init=False)
-    float_bytes: int = field(init=False)  # of a number that is taken from a block
+    float_bytes: int = field(init=False)  # size of a float computed from a block
 
     def __post_init__(self) -> None:
         row_bytes = self.n_features * self.itemsize
         block_bytes = min(self.block_rows, self.n_rows) * row_bytes
-        # the least distance above 0 between the starts of a block and a chunk
+        # the smallest nonzero offset between the starts of a block and a chunk
         step = math.gcd(self.block_rows, self.chunk_rows)
         touched = (2 * self.chunk_rows - step + self.block_rows - 1) // self.chunk_rows
         stored = -(-self.n_rows // self.chunk_rows)
@@ -40,18 +40,20 @@ class Layout:
         object.__setattr__(self, "float_bytes", 8 if self.itemsize > 4 else 4)
 
     def rows_in(self, blocks: Sequence[int]) -> int:
-        """Return the number of rows of the blocks; the last one of all may be smaller."""
+        """Return the number of rows in the given blocks; the last block may be smaller."""
         ends = [min(self.n_rows, (number + 1) * self.block_rows) for number in blocks]
         return sum(ends) - self.block_rows * sum(blocks)
 
     def cut_into(self, block_rows: int) -> Layout:
+        """Return the layout of the same rows in blocks of `block_rows` rows."""
         return replace(self, block_rows=min(block_rows, self.n_rows))
 
     def in_blocks_for(self, n_clusters: int) -> Layout:
-        """Return blocks at least as large as the float64 sums of `n_clusters` clusters.
+        """Return a layout with blocks at least as large as the float64 sums of `n_clusters`.
 
-        A pass holds such sums for every block in flight, so large sums get more rows per block.
-        Larger blocks are concatenated from the smaller ones, which are in memory at the same time.
+        A pass keeps these sums in memory for every running block, so large sums require more rows
+        per block. A larger block is concatenated from smaller ones; both are in memory at the same
+        time.
         """
         least = -(-8 * n_clusters * self.n_features // self.row_bytes)
         if self.block_rows >= min(least, self.n_rows):

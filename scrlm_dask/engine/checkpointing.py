@@ -1,8 +1,9 @@
-"""Checkpoint passes in groups of consecutive blocks, and values of a run by name.
+"""Checkpoints of passes, in groups of consecutive blocks, and of named values.
 
-A group is a whole subtree of the merge tree, so neither dividing a pass into groups nor loading
-some of them from an earlier attempt changes a bit. The task that has merged a group saves it on its
-worker: no worker waits for another group, and the client receives none of them.
+A group is a complete subtree of the reduction tree. Dividing a pass into groups, or loading some of
+them from an earlier attempt, therefore does not change a bit of the result. The task that reduces a
+group also saves it on its worker: no task waits for another group, and no group is sent to the
+client.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from scrlm_dask.storage.checkpoints import Checkpoint, Kinds
 
 MAX_GROUPS = 32
 
-# whether the outputs that a range of blocks wrote elsewhere are still there
+# returns True if the outputs that a range of blocks wrote still exist
 OutputsValid = Callable[[range], bool]
 
 _T = TypeVar("_T")
@@ -34,35 +35,35 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class SavedGroups:
-    """Where the groups of a pass are saved."""
+    """Location and types of the checkpointed groups of a pass."""
 
     folder: Checkpoint
-    checkpoint_types: Kinds  # the dataclasses that parts are made of
+    checkpoint_types: Kinds  # the dataclasses that parts consist of
     outputs_valid: OutputsValid | None = None
 
 
 @dataclass(frozen=True)
 class GroupedReduction:
-    """The tasks of a pass: some groups are computed and saved, others are loaded."""
+    """Tasks of a pass: some groups are computed and saved, others are loaded."""
 
     total: Delayed
     per_block_outputs: list[Delayed]
     reused_blocks: list[int]  # positions of the blocks whose groups are loaded
-    damaged: list[int]  # numbers of the groups that fail their checks
+    damaged: list[int]  # numbers of the groups that failed their checks
 
 
 @dataclass
 class CheckpointScope:
-    """Names of the checkpoints of a run; without a checkpoint folder nothing is saved.
+    """Checkpoint scope of a run; without a folder nothing is saved or loaded.
 
-    Repeated steps are numbered. A run does the same steps in the same order each time, so a resumed
-    run finds each of them under the same name. Steps inside `load_or_compute` have names of their
-    own, which no later step gets when they are skipped.
+    Repeated steps are numbered. A run executes the same steps in the same order each time, so a
+    resumed run finds each step under the same name. Steps inside `load_or_compute` are numbered
+    separately, so that skipping them does not change the names of later steps.
     """
 
     folder: Checkpoint | None
     listener: Listener
-    reused: dict[str, int] = field(default_factory=dict)  # blocks per pass, and values, loaded
+    reused: dict[str, int] = field(default_factory=dict)  # loaded blocks per pass; 1 for a value
     _steps: Counter[str] = field(default_factory=Counter)
     _last_saved: float = -float("inf")
 
@@ -73,14 +74,14 @@ class CheckpointScope:
         outputs_valid: OutputsValid | None = None,
         input_digest: str = "",
     ) -> SavedGroups | None:
-        """Return where the next pass of this name saves its groups; None if it does not.
+        """Return the location for the groups of the next pass of this name; None if not saved.
 
-        Groups that were computed from other inputs have another `input_digest` and are not found.
+        Groups computed from other inputs have another `input_digest` and are not loaded.
         """
         self._steps[name] += 1
-        words = (name, str(self._steps[name]), input_digest)
+        parts = (name, str(self._steps[name]), input_digest)
         return self.groups(
-            "-".join(word for word in words if word), checkpoint_types, outputs_valid
+            "-".join(part for part in parts if part), checkpoint_types, outputs_valid
         )
 
     def groups(
@@ -89,7 +90,7 @@ class CheckpointScope:
         checkpoint_types: Kinds | None,
         outputs_valid: OutputsValid | None = None,
     ) -> SavedGroups | None:
-        """Return where groups are saved under exactly this name; None if they are not."""
+        """Return the location for groups under exactly this name; None if not saved."""
         if self.folder is None or checkpoint_types is None:
             return None
         return SavedGroups(self.folder / name, checkpoint_types, outputs_valid)
@@ -103,7 +104,7 @@ class CheckpointScope:
         saved: SavedGroups | None,
         per_block_outputs: Sequence[Delayed] = (),
     ) -> GroupedReduction:
-        """Combine the parts, in checkpointed groups if `saved` is given."""
+        """Combine the parts; checkpoint them in groups if `saved` is given."""
         if saved is None:
             total = tree_reduce(parts, combine, name, fan_in)
             return GroupedReduction(total, list(per_block_outputs), [], [])
@@ -115,7 +116,7 @@ class CheckpointScope:
         return reduction
 
     def load_or_compute(self, name: str, checkpoint_types: Kinds, compute: Callable[[], _T]) -> _T:
-        """Load the value of an earlier attempt; otherwise compute and save it."""
+        """Load the value from an earlier attempt, or compute and save it."""
         if self.folder is None:
             return compute()
         value: _T | None = self.load(name, checkpoint_types)
@@ -126,7 +127,7 @@ class CheckpointScope:
         return value
 
     def load(self, name: str, checkpoint_types: Kinds) -> Any | None:
-        """Load a value of an earlier attempt; None if it is missing or damaged."""
+        """Load a value from an earlier attempt; return None if it is missing or damaged."""
         if self.folder is None or name not in self.folder.names():
             return None
         try:
@@ -138,11 +139,13 @@ class CheckpointScope:
         return value
 
     def save(self, name: str, value: Any) -> None:
+        """Save a value under a name; do nothing without a folder."""
         if self.folder is not None:
             self.folder.make()
             self.folder.save(name, value)
 
     def delete(self, *names: str) -> None:
+        """Delete saved values and folders by name."""
         if self.folder is not None and names:
             self.folder.remove(*names)
 
@@ -151,7 +154,7 @@ class CheckpointScope:
         return set() if self.folder is None else self.folder.names()
 
     def is_due(self) -> bool:
-        """Return whether repeated work should be saved now, and restart the interval if so."""
+        """Return whether the checkpoint interval has passed; if so, restart it."""
         now = time.monotonic()
         due = self.folder is not None and now - self._last_saved >= checkpoint_seconds()
         if due:
@@ -160,7 +163,7 @@ class CheckpointScope:
 
     @contextmanager
     def _inside(self, name: str) -> Iterator[None]:
-        """Give the steps inside a folder and numbers of their own."""
+        """Use a separate folder and separate step numbers in a `with` block."""
         before = self.folder, self._steps
         if self.folder is not None:
             self.folder, self._steps = self.folder / f"{name}-steps", Counter()
@@ -170,12 +173,12 @@ class CheckpointScope:
             self.folder, self._steps = before
 
     def _warn_damaged(self, name: str) -> None:
-        text = f"{name}, as it was saved, is damaged; it is computed again from what came before"
+        text = f"the checkpoint of {name} is damaged; its content is computed again"
         self.listener(Note(text, warning=True))
 
 
 def group_size(n_parts: int, fan_in: int) -> int:
-    """Return the blocks per group: the least power of `fan_in` with at most MAX_GROUPS groups."""
+    """Return the blocks per group: the smallest power of `fan_in` for at most MAX_GROUPS groups."""
     size = 1
     while -(-n_parts // size) > MAX_GROUPS:
         size *= fan_in
@@ -190,7 +193,7 @@ def reduce_in_groups(
     saved: SavedGroups,
     per_block_outputs: Sequence[Delayed] = (),
 ) -> GroupedReduction:
-    """Reduce by groups as `tree_reduce` does; save one output per block along with its group."""
+    """Reduce as `tree_reduce` does, in groups; save each group with its per-block outputs."""
     size = group_size(len(parts), fan_in)
     groups = [range(i, min(i + size, len(parts))) for i in range(0, len(parts), size)]
     sound, damaged = _sound_groups(groups, saved, with_outputs=bool(per_block_outputs))
@@ -213,7 +216,7 @@ def reduce_in_groups(
 
 
 def load_per_block(saved: SavedGroups, n_parts: int, name: str) -> list[Delayed] | None:
-    """Return tasks that load the per-block outputs of a whole pass; None if one is missing."""
+    """Return tasks that load the per-block outputs of a pass; None if any of them is missing."""
     files = [_block_file(i) for i in range(n_parts)]
     if not set(files) <= saved.folder.names():
         return None
@@ -228,7 +231,7 @@ def load_per_block(saved: SavedGroups, n_parts: int, name: str) -> list[Delayed]
 def _sound_groups(
     groups: list[range], saved: SavedGroups, with_outputs: bool
 ) -> tuple[set[int], list[int]]:
-    """Return the numbers of the saved groups that pass their checks, and of those that do not."""
+    """Return the numbers of the intact saved groups, and of the damaged ones."""
     names = saved.folder.names()
     present = [number for number in range(len(groups)) if _group_file(number) in names]
     files = [
@@ -241,7 +244,7 @@ def _sound_groups(
 
 
 def _check(files: list[list[str]], blocks: list[range], saved: SavedGroups) -> tuple[bool, ...]:
-    """Check sets of files, and the outputs of the blocks that each belongs to, on the workers."""
+    """Check sets of files, and the outputs of the corresponding blocks, on the workers."""
     token, check = uuid4().hex, dask.delayed(_is_sound, pure=False)
     tasks = [
         check(saved, names, numbers, dask_key_name=(f"check-saved-{token}", i))
@@ -252,7 +255,7 @@ def _check(files: list[list[str]], blocks: list[range], saved: SavedGroups) -> t
 
 
 def _load_task(name: str, token: str, number: int, saved: SavedGroups, file: str) -> Delayed:
-    """Return a task that loads a file; Dask reloads it if a worker is lost."""
+    """Return a task that loads a file; Dask runs it again if a worker is lost."""
     kind = file.partition(".")[0]
     load = dask.delayed(_load, pure=False)
     key = (f"{name}-load-{kind}-{token}", number)
@@ -270,7 +273,7 @@ def _block_file(block: int) -> str:
 def _save(folder: Checkpoint, name: str, part: Any, outputs: dict[str, Any]) -> Any:
     for file, value in outputs.items():
         folder.save(file, value)
-    folder.save(name, part)  # last: the file of a group implies that its outputs are saved
+    folder.save(name, part)  # last: the group file marks that all outputs are saved
     return part
 
 

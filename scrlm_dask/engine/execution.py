@@ -1,7 +1,7 @@
-"""Run passes: a part for each block, combined by a tree of fixed shape.
+"""Run passes: compute a part for each block and combine the parts in a tree of fixed shape.
 
-Reading and computing a block are one task, so that a worker holds one block per thread, including
-the threads that read ahead.
+Reading a block and computing its part is one task. A worker therefore has at most one block per
+thread in memory, including the threads that prefetch.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from scrlm_dask.monitoring.listeners import NotebookCell, in_notebook, make_publ
 from scrlm_dask.settings import monitoring_enabled
 from scrlm_dask.storage.checkpoints import Checkpoint, Kinds
 
-# arrays (rows, 1), or (rows, q) for several numbers per row, with the blocks that are read
+# arrays (rows, 1), or (rows, q) for several numbers per row, chunked like the blocks of the pass
 Columns: TypeAlias = Mapping[str, da.Array]
 
-_SPREAD_SECONDS = 10.0  # then the blocks start anyway: a worker may be stuck, or lost
+_SPREAD_SECONDS = 10.0  # then the blocks start anyway: a worker may hang or be lost
 
-_listeners: dict[str, events.Listener] = {}  # by topic, of the runs that this process watches
+_listeners: dict[str, events.Listener] = {}  # of the runs of this process, by topic
 
 
 @dataclass(frozen=True)
@@ -48,22 +48,23 @@ class Pass:
     name : str
         Name of the phase, of the tasks and of the checkpoint.
     part : callable
-        `part(block, start, **columns, **broadcast)` of the block whose first row is `start`.
+        `part(block, start, **columns, **broadcast)` computes the part of a block; `start` is the
+        number of its first row.
     combine : callable
-        Combines two parts that follow each other.
+        `combine(a, b)` combines two consecutive parts.
     checkpoint_types : tuple of types, optional
-        The dataclasses that parts are made of. Only passes that give them are checkpointed.
+        Dataclasses that parts consist of. Passes without them are not checkpointed.
     fan_in : int
-        Parts that are combined at a time; the result's last bits depend on it.
+        Number of parts combined at a time; the last bits of the result depend on it.
     outputs_valid : callable, optional
-        Whether the outputs that a range of blocks wrote in an earlier attempt are still there.
+        Returns whether the outputs that a range of blocks wrote in an earlier attempt still exist.
     reports_progress : bool
-        `part` is also given `done(rows, n_bytes)` and calls it while it works.
+        If True, `part` also receives `done(rows, n_bytes)` and calls it while it works.
     per_block : tuple of str
-        Attributes (rows,) of what `part` returns that stay on the workers, one array per block.
-        Its attribute `part` is what is combined, unless there is `summarize`.
+        Attributes (rows,) of the result of `part` that stay on the workers, one array per block.
+        The attribute `part` of the result is combined, unless `summarize` is given.
     summarize : callable, optional
-        `summarize(result, **columns)` turns what `part` returned into what is combined.
+        `summarize(result, **columns)` converts the result of `part` to the value to combine.
     """
 
     name: str
@@ -79,14 +80,14 @@ class Pass:
 
 @dataclass(frozen=True)
 class PassResult:
-    """The combined parts of a pass, and the outputs of each block, which stay on the workers."""
+    """Combined parts of a pass, and per-block outputs, which stay on the workers."""
 
     total: Any
     per_block: dict[str, list[Delayed]]  # arrays (rows, 1) by name
 
 
 class Execution:
-    """One run: its phases, its checkpoints and its listeners."""
+    """Execution of one run: phases, checkpoints and listeners."""
 
     def __init__(self, listener: events.Listener, checkpoint: Checkpoint | None = None) -> None:
         self.phases: list[events.PhaseFinished] = []
@@ -120,7 +121,7 @@ class Execution:
         _listeners.pop(self._topic, None)
 
     def emit(self, event: events.Event, *, publish: bool = True) -> None:
-        """Notify the listeners; publish the event on the scheduler unless it has seen it."""
+        """Send an event to the listeners and, with `publish`, to the scheduler."""
         if publish and self._publish is not None:
             self._publish(event)
         for listener in self.listeners:
@@ -139,10 +140,10 @@ class Execution:
     ) -> Any:
         """Run a pass over all blocks, or over `blocks`, and return the combined parts.
 
-        `broadcast` are inputs of all blocks; a Delayed is computed once and sent to every worker.
-        `columns` hold numbers of each row; a part gets those of its rows. `input_digest` identifies
-        inputs that may differ in the next attempt: it becomes part of the checkpoint's name. With
-        `leave_on_workers` the result is a persisted Delayed.
+        `broadcast` contains inputs of all blocks; a Delayed is computed once and sent to every
+        worker. `columns` contain values per row; a part receives the values of its rows.
+        `input_digest` identifies inputs that may differ in the next attempt, and is part of the
+        checkpoint's name. With `leave_on_workers` the result is a persisted Delayed.
         """
         name = pass_.name
         tasks = self._block_tasks(pass_, features, broadcast, blocks, columns)
@@ -168,8 +169,8 @@ class Execution:
     ) -> PassResult:
         """Run a pass as `run` does, and leave its per-block outputs on the workers.
 
-        `summary_columns` are given to `summarize` instead of `part`: the per-block outputs do not
-        depend on them, so the scheduler can forget them and a lost worker does not need them.
+        `summary_columns` are passed to `summarize` instead of `part`. The per-block outputs do not
+        depend on them, so Dask can release them and does not need them to replace lost outputs.
         With `saved` the (single) per-block output is checkpointed with the parts.
         """
         tasks = self._block_tasks(pass_, features, broadcast, blocks, columns)
@@ -183,7 +184,7 @@ class Execution:
             [output for one in outputs for output in one],
         )
         with self._reading(tasks, reduction.reused_blocks):
-            # together: the outputs are computed while the parts are combined and dropped
+            # in one call, so that parts are combined and released while the outputs are computed
             total, *persisted = dask.persist(reduction.total, *reduction.per_block_outputs)
             result = total.compute()
         n = len(tasks.parts)
@@ -193,16 +194,16 @@ class Execution:
     def map(
         self, name: str, part: Callable[..., Any], features: Features, broadcast: dict[str, Any]
     ) -> list[Delayed]:
-        """Persist `part(block, start, **broadcast)` of every block on the workers."""
+        """Compute `part(block, start, **broadcast)` per block; leave the results on the workers."""
         tasks = self._block_tasks(Pass(name, part, _no_combine), features, broadcast, None, None)
         with self._reading(tasks):
             return [wait(value) for value in dask.persist(*tasks.parts)]
 
     @contextmanager
     def phase(self, name: str, blocks: int, rows: int, n_bytes: int) -> Iterator[None]:
-        """Time a phase; collect read times and peak memory of the workers at its end."""
+        """Measure a phase; at its end, collect read times and peak memory of the workers."""
         self.emit(events.PhaseStarted(name, blocks, rows, n_bytes))
-        if self._read_seconds is None:  # a process may have read before this run
+        if self._read_seconds is None:  # a process may have read rows before this run
             self._read_seconds = workers.run_on_all_workers(workers.read_seconds, float)
         before, begin = self._read_seconds, time.perf_counter()
         with nullcontext() if workers.current_client() is None else _span(name):
@@ -211,7 +212,7 @@ class Execution:
         self.reports = workers.process_reports()
         after = {worker: report.pop("read_seconds") for worker, report in self.reports.items()}
         self._read_seconds = after
-        # a worker that is new has not read before
+        # a new worker has not read before
         read = sum(after[worker] - before.get(worker, 0.0) for worker in after)
         peak = max((r["peak_memory_bytes"] for r in self.reports.values()), default=0)
         done = events.PhaseFinished(name, seconds, rows, n_bytes, blocks, peak, read)
@@ -226,7 +227,7 @@ class Execution:
         blocks: Sequence[int] | None = None,
         tasks_name: str | None = None,
     ) -> Iterator[None]:
-        """Time a phase that reads all blocks, or `blocks`, in tasks of the given name."""
+        """Measure a phase that reads all blocks, or `blocks`, in tasks of the given name."""
         numbers = range(features.n_blocks) if blocks is None else blocks
         layout = features.layout
         rows = layout.rows_in(numbers)
@@ -238,7 +239,7 @@ class Execution:
 
     @contextmanager
     def _reading(self, tasks: _BlockTasks, reused_blocks: Sequence[int] = ()) -> Iterator[None]:
-        """Time the phase of a pass; `reused_blocks` (positions) come from an earlier attempt."""
+        """Measure the phase of a pass; `reused_blocks` (positions) are loaded from checkpoints."""
         layout = tasks.features.layout
         with self.read_phase(tasks.phase, tasks.features, tasks.blocks, tasks.name):
             if reused_blocks:
@@ -259,7 +260,7 @@ class Execution:
         array, numbers, columns = features.array, None, columns or {}
         if blocks is not None:
             array = array.blocks[list(blocks)]
-            # a task of its own: inside the kwargs it would be sent along with every block
+            # a separate task: as a keyword argument it would be sent with every block
             numbers = task("blocks", np.array, list(blocks))
         name = f"{pass_.name}-{uuid4().hex}"
         call = _BlockCall(
@@ -291,13 +292,17 @@ class Execution:
 
 
 def task(name: str, function: Callable[..., Any], *args: Any) -> Delayed:
-    """Return a single task. Its key is a tuple, which keeps Dask's back-pressure on the blocks."""
+    """Return a single task that calls the function in a compute slot.
+
+    Its key is a tuple, which preserves Dask's back-pressure on block tasks.
+    """
     return dask.delayed(_pinned, pure=False)(
         function, *args, dask_key_name=(f"{name}-{uuid4().hex}", 0)
     )
 
 
 def persist(value: Delayed) -> Delayed:
+    """Start to compute a value; leave the result on the workers."""
     return dask.persist(value)[0]
 
 
@@ -319,7 +324,7 @@ def blocks_with_rows(rows: Any, block_rows: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _BlockTasks:
-    """The tasks of a pass, one per block, and what they read."""
+    """Tasks of a pass, one per block, and their inputs."""
 
     phase: str
     name: str  # first element of the tasks' keys
@@ -331,7 +336,7 @@ class _BlockTasks:
 
 @dataclass(frozen=True)
 class _BlockCall:
-    """What is the same for all block tasks of a pass, apart from its inputs."""
+    """Settings shared by all block tasks of a pass."""
 
     phase: str
     part: Callable[..., Any]
@@ -360,14 +365,14 @@ def _block_task(
             pinned_threads(),
         ):
             if not run_is_active:
-                # raise: a value would be merged, and checkpointed as the part of this block
+                # a return value would be combined and checkpointed as the part of this block
                 raise failures.RunIsOverError(f"{call.phase}: the run has ended")
             inputs = _column_values(call.columns, column_blocks)
             inputs |= {"done": done} if call.reports_progress else {}
             result = call.part(block, start, **inputs, **broadcast)
     except NonFiniteRowError as error:
         raise UnusableRowsError(
-            f"row {start + error.row} (block {number}) of {call.label} holds NaN, infinity or a "
+            f"row {start + error.row} (block {number}) of {call.label} contains NaN, infinity or a "
             "value too large for float32; clean or drop the row"
         ) from error
     if not call.reports_progress:
@@ -376,7 +381,7 @@ def _block_task(
 
 
 def _column_values(names: Sequence[str], blocks: Sequence[Any]) -> dict[str, Any]:
-    """Return columns of one number per row as vectors (rows,), wider ones as they are."""
+    """Return columns by name; columns of one number per row become vectors (rows,)."""
     return {
         name: block[:, 0] if block.shape[1] == 1 else block
         for name, block in zip(names, blocks, strict=True)
@@ -414,11 +419,11 @@ def _no_combine(a: Any, b: Any) -> Any:
 
 
 def _report(call: _BlockCall, rows: int, n_bytes: int) -> None:
-    """Send the event of a finished block through the scheduler, or to this process."""
+    """Send the event of a finished block to the scheduler, or to the listener in this process."""
     event = events.BlockDone(call.phase, rows, n_bytes)
     worker, listener = workers.current_worker(), _listeners.get(call.topic)
     if worker is not None:
-        worker.log_event(call.topic, {"block": vars(event)})  # Dask adds keys of its own
+        worker.log_event(call.topic, {"block": vars(event)})  # Dask adds its own keys
     elif listener is not None:
         listener(event)
 
@@ -426,9 +431,9 @@ def _report(call: _BlockCall, rows: int, n_bytes: int) -> None:
 def _spread(broadcast: dict[str, Any], n_blocks: int) -> None:
     """Copy persisted inputs to as many workers as there are blocks, if there are few blocks.
 
-    Dask schedules few tasks where their inputs are: all of them would go to the worker that
-    prepared the inputs, and the others would only steal some. With more than two tasks per thread
-    Dask spreads them evenly, unless their columns or blocks are persisted: then they run there.
+    Dask schedules few tasks where their inputs are: on the worker that prepared the inputs. Other
+    workers would only get some of them by work stealing. With more than two tasks per thread Dask
+    spreads the tasks evenly, or runs them where their columns or blocks are persisted.
     """
     client = workers.current_client()
     if client is None:
@@ -443,7 +448,7 @@ def _spread(broadcast: dict[str, Any], n_blocks: int) -> None:
         futures = [future for future in futures_of(list(broadcast.values())) if future.key in keys]
         if not futures or not 1 < n_blocks <= 2 * sum(threads.values()):
             return
-        # by tasks, not by `replicate`: Dask removes copies that no task waits for
+        # by tasks instead of `replicate`, because Dask removes copies that no task waits for
         token = uuid4().hex
         received = [
             client.submit(_receive, *futures, key=(f"receive-{token}", i), workers=[worker])
@@ -453,7 +458,7 @@ def _spread(broadcast: dict[str, Any], n_blocks: int) -> None:
 
 
 def _receive(*values: Any) -> None:
-    """Do nothing: the inputs of a task are on its worker when it starts."""
+    """Do nothing: a task starts when its inputs are on its worker."""
 
 
 def _span(name: str) -> Any:

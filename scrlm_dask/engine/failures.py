@@ -1,4 +1,4 @@
-"""Failed runs: drain tasks, name blocks that killed workers, dump the state of the scheduler."""
+"""Failed runs: drain tasks, name blocks that kill workers, dump the scheduler state."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _DRAIN_SECONDS, _SHORT_DRAIN_SECONDS = 60.0, 5.0
 
 _lock = threading.Lock()
 _running: Counter[str] = Counter()  # block tasks of this process, by topic
-_ended: set[str] = set()  # topics of the runs that have ended
+_ended: set[str] = set()  # topics of ended runs
 
 
 class RunIsOverError(Exception):
-    """A task started after its run had failed; its result is not used."""
+    """Error of a task that starts after its run has failed."""
 
 
 @contextmanager
 def track_task(topic: str) -> Iterator[Callable[[], bool]]:
-    """Count a running block task; yield a function that returns whether the run is active."""
+    """Count a block task as running; yield a function that returns whether its run is active."""
     with _lock:
         _running[topic] += 1
     try:
@@ -44,14 +44,17 @@ def track_task(topic: str) -> Iterator[Callable[[], bool]]:
 
 
 def drain_tasks(topic: str, *, leaving: bool = False) -> None:
-    """End the run on all workers: start no more of its tasks, and wait for the running ones."""
+    """Stop the run on all workers: start none of its tasks, and wait for the running ones.
+
+    With `leaving` the wait is short.
+    """
     client, seconds = current_client(), _SHORT_DRAIN_SECONDS if leaving else _DRAIN_SECONDS
     if client is None:
-        # not asyncio.run: a notebook's cell has an event loop already
+        # not asyncio.run: a notebook cell already has an event loop
         for pause in _pauses_until_idle(topic, seconds):
             time.sleep(pause)
-    elif client.status == "running":  # a cluster that is gone does not write any more
-        # in a thread, since a worker that hangs would block this one
+    elif client.status == "running":  # tasks of a closed cluster do not write
+        # in a thread, because a worker that hangs would block this one
         draining = threading.Thread(target=_drain_all, args=(client, topic, seconds), daemon=True)
         draining.start()
         draining.join(seconds + 1.0)
@@ -61,11 +64,10 @@ def drain_tasks(topic: str, *, leaving: bool = False) -> None:
 def explain_killed_workers(
     name: str, features: Features, blocks: Sequence[int], tasks: str | None = None
 ) -> Iterator[None]:
-    """Replace Dask's `KilledWorker` by an error that names the blocks of the pass it may be due to.
+    """Replace Dask's `KilledWorker` by an error that names the suspected blocks of the pass.
 
-    `tasks` is the name of the pass's block tasks, if it has tasks other than reads. Dask blames
-    all tasks that a lost worker had been given, so a block that only waited each time is suspected
-    as much as the one that was running.
+    `tasks` is the name of the block tasks, if the pass has tasks other than reads. Dask suspects
+    every task that was assigned to a lost worker, whether it was running or waiting.
     """
     try:
         yield
@@ -73,26 +75,26 @@ def explain_killed_workers(
         key = _killed_task(error)
         if key is None:
             raise
-        blamed = {_block_of(suspect, features, blocks, tasks) for suspect in (key, *_suspects())}
-        suspected = sorted(block for block in blamed if block is not None)
+        suspects = {_block_of(task, features, blocks, tasks) for task in (key, *_suspects())}
+        suspected = sorted(block for block in suspects if block is not None)
         if not suspected:
             raise ClusterError(
-                f"workers were lost again and again in the pass {name}, at last with the task "
-                f"{key}; see their logs, give them more memory, or smaller blocks"
+                f"workers were lost repeatedly in the pass {name} (last task: {key}); check the "
+                "logs of the workers, give them more memory, or use smaller blocks"
             ) from error
         raise ClusterError(
-            f"{_name_blocks(suspected, features)} of {features.label} was in the hands of "
-            f"every worker that was lost in the pass {name}: it needs more memory than they have, "
-            "or its data is poison; look at it with `scrlm inspect --verify`, or give workers "
-            "more memory, or smaller blocks"
+            f"{_name_blocks(suspected, features)} of {features.label} was assigned to every worker "
+            f"that was lost in the pass {name}: it needs more memory than a worker has, or its "
+            "data crashes the worker; check it with `scrlm inspect --verify`, give the workers "
+            "more memory, or use smaller blocks"
         ) from error
 
 
 def cluster_state(client: Any) -> dict[str, Any]:
-    """Return workers with their tasks, and the number of tasks by name and state, as plain JSON.
+    """Return the workers with their tasks, and task counts by name and state, as plain JSON.
 
-    Dask's own dump asks every worker, and waits forever for one that hangs; this one asks the
-    scheduler only.
+    Only the scheduler is queried. Dask's own dump queries every worker and never returns if one of
+    them hangs.
     """
     state: dict[str, Any] = client.run_on_scheduler(_scheduler_state)
     return state
@@ -110,7 +112,7 @@ async def _drain_worker(topic: str, seconds: float) -> None:
 
 
 def _pauses_until_idle(topic: str, seconds: float) -> Iterator[float]:
-    """End the run in this process; yield pauses while it has running tasks, for this long."""
+    """Stop the run in this process; yield pauses while its tasks run, for at most `seconds`."""
     with _lock:
         _ended.add(topic)
     for _ in range(int(seconds / _POLL_SECONDS)):
@@ -142,7 +144,7 @@ def _name_block(block: int, features: Features) -> str:
 
 
 def _killed_task(error: Exception) -> Any | None:
-    """Return the key of the task that Dask gave up on, if that is the error."""
+    """Return the key of the task that Dask gave up on, or None for other errors."""
     if "distributed" not in sys.modules:
         return None
     from distributed import KilledWorker
@@ -151,11 +153,11 @@ def _killed_task(error: Exception) -> Any | None:
 
 
 def _suspects() -> list[Any]:
-    """Return the keys of all tasks that Dask gave up on; none if the scheduler is lost."""
+    """Return the keys of all tasks that Dask gave up on; empty if the scheduler is lost."""
     client = current_client()
     try:
         return [] if client is None else list(client.run_on_scheduler(_suspicious_tasks))
-    except Exception:  # of any kind: an error is being reported already
+    except Exception:  # another error is already being reported
         return []
 
 
@@ -165,7 +167,7 @@ def _suspicious_tasks(dask_scheduler: Any) -> list[Any]:
 
 
 def _block_of(key: Any, features: Features, blocks: Sequence[int], tasks: str | None) -> int | None:
-    """Return the block that a task of this pass computes or reads; None for all other tasks."""
+    """Return the block that a task of this pass computes or reads; None for other tasks."""
     # the keys are (name, position among the blocks, 0)
     if not (isinstance(key, tuple) and len(key) == 3 and isinstance(key[1], int)):
         return None

@@ -38,25 +38,25 @@ FeaturesLike: TypeAlias = (
 )
 WeightsLike: TypeAlias = Place | da.Array | NDArray[Any] | None
 
-_LARGEST_SUM = 1e250  # times the largest squared distance it is still finite
+_LARGEST_SUM = 1e250  # finite even if multiplied by the largest squared distance
 
 
 @dataclass(frozen=True)
 class Features:
-    """Rows in blocks of `block_rows` (the last may be smaller), each with all its features.
+    """Features in blocks of `block_rows` rows; the last block may be smaller.
 
-    Rows are read in the tasks that use them, and never reach the client.
+    Rows are read in the tasks that use them and are never sent to the client.
     """
 
     array: da.Array
     block_rows: int
     label: str  # for messages
     path: str | None = None  # for the record
-    in_memory: bool = False  # persisted on the workers: reading them again costs nothing
-    coordinate_axes: int = 0  # axes whose coordinates of all rows may be persisted as well
+    in_memory: bool = False  # persisted on the workers: reading again costs nothing
+    coordinate_axes: int = 0  # number of axes whose row coordinates may also be persisted
     chunk_rows: int | None = None  # the unit of a read; None if unknown
     uncompressed: bool = False  # stored without codecs other than checksums
-    made_of: Features | None = None  # the smaller blocks that these are concatenated from
+    made_of: Features | None = None  # smaller blocks that these blocks are concatenated from
     n_rows: int = field(init=False)
     n_features: int = field(init=False)
     n_blocks: int = field(init=False)
@@ -92,11 +92,11 @@ def as_features(
 ) -> Features:
     """Open features: a path or URL, a Zarr array, a Dask array or a NumPy array.
 
-    Without `block_rows` a block is a chunk, or several small chunks. A URL is opened with
-    `storage_options`, which are sent with the tasks that read it.
+    Without `block_rows` a block is one chunk, or several small chunks. `storage_options` are used
+    to open a URL, and are sent to the workers with the tasks that read it.
     """
     if block_rows is not None and block_rows < 1:
-        raise InputError(f"block_rows is {block_rows}; a block needs at least 1 row")
+        raise InputError(f"block_rows must be at least 1, got {block_rows}")
     location = getattr(source, "location", None)
     if isinstance(location, Location):
         source = location
@@ -111,7 +111,7 @@ def as_features(
     if isinstance(source, np.ndarray):
         return _from_numpy(source, block_rows)
     raise InputError(
-        f"features of type {type(source).__name__} are not understood; give a path, a Zarr array, "
+        f"features of type {type(source).__name__} are not supported; use a path, a Zarr array, "
         "a Dask array or a NumPy array"
     )
 
@@ -129,7 +129,7 @@ def persist_features(features: Features) -> Features:
 
 
 def placeholder_blocks(shape: tuple[int, int], dtype: np.dtype[Any], block_rows: int) -> Features:
-    """Return blocks without data, for parts that draw or read their rows themselves."""
+    """Return blocks without data, for parts that generate or read their rows themselves."""
     array = _lazy_rows(_placeholder, dtype, shape, dtype, block_rows)
     return Features(array, block_rows, "the plan")
 
@@ -140,7 +140,7 @@ def scatter_rows(source: NDArray[Any], block_rows: int) -> da.Array:
     if client is None:
         chunks = (block_rows, *source.shape[1:])
         return da.from_array(source, chunks=chunks, name=f"rows-{uuid4().hex}")
-    # each block once: inside the graph the scheduler would carry all of the data
+    # not inside the graph: all of the data would pass through the scheduler
     blocks = [source[i : i + block_rows] for i in range(0, len(source), block_rows)]
     wait_for_worker(client)
     futures = client.scatter(blocks, hash=False)
@@ -154,7 +154,7 @@ def scatter_rows(source: NDArray[Any], block_rows: int) -> da.Array:
 def as_weights(
     source: WeightsLike, features: Features, storage_options: Options | None = None
 ) -> da.Array | None:
-    """Open and check sample weights (rows, 1): an array or a file (.npy or Zarr)."""
+    """Return validated sample weights (rows, 1) from an array or a file (.npy or Zarr)."""
     if source is None:
         return None
     if isinstance(source, str | Path | Location):
@@ -169,20 +169,20 @@ def _check_numbers(weights: da.Array) -> None:
     if not (finite and least >= 0.0):
         bad = int(dask.compute((~(da.isfinite(weights) & (weights >= 0.0))).argmax(axis=0))[0][0])
         value = float(weights[bad].compute()[0])
-        raise InputError(f"the sample weight of row {bad} is {value}; weights are finite and >= 0")
+        raise InputError(f"the sample weight of row {bad} is {value}; it must be finite and >= 0")
     if not most > 0.0:
-        raise InputError("all sample weights are zero; at least one row must count")
+        raise InputError("all sample weights are zero; at least one must be positive")
     if most > _LARGEST_SUM / weights.shape[0]:
         raise InputError(
-            f"sample weights go up to {most:g}, whose sums float64 cannot hold; divide all of them "
-            "by the largest"
+            f"the largest sample weight is {most:g}; sums of such weights may overflow float64; "
+            "divide all weights by the largest"
         )
 
 
 def check_weights(
     source: WeightsLike, features: Features, storage_options: Options | None = None
 ) -> None:
-    """Check shape and type of a file of weights without reading its numbers."""
+    """Check shape and type of a weights file without reading its values."""
     if isinstance(source, str | Path | Location):
         _check_length(
             feature_store.open_weights(locate(source, storage_options)).shape[0], features
@@ -205,7 +205,7 @@ def lazy_column(stored: StoredArray) -> da.Array:
 def column_of(
     parts: list[Delayed], features: Features, blocks: list[int] | None, dtype: Any, width: int = 1
 ) -> da.Array:
-    """Return the results (rows, width) of one task per block of features as a Dask array."""
+    """Return a Dask array (rows, width) of the results of one task per block."""
     sizes = features.array.chunks[0]
     chosen = sizes if blocks is None else [sizes[i] for i in blocks]
     pairs = zip(parts, chosen, strict=True)
@@ -216,7 +216,7 @@ def _from_store(location: Location, block_rows: int | None) -> Features:
     try:
         stored = feature_store.open_features_store(location)
     except StoreError:
-        # imported here: the registry loads the readers of all file formats
+        # imported here: the registry imports the readers of all file formats
         from scrlm_dask.sources.registry import check_ingested
 
         check_ingested(location)
@@ -235,13 +235,13 @@ def _from_store(location: Location, block_rows: int | None) -> Features:
 
 
 def _from_zarr_object(source: zarr.Array[Any], block_rows: int | None) -> Features:
-    """Read an array without a path: in memory, or in a store of the caller."""
+    """Open a Zarr array without a local path: in memory, or in another kind of store."""
     dtype = np.dtype(source.dtype)
     feature_store.check_features_like(tuple(source.shape), dtype, "the Zarr array")
     if source.nchunks_initialized != source.nchunks:
         raise StoreError(
             f"{source.nchunks - source.nchunks_initialized} chunk(s) of the Zarr array are missing "
-            f"and would read as {source.fill_value}; write them (write_empty_chunks=True)"
+            f"and would be read as {source.fill_value}; write them (write_empty_chunks=True)"
         )
     chunk_rows = (source.shards or source.chunks)[0]
     block_rows = block_rows or feature_store.block_rows_for(tuple(source.shape), dtype, chunk_rows)
@@ -273,7 +273,7 @@ def _lazy_rows(
 ) -> da.Array:
     """Return a Dask array whose blocks are read by the workers, in the task that uses them.
 
-    The name is new each time: the file at a path may have changed since.
+    The array has a new name each time, because the file at a path may have changed.
     """
     n_rows, n_features = shape
     sizes = [min(block_rows, n_rows - start) for start in range(0, n_rows, block_rows)]
@@ -330,7 +330,7 @@ def _as_column(source: Any, features: Features) -> da.Array:
 def _check_length(n_rows: int, features: Features) -> None:
     if n_rows != features.n_rows:
         raise InputError(
-            f"there are {n_rows} sample weights and {features.n_rows} rows; give one a row"
+            f"got {n_rows} sample weights for {features.n_rows} rows; give one weight per row"
         )
 
 

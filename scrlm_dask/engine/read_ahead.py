@@ -1,11 +1,12 @@
 """Limit concurrent compute tasks per worker, so that spare threads can prefetch blocks.
 
-A block's task comes here when its block is read. It waits with its block while all compute slots
-are taken, so each spare thread prefetches one block. A task never waits for another task while it
-holds a slot, so this cannot deadlock. Merges need no slot: they are short, and free memory.
+A block task requests a compute slot after it has read its block. While all slots are in use it
+waits with the block in memory, so each spare thread prefetches one block. A task never waits for
+another task while it has a slot, so this cannot deadlock. Merge tasks need no slot: they are short
+and free memory.
 
-Prefetching pays while reads wait for a disk. Reading a block from the system's cache takes a core,
-which the compute tasks would lose; such a read waits for its turn.
+Prefetching helps while reads wait for a disk. A read from the operating system's cache uses a core,
+which the compute tasks would lose; such a read waits until a slot is free.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from scrlm_dask.settings import computing_threads, read_ahead
 _POLL_SECONDS = 0.1
 
 _lock = threading.Lock()
-# by worker: those of a cluster inside one process share this module
+# by worker: several workers may run in one process
 _slots: WeakKeyDictionary[Any, threading.Semaphore] = WeakKeyDictionary()
 
 
@@ -34,7 +35,7 @@ def _always() -> bool:
 
 @contextmanager
 def compute_slot(is_active: Callable[[], bool] = _always) -> Iterator[bool]:
-    """Wait until this task may compute; yield whether its run is still active then."""
+    """Wait for a compute slot; yield whether the run is still active."""
     slots = _compute_slots()
     if slots is None:
         yield is_active()
@@ -48,16 +49,16 @@ def compute_slot(is_active: Callable[[], bool] = _always) -> Iterator[bool]:
 
 
 def read_in_turn(read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-    """Read a block: at once if reads wait for a disk, else when a compute slot is free."""
+    """Read rows: immediately if reads wait for a disk, otherwise when a compute slot is free."""
     slots = _compute_slots() if reads_are_quick() else None
     if slots is not None:
         with metered("read-ahead"), slots:
-            pass  # released before the read: this task may not compute yet
+            pass  # released before the read: the task does not compute yet
     return timed_read(read)
 
 
 def _acquire(slots: threading.Semaphore, is_active: Callable[[], bool]) -> bool:
-    """Take a slot; return False if the run ends before one is free."""
+    """Acquire a slot; return False if the run ends before one is free."""
     if slots.acquire(blocking=False):
         return True
     with metered("read-ahead"):
@@ -68,7 +69,7 @@ def _acquire(slots: threading.Semaphore, is_active: Callable[[], bool]) -> bool:
 
 
 def _compute_slots() -> threading.Semaphore | None:
-    """Return the slots of the worker that runs this task; None without read-ahead threads."""
+    """Return the slots of the worker that runs this task; None if no threads prefetch."""
     worker, ahead = current_worker(), read_ahead()
     if worker is None or ahead == 0:
         return None

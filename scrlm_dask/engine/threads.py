@@ -1,7 +1,7 @@
 """Threads and memory of this process.
 
-Dask runs one task per thread, so the libraries inside a task get one thread each. Two libraries
-that each use all cores for every task were measured to run ten times slower.
+Dask runs one task per thread, so each library may use one thread inside a task. Two libraries that
+each used all cores in every task were measured to be ten times slower.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# Imported so that their thread pools are loaded, and seen, before the first pin.
+# Imported so that their thread pools are loaded, and detected, before threads are limited.
 import numba
 import numpy as np  # noqa: F401
 import scipy.linalg  # noqa: F401
@@ -29,13 +29,13 @@ _PER_THREAD = ["openmp", "mkl", "blis", "flexiblas"]
 
 @contextmanager
 def pinned_threads() -> Iterator[None]:
-    """Limit BLAS, OpenMP and Numba to one thread while any thread of this process is inside.
+    """Limit BLAS, OpenMP and Numba to one thread in a `with` block.
 
-    The limits of BLAS and OpenMP apply to the whole process: the first thread in sets them, the
-    last one out restores them. Numba's applies to the calling thread.
+    OpenBLAS has one limit per process: the first thread that enters sets it, the last thread that
+    leaves restores it. All other limits apply to the calling thread.
     """
     global _depth
-    before = numba.get_num_threads()  # first: it loads Numba's own pool
+    before = numba.get_num_threads()  # first: this call loads Numba's thread pool
     with _controller().select(internal_api=_PER_THREAD).limit(limits=1):
         with _lock:
             if _depth == 0:
@@ -55,7 +55,7 @@ def pinned_threads() -> Iterator[None]:
 
 
 def _take_openblas() -> None:
-    """Make the calling thread the one that threadpoolctl (from 3.7 on) obeys: it obeys only one."""
+    """Let this thread set OpenBLAS limits: threadpoolctl 3.7 and later accept only one thread."""
     clear = getattr(OpenBLASController, "clear_controlling_thread", None)
     if clear is not None:
         clear(force=True)
@@ -67,7 +67,7 @@ def _controller() -> Any:
 
 
 def effective_threads() -> dict[str, int]:
-    """Return the number of threads of each library inside a task, as the libraries report it."""
+    """Return the number of threads that each library reports inside a task."""
     with pinned_threads():
         threads = {"numba": int(numba.get_num_threads())}
         for pool in _controller().info():
@@ -77,9 +77,10 @@ def effective_threads() -> dict[str, int]:
 
 
 def peak_memory() -> int:
-    """Return the largest resident memory of this process so far, in bytes.
+    """Return the peak resident memory of this process in bytes.
 
-    On Linux from /proc: `ru_maxrss` of a spawned process starts at its parent's memory.
+    On Linux it is read from /proc, because `ru_maxrss` of a spawned process starts at the memory of
+    its parent.
     """
     status = Path("/proc/self/status")
     if status.exists():
@@ -91,11 +92,11 @@ def peak_memory() -> int:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU seconds of all threads of this process and of its ended children."""
+    """Return the CPU seconds of this process and of its finished child processes."""
     usages = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def process_report() -> dict[str, Any]:
-    """Return what `run.json` records of each worker."""
+    """Return peak memory and threads of this process, for the record in `run.json`."""
     return {"peak_memory_bytes": peak_memory(), "threads": effective_threads()}

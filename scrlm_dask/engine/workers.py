@@ -20,13 +20,14 @@ from scrlm_dask.errors import ClusterError
 from scrlm_dask.settings import WAIT_LONGER, computing_threads, read_ahead, workers_timeout
 from scrlm_dask.storage.locations import Location
 
-# Disks and networks give a thread less than this; more comes from memory, and costs a core's time.
+# Reads from disks and networks are slower than this per thread; faster ones come from memory and
+# use a core.
 _QUICK_BYTES_PER_SECOND = 400e6
-_MIN_RATED_BYTES = 2**20  # of a shorter read most time is spent on the call
+_MIN_RATED_BYTES = 2**20  # the time of a smaller read is mostly overhead
 _MAX_WORKERS = 3  # in a message
 
 _lock = threading.Lock()
-_read_seconds = 0.0  # of all threads of this process, since it began
+_read_seconds = 0.0  # of all threads of this process, since it started
 _last_rate = 0.0  # bytes per second of the latest read
 
 _T = TypeVar("_T")
@@ -37,16 +38,16 @@ class WorkerMemory:
     """Memory limit and threads of a worker."""
 
     limit: int | None  # bytes; None if there is no limit
-    n_threads: int  # that compute
-    n_ahead: int = 0  # that read ahead, in addition
-    own_process: bool = True  # whose limit can be set; else they are threads of this process
+    n_threads: int  # compute threads
+    n_ahead: int = 0  # additional threads that prefetch
+    own_process: bool = True  # False: threads of this process, which have no limit of their own
 
 
 def current_client() -> Any | None:
-    """Return the distributed client that Dask would use, if there is one."""
+    """Return the distributed client that Dask would use, or None."""
     scheduler = dask.config.get("scheduler", None)
     if "distributed" not in sys.modules or scheduler not in (None, "dask.distributed"):
-        return None  # a scheduler set by hand goes before a client
+        return None  # a scheduler in the configuration takes precedence over a client
     from distributed import default_client
 
     try:
@@ -56,7 +57,7 @@ def current_client() -> Any | None:
 
 
 def current_worker() -> Any | None:
-    """Return the distributed worker that runs this task, if one does."""
+    """Return the distributed worker that runs this task, or None."""
     if "distributed" not in sys.modules:
         return None
     from distributed import get_worker
@@ -68,7 +69,7 @@ def current_worker() -> Any | None:
 
 
 def in_this_process() -> AbstractContextManager[Any]:
-    """Run tasks in threads of this process, even if there is a client."""
+    """Run tasks of a `with` block in threads of this process, even if there is a client."""
     threads: AbstractContextManager[Any] = dask.config.set(scheduler="threads")
     return threads
 
@@ -76,7 +77,7 @@ def in_this_process() -> AbstractContextManager[Any]:
 def wait_for_worker(client: Any) -> None:
     """Wait until the scheduler has a worker.
 
-    An adaptive cluster starts its first worker when there is work, so submit an empty task.
+    An empty task is submitted, because an adaptive cluster starts workers only when there is work.
     """
     if scheduler_workers(client):
         return
@@ -86,29 +87,30 @@ def wait_for_worker(client: Any) -> None:
     except TimeoutError as error:
         raise ClusterError(
             f"the scheduler at {client.scheduler.address} has had no workers for {seconds:g} s; "
-            "start some (`dask worker`, or scale() of the Dask cluster), or wait longer with "
+            "start workers (`dask worker`, or scale() of the Dask cluster), or wait longer with "
             f"{WAIT_LONGER}"
         ) from error
 
 
 @contextmanager
 def _reaching_scheduler(client: Any) -> Iterator[None]:
-    """Raise ClusterError for a lost scheduler, without a call that would wait for its timeout."""
+    """Raise ClusterError if the scheduler is lost, without waiting for a timeout."""
     try:
         if client.status != "running":
             raise OSError(f"the client is {client.status}")
         yield
     except OSError as error:
         raise ClusterError(
-            f"the Dask scheduler was lost ({error}); see that it runs, and run the command again"
+            f"lost the connection to the Dask scheduler ({error}); check that it is running, and "
+            "run the command again"
         ) from error
 
 
 def scheduler_workers(client: Any) -> dict[str, Any]:
-    """Return what the scheduler knows of each worker, by address.
+    """Return the scheduler's information about each worker, by address.
 
-    `client.scheduler_info` may return no workers: the client refreshes the same attribute without
-    them every two seconds.
+    `client.scheduler_info` is not used: it may have no workers, because the client refreshes it
+    without them every two seconds.
     """
     with _reaching_scheduler(client):
         workers: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
@@ -116,23 +118,23 @@ def scheduler_workers(client: Any) -> dict[str, Any]:
 
 
 def run_on_all_workers(function: Callable[[], _T], kind: type[_T]) -> dict[str, _T]:
-    """Return the result of a function of every process that works, by its name."""
+    """Call a function in every worker process; return its results of the given type, by worker."""
     client = current_client()
     if client is None:
         return {"threads": function()}
     with _reaching_scheduler(client):
-        # a worker that was just lost must not fail the run
+        # a worker that is lost at this moment does not stop the run
         answers = client.run(function, on_error="ignore")
     return {name: answer for name, answer in answers.items() if isinstance(answer, kind)}
 
 
 def process_reports() -> dict[str, dict[str, Any]]:
-    """Return peak memory, effective threads and seconds of reading of every process, by name."""
+    """Return peak memory, threads and read seconds of every worker process, by worker."""
     return run_on_all_workers(_process_report, dict)
 
 
 def worker_memories() -> list[WorkerMemory]:
-    """Return memory and threads of every worker; without a cluster, those of this machine."""
+    """Return memory and threads of every worker, or of this machine without a cluster."""
     client = current_client()
     if client is None:
         threads = dask.config.get("num_workers", None) or os.cpu_count() or 1
@@ -147,14 +149,14 @@ def worker_memories() -> list[WorkerMemory]:
 
 
 def machine_memory() -> int:
-    """Return the bytes of this machine, or of the container or limits of this process."""
+    """Return the memory in bytes of this machine, or the limit of its container or process."""
     from distributed.system import MEMORY_LIMIT
 
     return int(MEMORY_LIMIT)
 
 
 def check_paths_visible(place: Location) -> None:
-    """Reject workers that do not see a path of this machine: a local disk, or a failed mount."""
+    """Raise if a worker cannot see a local path: it is not shared, or a mount has failed."""
     client = current_client()
     if client is None or place.is_remote:
         return
@@ -165,13 +167,14 @@ def check_paths_visible(place: Location) -> None:
         return
     names = ", ".join(blind[:_MAX_WORKERS]) + (", ..." if len(blind) > _MAX_WORKERS else "")
     raise ClusterError(
-        f"{len(blind)} of {len(answers)} worker(s) ({names}) do not see {place}, which is here; "
-        "put it on a file system that all of them mount at this path, or stop these workers"
+        f"{len(blind)} of {len(answers)} worker(s) ({names}) cannot see {place}, which exists on "
+        "this machine; use a file system that all workers mount at the same path, or stop these "
+        "workers"
     )
 
 
 def timed_read(read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-    """Read rows; add the time to the seconds of reading of this process."""
+    """Read rows and add the elapsed time to `read_seconds`."""
     global _read_seconds, _last_rate
     begin, n_bytes = time.perf_counter(), 0
     try:
@@ -188,19 +191,19 @@ def timed_read(read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
 
 
 def read_seconds() -> float:
-    """Return the seconds that all threads of this process have spent on reads."""
+    """Return the seconds that the threads of this process have spent on reads, in total."""
     with _lock:
         return _read_seconds
 
 
 def reads_are_quick() -> bool:
-    """Return whether the latest read of this process came from memory, judged by its rate."""
+    """Return whether the latest read came from memory, judging by its rate."""
     with _lock:
         return _last_rate > _QUICK_BYTES_PER_SECOND
 
 
 def metered(activity: str) -> AbstractContextManager[Any]:
-    """Count the time inside as an activity in Dask's metrics of the current task."""
+    """Record the time of a `with` block as an activity in Dask's metrics of the current task."""
     if "distributed" not in sys.modules:
         return nullcontext()
     from distributed.metrics import context_meter

@@ -1,1 +1,1 @@
-"""Listeners for events: dashboard page, Prometheus metrics, JSON log, notebook cell."""
+"""Listeners for events of a run: dashboard page, Prometheus metrics, JSON log, notebook cell."""

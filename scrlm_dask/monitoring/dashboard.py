@@ -1,4 +1,4 @@
-"""Scheduler plugin: the page `/scrlm` of the dashboard, and `scrlm_*` metrics for Prometheus."""
+"""Scheduler plugin with the dashboard page `/scrlm` and `scrlm_*` metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tornado.web import RequestHandler
 from scrlm_dask.monitoring.listeners import TOPIC
 from scrlm_dask.monitoring.run_state import RunState
 
-_MOST_RUNS = 20
-_MOST_NAMES = 64  # of phases: each is a time series
-# The page contains its own styles and script and loads nothing else; numbers come from its server.
-# It may be shown in a frame, as in JupyterLab.
+_MAX_RUNS = 20
+_MAX_NAMES = 64  # of phases: each name is a time series
+# The page contains its styles and script, and loads only data from its own server. It may be shown
+# in a frame, as in JupyterLab.
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'"
@@ -36,17 +36,17 @@ class Totals:
     def add_done(self, phase: str, rows: int) -> None:
         """Count a finished block and its rows."""
         self.add_block(phase, "done")
-        if phase in self.rows or len(self.rows) < _MOST_NAMES:
+        if phase in self.rows or len(self.rows) < _MAX_NAMES:
             self.rows[phase] += rows
 
     def add_block(self, phase: str, state: str) -> None:
         """Count a block as `done`, `failed` or `retried`."""
-        if (phase, state) in self.blocks or len(self.blocks) < 3 * _MOST_NAMES:
+        if (phase, state) in self.blocks or len(self.blocks) < 3 * _MAX_NAMES:
             self.blocks[phase, state] += 1
 
 
 class _Collector:
-    """Collect the metrics of the plugins of this process, usually one, for Prometheus' client."""
+    """Prometheus collector of the plugins of this process (usually one)."""
 
     def __init__(self) -> None:
         self.plugins: list[Any] = []
@@ -63,17 +63,18 @@ _collector = _Collector()
 
 
 def register_metrics(plugin: Any) -> None:
-    """Add the plugin to the metrics of this process, if Prometheus' client is installed."""
+    """Add a plugin to the metrics of this process if prometheus_client is installed."""
     try:
         from prometheus_client import REGISTRY
     except ImportError:
-        return  # Dask serves no metrics without it either
+        return  # without it Dask has no metrics either
     if not _collector.plugins:
         REGISTRY.register(_collector)
     _collector.plugins.append(plugin)
 
 
 def unregister_metrics(plugin: Any) -> None:
+    """Remove a plugin from the metrics of this process."""
     if plugin not in _collector.plugins:
         return
     _collector.plugins.remove(plugin)
@@ -84,11 +85,11 @@ def unregister_metrics(plugin: Any) -> None:
 
 
 def _counters(totals: Totals, family: Any) -> Iterator[Any]:
-    rows = family("scrlm_rows", "Rows done, by phase", labels=["phase"])
+    rows = family("scrlm_rows", "Rows processed, by phase", labels=["phase"])
     for phase, number in list(totals.rows.items()):
         rows.add_metric([phase], number)
     yield rows
-    blocks = family("scrlm_blocks", "Blocks by phase and how they went", labels=["phase", "state"])
+    blocks = family("scrlm_blocks", "Blocks by phase and outcome", labels=["phase", "state"])
     for (phase, state), number in list(totals.blocks.items()):
         blocks.add_metric([phase, state], number)
     yield blocks
@@ -96,22 +97,22 @@ def _counters(totals: Totals, family: Any) -> Iterator[Any]:
 
 def _gauges(plugin: Any, family: Any) -> Iterator[Any]:
     """Yield the current memory of the workers and the state of the latest run."""
-    memory = family("scrlm_worker_memory_bytes", "Memory of a worker", labels=["worker"])
+    memory = family("scrlm_worker_memory_bytes", "Memory in use by a worker", labels=["worker"])
     for worker in plugin.workers():
         memory.add_metric([worker["name"]], worker["bytes"])
     yield memory
     state = plugin.latest()
     if state is None:
         return
-    progress = family("scrlm_phase_progress", "Share of a phase that is done", labels=["phase"])
+    progress = family("scrlm_phase_progress", "Completed share of a phase", labels=["phase"])
     for phase in list(state.phases.values()):
         progress.add_metric([phase.name], phase.share())
     yield progress
     values = {
-        "scrlm_centers": ("Centers found", state.centers),
+        "scrlm_centers": ("Number of centers", state.centers),
         "scrlm_inertia": ("Inertia of the last pass", state.labelled.get("inertia")),
         "scrlm_outlier_share": ("Share of outliers", state.labelled.get("outlier_share")),
-        "scrlm_planned_memory_bytes": ("Planned for a worker", state.plan.get("worker_bytes")),
+        "scrlm_planned_memory_bytes": ("Planned memory per worker", state.plan.get("worker_bytes")),
     }
     for name, (text, value) in values.items():
         if value is not None:
@@ -129,20 +130,26 @@ class _Handler(RequestHandler):
 
 
 class PageHandler(_Handler):
+    """Handler of the dashboard page."""
+
     def get(self) -> None:
+        """Send the HTML page."""
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.write((files(__package__) / "page.html").read_bytes())
 
 
 class StateHandler(_Handler):
+    """Handler of the data that the page polls."""
+
     def get(self) -> None:
+        """Send the state of the requested run, or of the latest one, as JSON."""
         self.set_header("Content-Type", "application/json")
         run = self.get_query_argument("run", None)
         self.write(json.dumps(self.plugin.snapshot(run), allow_nan=False))
 
 
 def add_pages(scheduler: Any, plugin: Any) -> None:
-    """Add the page to the dashboard of a scheduler, if it has one, and to its links."""
+    """Add the page and its link to the dashboard of a scheduler, if it has one."""
     application = getattr(scheduler, "http_application", None)
     if application is None:
         return
@@ -160,15 +167,17 @@ def add_pages(scheduler: Any, plugin: Any) -> None:
 
 
 class RunsPlugin(SchedulerPlugin):
-    """Keep the state of the last runs on the scheduler, and serve it."""
+    """Scheduler plugin that tracks the latest runs and serves their state."""
 
     name = "scrlm"
-    idempotent = True  # the next run does not register a second one
+    idempotent = True  # later runs do not register a second plugin
 
     async def start(self, scheduler: Any) -> None:
+        """Attach the plugin when Dask registers it."""
         self.attach(scheduler)
 
     def attach(self, scheduler: Any) -> None:
+        """Initialize the state, and add page and metrics to the scheduler."""
         self._scheduler, self.totals = scheduler, Totals()
         self._runs: OrderedDict[str, RunState] = OrderedDict()
         self._released: set[Any] = set()  # tasks without a worker, until their next transition
@@ -176,9 +185,11 @@ class RunsPlugin(SchedulerPlugin):
         register_metrics(self)
 
     async def close(self) -> None:
+        """Remove the metrics when the scheduler closes."""
         unregister_metrics(self)
 
     def log_event(self, topic: str, msg: Any) -> None:
+        """Apply an event that a run or one of its blocks has logged."""
         if not topic.startswith(TOPIC) or not isinstance(msg, dict):
             return
         if topic == TOPIC and isinstance(msg.get("run"), str):
@@ -187,7 +198,7 @@ class RunsPlugin(SchedulerPlugin):
             self._apply(topic, {"event": "BlockDone", **msg["block"]})
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Count blocks that failed, and blocks that started again after their worker was lost."""
+        """Count blocks that failed, and blocks that are retried because their worker was lost."""
         if start == "processing" and finish == "erred":
             self._count(key, "failed")
         elif finish == "released" and start in ("processing", "memory"):
@@ -198,11 +209,11 @@ class RunsPlugin(SchedulerPlugin):
                 self._count(key, "retried")
 
     def latest(self) -> RunState | None:
-        """Return the run that started last."""
+        """Return the state of the run that started last, or None."""
         return next(reversed(self._runs.values()), None)
 
     def snapshot(self, run: str | None) -> dict[str, Any]:
-        """Return the state that the page shows: of the given run, else of the latest."""
+        """Return the data of the page: the given run, or the latest one, and the workers."""
         now = time.time()
         state = self._runs.get(run or "") or self.latest()
         runs = [(r.run, r.title, r.ended is None) for r in reversed(self._runs.values())]
@@ -229,16 +240,16 @@ class RunsPlugin(SchedulerPlugin):
         now = time.time()
         if run not in self._runs:
             if record["event"] == "BlockDone":
-                return  # late, of a run that is no longer kept
+                return  # a late event of a run that is no longer tracked
             self._runs[run] = RunState(run, now)
-            while len(self._runs) > _MOST_RUNS:
+            while len(self._runs) > _MAX_RUNS:
                 self._runs.popitem(last=False)
         self._runs[run].apply(record, now)
         if record["event"] == "BlockDone":
             self.totals.add_done(record["name"], record["rows"])
 
     def _count(self, key: Any, outcome: str) -> None:
-        """Count a block for the latest run in this phase: task keys do not contain the run."""
+        """Count a block for the latest run with this phase: task keys do not identify the run."""
         name = key_split(key)
         for state in reversed(self._runs.values()):
             if name in state.phases and state.ended is None:

@@ -1,4 +1,4 @@
-"""HTML of models and of progress for notebooks. Names and values from outside are escaped."""
+"""HTML of models and progress for notebooks. All names and values are escaped."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _STYLE = (
     "padding:8px 12px;display:inline-block;min-width:420px;max-width:100%"
 )
 _CELL = "text-align:left;padding:2px 14px 2px 0;vertical-align:top"
-_MOST_CLUSTERS = 5
+_MAX_CLUSTERS = 5
 
 
 def facts_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
-    """Return a table of names and values below a title."""
+    """Return HTML of a title and a table of names and values."""
     rows = "".join(
         f'<tr><td style="{_CELL};opacity:.65">{escape(name)}</td>'
         f'<td style="{_CELL}">{escape(value)}</td></tr>'
@@ -27,14 +27,14 @@ def facts_html(title: str, facts: Iterable[tuple[str, str]]) -> str:
 
 
 def model_html(model: Any) -> str:
-    """Return the numbers of a model as HTML."""
+    """Return HTML of the main numbers of a model."""
     return facts_html("SCRLM model" if len(model.losses) else "Model", model_facts(model))
 
 
 def progress_html(state: dict[str, Any]) -> str:
-    """Return a bar per phase from `RunState.snapshot`."""
+    """Return HTML of a progress bar per phase from `RunState.snapshot`."""
     rows = "".join(_bar(phase) for phase in state["phases"])
-    ended = "done" if state["error"] is None else f"ended by {state['error']}"
+    ended = "done" if state["error"] is None else f"failed with {state['error']}"
     words = [ended if not state["running"] else "running", f"{state['seconds']:.1f} s"]
     if state["seconds_left"] is not None:
         words.append(f"at most {state['seconds_left']:.0f} s left")
@@ -68,12 +68,13 @@ def _bar(phase: dict[str, Any]) -> str:
 
 
 def model_facts(model: Any) -> Sequence[tuple[str, str]]:
+    """Return the main numbers of a model as names and formatted values."""
     counts = sorted(map(int, model.counts), reverse=True)
-    sizes = first_few([f"{count:,}" for count in counts], _MOST_CLUSTERS, total=False)
+    sizes = first_few([f"{count:,}" for count in counts], _MAX_CLUSTERS, total=False)
     share = model.n_outliers / max(model.n_rows, 1)
     return [
         ("clusters", f"{model.n_clusters:,}"),
-        ("rows of the largest", sizes or "-"),
+        ("largest clusters (rows)", sizes or "-"),
         ("rows", f"{model.n_rows:,} of {plural(model.n_features, 'feature')}"),
         ("outliers", f"{model.n_outliers:,} ({100 * share:.2f} %)"),
         ("inertia", f"{model.inertia:.6g}"),

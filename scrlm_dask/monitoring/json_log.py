@@ -1,4 +1,4 @@
-"""Write events as lines of JSON: for --log-json and for `events.jsonl` of a run."""
+"""Write events as JSON lines, for --log-json and for `events.jsonl` of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from scrlm_dask.events import BlockDone, Event, PhaseFinished, PhaseStarted
 from scrlm_dask.monitoring.run_state import PhaseState
 
-_BLOCK_SECONDS = 1.0  # between two lines of one phase, which may have thousands of blocks
+_BLOCK_SECONDS = 1.0  # between two lines about blocks: a phase may have thousands of them
 
 
 def event_record(event: Event) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def plain(value: Any) -> Any:
 
 @dataclass
 class JsonLines:
-    """A listener that writes a line per event; blocks are summed up once per second."""
+    """Listener that writes one line per event; blocks are summed and written once per second."""
 
     write: Callable[[str], None]
     _lock: threading.Lock = field(default_factory=threading.Lock)  # a thread reports blocks
@@ -43,10 +43,11 @@ class JsonLines:
     _last: float = 0.0
 
     def __call__(self, event: Event) -> None:
+        """Write the event, or add a finished block to the next line about blocks."""
         with self._lock:
             records = [] if isinstance(event, BlockDone) else [event_record(event)]
             match event:
-                case BlockDone() if event.name == self._phase.name:  # else of a phase that is over
+                case BlockDone() if event.name == self._phase.name:  # not a late block
                     self._phase.add_block(event.rows, event.bytes)
                     if time.monotonic() - self._last >= _BLOCK_SECONDS:
                         self._last = time.monotonic()
@@ -61,7 +62,7 @@ class JsonLines:
                 self.write(json.dumps(stamped, allow_nan=False) + "\n")
 
     def _blocks_done(self) -> list[dict[str, Any]]:
-        """Return a record of the blocks of this phase, if there are more than at the last one."""
+        """Return a record of all finished blocks of this phase, if there are new ones."""
         phase, written = self._phase, self._written_blocks
         self._written_blocks = phase.done_blocks
         done = {"blocks": phase.done_blocks, "rows": phase.done_rows, "bytes": phase.done_bytes}

@@ -1,4 +1,4 @@
-"""Listeners of a run: progress in the cell of a notebook, and events for the dashboard page."""
+"""Listeners of a run: progress in a notebook cell, and events for the dashboard page."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from scrlm_dask.monitoring.run_state import RunState
 from scrlm_dask.settings import monitoring_enabled
 from scrlm_dask.text import one_line
 
-TOPIC = "scrlm"  # of the events of all runs; blocks come under the topic of their run
+TOPIC = "scrlm"  # Dask topic of all runs; events of blocks use the topic of their run
 _UPDATE_SECONDS = 0.5  # between two updates of the same phase
 
 
 def in_notebook() -> bool:
-    """Return whether a Jupyter kernel runs this process; a plain IPython shows no HTML."""
+    """Return whether this process is a Jupyter kernel; a plain IPython shell shows no HTML."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
 
 
 class NotebookCell:
-    """A listener that updates one HTML output below the cell."""
+    """Listener that shows progress as HTML below the notebook cell."""
 
     def __init__(self) -> None:
         self._state = RunState("", time.time())
         self._display: Any = import_module("IPython.display")
         self._handle: Any = None
         self._last = 0.0
-        self._lock = threading.Lock()  # blocks are reported by other threads
+        self._lock = threading.Lock()  # other threads report blocks
 
     def __call__(self, event: Event) -> None:
+        """Update the state and, at a limited rate, the output."""
         now = time.time()
         self._state.apply(event_record(event), now)
         with self._lock:
@@ -53,9 +54,9 @@ class NotebookCell:
 
 
 def make_publisher(client: Any, run: str, notify: Callable[[Event], None]) -> Listener | None:
-    """Add the page to the scheduler and return a listener that sends it the events of this run.
+    """Add the dashboard page to the scheduler; return a listener that sends it this run's events.
 
-    A scheduler without this package runs without the page.
+    Return None if the scheduler cannot import this package: the run continues without the page.
     """
     if not monitoring_enabled():
         return None
@@ -63,13 +64,13 @@ def make_publisher(client: Any, run: str, notify: Callable[[Event], None]) -> Li
 
     try:
         client.register_plugin(RunsPlugin())
-    except Exception as error:  # unpickling on the scheduler raises any type
-        notify(Note(f"no page /scrlm on this scheduler: {one_line(error)}"))
+    except Exception as error:  # unpickling on the scheduler may raise any exception
+        notify(Note(f"the dashboard page /scrlm is not available: {one_line(error)}"))
         return None
 
     def publish(event: Event) -> None:
-        # A lost scheduler fails the run elsewhere, with a better message. Without this check each
-        # event would wait until the attempt to connect times out.
+        # If the scheduler is lost, the run fails elsewhere with a better message. Without this
+        # check every event would wait for a connection timeout.
         if client.status != "running":
             return
         with suppress(Exception):

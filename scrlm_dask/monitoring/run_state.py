@@ -1,6 +1,6 @@
-"""State of a run, built from its events: used by the bars, logs, notebook cells and the page.
+"""State of a run, built from its events, for progress bars, logs, notebooks and the dashboard.
 
-Everything is bounded: a scheduler lives longer than its runs.
+All fields are limited in size, because a scheduler runs much longer than a run.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-_MOST_ITERATIONS, _MOST_MESSAGES, _MOST_TEXT, _MOST_PHASES = 200, 50, 500, 32
+_MAX_ITERATIONS, _MAX_MESSAGES, _MAX_TEXT, _MAX_PHASES = 200, 50, 500, 32
 _TITLES = {"SCRLM": "fit", "k-means": "kmeans"}
 
 
 @dataclass
 class PhaseState:
-    """Progress of a phase; iterations of k-means follow each other in one state."""
+    """Progress of a phase; all iterations of k-means share one state."""
 
     name: str = ""
     times: int = 0
     blocks: int = 0  # of the current or last iteration
     rows: int = 0
-    done_blocks: int = 0  # blocks that a lost worker repeats count again
+    done_blocks: int = 0  # blocks that are repeated after the loss of a worker count again
     done_rows: int = 0
     done_bytes: int = 0
     began: float = 0.0
@@ -34,46 +34,50 @@ class PhaseState:
     peak_worker_bytes: int = 0
 
     def start(self, blocks: int, rows: int, now: float) -> None:
-        """Begin an iteration."""
+        """Start an iteration."""
         self.earlier_rows += min(self.rows, self.done_rows)
         self.times += 1
         self.blocks, self.rows, self.began, self.running = blocks, rows, now, True
         self.done_blocks = self.done_rows = self.done_bytes = 0
 
     def add_block(self, rows: int, n_bytes: int = 0) -> None:
+        """Count a finished block."""
         self.done_blocks += 1
         self.done_rows += rows
         self.done_bytes += n_bytes
 
     def finish(self, seconds: float) -> None:
-        """End an iteration. Blocks that a resumed run loads are not reported one by one."""
+        """Finish an iteration; blocks loaded from checkpoints are counted here."""
         self.running = False
         self.seconds += seconds
         self.done_rows, self.done_blocks = self.rows, self.blocks
 
     def share(self) -> float:
+        """Return the completed share of the current iteration."""
         return min(1.0, self.done_rows / self.rows) if self.rows else float(not self.running)
 
     def spent(self, now: float) -> float:
-        """Return the seconds of all iterations."""
+        """Return the seconds spent in all iterations."""
         return self.seconds + (max(0.0, now - self.began) if self.running else 0.0)
 
     def rate(self, now: float) -> float:
-        """Return rows per second of all iterations."""
+        """Return rows per second over all iterations."""
         spent = self.spent(now)
         return self.all_rows() / spent if spent > 0.0 else 0.0
 
     def all_rows(self) -> int:
+        """Return the rows processed in all iterations."""
         return self.earlier_rows + min(self.rows, self.done_rows)
 
     def left(self, now: float) -> float | None:
-        """Return the estimated seconds to the end of this iteration."""
+        """Estimate the seconds until the end of this iteration; None if unknown."""
         if not self.running or not self.done_rows:
             return None
         elapsed = max(0.0, now - self.began)
         return max(0, self.rows - self.done_rows) * elapsed / self.done_rows
 
     def snapshot(self, now: float, row_flops: float | None) -> dict[str, Any]:
+        """Return the progress as values that JSON can represent."""
         rate = self.rate(now)
         return {
             "name": self.name,
@@ -95,7 +99,7 @@ class PhaseState:
 
 
 class RunState:
-    """State of one run; `apply` takes its events as records with the time of their arrival."""
+    """State of one run, updated by `apply` with a record of each event and its time of arrival."""
 
     def __init__(self, run: str, now: float) -> None:
         self.run, self.began = run, now
@@ -106,14 +110,14 @@ class RunState:
         self.losses: dict[str, Any] = {}
         self.centers: int | None = None
         self.labelled: dict[str, Any] = {}
-        self.iterations: deque[dict[str, Any]] = deque(maxlen=_MOST_ITERATIONS)
-        self.messages: deque[tuple[float, str]] = deque(maxlen=_MOST_MESSAGES)
+        self.iterations: deque[dict[str, Any]] = deque(maxlen=_MAX_ITERATIONS)
+        self.messages: deque[tuple[float, str]] = deque(maxlen=_MAX_MESSAGES)
         self.ended: float | None = None
         self.error: str | None = None
-        self._lock = threading.Lock()  # blocks are reported by a thread of their own
+        self._lock = threading.Lock()  # a separate thread reports blocks
 
     def apply(self, record: dict[str, Any], now: float) -> None:
-        """Update the state by an event; ignore events of another version."""
+        """Update the state with an event; ignore unknown events of other versions."""
         with self._lock:
             match record.get("event"):
                 case "RunStarted":
@@ -171,9 +175,9 @@ class RunState:
             }
 
     def _left(self, now: float) -> float | None:
-        """Return an upper bound of the seconds to the end of the run, from the planned FLOPs.
+        """Return an upper bound of the seconds until the end of the run, from the planned FLOPs.
 
-        The plan counts every iteration that k-means may take.
+        The plan includes every iteration that k-means may take.
         """
         flops, row_flops = self.plan.get("flops", {}), self.plan.get("row_flops", {})
         known = [phase for phase in self.phases.values() if row_flops.get(phase.name)]
@@ -185,7 +189,7 @@ class RunState:
         return left
 
     def _log(self, text: str, now: float) -> None:
-        self.messages.append((now, text[:_MOST_TEXT]))
+        self.messages.append((now, text[:_MAX_TEXT]))
 
     def _start_run(self, record: dict[str, Any], now: float) -> None:
         self.title = f"{_TITLES.get(record['method'], record['method'])} {record['features']}"[:200]
@@ -195,7 +199,7 @@ class RunState:
 
     def _start_phase(self, record: dict[str, Any], now: float) -> None:
         name = str(record["name"])[:40]
-        if name not in self.phases and len(self.phases) >= _MOST_PHASES:
+        if name not in self.phases and len(self.phases) >= _MAX_PHASES:
             return
         phase = self.phases.setdefault(name, PhaseState(name))
         phase.start(record["blocks"], record["rows"], now)
@@ -229,8 +233,8 @@ class RunState:
         for phase in self.phases.values():
             if phase.running:
                 phase.seconds, phase.running = phase.spent(now), False
-        self._log("done" if self.error is None else f"ended by {self.error}", now)
+        self._log("done" if self.error is None else f"failed with {self.error}", now)
 
 
 def _shorten(value: Any) -> Any:
-    return value[:_MOST_TEXT] if isinstance(value, str) else value
+    return value[:_MAX_TEXT] if isinstance(value, str) else value

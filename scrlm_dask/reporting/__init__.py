@@ -1,1 +1,1 @@
-"""A run, or several, as a page for people."""
+"""HTML reports and plots of runs."""

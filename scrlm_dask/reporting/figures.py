@@ -1,4 +1,4 @@
-"""Figures of a report, each as the bytes of a PNG file. Matplotlib is an extra."""
+"""Figures of a report as PNG files. Matplotlib is an optional dependency."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Draw = Callable[[Any], None]
 
 
 def run_figures(run: ReportData, plane: PlaneMap | None) -> Iterator[tuple[str, str, bytes]]:
-    """Yield (name, title, PNG) of each figure that the run has data for."""
+    """Yield name, title and PNG of each figure for which the run has data."""
     record, model = run.record, run.model
     yield "phases", "Time by phase", _png(lambda axes: _phases(axes, record))
     if model.n_clusters:
@@ -47,6 +47,7 @@ def run_figures(run: ReportData, plane: PlaneMap | None) -> Iterator[tuple[str, 
 
 
 def comparison_figures(runs: Sequence[ReportData]) -> Iterator[tuple[str, str, bytes]]:
+    """Yield name, title and PNG of each figure that compares runs."""
     yield "compared-sizes", "Cluster sizes", _png(lambda axes: _sizes(axes, runs))
     if any(run.record.iterations for run in runs):
         yield "compared-inertia", "Inertia", _png(lambda axes: _inertia(axes, runs))
@@ -57,7 +58,7 @@ def _png(draw: Draw, height: float = 3.2) -> bytes:
     with open_figure(6.4, height, dpi=160) as figure:
         draw(figure.subplots())
         content = BytesIO()
-        # without a date: the same run gives the same bytes
+        # without a date, so that the same run gives the same bytes
         figure.savefig(content, format="png", metadata={"Software": "scrlm-dask"})
     return content.getvalue()
 
@@ -108,7 +109,7 @@ def _sizes(axes: Any, runs: Sequence[ReportData]) -> None:
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.set(xlabel="clusters, the largest first", ylabel="rows")
+    axes.set(xlabel="cluster rank (largest first)", ylabel="rows")
     if len(runs) > 1:
         axes.legend(frameon=False, fontsize=8)
 
@@ -123,14 +124,14 @@ def _sigmas(axes: Any, run: ReportData) -> None:
     if sizes.max(initial=1) > 20 * sizes.min(initial=sizes.max(initial=1)):
         axes.set_xscale("log")
     axes.set_ylim(0, 1.1 * float(np.nanmax(model.sigmas[filled], initial=0.0)) or 1.0)
-    axes.set(xlabel="rows of the cluster", ylabel="sigma, in input units")
+    axes.set(xlabel="rows in the cluster", ylabel="sigma (input units)")
 
 
 def _outliers(axes: Any, run: ReportData) -> None:
     share = run.record.outlier_share
     axes.barh([0], [1 - share], color=BLUE, height=0.5)
     axes.barh([0], [share], left=[1 - share], color=ORANGE, height=0.5)
-    axes.text(0, 0.42, f"with a label {100 * (1 - share):.2f} %", color=BLUE, va="bottom")
+    axes.text(0, 0.42, f"labelled {100 * (1 - share):.2f} %", color=BLUE, va="bottom")
     axes.text(1, 0.42, f"outliers {100 * share:.2f} %", color=ORANGE, ha="right", va="bottom")
     axes.set(xlim=(0, 1), ylim=(-0.35, 1.0))
     axes.set_axis_off()
@@ -138,20 +139,20 @@ def _outliers(axes: Any, run: ReportData) -> None:
 
 def _distances(axes: Any, run: ReportData) -> None:
     columns = run.columns
-    _histogram(axes, columns.inside, BLUE, "rows with a label")
+    _histogram(axes, columns.inside, BLUE, "labelled rows")
     _histogram(axes, columns.outside, ORANGE, "outliers")
     radius = run.record.radius
     if radius:
         axes.axvline(
             radius, color=GREY, linewidth=1.2, linestyle="--", label=f"radius {radius:.4g}"
         )
-    axes.set(xlabel="distance, after preprocessing", ylabel="rows")
+    axes.set(xlabel="distance after preprocessing", ylabel="rows")
     axes.legend(frameon=False, fontsize=8)
 
 
 def _margins(axes: Any, margins: LogHistogram) -> None:
     _histogram(axes, margins, BLUE, None)
-    axes.set(xlabel="how much farther the second-nearest center is", ylabel="rows with a label")
+    axes.set(xlabel="distance to second-nearest minus nearest center", ylabel="labelled rows")
 
 
 def _histogram(axes: Any, histogram: LogHistogram, color: str, label: str | None) -> None:
@@ -167,23 +168,23 @@ def _losses(axes: Any, run: ReportData) -> None:
     assert curve is not None
     axes.plot(curve.ranks, curve.losses, color=BLUE, linewidth=1.8)
     axes.fill_between(curve.ranks, curve.losses, color=BLUE, alpha=0.12)
-    axes.set(xlabel="candidates, the lowest loss first", ylabel="loss")
+    axes.set(xlabel="candidate rank (lowest loss first)", ylabel="loss")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
 def _trials(axes: Any, run: ReportData) -> None:
-    """Draw clusters, and rows near the radius per row inside, over rho."""
-    rhos, counts, shells = trial_curves(run.trials)
+    """Draw number of clusters and boundary share over rho."""
+    rhos, counts, boundary_shares = trial_curves(run.trials)
     axes.plot(rhos, counts, color=BLUE, linewidth=2, marker=".", markersize=4)
-    axes.set(xscale="log", yscale="log", xlabel="rho; the line is the one chosen")
+    axes.set(xscale="log", yscale="log", xlabel="rho (line: chosen value)")
     axes.set_ylabel("clusters", color=BLUE)
     axes.axvline(run.record.config["rho"], color=GREY, linewidth=1.5)
-    beside = axes.twinx()
-    beside.plot(rhos, shells, color=ORANGE, linewidth=1.5, marker=".", markersize=3)
-    beside.axhline(MOST_BOUNDARY_SHARE, color=ORANGE, linewidth=1, linestyle="--")
-    beside.set_yscale("log")
-    beside.set_ylabel("shell over inside", color=ORANGE)
+    right = axes.twinx()
+    right.plot(rhos, boundary_shares, color=ORANGE, linewidth=1.5, marker=".", markersize=3)
+    right.axhline(MOST_BOUNDARY_SHARE, color=ORANGE, linewidth=1, linestyle="--")
+    right.set_yscale("log")
+    right.set_ylabel("boundary share", color=ORANGE)
 
 
 def _inertia(axes: Any, runs: Sequence[ReportData]) -> None:
@@ -193,7 +194,7 @@ def _inertia(axes: Any, runs: Sequence[ReportData]) -> None:
         color = _COLORS[number % len(_COLORS)]
         axes.plot(numbers, values, color=color, marker="o", ms=3.5, label=name)
     axes.locator_params(axis="x", integer=True)
-    axes.set(xlabel="iteration of k-means", ylabel="inertia")
+    axes.set(xlabel="k-means iteration", ylabel="inertia")
     if len(runs) > 1:
         axes.legend(frameon=False, fontsize=8)
 
@@ -201,7 +202,7 @@ def _inertia(axes: Any, runs: Sequence[ReportData]) -> None:
 def _map(axes: Any, run: ReportData, plane: PlaneMap) -> None:
     counts, xy = run.model.counts, plane.xy
     areas = 10 + 240 * counts / max(int(counts.max()), 1)
-    order = run.by_size  # small ones on top of large ones
+    order = run.by_size  # draw small clusters on top of large ones
     dots = axes.scatter(
         xy[order, 0],
         xy[order, 1],
@@ -218,11 +219,11 @@ def _map(axes: Any, run: ReportData, plane: PlaneMap) -> None:
         )
     axes.figure.colorbar(dots, ax=axes, label="sigma", shrink=0.7)
     axes.set_aspect("equal", "datalim")
-    axes.set(xticks=[], yticks=[], xlabel=f"{plane.method}; areas go with rows")
+    axes.set(xticks=[], yticks=[], xlabel=f"{plane.method}; area of a dot: rows of the cluster")
 
 
 def _distinct_names(runs: Sequence[ReportData]) -> list[str]:
-    """Return the names of runs, numbered if two are the same."""
+    """Return the names of the runs; equal names get a number."""
     names = [run.name for run in runs]
     return [
         name if names.count(name) == 1 else f"{name} ({number})"

@@ -1,4 +1,4 @@
-"""Plots of an inspection and of a search for rho. Matplotlib is an optional dependency."""
+"""Plots of row statistics and of a bandwidth search. Matplotlib is an optional dependency."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ STYLE: Any = {
 }
 
 
-# a logarithmic axis cannot show zero
-_LEAST_SHELL = 1e-4
-_LEAST_SHOWN = 0.5  # no cluster
+# Values that replace zero, which a logarithmic axis cannot show.
+_MIN_BOUNDARY_SHARE = 1e-4
+_MIN_CLUSTERS = 0.5
 
 
 def check_plot(path: str | Path) -> None:
-    """Raise the errors of a plot before anything is computed for it."""
+    """Raise if a plot cannot be saved to a path, before anything is computed."""
     target = Path(path)
     if target.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise InputError(f"the plot {path} has no known ending; give one like out.png")
+        raise InputError(f"the plot {path} must end in .png, .pdf or .svg, such as out.png")
     if not target.absolute().parent.is_dir():
-        raise StoreError(f"the folder of the plot {path} does not exist; make it first")
+        raise StoreError(f"the folder of the plot {path} does not exist; create it first")
     check_matplotlib("plots need")
 
 
 def check_matplotlib(needs: str) -> None:
-    """Raise unless Matplotlib is installed; `needs` begins the message, such as "plots need"."""
+    """Raise unless Matplotlib is installed; `needs` starts the message, such as "plots need"."""
     if find_spec("matplotlib") is None:
         raise InputError(
             f"{needs} Matplotlib, which is not installed; install the extra with "
@@ -57,7 +57,7 @@ def check_matplotlib(needs: str) -> None:
 
 
 def plot_statistics(statistics: Statistics, name: str, preprocess: str, path: str | Path) -> None:
-    """Plot spectrum, lengths of rows and distances between rows side by side to a file."""
+    """Save a figure of spectrum, row norms and distances between rows to a file."""
     check_plot(path)
     with open_figure(13, 4.2) as figure:
         spectrum, norms, distances = figure.subplots(1, 3)
@@ -65,16 +65,16 @@ def plot_statistics(statistics: Statistics, name: str, preprocess: str, path: st
         _draw_spectrum(spectrum, statistics.spectrum, space)
         _draw_norms(norms, statistics.norms)
         _draw_distances(distances, statistics.distances, space)
-        # the plot is read long after the command: it names its data
-        shape = f"{statistics.n_rows:,} usable rows of {len(statistics.means):,} features"
+        # the plot may be read long after the command, so it names its data
+        shape = f"{statistics.n_rows:,} usable rows x {len(statistics.means):,} features"
         figure.suptitle(f"{name}: {shape}", x=0.01, ha="left", color=GREY, size=11)
         figure.savefig(path)
 
 
 @contextmanager
 def open_figure(width: float, height: float, dpi: int = 150) -> Iterator[Any]:
-    """Yield a figure in our style, which notebooks show even without `%matplotlib inline`."""
-    # no pyplot: it looks for a display and keeps the figure
+    """Yield a styled figure that notebooks show even without `%matplotlib inline`."""
+    # pyplot is not used: it needs a display and keeps every figure in memory
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -91,10 +91,10 @@ def open_figure(width: float, height: float, dpi: int = 150) -> Iterator[Any]:
 def trial_curves(
     trials: Sequence[BandwidthTrial],
 ) -> tuple[list[float], list[float], list[float]]:
-    """Return rho, clusters and boundary share of the trials, none of them zero."""
+    """Return rho, clusters and boundary share of the trials; zeros become small values."""
     rhos = [trial.rho for trial in trials]
-    counts = [max(trial.clusters, _LEAST_SHOWN) for trial in trials]
-    return rhos, counts, [max(trial.boundary_share, _LEAST_SHELL) for trial in trials]
+    counts = [max(trial.clusters, _MIN_CLUSTERS) for trial in trials]
+    return rhos, counts, [max(trial.boundary_share, _MIN_BOUNDARY_SHARE) for trial in trials]
 
 
 def draw_scan(
@@ -105,16 +105,16 @@ def draw_scan(
     title: str,
     path: str | Path | None,
 ) -> Any:
-    """Return the figure, and save it if there is a path."""
+    """Return a figure of a bandwidth search; save it if a path is given."""
     if path is not None:
         check_plot(path)
     with open_figure(8, 9) as figure:
-        counts, coverage, shell, pairs = figure.subplots(4, 1)
-        rhos, numbers, shells = trial_curves(trials)
+        counts, coverage, boundary, pairs = figure.subplots(4, 1)
+        rhos, numbers, boundary_shares = trial_curves(trials)
         lines = (
             (counts, numbers, "Clusters"),
             (coverage, [trial.coverage for trial in trials], "Share of rows inside a radius"),
-            (shell, shells, "Shell over inside"),
+            (boundary, boundary_shares, "Boundary share (rows near the radius / rows inside)"),
         )
         for axes, values, heading in lines:
             axes.plot(rhos, values, color=BLUE, linewidth=2, marker=".", markersize=4)
@@ -123,9 +123,9 @@ def draw_scan(
             axes.set_xscale("log")
             axes.set_title(heading)
         counts.set_yscale("log")
-        shell.set_yscale("log")
-        shell.axhline(MOST_BOUNDARY_SHARE, color=GREY, linewidth=1, linestyle="--")
-        shell.set_xlabel(f"rho; chosen {choice.rho:.4g} ({choice.basis})")
+        boundary.set_yscale("log")
+        boundary.axhline(MOST_BOUNDARY_SHARE, color=GREY, linewidth=1, linestyle="--")
+        boundary.set_xlabel(f"rho (chosen: {choice.rho:.4g}, {choice.basis})")
         _draw_sample(pairs, distances, radius)
         figure.suptitle(title, x=0.01, ha="left", color=GREY, size=11)
         if path is not None:
@@ -136,10 +136,10 @@ def draw_scan(
 def _draw_sample(axes: Any, distances: Histogram, radius: float) -> None:
     axes.set_title("Distances between rows of the sample")
     axes.stairs(distances.counts, distances.edges, fill=True, color=BLUE, alpha=0.85)
-    # pairs inside clusters are few
+    # logarithmic, because few pairs are inside clusters
     axes.set_yscale("log")
     axes.axvline(radius, color=ORANGE, linewidth=1.5)
-    axes.set(xlabel=f"distance after preprocessing; radius {radius:.4g}", ylabel="pairs")
+    axes.set(xlabel=f"distance after preprocessing (line: radius {radius:.4g})", ylabel="pairs")
 
 
 def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
@@ -154,7 +154,7 @@ def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
     axes.axvline(spectrum.axes, color=ORANGE, linewidth=1.2, linestyle="--")
     left = spectrum.axes > 0.5 * len(shares)
     axes.annotate(
-        f"{spectrum.axes:,} of {len(shares):,} axes\nhold 90 %",
+        f"{spectrum.axes:,} of {len(shares):,} axes\nexplain 90 %",
         (spectrum.axes, 0.08),
         xytext=(-6 if left else 6, 0),
         textcoords="offset points",
@@ -164,18 +164,18 @@ def _draw_spectrum(axes: Any, spectrum: Spectrum | None, space: str) -> None:
     axes.set_xlim(0, len(shares))
     axes.set_ylim(0, 1.03)
     sampled = f", sample of {spectrum.sampled_rows:,} rows" if spectrum.sampled_rows else ""
-    axes.set(xlabel=f"principal axes, {space}{sampled}", ylabel="share of the variance held")
+    axes.set(xlabel=f"principal axes ({space}{sampled})", ylabel="explained variance")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
 
 
 def _draw_norms(axes: Any, norms: Norms | None) -> None:
-    axes.set_title("Lengths of rows")
+    axes.set_title("Row norms")
     if norms is None:
         _draw_empty(axes)
         return
     _draw_histogram(axes, norms.histogram)
     axes.locator_params(axis="y", integer=True)
-    axes.set(xlabel="norm, as stored", ylabel="rows")
+    axes.set(xlabel="norm (as stored)", ylabel="rows")
 
 
 def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
@@ -183,10 +183,10 @@ def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
     if distances is None:
         _draw_empty(axes)
         return
-    # pairs inside clusters are few, and rho is chosen by them
+    # logarithmic, because few pairs are inside clusters, and they determine rho
     axes.set_yscale("log")
     _draw_histogram(axes, distances.histogram)
-    axes.set_ylim(0.8, 20.0 * distances.histogram.counts.max())  # room for the words
+    axes.set_ylim(0.8, 20.0 * distances.histogram.counts.max())  # space for the annotation
     axes.set_xlim(0, 1.02 * max(distances.histogram.edges[-1], distances.radius or 0))
     if distances.radius is not None:
         axes.axvline(distances.radius, color=ORANGE, linewidth=1.5)
@@ -201,7 +201,7 @@ def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
             va="top",
             color=ORANGE,
         )
-    axes.set(xlabel=f"distance, {space} ({distances.n_rows:,} rows)", ylabel="pairs")
+    axes.set(xlabel=f"distance {space} ({distances.n_rows:,} rows)", ylabel="pairs")
 
 
 def _draw_histogram(axes: Any, histogram: Histogram) -> None:

@@ -1,4 +1,4 @@
-"""Write the HTML report of one run, or of several in comparison."""
+"""HTML report of one run, or of several runs in comparison."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.run_directory import RunDirectory
 
 REPORT = "report.html"
-GENERATOR = "scrlm-dask report"  # marks a report, which may be overwritten
+GENERATOR = "scrlm-dask report"  # marks reports, which may be overwritten
 SHOWN_CLUSTERS = 30
 Figures = Sequence[tuple[str, str, bytes]]
 
 
 @dataclass(frozen=True)
 class ShownItems:
-    """Texts or pictures of the rows that a report shows."""
+    """Texts or pictures of the example rows in a report."""
 
     of_rows: Mapping[int, Item] = field(default_factory=dict)
-    picture_shape: tuple[int, ...] = ()  # of images; empty: centers are not pictures
+    picture_shape: tuple[int, ...] = ()  # shape of a row as a picture; empty if it is none
 
 
 def render(
@@ -47,7 +47,7 @@ def render(
     agreement: Sequence[Mapping[str, str]],
     items: ShownItems,
 ) -> str:
-    """Return the page. The template escapes all names and values."""
+    """Return the HTML page; the template escapes all names and values."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -70,13 +70,14 @@ def render(
 
 
 def shown_clusters(run: ReportData) -> list[int]:
+    """Return the numbers of the clusters in the report, the largest first."""
     return [int(cluster) for cluster in run.by_size[:SHOWN_CLUSTERS]]
 
 
 def _run(run: ReportData, figures: Figures, items: ShownItems) -> dict[str, Any]:
     model, record = run.model, run.record
     shown = shown_clusters(run)
-    several = f"The largest {len(shown)} of {model.n_clusters:,} clusters"
+    several = f"Largest {len(shown)} of {model.n_clusters:,} clusters"
     return {
         "name": run.name,
         "sentences": summary_sentences(run),
@@ -85,7 +86,7 @@ def _run(run: ReportData, figures: Figures, items: ShownItems) -> dict[str, Any]
             (f"{model.n_clusters:,}", "clusters"),
             (f"{model.n_rows:,}", "rows"),
             (f"{100 * record.outlier_share:.2f} %", "outliers"),
-            (f"{record.seconds:.1f} s", "in all"),
+            (f"{record.seconds:.1f} s", "total time"),
         ],
         "figures": [_figure(*figure) for figure in figures],
         "clusters_title": several if len(shown) < model.n_clusters else "Clusters",
@@ -119,7 +120,7 @@ def _nearest(run: ReportData, cluster: int) -> str:
     distances = np.linalg.norm(run.points - run.points[cluster], axis=1)
     distances[cluster] = np.inf
     other = int(distances.argmin())
-    return f"{other} at {distances[other]:.4g}" if np.isfinite(distances[other]) else "-"
+    return f"{other} (distance {distances[other]:.4g})" if np.isfinite(distances[other]) else "-"
 
 
 def _pair(run: ReportData, number: int) -> dict[str, str]:
@@ -136,7 +137,7 @@ def _pair(run: ReportData, number: int) -> dict[str, str]:
 
 
 def _prototype(run: ReportData, cluster: int, items: ShownItems) -> dict[str, Any]:
-    """Return the rows nearest to a center, and the center itself if rows are images."""
+    """Return the rows nearest to a center, and the center as a picture if rows are pictures."""
     center, shape = None, items.picture_shape
     if shape and np.prod(shape) == run.model.n_features:
         center = encode_pixels(run.model.centers[cluster].reshape(shape))
@@ -151,7 +152,7 @@ def _prototype(run: ReportData, cluster: int, items: ShownItems) -> dict[str, An
 
 
 def _names(run: ReportData, rows: Sequence[int]) -> dict[int, str]:
-    """Return the ids of rows, or their numbers without ids."""
+    """Return the ids of rows, or their numbers if there are no ids."""
     if run.labelled.ids is None:
         return {row: f"row {row:,}" for row in rows}
     ids = {row: run.labelled.read(row, row + 1).ids for row in rows}
@@ -160,7 +161,7 @@ def _names(run: ReportData, rows: Sequence[int]) -> dict[int, str]:
 
 @dataclass(frozen=True)
 class Report:
-    """Paths of the page and of its figures."""
+    """Paths of a written report and its figures."""
 
     page: str
     figures: tuple[str, ...]
@@ -175,10 +176,11 @@ def write_report(
     rows_each: int = 8,
     storage_options: Options | None = None,
 ) -> Report:
-    """Write a page on one run, or one that compares several, and its figures as PNG files.
+    """Write an HTML report of one run, or a comparison of several runs, with PNG figures.
 
-    It goes to `report.html` in the run, or, of several runs, in the current folder. `items` has a
-    text or a picture for every row: a .npy or Parquet file or a folder.
+    The default for `out` is `report.html` in the run directory, or in the current folder for
+    several runs. `items` is a .npy file, a Parquet file or a folder with a text or a picture for
+    every row.
     """
     target = _target(runs, out, storage_options)
     check_matplotlib("a report needs")
@@ -196,7 +198,7 @@ def write_report(
     folder = _figures_folder(target)
     if not target.is_remote:
         Path(folder.url).mkdir(parents=True, exist_ok=True)
-    target.write_text(page)  # first: it marks the folder as ours
+    target.write_text(page)  # first: a report marks the folder of its figures
     for name, png in named.items():
         with (folder / name).writing() as file:
             file.write(png)
@@ -204,9 +206,9 @@ def write_report(
 
 
 def _target(runs: Sequence[Place], out: Place | None, storage_options: Options | None) -> Location:
-    """Return where the report goes; reject a file that is not a report."""
+    """Return the location of the report; raise if that would overwrite other files."""
     if not runs:
-        raise InputError("no run was given; name at least one")
+        raise InputError("no runs given; at least one is required")
     for run in runs:
         read_result(RunDirectory(locate(run, storage_options)))
     if out is None:
@@ -215,18 +217,16 @@ def _target(runs: Sequence[Place], out: Place | None, storage_options: Options |
     else:
         target = locate(out, storage_options)
     if not target.url.endswith(".html"):
-        raise InputError(f"the report {target} does not end in .html; give a name that does")
+        raise InputError(f"the name of the report must end in .html, got {target}")
     if not target.is_remote and not Path(target.url).parent.is_dir():
-        raise StoreError(f"the folder of the report {target} does not exist; make it first")
-    there, folder = target.exists(), _figures_folder(target)
-    if there and not (target.is_file() and GENERATOR.encode() in target.read_bytes()[:1000]):
+        raise StoreError(f"the folder of the report {target} does not exist; create it first")
+    exists, folder = target.exists(), _figures_folder(target)
+    if exists and not (target.is_file() and GENERATOR.encode() in target.read_bytes()[:1000]):
+        raise StoreError(f"{target} exists and is not a report; use another name (--out)")
+    if not exists and folder.is_occupied():
         raise StoreError(
-            f"{target} exists and is no report, so it is left alone: choose another name (--out)"
-        )
-    if not there and folder.is_occupied():
-        raise StoreError(
-            f"{folder}, where the figures would go, exists without a report beside it, so it is "
-            "left alone: choose another name (--out)"
+            f"the folder {folder} for the figures exists but does not belong to a report; use "
+            "another name (--out)"
         )
     return target
 
@@ -241,27 +241,27 @@ def _items(
     column: str | None,
     storage_options: Options | None,
 ) -> ShownItems:
-    """Read the items of the rows shown."""
+    """Read the items of the example rows."""
     if items is None:
         return ShownItems()
-    wanted, opened = set[int](), None
+    rows, opened = set[int](), None
     for run in runs:
         path = run.record.features.path
         if path is not None and is_shuffled(locate(path, storage_options)):
             raise InputError(
-                f"the rows of {path} were shuffled when they were ingested, so that the items "
-                f"{items} are in another order; ingest the features without --shuffle"
+                f"the rows of {path} were shuffled during ingest, so the items {items} are in a "
+                "different order; ingest the features without --shuffle"
             )
         opened = open_shown_items(items, column, run.model.n_rows)
         for cluster in shown_clusters(run):
-            wanted.update(int(row) for row in run.columns.nearest.of(cluster))
+            rows.update(int(row) for row in run.columns.nearest.of(cluster))
     assert opened is not None
     shape = opened.values.shape[1:] if isinstance(opened, NpyItems) else ()
-    return ShownItems({row: show_item(value) for row, value in opened.read(wanted)}, tuple(shape))
+    return ShownItems({row: show_item(value) for row, value in opened.read(rows)}, tuple(shape))
 
 
 def _agreement(runs: Sequence[ReportData]) -> list[dict[str, str]]:
-    """Compare the labels of each pair of runs on the same features."""
+    """Compare the labels of each pair of runs that used the same features."""
     rows = []
     for a, b in combinations(runs, 2):
         path = a.record.features.path
@@ -281,7 +281,7 @@ def _agreement(runs: Sequence[ReportData]) -> list[dict[str, str]]:
 
 
 def _table(a: ReportData, b: ReportData) -> metrics.Contingency:
-    """Count the pairs of labels of two runs."""
+    """Count the rows for each pair of labels of two runs."""
     tables = (
         metrics.contingency(
             piece.labels, b.labelled.read(piece.start, piece.start + len(piece.labels)).labels

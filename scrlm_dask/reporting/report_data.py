@@ -1,4 +1,4 @@
-"""Data of a report: read from the run directory, with one pass over its labels."""
+"""Data of a report, read from the run directory with one pass over its labels."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory, read_events
 
-_MOST_PAIRED = 4096  # largest clusters among which close pairs are searched
-_LEAST_FOR_UMAP = 16  # centers; fewer have no neighborhoods to preserve
+_MAX_PAIRED = 4096  # number of largest clusters in the search for close pairs
+_MIN_FOR_UMAP = 16  # centers; fewer have no neighborhoods to preserve
 SHOWN_PAIRS = 12
 
 
@@ -38,23 +38,25 @@ SHOWN_PAIRS = 12
 class Columns:
     """Distances and margins of all rows, and the rows nearest to each center."""
 
-    inside: histograms.LogHistogram  # distances of rows that have a label
-    outside: histograms.LogHistogram  # of outliers, as far as they were stored
+    inside: histograms.LogHistogram  # distances of labelled rows
+    outside: histograms.LogHistogram  # distances of outliers, if they were stored
     margins: histograms.LogHistogram
     nearest: prototypes.Prototypes
 
     @property
     def median_distance(self) -> float | None:
+        """Median distance of the labelled rows to their center; None without labelled rows."""
         return histograms.quantile(self.inside, 0.5) if self.inside.bins.total else None
 
     @property
     def median_margin(self) -> float | None:
+        """Median margin of the labelled rows; None without margins."""
         return histograms.quantile(self.margins, 0.5) if self.margins.bins.total else None
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """A run and its statistics for the report."""
+    """Result of a run and its statistics for the report."""
 
     name: str
     location: Location
@@ -64,23 +66,23 @@ class ReportData:
     labelled: LabelTable
     columns: Columns
     pairs: prototypes.Pairs  # of clusters, by their numbers
-    points: NDArray[np.float64]  # (k, p) centers where distances are taken
-    encoded: str | None = None  # what the features were made of, if the store says so
+    points: NDArray[np.float64]  # (k, p) centers after preprocessing
+    encoded: str | None = None  # items and encoder of the features, if recorded
 
     @property
     def by_size(self) -> NDArray[np.int64]:
-        """Return cluster numbers, the largest cluster first."""
+        """Cluster numbers, sorted from the largest cluster."""
         return np.argsort(-self.model.counts, kind="stable")
 
     @property
     def notes(self) -> list[str]:
-        """Return the warnings of the run."""
+        """Warnings of the run."""
         warned = [e for e in self.events if e["event"] == "Note" and e.get("warning")]
         return [event["text"] for event in warned if isinstance(event.get("text"), str)]
 
     @property
     def loss_curve(self) -> CandidatesJudged | None:
-        """Return ranks and losses of the candidates, if the run reported them."""
+        """Ranks and losses of the candidates, if the run reported them."""
         for event in reversed(self.events):
             if event["event"] == "CandidatesJudged":
                 with suppress(KeyError):  # the line is damaged
@@ -91,9 +93,9 @@ class ReportData:
 
     @property
     def trials(self) -> list[BandwidthTrial]:
-        """Return the trial bandwidths of the search for rho, if there was one."""
+        """Trials of the bandwidth search; empty if there was none."""
         scan = None
-        with suppress(StoreError):  # the report of a damaged scan lacks the figure
+        with suppress(StoreError):  # the report of a damaged record lacks this figure
             scan = self.record.read_scan()
         return [] if scan is None or len(scan.rungs) < 2 else scan.rungs
 
@@ -101,7 +103,7 @@ class ReportData:
 def read_report_data(
     run: Place, rows_each: int, storage_options: Options | None = None
 ) -> ReportData:
-    """Read a complete run, with `rows_each` example rows per cluster."""
+    """Read a completed run, with `rows_each` example rows per cluster."""
     location = locate(run, storage_options)
     directory = RunDirectory(location)
     record, model = read_result(directory), load_model(location)
@@ -153,16 +155,16 @@ def _part(piece: LabelledRows, rows_each: int) -> Columns:
 
 
 def _finite(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Drop missing values: outliers may have no distance, and a single cluster has no margin."""
+    """Drop NaN and infinity: outliers may have no distance, and a single cluster has no margin."""
     finite: NDArray[np.float64] = values[np.isfinite(values)].astype(np.float64)
     return finite
 
 
 def _pairs(points: NDArray[np.float64], counts: NDArray[np.int64]) -> prototypes.Pairs:
-    """Find the closest pairs among the largest clusters."""
+    """Return the closest pairs among the largest clusters."""
     if len(points) == 0:
         return prototypes.Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
-    largest = np.sort(np.argsort(-counts, kind="stable")[:_MOST_PAIRED])
+    largest = np.sort(np.argsort(-counts, kind="stable")[:_MAX_PAIRED])
     close = prototypes.nearest_pairs(points[largest], SHOWN_PAIRS)
     return prototypes.Pairs(largest[close.first], largest[close.second], close.distances)
 
@@ -186,25 +188,25 @@ class PlaneMap:
 
 
 def plane_map(points: NDArray[np.float64]) -> PlaneMap | None:
-    """Map centers (k, p) to two dimensions: by UMAP if it is installed, else by PCA."""
+    """Map centers (k, p) to two dimensions with UMAP if it is installed, else with PCA."""
     if len(points) < 2:
         return None
-    if len(points) >= _LEAST_FOR_UMAP and find_spec("umap") is not None:
+    if len(points) >= _MIN_FOR_UMAP and find_spec("umap") is not None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # UMAP warns that a seed disables its threads
-            found = import_module("umap").UMAP(n_components=2, random_state=0).fit_transform(points)
-        return PlaneMap(np.asarray(found, np.float64), "UMAP")
+            xy = import_module("umap").UMAP(n_components=2, random_state=0).fit_transform(points)
+        return PlaneMap(np.asarray(xy, np.float64), "UMAP")
     return _project_by_pca(points)
 
 
 def _project_by_pca(points: NDArray[np.float64]) -> PlaneMap:
     centered = points - points.mean(axis=0)
     axes = principal_axes(centered.astype(np.float32), 2).astype(np.float64)
-    # rounding must not mirror the map: the strongest feature of an axis points up
+    # fix the signs, so that rounding cannot mirror the map
     axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])])
     xy = centered @ axes
-    if xy.shape[1] == 1:  # features of one dimension
+    if xy.shape[1] == 1:  # rows with a single feature
         xy = np.column_stack([xy, np.zeros(len(xy))])
     total = float(np.square(centered).sum())
     share = float(np.square(xy).sum()) / total if total > 0.0 else 1.0
-    return PlaneMap(xy, f"PCA, {share:.0%} of the centers' spread")
+    return PlaneMap(xy, f"PCA, {share:.0%} of the variance of the centers")

@@ -1,4 +1,4 @@
-"""Describe a run in sentences and small tables."""
+"""Summary of a run in sentences and small tables."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ Row = tuple[str, str]
 
 
 def summary_sentences(run: ReportData) -> list[str]:
-    """Return a few sentences about the run."""
+    """Return a few sentences that summarize the run."""
     model, record = run.model, run.record
     sentences = [
-        f"{method_name(record)} found {plural(model.n_clusters, 'cluster')} in {model.n_rows:,} "
-        f"rows of {model.n_features:,} features{_outliers(run)}."
+        f"{method_name(record)} found {plural(model.n_clusters, 'cluster')} in "
+        f"{plural(model.n_rows, 'row')} with {plural(model.n_features, 'feature')}; "
+        f"{_outliers(run)}."
     ]
     if model.n_clusters:
         sentences.append(_sizes(run))
     sentences += _distances(run)
     if record.kmeans is not None and record.iterations:
         sentences.append(
-            f"k-means took {plural(len(record.iterations), 'iteration')} and ended at an inertia "
-            f"of {record.iterations[-1].inertia:.6g}: {record.kmeans.stopped}."
+            f"k-means stopped after {plural(len(record.iterations), 'iteration')} with inertia "
+            f"{record.iterations[-1].inertia:.6g}: {record.kmeans.stopped}."
         )
     sentences.append(_time(record))
     return sentences
 
 
 def method_name(record: ResultRecord) -> str:
+    """Return the display name of the method."""
     if record.method == "k-means":
         return "k-means"
     return "SCRLM" if record.kmeans is None else "SCRLM + k-means"
 
 
 def run_facts(run: ReportData) -> list[Row]:
-    """Return settings and input of the run as names and values."""
+    """Return input and settings of the run as names and values."""
     record, features, config = run.record, run.record.features, run.record.config
     rows = [
         ("Run", run.location.url),
@@ -64,7 +66,7 @@ def run_facts(run: ReportData) -> list[Row]:
 
 
 def comparison(runs: Sequence[ReportData]) -> list[tuple[str, list[str]]]:
-    """Compare runs: return a name and the values of all runs per row."""
+    """Compare runs: return table rows, each with a name and one value per run."""
 
     def row(name: str, value: Any) -> tuple[str, list[str]]:
         return name, [value(run) for run in runs]
@@ -83,26 +85,28 @@ def comparison(runs: Sequence[ReportData]) -> list[tuple[str, list[str]]]:
         row("median distance", lambda f: _text(f.columns.median_distance)),
         row("inertia", lambda f: f"{f.model.inertia:.6g}"),
         row("seconds", lambda f: f"{f.record.seconds:.1f}"),
-        row("largest worker", lambda f: format_bytes(_peak(f.record))),
+        row("peak worker memory", lambda f: format_bytes(_peak(f.record))),
     ]
 
 
 def _outliers(run: ReportData) -> str:
     record, n_outliers = run.record, run.model.n_outliers
     if record.radius is None:
-        return "; every row has the label of its nearest center"
+        return "every row is assigned to its nearest center"
     if n_outliers == 0:
-        return " and no outliers"
-    return f" and left {n_outliers:,} rows ({100 * record.outlier_share:.2f} %) as outliers"
+        return "there are no outliers"
+    verb = "is an outlier" if n_outliers == 1 else "are outliers"
+    return f"{plural(n_outliers, 'row')} ({100 * record.outlier_share:.2f} %) {verb}"
 
 
 def _sizes(run: ReportData) -> str:
     sizes = np.sort(run.model.counts)[::-1]
     half = int(np.searchsorted(np.cumsum(sizes), int(sizes.sum()) / 2)) + 1
-    holders = "one holds" if half == 1 else f"{half:,} of them hold"
+    largest = "It contains" if half == 1 else f"The {half:,} largest clusters contain"
     return (
-        f"The largest cluster holds {sizes[0]:,} rows, the median one {_median(sizes):,.0f} and "
-        f"the smallest {sizes[-1]:,}; {holders} half of the rows that have a label."
+        f"The largest cluster has {plural(int(sizes[0]), 'row')}, the median cluster "
+        f"{_median(sizes):,.0f} and the smallest {sizes[-1]:,}. "
+        f"{largest} at least half of the labelled rows."
     )
 
 
@@ -110,18 +114,21 @@ def _distances(run: ReportData) -> Iterator[str]:
     distance, margin = run.columns.median_distance, run.columns.median_margin
     if distance is not None:
         radius = run.record.radius
-        against = f", {distance / radius:.0%} of the radius" if radius else ""
-        yield f"Half of them lie within {distance:.4g} of their center{against}."
+        share = f" ({distance / radius:.0%} of the radius)" if radius else ""
+        yield f"Half of the labelled rows are within {distance:.4g} of their center{share}."
     if margin is not None:
-        yield f"For half of them the second-nearest center is {margin:.4g} farther or more."
+        yield (
+            "For half of the labelled rows, the second-nearest center is at least "
+            f"{margin:.4g} farther away than the nearest."
+        )
 
 
 def _time(record: ResultRecord) -> str:
     longest = max(record.phase_totals().values(), key=lambda phase: phase.seconds)
     share = longest.seconds / max(record.seconds, 1e-9)
     return (
-        f"It took {record.seconds:.1f} s, {min(share, 1.0):.0%} of them for {longest.name}, "
-        f"and {format_bytes(_peak(record))} of memory in the largest worker."
+        f"The run took {record.seconds:.1f} s, of which {min(share, 1.0):.0%} was spent in the "
+        f"phase {longest.name}. The peak memory of a worker was {format_bytes(_peak(record))}."
     )
 
 

@@ -1,4 +1,4 @@
-"""How a report shows the item of a row: a shortened text, or a picture as a data URI."""
+"""Items of rows in a report: shortened texts, or pictures as data URIs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _MAX_CHARACTERS = 280
 
 @dataclass(frozen=True)
 class Item:
-    """One of the two."""
+    """Item of a row in a report: a text or a picture."""
 
     text: str | None = None
     picture: str | None = None  # a data URI
 
 
 def show_item(value: ItemValue) -> Item:
+    """Convert a text, an encoded picture or an array of pixels to an item of a report."""
     if isinstance(value, str):
         return Item(text=_shorten(value))
     if isinstance(value, bytes):
@@ -35,26 +36,27 @@ def show_item(value: ItemValue) -> Item:
 
 
 def encode_pixels(values: NDArray[Any]) -> str | None:
-    """Return a picture (height, width[, colours]) as a data URI; floats are spread over greys."""
+    """Return pixels (height, width[, channels]) as a data URI; rescale values unless uint8."""
     if values.dtype != np.uint8:
         numbers = values.astype(np.float64)
         finite = numbers[np.isfinite(numbers)]
         if not len(finite):
             return None
         low, high = float(finite.min()), float(finite.max())
-        spread = (np.nan_to_num(numbers, nan=low) - low) / (high - low if high > low else 1.0)
-        values = (255 * np.clip(spread, 0.0, 1.0)).astype(np.uint8)
+        scaled = (np.nan_to_num(numbers, nan=low) - low) / (high - low if high > low else 1.0)
+        values = (255 * np.clip(scaled, 0.0, 1.0)).astype(np.uint8)
     if values.ndim == 3 and values.shape[2] == 1:
         values = values[:, :, 0]
     return _encode_thumbnail(_pillow().fromarray(values))
 
 
 def data_uri(png: bytes) -> str:
+    """Return a PNG file as a data URI."""
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def _show_picture(encoded: bytes) -> Item:
-    """Show a picture; one that is damaged or too large for memory does not prevent a report."""
+    """Return a thumbnail, or a short text if the picture is damaged or too large."""
     pillow = _pillow()
     bombs = pillow.DecompressionBombError, pillow.DecompressionBombWarning
     try:
@@ -63,7 +65,7 @@ def _show_picture(encoded: bytes) -> Item:
             with pillow.open(BytesIO(encoded)) as image:
                 return Item(picture=_encode_thumbnail(image))
     except (OSError, ValueError, SyntaxError, ArithmeticError, *bombs) as error:
-        return Item(text=f"not a picture ({type(error).__name__})")
+        return Item(text=f"unreadable picture ({type(error).__name__})")
 
 
 def _encode_thumbnail(image: Any) -> str:
@@ -75,7 +77,7 @@ def _encode_thumbnail(image: Any) -> str:
 
 
 def _pillow() -> Any:
-    return import_module("PIL.Image")  # Matplotlib, which a report needs, installs it
+    return import_module("PIL.Image")  # a dependency of Matplotlib, which a report requires
 
 
 def _shorten(text: str) -> str:

@@ -46,7 +46,7 @@ _FEW_NAMED = 5
 
 
 @dataclass(frozen=True)
-class FeatureStore:
+class OpenedStore:
     """A features store, complete or not, whose metadata has been read."""
 
     location: Location
@@ -56,12 +56,12 @@ class FeatureStore:
     manifest: Manifest | None
 
 
-def open_store(path: Place) -> FeatureStore:
+def open_store(path: Place) -> OpenedStore:
     """Read the metadata of a features store; check only that a features array exists."""
     location = locate(path)
     node = arrays.open_node(location, _STORE)
     if isinstance(node, zarr.Array):
-        return FeatureStore(location, None, node, arrays.describe(node, location), None)
+        return OpenedStore(location, None, node, arrays.describe(node, location), None)
     array = arrays.child(node, location, FEATURES)
     if not isinstance(array, zarr.Array):
         with warnings.catch_warnings(action="ignore"):  # Zarr warns about other files in the group
@@ -71,7 +71,7 @@ def open_store(path: Place) -> FeatureStore:
             f"(it contains {names}); give the path of the array itself"
         )
     features = arrays.describe(array, location / FEATURES)
-    return FeatureStore(location, node, array, features, manifest_in(node))
+    return OpenedStore(location, node, array, features, manifest_in(node))
 
 
 def open_features_store(path: Place) -> arrays.StoredArray:
@@ -84,7 +84,7 @@ def open_features_store(path: Place) -> arrays.StoredArray:
     return stored
 
 
-def _check_finished(store: FeatureStore) -> None:
+def _check_finished(store: OpenedStore) -> None:
     """Raise if the store was not written completely, with the missing blocks."""
     manifest = store.manifest
     missing = missing_blocks(store.location) if manifest is not None else []
