@@ -21,7 +21,7 @@ def plural(number: int, word: str) -> str:
 
 
 def first_few(items: Sequence[Any], most: int = 5, *, total: bool = True) -> str:
-    """List the first `most` items; if there are more, add an ellipsis and, with `total`, a count."""
+    """List the first `most` items; for more, add an ellipsis and, with `total`, their number."""
     shown = ", ".join(str(item) for item in items[:most])
     if len(items) <= most:
         return shown
