@@ -203,7 +203,7 @@ def require_option(needed: str, *names: str) -> None:
     if given:
         listed, has = " and ".join(given), "has" if len(given) == 1 else "have"
         raise click.UsageError(
-            f"{listed} {has} no effect without {needed}; add {needed} or remove {listed}"
+            f"{listed} {has} no effect without {needed}; add {needed}, or remove {listed}"
         )
 
 

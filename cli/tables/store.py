@@ -177,7 +177,7 @@ def _rows_facts(content: dict[str, Any]) -> dict[str, Any]:
         "rows too large for float32": content["too_large_rows"],
     }
     if content["first_unusable_rows"]:
-        shown["first unusable rows"] = first_few(content["first_unusable_rows"])
+        shown["first unusable"] = f"rows {first_few(content['first_unusable_rows'])}"
     shown["duplicates"] = _duplicates(content)
     constant = content["constant_features"]
     shown["constant features"] = f"{len(constant):,} ({first_few(constant)})" if constant else 0
