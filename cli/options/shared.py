@@ -152,8 +152,8 @@ cluster_options = option_group(
         "--workers",
         "nworkers",
         type=click.IntRange(min=0),
-        help="Number of worker processes to start (default: from the number of cores); 0 uses "
-        "threads of this process.",
+        help="Number of worker processes to start (local default: from the number of cores); 0 "
+        "uses threads of this process.",
     ),
     click.option(
         "--min-workers",
