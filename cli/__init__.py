@@ -1,1 +1,1 @@
-"""The `scrlm` command: parse, call the pipeline, print. No formula lives here."""
+"""The `scrlm` command: parse options, call the package, print results."""

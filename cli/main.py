@@ -1,4 +1,4 @@
-"""The command group. Commands import heavy modules only when they run."""
+"""The command group `scrlm`. Commands import large packages only when they run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from .commands.tuning import plan, rho
 )
 @click.version_option(version("scrlm-dask"), prog_name="scrlm")
 def main() -> None:
-    """Cluster large feature stores, with outliers, by robust loss minimization.
+    """Cluster large feature stores and detect outliers.
 
-    Features lie in Zarr arrays and are streamed by Dask workers. Start with `scrlm demo`.
+    The method is SCRLM: scalable clustering by robust loss minimization. Features are stored in
+    Zarr arrays and streamed by Dask workers. Start with `scrlm demo`.
     """
 
 

@@ -1,6 +1,6 @@
-"""Words that settings accept: one list each for the package and for the command line.
+"""Accepted values of settings, shared by the package and the command line.
 
-Imports nothing heavy, since the command line reads it for --help.
+This module imports no large package, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAN_ROWS: tuple[str, ...] = get_args(NanRows)
 DAMAGED_ITEMS: tuple[str, ...] = get_args(DamagedItems)
 TABLE_FORMATS: tuple[str, ...] = get_args(TableFormat)
 
-# formats that `ingest` reads, in the order in which they are detected
+# Formats that `ingest` reads, in the order in which they are detected.
 INGEST_FORMATS = (
     *("npy", "npz", "bin", "vecs", "hdf5", "parquet", "arrow", "csv", "raw", "zarr"),
     *("clip-retrieval", "huggingface"),

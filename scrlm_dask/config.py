@@ -1,4 +1,4 @@
-"""What a fit is asked to do: one frozen config, checked once, saved with the model."""
+"""Parameters of SCRLM and k-means: immutable, validated once, saved with the model."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from scrlm_dask.kernels.distances.points import squared_radius
 from scrlm_dask.kernels.distances.pruning import Prune
 from scrlm_dask.kernels.scrlm.theory import default_candidates
 
-# Without a number of clusters to go by, candidates are drawn for this many.
+# Number of clusters that candidates are drawn for if `n_clusters` is None.
 ASSUMED_CLUSTERS = 1000
-_LEAST_SQ_REACH = 1e-30
+_LEAST_SQ_REACH = 1e-30  # smallest rho^2 F that float32 arithmetic can handle
 _MOST_FINITE = math.nextafter(math.inf, 0.0)
 
 
 class _Rule(NamedTuple):
-    """The values that a field accepts."""
+    """Values that a field accepts."""
 
-    expected: str  # as messages say it
+    expected: str  # for messages
     kind: Any  # Integral, Real or bool; (): only the words
     words: tuple[str | None, ...] = ()
     least: float = 0.0
@@ -32,23 +32,27 @@ class _Rule(NamedTuple):
 
 
 def _integer(least: int, *words: str | None) -> _Rule:
-    others = "".join(f", or {word!r}" for word in words)
-    return _Rule(f"an integer of at least {least}{others}", Integral, words, least)
+    others = "".join(f" or {word!r}" for word in words)
+    return _Rule(f"an integer >= {least}{others}", Integral, words, least)
 
 
 def _one_of(words: tuple[str, ...]) -> _Rule:
     return _Rule(f"one of {', '.join(words)}", (), words)
 
 
-_POSITIVE = _Rule("a finite number above 0", Real, (), math.ulp(0.0), _MOST_FINITE)
-_SHARE = _Rule("a number from 0 to 1", Real, (), 0.0, 1.0)
+def _positive(*words: str | None) -> _Rule:
+    others = "".join(f" or {word!r}" for word in words)
+    return _Rule(f"a finite number > 0{others}", Real, words, math.ulp(0.0), _MOST_FINITE)
+
+
+_SHARE = _Rule("a number between 0 and 1", Real, (), 0.0, 1.0)
 _FLAG = _Rule("True or False", bool)
 _LLOYD_RULES = {
     "max_iter": _integer(0),
     "tol": _SHARE,
     "inertia_tol": _SHARE,
-    "max_seconds": _POSITIVE._replace(words=(None,)),
-    "sample": _SHARE._replace(words=(None,)),
+    "max_seconds": _positive(None),
+    "sample": _Rule("a number > 0 and <= 1 or None", Real, (None,), math.ulp(0.0), 1.0),
     "persist": _one_of(choices.PERSIST_KINDS),
 }
 _SHARED_RULES = {
@@ -59,101 +63,258 @@ _SHARED_RULES = {
 }
 _KMEANS_RULES = _SHARED_RULES | {"n_clusters": _integer(1), "init": _one_of(choices.INIT_KINDS)}
 _FIT_RULES = _SHARED_RULES | {
-    "F": _POSITIVE,
-    "rho": _POSITIVE._replace(expected=f"{_POSITIVE.expected}, or 'auto'", words=("auto",)),
+    "F": _positive(),
+    "rho": _positive("auto"),
     "n_clusters": _integer(1, None),
     "n_candidates": _integer(1, "auto"),
     "loss_rows": _integer(1, "all"),
     "min_neighbors": _integer(1),
     "polish": _FLAG,
-    "robust": _FLAG._replace(words=("auto",)),
+    "robust": _FLAG._replace(expected="True, False or 'auto'", words=("auto",)),
     "extraction": _one_of(choices.EXTRACTIONS),
+}
+# Options of the command line whose names differ from the fields.
+_OPTIONS = {
+    "n_clusters": "--clusters",
+    "n_candidates": "--candidates",
+    "max_iter": "--max-iter or --kmeans-iter",
+    "max_seconds": "--max-time",
+    "sample": "--kmeans-sample",
 }
 
 
+def _spell(name: str) -> str:
+    """Return the name of a field with its option, if that has another name."""
+    return f"{name} ({_OPTIONS[name]})" if name in _OPTIONS else name
+
+
 def _check_fields(config: object, rules: dict[str, _Rule]) -> None:
-    """Replace fields by plain Python values; raise for a value that its rule rejects."""
+    """Convert the fields to plain Python values; raise if a rule does not accept a value."""
     for name, rule in rules.items():
         value = getattr(config, name)
-        # by type first: an array would compare each of its items
+        # Check the type first: an array would be compared element by element.
         if not ((value is None or isinstance(value, str)) and value in rule.words):
             object.__setattr__(config, name, _convert(name, value, rule))
 
 
 def _convert(name: str, value: Any, rule: _Rule) -> Any:
-    # by its word: NumPy's truth values belong to no type of Python's
+    # Compare texts: np.bool_ is not a subclass of bool.
     if rule.kind is bool and str(value) in ("True", "False"):
         return str(value) == "True"
     if isinstance(value, rule.kind) and not isinstance(value, bool):
-        with suppress(OverflowError):  # an integer that no float holds
+        with suppress(OverflowError):  # an integer that is too large for a float
             number = int(value) if rule.kind is Integral else float(value)
             if rule.least <= number <= rule.most:
                 return number
-    raise InputError(f"{name} is {value!r}; it must be {rule.expected}")
+    raise InputError(f"{_spell(name)} must be {rule.expected}, got {value!r}")
 
 
 @dataclass(frozen=True)
 class LloydConfig:
-    """How k-means iterates and when it stops: whichever rule holds first."""
+    """Iterations and stopping criteria of k-means.
 
-    max_iter: int = 0  # full passes; 0: no k-means at all
-    tol: float = 1e-4  # stop when centers move less than this share of rows' distance to them
-    inertia_tol: float = 1e-5  # stop when the inertia falls by less than this share
-    max_seconds: float | None = None  # no new iteration after so long
-    sample: float | None = None  # iterate first on this share of the blocks, doubled up to all
-    persist: choices.Persist = "auto"  # keep features in the workers' memory between passes
+    k-means stops as soon as one criterion is met, or when no row changes its cluster.
+
+    Parameters
+    ----------
+    max_iter : int, default=0
+        Maximum number of iterations over all rows; each reads the features once. 0 disables
+        k-means. Iterations on a `sample` are not counted.
+    tol : float, default=1e-4
+        Stop when the centers move by at most this fraction of the distance between rows and their
+        centers (both as root mean square).
+    inertia_tol : float, default=1e-5
+        Stop when the inertia changes by at most this fraction in an iteration.
+    max_seconds : float or None, default=None
+        Start no new iteration after this time, in seconds since the start of the run. The number
+        of iterations, and therefore the result, then depends on the speed of the machine.
+    sample : float or None, default=None
+        Fraction of the blocks, above 0 and up to 1, for the first iterations. The sample is doubled
+        until it contains all blocks. None uses all blocks from the start.
+    persist : {"auto", "yes", "no"}, default="auto"
+        Keep the features in the memory of the workers between iterations. "auto" does so if they
+        fit and are read more than once; "no" reads them from storage in every iteration.
+
+    See Also
+    --------
+    FitConfig : Takes a `LloydConfig` as `refine`.
+    KMeansConfig : Takes a `LloydConfig` as `lloyd`.
+
+    Examples
+    --------
+    >>> from scrlm_dask import FitConfig, LloydConfig
+    >>> lloyd = LloydConfig(max_iter=10, tol=1e-3)
+    >>> FitConfig(rho=0.5, refine=lloyd).refine.tol
+    0.001
+    """
+
+    max_iter: int = 0
+    tol: float = 1e-4
+    inertia_tol: float = 1e-5
+    max_seconds: float | None = None
+    sample: float | None = None
+    persist: choices.Persist = "auto"
 
     def __post_init__(self) -> None:
         _check_fields(self, _LLOYD_RULES)
-        if self.sample == 0.0:
-            raise InputError("sample is 0; give the share of blocks to begin with, or None")
 
 
 @dataclass(frozen=True)
 class KMeansConfig:
-    """Parameters of k-means."""
+    """Parameters of k-means.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Number of clusters.
+    init : {"scrlm", "k-means++", "k-means||", "random", "given"}, default="scrlm"
+        Method that chooses the initial centers:
+
+        - "scrlm": run SCRLM with several bandwidths on a sample and take the centers that are
+          nearest to other rows.
+        - "k-means++": run k-means++ on a sample.
+        - "k-means||": draw about ``2 * n_clusters`` rows in each of three passes and reduce them to
+          `n_clusters`.
+        - "random": draw rows at random.
+        - "given": use the `centers` passed to `scrlm_dask.kmeans`.
+    lloyd : LloydConfig, int or dict, default=LloydConfig(max_iter=100)
+        Iterations and stopping criteria. An int is the maximum number of iterations.
+    preprocess : {"none", "center", "standardize", "scale", "l2"}, default="none"
+        Transformation of the rows before distances are computed; see `FitConfig`. "l2" is
+        spherical k-means: rows and centers have unit length.
+    seed : int, default=0
+        Seed of all random choices. The same seed gives the same result, bit by bit.
+    prune : int or "auto", default="auto"
+        Number of axes for pruning pairs of rows and centers that are far apart. The labels do not
+        change. "auto" chooses the cheapest number per block; 0 disables pruning.
+    margins : bool, default=True
+        Store the margin of each row: distance to the second-nearest center minus distance to the
+        nearest. False makes the labelling faster.
+
+    See Also
+    --------
+    scrlm_dask.kmeans : Run k-means with this config.
+    scrlm_dask.KMeans : Estimator with the same parameters.
+
+    Examples
+    --------
+    >>> from scrlm_dask import KMeansConfig
+    >>> config = KMeansConfig(n_clusters=100, init="k-means++", lloyd=20)
+    >>> config.lloyd.max_iter
+    20
+    """
 
     n_clusters: int = 8
-    init: choices.Init = "scrlm"  # "given": centers that the caller brings
+    init: choices.Init = "scrlm"
     lloyd: LloydConfig = field(default_factory=lambda: LloydConfig(max_iter=100))
-    preprocess: choices.Preprocess = (
-        "none"  # "l2": spherical k-means, rows and centers at unit length
-    )
+    preprocess: choices.Preprocess = "none"
     seed: int = 0
-    prune: Prune = "auto"  # axes by which far pairs are ruled out; 0: none; "auto": as it pays
-    margins: bool = True  # store how much farther the second-nearest center is
+    prune: Prune = "auto"
+    margins: bool = True
 
     def __post_init__(self) -> None:
         _check_fields(self, _KMEANS_RULES)
         object.__setattr__(self, "lloyd", lloyd_config(self.lloyd))
 
     def sq_radius(self, n_features: int) -> float:
-        """Every row belongs to its nearest center, however far."""
+        """Return infinity: k-means has no outliers."""
         return math.inf
 
 
 @dataclass(frozen=True)
 class FitConfig:
-    """Parameters of SCRLM in the paper's terms; `resolve` fills in what depends on the data."""
+    """Parameters of SCRLM.
 
-    rho: float | Literal["auto"] = "auto"  # "auto": chosen on a sample of rows
+    Parameters
+    ----------
+    rho : float or "auto", default="auto"
+        Bandwidth, in units of the preprocessed features. Rows within the radius
+        ``rho * sqrt(n_features * F)`` of a center belong to its cluster. A smaller value gives
+        tighter clusters and more outliers; a larger value joins neighboring clusters. "auto"
+        estimates it on a sample of rows.
+    F : float, default=2.5
+        Depth of the loss: a row at the position of a candidate adds ``-F`` to its loss. The default
+        is the value of the paper.
+    n_clusters : int or None, default=None
+        Maximum number of clusters. None determines the number from the data.
+    n_candidates : int or "auto", default="auto"
+        Number of random rows that are tried as centers. "auto" uses the number that the theory
+        requires for `n_clusters`, or for 1000 clusters if that is None; on a sample, 2048 to 4096.
+        The cost of a fit with a given `rho` grows with ``n_candidates * n_rows``.
+    loss_rows : int or "all", default="all"
+        Number of random rows on which the loss of the candidates is computed. A subset saves most
+        of the time if clusters are large. Every row gets a label regardless.
+    min_neighbors : int, default=1
+        Minimum number of other rows within the radius of a center.
+    preprocess : {"none", "center", "standardize", "scale", "l2"}, default="standardize"
+        Transformation of the rows before distances are computed. It is saved with the model and
+        applied to new rows.
+
+        - "none": use the rows as they are.
+        - "center": subtract the mean of each feature.
+        - "standardize": subtract the mean and divide by the standard deviation of each feature.
+        - "scale": divide all features by one number, which keeps their proportions.
+        - "l2": scale each row to unit length, for cosine distance.
+    seed : int, default=0
+        Seed of all random choices. The same seed gives the same result, bit by bit.
+    polish : bool, default=False
+        Move each center to the mean of the rows within its radius, in one more pass.
+    refine : LloydConfig, int or dict, default=LloydConfig()
+        k-means iterations that refine the centers; none by default. An int is the maximum number of
+        iterations.
+    robust : bool or "auto", default="auto"
+        True excludes rows outside the radius from k-means and labels them as outliers (-1). False
+        assigns every row to its nearest center; this requires `refine` iterations or
+        ``extraction="merge"``. "auto" is True unless centers are merged.
+    prune : int or "auto", default="auto"
+        Number of axes for pruning pairs of rows and centers that are far apart. The labels do not
+        change. "auto" chooses the cheapest number per block; 0 disables pruning.
+    margins : bool, default=True
+        Store the margin of each row (distance to the second-nearest center minus distance to the
+        nearest) and the distances of outliers. False makes the labelling faster.
+    extraction : {"auto", "greedy", "residual", "merge"}, default="auto"
+        Method that selects centers from the candidates:
+
+        - "greedy": repeatedly take the candidate of lowest loss and remove the candidates within
+          its radius, as in the paper.
+        - "residual": compute the loss of the candidates on rows of a sample that no center covers
+          yet.
+        - "merge": extract about ten centers per cluster, like "residual", and merge them to
+          `n_clusters`, which is required.
+        - "auto": "greedy" if `rho` is given. Otherwise "merge" if `n_clusters` is given and the
+          data shows no clear scale, else usually "residual".
+
+    See Also
+    --------
+    scrlm_dask.fit : Fit SCRLM with this config.
+    scrlm_dask.SCRLM : Estimator with the same parameters.
+
+    Examples
+    --------
+    >>> from scrlm_dask import FitConfig
+    >>> config = FitConfig(rho=0.5, n_clusters=20, refine=10)
+    >>> config.extraction, config.robust, config.refine.max_iter
+    ('greedy', True, 10)
+    >>> FitConfig(rho=-1)
+    Traceback (most recent call last):
+        ...
+    scrlm_dask.errors.InputError: rho must be a finite number > 0 or 'auto', got -1
+    """
+
+    rho: float | Literal["auto"] = "auto"
     F: float = 2.5
-    n_clusters: int | None = None  # the paper's T: at most so many; None: as many as are there
+    n_clusters: int | None = None
     n_candidates: int | Literal["auto"] = "auto"
     loss_rows: int | Literal["all"] = "all"
     min_neighbors: int = 1
     preprocess: choices.Preprocess = "standardize"
     seed: int = 0
-    polish: bool = False  # move each center to the mean of the rows inside its radius
-    refine: LloydConfig = field(default_factory=LloydConfig)  # k-means from the centers found
-    robust: bool | Literal["auto"] = (
-        "auto"  # rows outside the radius take no part and stay outliers
-    )
-    prune: Prune = "auto"  # axes by which far pairs are ruled out; 0: none; "auto": as it pays
-    margins: bool = True  # store the distance of outliers, and that to the second-nearest center
-    extraction: choices.Extraction = (
-        "auto"  # how centers are taken from candidates; the paper's: greedy
-    )
+    polish: bool = False
+    refine: LloydConfig = field(default_factory=LloydConfig)
+    robust: bool | Literal["auto"] = "auto"
+    prune: Prune = "auto"
+    margins: bool = True
+    extraction: choices.Extraction = "auto"
 
     def __post_init__(self) -> None:
         _check_fields(self, _FIT_RULES)
@@ -162,51 +323,52 @@ class FitConfig:
             self._settle_extraction(self.rho)
         if self.extraction == "merge" and self.n_clusters is None:
             raise InputError(
-                "extraction is 'merge', which merges centers down to n_clusters, but there is no "
-                "such number; give it (n_clusters, --clusters), or extract 'residual'"
+                "extraction='merge' requires n_clusters (--clusters), the number of clusters to "
+                "merge to; set it, or use extraction='residual'"
             )
         if self.robust is False and self.refine.max_iter == 0 and self.extraction != "merge":
             raise InputError(
-                "robust is False, which says how k-means refines the centers, but no iterations "
-                "are asked for; give some (refine, --kmeans-iter), or leave it out"
+                "robust=False (--no-robust) requires k-means iterations; set refine "
+                "(--kmeans-iter) to 1 or more, or omit robust"
             )
 
     def _settle_extraction(self, rho: float) -> None:
-        """Replace "auto" where a given rho decides it."""
+        """Replace the values "auto" that a given rho determines."""
         if rho * rho * self.F < _LEAST_SQ_REACH:
             raise InputError(
-                f"rho is {rho!r}, whose square float32 cannot work with; "
-                "multiply the features (or preprocess='scale') and rho by a large number"
+                f"rho must be larger, got {rho!r}, whose square underflows in float32; multiply "
+                "rho and the features (or preprocess='scale') by a large number"
             )
         if self.extraction == "auto":
             object.__setattr__(self, "extraction", "greedy")
         if self.robust == "auto":
-            # merged clusters reach farther than the radius
+            # Merged clusters extend beyond the radius.
             object.__setattr__(self, "robust", self.extraction != "merge")
 
     @property
     def samples(self) -> bool:
-        """Whether rho or the centers are found on a sample of rows."""
+        """True if rho or the centers are determined on a sample of rows."""
         return self.rho == "auto" or self.extraction in ("residual", "merge")
 
     @property
     def given_rho(self) -> float:
-        """rho, where it is known."""
+        """Bandwidth as a number; raises if it is still "auto"."""
         if isinstance(self.rho, str):
-            raise InputError("rho is 'auto', and nothing has chosen it yet; fit first")
+            raise InputError("rho must be a number here, got 'auto'; fit first to determine it")
         return self.rho
 
     def sq_radius(self, n_features: int) -> float:
-        """Rows farther than this from every center are outliers; without `robust` none is."""
+        """Return the squared radius beyond which rows are outliers; infinity unless `robust`."""
         return squared_radius(self.given_rho, self.F, n_features) if self.robust else math.inf
 
     def resolve(self, n_rows: int) -> ResolvedConfig:
-        """The same parameters with the numbers that hold for `n_rows` rows."""
+        """Replace numbers that depend on the data by those for `n_rows` rows."""
         for name in ("n_candidates", "loss_rows"):
             value = getattr(self, name)
             if isinstance(value, int) and value > n_rows:
                 raise InputError(
-                    f"{name} is {value}, but the features have {n_rows} rows; use {n_rows} or fewer"
+                    f"{_spell(name)} must be at most {n_rows} (the features have {n_rows} rows), "
+                    f"got {value}"
                 )
         if self.samples:
             sizes = self._sizes(n_rows)
@@ -218,31 +380,32 @@ class FitConfig:
         return ResolvedConfig(self, n_rows, n_candidates, loss_rows)
 
     def _sizes(self, n_rows: int) -> ScanSizes:
-        """Rows of the sample, with the numbers that were asked for in place of the theory's."""
+        """Return the sample sizes: the given numbers, or else those of the theory."""
         sizes = scan_sizes(n_rows, self.n_clusters)
         judged = sizes.judged if self.loss_rows == "all" else self.loss_rows
         candidates = sizes.candidates if self.n_candidates == "auto" else self.n_candidates
-        judged = max(judged, candidates)  # candidates are rows that judge, too
+        judged = max(judged, candidates)  # the loss rows include the candidates
         return ScanSizes(candidates, judged, min(sizes.held_out, n_rows - judged))
 
 
 @dataclass(frozen=True)
 class ResolvedConfig:
-    """A config and the data-dependent numbers that it stands for."""
+    """A config with the numbers that depend on the data."""
 
     asked: FitConfig
     n_rows: int
     n_candidates: int
     loss_rows: int
-    sample: ScanSizes | None = None  # rows on which rho or the centers are found
+    sample: ScanSizes | None = None  # set if rho or the centers are determined on a sample
 
     @property
     def loss_on_all_rows(self) -> bool:
+        """True if the loss is computed on all rows, not on a subset."""
         return self.loss_rows == self.n_rows
 
 
 def lloyd_config(value: Any) -> LloydConfig:
-    """Return the iterations, which may be given by their number or as they were saved."""
+    """Return a `LloydConfig`, from its maximum number of iterations or its fields as a dict."""
     if isinstance(value, LloydConfig):
         return value
     return LloydConfig(**value) if isinstance(value, dict) else LloydConfig(max_iter=value)

@@ -1,55 +1,108 @@
-"""What the package raises on purpose.
+"""Errors and warnings of the package.
 
-Each error inherits the project's base and the builtin a caller would expect, and carries one
-message only: exceptions travel from workers to the client by pickle, which replays `args`.
+Each error inherits from `ScrlmError` and from the builtin exception that a caller would expect.
+It takes a single message, because workers send exceptions to the client by pickle, which calls the
+class again with `args`.
 """
 
 from __future__ import annotations
 
 
 class ScrlmError(Exception):
-    """Base of every error that the package raises on purpose."""
+    """Base class of all errors that the package raises.
+
+    The command line prints the message of such an error without a traceback.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> try:
+    ...     config = scrlm_dask.FitConfig(rho=-1)
+    ... except scrlm_dask.ScrlmError as error:
+    ...     print(error)
+    rho must be a finite number > 0 or 'auto', got -1
+    """
 
 
 class InputError(ScrlmError, ValueError):
-    """A value, an array or a parameter that cannot be used as it is."""
+    """Raised if a parameter, an array or a value is invalid; also a `ValueError`."""
 
 
 class NonFiniteRowError(InputError):
-    """A row of the block in hand is not finite; what runs the block knows its true number."""
+    """Raised inside a task if a row contains NaN, infinity or a number that is too large.
+
+    The code that runs the task catches it and raises `UnusableRowsError` with the number of the
+    row in the features. Also a `ValueError`.
+
+    Parameters
+    ----------
+    row : int
+        Position of the row in its block.
+    """
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
-        self.row = row  # its position in the block
+        self.row = row
 
 
 class UnusableRowsError(InputError):
-    """Features that no run can go on with: a row that cannot be used, or rows that changed."""
+    """Raised if a run cannot continue with its features; also a `ValueError`.
+
+    Either a row is not finite, or the features changed during the run.
+    """
 
 
 class StoreError(ScrlmError, OSError):
-    """A file, store or run directory that is missing, broken, unfinished or in the way."""
+    """Raised if a file, store or run directory cannot be read or written; also an `OSError`.
+
+    Examples are a damaged or unfinished store, or an output that exists already.
+    """
 
 
 class DamagedItemError(StoreError):
-    """Why an item cannot be encoded, beginning with a verb; who reads it knows which one it is."""
+    """Raised if an image or a text cannot be encoded; also an `OSError`.
+
+    The message starts with a verb ("cannot be read as an image"). The caller catches the error and
+    adds the name of the item.
+    """
 
 
 class MissingError(StoreError, FileNotFoundError):
-    """Nothing lies at the place that was named."""
+    """Raised if a file, store or run does not exist; also a `FileNotFoundError`."""
 
 
 class UnreachableError(StoreError):
-    """A remote store that does not answer, or lets nobody in: what lies there is not known."""
+    """Raised if a remote store does not respond or denies access; also an `OSError`.
+
+    Whether the file or store exists is unknown then.
+    """
 
 
 class EncoderError(ScrlmError, RuntimeError):
-    """An encoder that failed at its work; what it encoded before is as good as it was."""
+    """Raised if an encoder fails; also a `RuntimeError`.
+
+    Items that were encoded before stay valid, so the command can be resumed.
+    """
 
 
 class ClusterError(ScrlmError, RuntimeError):
-    """The scheduler or its workers cannot be reached, or were lost."""
+    """Raised if the Dask scheduler or its workers cannot be reached or are lost.
+
+    Also a `RuntimeError`.
+    """
 
 
 class ScrlmWarning(UserWarning):
-    """A result that is an answer but perhaps not the one that was hoped for."""
+    """Issued if a result is valid but may not be what was intended.
+
+    Examples are a bandwidth that the data does not determine clearly, or fewer clusters than
+    requested.
+
+    Examples
+    --------
+    Turn these warnings into errors:
+
+    >>> import warnings
+    >>> import scrlm_dask
+    >>> warnings.simplefilter("error", scrlm_dask.ScrlmWarning)
+    """

@@ -1,4 +1,4 @@
-"""Events of a run, for listeners such as bars, logs, the dashboard page and reports."""
+"""Events that a run sends to listeners: progress bars, logs, the dashboard page and reports."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class RunStarted:
 
 @dataclass(frozen=True)
 class Planned:
-    """Predicted work and memory, sent again when the number of clusters is known."""
+    """Predicted work and memory; sent again when the number of clusters is known."""
 
-    flops: dict[str, int]  # by phase, all its iterations together, if nothing is pruned
+    flops: dict[str, int]  # by phase, over all its iterations, without pruning
     row_flops: dict[str, float]  # by phase, per row that is read
     worker_bytes: int  # upper bound per worker
     client_bytes: int
@@ -34,6 +34,8 @@ class Planned:
 
 @dataclass(frozen=True)
 class PhaseStarted:
+    """Start of a phase, with the work that it has to do."""
+
     name: str
     blocks: int
     rows: int
@@ -42,61 +44,67 @@ class PhaseStarted:
 
 @dataclass(frozen=True)
 class BlockDone:
-    name: str
+    """A finished block of a phase."""
+
+    name: str  # of the phase
     rows: int
     bytes: int
 
 
 @dataclass(frozen=True)
 class PhaseFinished:
+    """End of a phase, with its time, work and memory."""
+
     name: str
     seconds: float
     rows: int
     bytes: int
     blocks: int
     peak_worker_bytes: int  # largest resident memory of any worker so far
-    read_seconds: float  # summed over threads of all workers
+    read_seconds: float  # summed over the threads of all workers
 
 
 @dataclass(frozen=True)
 class CandidatesJudged:
-    """Losses of some candidates, sorted from the lowest, by rank."""
+    """Losses of selected candidates, in ascending order."""
 
-    candidates: int
+    candidates: int  # number of all candidates
     ranks: tuple[int, ...]
     losses: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class CentersFound:
+    """Number of centers that were extracted or chosen as initial centers."""
+
     centers: int
 
 
 @dataclass(frozen=True)
 class RowsLabelled:
-    """Rows with a label, outliers, and a histogram of the cluster sizes."""
+    """Counts of labelled rows and outliers, and a histogram of the cluster sizes."""
 
     rows: int
     outliers: int
     inertia: float
-    # clusters by size: element b counts those of 2^b to 2^(b+1) - 1 rows
+    # element b is the number of clusters with 2^b to 2^(b+1) - 1 rows
     sizes: tuple[int, ...]
-    empty: int
+    empty: int  # number of clusters without rows
 
 
 @dataclass(frozen=True)
 class IterationDone:
-    """An iteration of k-means; numbers of rows refer to the centers at its start."""
+    """An iteration of k-means; all numbers refer to the centers at its start."""
 
     number: int
     rows: int
     sampled: bool  # on a sample of blocks
-    inertia: float  # sum of squared distances; a row left out counts as if on the radius
-    # how far the centers moved, relative to the rows' distance to them
+    inertia: float  # sum of squared distances; an outlier counts as if it were on the radius
+    # movement of the centers, relative to the distance between rows and centers (RMS)
     shift: float = field(metadata={"null": math.inf})  # JSON has no infinity
     moved: int | None  # rows whose label changed; None in the first iteration
-    empty: int
-    reseeded: int
+    empty: int  # number of clusters without rows
+    reseeded: int  # number of empty clusters that were moved to other rows
     seconds: float
 
 
@@ -110,8 +118,10 @@ class Note:
 
 @dataclass(frozen=True)
 class RunEnded:
+    """End of a run."""
+
     seconds: float
-    error: str | None = None  # that ended the run early
+    error: str | None = None  # message of the error that ended the run
 
 
 Event = (
@@ -131,13 +141,13 @@ Listener = Callable[[Event], None]
 
 
 def warn(event: Event) -> None:
-    """Emit warnings and ignore all other events: the default listener."""
+    """Issue warnings and ignore all other events; this is the default listener."""
     if isinstance(event, Note) and event.warning:
         warnings.warn(event.text, ScrlmWarning, stacklevel=_levels_to_caller())
 
 
 def _levels_to_caller() -> int:
-    """Return the stack level of the first caller outside of this package."""
+    """Return the stack level of the first caller outside this package."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").startswith("scrlm_dask"):
         frame, level = frame.f_back, level + 1

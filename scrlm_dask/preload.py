@@ -1,6 +1,6 @@
-"""Preload for Dask processes: `dask worker --preload scrlm_dask.preload`, same for the scheduler.
+"""Preload module for Dask workers and schedulers: `dask worker --preload scrlm_dask.preload`.
 
-Workers leave Ctrl-C to the client; the scheduler serves the page `/scrlm` before the first run.
+Workers ignore Ctrl-C; the scheduler serves the page `/scrlm` before the first run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def dask_setup(server: Any) -> None:
-    """Prepare the worker or the scheduler that Dask starts."""
+    """Set up a worker or a scheduler; Dask calls this when the process starts."""
     from distributed import Scheduler
 
     if isinstance(server, Scheduler):
@@ -20,5 +20,5 @@ def dask_setup(server: Any) -> None:
         plugin.attach(server)
         server.add_plugin(plugin)
     else:
-        # Ctrl-C reaches the whole process group; the client stops the workers itself.
+        # Ctrl-C is sent to the whole process group, but the client stops the workers itself.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

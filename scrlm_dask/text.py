@@ -1,4 +1,4 @@
-"""Format sizes, counts, lists and errors for people."""
+"""Format sizes, counts, lists and errors for messages and tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plural(number: int, word: str) -> str:
 
 
 def first_few(items: Sequence[Any], most: int = 5, *, total: bool = True) -> str:
-    """List at most `most` items; of more, append an ellipsis and, with `total`, their number."""
+    """List the first `most` items; for more, add an ellipsis and, with `total`, their number."""
     shown = ", ".join(str(item) for item in items[:most])
     if len(items) <= most:
         return shown
@@ -29,17 +29,17 @@ def first_few(items: Sequence[Any], most: int = 5, *, total: bool = True) -> str
 
 
 def one_line(error: BaseException) -> str:
-    """Return type and message of an error on one line."""
+    """Return the type and the message of an error on one line."""
     return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
 
 
 def first_line(error: BaseException, most: int | None = None) -> str:
-    """Return type and first line of an error's message, cut after `most` characters."""
+    """Return the type of an error and the first line of its message, at most `most` characters."""
     return ": ".join(
         [type(error).__name__, *(x[:most] for x in str(error).strip().splitlines()[:1])]
     )
 
 
 def repeated(name: str, times: int) -> str:
-    """Return the name of a phase with the number of its iterations, if there are several."""
+    """Return the name of a phase, with its number of iterations if it runs more than once."""
     return name if times == 1 else f"{name} x {times}"

@@ -1,1 +1,1 @@
-"""One file a subcommand."""
+"""Subcommands of `scrlm`, grouped by topic."""

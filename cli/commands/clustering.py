@@ -1,4 +1,4 @@
-"""Commands that cluster: fit, kmeans, predict."""
+"""Commands that cluster or label rows: fit, kmeans, predict."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _INITS = tuple(kind for kind in INIT_KINDS if kind != "given")
 @click.argument("features", type=click.Path(), required=False)
 @fitting.fit_options
 @click.option("--out", metavar="RUN", help="Run directory to write.")
-@click.option("--overwrite", is_flag=True, help="Replace a run that exists.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing run.")
 @fitting.resume_option
 @watchdog_options
 @shared.cluster_options
@@ -42,11 +42,12 @@ def fit(
     resume: str | None,
     **values: Any,
 ) -> None:
-    """Find clusters and outliers in the Zarr store FEATURES.
+    """Find clusters and outliers in the features store FEATURES.
 
-    RUN gets model.zarr (centers, weights, sigmas), labels.zarr (a label, distance and margin for
-    every row; -1 is an outlier) and run.json (what was done and how long it took). A fit that was
-    stopped goes on when the same command is given again, or `scrlm fit --resume RUN`.
+    Writes model.zarr (centers, weights, sigmas), labels.zarr (label, distance and margin of every
+    row; label -1 is an outlier) and run.json (parameters, phases and times) to RUN.
+
+    To resume an interrupted fit, run the same command again or `scrlm fit --resume RUN`.
     """
     from scrlm_dask.config import FitConfig
     from scrlm_dask.pipeline.fit import prepare_fit
@@ -83,13 +84,14 @@ def _run_job(job: Any, console: Console, cluster: Any, values: dict[str, Any], o
 
 
 def show_fit(console: Console, result: Fit, out: str) -> None:
+    """Print the result of `fit` or `kmeans`, and the files that were written."""
     content = summary(result, out)
     console.result(content, fit_summary(content, result))
     console.say(f"written to {out}: model.zarr, labels.zarr, run.json")
 
 
 def summary(result: Fit, out: str) -> dict[str, Any]:
-    """Return the fit in numbers, for --json and for the tables."""
+    """Return the numbers of a fit for --json and the tables."""
     model, record, stored = result.model, result.typed_record, result.record
     return {
         "run": out,
@@ -117,25 +119,35 @@ def summary(result: Fit, out: str) -> dict[str, Any]:
     "--clusters",
     "n_clusters",
     type=int,
-    help="Number of clusters; default: as many as --init brings.",
+    help="Number of clusters (default: number of centers in --init PATH).",
 )
 @click.option(
     "--init",
     default=_INITS[0],
     show_default=True,
-    metavar="[" + "|".join(_INITS) + "|PATH]",
-    help="Where to begin; the path of a run, a model or a .npy array continues from its centers.",
+    metavar="INIT",
+    help=f"Initial centers: {', '.join(_INITS)}, or the path of a run, a model or a .npy array.",
 )
-@click.option("--max-iter", type=int, default=100, show_default=True, help="Most full passes.")
-@click.option("--spherical", is_flag=True, help="Rows and centers at unit length: cosine distance.")
-@click.option("--sample-weight", metavar="FILE", help="How much each row counts, .npy or Zarr.")
-@fitting.preprocess_option("Map applied to rows first.", default="none")
+@click.option(
+    "--max-iter",
+    type=int,
+    default=100,
+    show_default=True,
+    help="Maximum number of iterations over all rows.",
+)
+@click.option(
+    "--spherical", is_flag=True, help="Scale rows and centers to unit length, for cosine distance."
+)
+@click.option(
+    "--sample-weight", metavar="FILE", help="Weights of the rows: a .npy file or a Zarr array."
+)
+@fitting.preprocess_option("Transformation of the rows.", default="none")
 @fitting.lloyd_options
 @shared.seed_option
 @shared.block_rows_option
 @shared.margins_option
 @fitting.prune_option
-@click.option("--overwrite", is_flag=True, help="Replace a run that exists.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing run.")
 @fitting.resume_option
 @watchdog_options
 @shared.storage_options
@@ -154,10 +166,12 @@ def kmeans(
     resume: str | None,
     **values: Any,
 ) -> None:
-    """Cluster the Zarr store FEATURES by k-means, one read of it an iteration.
+    """Cluster the features store FEATURES by k-means.
 
-    RUN gets what `scrlm fit` writes; every row gets the label of its nearest center. A run that was
-    stopped goes on when the same command is given again, or `scrlm kmeans --resume RUN`.
+    Each iteration reads the features once. Writes the same files as `scrlm fit` to RUN; every row
+    has the label of its nearest center.
+
+    To resume an interrupted run, run the same command again or `scrlm kmeans --resume RUN`.
     """
     from scrlm_dask.config import KMeansConfig
     from scrlm_dask.pipeline.kmeans import prepare_kmeans
@@ -189,35 +203,38 @@ def kmeans(
 
 
 def _kmeans_config(values: dict[str, Any], storage: Any) -> tuple[KMeansConfig, str | None]:
-    """Return the config of the options, and the path of the centers to start from, if any."""
+    """Return the config, and the path of the initial centers if --init is a path."""
     from scrlm_dask.config import KMeansConfig, LloydConfig
 
     config, init = shared.take_fields(KMeansConfig, values), values["init"]
     if values["spherical"]:
         if config["preprocess"] not in ("none", "l2"):
-            raise click.UsageError("--spherical takes rows at unit length; leave --preprocess out")
+            raise click.UsageError(
+                f"--spherical requires --preprocess l2 or none, got {config['preprocess']}; remove "
+                "--preprocess"
+            )
         config["preprocess"] = "l2"
     if init not in _INITS:
         config["init"] = "given"
         config.setdefault("n_clusters", len(_read_centers(init, storage)))
     if "n_clusters" not in config:
         raise click.UsageError(
-            f"--clusters is missing: how many are to be found? --init {init} does not say it, only "
-            "the centers of a run, a model or a .npy array do"
+            f"Missing option '--clusters'; it is required with --init {init} and optional only if "
+            "--init is the path of a run, a model or a .npy array"
         )
     lloyd = LloydConfig(**shared.take_fields(LloydConfig, values))
     return KMeansConfig(lloyd=lloyd, **config), None if init in _INITS else init
 
 
 def _read_centers(path: str, storage: Any) -> Any:
-    """Read the centers in a file; a misspelt method also looks like a path."""
+    """Read centers from a path; a misspelled method also looks like a path."""
     from scrlm_dask.errors import MissingError
     from scrlm_dask.pipeline.kmeans import read_centers
 
     try:
         return read_centers(path, storage_options=storage)
     except MissingError as error:
-        raise MissingError(f"{error}, or begin by one of {', '.join(_INITS)}") from error
+        raise MissingError(f"{error}, or use one of {', '.join(_INITS)}") from error
 
 
 @click.command()
@@ -226,7 +243,7 @@ def _read_centers(path: str, storage: Any) -> Any:
 @click.option("--out", metavar="OUT", required=True, help="Labels store to write.")
 @shared.block_rows_option
 @shared.margins_option
-@click.option("--overwrite", is_flag=True, help="Replace labels that exist.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing labels store.")
 @shared.storage_options
 @shared.cluster_options
 @shared.output_options
@@ -244,7 +261,7 @@ def predict(
 ) -> None:
     """Label the rows of FEATURES with the model of RUN.
 
-    OUT gets a label (-1 is an outlier), a distance and a margin for every row.
+    Writes label (-1 is an outlier), distance and margin of every row to OUT.
     """
     from scrlm_dask.pipeline.predict import prepare_predict
 

@@ -1,4 +1,4 @@
-"""Commands that make and describe features stores: synth, ingest, embed, inspect."""
+"""Commands that write or describe features stores: synth, ingest, embed, inspect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scrlm_dask.choices import DAMAGED_ITEMS, FEATURE_DTYPES, INGEST_FORMATS, NAN_ROWS
-from scrlm_dask.text import first_few
+from scrlm_dask.text import first_few, plural
 
 from ..options import shared
 from ..options.fitting import depth_option, preprocess_option
@@ -20,24 +20,36 @@ if TYPE_CHECKING:
     from scrlm_dask.pipeline.ingest_job import Ingest
 
 
-_overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a store that exists.")
+# Labels in the table for JSON keys that use "block" for a chunk of the store.
+_CHUNK_NAMES = {"blocks": "chunks", "kept_blocks": "reused chunks"}
+_overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing store.")
 
 
 @click.command()
 @click.argument("out", type=click.Path())
-@click.option("--rows", type=int, default=20_000, show_default=True, help="Rows to draw.")
+@click.option("--rows", type=int, default=20_000, show_default=True, help="Number of rows.")
 @click.option(
-    "--features", "n_features", type=int, default=640, show_default=True, help="Features of a row."
+    "--features", "n_features", type=int, default=640, show_default=True, help="Features per row."
 )
 @click.option(
-    "--clusters", "n_clusters", type=int, default=100, show_default=True, help="Clusters."
-)
-@click.option("--outliers", type=float, default=0.5, show_default=True, help="Share of outliers.")
-@click.option(
-    "--sigma-min", type=float, default=1 / 16, show_default=True, help="Sigma of the first."
+    "--clusters", "n_clusters", type=int, default=100, show_default=True, help="Number of clusters."
 )
 @click.option(
-    "--sigma-max", type=float, default=1 / 4, show_default=True, help="Sigma of the last."
+    "--outliers", type=float, default=0.5, show_default=True, help="Fraction of outliers."
+)
+@click.option(
+    "--sigma-min",
+    type=float,
+    default=1 / 16,
+    show_default=True,
+    help="Standard deviation of the first, tightest cluster.",
+)
+@click.option(
+    "--sigma-max",
+    type=float,
+    default=1 / 4,
+    show_default=True,
+    help="Standard deviation of the last, widest cluster.",
 )
 @shared.seed_option
 @shared.chunk_option("64MB")
@@ -55,9 +67,11 @@ def synth(
     overwrite: bool,
     **values: Any,
 ) -> None:
-    """Draw the paper's Gaussian mixture with outliers into the features store OUT.
+    """Draw a synthetic mixture into the features store OUT.
 
-    Blocks are drawn by the workers; the bits depend on the seed alone, not on the chunks.
+    The rows come from the paper's mixture of Gaussian clusters and outliers. The store also
+    contains their true labels. Workers draw the chunks; the rows depend on the seed and not on the
+    chunk size.
     """
     from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
     from scrlm_dask.pipeline.synth import prepare_synth
@@ -81,45 +95,51 @@ def synth(
 @click.command()
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.argument("out", type=click.Path())
-@click.option("--format", type=click.Choice(INGEST_FORMATS), help="Default: found out.")
-@click.option("--dataset", metavar="NAME", help="Array of an HDF5, .npz or Zarr source.")
+@click.option("--format", type=click.Choice(INGEST_FORMATS), help="Input format (default: detect).")
+@click.option(
+    "--dataset", metavar="NAME", help="Name of the array in an HDF5, .npz or Zarr source."
+)
 @click.option(
     "--column",
     "columns",
     metavar="NAME",
     multiple=True,
-    help="Column of lists, or, given several times, the columns of features.",
+    help="Column that contains a list of features, or, if repeated, one column per feature.",
 )
 @click.option(
     "--exclude",
     metavar="NAME",
     multiple=True,
-    help="Column that is no feature and is left out. May be repeated.",
+    help="Column to exclude from the features. May be repeated.",
 )
-@click.option("--labels", metavar="NAME", help="True labels: a file, or a column of the source.")
-@click.option("--ids", metavar="NAME", help="Names of rows: a file, or a column of the source.")
+@click.option("--labels", metavar="NAME", help="True labels: a file or a column of the source.")
+@click.option("--ids", metavar="NAME", help="Ids of the rows: a file or a column of the source.")
 @click.option(
     "--dtype",
     type=click.Choice(FEATURE_DTYPES),
-    help="How features are stored; default: float16 as it is, all else as float32.",
+    help="Data type of the stored features (default: float16 for float16 input, else float32).",
 )
-@click.option("--raw-dtype", metavar="DTYPE", help="Items of a raw file; default: --dtype.")
+@click.option(
+    "--raw-dtype", metavar="DTYPE", help="Data type of a raw file (default: that of --dtype)."
+)
 @click.option(
     "--features",
     "raw_features",
     type=click.IntRange(min=1),
-    help="Features of a row of a raw file.",
+    help="Number of features per row of a raw file.",
 )
 @shared.chunk_option("64MB")
-@click.option("--limit", type=click.IntRange(min=1), help="Take the first so many rows only.")
-@click.option("--shuffle", is_flag=True, help="Store the rows in a random order.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random order.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), help="Maximum number of rows to read (default: all)."
+)
+@click.option("--shuffle", is_flag=True, help="Store the rows in random order.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed for --shuffle.")
 @click.option(
     "--nan",
     type=click.Choice(NAN_ROWS),
     default="error",
     show_default=True,
-    help="Rows that hold NaN or infinity.",
+    help="Treatment of rows that contain NaN or infinity.",
 )
 @_overwrite_option
 @shared.storage_options
@@ -134,12 +154,13 @@ def ingest(
     overwrite: bool,
     **values: Any,
 ) -> None:
-    """Write the rows of SOURCE... into the features store OUT.
+    """Convert the rows of SOURCE... into the features store OUT.
 
-    A source is a file, a folder or a pattern in quotes: .npy, .npz, .fbin, .u8bin, .i8bin, .fvecs,
-    .bvecs, HDF5, Parquet, Arrow, CSV, raw, Zarr, clip-retrieval or Hugging Face's save_to_disk.
+    A source is a file, a directory or a quoted pattern. Formats: .npy, .npz, .fbin, .u8bin, .i8bin,
+    .fvecs, .bvecs, HDF5, Parquet, Arrow, CSV, raw, Zarr, clip-retrieval and Hugging Face's
+    save_to_disk.
 
-    A command that was stopped goes on when it is given again.
+    Run the same command again to resume an interrupted one.
     """
     from scrlm_dask.pipeline.ingest import prepare_ingest
     from scrlm_dask.pipeline.ingest_job import IngestConfig
@@ -152,7 +173,7 @@ def ingest(
     options = SourceOptions(**shared.take_fields(SourceOptions, values))
     config = IngestConfig(**shared.take_fields(IngestConfig, values))
     job = prepare_ingest(sources, out, config, options, overwrite, storage)
-    console.interrupted = "run the same command again to go on"
+    console.interrupted = "run the same command again to resume"
     with shared.session(console, cluster):
         written = job.run(console)
     _show_store(console, written, "dropped_rows", columns=list(written.columns))
@@ -165,42 +186,50 @@ def ingest(
     "--encoder",
     metavar="NAME",
     required=True,
-    help="pixels[:SIDE], hashing[:FEATURES], sentence-transformers:NAME_OR_PATH, "
+    help="Encoder: pixels[:SIDE], hashing[:FEATURES], sentence-transformers:NAME_OR_PATH, "
     "open_clip:MODEL/PRETRAINED_OR_PATH, torchvision:MODEL[/WEIGHTS_OR_PATH], or module:function "
-    "(or file.py:function), which runs that code.",
+    "or file.py:function, which runs that code.",
 )
-@click.option("--column", metavar="NAME", help="Column of texts of a CSV, JSON or Parquet file.")
+@click.option(
+    "--column", metavar="NAME", help="Column of texts in a CSV, TSV, JSON-lines or Parquet file."
+)
 @click.option(
     "--labels",
     metavar="NAME",
-    help="True labels: a file, a column, or `folder` for the folders that images lie in.",
+    help="True labels: a file, a column, or `folder` for the subdirectories of images.",
 )
 @click.option(
     "--ids",
     metavar="NAME",
-    help="Names of rows: a file or a column; default: paths of images, numbers of rows.",
+    help="Ids of the rows: a file or a column (default: paths of images, row numbers of texts).",
 )
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
     default=32,
     show_default=True,
-    help="Items that the encoder is given at a time.",
+    help="Number of items per call of the encoder.",
 )
-@click.option("--device", metavar="NAME", help="Of the model, e.g. cpu or cuda:0; default: a GPU.")
+@click.option(
+    "--device",
+    metavar="NAME",
+    help="Device of the model, e.g. cpu or cuda:0 (default: a GPU if there is one).",
+)
 @click.option(
     "--dtype",
     type=click.Choice(FEATURE_DTYPES),
-    help="How features are stored; default: float16 as it is, all else as float32.",
+    help="Data type of the stored features (default: float16 for float16 input, else float32).",
 )
 @shared.chunk_option("8MB")
-@click.option("--limit", type=click.IntRange(min=1), help="Take the first so many items only.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), help="Maximum number of items to encode (default: all)."
+)
 @click.option(
     "--on-error",
     type=click.Choice(DAMAGED_ITEMS),
     default="refuse",
     show_default=True,
-    help="Damaged images and empty texts; to skip them, all items are looked at first.",
+    help="Treatment of damaged images and empty texts; skip checks all items first.",
 )
 @_overwrite_option
 @shared.storage_options
@@ -208,18 +237,18 @@ def ingest(
 def embed(
     console: Console, storage: Any, source: str, out: str, overwrite: bool, **values: Any
 ) -> None:
-    """Encode the images or texts of SOURCE into the features store OUT.
+    """Encode images or texts of SOURCE into the features store OUT.
 
-    SOURCE is a folder of images, with all folders in it, a .txt file with a text a line, or a CSV,
-    TSV, JSON-lines or Parquet file with --column. The encoder works in this process.
+    SOURCE is a directory of images, including its subdirectories, a .txt file with one text per
+    line, or a CSV, TSV, JSON-lines or Parquet file with --column. The encoder runs in this process.
 
-    A command that was stopped goes on when it is given again.
+    Run the same command again to resume an interrupted one.
     """
     from scrlm_dask.pipeline.embed import EmbedConfig
     from scrlm_dask.pipeline.embed import embed as run_embed
 
     config = EmbedConfig(**shared.take_fields(EmbedConfig, values))
-    console.interrupted = "run the same command again to go on"
+    console.interrupted = "run the same command again to resume"
     with console.progress():
         written = run_embed(
             *(source, out, config), overwrite=overwrite, storage_options=storage, listener=console
@@ -229,12 +258,12 @@ def embed(
 
 @click.command()
 @click.argument("store", type=click.Path())
-@click.option("--stats", is_flag=True, help="Read all rows once and say what they are like.")
-@click.option("--verify", is_flag=True, help="Read everything and check digests and checksums.")
-@click.option("--plot", metavar="FILE", help="Draw the statistics, e.g. to out.png.")
-@click.option("--rho", type=float, help="Compare distances with the radius of this bandwidth.")
+@click.option("--stats", is_flag=True, help="Read all rows and add statistics.")
+@click.option("--verify", is_flag=True, help="Read all chunks and verify digests and checksums.")
+@click.option("--plot", metavar="FILE", help="Plot the statistics to this file, e.g. out.png.")
+@click.option("--rho", type=float, help="Bandwidth whose radius is compared with the distances.")
 @depth_option
-@preprocess_option("Take spectrum and distances after this map, as a fit would.")
+@preprocess_option("Transformation of the rows before spectrum and distances are computed.")
 @shared.block_rows_option
 @shared.storage_options
 @shared.cluster_options
@@ -249,10 +278,11 @@ def inspect(
     plot: str | None,
     **values: Any,
 ) -> None:
-    """Say what the features store STORE is: shape, chunks, codecs, completeness, manifest.
+    """Describe the features store STORE and its rows.
 
-    --stats adds what one read of the rows tells: ranges, NaN, duplicates, norms, spectrum and
-    distances. --verify ends with code 3 if a block is damaged, and names each that is.
+    Prints shape, chunks, codecs, completeness and manifest. --stats reads all rows and adds ranges,
+    NaN, duplicates, norms, spectrum and distances. --verify exits with code 3 if a chunk is damaged
+    and lists the damaged chunks.
     """
     from scrlm_dask.pipeline.inspect import inspect_rows, inspect_store, verify_store
     from scrlm_dask.reporting.plots import check_plot, plot_statistics
@@ -272,7 +302,7 @@ def inspect(
                 damaged = verify_store(store, storage_options=storage, listener=console)
                 content["verification"] = damage_content(damaged, description)
             if damaged and (stats or plot):
-                console.say("no statistics: the store is damaged")
+                console.say("statistics are skipped because the store is damaged")
             elif stats or plot:
                 rows = inspect_rows(store, storage_options=storage, listener=console, **values)
                 content["statistics"] = rows_content(rows)
@@ -289,7 +319,7 @@ def _show_store(
     about: dict[str, str] | None = None,
     **lists: list[str],
 ) -> None:
-    """Print what was written; `dropped` is what the command calls rows that were left out."""
+    """Print the store that was written; `dropped` is the JSON key for the omitted rows."""
     content = {
         "path": written.path,
         **(about or {}),
@@ -304,7 +334,7 @@ def _show_store(
         "label_names": None if written.label_names is None else list(written.label_names),
     }
     shown = {
-        name: first_few(value) if isinstance(value, list) else value
+        _CHUNK_NAMES.get(name, name): first_few(value) if isinstance(value, list) else value
         for name, value in content.items()
         if value not in (None, [])
     }
@@ -312,9 +342,10 @@ def _show_store(
 
 
 def _reject_damaged(damaged: tuple[DamagedBlock, ...], url: str) -> None:
-    """Raise if there are damaged blocks, after they were printed, to set the exit code."""
+    """Raise if there are damaged chunks, so that the exit code is 3; they were printed before."""
     from scrlm_dask.errors import StoreError
 
     if damaged:
-        named = "; ".join(f"block {d.block} (rows {d.first_row} to {d.last_row})" for d in damaged)
-        raise StoreError(f"{len(damaged)} block(s) of {url} are damaged: {named}; restore them")
+        listed = "; ".join(f"chunk {d.block} (rows {d.first_row} to {d.last_row})" for d in damaged)
+        number = plural(len(damaged), "damaged chunk")
+        raise StoreError(f"{url} has {number}: {listed}; restore them from a copy")

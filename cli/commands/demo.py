@@ -1,3 +1,5 @@
+"""The command demo: synth, fit and evaluate in one step."""
+
 from __future__ import annotations
 
 import tempfile
@@ -16,7 +18,11 @@ _ITERATIONS = 10
 
 
 @click.command()
-@click.option("--out", type=click.Path(), help="Keep features and run here; default: nowhere.")
+@click.option(
+    "--out",
+    type=click.Path(),
+    help="Directory in which to keep features and run (default: delete them).",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an earlier demo in --out.")
 @seed_option
 @storage_options
@@ -25,10 +31,14 @@ _ITERATIONS = 10
 def demo(
     console: Console, cluster: Any, storage: Any, out: str | None, overwrite: bool, seed: int
 ) -> None:
-    """Draw a mixture with outliers, cluster it, and compare with the truth. Under a minute."""
+    """Cluster synthetic data and compare the result with the truth.
+
+    Draws a mixture of clusters and outliers, fits SCRLM and scores the labels. Takes less than a
+    minute.
+    """
     if out is not None:
         _demo(console, cluster, storage, out.rstrip("/"), overwrite, seed)
-        console.say(f"features and run are kept in {out}")
+        console.say(f"features and run are in {out}")
         return
     with tempfile.TemporaryDirectory(prefix="scrlm-demo-") as folder:
         _demo(console, cluster, storage, folder, overwrite, seed)
@@ -48,8 +58,8 @@ def _demo(
     features, run = f"{folder}/features.zarr", f"{folder}/run"
     spec = MixtureSpec(_FEATURES, _CLUSTERS, _OUTLIERS, seed=seed)
     console.say(
-        f"{_ROWS:,} rows of {_FEATURES} features: {_CLUSTERS} clusters and "
-        f"{_OUTLIERS:.0%} outliers, told to look for at most {_AT_MOST} clusters"
+        f"drawing {_ROWS:,} rows of {_FEATURES} features: {_CLUSTERS} clusters and "
+        f"{_OUTLIERS:.0%} outliers; fitting at most {_AT_MOST} clusters"
     )
     with session(console, cluster):
         stores: Any = {"storage_options": storage, "listener": console}
@@ -61,8 +71,8 @@ def _demo(
     content = summary(result, run)
     headline = (
         f"{scores['n_clusters']} of {scores['n_classes']} clusters found; "
-        f"{scores['accuracy']:.2%} of the rows are labelled as they were drawn."
+        f"{scores['accuracy']:.2%} of the rows have the correct label."
     )
-    truth = facts("Against the truth", scores)
+    truth = facts("Scores", scores)
     tables = Group(fit_summary(content, result), truth, headline)
     console.result({**content, "evaluation": scores}, tables)

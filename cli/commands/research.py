@@ -1,4 +1,4 @@
-"""`scrlm compare` and `scrlm paper`: baselines, the paper's experiments and its guarantees."""
+"""Commands for research: compare, and paper with its experiments and guarantees."""
 
 from __future__ import annotations
 
@@ -26,38 +26,36 @@ if TYPE_CHECKING:
 @click.option(
     "--truth",
     type=click.Path(),
-    help="True labels, .npy or Zarr, -1 for outliers; default: those in the features store.",
+    help="True labels, .npy or Zarr, -1 for outliers (default: labels in the features store).",
 )
 @click.option(
     "--methods",
     metavar="A,B,...",
-    help="Which ones; default: the paper's. docs/peers.md has all of them.",
+    help="Methods to compare (default: those of the paper); an unknown name prints the list.",
 )
-@click.option("--clusters", type=int, required=True, help="How many clusters to ask for.")
+@click.option("--clusters", type=int, required=True, help="Number of clusters.")
 @click.option(
     "--outliers",
     is_flag=True,
-    help="There are outliers: methods that know none get a cluster more, for them.",
+    help="The data has outliers: methods without outliers get one more cluster for them.",
 )
-@click.option(
-    "--seeds", type=int, default=1, show_default=True, help="Run each method with so many seeds."
-)
+@click.option("--seeds", type=int, default=1, show_default=True, help="Number of seeds per method.")
 @click.option(
     "--timeout",
     metavar="DURATION",
     default="10m",
     show_default=True,
     callback=parse_seconds,
-    help="End a method that takes longer.",
+    help="Maximum time per method and seed.",
 )
 @click.option(
     "--memory-limit",
     metavar="SIZE",
     callback=parse_size,
-    help="End a method that holds more, e.g. 4GB; default: what the machine has.",
+    help="Maximum memory per method, e.g. 4GB (default: memory of the machine).",
 )
-@click.option("--rows", type=int, help="Compare on a random sample of so many rows.")
-@preprocess_option("Map applied to rows first, the same for all methods.")
+@click.option("--rows", type=int, help="Number of random rows to compare on (default: all).")
+@preprocess_option("Transformation of the rows, the same for all methods.")
 @storage_options
 @output_options
 def compare(
@@ -74,9 +72,10 @@ def compare(
     rows: int | None,
     preprocess: Any,
 ) -> None:
-    """Cluster FEATURES by several methods, each in a process of its own, and score them.
+    """Compare SCRLM with other clustering methods on FEATURES.
 
-    All get the same rows, in memory. CPU and wall seconds are those of the clustering alone.
+    Each method runs in its own process on the same rows, in memory, and is scored against the true
+    labels. CPU and wall time are measured for the clustering only.
     """
     from scrlm_dask.paper.compare import PAPERS
     from scrlm_dask.paper.compare import compare as run_compare
@@ -105,7 +104,7 @@ def compare(
 
 
 def _summarize(scores: MethodScores) -> dict[str, Any]:
-    """Return the results of a method as names and numbers."""
+    """Return the results of a method for --json and the table."""
     from scrlm_dask.paper.compare import MEASURED
 
     spreads = {name: scores.spread(name) for name in MEASURED}
@@ -123,32 +122,33 @@ def _summarize(scores: MethodScores) -> dict[str, Any]:
     }
 
 
-# of scrlm_dask.paper, which is not imported for --help
+# Copied from scrlm_dask.paper, so that --help does not import it.
 _EXPERIMENTS = {
     "bounds": "Compare success regions with Corollary 7 (Figure 4).",
     "bandwidth": "Find the rho for which SCRLM succeeds (Figure 5).",
     "methods": "Compare accuracy with baselines at 50 % outliers (Figure 6).",
-    "images": "Compare accuracy, purity and time on real images (Figures 7 to 10, Tables 1 and 2).",
+    "images": "Compare methods on real images (Figures 7-10, Tables 1-2).",
 }
 _SIZES = ("smoke", "small", "paper")
-_FILES = """FOLDER gets results.csv, results.parquet (with the extra formats), summary.json and
-figures (with the extra plot), and one file per finished cell: the same command again resumes."""
+_FILES = """Writes results.csv, results.parquet (requires the extra formats), summary.json, figures
+(require the extra plot) and one file per finished cell to DIR. Run the same command again to
+resume an interrupted experiment."""
 
 
 @click.group()
 def paper() -> None:
-    """Run the paper's experiments, or compute what it guarantees."""
+    """Run experiments of the paper or compute its guarantees."""
 
 
 def _parse_data(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, str | None] | None:
-    """Parse names and paths; a name alone is to be fetched."""
+    """Parse texts NAME=PATH or NAME; the path of a data set to download is None."""
     data: dict[str, str | None] = {}
     for text in texts:
         name, equals, path = text.partition("=")
         if not name or (equals and not path):
-            raise click.BadParameter(f"{text!r} is not NAME=PATH")
+            raise click.BadParameter(f"must be NAME=PATH or NAME, got {text!r}")
         if name in data:
             raise click.BadParameter(f"{name} is given twice")
         data[name] = path or None
@@ -156,7 +156,7 @@ def _parse_data(
 
 
 def _experiment_options(command: Callable[..., Any], with_data: bool) -> Callable[..., Any]:
-    """Add the options of an experiment; the command gets `console` and the values."""
+    """Add the options of an experiment to a command."""
     command = storage_options(cluster_options(output_options(command)))
     if with_data:
         command = click.option(
@@ -164,23 +164,24 @@ def _experiment_options(command: Callable[..., Any], with_data: bool) -> Callabl
             metavar="NAME=PATH",
             multiple=True,
             callback=_parse_data,
-            help="For images: a features store with labels; may be repeated. A name alone, mnist "
-            "or fashion, is downloaded; without --data both are.",
+            help="Features store with labels for the experiment images. A name without a path "
+            "(mnist, fashion) is downloaded; both are the default. May be repeated.",
         )(command)
     command = click.option(
         "--size",
         type=click.Choice(_SIZES),
         default="small",
         show_default=True,
-        help="smoke: shows that it runs; small: minutes on two cores; paper: the paper's grids.",
+        help="Size of the experiment; smoke: a quick test, small: minutes on two cores, paper: the "
+        "grids of the paper.",
     )(command)
     return click.option(
-        "--out", metavar="FOLDER", required=True, help="Folder to write, or to resume from."
+        "--out", metavar="DIR", required=True, help="Directory to write or to resume from."
     )(command)
 
 
 def _experiment_command(name: str, text: str) -> click.Command:
-    """Return the command of one experiment."""
+    """Return the command that runs one experiment."""
 
     def command(console: Console, **options: Any) -> None:
         _run_experiment(console, name, **options)
@@ -200,7 +201,7 @@ def _run_experiment(
 ) -> None:
     from scrlm_dask.paper.runner import run_experiment
 
-    console.interrupted = "finished cells were kept, and the same command again goes on"
+    console.interrupted = "finished cells were saved; run the same command again to resume"
     with session(console, cluster):
         ran = run_experiment(
             name, out, size=size, data=data, storage_options=storage, listener=console
@@ -210,7 +211,9 @@ def _run_experiment(
 
 def _experiment_alias(console: Console, name: str, data: Any, **options: Any) -> None:
     if data and name != "images":
-        raise click.UsageError(f"the experiment {name} draws its own data; leave --data out")
+        raise click.UsageError(
+            f"--data is only supported by the experiment images, got {name}; remove --data"
+        )
     console.say(f"scrlm experiment is deprecated; use scrlm paper {name}")
     _run_experiment(console, name, data=data, **options)
 
@@ -219,12 +222,12 @@ def _experiment_tables(ran: Any) -> Group:
     from rich.console import Group
 
     done = {
-        "cells": f"{ran.n_cells:,}, {ran.n_kept:,} of them from before",
+        "cells": f"{ran.n_cells:,} ({ran.n_kept:,} from an earlier run)",
         "seconds": ran.summary["seconds"],
         "out": ran.out,
         "files": ", ".join(ran.files),
     }
-    return Group(*(_experiment_table(table) for table in ran.tables), facts("Done", done))
+    return Group(*(_experiment_table(table) for table in ran.tables), facts("Experiment", done))
 
 
 def _experiment_table(content: Any) -> Any:
@@ -239,14 +242,22 @@ def _experiment_table(content: Any) -> Any:
 
 
 @paper.command()
-@click.option("--rows", type=int, required=True, help="Rows N.")
-@click.option("--features", type=int, required=True, help="Features p.")
-@click.option("--clusters", type=int, required=True, help="Clusters m.")
-@click.option("--candidates", type=int, help="Candidates n; default: what the theory asks.")
+@click.option("--rows", type=int, required=True, help="Number of rows N.")
+@click.option("--features", type=int, required=True, help="Number of features p.")
+@click.option("--clusters", type=int, required=True, help="Number of clusters m.")
 @click.option(
-    "--min-weight", type=float, default=0.8, show_default=True, help="Smallest weight x m."
+    "--candidates", type=int, help="Number of candidates n (default: as required by the theory)."
 )
-@click.option("--delta", type=float, default=0.01, show_default=True, help="Risk of failure.")
+@click.option(
+    "--min-weight",
+    type=float,
+    default=0.8,
+    show_default=True,
+    help="Smallest weight of a cluster, times m.",
+)
+@click.option(
+    "--delta", type=float, default=0.01, show_default=True, help="Accepted probability of failure."
+)
 @output_options
 def theory(
     console: Console,
@@ -257,7 +268,11 @@ def theory(
     min_weight: float,
     delta: float,
 ) -> None:
-    """Compute what the paper guarantees: Theorem 1 for these numbers, Corollary 7 for this risk."""
+    """Compute the guarantees of the paper.
+
+    Prints the success probability of Theorem 1 for the given numbers, and the numbers that
+    Corollary 7 requires for the given probability of failure.
+    """
     if click.get_current_context().command.hidden:
         console.say("scrlm theory is deprecated; use scrlm paper theory")
     from scrlm_dask.kernels.scrlm.theory import required_sizes, success_probability
@@ -280,19 +295,21 @@ def theory(
     console.result(content, facts("Theory", content))
     if features < need.n_features:
         console.say(
-            "the bound on features is loose, by a factor of over 64 in the paper's experiments: "
-            "fewer are usually enough"
+            "the bound on the number of features is loose (by a factor of over 64 in the paper's "
+            "experiments); fewer features are usually enough"
         )
 
 
 for _name, _text in _EXPERIMENTS.items():
     paper.add_command(_experiment_command(_name, _text))
 
-# deprecated names, kept for one release
+# Deprecated names; they will be removed in the next release.
 theory_alias = copy(theory)
 theory_alias.hidden = True
 experiment_alias = click.command(
-    "experiment", hidden=True, help=f"Run an experiment of the paper.\n\n{_FILES}"
+    "experiment",
+    hidden=True,
+    help=f"Run an experiment of the paper (deprecated: use scrlm paper).\n\n{_FILES}",
 )(
     click.argument("name", type=click.Choice(tuple(_EXPERIMENTS)), metavar="NAME")(
         _experiment_options(_experiment_alias, with_data=True)

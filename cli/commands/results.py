@@ -24,17 +24,20 @@ _MOST_SHOWN = 40
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option("--clusters", type=int, required=True, help="How many are to be left.")
-@click.option("--out", metavar="OUT", help="Labels store to write; default: only show the cut.")
-@click.option("--overwrite", is_flag=True, help="Replace labels that exist.")
+@click.option("--clusters", type=int, required=True, help="Number of clusters after merging.")
+@click.option(
+    "--out", metavar="OUT", help="Labels store to write (default: print the clusters only)."
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing labels store.")
 @shared.storage_options
 @shared.output_options
 def cut(
     console: Console, storage: Any, run: str, clusters: int, out: str | None, overwrite: bool
 ) -> None:
-    """Join the clusters of RUN to fewer, along its merge tree or that of its clusters.
+    """Merge the clusters of RUN into fewer clusters.
 
-    OUT gets a label for every row (-1 is an outlier) without another read of the features.
+    Clusters are merged along the tree of the run, or along a new tree if the run has none.
+    Writes the label of every row (-1 is an outlier) to OUT. The features are not read.
     """
     if out is None:
         shared.require_option("--out", "overwrite")
@@ -58,19 +61,22 @@ def cut(
 @click.option(
     "--truth",
     type=click.Path(),
-    help="True labels, .npy or Zarr, -1 for outliers; default: those in the features store.",
+    help="True labels, .npy or Zarr, -1 for outliers (default: labels in the features store).",
 )
 @shared.storage_options
 @shared.cluster_options
 @shared.output_options
 def evaluate(console: Console, cluster: Any, storage: Any, run: str, truth: str | None) -> None:
-    """Score the labels of RUN, or those that `scrlm predict` wrote, against the truth."""
+    """Score the labels of RUN against the true labels.
+
+    RUN is a run directory or a labels store written by `scrlm predict`.
+    """
     from scrlm_dask.pipeline.evaluate import prepare_evaluate
 
     job = prepare_evaluate(run, truth, storage)
     with shared.session(console, cluster.for_little_work()):
         content = evaluation_record(job.run(console))
-    console.result(content, facts("Against the truth", content))
+    console.result(content, facts("Scores", content))
 
 
 @click.command()
@@ -80,21 +86,21 @@ def evaluate(console: Console, cluster: Any, storage: Any, run: str, truth: str 
     type=click.IntRange(min=0),
     default=8,
     show_default=True,
-    help="Label so many random blocks again.",
+    help="Number of random blocks to label again.",
 )
 @click.option(
     "--losses",
     type=click.IntRange(min=0),
     default=4,
     show_default=True,
-    help="Take the losses of so many random clusters again, by one read of the features.",
+    help="Number of random clusters whose loss is computed again; reads the features once.",
 )
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Which blocks and clusters: the same seed, the same ones.",
+    help="Seed for the choice of blocks and clusters.",
 )
 @shared.storage_options
 @shared.cluster_options
@@ -102,9 +108,9 @@ def evaluate(console: Console, cluster: Any, storage: Any, run: str, truth: str 
 def verify(
     console: Console, cluster: Any, storage: Any, run: str, blocks: int, losses: int, seed: int
 ) -> None:
-    """Compute a random part of RUN again and compare it with what is stored.
+    """Recompute a random part of RUN and compare the results.
 
-    Ends with 3, and names the first row, if a label, a distance or a loss differs.
+    Exits with code 3 and prints the first row if a label, a distance or a loss differs.
     """
     from scrlm_dask.pipeline.verify import prepare_verify
 
@@ -113,13 +119,13 @@ def verify(
         result = job.run(console)
     content = {"run": run, **asdict(result), "ok": result.ok}
     shown = {name: _list_numbers(v) if isinstance(v, tuple) else v for name, v in content.items()}
-    console.result(content, facts("Computed again", shown))
+    console.result(content, facts("Verification", shown))
     if not result.ok:
         row = result.first_wrong_row
         console.fail(
-            f"{run} is not what its features give: {result.wrong_labels} labels, "
+            f"{run} does not match its features: {result.wrong_labels} labels, "
             f"{result.wrong_distances} distances and {len(result.wrong_clusters)} losses differ"
-            f"{'' if row is None else f'; the first row is {row}'}"
+            f"{'' if row is None else f'; the first row that differs is {row}'}"
         )
         raise SystemExit(EXIT_INPUT_REFUSED)
 
@@ -129,32 +135,33 @@ def verify(
 @click.option(
     "--out",
     metavar="FILE.html",
-    help="Page to write; default: report.html in RUN, or here if there are several runs.",
+    help="HTML file to write (default: report.html in RUN, or in the current directory for "
+    "several runs).",
 )
 @click.option(
     "--items",
-    metavar="FILE|FOLDER",
-    help="What the rows stand for, one each and in their order: texts or pictures in a .npy or "
-    "Parquet file, or a folder of them.",
+    metavar="FILE|DIR",
+    help="Items that the rows represent, in the order of the rows: texts or images in a .npy or "
+    "Parquet file, or a directory of images.",
 )
-@click.option("--items-column", metavar="NAME", help="Column of a Parquet file of items.")
+@click.option("--items-column", metavar="NAME", help="Column of the items in a Parquet file.")
 @click.option(
     "--rows-each",
     type=click.IntRange(min=1, max=100),
     default=8,
     show_default=True,
-    help="Rows that are shown of a cluster.",
+    help="Number of rows to show per cluster.",
 )
 @shared.storage_options
 @shared.output_options
 def report(
     console: Console, storage: Any, runs: tuple[str, ...], out: str | None, **values: Any
 ) -> None:
-    """Write a page about RUN, or one that compares several runs.
+    """Write an HTML report on one run, or compare several runs.
 
-    The page needs no other file and no network: what was run on what, a summary in words, phases,
-    clusters, outliers, distances, losses, a map of the centers, nearest pairs and the rows nearest
-    to each center. Its figures lie beside it as PNG files.
+    The report is self-contained. It shows parameters, a summary, phases, clusters, outliers,
+    distances, losses, a map of the centers, the nearest pairs of clusters and the rows nearest to
+    each center. The figures are also written as PNG files next to it.
     """
     from scrlm_dask.reporting.report import write_report
 
@@ -162,29 +169,29 @@ def report(
         shared.require_option("--items", "items_column")
     done = write_report(runs, out, storage_options=storage, **values)
     content = {"report": done.page, "figures": list(done.figures)}
-    console.result(content, facts("Written", {"report": done.page, "figures": len(done.figures)}))
+    console.result(content, facts("Report", {"report": done.page, "figures": len(done.figures)}))
 
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option("--out", metavar="FOLDER", required=True, help="Folder to write.")
+@click.option("--out", metavar="DIR", required=True, help="Directory to write.")
 @click.option(
     "--format",
     "table",
     type=click.Choice(TABLE_FORMATS),
     default="parquet",
     show_default=True,
-    help="Form of the table of labels.",
+    help="File format of the labels.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace an export that exists.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing export.")
 @shared.storage_options
 @shared.output_options
 def export(console: Console, storage: Any, run: str, out: str, table: Any, overwrite: bool) -> None:
-    """Write labels and centers of RUN for other programs.
+    """Export labels and centers of RUN to standard file formats.
 
-    FOLDER gets labels.parquet or labels.csv (row, id if the features have ids, label, distance,
-    margin), centers.npy, centers.fbin and, where FAISS is installed, centers.faiss, an index that
-    takes rows as they are and finds the labels that RUN has.
+    Writes labels.parquet or labels.csv (row, id if the features have ids, label, distance, margin),
+    centers.npy, centers.fbin and, if FAISS is installed, centers.faiss to DIR. A search in this
+    index with rows of the features returns the labels of RUN.
     """
     from scrlm_dask.pipeline.export import export as run_export
 
@@ -198,11 +205,11 @@ def export(console: Console, storage: Any, run: str, out: str, table: Any, overw
         "clusters": done.n_clusters,
         "ids": done.ids,
     }
-    console.result(content, facts("Exported", content | {"files": ", ".join(done.files)}))
+    console.result(content, facts("Export", content | {"files": ", ".join(done.files)}))
 
 
 def evaluation_record(evaluation: Evaluation) -> dict[str, Any]:
-    """Return the evaluation as names and numbers."""
+    """Return the scores of an evaluation for --json and the tables."""
     content = asdict(evaluation.scores)
     del content["matching"]
     if evaluation.recovery is not None:
@@ -214,17 +221,19 @@ def evaluation_record(evaluation: Evaluation) -> dict[str, Any]:
 def _cut_table(content: dict[str, Any]) -> Table:
     from rich.table import Table
 
-    shown = min(content["clusters"], _MOST_SHOWN)
-    table = Table(title=f"The first {shown} of {content['clusters']} clusters of the cut")
+    shown, total = min(content["clusters"], _MOST_SHOWN), content["clusters"]
+    title = f"Clusters (first {shown} of {total})" if shown < total else "Clusters"
+    table = Table(title=title, title_justify="left")
     for name in ("cluster", "rows", "clusters of the run"):
         table.add_column(name, justify="left" if name.startswith("clusters") else "right")
     if content["labels"] is not None:
         table.caption = f"labels of all rows: {content['labels']}"
+        table.caption_justify = "left"
     for k in range(shown):
         table.add_row(str(k), f"{content['counts'][k]:,}", first_few(content["members"][k], 8))
     return table
 
 
 def _list_numbers(numbers: tuple[int, ...]) -> str:
-    """Return how many numbers there are, and the first of them."""
-    return f"{len(numbers)} (number {first_few(list(numbers))})" if numbers else "none"
+    """Return the count of the numbers and the first few."""
+    return f"{len(numbers)} ({first_few(list(numbers))})" if numbers else "none"

@@ -1,4 +1,4 @@
-"""Commands before a fit: rho, plan."""
+"""Commands that prepare a fit: rho, plan."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from ..terminal.console import Console
 @click.command()
 @click.argument("features", type=click.Path())
 @fitting.clusters_option
-@click.option("--plot", metavar="FILE", help="Draw the scan, e.g. to rho.png.")
+@click.option(
+    "--plot", metavar="FILE", help="Plot the trial bandwidths to this file, e.g. rho.png."
+)
 @click.option(
     "--candidates",
     "n_candidates",
     type=int,
-    help="Rows of the sample tried as centers; default: as theory asks.",
+    help="Number of sampled rows tried as centers (default: as required by the theory).",
 )
 @fitting.neighbors_option
 @fitting.depth_option
-@fitting.preprocess_option("Map applied to rows first, as a fit would.")
+@fitting.preprocess_option("Transformation of the rows; use l2 for cosine distance.")
 @shared.seed_option
 @shared.block_rows_option
 @shared.storage_options
@@ -38,12 +40,13 @@ def rho(
     block_rows: int | None,
     **values: Any,
 ) -> None:
-    """Say which bandwidth the Zarr store FEATURES speaks for, and how clearly.
+    """Estimate the bandwidth rho for FEATURES and its reliability.
 
-    A sample of rows, from at least 16 random blocks, is clustered with a ladder of values of rho.
-    `scrlm fit` does the same when it is given no --rho. It works in threads of this process, unless
-    any option asks for workers (--nworkers, --nthreads, --memory-limit, ...), a scheduler or a
-    cluster.
+    Clusters a sample of rows, from at least 16 random blocks, with a range of trial bandwidths.
+    `scrlm fit` without --rho does the same.
+
+    Runs in threads of this process unless an option selects workers (--nworkers, --nthreads,
+    --memory-limit, ...), a scheduler or a cluster.
     """
     from rich.console import Group
 
@@ -76,10 +79,10 @@ def plan(
     block_rows: int | None,
     **values: Any,
 ) -> None:
-    """Say what `scrlm fit` would take with these options: FLOPs, bytes, memory and time.
+    """Predict FLOPs, bytes read, memory and time of `scrlm fit`.
 
-    Kernels and reads are measured here for about 2 seconds, on rows of FEATURES. A fit that does
-    not fit the workers' memory is refused, with the settings that would make it fit.
+    Takes the options of `scrlm fit`. Measures kernels and reads for about 2 seconds on rows of
+    FEATURES. Rejects a fit that exceeds the workers' memory, and suggests settings that fit.
     """
     from dataclasses import asdict
 
@@ -91,7 +94,7 @@ def plan(
     job = prepare_plan(features, config, block_rows=block_rows, storage_options=storage)
     workers, cores = fitting.local_memories(cluster), available_cores()
     if workers is None:
-        cores = None  # a scheduler's workers have as many as they have threads
+        cores = None  # assume one core per thread for the workers of a scheduler
         with shared.session(console, cluster):
             workers = worker_memories()
     result = job.run(workers, cores)

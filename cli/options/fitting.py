@@ -1,4 +1,4 @@
-"""Options of fit and kmeans, some of which other commands share."""
+"""Options of `fit` and `kmeans`; some are also used by other commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def preprocess_option(text: str, default: str = "standardize") -> Any:
-    """Return --preprocess, with the help text of a command."""
+    """Return the option --preprocess with the given help text."""
     return click.option(
         "--preprocess",
         type=click.Choice(PREPROCESS_KINDS),
@@ -29,22 +29,22 @@ def preprocess_option(text: str, default: str = "standardize") -> Any:
     )
 
 
-# options are named after the fields of FitConfig, KMeansConfig and LloydConfig
+# The parameters have the names of the fields of FitConfig, KMeansConfig and LloydConfig.
 clusters_option = click.option(
     "--clusters",
     "n_clusters",
     type=int,
-    help="At most so many; without it, as many as are there.",
+    help="Maximum number of clusters (default: determined from the data).",
 )
 neighbors_option = click.option(
     "--min-neighbors",
     type=int,
     default=1,
     show_default=True,
-    help="Other rows a center needs inside its radius.",
+    help="Minimum number of other rows inside the radius of a center.",
 )
 depth_option = click.option(
-    "--F", "F", type=float, default=2.5, show_default=True, help="Depth of the loss."
+    "--F", "F", type=float, default=2.5, show_default=True, help="Depth F of the robust loss."
 )
 prune_option = click.option(
     "--prune",
@@ -52,13 +52,13 @@ prune_option = click.option(
     default="auto",
     show_default=True,
     callback=partial(parse_auto, parse_axes, "a number of axes"),
-    help="Axes by which pairs that are far apart are ruled out, exactly; 0 for none. "
-    "By default each block finds out what is cheapest.",
+    help="Number of axes for exact pruning of distant pairs (auto: chosen per block; 0: no "
+    "pruning).",
 )
 resume_option = click.option(
     "--resume",
     metavar="RUN",
-    help="Go on with a run that was stopped, with the options that it was given.",
+    help="Resume an interrupted run with the options that it was started with.",
 )
 lloyd_options = shared.option_group(
     click.option(
@@ -66,34 +66,36 @@ lloyd_options = shared.option_group(
         type=float,
         default=1e-4,
         show_default=True,
-        help="k-means stops when centers move less than this share of the rows' distance to them.",
+        help="Stop k-means when centers move by at most this fraction of the distance between rows "
+        "and centers.",
     ),
     click.option(
         "--inertia-tol",
         type=float,
         default=1e-5,
         show_default=True,
-        help="k-means stops when the inertia falls by less than this share of itself.",
+        help="Stop k-means when the inertia changes by at most this fraction.",
     ),
     click.option(
         "--max-time",
         "max_seconds",
         metavar="DURATION",
         callback=parse_seconds,
-        help="No new iteration of k-means after e.g. 55m.",
+        help="Start no new k-means iteration after this time, e.g. 55m (default: no limit).",
     ),
     click.option(
         "--kmeans-sample",
         "sample",
         type=float,
-        help="k-means iterates first on this share of the blocks, doubled until it is all of them.",
+        help="Fraction of the blocks for the first k-means iterations, doubled until all blocks "
+        "are used (default: all blocks).",
     ),
     click.option(
         "--persist",
         type=click.Choice(PERSIST_KINDS),
         default="auto",
         show_default=True,
-        help="Hold features in the workers' memory between the passes of k-means.",
+        help="Keep features in the workers' memory between k-means iterations (auto: if they fit).",
     ),
 )
 fit_options = shared.option_group(
@@ -103,41 +105,49 @@ fit_options = shared.option_group(
         default="auto",
         show_default=True,
         callback=partial(parse_auto, float, "a number"),
-        help="Bandwidth, in units of the preprocessed features; by default chosen on a sample.",
+        help="Bandwidth, in units of the preprocessed features (auto: estimated on a sample).",
     ),
     clusters_option,
     click.option(
         "--candidates",
         "n_candidates",
         type=int,
-        help="Rows tried as centers; default: what theory asks.",
+        help="Number of random rows tried as centers (default: as required by the theory).",
     ),
-    click.option("--loss-rows", type=int, help="Judge candidates on a random subset of rows."),
+    click.option(
+        "--loss-rows",
+        type=int,
+        help="Number of random rows on which the loss is computed (default: all).",
+    ),
     neighbors_option,
     depth_option,
-    preprocess_option("Map applied to rows first; l2 is for cosine distance."),
-    click.option("--polish", is_flag=True, help="Move centers to the mean of the rows inside R."),
+    preprocess_option("Transformation of the rows; use l2 for cosine distance."),
+    click.option(
+        "--polish",
+        is_flag=True,
+        help="Move each center to the mean of the rows inside its radius.",
+    ),
     click.option(
         "--kmeans-iter",
         "max_iter",
         type=int,
         default=0,
         show_default=True,
-        help="Refine the centers by so many iterations of k-means.",
+        help="Maximum number of k-means iterations that refine the centers.",
     ),
     click.option(
         "--robust/--no-robust",
         default=None,
-        help="Outliers take no part in k-means; or, as in the paper, all rows do and all are "
-        "labelled. By default they take no part, but for merged centers.",
+        help="Exclude outliers from k-means (default, except after merging); --no-robust labels "
+        "every row, as in the paper.",
     ),
     click.option(
         "--extraction",
         type=click.Choice(EXTRACTIONS),
         default=EXTRACTIONS[0],
         show_default=True,
-        help="How centers are taken from candidates; greedy is the paper's, and what a given rho "
-        "has by default.",
+        help="Method that selects centers from the candidates; auto uses greedy, the paper's "
+        "method, if --rho is given.",
     ),
     lloyd_options,
     shared.seed_option,
@@ -149,7 +159,7 @@ fit_options = shared.option_group(
 
 
 def fit_config(values: dict[str, Any]) -> FitConfig:
-    """Return the config of the options of a fit; an option that is None keeps its default."""
+    """Build the config of a fit from its options; None stands for the default."""
     from scrlm_dask.config import FitConfig, LloydConfig
 
     lloyd = shared.take_fields(LloydConfig, values)
@@ -159,7 +169,7 @@ def fit_config(values: dict[str, Any]) -> FitConfig:
 
 
 def local_memories(cluster: Any) -> Any:
-    """Return the workers that the command would start; None if it connects to a scheduler."""
+    """Return the memory of the workers to start; None if the command uses a scheduler."""
     from scrlm_dask.clusters.local import local_workers
     from scrlm_dask.engine.workers import WorkerMemory
 
@@ -170,7 +180,7 @@ def local_memories(cluster: Any) -> Any:
     return [WorkerMemory(local.memory_limit, local.nthreads, local.ahead, own)] * number
 
 
-# a resumed run may use other workers and outputs of messages, but no other settings
+# A resumed run may change only these options and those of the cluster.
 _FREE = {
     *("resume", "storage", "as_json", "log_json", "verbose", "report"),
     *("stall_timeout", "wait_workers"),
@@ -178,11 +188,11 @@ _FREE = {
 
 
 def check_usage(resume: str | None, features: str | None, out: str | None) -> None:
-    """Require either --resume without the options that the run records, or FEATURES and --out."""
+    """Require FEATURES and --out, or --resume without options that the run has recorded."""
     if resume is None:
         for missing, value in (("argument 'FEATURES'", features), ("option '--out'", out)):
             if value is None:
-                raise click.UsageError(f"Missing {missing}; give it, or --resume RUN to go on")
+                raise click.UsageError(f"Missing {missing}; add it, or use --resume RUN")
         return
     from scrlm_dask.clusters.options import ClusterOptions
 
@@ -190,12 +200,12 @@ def check_usage(resume: str | None, features: str | None, out: str | None) -> No
     given = shared.given_options(names - _FREE - set(vars(ClusterOptions())))
     if given:
         raise click.UsageError(
-            f"--resume goes on with what the run was given; leave {', '.join(given)} out"
+            f"--resume uses the recorded options of the run; remove {', '.join(given)}"
         )
 
 
 def read_run(resume: str, method: str, storage: Any) -> RunRecord | Fit:
-    """Read the record of a run to resume; or, if it is complete, its result."""
+    """Return the record of an interrupted run, or the result of a complete run."""
     from scrlm_dask.runs.lifecycle import load_fit
     from scrlm_dask.runs.resume import read_unfinished
 

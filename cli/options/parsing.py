@@ -1,4 +1,4 @@
-"""Callbacks of options that parse numbers, sizes, durations and storage options."""
+"""Parse numbers, sizes, durations and storage options of the command line."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ _JSON_WORDS = ("true", "false", "null")
 def parse_auto(
     number: Any, expected: str, context: click.Context, parameter: click.Parameter, text: str
 ) -> float | str:
-    """Return "auto", or the result of `number`, which raises ValueError, for the text."""
+    """Return "auto" or `number(text)`, which may raise ValueError."""
     try:
         return text if text == "auto" else number(text)
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} is neither auto nor {expected}") from error
+        raise click.BadParameter(f"must be auto or {expected}, got {text!r}") from error
 
 
 def parse_axes(text: str) -> int:
-    """Return a number of axes; digits alone, unlike the texts that `int` accepts."""
+    """Return a number of axes; accept digits only, unlike `int`."""
     if not text.isdecimal():
         raise ValueError(text)
     return int(text)
 
 
 def parse_size(context: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """Return the bytes of a size such as 64MB, in Dask's notation."""
+    """Convert a size in Dask's notation, such as 64MB, to bytes."""
     from dask.utils import parse_bytes
 
     if text is None:
         return None
     option = parameter.opts[0]
     try:
-        # Dask reads a unit alone, or an empty text, as one unit
+        # Dask parses a unit without a number, or an empty text, as one unit.
         n_bytes = int(parse_bytes(text)) if text.strip() else 0
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(
-            f"{text!r} is not a size; write it like 64MB", param_hint=option
+            f"must be a size such as 64MB, got {text!r}", param_hint=option
         ) from error
     if n_bytes < 1:
         raise click.BadParameter(
-            f"{text!r} is no size at all; write it like 64MB", param_hint=option
+            f"must be at least 1 byte, such as 64MB, got {text!r}", param_hint=option
         )
     return n_bytes
 
@@ -53,17 +53,17 @@ def parse_size(context: click.Context, parameter: click.Parameter, text: str | N
 def parse_seconds(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> float | None:
-    """Return the seconds of a duration such as 55m, in Dask's notation."""
+    """Convert a duration in Dask's notation, such as 55m, to seconds."""
     from dask.utils import parse_timedelta
 
     if text is None:
         return None
     invalid = click.BadParameter(
-        f"{text!r} is not a duration; write it like 55m", param_hint=parameter.opts[0]
+        f"must be a duration such as 55m, got {text!r}", param_hint=parameter.opts[0]
     )
     try:
         seconds = float(parse_timedelta(text))
-    # an empty text raises an IndexError in Dask
+    # Dask raises an IndexError for an empty text.
     except (KeyError, ValueError, IndexError, OverflowError) as error:
         raise invalid from error
     if not math.isfinite(seconds):
@@ -74,16 +74,16 @@ def parse_seconds(
 def parse_storage(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, Any] | None:
-    """Return the storage options, if there are any."""
+    """Return the storage options, or None if there are none."""
     return parse_storage_options(texts) if texts else None
 
 
 def parse_storage_options(texts: tuple[str, ...]) -> dict[str, Any]:
-    """Return one mapping of NAME=VALUE texts; dots in NAME nest, later texts win.
+    """Merge texts NAME=VALUE into one mapping; dots in NAME nest, later texts override.
 
-    VALUE is text, digits included (keys and passwords may be all digits), unless it is true, false
-    or null, or begins like a JSON object, list or text. Other values, such as numbers, need a text
-    that is a JSON object as a whole.
+    VALUE is a string, even if it consists of digits (a key or password may do so), unless it is
+    true, false or null, or starts like a JSON object, list or string. For other values, such as
+    numbers, the whole text must be a JSON object.
     """
     from scrlm_dask.storage.locations import merge_options
 
@@ -96,8 +96,8 @@ def parse_storage_options(texts: tuple[str, ...]) -> dict[str, Any]:
         names = name.split(".")
         if not equals or not all(names):
             raise click.BadParameter(
-                "an option is written NAME=VALUE, such as anon=true, or as a JSON object; "
-                "what was given is not shown, since it may be a secret",
+                "must be NAME=VALUE, such as anon=true, or a JSON object; the given value is not "
+                "shown because it may be a secret",
                 param_hint=_STORAGE_OPTION,
             )
         nested: Any = _value(name, value)
@@ -117,4 +117,4 @@ def _json(text: str, part: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise click.BadParameter(f"{part} is not valid JSON", param_hint=_STORAGE_OPTION) from None
+        raise click.BadParameter(f"{part} must be valid JSON", param_hint=_STORAGE_OPTION) from None

@@ -1,4 +1,4 @@
-"""Options that commands share, and the session in which a command runs."""
+"""Options shared by commands, and the cluster session of a command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from scrlm_dask.choices import CLUSTER_KINDS
-from scrlm_dask.text import format_bytes
+from scrlm_dask.text import format_bytes, plural
 
 from ..terminal.console import Console, exit_on_errors
 from ..terminal.signals import handle_signals
@@ -25,7 +25,7 @@ _Decorator = Callable[[_Command], _Command]
 
 
 def option_group(*options: _Decorator) -> _Decorator:
-    """Return a decorator that adds options to a command, in this order."""
+    """Return a decorator that adds the options to a command, in the given order."""
 
     def add(command: _Command) -> _Command:
         for option in reversed(options):
@@ -36,15 +36,17 @@ def option_group(*options: _Decorator) -> _Decorator:
 
 
 def output_options(command: _Command) -> _Command:
-    """Add --json, --log-json and -v; pass a `console`, and print errors as messages.
+    """Add --json, --log-json and -v; pass a `console` and print errors without tracebacks.
 
-    The values of `cluster_options` are passed as one `cluster`, and that of `performance_option`
-    is set on the console, wherever these stand among the decorators.
+    The command receives the values of `cluster_options` as one argument `cluster`. The value of
+    `performance_option` is set on the console. The order of these decorators does not matter.
     """
 
-    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-    @click.option("--log-json", is_flag=True, help="Events on stderr, a line of JSON each.")
-    @click.option("-v", "--verbose", is_flag=True, help="Say more on stderr, with tracebacks.")
+    @click.option(
+        "--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout."
+    )
+    @click.option("--log-json", is_flag=True, help="Log events to stderr as JSON lines.")
+    @click.option("-v", "--verbose", is_flag=True, help="Print details and tracebacks to stderr.")
     @wraps(command)
     def wrapped(as_json: bool, log_json: bool, verbose: bool, **values: Any) -> Any:
         console = Console(as_json=as_json, verbose=verbose, log_json=log_json)
@@ -60,7 +62,7 @@ def output_options(command: _Command) -> _Command:
 
 
 def _take_cluster(values: dict[str, Any]) -> Any:
-    """Remove the values of `cluster_options`; return them as `ClusterOptions`, checked."""
+    """Remove the values of `cluster_options`; return them as validated `ClusterOptions`."""
     from scrlm_dask.clusters.options import ClusterOptions, check_options
     from scrlm_dask.errors import InputError
 
@@ -73,35 +75,42 @@ def _take_cluster(values: dict[str, Any]) -> Any:
 
 
 def take_fields(kind: type, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that are fields of a dataclass; without None, which is its default."""
+    """Return the values that are fields of a dataclass, except None."""
     names = [field.name for field in fields(kind)]
     return {name: values[name] for name in names if values.get(name) is not None}
 
 
 def chunk_option(default: str) -> _Decorator:
-    """Return --chunk-size, with the default of a command."""
+    """Return the option --chunk-size with the given default."""
     return click.option(
         "--chunk-size",
         "chunk_bytes",
+        metavar="SIZE",
         default=default,
         show_default=True,
         callback=parse_size,
-        help="Size of a chunk.",
+        help="Target size of a chunk of the store.",
     )
 
 
 seed_option = click.option(
-    "--seed", type=int, default=0, show_default=True, help="Same seed, same bits."
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Random seed; the same seed gives the same result, bit by bit.",
 )
 block_rows_option = click.option(
-    "--block-rows", type=int, help="Rows handled at a time; default: the store's chunks."
+    "--block-rows",
+    type=int,
+    help="Number of rows per block (default: whole chunks of the store, up to about 64 MB).",
 )
 margins_option = click.option(
     "--margins/--no-margins",
     default=True,
     show_default=True,
-    help="Store how much farther the second-nearest center is, and the distance of outliers. "
-    "Without, far centers are ruled out and labelling is faster.",
+    help="Store margins (distance to the second-nearest minus nearest center) and the distances "
+    "of outliers; --no-margins is faster.",
 )
 storage_options = click.option(
     "--storage-option",
@@ -109,67 +118,76 @@ storage_options = click.option(
     metavar="NAME=VALUE",
     multiple=True,
     callback=parse_storage,
-    help="For URLs: an option of fsspec's file system, such as key=..., anon=true or "
-    "client_kwargs.endpoint_url=http://...; or a JSON object. May be repeated.",
+    help="Option of the fsspec file system for URLs, such as key=..., anon=true or "
+    "client_kwargs.endpoint_url=http://..., or a JSON object of options. May be repeated.",
 )
 performance_option = click.option(
     "--performance-report",
     "report",
     metavar="FILE.html",
-    help="Write Dask's report of tasks, transfers and profiles; it needs no network.",
+    help="Write Dask's performance report (tasks, transfers, profiles) as one HTML file.",
 )
 cluster_options = option_group(
     click.option(
-        "--scheduler", metavar="ADDRESS", help="Dask scheduler, e.g. tcp:// or tls://host:8786."
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Address of a Dask scheduler, e.g. tcp://host:8786 or tls://host:8786.",
     ),
-    click.option("--scheduler-file", metavar="FILE", help="File that a scheduler wrote."),
+    click.option(
+        "--scheduler-file", metavar="FILE", help="Scheduler file written by a Dask scheduler."
+    ),
     click.option(
         "--cluster",
         type=click.Choice(CLUSTER_KINDS),
-        help="Who starts the workers, for the length of the command; default: local.",
+        help="Type of cluster to start for the duration of the command (default: local).",
     ),
     click.option(
         "--cluster-config",
         metavar="FILE",
-        help="YAML file for --cluster: arguments of its Dask class, or a DaskCluster manifest; "
-        "see deploy/.",
+        help="YAML file for --cluster: arguments of the Dask cluster class, or a DaskCluster "
+        "manifest; see deploy/ for examples.",
     ),
     click.option(
         "--nworkers",
         "--workers",
         "nworkers",
         type=click.IntRange(min=0),
-        help="Worker processes of a cluster that is started; 0 works in threads of this process.",
+        help="Number of worker processes to start (local default: from the number of cores); 0 "
+        "uses threads of this process.",
     ),
     click.option(
-        "--min-workers", type=click.IntRange(min=1), help="Fewest workers, with --max-workers."
+        "--min-workers",
+        type=click.IntRange(min=1),
+        help="Minimum number of workers of an adaptive cluster; requires --max-workers.",
     ),
     click.option(
         "--max-workers",
         type=click.IntRange(min=1),
-        help="As many workers as there is work for, up to so many.",
+        help="Maximum number of workers; the cluster adapts their number to the work.",
     ),
     click.option(
         "--nthreads",
         "--threads",
         "nthreads",
         type=click.IntRange(min=1),
-        help="Threads of each worker.",
+        help="Number of threads per worker.",
     ),
-    click.option("--memory-limit", metavar="SIZE", help="Memory of each worker, e.g. 4GB."),
-    click.option("--tls-ca-file", metavar="FILE", help="Whose certificates to trust (PEM)."),
-    click.option("--tls-cert", metavar="FILE", help="Own certificate (PEM)."),
-    click.option("--tls-key", metavar="FILE", help="Its key; default: in the same file."),
+    click.option("--memory-limit", metavar="SIZE", help="Memory limit per worker, e.g. 4GB."),
+    click.option("--tls-ca-file", metavar="FILE", help="Certificate of the trusted CA (PEM)."),
+    click.option("--tls-cert", metavar="FILE", help="Certificate of this client (PEM)."),
+    click.option(
+        "--tls-key", metavar="FILE", help="Private key (PEM; default: in the file of --tls-cert)."
+    ),
     click.option(
         "--require-tls",
         is_flag=True,
-        help="Refuse a scheduler without TLS, but for one on this machine's loopback.",
+        help="Reject a scheduler without TLS, except on the loopback interface.",
     ),
 )
 
 
 def given_options(names: Collection[str]) -> list[str]:
-    """Return the options among `names` that the command line contains, as they are spelt there."""
+    """Return the options that set `names` and are present on the command line."""
     context = click.get_current_context()
     return [
         parameter.opts[0]
@@ -180,29 +198,29 @@ def given_options(names: Collection[str]) -> list[str]:
 
 
 def require_option(needed: str, *names: str) -> None:
-    """Reject options of the command line that have no effect without `needed`."""
+    """Reject options that the user gave but that have no effect without `needed`."""
     given = given_options(names)
     if given:
+        listed, has = " and ".join(given), "has" if len(given) == 1 else "have"
         raise click.UsageError(
-            f"{' and '.join(given)} without {needed} would do nothing; give {needed}, too, or "
-            f"leave {'it' if len(given) == 1 else 'them'} out"
+            f"{listed} {has} no effect without {needed}; add {needed}, or remove {listed}"
         )
 
 
 @contextmanager
 def session(console: Console, cluster: Any) -> Iterator[None]:
-    """Connect to a cluster, print which, and show progress while the command runs."""
+    """Connect to a cluster, print a description of it, and show progress inside the context."""
     from scrlm_dask.clusters.connect import connect
 
     console.on_cluster = cluster.nworkers != 0
     if not console.verbose:
-        # when a run is interrupted, or its cluster does not start, asyncio logs a traceback for
-        # each pending task of Dask
+        # If a run is interrupted or its cluster does not start, asyncio logs a traceback for each
+        # pending task of Dask.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     with connect(cluster, listener=console) as connection:
         if not console.verbose:
-            # Dask logs each connection of a lost scheduler; importing Dask sets its log levels,
-            # so this must come afterwards
+            # Dask logs every connection of a lost scheduler. Importing Dask sets its log levels,
+            # so they are changed afterwards.
             for name in ("distributed", "distributed.client"):
                 logging.getLogger(name).setLevel(logging.CRITICAL)
         for line in connection_lines(connection):
@@ -213,23 +231,23 @@ def session(console: Console, cluster: Any) -> Iterator[None]:
 
 
 def connection_lines(connection: Any) -> Iterator[str]:
-    """Yield what to print about a connection."""
+    """Yield the lines that describe a connection to the user."""
     parts = [f"using {connection.description}"]
     if connection.memory:
         memory = format_bytes(connection.memory)
-        parts.append(f"{connection.nthreads} thread(s) and {memory} in all")
+        parts.append(f"{plural(connection.nthreads, 'thread')} and {memory} in total")
     if connection.dashboard:
         parts.append(f"dashboard {connection.dashboard}")
     yield "; ".join(parts)
     if connection.tunnel:
-        yield f"to open the dashboard from elsewhere: {connection.tunnel}"
+        yield f"to open the dashboard from another machine: {connection.tunnel}"
 
 
 def _record_tasks(path: str) -> AbstractContextManager[Any]:
-    """Record the tasks of the block in Dask's report at `path`."""
+    """Return a context that writes Dask's performance report of its tasks to `path`."""
     from distributed import performance_report
 
-    # inline: the report loads nothing from the network
+    # mode="inline" embeds all scripts, so that the report can be read offline
     recording: AbstractContextManager[Any] = performance_report(filename=path, mode="inline")
     return recording
 
@@ -237,9 +255,9 @@ def _record_tasks(path: str) -> AbstractContextManager[Any]:
 def _check_report_path(path: str, cluster: Any) -> None:
     if cluster.nworkers == 0:
         raise click.UsageError(
-            "--performance-report is about a cluster; it does not go with --nworkers 0"
+            "--performance-report requires a cluster and cannot be used with --nworkers 0"
         )
     if not path.endswith(".html"):
-        raise click.UsageError(f"the performance report {path} must end in .html")
+        raise click.UsageError(f"--performance-report must end in .html, got {path}")
     if not Path(path).absolute().parent.is_dir():
-        raise click.UsageError(f"the folder of the performance report {path} does not exist")
+        raise click.UsageError(f"the directory of --performance-report {path} does not exist")

@@ -1,4 +1,4 @@
-"""Options of long commands: how long they wait for workers and for progress."""
+"""Timeouts of long commands: for the first worker, and for progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from .parsing import parse_seconds
 from .shared import option_group
 
 _DUMP_SECONDS = 5.0
-# lost workers until their block is blamed: preempted nodes lose blocks that are not at fault
+# Number of workers that a block may lose before the block itself is considered the cause. Preempted
+# nodes also lose workers.
 _FAILURES_SETTING, _ALLOWED_FAILURES = "distributed.scheduler.allowed-failures", 5
 
 
@@ -34,38 +35,39 @@ watchdog_options = option_group(
         default="1h",
         show_default=True,
         callback=parse_seconds,
-        help="End with code 4 when no block was finished for so long; 0 waits for ever.",
+        help="Exit with code 4 if no block finishes within this time (0: never).",
     ),
     click.option(
         "--wait-workers",
         metavar="DURATION",
         callback=parse_seconds,
-        help="How long to wait for the first worker; default: 25s for a scheduler that runs, 1h "
-        "for a queue.",
+        help="Timeout for the first worker (default: 25s for a running scheduler, 1h for a job "
+        "queue).",
     ),
 )
 
 
 @dataclass(eq=False)
 class StallWatchdog:
-    """A listener that forwards events and stops the command when none arrive."""
+    """Listener that forwards events and stops the command if no event arrives in time."""
 
-    stall_seconds: float  # 0: never
-    wait_seconds: float | None  # for the first worker
-    _last: float = field(init=False)  # when the last event arrived
+    stall_seconds: float  # 0: no timeout
+    wait_seconds: float | None  # timeout for the first worker
+    _last: float = field(init=False)  # time of the last event
     _listener: Callable[[Any], None] = field(init=False)
 
     def __call__(self, event: Any) -> None:
+        """Forward an event and restart the timeout."""
         self._last = time.monotonic()
         self._listener(event)
 
     @contextmanager
     def settings(self) -> Iterator[None]:
-        """Apply the settings of Dask for clusters that are started or connected to inside."""
+        """Set Dask's config for clusters that are started or connected to in this context."""
         import dask
 
         configured = dask.config.get(_FAILURES_SETTING, None)
-        # keep a higher limit if the user has configured one
+        # Keep a higher limit if the user has configured one.
         higher = isinstance(configured, int) and configured > _ALLOWED_FAILURES
         settings = {_FAILURES_SETTING: float(configured if higher else _ALLOWED_FAILURES)}
         if self.wait_seconds is not None:
@@ -75,7 +77,7 @@ class StallWatchdog:
 
     @contextmanager
     def watching(self, listener: Callable[[Any], None], out: str) -> Iterator[None]:
-        """Stop the command after a stall and write the state of the cluster to `out`."""
+        """Stop the command if no block finishes in time; write the cluster state to `out` first."""
         self._listener, self._last = listener, time.monotonic()
         over = threading.Event()
         if self.stall_seconds > 0 and threading.current_thread() is threading.main_thread():
@@ -91,9 +93,9 @@ class StallWatchdog:
         while not over.wait(min(1.0, self.stall_seconds / 4)):
             idle = time.monotonic() - self._last
             if idle > self.stall_seconds:
-                where = _write_state(out)
+                state = _write_state(out)
                 error = ClusterError(
-                    f"no block was finished for {idle:.0f} s (--stall-timeout); {where}"
+                    f"no block finished within {idle:.0f} s (--stall-timeout); {state}"
                 )
                 error.code = EXIT_CLUSTER_LOST  # type: ignore[attr-defined]
                 if not over.is_set():
@@ -102,26 +104,26 @@ class StallWatchdog:
 
 
 def _write_state(out: str) -> str:
-    """Write the scheduler's state to a file; return where it is, or why there is none."""
+    """Write the scheduler's state to a file; return a message with its path or the problem."""
     from scrlm_dask.engine.workers import current_client
 
     client = current_client()
     if client is None:
-        return "the threads of this process are stuck in a read, or compute one very large block"
+        return "the threads of this process are blocked by a read or compute a very large block"
     written: list[Path] = []
     writer = threading.Thread(target=_dump, args=(client, out, written), daemon=True)
     writer.start()
     writer.join(_DUMP_SECONDS)
     if not written:
-        return "the scheduler does not say in what state it is"
-    return f"the cluster's state is in {written[0]}"
+        return "the scheduler does not respond to a request for its state"
+    return f"the state of the cluster is in {written[0]}"
 
 
 def _dump(client: Any, out: str, written: list[Path]) -> None:
-    """Write the state, then add the file to `written`."""
+    """Write the cluster state to a file, then append the file to `written`."""
     from scrlm_dask.engine.failures import cluster_state
 
-    with suppress(Exception):  # a failing cluster raises any type
+    with suppress(Exception):  # a failing cluster may raise any exception
         text = json.dumps(cluster_state(client), indent=2, default=str)
         file = _state_file(out)
         file.write_text(text)
@@ -129,7 +131,7 @@ def _dump(client: Any, out: str, written: list[Path]) -> None:
 
 
 def _state_file(out: str) -> Path:
-    """Return a file in the run directory or, for a remote run, a new temporary file."""
+    """Return a file in the run directory or, if the run is remote, a temporary file."""
     if Path(out).is_dir():
         return Path(out) / "cluster-state.json"
     handle, name = tempfile.mkstemp(prefix="scrlm-cluster-state-", suffix=".json")

@@ -1,1 +1,1 @@
-"""Results as tables for the terminal."""
+"""Tables of results for the terminal."""

@@ -1,11 +1,11 @@
-"""Show an inspection: as names and values for --json, and as tables."""
+"""Results of `scrlm inspect`: content for --json, and tables."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from scrlm_dask.text import first_few, format_bytes
+from scrlm_dask.text import first_few, format_bytes, plural
 
 from .summaries import facts
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def store_content(store: Description) -> dict[str, Any]:
+    """Return the metadata of a store for --json."""
     rows, features = store.features.shape
     manifest = store.manifest
     return {
@@ -53,6 +54,7 @@ def store_content(store: Description) -> dict[str, Any]:
 
 
 def rows_content(report: RowsReport) -> dict[str, Any]:
+    """Return the statistics of the rows for --json."""
     statistics, classes = report.statistics, report.classes
     return {
         "usable_rows": statistics.n_rows,
@@ -114,6 +116,7 @@ def _histogram(histogram: Any) -> dict[str, Any]:
 
 
 def damage_content(damaged: tuple[DamagedBlock, ...], store: Description) -> dict[str, Any]:
+    """Return the result of the verification for --json."""
     return {
         "digests": store.manifest is not None,
         "checksums": store.has_checksums,
@@ -122,6 +125,7 @@ def damage_content(damaged: tuple[DamagedBlock, ...], store: Description) -> dic
 
 
 def store_tables(content: dict[str, Any]) -> Group:
+    """Return tables of the store, its rows and its verification, as far as `content` has them."""
     from rich.console import Group
 
     parts: list[Any] = [facts("Features store", _store_facts(content))]
@@ -143,16 +147,16 @@ def _store_facts(content: dict[str, Any]) -> dict[str, Any]:
     shown["codecs"] = ", ".join(content["codecs"]) or "none"
     shown["complete"] = _completeness(content)
     if manifest is not None:
-        shown["manifest"] = f"{manifest['blocks']:,} blocks of {manifest['block_rows']:,} rows"
+        shown["manifest"] = f"{manifest['blocks']:,} chunks of {manifest['block_rows']:,} rows"
         if "embed" in manifest["request"]:
             shown["encoder"] = manifest["request"]["embed"]["encoder"]
         if manifest["sources"]:
             size = format_bytes(manifest["source_bytes"])
-            shown["made from"] = f"{manifest['sources']:,} files, {size}"
+            shown["sources"] = f"{manifest['sources']:,} files, {size}"
     for name in ("labels", "ids"):
         shown[name] = content[name] or "none"
     if content["label_names"] is not None:
-        shown["labels"] += f", for {first_few(content['label_names'])}"
+        shown["labels"] += f" ({first_few(content['label_names'])})"
     return shown
 
 
@@ -161,16 +165,16 @@ def _completeness(content: dict[str, Any]) -> str:
     if content["complete"]:
         return "yes"
     if blocks:
-        return f"no: {len(blocks):,} blocks are missing ({first_few(blocks)})"
-    return f"no: {chunks:,} chunks are missing" if chunks else "no: its writer was stopped"
+        return f"no: {plural(len(blocks), 'chunk')} missing ({first_few(blocks)})"
+    return f"no: {plural(chunks, 'chunk')} missing" if chunks else "no: writing was stopped"
 
 
 def _rows_facts(content: dict[str, Any]) -> dict[str, Any]:
     shown = {
         "usable rows": content["usable_rows"],
-        "with NaN": content["nan_rows"],
-        "with infinity": content["infinite_rows"],
-        "too large for float32": content["too_large_rows"],
+        "rows with NaN": content["nan_rows"],
+        "rows with infinity": content["infinite_rows"],
+        "rows too large for float32": content["too_large_rows"],
     }
     if content["first_unusable_rows"]:
         shown["first unusable"] = f"rows {first_few(content['first_unusable_rows'])}"
@@ -182,7 +186,7 @@ def _rows_facts(content: dict[str, Any]) -> dict[str, Any]:
         shown["outlier_share"] = content["outlier_share"]
     if content["mean_range"]:
         shown["means"] = _span(content["mean_range"])
-        shown["deviations"] = _span(content["std_range"])
+        shown["standard deviations"] = _span(content["std_range"])
     if content["norms"]:
         norms = content["norms"]
         shown["norms"] = f"{_span([norms['min'], norms['max']])}, mean {norms['mean']:.4g}"
@@ -195,8 +199,8 @@ def _space_facts(content: dict[str, Any]) -> dict[str, Any]:
     if spectrum:
         total, axes = len(spectrum["variances"]), spectrum["axes_for_90_percent"]
         sampled = spectrum["sampled_rows"]
-        note = f" (of a sample of {sampled:,} rows)" if sampled else ""
-        shown["90 % of the variance"] = f"in {axes:,} of {total:,} axes{note}"
+        note = f" (on a sample of {sampled:,} rows)" if sampled else ""
+        shown["axes for 90 % of variance"] = f"{axes:,} of {total:,} axes{note}"
     if distances:
         quantiles = list(distances["quantiles"].values())
         shown["distances"] = (
@@ -204,29 +208,29 @@ def _space_facts(content: dict[str, Any]) -> dict[str, Any]:
         )
         if distances["radius"] is not None:
             shown["radius"] = distances["radius"]
-            shown["pairs inside it"] = f"{100 * distances['inside_radius_share']:.3g} %"
+            shown["pairs inside the radius"] = f"{100 * distances['inside_radius_share']:.3g} %"
     return shown
 
 
 def _duplicates(content: dict[str, Any]) -> str:
     rows, share = content["duplicate_rows"], content["duplicates_counted_share"]
-    about = "" if share == 1 else f"about (from {share:.3g} of the rows) "
+    note = "" if share == 1 else f", estimated from {100 * share:.3g} % of the rows"
     groups = [
         f"row {group['first_row']:,} x {group['rows']:,}"
         for group in content["largest_duplicate_groups"]
     ]
-    return f"{about}{rows:,} rows ({first_few(groups)})" if groups else "none"
+    return f"{rows:,} rows ({first_few(groups)}){note}" if groups else "none"
 
 
 def _verification_facts(content: dict[str, Any]) -> dict[str, Any]:
     means = [name for name in ("digests", "checksums") if content[name]]
     shown: dict[str, Any] = {
-        "checked against": " and ".join(means) or "nothing: it has no digests and no checksums",
-        "damaged blocks": len(content["damaged_blocks"]),
+        "checked against": " and ".join(means) or "nothing: no digests and no checksums",
+        "damaged chunks": len(content["damaged_blocks"]),
     }
     for damage in content["damaged_blocks"]:
         rows = f"rows {damage['first_row']:,} to {damage['last_row']:,}"
-        shown[f"block {damage['block']:,}"] = f"{rows}: {damage['reason']}"
+        shown[f"chunk {damage['block']:,}"] = f"{rows}: {damage['reason']}"
     return shown
 
 

@@ -1,4 +1,4 @@
-"""Tables for people, from the records that commands return."""
+"""Tables of the results of commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from scrlm_dask.text import format_bytes, repeated
+from scrlm_dask.text import format_bytes, plural, repeated
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -23,7 +23,7 @@ _Format = Callable[[float], str]
 def _new_table(
     title: str, columns: Iterable[str], left: str | None = None, **options: Any
 ) -> Table:
-    """Return a table of right-aligned columns but for the one called `left`."""
+    """Return a table of right-aligned columns; the column `left` is left-aligned."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
@@ -33,7 +33,7 @@ def _new_table(
 
 
 def facts(title: str, content: dict[str, Any]) -> Table:
-    """Return a table with a name and a value per row."""
+    """Return a table with one name and value per row."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", show_header=False)
@@ -45,12 +45,12 @@ def facts(title: str, content: dict[str, Any]) -> Table:
 
 
 def fit_summary(content: dict[str, Any], result: Fit) -> Group:
-    """Return the result of a fit, its first clusters, and the time of its phases."""
+    """Return tables of a fit: result, bandwidth, clusters, iterations and phases."""
     from rich.console import Group
 
     names = ("rows", "features", "clusters", "outliers", "outlier_share", "rho", "radius")
     known = {key: content[key] for key in (*names, "inertia") if content[key] is not None}
-    parts: list[Any] = [facts("Found", known)]
+    parts: list[Any] = [facts("Result", known)]
     record, model = result.typed_record, result.model
     scan = record.read_scan()
     if scan is not None:
@@ -64,17 +64,17 @@ def fit_summary(content: dict[str, Any], result: Fit) -> Group:
 
 
 def clusters_table(model: Any) -> Table:
-    """Return the first clusters with their sizes."""
+    """Return a table of the first clusters and their sizes."""
     shown = min(model.n_clusters, _MOST_CLUSTERS)
-    title = f"The first {shown} of {model.n_clusters} clusters" if shown < model.n_clusters else ""
+    title = f"Clusters (first {shown} of {model.n_clusters})"
     extracted, config = len(model.losses) > 0, model.config
     names = ["cluster", "rows", "weight", "sigma"]
-    # only the paper's greedy extraction leaves centers on rows
+    # Only with greedy extraction, and without refinement, each center is a row.
     moved = extracted and (
         config.polish or config.refine.max_iter or config.extraction in ("residual", "merge")
     )
-    names += ["loss", "began at row" if moved else "center is row"] if extracted else []
-    table = _new_table(title or "Clusters", names)
+    names += ["loss", "initial row" if moved else "center row"] if extracted else []
+    table = _new_table(title if shown < model.n_clusters else "Clusters", names)
     for k in range(shown):
         numbers = f"{model.counts[k]:,}", f"{model.weights[k]:.4f}", f"{model.sigmas[k]:.4g}"
         start = (f"{model.losses[k]:,.1f}", f"{model.center_rows[k]:,}") if extracted else ()
@@ -83,8 +83,8 @@ def clusters_table(model: Any) -> Table:
 
 
 def phases_table(phases: dict[str, PhaseFinished]) -> Table:
-    """Return time, rate, bytes and memory of each phase."""
-    names = ("phase", "seconds", "rows/s", "read", "reading", "worker peak")
+    """Return a table of time, rate, bytes read and memory per phase."""
+    names = ("phase", "seconds", "rows/s", "read", "read time", "worker peak")
     table = _new_table("Phases", names, left="phase")
     for title, phase in phases.items():
         table.add_row(
@@ -99,14 +99,14 @@ def phases_table(phases: dict[str, PhaseFinished]) -> Table:
 
 
 def plan_summary(content: dict[str, Any]) -> Group:
-    """Return the predicted cost of a fit, per phase and in total."""
+    """Return tables of the predicted cost of a fit, per phase and in total."""
     from rich.console import Group
     from rich.table import Table
 
     names = ("rows", "features", "candidates", "clusters", "workers", "threads")
     table = Table(title="Phases", title_justify="left", show_footer=True)
     footers = {
-        "phase": "in all",
+        "phase": "total",
         "FLOPs": f"{content['flops']:.3g}",
         "read": format_bytes(content["bytes"]),
         "worker memory": format_bytes(content["worker_bytes"]),
@@ -126,15 +126,15 @@ def plan_summary(content: dict[str, Any]) -> Group:
         )
     limit = content["memory_limit"]
     needs = {
-        "a worker needs at most": format_bytes(content["worker_bytes"]),
-        "and has": "no limit" if limit is None else format_bytes(limit),
-        "the client needs at most": format_bytes(content["client_bytes"]),
+        "memory per worker, at most": format_bytes(content["worker_bytes"]),
+        "memory limit per worker": "no limit" if limit is None else format_bytes(limit),
+        "memory of the client, at most": format_bytes(content["client_bytes"]),
     }
-    return Group(facts("Planned", {name: content[name] for name in names} | needs), table)
+    return Group(facts("Plan", {name: content[name] for name in names} | needs), table)
 
 
 def _text(name: str, value: Any) -> str:
-    if value is None or value != value:  # NaN: undefined, such as recall of outliers without any
+    if value is None or value != value:  # NaN: undefined, such as outlier recall without outliers
         return "-"
     if name == "bytes":
         return format_bytes(value)
@@ -148,12 +148,12 @@ def _text(name: str, value: Any) -> str:
 
 
 def iterations_table(record: KMeansRecord) -> Table:
-    """Return the first and last iterations of k-means, each with its inertia as a bar."""
+    """Return a table of the first and last iterations of k-means, with bars of the inertia."""
     iterations = record.iterations
     names = ("", "inertia", "per row", "shift", "moved", "empty", "seconds")
-    title = f"k-means ended by {record.stopped}"
+    title = f"k-means stopped ({record.stopped})"
     table = _new_table(title, names, left="per row", no_wrap=True)
-    # per row: samples have fewer rows
+    # Show the inertia per row, because samples have fewer rows.
     values = [it.inertia / max(it.rows, 1) for it in iterations]
     low, high = min(values, default=0.0), max(values, default=0.0)
     for i, (it, value) in enumerate(zip(iterations, values, strict=True)):
@@ -175,9 +175,9 @@ def iterations_table(record: KMeansRecord) -> Table:
 
 
 def scan_table(record: ScanRecord) -> Table:
-    """Return a trial bandwidth per row; those of the chosen interval are marked."""
-    names = ("", "rho", "clusters", "outliers", "shell", "neighbours", "held out")
-    table = _new_table("Ladder of rho on the sample", names, no_wrap=True)
+    """Return a table of the trial bandwidths; a bar marks the chosen interval."""
+    names = ("", "rho", "clusters", "outliers", "boundary", "neighbors", "held out")
+    table = _new_table("Trial bandwidths on the sample", names, no_wrap=True)
     for trial in record.rungs:
         table.add_row(
             "█" if record.low <= trial.rho <= record.high else "",
@@ -192,22 +192,22 @@ def scan_table(record: ScanRecord) -> Table:
 
 
 def scan_facts(record: ScanRecord) -> Table:
-    """Return the chosen bandwidth, the reason, and how reliable it is."""
+    """Return a table of the chosen bandwidth, the reason and its reliability."""
     met = "met" if record.assumption_1 else "not met"
     content = {
         "rho": record.rho,
-        "would do as well": f"{record.low:.4g} to {record.high:.4g}",
+        "equivalent rho": f"{record.low:.4g} to {record.high:.4g}",
         "clusters": record.clusters,
-        "why": record.why,
+        "reason": record.why,
         **{
             f"at rho {other.rho:.4g}": f"{other.clusters} clusters, ARI {other.ari:.3f}"
             for other in record.stability
         },
-        "sigma_max <= rho < 0.775": f"{met}: sigma_max is {record.sigma_max:.4g}",
-        "candidates": f"{record.candidates}, of {record.needed_candidates} needed",
-        "sample": f"{record.sampled_rows:,} rows of {record.blocks} block(s)",
+        "sigma_max <= rho < 0.775": f"{met} (sigma_max {record.sigma_max:.4g})",
+        "candidates": f"{record.candidates} ({record.needed_candidates} required)",
+        "sample": f"{record.sampled_rows:,} rows of {plural(record.blocks, 'block')}",
     }
-    return facts("rho chosen" if record.basis != "given" else "Sample", content)
+    return facts("Bandwidth" if record.basis != "given" else "Sample", content)
 
 
 def _percent(value: float) -> str:
@@ -218,7 +218,7 @@ def _seconds(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}"
 
 
-# short, so that all fit next to each other into 80 columns
+# Short headings, so that the table fits into 80 columns.
 _COLUMNS: dict[str, tuple[str, _Format]] = {
     "accuracy": ("acc. %", _percent),
     "purity": ("purity %", _percent),
@@ -233,7 +233,7 @@ _COLUMNS: dict[str, tuple[str, _Format]] = {
 
 
 def comparison_table(content: dict[str, Any]) -> Group:
-    """Return a row per method, with its spread over seeds, and why some did not finish."""
+    """Return a table with one row per method, and the reasons why methods did not finish."""
     from rich import box
     from rich.console import Group
     from rich.table import Table
@@ -254,7 +254,7 @@ def comparison_table(content: dict[str, Any]) -> Group:
 
 def _cell(scores: dict[str, Any], name: str, form: _Format) -> str:
     mean, deviation = scores["mean"][name], scores["deviation"][name]
-    if mean is None or mean != mean:  # NaN: undefined, such as precision where nothing was called
+    if mean is None or mean != mean:  # NaN: undefined, such as precision without positives
         return "-"
     if len(scores["seeds"]) == 1:
         return form(mean)

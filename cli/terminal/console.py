@@ -1,4 +1,4 @@
-"""Output of commands: results on stdout, everything else on stderr."""
+"""Output of commands: results to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ EXIT_CLUSTER_LOST = 4
 
 
 class Console:
-    """Listener that prints results, notes and progress."""
+    """Listener that prints progress and notes; also prints results and errors."""
 
     def __init__(self, as_json: bool, verbose: bool, log_json: bool = False) -> None:
         self.as_json = as_json
         self.verbose = verbose
         self.performance_report: str | None = None  # path
-        self.on_cluster = False  # connected, or connecting
+        self.on_cluster = False  # whether the command uses a cluster, not threads
         self._lines: JsonLines | None = JsonLines(_to_stderr) if log_json else None
-        self.interrupted = "nothing was kept"
+        self.interrupted = "nothing was saved"
         self._bars: Progress | None = None
         self._bar: TaskID | None = None
         self._phase, self._timer = PhaseState(), RefreshTimer(0.0)
 
     def say(self, text: str) -> None:
-        """Print a line for people on stderr."""
+        """Print a line to stderr."""
         if self._lines is not None:
             self._lines(Note(text))
         elif self._bars is not None:
@@ -52,25 +52,25 @@ class Console:
             click.echo(text, err=True)
 
     def fail(self, text: str) -> None:
-        """Print why the command ends."""
+        """Print the error that ends the command."""
         if self._lines is not None:
             _to_stderr(json.dumps({"time": time.time(), "event": "Error", "text": text}) + "\n")
         else:
             click.echo(f"Error: {text}", err=True)
 
     def result(self, content: dict[str, Any], table: Any) -> None:
-        """Print the result: a table (a rich renderable) for people, or JSON for programs."""
+        """Print the result: `table` (a Rich renderable), or `content` as JSON with --json."""
         if self.as_json:
             click.echo(json.dumps(plain(content), allow_nan=False))
             return
         from rich.console import Console as RichConsole
 
-        # brackets in paths and names are not markup
+        # Brackets in paths and names are not markup.
         RichConsole(file=sys.stdout, highlight=False, markup=False).print(table)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """Show bars on a terminal, one line per phase elsewhere."""
+        """Show progress bars on a terminal; without a terminal, lines are printed instead."""
         if self._lines is not None or not sys.stderr.isatty():
             yield
             return
@@ -79,6 +79,7 @@ class Console:
         self._bars = self._bar = None
 
     def __call__(self, event: Event) -> None:
+        """Print an event, or update the progress bar."""
         if self._lines is not None:
             self._lines(event)
             return
@@ -95,7 +96,7 @@ class Console:
                 self.say(f"warning: {event.text}" if event.warning else event.text)
 
     def _start_phase(self, event: PhaseStarted) -> None:
-        again = event.name == self._phase.name  # the next iteration: the same bar from the start
+        again = event.name == self._phase.name  # the next iteration resets the same bar
         now = time.monotonic()
         self._phase, self._timer = PhaseState(event.name), RefreshTimer(now)
         self._phase.start(event.blocks, event.rows, now)
@@ -109,7 +110,7 @@ class Console:
     def _show_block(self, event: BlockDone) -> None:
         phase, now = self._phase, time.monotonic()
         if event.name != phase.name:
-            return  # late, from a phase that is over
+            return  # a late event of an earlier phase
         phase.add_block(event.rows)
         if self._bars is not None and self._bar is not None:
             due = self._timer.redraw_is_due(now)
@@ -124,7 +125,7 @@ class Console:
         rate = event.rows / max(event.seconds, 1e-9)
         self.say(
             f"{event.name}: {event.rows:,} rows in {event.seconds:.2f} s ({rate:,.0f} rows/s), "
-            f"peak memory of a worker {format_bytes(event.peak_worker_bytes)}"
+            f"peak worker memory {format_bytes(event.peak_worker_bytes)}"
         )
 
     def _show_iteration(self, event: IterationDone) -> None:
@@ -132,20 +133,20 @@ class Console:
         empty = f", {event.empty} empty ({event.reseeded} reseeded)" if event.empty else ""
         sampled = f" on a sample of {event.rows:,} rows" if event.sampled else ""
         self.say(
-            f"k-means iteration {event.number}{sampled}: inertia {event.inertia:.6g}, centers "
-            f"shifted by {event.shift:.2g}{moved}{empty}"
+            f"k-means iteration {event.number}{sampled}: inertia {event.inertia:.6g}, "
+            f"shift of centers {event.shift:.2g}{moved}{empty}"
         )
 
 
 @contextmanager
 def exit_on_errors(console: Console) -> Iterator[None]:
-    """Turn foreseeable errors into one message and an exit code; -v adds the traceback."""
+    """Turn expected errors into one message and an exit code; -v also prints the traceback."""
     from scrlm_dask.errors import ClusterError, ScrlmError
 
     def end(error: BaseException, text: str, code: int) -> None:
         if console.verbose:
             traceback.print_exc()
-        # notes say what is checkpointed and how to resume
+        # The notes of an error describe what is checkpointed and how to resume.
         console.fail("; ".join([text, *getattr(error, "__notes__", ())]))
         raise SystemExit(code)
 
@@ -163,20 +164,18 @@ def exit_on_errors(console: Console) -> Iterator[None]:
         if isinstance(error, click.ClickException):
             raise
         if _is_cluster_loss(error, console.on_cluster):  # first: some of these are OSErrors
-            lost = (
-                f"the Dask cluster, or too many of its workers, were lost ({type(error).__name__})"
-            )
-            advice = "see that it runs and has memory enough, and run the command again"
-            end(error, f"{lost}; {advice}", EXIT_CLUSTER_LOST)
-        if isinstance(error, OSError):  # no space, no permission, no such device
-            end(error, f"{error}; see that it can be read or written", EXIT_FAILED)
+            lost = f"the Dask cluster or too many of its workers were lost ({type(error).__name__})"
+            hint = "check that it is running and has enough memory, then run the command again"
+            end(error, f"{lost}; {hint}", EXIT_CLUSTER_LOST)
+        if isinstance(error, OSError):  # such as a full disk or missing permissions
+            end(error, f"{error}; check that it can be read and written", EXIT_FAILED)
         raise
 
 
 def _is_cluster_loss(error: Exception, on_cluster: bool) -> bool:
     """Return whether workers or the scheduler were lost.
 
-    Disks and object stores also raise TimeoutError: without a cluster it is theirs.
+    Without a cluster, a TimeoutError comes from a disk or an object store.
     """
     from distributed import KilledWorker, TimeoutError
     from distributed.client import FutureCancelledError, FuturesCancelledError

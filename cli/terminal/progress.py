@@ -1,4 +1,4 @@
-"""Progress on a terminal: a bar per phase, and a line on the workers."""
+"""Progress on a terminal: one bar per phase, and a line about the workers."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ if TYPE_CHECKING:
 
 _LOG_SECONDS = 10.0  # between two lines of one phase in a log
 _WORKERS_SECONDS = 2.0  # between two requests to the scheduler
-# Drawing takes milliseconds: Rich's default of ten per second takes some percent of a core.
+# Drawing takes milliseconds; Rich's default, ten times per second, uses several percent of a core.
 _REDRAWS_PER_SECOND = 2.0
 _FIRST_REDRAW = 0.05  # seconds from the start of a phase
 
 
 @dataclass
 class RefreshTimer:
-    """Decides when to print a line on a phase or to redraw its bar."""
+    """Timer that decides when to print a line about a phase or to redraw its bar."""
 
     began: float
     last_line: float = 0.0  # seconds since the start
     next_redraw: float = _FIRST_REDRAW
 
     def line_is_due(self, now: float) -> bool:
+        """Return True at most once per interval."""
         due = now - self.began - self.last_line >= _LOG_SECONDS
         if due:
             self.last_line = now - self.began
         return due
 
     def redraw_is_due(self, now: float) -> bool:
-        """Return True soon after the start, then after twice the time: short phases show, too."""
+        """Return True soon after the start, then at doubling times, so that short phases show."""
         due = now - self.began >= self.next_redraw
         if due:
             self.next_redraw = 2.0 * (now - self.began)
@@ -44,14 +45,14 @@ class RefreshTimer:
 
 
 def progress_line(phase: PhaseState, now: float) -> str:
-    """Return share, rate and remaining time of a phase."""
+    """Return the progress, rate and remaining time of a phase as text."""
     left = phase.left(now) or 0.0
     return f"{phase.share():.0%}, {phase.rate(now):,.0f} rows/s, about {left:.0f} s left"
 
 
 @contextmanager
 def bars() -> Iterator[Progress]:
-    """Show a bar per phase while the block runs, and the workers and their memory below."""
+    """Show one bar per phase inside the context, and the workers and their memory below."""
     from rich.console import Console as RichConsole
     from rich.console import RenderableType
     from rich.progress import (
@@ -104,7 +105,7 @@ def bars() -> Iterator[Progress]:
 
 @contextmanager
 def _poll_workers(show: Callable[[str], None]) -> Iterator[None]:
-    """Show the scheduler's workers every few seconds, from a thread that never blocks the run."""
+    """Show the workers every few seconds, from a thread that does not block the run."""
     from scrlm_dask.engine.workers import current_client, scheduler_workers
 
     client, over = current_client(), threading.Event()
@@ -116,7 +117,7 @@ def _poll_workers(show: Callable[[str], None]) -> Iterator[None]:
         while not over.wait(_WORKERS_SECONDS):
             try:
                 show(workers_line(scheduler_workers(client).values()))
-            except Exception:  # a lost scheduler fails the run itself
+            except Exception:  # a lost scheduler also makes the run itself fail
                 return
 
     poller = threading.Thread(target=poll, daemon=True)
@@ -129,7 +130,7 @@ def _poll_workers(show: Callable[[str], None]) -> Iterator[None]:
 
 
 def workers_line(workers: Iterable[Any]) -> str:
-    """Return the number of workers and the memory of the fullest."""
+    """Return the number of workers and the highest memory use of a worker as text."""
     listed = list(workers)
     if not listed:
         return "no workers"
@@ -137,4 +138,4 @@ def workers_line(workers: Iterable[Any]) -> str:
     limit = f" of {format_bytes(fullest['memory_limit'])}" if fullest["memory_limit"] else ""
     threads = plural(sum(worker["nthreads"] for worker in listed), "thread")
     used = format_bytes(fullest["metrics"].get("memory", 0))
-    return f"{plural(len(listed), 'worker')}, {threads}, memory of the fullest {used}{limit}"
+    return f"{plural(len(listed), 'worker')}, {threads}, highest worker memory {used}{limit}"

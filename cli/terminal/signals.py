@@ -1,4 +1,4 @@
-"""Stop a command on a signal: checkpoints stay usable, and the process exits soon.
+"""Handle signals: stop the command with usable checkpoints, and exit within seconds.
 
 Batch systems send SIGTERM or SIGUSR1 before they kill a job; Ctrl-C sends SIGINT.
 """
@@ -25,11 +25,11 @@ _CODES = {
     signal.SIGUSR1: EXIT_TERMINATED,
 }
 _RAISE_AGAIN_SECONDS = 0.05
-_GRACE_SECONDS = 15.0  # batch systems kill soon after the signal
+_GRACE_SECONDS = 15.0  # batch systems kill the process soon after the signal
 
 
 class SignalInterrupt(KeyboardInterrupt):
-    """A signal that stops the command; raised in the main thread."""
+    """Raised in the main thread when a signal stops the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -42,7 +42,7 @@ def _stop_message(error: BaseException) -> str:
 
 @dataclass(eq=False)
 class _SignalHandler:
-    """Raise on the first signal; ignore further ones, but exit at once on a second Ctrl-C."""
+    """Signal handler that raises on the first signal and exits at once on a second Ctrl-C."""
 
     stopping: bool = False
     exiting: bool = False
@@ -51,7 +51,7 @@ class _SignalHandler:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.stopping:
             if number == signal.SIGINT:
-                click.echo("Error: stopped at once", err=True)
+                click.echo("Error: stopped immediately by a second interrupt", err=True)
                 os._exit(EXIT_INTERRUPTED)
             return
         self.stopping = True
@@ -63,7 +63,7 @@ class _SignalHandler:
         raise self.error
 
     def unraisable(self, lost: Any) -> None:
-        """Raise the error again shortly afterwards: an exception in a C callback is lost."""
+        """Raise the error again a little later, because an exception in a C callback is lost."""
         error = self.error
         if lost.exc_value is not error or error is None:
             sys.__unraisablehook__(lost)
@@ -72,28 +72,28 @@ class _SignalHandler:
         _start_timer(_RAISE_AGAIN_SECONDS, lambda: raise_in_main(error))
 
     def _exit_after_grace(self, code: int, error: BaseException) -> None:
-        """Exit even if a worker or a disk does not answer: checkpoints are on disk.
+        """Exit after a while even if a worker or a disk does not respond.
 
-        Do not exit a process that outlives the command.
+        Checkpoints are on disk. A process that continues after the command does not exit.
         """
 
         def leave() -> None:
             if _handler is not self and not _process_ends():
                 return
             text = "; ".join([_stop_message(error), *getattr(error, "__notes__", ())])
-            click.echo(f"Error: {text}; left without waiting any longer", err=True)
+            click.echo(f"Error: {text}; exited without waiting any longer", err=True)
             os._exit(code)
 
         _start_timer(_GRACE_SECONDS, leave)
 
 
-_handler: _SignalHandler | None = None  # of the running command
+_handler: _SignalHandler | None = None  # handler of the running command
 _handler_lock = threading.Lock()
 
 
 @contextmanager
 def handle_signals() -> Iterator[None]:
-    """Raise `SignalInterrupt` on signals inside; does nothing outside of the main thread."""
+    """Raise `SignalInterrupt` on a signal inside the context; no-op outside the main thread."""
     global _handler
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -104,7 +104,7 @@ def handle_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        current.stopping = True  # too late to be raised
+        current.stopping = True  # ignore signals that arrive now
         with _handler_lock:
             _handler = None
         sys.unraisablehook = hook
@@ -113,12 +113,12 @@ def handle_signals() -> Iterator[None]:
 
 
 def raise_in_main(error: BaseException) -> None:
-    """Raise an error in the main thread, even if that waits, while a command runs there."""
+    """Raise an error in the main thread, even if it is blocked; no-op if no command runs there."""
     ident = threading.main_thread().ident
     assert ident is not None
     with _handler_lock:
         if _handler is None:
-            return  # the signal would end a process that outlives the command
+            return  # without a handler, the signal would end the process
         _handler.error = error
         signal.pthread_kill(ident, signal.SIGUSR1)
 
@@ -130,7 +130,7 @@ def _start_timer(seconds: float, act: Callable[[], None]) -> None:
 
 
 def _process_ends() -> bool:
-    """Return whether the interpreter only waits for threads: then pools reject work."""
+    """Return whether the interpreter is shutting down, when thread pools reject work."""
     try:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(int)

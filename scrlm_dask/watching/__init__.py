@@ -1,1 +1,1 @@
-"""Deprecated: use scrlm_dask.monitoring and scrlm_dask.preload."""
+"""Deprecated: use `scrlm_dask.monitoring` and `scrlm_dask.preload`."""

@@ -1,4 +1,4 @@
-"""Deprecated name of `scrlm_dask.preload`, kept for one release."""
+"""Deprecated alias of `scrlm_dask.preload`; it will be removed in the next release."""
 
 from __future__ import annotations
 
