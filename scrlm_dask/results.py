@@ -8,38 +8,38 @@ from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 from scrlm_dask.kernels.evaluation.metrics import Recovery, Scores
 from scrlm_dask.paper.compare import Comparison
 from scrlm_dask.passes.digests import DamagedBlock
-from scrlm_dask.pipeline.cut import Cut
+from scrlm_dask.pipeline.cut import ClusterCut
 from scrlm_dask.pipeline.evaluate import Evaluation
-from scrlm_dask.pipeline.export import Export
-from scrlm_dask.pipeline.ingest_job import Ingest
+from scrlm_dask.pipeline.export import ExportResult
+from scrlm_dask.pipeline.ingest_job import IngestResult
 from scrlm_dask.pipeline.inspect import RowsReport
-from scrlm_dask.pipeline.plan import PhasePlan, Plan
+from scrlm_dask.pipeline.plan import FitPlan, PhasePlan
 from scrlm_dask.pipeline.predict import Prediction
 from scrlm_dask.pipeline.rho import RhoScan
 from scrlm_dask.pipeline.verify import Verification
-from scrlm_dask.reporting.report import Report
-from scrlm_dask.runs.lifecycle import Fit
-from scrlm_dask.storage.store_info import Description
+from scrlm_dask.reporting.report import ReportFiles
+from scrlm_dask.runs.lifecycle import FitResult
+from scrlm_dask.storage.store_info import StoreInfo
 
 __all__ = [
     "BandwidthTrial",
     "Choice",
+    "ClusterCut",
     "Comparison",
     "Connection",
-    "Cut",
     "DamagedBlock",
-    "Description",
     "Evaluation",
-    "Export",
-    "Fit",
-    "Ingest",
+    "ExportResult",
+    "FitPlan",
+    "FitResult",
+    "IngestResult",
     "PhasePlan",
-    "Plan",
     "Prediction",
     "Recovery",
-    "Report",
+    "ReportFiles",
     "RhoScan",
     "RowsReport",
     "Scores",
+    "StoreInfo",
     "Verification",
 ]

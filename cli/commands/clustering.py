@@ -15,7 +15,7 @@ from ..terminal.console import Console
 
 if TYPE_CHECKING:
     from scrlm_dask.config import KMeansConfig
-    from scrlm_dask.runs.lifecycle import Fit
+    from scrlm_dask.runs.lifecycle import FitResult
 
 
 _INITS = tuple(kind for kind in INIT_KINDS if kind != "given")
@@ -51,14 +51,14 @@ def fit(
     """
     from scrlm_dask.config import FitConfig
     from scrlm_dask.pipeline.fit import prepare_fit
-    from scrlm_dask.runs.lifecycle import Fit
+    from scrlm_dask.runs.lifecycle import FitResult
 
     fitting.check_usage(resume, features, out)
     if resume is None:
         config = fitting.fit_config(values)
     else:
         before = fitting.read_run(resume, "scrlm", storage)
-        if isinstance(before, Fit):
+        if isinstance(before, FitResult):
             show_fit(console, before, resume)
             return
         out, features, block_rows = resume, before.features.path, before.asked.block_rows
@@ -83,14 +83,14 @@ def _run_job(job: Any, console: Console, cluster: Any, values: dict[str, Any], o
     show_fit(console, result, out)
 
 
-def show_fit(console: Console, result: Fit, out: str) -> None:
+def show_fit(console: Console, result: FitResult, out: str) -> None:
     """Print the result of `fit` or `kmeans`, and the files that were written."""
     content = summary(result, out)
     console.result(content, fit_summary(content, result))
     console.say(f"written to {out}: model.zarr, labels.zarr, run.json")
 
 
-def summary(result: Fit, out: str) -> dict[str, Any]:
+def summary(result: FitResult, out: str) -> dict[str, Any]:
     """Return the numbers of a fit for --json and the tables."""
     model, record, stored = result.model, result.typed_record, result.record
     return {
@@ -175,14 +175,14 @@ def kmeans(
     """
     from scrlm_dask.config import KMeansConfig
     from scrlm_dask.pipeline.kmeans import prepare_kmeans
-    from scrlm_dask.runs.lifecycle import Fit
+    from scrlm_dask.runs.lifecycle import FitResult
 
     fitting.check_usage(resume, features, out)
     if resume is None:
         config, centers = _kmeans_config(values, storage)
     else:
         before = fitting.read_run(resume, "k-means", storage)
-        if isinstance(before, Fit):
+        if isinstance(before, FitResult):
             show_fit(console, before, resume)
             return
         out, features, block_rows = resume, before.features.path, before.asked.block_rows

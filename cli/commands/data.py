@@ -17,7 +17,7 @@ from ..terminal.console import Console
 
 if TYPE_CHECKING:
     from scrlm_dask.passes.digests import DamagedBlock
-    from scrlm_dask.pipeline.ingest_job import Ingest
+    from scrlm_dask.pipeline.ingest_job import IngestResult
 
 
 # Labels in the table for JSON keys that use "block" for a chunk of the store.
@@ -314,7 +314,7 @@ def inspect(
 
 def _show_store(
     console: Console,
-    written: Ingest,
+    written: IngestResult,
     dropped: str,
     about: dict[str, str] | None = None,
     **lists: list[str],

@@ -12,7 +12,7 @@ from scrlm_dask.text import first_few
 
 from ..options import shared
 from ..tables.summaries import facts
-from ..terminal.console import EXIT_INPUT_REFUSED, Console
+from ..terminal.console import EXIT_INPUT_REJECTED, Console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -127,7 +127,7 @@ def verify(
             f"{result.wrong_distances} distances and {len(result.wrong_clusters)} losses differ"
             f"{'' if row is None else f'; the first row that differs is {row}'}"
         )
-        raise SystemExit(EXIT_INPUT_REFUSED)
+        raise SystemExit(EXIT_INPUT_REJECTED)
 
 
 @click.command()

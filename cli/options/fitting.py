@@ -14,7 +14,7 @@ from .parsing import parse_auto, parse_axes, parse_seconds
 
 if TYPE_CHECKING:
     from scrlm_dask.config import FitConfig
-    from scrlm_dask.runs.lifecycle import Fit
+    from scrlm_dask.runs.lifecycle import FitResult
     from scrlm_dask.runs.record import RunRecord
 
 
@@ -204,7 +204,7 @@ def check_usage(resume: str | None, features: str | None, out: str | None) -> No
         )
 
 
-def read_run(resume: str, method: str, storage: Any) -> RunRecord | Fit:
+def read_run(resume: str, method: str, storage: Any) -> RunRecord | FitResult:
     """Return the record of an interrupted run, or the result of a complete run."""
     from scrlm_dask.runs.lifecycle import load_fit
     from scrlm_dask.runs.resume import read_unfinished

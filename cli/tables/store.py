@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from scrlm_dask.kernels.statistics.row_statistics import Distances, Norms, Spectrum
     from scrlm_dask.passes.digests import DamagedBlock
     from scrlm_dask.pipeline.inspect import RowsReport
-    from scrlm_dask.storage.store_info import Description
+    from scrlm_dask.storage.store_info import StoreInfo
 
 
-def store_content(store: Description) -> dict[str, Any]:
+def store_content(store: StoreInfo) -> dict[str, Any]:
     """Return the metadata of a store for --json."""
     rows, features = store.features.shape
     manifest = store.manifest
@@ -115,7 +115,7 @@ def _histogram(histogram: Any) -> dict[str, Any]:
     return {"edges": histogram.edges.tolist(), "counts": histogram.counts.tolist()}
 
 
-def damage_content(damaged: tuple[DamagedBlock, ...], store: Description) -> dict[str, Any]:
+def damage_content(damaged: tuple[DamagedBlock, ...], store: StoreInfo) -> dict[str, Any]:
     """Return the result of the verification for --json."""
     return {
         "digests": store.manifest is not None,

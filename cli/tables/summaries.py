@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from scrlm_dask.events import PhaseFinished
-    from scrlm_dask.runs.lifecycle import Fit
+    from scrlm_dask.runs.lifecycle import FitResult
     from scrlm_dask.runs.record import KMeansRecord, ScanRecord
 
 _MOST_CLUSTERS, _MOST_ITERATIONS, _BAR_WIDTH = 10, 20, 8
@@ -44,7 +44,7 @@ def facts(title: str, content: dict[str, Any]) -> Table:
     return table
 
 
-def fit_summary(content: dict[str, Any], result: Fit) -> Group:
+def fit_summary(content: dict[str, Any], result: FitResult) -> Group:
     """Return tables of a fit: result, bandwidth, clusters, iterations and phases."""
     from rich.console import Group
 
@@ -178,7 +178,7 @@ def scan_table(record: ScanRecord) -> Table:
     """Return a table of the trial bandwidths; a bar marks the chosen interval."""
     names = ("", "rho", "clusters", "outliers", "boundary", "neighbors", "held out")
     table = _new_table("Trial bandwidths on the sample", names, no_wrap=True)
-    for trial in record.rungs:
+    for trial in record.trials:
         table.add_row(
             "█" if record.low <= trial.rho <= record.high else "",
             f"{trial.rho:.4g}",

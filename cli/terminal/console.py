@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 EXIT_FAILED = 1
-EXIT_INPUT_REFUSED = 3
+EXIT_INPUT_REJECTED = 3
 EXIT_CLUSTER_LOST = 4
 
 
@@ -155,7 +155,7 @@ def exit_on_errors(console: Console) -> Iterator[None]:
     except ClusterError as error:
         end(error, str(error), EXIT_CLUSTER_LOST)
     except ScrlmError as error:
-        end(error, str(error), EXIT_INPUT_REFUSED)
+        end(error, str(error), EXIT_INPUT_REJECTED)
     except (KeyboardInterrupt, click.Abort) as error:
         by = f" by {error}" if str(error) else ""
         kept = f"; {console.interrupted}" if not hasattr(error, "__notes__") else ""

@@ -99,13 +99,47 @@ def _wait_for_worker(cluster: Any, client: Any, kind: str, listener: Listener) -
 def connect(
     options: ClusterOptions | None = None, *, listener: Listener = warn, **given: Any
 ) -> Iterator[Connection]:
-    """Connect to a Dask cluster for a `with` block; stop a cluster that was started for it.
+    """Run the code in the `with` block on a cluster, and stop what was started for it at the end.
 
-    The arguments are the fields of `ClusterOptions`, for example
-    `connect(scheduler="tls://host:8786", tls_ca_file=...)`, `connect(scheduler_file=...)` or
-    `connect(cluster="slurm", cluster_config="slurm.yaml", nworkers=8)`. By default the scheduler
-    at DASK_SCHEDULER_ADDRESS is used, unless new workers are requested. Without that variable a
-    local cluster is started on the loopback interface.
+    Without options, the scheduler at `DASK_SCHEDULER_ADDRESS` is used if that variable is set,
+    otherwise a local cluster is started on the loopback interface.
+
+    Parameters
+    ----------
+    options : ClusterOptions or None
+        Options as an object; None: only `given`.
+    listener : callable
+        Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
+    **given
+        Fields of `ClusterOptions`: `scheduler`, `scheduler_file`, `nworkers`, `nthreads`,
+        `memory_limit`, `cluster`, `cluster_config`, `min_workers`, `max_workers`, `tls_ca_file`,
+        `tls_cert`, `tls_key`, `require_tls`.
+
+    Yields
+    ------
+    scrlm_dask.results.Connection
+        Description of the cluster, and the address of its dashboard.
+
+    Raises
+    ------
+    InputError
+        If options contradict each other.
+    ClusterError
+        If the scheduler cannot be reached, or if no worker starts in time.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> with scrlm_dask.connect(nworkers=0, nthreads=2) as connection:  # threads, no processes
+    ...     scrlm_dask.evaluate("run").scores.accuracy
+    1.0
+
+    A Slurm cluster, or a scheduler that runs already:
+
+    >>> scrlm_dask.connect(
+    ...     cluster="slurm", cluster_config="slurm.yaml", nworkers=8
+    ... )  # doctest: +SKIP
+    >>> scrlm_dask.connect(scheduler="tls://host:8786", require_tls=True)  # doctest: +SKIP
     """
     options = replace(options or ClusterOptions(), **given)
     check_options(options)

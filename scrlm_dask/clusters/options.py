@@ -67,13 +67,27 @@ class ClusterOptions:
 
 @dataclass(frozen=True)
 class Connection:
-    """Description and size of a connected cluster."""
+    """A cluster that code is connected to.
+
+    Attributes
+    ----------
+    description : str
+        Description for the user.
+    dashboard : str or None
+        URL of the dashboard.
+    nthreads : int or None
+        Threads of all workers.
+    memory : int or None
+        Bytes of memory of all workers; None if a worker has no limit.
+    tunnel : str or None
+        ssh command that forwards the dashboard.
+    """
 
     description: str
     dashboard: str | None
-    nthreads: int | None = None  # of all workers together
-    memory: int | None = None  # bytes of all workers together; None if one has no limit
-    tunnel: str | None = None  # the ssh command that forwards the dashboard
+    nthreads: int | None = None
+    memory: int | None = None
+    tunnel: str | None = None
 
 
 def check_options(options: ClusterOptions, spell: Callable[[str], str] = str) -> None:

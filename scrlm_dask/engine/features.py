@@ -24,7 +24,6 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.npy_files import NpyColumn
 
 
-
 class HasLocation(Protocol):
     """An object that represents a store, such as `FeatureStore`."""
 

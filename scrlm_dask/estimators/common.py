@@ -21,7 +21,7 @@ from scrlm_dask.storage.locations import Location, Options
 
 if TYPE_CHECKING:
     from scrlm_dask.engine.features import FeaturesLike
-    from scrlm_dask.runs.lifecycle import Fit
+    from scrlm_dask.runs.lifecycle import FitResult
 
 
 class Clusterer(ClusterMixin, BaseEstimator):
@@ -36,12 +36,12 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     def _repr_html_(self) -> str:
         """Return scikit-learn's diagram, with the result after a fit."""
-        from scrlm_dask.runs.lifecycle import Fit
+        from scrlm_dask.runs.lifecycle import FitResult
 
         diagram = str(estimator_html_repr(self))
         if not hasattr(self, "model_"):
             return diagram
-        return f"{diagram}<br>{Fit(self.model_, None, self.record_)._repr_html_()}"
+        return f"{diagram}<br>{FitResult(self.model_, None, self.record_)._repr_html_()}"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
@@ -88,7 +88,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         assert prediction.labels is not None
         return prediction.labels
 
-    def _store(self, result: Fit, X: FeaturesLike, storage_options: Options | None) -> None:
+    def _store(self, result: FitResult, X: FeaturesLike, storage_options: Options | None) -> None:
         self.model_ = result.model
         self.record_ = result.record
         self.cluster_centers_ = result.model.centers

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 class KMeans(Clusterer):
     """k-means for features that may be larger than memory; each iteration reads them once.
 
-    A path or URL of a Zarr store, a `zarr.Array` or a Dask array is read block by block. The current
-    Dask client does the work; without a client, threads of this process do.
+    A path or URL of a Zarr store, a `zarr.Array` or a Dask array is read block by block. The
+    current Dask client does the work; without a client, threads of this process do.
 
     Parameters
     ----------
     n_clusters : int
         Number of clusters.
-    init : {"scrlm", "k-means++", "k-means||", "random"}, array of shape (n_clusters, p), Model or Path
-        Initial centers. "scrlm" runs SCRLM on a sample of rows and chooses its bandwidth;
-        "k-means++" works on a sample of rows; "k-means||" draws 2 * n_clusters rows in each of a few
-        passes; "random" draws rows. A Path leads to a run, a model or a .npy file. `record_["init"]`
-        has details.
+    init : {"scrlm", "k-means++", "k-means||", "random"}, array, Model or Path
+        Initial centers, or how to choose them. "scrlm" runs SCRLM on a sample of rows and chooses
+        its bandwidth; "k-means++" works on a sample of rows; "k-means||" draws 2 * n_clusters rows
+        in each of a few passes; "random" draws rows. An array has the shape (n_clusters, p); a Path
+        leads to a run, a model or a .npy file. `record_["init"]` has details.
     max_iter : int
         Maximum number of iterations over all rows.
     tol : float
@@ -57,8 +57,8 @@ class KMeans(Clusterer):
     block_rows : int or None
         Rows per block; None follows the chunks of the input.
     prune : int or "auto"
-        Number of axes on which far pairs of rows and centers are pruned; 0: no pruning; "auto": each
-        block uses the cheapest number. The result does not depend on it.
+        Number of axes on which far pairs of rows and centers are pruned; 0: no pruning; "auto":
+        each block uses the cheapest number. The result does not depend on it.
 
     Attributes
     ----------

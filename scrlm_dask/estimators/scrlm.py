@@ -21,25 +21,25 @@ class SCRLM(Clusterer):
     """Scalable Clustering by Robust Loss Minimization: clusters, and outliers labelled -1.
 
     The features may be larger than memory: a path or URL of a Zarr store, a `zarr.Array` or a Dask
-    array is read block by block. The current Dask client does the work; without a client, threads of
-    this process do. Only NumPy input is kept in memory as a whole.
+    array is read block by block. The current Dask client does the work; without a client, threads
+    of this process do. Only NumPy input is kept in memory as a whole.
 
     Parameters
     ----------
     n_clusters : int or None
         Maximum number of clusters; None: determined from the data.
     rho : float or "auto"
-        Bandwidth in units of the preprocessed features: slightly above the standard deviation of the
-        widest cluster. The radius of a cluster is `rho * sqrt(p * F)`. "auto" chooses rho on a sample
-        of rows; `record_["scan"]` has the reason and all trial bandwidths.
+        Bandwidth in units of the preprocessed features: slightly above the standard deviation of
+        the widest cluster. The radius of a cluster is `rho * sqrt(p * F)`. "auto" chooses rho on a
+        sample of rows; `record_["scan"]` has the reason and all trial bandwidths.
     F : float
         The constant F of the paper's loss: the loss of a row at the position of its candidate.
     n_candidates : int or "auto"
         Number of random rows that are tried as centers; "auto": as many as the theory requires for
         `n_clusters`.
     loss_rows : int or "all"
-        Number of rows over which losses are summed. A random subset is sufficient if the clusters are
-        large. All rows are labelled in any case.
+        Number of rows over which losses are summed. A random subset is sufficient if the clusters
+        are large. All rows are labelled in any case.
     min_neighbors : int
         Minimum number of other rows inside the radius of a center.
     preprocess : {"standardize", "center", "scale", "none", "l2"}
@@ -57,8 +57,8 @@ class SCRLM(Clusterer):
         True: rows outside the radius are excluded from k-means and stay outliers. False: as in the
         paper's SCRLM + k-means, all rows are used and labelled. "auto": True, except after merging.
     prune : int or "auto"
-        Number of axes on which far pairs of rows and centers are pruned; 0: no pruning; "auto": each
-        block uses the cheapest number. The result does not depend on it.
+        Number of axes on which far pairs of rows and centers are pruned; 0: no pruning; "auto":
+        each block uses the cheapest number. The result does not depend on it.
     extraction : {"auto", "greedy", "residual", "merge"}
         How centers are extracted from candidates. "greedy": the paper's method. "residual": losses
         over rows of a sample that no center covers yet. "merge": like "residual" with more centers,

@@ -86,7 +86,19 @@ class MethodScores:
 
 @dataclass(frozen=True)
 class Comparison:
-    n_rows: int  # that were compared on
+    """Scores, time and memory of several methods on the same rows.
+
+    Attributes
+    ----------
+    n_rows, n_features : int
+        Shape of the rows that were compared.
+    preprocess : str
+        Preprocessing of the rows.
+    methods : tuple of MethodScores
+        Results per method.
+    """
+
+    n_rows: int
     n_features: int
     preprocess: Preprocess
     methods: tuple[MethodScores, ...]

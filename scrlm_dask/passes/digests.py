@@ -18,9 +18,19 @@ from scrlm_dask.storage.manifest import check_digest
 
 @dataclass(frozen=True)
 class DamagedBlock:
-    """A block that cannot be read or differs from its digest, and the reason."""
+    """A block that cannot be read, or that differs from its digest.
 
-    block: int  # number in the manifest; of a chunk if there are no digests
+    Attributes
+    ----------
+    block : int
+        Number of the block in the manifest; without a manifest, number of the chunk.
+    first_row, last_row : int
+        Rows of the block.
+    reason : str
+        The error.
+    """
+
+    block: int
     first_row: int
     last_row: int
     reason: str

@@ -28,16 +28,28 @@ _USABLE_SHARE = 0.5  # share of the machine's memory that building a tree may us
 
 
 @dataclass(frozen=True)
-class Cut:
-    """The clusters of a run, joined to fewer; outliers stay outliers."""
+class ClusterCut:
+    """Clusters of a run, joined to fewer; outliers stay outliers.
 
-    groups: NDArray[np.int64]  # (k,) the coarse cluster of each cluster of the run
-    centers: NDArray[np.float64]  # (g, p) means of the coarse clusters, in input units
-    counts: NDArray[np.int64]  # (g,) their rows
+    Attributes
+    ----------
+    groups : numpy.ndarray of shape (k,)
+        Cluster of the cut to which each cluster of the run belongs.
+    centers : numpy.ndarray of shape (g, p)
+        Means of the joined clusters, in input units.
+    counts : numpy.ndarray of shape (g,)
+        Number of rows of each joined cluster.
+    n_outliers : int
+        Number of outliers.
+    """
+
+    groups: NDArray[np.int64]
+    centers: NDArray[np.float64]
+    counts: NDArray[np.int64]
     n_outliers: int
 
 
-def cut_model(model: Model, n_clusters: int) -> Cut:
+def cut_model(model: Model, n_clusters: int) -> ClusterCut:
     """Join the clusters of a model to `n_clusters`, in the order of Ward's tree."""
     if not 1 <= n_clusters <= model.n_clusters:
         raise InputError(
@@ -47,7 +59,7 @@ def cut_model(model: Model, n_clusters: int) -> Cut:
     groups = _join_clusters(model, n_clusters)
     counts = np.bincount(groups, model.counts).astype(np.int64)
     means = weighted_means(model.means, _masses(model), groups)
-    return Cut(groups, means, counts, model.n_outliers)
+    return ClusterCut(groups, means, counts, model.n_outliers)
 
 
 def cut_run(
@@ -57,7 +69,7 @@ def cut_run(
     out: Place | None = None,
     overwrite: bool = False,
     storage_options: Options | None = None,
-) -> Cut:
+) -> ClusterCut:
     """Join the clusters of a run; with `out`, write the joined labels to that labels store.
 
     Features are not read: every cluster of the cut is a union of clusters of the run.

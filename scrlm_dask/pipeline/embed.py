@@ -28,15 +28,49 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True)
 class EmbedConfig:
-    """Settings of an embedding. They are part of the store's manifest."""
+    """Settings of `embed`. They are saved in the manifest of the store.
+
+    Parameters
+    ----------
+    encoder : str
+        `pixels[:SIDE]` and `hashing[:FEATURES]` need no model; `sentence-transformers:NAME`,
+        `open_clip:MODEL/PRETRAINED` and `torchvision:MODEL` do. `module:function` or
+        `file.py:function` is your own function, which is given a list of texts or PIL images and
+        returns an array.
+    column : str or None
+        Column of the texts in a table.
+    labels : str or None
+        True labels: a file, a column, or "folder" for the folder of each image.
+    ids : str or None
+        Ids of the items: a file or a column.
+    batch_size : int
+        Items per call of the encoder.
+    device : str or None
+        PyTorch device of the model, such as "cpu" or "cuda:0"; None: chosen by the encoder.
+    dtype : {"float16", "float32"} or None
+        Type of the stored features. None: float16 if the encoder returns float16, else float32.
+    chunk_bytes : int
+        Approximate size of a chunk; an interrupted chunk is encoded again.
+    limit : int or None
+        Number of items to take from the start of the source; None: all.
+    on_error : {"refuse", "skip"}
+        What to do with items that cannot be read: raise, or leave them out.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> config = scrlm_dask.EmbedConfig("hashing:16", column="comment", batch_size=8)
+    >>> scrlm_dask.embed("table.csv", "comments.zarr", config).n_features
+    16
+    """
 
     encoder: str
-    column: str | None = None  # of texts, in a table
-    labels: str | None = None  # a file, a column, or "folder" for images
+    column: str | None = None
+    labels: str | None = None
     ids: str | None = None
     batch_size: int = 32
     device: str | None = None
-    dtype: FeatureDtype | None = None  # None: float16 stays, all else float32
+    dtype: FeatureDtype | None = None
     chunk_bytes: int = _BLOCK_BYTES
     limit: int | None = None
     on_error: DamagedItems = "refuse"
@@ -64,13 +98,48 @@ def embed(
     overwrite: bool = False,
     storage_options: Options | None = None,
     listener: Listener = warn,
-) -> ingest_job.Ingest:
+) -> ingest_job.IngestResult:
     """Encode the texts of a file, or the images of a folder, as a features store.
 
-    The encoder is loaded once and runs in this process, even if there is a Dask client. As with
-    `ingest`, an unfinished store of the same request is continued, and rejected input leaves no
-    output. With `on_error="skip"` all items are checked first, and items that cannot be read are
-    left out. `storage_options` open URLs.
+    The encoder runs in this process, also if there is a Dask client. An embedding that was
+    interrupted is resumed by the same call.
+
+    Parameters
+    ----------
+    source : str
+        A folder of images, a `.txt` file with one text per line, or a CSV, TSV, JSON lines or
+        Parquet file with a column of texts.
+    out : str or Path
+        Path or URL of the new features store.
+    config : EmbedConfig
+        The encoder, and how items are read.
+    overwrite : bool
+        Replace a features store that exists at `out`.
+    storage_options : dict or None
+        Options for fsspec that open URLs. They are neither printed nor saved.
+    listener : callable
+        Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
+
+    Returns
+    -------
+    scrlm_dask.results.IngestResult
+        Shape, type and size of the store.
+
+    Raises
+    ------
+    InputError
+        If the encoder is unknown, or if an item cannot be read and `on_error` is "refuse".
+    StoreError
+        If the source is missing, or if `out` exists and `overwrite` is False.
+    EncoderError
+        If the encoder fails.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> config = scrlm_dask.EmbedConfig("pixels:8")
+    >>> scrlm_dask.embed("photos", "photos.zarr", config).n_rows
+    3
     """
     items = open_items(str(source), config.column)
     location = locate(out, storage_options)

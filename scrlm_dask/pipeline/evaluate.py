@@ -32,10 +32,17 @@ TruthLike: TypeAlias = Place | NDArray[Any] | None
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of labels, and errors of the mixture where the true one is known."""
+    """Agreement of labels, and of the mixture, with the truth.
+
+    Attributes
+    ----------
+    scores : Scores
+        Agreement of the labels.
+    recovery : Recovery or None
+        Errors of the mixture; None if the features store does not contain the true mixture.
+    """
 
     scores: metrics.Scores
-    # None: the features store does not have the mixture that its rows were drawn from
     recovery: metrics.Recovery | None
 
 
@@ -46,10 +53,39 @@ def evaluate(
     storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> Evaluation:
-    """Score the labels of a run, or labels that `predict` wrote, against the truth.
+    """Score labels against the true labels, block by block.
 
-    The truth is an array, or labels at a path or URL (.npy or Zarr); by default the labels in the
-    features store. `storage_options` open URLs.
+    Parameters
+    ----------
+    path : str or Path
+        A run directory, or a labels store that `predict` or `cut` wrote.
+    truth : str, Path, numpy.ndarray or None
+        True labels, -1 for outliers: an array, a .npy file or a Zarr store. None: the labels in the
+        features store.
+    storage_options : dict or None
+        Options for fsspec that open URLs. They are neither printed nor saved.
+    listener : callable
+        Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
+
+    Returns
+    -------
+    scrlm_dask.results.Evaluation
+        `scores` (accuracy, purity, NMI, ARI, precision and recall of outliers), and `recovery` if
+        the features store contains the mixture that its rows were drawn from.
+
+    Raises
+    ------
+    InputError
+        If there is no truth, or if it has another number of rows than the labels.
+    StoreError
+        If the labels or the truth cannot be read.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> scores = scrlm_dask.evaluate("run").scores
+    >>> scores.accuracy, scores.outlier_recall
+    (1.0, 1.0)
     """
     return prepare_evaluate(path, truth, storage_options).run(listener)
 

@@ -24,8 +24,18 @@ from scrlm_dask.storage.run_directory import RunDirectory, write_json
 
 
 @dataclass(frozen=True)
-class Export:
-    """Result of an export: names of the files in the folder, and the rows of the table."""
+class ExportResult:
+    """Files that an export wrote.
+
+    Attributes
+    ----------
+    files : tuple of str
+        Names of the files in the folder.
+    n_rows, n_clusters : int
+        Rows of the table, and centers.
+    ids : bool
+        Whether the table has the ids of the rows.
+    """
 
     files: tuple[str, ...]
     n_rows: int
@@ -41,7 +51,7 @@ def export(
     overwrite: bool = False,
     storage_options: Options | None = None,
     listener: Listener = warn,
-) -> Export:
+) -> ExportResult:
     """Write a run's labels and centers to the folder `out`, in formats that other programs read.
 
     The table has one line per row: its number, its id if the features have ids, label, distance
@@ -70,7 +80,7 @@ def export(
         files = [f"labels.{table}", *_write_centers(model, target)]
         write_json(target / outputs.EXPORT_RECORD, {**record, "status": "complete", "files": files})
         undo.pop_all()
-    return Export(tuple(files), store.n_rows, model.n_clusters, store.ids is not None)
+    return ExportResult(tuple(files), store.n_rows, model.n_clusters, store.ids is not None)
 
 
 def _write_table(store: LabelTable, location: Location, table: TableFormat) -> None:

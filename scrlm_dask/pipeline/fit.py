@@ -34,7 +34,7 @@ from scrlm_dask.pipeline.rho import Chosen, choose_on_sample
 from scrlm_dask.planning.memory import check_fit_memory, fit_memory, most_clusters
 from scrlm_dask.planning.persist import persist_or_stream
 from scrlm_dask.planning.work import fit_costs, report_plan
-from scrlm_dask.runs.lifecycle import Fit, Run, RunTarget, open_run, prepare_target
+from scrlm_dask.runs.lifecycle import ActiveRun, FitResult, RunTarget, open_run, prepare_target
 from scrlm_dask.runs.record import start_record
 from scrlm_dask.storage.locations import Options, Place
 from scrlm_dask.storage.manifest import short_digest
@@ -50,10 +50,54 @@ def fit(
     block_rows: int | None = None,
     storage_options: Options | None = None,
     listener: Listener = warn,
-) -> Fit:
-    """Fit SCRLM to features. With `out`, model, labels and record go to that run directory.
+) -> FitResult:
+    """Fit SCRLM to features: find clusters, and label rows outside every cluster -1.
 
-    `storage_options` open URLs, of features and of `out`; they are neither printed nor saved.
+    The current Dask client runs the passes; without a client, threads of this process do.
+
+    Parameters
+    ----------
+    source : str, Path, FeatureStore, zarr.Array, dask.array.Array or numpy.ndarray
+        Features (rows, p). A path or URL leads to a features store or a Zarr array.
+    config : FitConfig or None
+        Parameters of the fit; None: the defaults, which choose the bandwidth and the number of
+        clusters from the data.
+    out : str, Path or None
+        Run directory to write: model, labels and record. If an earlier attempt at the same run
+        stopped there, it is resumed. None: nothing is written.
+    overwrite : bool
+        Replace a run that exists at `out`.
+    collect_labels : bool
+        Return the labels of all rows as an array.
+    block_rows : int or None
+        Rows per block; None follows the chunks of the source.
+    storage_options : dict or None
+        Options for fsspec that open URLs. They are neither printed nor saved.
+    listener : callable
+        Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
+
+    Returns
+    -------
+    scrlm_dask.results.FitResult
+        The model, the labels if they were collected, and the record of the run.
+
+    Raises
+    ------
+    InputError
+        If the features or the parameters are invalid, or if the run does not fit in the memory of
+        the workers.
+    StoreError
+        If the features cannot be read, or if `out` exists and is not the same unfinished run.
+    ClusterError
+        If the scheduler or its workers are lost.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> config = scrlm_dask.FitConfig(rho=0.5, n_clusters=6)
+    >>> result = scrlm_dask.fit("features.zarr", config, collect_labels=True)
+    >>> result.model.n_clusters, result.labels.shape
+    (6, (2000,))
     """
     job = prepare_fit(
         source,
@@ -104,7 +148,7 @@ class FitJob:
     target: RunTarget
     config: ResolvedConfig
 
-    def run(self, listener: Listener = warn) -> Fit:
+    def run(self, listener: Listener = warn) -> FitResult:
         """Fit in the workers of the current client, or in threads of this process."""
         config, request = self.config, self.config.asked
         layout, workers = self.target.features.layout, worker_memories()
@@ -125,7 +169,7 @@ class FitJob:
                 chosen=request.rho == "auto",
                 with_margins=request.margins and self.target.out is not None,
             )
-        return Fit(result.model, run.gather_labels(result.assigned), record)
+        return FitResult(result.model, run.gather_labels(result.assigned), record)
 
 
 def _resolved_numbers(config: ResolvedConfig) -> dict[str, int]:
@@ -141,7 +185,9 @@ class _Result:
     details: dict[str, Any]  # for the record
 
 
-def _run_algorithm(run: Run, config: ResolvedConfig, workers: Sequence[WorkerMemory]) -> _Result:
+def _run_algorithm(
+    run: ActiveRun, config: ResolvedConfig, workers: Sequence[WorkerMemory]
+) -> _Result:
     """Run Algorithm 1, then estimate the mixture from the labelled rows."""
     execution, features = run.execution, _persist_for_kmeans(run, config, workers)
     start = execution.checkpoints.load_or_compute(
@@ -218,7 +264,7 @@ def _extract_by_loss(
 
 
 def _persist_for_kmeans(
-    run: Run, config: ResolvedConfig, workers: Sequence[WorkerMemory]
+    run: ActiveRun, config: ResolvedConfig, workers: Sequence[WorkerMemory]
 ) -> Features:
     """Persist the features in the workers' memory if k-means reads them often and they fit."""
     features, refine = run.target.features, config.asked.refine
@@ -232,7 +278,7 @@ def _persist_for_kmeans(
 
 
 def _move_centers(
-    run: Run, features: Features, centers: NDArray[Any], affine: AffineMap, config: FitConfig
+    run: ActiveRun, features: Features, centers: NDArray[Any], affine: AffineMap, config: FitConfig
 ) -> Refinement:
     """Polish the extracted centers and refine them by k-means, as configured."""
     if len(centers) == 0 or not (config.polish or config.refine.max_iter):
@@ -259,7 +305,7 @@ def _move_centers(
 
 
 def _assign_rows(
-    run: Run, features: Features, centers: NDArray[Any], affine: AffineMap, config: FitConfig
+    run: ActiveRun, features: Features, centers: NDArray[Any], affine: AffineMap, config: FitConfig
 ) -> AssignedPart:
     """Label all rows and sum them by cluster."""
     sq_radius = config.sq_radius(features.n_features)

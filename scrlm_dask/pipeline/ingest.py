@@ -27,12 +27,50 @@ def ingest(
     overwrite: bool = False,
     storage_options: Options | None = None,
     listener: Listener = warn,
-) -> ingest_job.Ingest:
-    """Write the rows of the sources, one after the other, as a features store.
+) -> ingest_job.IngestResult:
+    """Write the rows of files as a features store.
 
-    An unfinished store of the same request is continued: its finished blocks are kept. If the rows
-    are rejected or their file is damaged, the output is removed; after any other error it stays,
-    marked unfinished, to be continued. `storage_options` open URLs.
+    An ingest that was interrupted is resumed by the same call: chunks that are complete are not
+    written again.
+
+    Parameters
+    ----------
+    sources : str, Path or sequence of them
+        Files, folders or glob patterns: .npy, .npz, .fbin, .fvecs, HDF5, Parquet, Arrow, CSV, raw
+        binary files, Zarr stores, clip-retrieval and Hugging Face folders. Several sources are
+        concatenated in natural order.
+    out : str or Path
+        Path or URL of the new features store.
+    config : IngestConfig or None
+        Labels, ids, type, order and treatment of NaN; None: the defaults.
+    options : SourceOptions or None
+        Properties of the files that cannot be detected; None: everything is detected.
+    overwrite : bool
+        Replace a features store that exists at `out`.
+    storage_options : dict or None
+        Options for fsspec that open URLs. They are neither printed nor saved.
+    listener : callable
+        Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
+
+    Returns
+    -------
+    scrlm_dask.results.IngestResult
+        Shape, type and size of the store.
+
+    Raises
+    ------
+    InputError
+        If the rows or the options are invalid, for example NaN with `nan="error"`. Nothing remains
+        at `out`.
+    StoreError
+        If a source is missing or damaged, or if `out` exists and `overwrite` is False.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> written = scrlm_dask.ingest("embeddings", "ingested.zarr")
+    >>> written.n_rows, written.n_features
+    (600, 8)
     """
     job = prepare_ingest(sources, out, config, options, overwrite, storage_options)
     return job.run(listener)

@@ -43,13 +43,41 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True)
 class IngestConfig:
-    """Settings of an ingest. They are part of the store's manifest."""
+    """Settings of `ingest`. They are saved in the manifest of the store.
 
-    labels: str | None = None  # a file, or a column of the source
+    Parameters
+    ----------
+    labels : str or None
+        True labels: a file (.npy, one label per line, or Zarr) or a column of the source. Texts are
+        replaced by numbers.
+    ids : str or None
+        Ids of the rows: a file or a column of the source.
+    dtype : {"float16", "float32"} or None
+        Type of the stored features. None: float16 if the source is float16, else float32.
+    chunk_bytes : int
+        Approximate size of a chunk.
+    limit : int or None
+        Number of rows to take from the start of the source; None: all.
+    shuffle : bool
+        Write the rows in random order.
+    seed : int
+        Seed for `shuffle`.
+    nan : {"error", "drop", "keep"}
+        What to do with rows that contain NaN or infinity.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> config = scrlm_dask.IngestConfig(dtype="float16", shuffle=True)
+    >>> scrlm_dask.ingest("embeddings", "shuffled.zarr", config).dtype
+    'float16'
+    """
+
+    labels: str | None = None
     ids: str | None = None
-    dtype: FeatureDtype | None = None  # None: float16 stays, all else float32
+    dtype: FeatureDtype | None = None
     chunk_bytes: int = feature_store.TARGET_BLOCK_BYTES
-    limit: int | None = None  # the first rows of the source
+    limit: int | None = None
     shuffle: bool = False
     seed: int = 0
     nan: NanRows = "error"
@@ -69,19 +97,41 @@ class IngestConfig:
 
 
 @dataclass(frozen=True)
-class Ingest:
-    """Result of an ingest: the features store that was written."""
+class IngestResult:
+    """The features store that `ingest` or `embed` wrote.
+
+    Attributes
+    ----------
+    path : str
+        Absolute path or URL of the store.
+    n_rows, n_features : int
+        Shape of the features.
+    dtype : str
+        Type of the features.
+    n_blocks : int
+        Number of blocks.
+    kept_blocks : int
+        Blocks that an earlier, interrupted attempt had written.
+    n_dropped : int
+        Rows or items that were left out.
+    n_bytes : int
+        Size of the features in bytes, before compression.
+    columns : tuple of str
+        Names of the feature columns, if they have names.
+    label_names : tuple of str or None
+        Texts that the labels 0, 1, ... represent, if labels were texts.
+    """
 
     path: str
     n_rows: int
     n_features: int
     dtype: str
     n_blocks: int
-    kept_blocks: int  # number of blocks that an earlier attempt had written
+    kept_blocks: int
     n_dropped: int
     n_bytes: int
-    columns: tuple[str, ...] = ()  # names of the features' columns, if they have names
-    label_names: tuple[str, ...] | None = None  # names of labels 0, 1, ..., if they were strings
+    columns: tuple[str, ...] = ()
+    label_names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +149,7 @@ class IngestJob:
     checked: tables.PlainTable | None = None  # rows that are not finite here are dropped
     attributes: dict[str, Any] = field(default_factory=dict)  # additional attributes of the store
 
-    def run(self, listener: Listener = warn) -> Ingest:
+    def run(self, listener: Listener = warn) -> IngestResult:
         """Create or resume the store and write the missing blocks."""
         self._check_sources()
         # check again: hours may have passed while the cluster was starting
@@ -152,7 +202,7 @@ class IngestJob:
             isinstance(error, StoreError) and not self.location.is_remote
         )
 
-    def _ingest(self, execution: Execution, undo: ExitStack) -> Ingest:
+    def _ingest(self, execution: Execution, undo: ExitStack) -> IngestResult:
         names = _label_names(execution, self)
         job = self._encode_labels(names)
         dropped = _dropped_rows(execution, job)
@@ -175,7 +225,7 @@ class IngestJob:
         if job.config.shuffle:
             shutil.rmtree((job.location / feature_store.SHUFFLE).url, ignore_errors=True)
         feature_store.mark_complete(job.location)
-        return Ingest(
+        return IngestResult(
             path=job.location.url,
             n_rows=manifest.n_rows,
             n_features=manifest.n_features,

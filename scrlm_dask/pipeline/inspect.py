@@ -24,7 +24,7 @@ from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.feature_store import block_rows_for, has_truth
 from scrlm_dask.storage.label_store import open_labels
 from scrlm_dask.storage.locations import Location, Options, Place, locate
-from scrlm_dask.storage.store_info import Description, describe_store
+from scrlm_dask.storage.store_info import StoreInfo, describe_store
 
 _SAMPLE_ROWS = 1024
 _SAMPLE_BYTES = 64 * 2**20  # fewer rows are sampled if they have very many features
@@ -33,13 +33,21 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class RowsReport:
-    """Statistics of all rows of a store."""
+    """Statistics of all rows of a features store.
+
+    Attributes
+    ----------
+    statistics : Statistics
+        Ranges, NaN, duplicates, norms, spectrum and distances.
+    classes : Classes or None
+        Sizes of the classes, if the store has labels.
+    """
 
     statistics: row_statistics.Statistics
-    classes: histograms.Classes | None  # if the store has labels
+    classes: histograms.Classes | None
 
 
-def inspect_store(path: Place, *, storage_options: Options | None = None) -> Description:
+def inspect_store(path: Place, *, storage_options: Options | None = None) -> StoreInfo:
     """Describe a store, finished or not, without reading its rows."""
     location = locate(path, storage_options)
     check_ingested(location)

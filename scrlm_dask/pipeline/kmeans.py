@@ -41,7 +41,7 @@ from scrlm_dask.pipeline.results import build_model, report_sizes
 from scrlm_dask.planning.memory import check_kmeans_memory, kmeans_memory
 from scrlm_dask.planning.persist import persist_or_stream
 from scrlm_dask.planning.work import kmeans_costs, report_plan
-from scrlm_dask.runs.lifecycle import Fit, Run, RunTarget, open_run, prepare_target
+from scrlm_dask.runs.lifecycle import ActiveRun, FitResult, RunTarget, open_run, prepare_target
 from scrlm_dask.runs.record import IN_MEMORY, start_record
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import digest_arrays, short_digest
@@ -64,12 +64,57 @@ def kmeans(
     block_rows: int | None = None,
     storage_options: Options | None = None,
     listener: Listener = warn,
-) -> Fit:
-    """Run k-means on features. With `out`, model, labels and record go to that run directory.
+) -> FitResult:
+    """Run k-means on features; each iteration reads them once.
 
-    `centers` (k, p), a model or the path of one are where it begins when `config.init` is "given".
-    `sample_weight` (rows,), an array or a file, says how much each row counts.
-    `storage_options` open URLs; they are neither printed nor saved.
+    The current Dask client runs the passes; without a client, threads of this process do.
+
+    Parameters
+    ----------
+    source : str, Path, FeatureStore, zarr.Array, dask.array.Array or numpy.ndarray
+        Features (rows, p). A path or URL leads to a features store or a Zarr array.
+    config : KMeansConfig or None
+        Number of clusters, initialization and stopping rules; None: the defaults.
+    centers : numpy.ndarray of shape (k, p), Model, str, Path or None
+        Initial centers for `init="given"`: an array, a model, or the path of a run, a model or a
+        .npy file.
+    sample_weight : array of shape (rows,), str, Path or None
+        Weight of each row: an array, a .npy file or a Zarr array. None: all rows count equally.
+    out : str, Path or None
+        Run directory to write: model, labels and record. If an earlier attempt at the same run
+        stopped there, it is resumed. None: nothing is written.
+    overwrite : bool
+        Replace a run that exists at `out`.
+    collect_labels : bool
+        Return the labels of all rows as an array.
+    block_rows : int or None
+        Rows per block; None follows the chunks of the source.
+    storage_options : dict or None
+        Options for fsspec that open URLs. They are neither printed nor saved.
+    listener : callable
+        Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
+
+    Returns
+    -------
+    scrlm_dask.results.FitResult
+        The model, the labels if they were collected, and the record of the run.
+
+    Raises
+    ------
+    InputError
+        If the features, weights, centers or parameters are invalid, or if the run does not fit in
+        the memory of the workers.
+    StoreError
+        If an input cannot be read, or if `out` exists and is not the same unfinished run.
+    ClusterError
+        If the scheduler or its workers are lost.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> result = scrlm_dask.kmeans("features.zarr", scrlm_dask.KMeansConfig(n_clusters=5))
+    >>> result.model.centers.shape
+    (5, 32)
     """
     job = prepare_kmeans(
         source,
@@ -129,7 +174,7 @@ class KMeansJob:
     given: NDArray[np.float64] | None  # initial centers (k, p)
     sample_weight: WeightsLike
 
-    def run(self, listener: Listener = warn) -> Fit:
+    def run(self, listener: Listener = warn) -> FitResult:
         """Run in the workers of the current client, or in threads of this process."""
         config, workers = self.config, worker_memories()
         self._check_weights_unchanged()
@@ -141,7 +186,7 @@ class KMeansJob:
             model, assigned, details = _run_algorithm(run, config, self.given, weights, workers)
             record = run.finish(model, details)
             _warn_about_empty_clusters(run.execution, model)
-        return Fit(model, run.gather_labels(assigned), record)
+        return FitResult(model, run.gather_labels(assigned), record)
 
     def _check_weights_unchanged(self) -> None:
         """Reject a file of weights that changed since the run was prepared."""
@@ -227,7 +272,7 @@ def _read_given(
 
 
 def _run_algorithm(
-    run: Run,
+    run: ActiveRun,
     config: KMeansConfig,
     given: NDArray[np.float64] | None,
     weights: da.Array | None,

@@ -37,38 +37,84 @@ class WorkerPool:
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """Predicted cost of a phase each time it runs."""
+    """Predicted cost of one phase, each time it runs.
+
+    Attributes
+    ----------
+    name : str
+        Name of the phase.
+    times : int
+        Maximum number of times that the phase runs.
+    rows, bytes : int
+        Rows and bytes to read.
+    flops : int
+        FLOPs of full matrix products; pruning needs fewer.
+    worker_bytes : int
+        Upper bound of the memory per worker.
+    seconds : float
+        Predicted time.
+    """
 
     name: str
-    times: int  # maximum number of executions
+    times: int
     rows: int
     bytes: int
-    flops: int  # of full matrix products; pruning needs fewer
+    flops: int
     worker_bytes: int
     seconds: float
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The predicted cost of a fit, if k-means runs all of its iterations."""
+class FitPlan:
+    """Predicted cost of a fit, if k-means runs all of its iterations.
+
+    Attributes
+    ----------
+    rows, features, block_rows : int
+        Shape of the features, and rows per block.
+    candidates, clusters : int
+        Number of candidates, and maximum number of clusters.
+    workers : int
+        Number of workers.
+    threads : int
+        Threads of the worker with the most threads.
+    memory_limit : int or None
+        Bytes of the worker with the least memory; None without a limit.
+    phases : tuple of PhasePlan
+        Cost of each phase.
+    start_seconds : float
+        Time until new workers have loaded the code.
+    seconds : float
+        Time of all phases and of the start.
+    bytes, flops : int
+        Bytes and FLOPs of all phases.
+    worker_bytes, client_bytes : int
+        Upper bound of the memory per worker and of the client.
+    held_bytes : int
+        Size of the features persisted in the memory of all workers.
+    calibration_seconds : float
+        Time spent on measuring kernels and reads.
+    notes : tuple of str
+        Remarks for the user.
+    """
 
     rows: int
     features: int
     block_rows: int
     candidates: int
-    clusters: int  # at most
+    clusters: int
     workers: int
-    threads: int  # of the worker with the most threads
-    memory_limit: int | None  # the smallest of all workers
+    threads: int
+    memory_limit: int | None
     phases: tuple[PhasePlan, ...]
-    start_seconds: float  # until new workers have loaded the kernels
-    seconds: float  # of all phases, including the start
+    start_seconds: float
+    seconds: float
     bytes: int
     flops: int
     worker_bytes: int
     client_bytes: int
-    held_bytes: int  # of persisted features, over all workers
-    calibration_seconds: float  # spent on measuring, without first runs of kernels
+    held_bytes: int
+    calibration_seconds: float
     notes: tuple[str, ...]
 
 
@@ -80,12 +126,44 @@ def plan_fit(
     n_cores: int | None = None,
     block_rows: int | None = None,
     storage_options: Options | None = None,
-) -> Plan:
-    """Predict the cost of `fit` with these workers, or those of the current client.
+) -> FitPlan:
+    """Predict time, memory, bytes and FLOPs of `fit` without running it.
 
-    Kernels and reads are measured in this process for about 2 s. `n_cores` are those that the
-    workers share; without it each thread that computes has one. Raises what `fit` would raise
-    before it reads a row, a run that does not fit the workers' memory among it.
+    Kernels and reads are measured in this process for about two seconds.
+
+    Parameters
+    ----------
+    source : str, Path, FeatureStore, zarr.Array, dask.array.Array or numpy.ndarray
+        Features (rows, p). A path or URL leads to a features store or a Zarr array.
+    config : FitConfig or None
+        Parameters of the fit; None: the defaults.
+    workers : sequence of WorkerMemory or None
+        The workers to plan for; None: the workers of the current client.
+    n_cores : int or None
+        Cores that the workers share; None: one core per computing thread.
+    block_rows : int or None
+        Rows per block; None follows the chunks of the source.
+    storage_options : dict or None
+        Options for fsspec that open URLs. They are neither printed nor saved.
+
+    Returns
+    -------
+    scrlm_dask.results.FitPlan
+        The prediction, in total and per phase.
+
+    Raises
+    ------
+    InputError
+        As `fit` would raise before it reads a row; also if the run does not fit in the memory of
+        the workers.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> config = scrlm_dask.FitConfig(rho=0.5, n_clusters=6)
+    >>> plan = scrlm_dask.plan_fit("features.zarr", config)
+    >>> [phase.name for phase in plan.phases]
+    ['survey', 'loss', 'extract', 'assign']
     """
     config = config or FitConfig()
     job = prepare_plan(source, config, block_rows=block_rows, storage_options=storage_options)
@@ -111,7 +189,7 @@ class PlanJob:
     features: Features
     config: ResolvedConfig
 
-    def run(self, workers: Sequence[WorkerMemory], n_cores: int | None = None) -> Plan:
+    def run(self, workers: Sequence[WorkerMemory], n_cores: int | None = None) -> FitPlan:
         """Measure kernels and reads, and plan the fit for these workers."""
         layout, config = self.features.layout, self.config
         memory.check_fit_memory(layout, config, memory.most_clusters(config), workers)
@@ -128,7 +206,7 @@ def make_plan(
     workers: Sequence[WorkerMemory],
     n_cores: int | None,
     calibration: Calibration,
-) -> Plan:
+) -> FitPlan:
     """Combine the predicted costs of all phases of the fit."""
     refine = config.asked.refine
     pool = worker_pool(workers, n_cores)
@@ -155,7 +233,7 @@ def make_plan(
         for work in fit_costs(layout, config, n_clusters, persisted)
     )
     start = _start_seconds(calibration, pool)
-    return Plan(
+    return FitPlan(
         rows=layout.n_rows,
         features=layout.n_features,
         block_rows=layout.block_rows,

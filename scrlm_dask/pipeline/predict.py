@@ -27,12 +27,22 @@ from scrlm_dask.storage.model_store import load_model
 
 @dataclass(frozen=True)
 class Prediction:
-    """Labels of new rows."""
+    """Labels of new rows.
 
-    labels: NDArray[np.int32] | None  # (N,) if they were collected
+    Attributes
+    ----------
+    labels : numpy.ndarray of shape (rows,) or None
+        Label of each row, -1 for outliers; None if the labels were not collected.
+    n_rows, n_outliers : int
+        Number of rows and of outliers.
+    counts : numpy.ndarray of shape (k,)
+        Number of rows with each label.
+    """
+
+    labels: NDArray[np.int32] | None
     n_rows: int
     n_outliers: int
-    counts: NDArray[np.int64]  # (k,)
+    counts: NDArray[np.int64]
 
 
 def predict(

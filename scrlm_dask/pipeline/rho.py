@@ -211,7 +211,7 @@ def _scan_record(scanned: Scanned) -> dict[str, Any]:
         stability=list(scan.perturbed),
         sigma_max=scan.sigma_max,
         assumption_1=_meets_assumption(scan),
-        rungs=list(scan.trials),
+        trials=list(scan.trials),
     )
     return record.to_json()
 
@@ -228,19 +228,45 @@ _LEAST_BLOCKS = 16
 
 @dataclass(frozen=True)
 class RhoScan:
-    """Trial bandwidths, the one chosen, and how reliable it is."""
+    """Bandwidths that were tried on a sample, the one chosen, and its reliability.
+
+    Attributes
+    ----------
+    choice : Choice
+        The chosen bandwidth, its interval and the reason.
+    trials : tuple of BandwidthTrial
+        All trial bandwidths.
+    stability : tuple of PerturbedRho
+        Clusters at rho - 10 % and rho + 10 %.
+    n_clusters : int
+        Clusters found on the sample.
+    sigma_max : float
+        Largest standard deviation of a cluster, after preprocessing.
+    assumption_1 : bool
+        Whether Assumption 1 of the paper holds: sigma_max <= rho < sqrt(0.6).
+    distances : Histogram
+        Distances between rows of the sample.
+    n_features : int
+        Number of features p.
+    F : float
+        The constant F of the paper's loss.
+    source : str
+        Description of the features, for messages.
+    record : dict
+        The scan as in `run.json`.
+    """
 
     choice: Choice
-    rungs: tuple[BandwidthTrial, ...]
-    stability: tuple[PerturbedRho, ...]  # at rho - 10 % and rho + 10 %
-    n_clusters: int  # on the sample
+    trials: tuple[BandwidthTrial, ...]
+    stability: tuple[PerturbedRho, ...]
+    n_clusters: int
     sigma_max: float
-    assumption_1: bool  # sigma_max <= rho < sqrt(0.6)
+    assumption_1: bool
     distances: Histogram
     n_features: int
     F: float
-    source: str  # name of the features in messages
-    record: dict[str, Any]  # everything above as run.json has it
+    source: str
+    record: dict[str, Any]
 
     @property
     def rho(self) -> float:
@@ -256,7 +282,7 @@ class RhoScan:
         from scrlm_dask.reporting.plots import draw_scan
 
         return draw_scan(
-            self.rungs, self.choice, self.distances, self.radius_at(self.rho), self.source, path
+            self.trials, self.choice, self.distances, self.radius_at(self.rho), self.source, path
         )
 
 
@@ -273,9 +299,50 @@ def scan_rho(
     storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> RhoScan:
-    """Scan a ladder of rho on a sample of rows, from one read of a random sample of blocks.
+    """Choose the bandwidth rho on a sample of rows, and report how reliable the choice is.
 
-    A fit with rho="auto" reads all blocks for its sample, and so may choose a little differently.
+    One read of a random sample of blocks serves all trials. A fit with `rho="auto"` samples rows of
+    all blocks, so its choice may differ slightly.
+
+    Parameters
+    ----------
+    source : str, Path, FeatureStore, zarr.Array, dask.array.Array or numpy.ndarray
+        Features (rows, p). A path or URL leads to a features store or a Zarr array.
+    n_clusters : int or None
+        Maximum number of clusters; None: determined from the data.
+    F : float
+        The constant F of the paper's loss.
+    preprocess : {"standardize", "center", "scale", "none", "l2"}
+        Preprocessing of the rows before distances are measured.
+    n_candidates : int or "auto"
+        Rows of the sample that are tried as centers.
+    min_neighbors : int
+        Minimum number of other rows inside the radius of a center.
+    seed : int
+        Seed for the sample.
+    block_rows : int or None
+        Rows per block; None follows the chunks of the source.
+    storage_options : dict or None
+        Options for fsspec that open URLs. They are neither printed nor saved.
+    listener : callable
+        Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
+
+    Returns
+    -------
+    scrlm_dask.results.RhoScan
+        The bandwidth `rho`, the interval in which it would do as well, and all trials.
+
+    Raises
+    ------
+    InputError
+        If the sample shows no scale: all rows are equal, or no row has a neighbor at any radius.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> scan = scrlm_dask.scan_rho("features.zarr")
+    >>> scan.n_clusters, scan.choice.low < scan.rho < scan.choice.high
+    (6, True)
     """
     config = FitConfig(
         rho="auto",
@@ -335,7 +402,7 @@ def _describe_scan(
 ) -> RhoScan:
     return RhoScan(
         choice=scan.choice,
-        rungs=scan.trials,
+        trials=scan.trials,
         stability=scan.perturbed,
         n_clusters=len(scan.found.centers),
         sigma_max=scan.sigma_max,

@@ -13,12 +13,12 @@ from scrlm_dask.choices import TableFormat
 from scrlm_dask.engine.features import FeaturesLike, lazy_column
 from scrlm_dask.events import Listener, warn
 from scrlm_dask.model import Model
-from scrlm_dask.pipeline.cut import Cut, cut_run
+from scrlm_dask.pipeline.cut import ClusterCut, cut_run
 from scrlm_dask.pipeline.evaluate import Evaluation, TruthLike, evaluate
-from scrlm_dask.pipeline.export import Export, export
+from scrlm_dask.pipeline.export import ExportResult, export
 from scrlm_dask.pipeline.predict import Prediction, predict
 from scrlm_dask.pipeline.verify import Verification, verify_run
-from scrlm_dask.reporting.report import Report, write_report
+from scrlm_dask.reporting.report import ReportFiles, write_report
 from scrlm_dask.runs.record import ResultRecord
 from scrlm_dask.storage.label_store import DISTANCES, MARGINS, open_column, open_labels
 from scrlm_dask.storage.locations import Location, Options, Place, locate
@@ -238,7 +238,9 @@ class Run:
             listener=listener,
         )
 
-    def cut(self, n_clusters: int, *, out: Place | None = None, overwrite: bool = False) -> Cut:
+    def cut(
+        self, n_clusters: int, *, out: Place | None = None, overwrite: bool = False
+    ) -> ClusterCut:
         """Join the clusters of the run to fewer, along its merge tree; features are not read.
 
         Every cluster of the cut is a union of clusters of the run, and outliers stay outliers.
@@ -280,7 +282,7 @@ class Run:
         table: TableFormat = "parquet",
         overwrite: bool = False,
         listener: Listener = warn,
-    ) -> Export:
+    ) -> ExportResult:
         """Write labels and centers in formats that other programs read.
 
         The folder gets a table with one line per row (row number, id if the features have ids,
@@ -331,7 +333,7 @@ class Run:
         items: str | Path | None = None,
         items_column: str | None = None,
         rows_each: int = 8,
-    ) -> Report:
+    ) -> ReportFiles:
         """Write an HTML page about the run, and its figures as PNG files.
 
         Parameters

@@ -9,10 +9,10 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.choices import Preprocess
 from scrlm_dask.engine.execution import Columns, Execution, Pass
 from scrlm_dask.engine.features import Features, FeaturesLike, as_features, scatter_rows
 from scrlm_dask.engine.workers import check_paths_visible
-from scrlm_dask.choices import Preprocess
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Listener, warn
 from scrlm_dask.passes.digests import DamagedBlock
@@ -22,7 +22,7 @@ from scrlm_dask.storage import feature_store, outputs
 from scrlm_dask.storage.label_store import check_labels_like
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import Manifest
-from scrlm_dask.storage.store_info import Description
+from scrlm_dask.storage.store_info import StoreInfo
 
 _INT32 = np.iinfo(np.int32)
 
@@ -93,7 +93,7 @@ class FeatureStore:
         """
         return open_features(self.location)
 
-    def info(self) -> Description:
+    def info(self) -> StoreInfo:
         """Describe the store without reading its rows.
 
         Returns

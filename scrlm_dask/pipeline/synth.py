@@ -32,7 +32,47 @@ def synth(
     storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> str:
-    """Write a sample of the paper's mixture and its truth as a features store; return its URL."""
+    """Draw rows of the paper's mixture into a features store, with their true labels.
+
+    The rows depend on the seed and the row number only, not on workers or chunks.
+
+    Parameters
+    ----------
+    path : str or Path
+        Path or URL of the new features store.
+    n_rows : int
+        Number of rows.
+    spec : MixtureSpec
+        Parameters of the mixture.
+    chunk_bytes : int
+        Approximate size of a chunk.
+    overwrite : bool
+        Replace a features store that exists at `path`.
+    storage_options : dict or None
+        Options for fsspec that open URLs. They are neither printed nor saved.
+    listener : callable
+        Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
+
+    Returns
+    -------
+    str
+        Absolute path or URL of the store.
+
+    Raises
+    ------
+    InputError
+        If `n_rows` is less than 1.
+    StoreError
+        If `path` exists and `overwrite` is False.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> spec = scrlm_dask.MixtureSpec(n_features=16, n_clusters=4, outliers=0.3)
+    >>> path = scrlm_dask.synth("mixture.zarr", 1000, spec)
+    >>> scrlm_dask.FeatureStore(path).shape
+    (1000, 16)
+    """
     job = prepare_synth(path, n_rows, spec, chunk_bytes, overwrite, storage_options)
     return job.run(listener)
 

@@ -36,15 +36,31 @@ _LOSS_TOLERANCE = 1e-5  # losses that were computed with other sets of candidate
 
 @dataclass(frozen=True)
 class Verification:
-    """The recomputed part of a run, and its differences from the stored result."""
+    """Comparison of a run with a part of it that was computed again.
+
+    Attributes
+    ----------
+    blocks : tuple of int
+        Blocks whose rows were labelled again.
+    rows : int
+        Number of these rows.
+    wrong_labels, wrong_distances : int
+        Number of rows whose label or distance differs.
+    first_wrong_row : int or None
+        First row that differs.
+    clusters : tuple of int
+        Clusters whose losses were computed again.
+    wrong_clusters : tuple of int
+        Clusters whose loss or number of neighbors differs.
+    """
 
     blocks: tuple[int, ...]
     rows: int
     wrong_labels: int
     wrong_distances: int
     first_wrong_row: int | None
-    clusters: tuple[int, ...]  # clusters whose losses were recomputed
-    wrong_clusters: tuple[int, ...]  # clusters whose loss or number of neighbors differs
+    clusters: tuple[int, ...]
+    wrong_clusters: tuple[int, ...]
 
     @property
     def ok(self) -> bool:

@@ -160,8 +160,16 @@ def _names(run: ReportData, rows: Sequence[int]) -> dict[int, str]:
 
 
 @dataclass(frozen=True)
-class Report:
-    """Paths of a written report and its figures."""
+class ReportFiles:
+    """Files that a report wrote.
+
+    Attributes
+    ----------
+    page : str
+        Path or URL of the page.
+    figures : tuple of str
+        Paths or URLs of the figures.
+    """
 
     page: str
     figures: tuple[str, ...]
@@ -175,7 +183,7 @@ def write_report(
     items_column: str | None = None,
     rows_each: int = 8,
     storage_options: Options | None = None,
-) -> Report:
+) -> ReportFiles:
     """Write an HTML report of one run, or a comparison of several runs, with PNG figures.
 
     The default for `out` is `report.html` in the run directory, or in the current folder for
@@ -202,7 +210,7 @@ def write_report(
     for name, png in named.items():
         with (folder / name).writing() as file:
             file.write(png)
-    return Report(target.url, tuple(f"{folder.url}/{name}" for name in named))
+    return ReportFiles(target.url, tuple(f"{folder.url}/{name}" for name in named))
 
 
 def _target(runs: Sequence[Place], out: Place | None, storage_options: Options | None) -> Location:

@@ -97,7 +97,7 @@ class ReportData:
         scan = None
         with suppress(StoreError):  # the report of a damaged record lacks this figure
             scan = self.record.read_scan()
-        return [] if scan is None or len(scan.rungs) < 2 else scan.rungs
+        return [] if scan is None or len(scan.trials) < 2 else scan.trials
 
 
 def read_report_data(

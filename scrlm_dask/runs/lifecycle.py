@@ -67,7 +67,7 @@ def prepare_target(
 
 
 @dataclass(frozen=True)
-class Run:
+class ActiveRun:
     """A run that is being executed."""
 
     execution: Execution
@@ -121,7 +121,7 @@ class Run:
 
 
 @contextmanager
-def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Run]:
+def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[ActiveRun]:
     """Open or resume the run directory and start the execution.
 
     Events are logged to the directory, if there is one.
@@ -149,15 +149,25 @@ def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Run
         if features_at is not None and opened.state in resume.REWRITTEN:
             resume.verify_rewritten_features(execution, opened, features_at)
         resumed = opened.state is not resume.RunState.NEW
-        yield Run(execution, opened, target, time.perf_counter(), resumed)
+        yield ActiveRun(execution, opened, target, time.perf_counter(), resumed)
 
 
 @dataclass(frozen=True)
-class Fit:
-    """A fitted model and the record of its run (the content of `run.json`)."""
+class FitResult:
+    """Result of `fit` and `kmeans`.
+
+    Attributes
+    ----------
+    model : Model
+        The fitted model.
+    labels : numpy.ndarray of shape (rows,) or None
+        Label of each row, -1 for outliers; None if the labels were not collected.
+    record : dict
+        The record of the run, as in `run.json`.
+    """
 
     model: Model
-    labels: NDArray[np.int32] | None  # (N,) if they were collected
+    labels: NDArray[np.int32] | None
     record: dict[str, Any] = field(repr=False)
 
     @property
@@ -180,9 +190,9 @@ class Fit:
         return facts_html(f"Run of {record.method}", facts)
 
 
-def load_fit(path: Place, storage_options: Options | None = None) -> Fit:
+def load_fit(path: Place, storage_options: Options | None = None) -> FitResult:
     """Load model and record of a complete run, without its labels."""
     run = RunDirectory(locate(path, storage_options))
-    loaded = Fit(load_model(run.location), None, run.check_complete())
+    loaded = FitResult(load_model(run.location), None, run.check_complete())
     ResultRecord.from_json(loaded.record, run.record)  # raises if the file was changed
     return loaded

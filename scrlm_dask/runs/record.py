@@ -149,11 +149,13 @@ class ScanRecord(_StoredRecord):
     stability: list[PerturbedRho]
     sigma_max: float
     assumption_1: bool  # sigma_max <= rho < sqrt(0.6)
-    rungs: list[BandwidthTrial]
+    trials: list[BandwidthTrial] = field(metadata={"json": "rungs"})
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of `run.json`."""
-        return asdict(self) | {"rungs": [trial.record() for trial in self.rungs]}
+        content = asdict(self)
+        del content["trials"]
+        return content | {"rungs": [trial.record() for trial in self.trials]}
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,39 @@ from scrlm_dask.storage.locations import Location, Options, locate
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Options that select what to read from files, and describe what they do not state."""
+    """Properties of source files that cannot be detected from the files.
+
+    Parameters
+    ----------
+    format : str or None
+        Input format, such as "npy" or "parquet"; None: detected from content and name.
+    dataset : str or None
+        Dataset in an HDF5 file, array in an .npz file, or array in a Zarr group.
+    columns : tuple of str
+        Columns of a table that are features: one column of lists, or one column per feature. Empty:
+        all columns except labels, ids and `exclude`.
+    raw_dtype : str or None
+        Type of the numbers in raw binary files.
+    raw_features : int or None
+        Numbers per row in raw binary files.
+    exclude : tuple of str
+        Columns that are not features.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> options = scrlm_dask.SourceOptions(exclude=("comment",))
+    >>> config = scrlm_dask.IngestConfig(labels="kind")
+    >>> scrlm_dask.ingest("table.csv", "table.zarr", config, options=options).label_names
+    ('cat', 'dog')
+    """
 
     format: str | None = None
     dataset: str | None = None
     columns: tuple[str, ...] = ()
     raw_dtype: str | None = None
     raw_features: int | None = None
-    exclude: tuple[str, ...] = ()  # columns that are not features
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.columns and self.exclude:

@@ -15,24 +15,54 @@ from scrlm_dask.storage.manifest import DIGESTS, Manifest, missing_blocks
 
 
 @dataclass(frozen=True)
-class Description:
-    """Metadata and current state of a features store, complete or not."""
+class StoreInfo:
+    """Metadata of a features store, complete or not.
+
+    Attributes
+    ----------
+    location : Location
+        Location of the store.
+    features : StoredArray
+        Location, shape, type and chunks of the features.
+    inner_chunks : tuple of int or None
+        Chunks inside shards; None without shards.
+    zarr_format : int
+        Version of the Zarr format.
+    codecs : tuple of str
+        Codecs of the chunks in their order.
+    has_checksums : bool
+        Whether reading a chunk detects a changed byte.
+    n_chunks, n_missing_chunks : int
+        Number of chunks, and of chunks without a file.
+    stored_bytes : int
+        Size of all files of the features.
+    marked_complete : bool or None
+        Mark of the writer; None if the writer leaves no mark.
+    missing_blocks : tuple of int
+        Blocks of the manifest without a digest.
+    manifest : Manifest or None
+        Manifest of the store, if it has one.
+    labels, ids : str or None
+        Types of the labels and of the ids, if the store has them.
+    label_names : tuple of str or None
+        Texts that the labels represent, if labels were texts.
+    """
 
     location: Location
     features: arrays.StoredArray
-    inner_chunks: tuple[int, ...] | None  # shape of the chunks inside shards; None without shards
+    inner_chunks: tuple[int, ...] | None
     zarr_format: int
     codecs: tuple[str, ...]
-    has_checksums: bool  # whether reading a chunk detects a flipped byte
+    has_checksums: bool
     n_chunks: int
     n_missing_chunks: int
-    stored_bytes: int  # size of all files of the features
-    marked_complete: bool | None  # None: written by software that does not mark stores
-    missing_blocks: tuple[int, ...]  # blocks of the manifest that have no digest
+    stored_bytes: int
+    marked_complete: bool | None
+    missing_blocks: tuple[int, ...]
     manifest: Manifest | None
-    labels: str | None  # dtype of the labels; None without labels
-    label_names: tuple[str, ...] | None  # class names of the labels; None without names
-    ids: str | None  # dtype of the ids; None without ids
+    labels: str | None
+    label_names: tuple[str, ...] | None
+    ids: str | None
 
     @property
     def url(self) -> str:
@@ -52,7 +82,7 @@ class Description:
         return rows * features * self.features.dtype.itemsize
 
 
-def describe_store(path: Place) -> Description:
+def describe_store(path: Place) -> StoreInfo:
     """Describe a features store, complete or not, without reading its rows."""
     store = feature_store.open_store(path)
     location, group, array, stored = store.location, store.group, store.array, store.features
@@ -62,7 +92,7 @@ def describe_store(path: Place) -> Description:
         stored_bytes = int(filesystem.du(root))
     codecs = _codecs(array)
     complete: Any = group.attrs.get("complete") if group is not None else None
-    return Description(
+    return StoreInfo(
         location=location,
         features=stored,
         inner_chunks=tuple(array.chunks) if array.shards else None,

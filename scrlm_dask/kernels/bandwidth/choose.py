@@ -32,7 +32,21 @@ _HALF = 0.5
 
 @dataclass(frozen=True)
 class Choice:
-    """A bandwidth, the interval of equally good values, and the reason for it."""
+    """A bandwidth, the interval in which it would do as well, and the reason.
+
+    Attributes
+    ----------
+    rho : float
+        The bandwidth.
+    low, high : float
+        Interval of bandwidths with the same result.
+    clusters : int
+        Clusters found on the sample.
+    basis : str
+        Rule that decided: "stretch", "dip", "held-out", "persistent" or "given".
+    why : str
+        Explanation for the user.
+    """
 
     rho: float
     low: float

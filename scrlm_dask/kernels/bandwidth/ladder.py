@@ -29,16 +29,33 @@ BOUNDARY = (0.8, 1.25)
 
 @dataclass(frozen=True)
 class BandwidthTrial:
-    """Clusters that SCRLM finds on the sample with one bandwidth."""
+    """Result of SCRLM on the sample with one bandwidth.
+
+    Attributes
+    ----------
+    rho : float
+        The bandwidth.
+    clusters : int
+        Clusters found.
+    coverage : float
+        Share of rows inside the radius of a center.
+    boundary_share : float
+        Rows between 0.8 R^2 and 1.25 R^2 of a center, divided by rows inside the radius.
+    neighbors : tuple of float
+        Quantiles 0.1, 0.5 and 0.9 of the number of neighbors of a candidate.
+    held_out : float or None
+        Mean squared distance of held-out rows to the requested number of clusters.
+    merged : int or None
+        Number of these clusters.
+    """
 
     rho: float
     clusters: int
-    coverage: float  # share of rows inside the radius of a center
-    # rows between 0.8 R^2 and 1.25 R^2 of a center, per row inside
+    coverage: float
     boundary_share: float = field(metadata={"json": "shell"})
-    neighbors: tuple[float, float, float]  # of candidates: quantiles 0.1, 0.5 and 0.9
-    held_out: float | None = None  # mean squared distance of held-out rows to merged centers
-    merged: int | None = None  # number of merged centers
+    neighbors: tuple[float, float, float]
+    held_out: float | None = None
+    merged: int | None = None
 
     @property
     def shell(self) -> float:

@@ -28,10 +28,25 @@ class Contingency:
 
 @dataclass(frozen=True)
 class Scores:
-    """Agreement of labels with a truth.
+    """Agreement of labels with the true labels.
 
-    `n_clusters` and `n_classes` do not include -1. `matching` contains label -> truth for every
-    cluster that shares rows with the class it is matched with.
+    Attributes
+    ----------
+    accuracy : float
+        Share of rows whose label is matched with their class, by the best one-to-one matching.
+        Outliers are matched with outliers.
+    purity : float
+        Share of rows in the largest class of their cluster, plus outliers labelled -1.
+    nmi, ari : float
+        Normalized mutual information and adjusted Rand index.
+    outlier_precision, outlier_recall : float
+        Precision and recall of the label -1.
+    n_rows : int
+        Number of rows.
+    n_clusters, n_classes : int
+        Number of clusters and of classes, without the outliers.
+    matching : dict
+        Class of each cluster that shares rows with the class it is matched with.
     """
 
     accuracy: float
@@ -227,7 +242,13 @@ def _sum_of_squares(values: NDArray[np.int64]) -> int:
 
 @dataclass(frozen=True)
 class Recovery:
-    """Largest relative errors over the clusters that are matched with a true cluster."""
+    """Largest relative errors of the mixture over clusters that are matched with a true one.
+
+    Attributes
+    ----------
+    weights, sigmas : float
+        Largest relative error of a weight and of a standard deviation.
+    """
 
     weights: float
     sigmas: float

@@ -22,11 +22,32 @@ _WEIGHT_RANGE = (0.8, 1.2)
 
 @dataclass(frozen=True)
 class MixtureSpec:
-    """Parameters of the mixture, whose means and outliers are drawn from N(0, I_p)."""
+    """Parameters of the paper's mixture for `synth`.
+
+    The means of the clusters and the outliers are drawn from N(0, I_p). The weights of the clusters
+    are random, and their standard deviations rise from `sigma_min` to `sigma_max`.
+
+    Parameters
+    ----------
+    n_features, n_clusters : int
+        Number of features and of clusters.
+    outliers : float
+        Share of rows that are outliers.
+    sigma_min, sigma_max : float
+        Standard deviation of the first and of the last cluster.
+    seed : int
+        Seed for means and rows.
+
+    Examples
+    --------
+    >>> import scrlm_dask
+    >>> scrlm_dask.MixtureSpec(n_features=32, n_clusters=5, outliers=0.2).sigma_max
+    0.25
+    """
 
     n_features: int
     n_clusters: int
-    outliers: float = 0.5  # share of rows that are outliers
+    outliers: float = 0.5
     sigma_min: float = 1 / 16
     sigma_max: float = 1 / 4
     seed: int = 0
