@@ -42,7 +42,7 @@ GROUPS = {
     "Clusters": ("connect",),
     "Errors and warnings": ("ScrlmError", "ScrlmWarning"),
 }
-_SECTIONS = re.compile(r"^(Parameters|Attributes|Returns|Yields|Raises|Examples)\n-+\n", re.M)
+_SECTIONS = re.compile(r"^(Parameters|Attributes|Returns|Yields|Raises|Examples|See Also|Notes)\n-+\n", re.M)
 _WIDTH = 100
 
 
