@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from scrlm_dask.pipeline.ingest_job import IngestResult
 
 
-# Labels in the table for JSON keys that use "block" for a chunk of the store.
-_CHUNK_NAMES = {"blocks": "chunks", "kept_blocks": "reused chunks"}
 _overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing store.")
 
 
@@ -259,7 +257,7 @@ def embed(
 @click.command()
 @click.argument("store", type=click.Path())
 @click.option("--stats", is_flag=True, help="Read all rows and add statistics.")
-@click.option("--verify", is_flag=True, help="Read all chunks and verify digests and checksums.")
+@click.option("--verify", is_flag=True, help="Read all blocks and verify digests and checksums.")
 @click.option("--plot", metavar="FILE", help="Plot the statistics to this file, e.g. out.png.")
 @click.option("--rho", type=float, help="Bandwidth whose radius is compared with the distances.")
 @depth_option
@@ -281,8 +279,8 @@ def inspect(
     """Describe the features store STORE and its rows.
 
     Prints shape, chunks, codecs, completeness and manifest. --stats reads all rows and adds ranges,
-    NaN, duplicates, norms, spectrum and distances. --verify exits with code 3 if a chunk is damaged
-    and lists the damaged chunks.
+    NaN, duplicates, norms, spectrum and distances. --verify exits with code 3 if a block is damaged
+    and lists the damaged blocks.
     """
     from scrlm_dask.pipeline.inspect import inspect_rows, inspect_store, verify_store
     from scrlm_dask.reporting.plots import check_plot, plot_statistics
@@ -334,7 +332,7 @@ def _show_store(
         "label_names": None if written.label_names is None else list(written.label_names),
     }
     shown = {
-        _CHUNK_NAMES.get(name, name): first_few(value) if isinstance(value, list) else value
+        name: first_few(value) if isinstance(value, list) else value
         for name, value in content.items()
         if value not in (None, [])
     }
@@ -342,10 +340,10 @@ def _show_store(
 
 
 def _reject_damaged(damaged: tuple[DamagedBlock, ...], url: str) -> None:
-    """Raise if there are damaged chunks, so that the exit code is 3; they were printed before."""
+    """Raise if there are damaged blocks, so that the exit code is 3; they were printed before."""
     from scrlm_dask.errors import StoreError
 
     if damaged:
-        listed = "; ".join(f"chunk {d.block} (rows {d.first_row} to {d.last_row})" for d in damaged)
-        number = plural(len(damaged), "damaged chunk")
+        listed = "; ".join(f"block {d.block} (rows {d.first_row} to {d.last_row})" for d in damaged)
+        number = plural(len(damaged), "damaged block")
         raise StoreError(f"{url} has {number}: {listed}; restore them from a copy")

@@ -147,7 +147,7 @@ def _store_facts(content: dict[str, Any]) -> dict[str, Any]:
     shown["codecs"] = ", ".join(content["codecs"]) or "none"
     shown["complete"] = _completeness(content)
     if manifest is not None:
-        shown["manifest"] = f"{manifest['blocks']:,} chunks of {manifest['block_rows']:,} rows"
+        shown["manifest"] = f"{manifest['blocks']:,} blocks of {manifest['block_rows']:,} rows"
         if "embed" in manifest["request"]:
             shown["encoder"] = manifest["request"]["embed"]["encoder"]
         if manifest["sources"]:
@@ -165,7 +165,7 @@ def _completeness(content: dict[str, Any]) -> str:
     if content["complete"]:
         return "yes"
     if blocks:
-        return f"no: {plural(len(blocks), 'chunk')} missing ({first_few(blocks)})"
+        return f"no: {plural(len(blocks), 'block')} missing ({first_few(blocks)})"
     return f"no: {plural(chunks, 'chunk')} missing" if chunks else "no: writing was stopped"
 
 
@@ -226,11 +226,11 @@ def _verification_facts(content: dict[str, Any]) -> dict[str, Any]:
     means = [name for name in ("digests", "checksums") if content[name]]
     shown: dict[str, Any] = {
         "checked against": " and ".join(means) or "nothing: no digests and no checksums",
-        "damaged chunks": len(content["damaged_blocks"]),
+        "damaged blocks": len(content["damaged_blocks"]),
     }
     for damage in content["damaged_blocks"]:
         rows = f"rows {damage['first_row']:,} to {damage['last_row']:,}"
-        shown[f"chunk {damage['block']:,}"] = f"{rows}: {damage['reason']}"
+        shown[f"block {damage['block']:,}"] = f"{rows}: {damage['reason']}"
     return shown
 
 
