@@ -16,8 +16,12 @@ def import_optional(module: str, what: str, extra: str = "formats") -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        package = module.split(".")[0]
-        raise InputError(
-            f"{package} is required for {what} but is not installed; "
-            f"install it with pip install 'scrlm-dask[{extra}]'"
-        ) from error
+        raise missing_package(module.split(".")[0], what, extra) from error
+
+
+def missing_package(package: str, what: str, extra: str) -> InputError:
+    """Return the error for an optional package that is not installed."""
+    return InputError(
+        f"{package} is required for {what} but is not installed; "
+        f"install it with pip install 'scrlm-dask[{extra}]'"
+    )

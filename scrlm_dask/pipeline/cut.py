@@ -80,7 +80,7 @@ def cut_run(
     cut = cut_model(load_model(location), n_clusters)
     if out is None:
         return cut
-    stored = open_labels(directory.labels, "the labels")
+    stored = open_labels(directory.labels, "the labels store")
     target, n_rows, block_rows = locate(out, storage_options), stored.shape[0], stored.chunks[0]
     check_not_inside(target, location.url)
     clear_output(target, overwrite, LABELS_KIND)
@@ -91,7 +91,7 @@ def cut_run(
         path = record.features.path
         create_labels_store(target, n_rows, block_rows, False, path, distances=False)
         for start in range(0, n_rows, block_rows):
-            labels = read_rows(stored, start, min(start + block_rows, n_rows), "the labels")
+            labels = read_rows(stored, start, min(start + block_rows, n_rows), "the labels store")
             write_rows(target / LABELS, start, coarse[labels])
         mark_complete(target)
         undo.pop_all()

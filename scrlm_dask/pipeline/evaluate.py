@@ -102,7 +102,7 @@ def prepare_evaluate(
     source = None if recorded is None else locate(recorded, storage_options)
     if truth is not None and not isinstance(truth, np.ndarray):
         truth = locate(truth, storage_options)
-    labels = label_store.open_labels(location if run is None else run.labels, "the labels")
+    labels = label_store.open_labels(location if run is None else run.labels, "the labels store")
     drawn_from = source if run is not None and truth is None else None
     return EvaluateJob(labels, open_given_truth(truth, source), location, drawn_from)
 

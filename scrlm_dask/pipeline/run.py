@@ -88,7 +88,7 @@ class Run:
     @property
     def labels(self) -> da.Array:
         """Label of each row (rows,), -1 for outliers, as a lazy Dask array of int32."""
-        return lazy_column(open_labels(self._directory.labels, "the labels"))
+        return lazy_column(open_labels(self._directory.labels, "the labels store"))
 
     @property
     def distances(self) -> da.Array | None:

@@ -16,6 +16,7 @@ from scrlm_dask.kernels.bandwidth.choose import MOST_BOUNDARY_SHARE, Choice
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 from scrlm_dask.kernels.statistics.histograms import Histogram
 from scrlm_dask.kernels.statistics.row_statistics import Distances, Norms, Spectrum, Statistics
+from scrlm_dask.optional import missing_package
 
 BLUE, ORANGE, GREY = "#2f6690", "#d1495b", "#6b7280"
 STYLE: Any = {
@@ -44,16 +45,13 @@ def check_plot(path: str | Path) -> None:
         raise InputError(f"the plot {path} must end in .png, .pdf or .svg, such as out.png")
     if not target.absolute().parent.is_dir():
         raise StoreError(f"the folder of the plot {path} does not exist; create it first")
-    check_matplotlib("plots need")
+    check_matplotlib("plots")
 
 
-def check_matplotlib(needs: str) -> None:
-    """Raise unless Matplotlib is installed; `needs` starts the message, such as "plots need"."""
+def check_matplotlib(what: str) -> None:
+    """Raise unless Matplotlib is installed; `what` names the feature that requires it."""
     if find_spec("matplotlib") is None:
-        raise InputError(
-            f"{needs} Matplotlib, which is not installed; install the extra with "
-            "pip install 'scrlm-dask[plot]'"
-        )
+        raise missing_package("Matplotlib", what, "plot")
 
 
 def plot_statistics(statistics: Statistics, name: str, preprocess: str, path: str | Path) -> None:

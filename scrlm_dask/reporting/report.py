@@ -191,7 +191,7 @@ def write_report(
     every row.
     """
     target = _target(runs, out, storage_options)
-    check_matplotlib("a report needs")
+    check_matplotlib("a report")
     read = [read_report_data(run, rows_each, storage_options) for run in runs]
     shown = _items(read, items, items_column, storage_options)
     figures = [list(run_figures(run, plane_map(run.points))) for run in read]

@@ -116,8 +116,8 @@ class ActiveRun:
             return None
         if self.opened.directory is None:
             return np.concatenate(assigned.labels)
-        labels = open_labels(self.opened.directory.labels, "the labels")
-        return read_rows(labels, 0, labels.shape[0], "the labels")
+        labels = open_labels(self.opened.directory.labels, "the labels store")
+        return read_rows(labels, 0, labels.shape[0], "the labels store")
 
 
 @contextmanager
