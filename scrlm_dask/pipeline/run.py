@@ -19,6 +19,7 @@ from scrlm_dask.pipeline.export import ExportResult, export
 from scrlm_dask.pipeline.predict import Prediction, predict
 from scrlm_dask.pipeline.verify import Verification, verify_run
 from scrlm_dask.reporting.report import ReportFiles, write_report
+from scrlm_dask.runs.lifecycle import FitResult
 from scrlm_dask.runs.record import ResultRecord
 from scrlm_dask.storage.label_store import DISTANCES, MARGINS, open_column, open_labels
 from scrlm_dask.storage.locations import Location, Options, Place, locate
@@ -70,6 +71,9 @@ class Run:
     def __repr__(self) -> str:
         clusters, rows = self.record["clusters"], self.record["features"]["rows"]
         return f"Run({self.path!r}: {self.record['method']}, {clusters} clusters, {rows} rows)"
+
+    def _repr_html_(self) -> str:
+        return FitResult(self.model, None, self.record)._repr_html_()
 
     @property
     def path(self) -> str:
