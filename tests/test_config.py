@@ -114,7 +114,7 @@ def test_numpy_scalars_become_plain_numbers() -> None:
 
 
 def test_defaults_are_those_of_the_paper() -> None:
-    """Only rho differs, which is chosen from the data; a given rho makes all settings the paper's."""
+    """Only rho differs: it is chosen from the data; with a given rho nothing differs."""
     config = FitConfig()
     assert (config.rho, config.F, config.preprocess) == ("auto", 2.5, "standardize")
     assert (config.n_clusters, config.n_candidates, config.loss_rows) == (None, "auto", "all")
