@@ -47,9 +47,8 @@ def naive_scrlm(
     inside = sq < sq_radius
     np.fill_diagonal(inside, False)
     losses = np.where(inside, sq / (p * rho**2) - F, 0.0).sum(axis=0)
-    left = [
-        int(j) for j in candidates if inside[j].any()
-    ]  # others have L = -F and are not clusters
+    # Candidates without neighbors have L = -F and are not clusters.
+    left = [int(j) for j in candidates if inside[j].any()]
     centers: list[int] = []
     while left and len(centers) < (max_clusters or N):
         low = min(losses[j] for j in left)

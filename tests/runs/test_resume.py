@@ -52,7 +52,8 @@ class StopAt:
         self.blocks, self._last = 0, block
 
     def __call__(self, event: Any) -> None:
-        if isinstance(event, BlockDone) and event.rows <= BLOCK_ROWS:  # more: taken over
+        # An event with more rows reports blocks of an earlier attempt.
+        if isinstance(event, BlockDone) and event.rows <= BLOCK_ROWS:
             self.blocks += 1
             if self.blocks == self._last:
                 raise StoppedError
