@@ -161,7 +161,7 @@ def test_invalid_input(x: NDArray[np.float32]) -> None:
     fitted = SCRLM(rho=0.5, n_clusters=20).fit(x)
     with pytest.raises(ValueError, match=expecting("63 features", "64 features")):
         fitted.predict(x[:, :63])
-    with pytest.raises(scrlm_dask.InputError, match=expecting("63 features", 64)):
+    with pytest.raises(scrlm_dask.InputError, match=expecting(63, 64)):
         fitted.predict(da.from_array(x[:, :63]))
     with pytest.raises(scrlm_dask.InputError, match=expecting("rho", -1)):
         SCRLM(rho=-1).fit(x)

@@ -150,7 +150,7 @@ def test_arrays_named_labels_that_are_not_labels(
         result = inspect_rows(tmp_path / "g", listener=events.append)
     assert result.classes is None
     (note,) = [event.text for event in events if isinstance(event, Note)]
-    assert re.search(expecting("labels", *facts), note)
+    assert re.search(expecting(*facts), note)
 
 
 def flip(path: Path, offset: int) -> None:

@@ -141,7 +141,7 @@ def test_default_blocks_have_64_mebibytes(tmp_path: Path) -> None:
 def test_error_names_the_value_that_is_too_large(tmp_path: Path) -> None:
     values = ROWS.copy()
     values[431, 7] = 7e4
-    with pytest.raises(InputError, match=expecting("row 431", 70000, "feature 7", "float16")):
+    with pytest.raises(InputError, match=expecting("row 431", 70000, 7, "float16")):
         scrlm_dask.write_features(lazy(values), tmp_path / "x.zarr", dtype="float16")
     assert list(tmp_path.iterdir()) == []
     values[431, 7] = np.inf  # infinite input is stored unchanged
