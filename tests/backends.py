@@ -1,4 +1,4 @@
-"""Ways to run the same work, for contract tests."""
+"""Clusters of different sizes for tests whose result must not depend on the backend."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from scrlm_dask.clusters.options import ClusterOptions
 BACKENDS = {
     "one thread": ClusterOptions(nworkers=0, nthreads=1),
     "three threads": ClusterOptions(nworkers=0, nthreads=3),
-    "one worker": ClusterOptions(nworkers=1, nthreads=1, memory_limit="2GB"),
+    "one worker of one thread": ClusterOptions(nworkers=1, nthreads=1, memory_limit="2GB"),
     "two workers of two threads": ClusterOptions(nworkers=2, nthreads=2, memory_limit="2GB"),
 }
 
 
 @contextmanager
 def backend(name: str) -> Iterator[None]:
+    """Run the body on the named backend."""
     with connect(BACKENDS[name]):
         yield

@@ -1,4 +1,4 @@
-"""A real browser for tests: Debian's Chromium without a screen, over its debugging protocol."""
+"""A real browser for tests: headless Chromium, controlled over its debugging protocol."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FLAGS = (
 
 
 class Page:
-    """One tab. `complaints` are errors of scripts, of the console and of what cannot be loaded."""
+    """One tab; `complaints` lists script errors, console errors and failed requests."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, socket: WebSocketClientConnection) -> None:
         self._loop, self._socket, self._number = loop, socket, 0
@@ -44,14 +44,14 @@ class Page:
         await self._socket.write_message(json.dumps(message))
         while True:
             text = await self._socket.read_message()
-            assert text is not None, "the browser is gone"
+            assert text is not None, "the browser closed the connection"
             answer = json.loads(text)
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer
                 return answer["result"]
-            self._hear(answer.get("method"), answer.get("params", {}))
+            self._record(answer.get("method"), answer.get("params", {}))
 
-    def _hear(self, method: str | None, params: dict[str, Any]) -> None:
+    def _record(self, method: str | None, params: dict[str, Any]) -> None:
         if method == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(params["exceptionDetails"])[:500])
         elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
@@ -66,7 +66,7 @@ class Page:
         self.wait_for("document.readyState === 'complete'")
 
     def ask(self, expression: str) -> Any:
-        """The value of a JavaScript expression."""
+        """Return the value of a JavaScript expression."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
@@ -92,7 +92,7 @@ class Page:
 
 @contextmanager
 def browsing(folder: Path) -> Iterator[Page]:
-    """A browser with one empty page; it ends with the block."""
+    """Start a browser and yield its empty page; stop the browser at the end of the block."""
     assert CHROMIUM is not None
     profile, loop = folder / "profile", asyncio.new_event_loop()
     process = subprocess.Popen(
@@ -115,12 +115,12 @@ def browsing(folder: Path) -> Iterator[Page]:
 
 async def _close(socket: WebSocketClientConnection) -> None:
     socket.close()
-    while await socket.read_message() is not None:  # until the browser has said goodbye, too
+    while await socket.read_message() is not None:  # wait until the browser has closed as well
         pass
 
 
 async def _connect(file: Path) -> WebSocketClientConnection:
-    """To the first page of the browser that writes its port into the file."""
+    """Connect to the first page of the browser that writes its port into the file."""
     from tornado.httpclient import AsyncHTTPClient
 
     deadline = time.monotonic() + 30

@@ -1,4 +1,4 @@
-"""A run small enough to compute by hand, for tests of commands that read a run.
+"""A run small enough to compute by hand, for tests of commands whose input is a run.
 
 p = 1, rho = 1, F = 2.5: R^2 = 2.5, R = 1.58. The centers are the rows 1 and 3, at 1 and at 10.
 The loss of row 1 is 2 (1 - 2.5) = -3; rows 3 and 4 tie at -1.5. The row at 50 is an outlier.
@@ -33,7 +33,7 @@ def write_run(folder: Path) -> Path:
     return folder / "run"
 
 
-# how rho was chosen, with one trial
+# Record of a bandwidth scan with one trial.
 _TRIAL = BandwidthTrial(0.5, 3, 0.9, 0.01, (1.0, 2.0, 3.0), None, 2)
 SCAN = ScanRecord(
     sampled_rows=10,

@@ -1,4 +1,4 @@
-"""Files as their own libraries write them, for tests of whoever reads them."""
+"""Input files in all formats, written by the usual libraries, for tests of the readers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def write_npz_deflated(folder: Path, x: NDArray[Any]) -> Written:
 
 
 def write_shards(folder: Path, x: NDArray[Any]) -> Written:
-    """Eleven, so that 2 must come before 10; some may be empty."""
+    """Write eleven shards, so that 2 must be sorted before 10; some may be empty."""
     (folder / "shards").mkdir()
     for i, part in enumerate(np.array_split(x, 11)):
         np.save(folder / "shards" / f"emb_{i}.npy", part)
@@ -130,7 +130,7 @@ def write_parquet_lists(folder: Path, x: NDArray[Any]) -> Written:
     half = len(x) // 2
     for i, part in enumerate((x[:half], x[half:])):
         pq.write_table(columns_of(part, "list"), folder / f"x{i}.parquet", row_group_size=9)
-    # lists do not say how long they are in a file without rows
+    # A file without rows does not contain the length of its lists.
     paths = [str(folder / f"x{i}.parquet") for i in range(2)]
     return paths[0 if half else 1 :], SourceOptions(columns=("emb",))
 
@@ -148,8 +148,8 @@ def write_huggingface(folder: Path, x: NDArray[Any]) -> Written:
 
         datasets.disable_progress_bars()
         table = columns_of(x, "list")
-        made = datasets.Dataset(table)
-        made.save_to_disk(folder / "hf", num_shards=min(2, len(x)))
+        dataset = datasets.Dataset(table)
+        dataset.save_to_disk(folder / "hf", num_shards=min(2, len(x)))
     return [str(folder / "hf")], SourceOptions()
 
 
@@ -211,7 +211,7 @@ WRITERS: dict[str, tuple[Callable[[Path, NDArray[Any]], Written], tuple[str, ...
     "hdf5": (write_hdf5, ANY),
     "parquet, fixed-size lists": (write_parquet_fixed, ANY),
     "parquet, lists in two files": (write_parquet_lists, FLOATS),
-    "parquet, a column a feature": (write_parquet_wide, FLOATS),
+    "parquet, one column per feature": (write_parquet_wide, FLOATS),
     "huggingface": (write_huggingface, FLOATS),
     "arrow": (write_arrow, FLOATS),
     "csv": (write_csv, ("float64",)),

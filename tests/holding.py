@@ -1,4 +1,4 @@
-"""A pass that is held in its middle for as long as a test wants, without work for any core."""
+"""Pause a pass in the middle for as long as a test needs, without using a core."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 
 class Hold:
-    """All blocks of the loss wait as long as it is taken, but for the first few of a process.
+    """A lock file: while it exists, all blocks of the loss wait, except the first `after`.
 
-    In processes that have the `environment`: the command, and the workers that others start.
+    The count is per process. The lock applies to processes started with `environment`: the command
+    and workers that other processes start.
     """
 
     def __init__(self, file: Path, after: int = 0) -> None:

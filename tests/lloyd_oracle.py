@@ -1,4 +1,4 @@
-"""k-means written naively in float64: what the kernels and the passes are tested against."""
+"""Naive k-means in float64, the reference for tests of kernels and passes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 
 class NaiveStep(NamedTuple):
-    labels: NDArray[np.int64]  # (rows,) -1 outside the radius
-    sq_distances: NDArray[np.float64]  # (rows,) to the nearest center
-    means: NDArray[np.float64]  # (k, p) of each cluster's rows; its center where it has none
+    labels: NDArray[np.int64]  # (rows,); -1 outside the radius
+    sq_distances: NDArray[np.float64]  # (rows,); to the nearest center
+    means: NDArray[np.float64]  # (k, p); the center itself for a cluster without rows
     inertia: float
-    clear: NDArray[np.bool_]  # (rows,) where rounding cannot decide the label
+    clear: NDArray[np.bool_]  # (rows,); True if rounding cannot change the label
 
 
 def directions(x: NDArray[Any]) -> NDArray[np.float64]:
@@ -56,7 +56,7 @@ def naive_lloyd(
     weights: NDArray[np.float64] | None = None,
     spherical: bool = False,
 ) -> NDArray[np.float64]:
-    """Centers (k, p) after so many iterations."""
+    """Return the centers (k, p) after the given number of iterations."""
     for _ in range(iterations):
         centers = naive_step(x, centers, weights=weights, spherical=spherical).means
     return centers.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper, written naively in float64: what everything else is tested against."""
+"""Naive float64 implementation of Algorithm 1 of the paper, the reference for other tests."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-TIE = 1e-5  # losses that agree to this share are one loss, and the lower row wins
+TIE = 1e-5  # losses within this relative difference are equal; the lower row number wins
 
 
 class Naive(NamedTuple):
     center_rows: list[int]
     labels: NDArray[np.int64]
-    losses: NDArray[np.float64]  # of every row as a candidate, its own row left out
+    losses: NDArray[np.float64]  # of every row as a candidate, without the row itself
     sq_distances: NDArray[np.float64]  # between all rows, after preprocessing
 
 
@@ -47,7 +47,8 @@ def naive_scrlm(
     inside = sq < sq_radius
     np.fill_diagonal(inside, False)
     losses = np.where(inside, sq / (p * rho**2) - F, 0.0).sum(axis=0)
-    left = [int(j) for j in candidates if inside[j].any()]  # others have L = -F: no cluster
+    # Candidates without neighbors have L = -F and are not clusters.
+    left = [int(j) for j in candidates if inside[j].any()]
     centers: list[int] = []
     while left and len(centers) < (max_clusters or N):
         low = min(losses[j] for j in left)
@@ -63,8 +64,11 @@ def naive_scrlm(
 
 
 def is_clear(naive: Naive, candidates: NDArray[np.int64], sq_radius: float, F: float = 2.5) -> bool:
-    """Whether float64 settles every decision: no pair on the edge of the radius, no losses that
-    tie only nearly, no row halfway between two centers."""
+    """Return whether rounding cannot change a decision.
+
+    No pair is at the edge of the radius, no losses are nearly tied and no row is halfway between
+    two centers.
+    """
     on_edge = np.abs(naive.sq_distances / sq_radius - 1.0) < 1e-9
     rising = np.sort(naive.losses[candidates])
     gaps = np.diff(rising) / (F + np.abs(rising[:-1]))

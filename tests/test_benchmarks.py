@@ -1,4 +1,4 @@
-"""The benchmarks run, in small, and their own verdicts hold. No clock is looked at."""
+"""Benchmarks run at a small size and pass their own checks; times are not checked."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from benchmarks.scaling import exponents, worker_numbers
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 
-def test_memory_stays_bounded_while_features_do_not() -> None:
+def test_memory_stays_below_the_limit_for_larger_features() -> None:
     options = ["--gigabytes", "1.0", "--memory-limit", "800MB", "--clusters", "10"]
-    # in a process of its own: the memory of the client is part of the verdict
+    # A separate process, because the memory of the client is part of the result.
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.memory", *options],
         cwd=Path(benchmarks.__file__).parents[1],
@@ -40,7 +40,7 @@ def test_memory_stays_bounded_while_features_do_not() -> None:
     assert done.returncode == 0
 
 
-def test_the_paper_mixture_is_recovered() -> None:
+def test_paper_mixture_is_recovered() -> None:
     done = CliRunner().invoke(
         paper_mixture.main,
         [
@@ -48,11 +48,11 @@ def test_the_paper_mixture_is_recovered() -> None:
             *("--clusters", "20", "--nworkers", "1"),
         ],
     )
-    assert "2 of 2 seeds hold" in done.stdout, done.output
+    assert "2 of 2 seeds" in done.stdout, done.output
     assert done.exit_code == 0
 
 
-def test_the_loss_is_compared_with_the_product() -> None:
+def test_loss_is_compared_with_a_matrix_product() -> None:
     done = CliRunner().invoke(
         loss_cpu.main,
         [
@@ -64,20 +64,20 @@ def test_the_loss_is_compared_with_the_product() -> None:
     assert re.search(r"ratio +\d", done.stdout)
 
 
-def test_an_ingest_is_compared_with_a_plain_copy() -> None:
+def test_ingest_is_compared_with_a_plain_copy() -> None:
     options = ["--gigabytes", "0.05", "--memory-limit", "700MB", "--chunk-bytes", "4000000"]
     done = CliRunner().invoke(ingest.main, options)
     report = json.loads(done.stdout)
     assert report["bounded"], report
     assert report["same_rows"]
     assert report["copy_bytes_per_second"] > 0
-    assert report["ratio"] > 0  # at this size it is the clock's
+    assert report["ratio"] > 0  # at this size the ratio is noise
 
 
-@pytest.mark.timeout(600)  # it starts four clusters, and other tests run beside it
-def test_all_benchmarks_run_from_one_entry(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)  # it starts four clusters while other tests run
+def test_all_benchmarks_run_from_one_command(tmp_path: Path) -> None:
     options = ["--size", "smoke", "--out", str(tmp_path / "out"), "--data", str(tmp_path / "data")]
-    # in a process of its own: drawing and workers must not depend on what the tests have loaded
+    # A separate process, so that plots and workers do not depend on modules loaded by tests.
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.run", *options],
         cwd=Path(benchmarks.__file__).parents[1],
@@ -86,9 +86,9 @@ def test_all_benchmarks_run_from_one_entry(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert found["machine"]["cores"]
-    parts = found["parts"]
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["machine"]["cores"]
+    parts = results["parts"]
     assert parts.keys() == run.PARTS.keys()
     for name, part in parts.items():
         assert part["status"] == "done", (name, part["why"])
@@ -105,11 +105,11 @@ def has_numbers(tables: list[dict[str, Any]]) -> bool:
     return bool(tables) and all(
         any(isinstance(value, float) for value in row.values())
         for table in tables
-        for row in table["rows"][:1]  # a peer below it may not be installed
+        for row in table["rows"][:1]  # libraries in later rows may not be installed
     )
 
 
-def test_a_part_that_fails_does_not_stop_the_others(
+def test_failing_part_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(lab: run.Lab) -> Iterator[Table]:
@@ -117,7 +117,7 @@ def test_a_part_that_fails_does_not_stop_the_others(
         raise RuntimeError("no luck")
 
     def lacks(lab: run.Lab) -> Iterator[Table]:
-        raise run.SkippedError("not there")
+        raise run.SkippedError("dask-ml missing")
         yield
 
     def works(lab: run.Lab) -> Iterator[Table]:
@@ -132,21 +132,21 @@ def test_a_part_that_fails_does_not_stop_the_others(
     parts = json.loads((tmp_path / "results.json").read_text())["parts"]
     assert {name: (part["status"], part["why"]) for name, part in parts.items()} == {
         "loss": ("failed", "RuntimeError: no luck"),
-        "kmeans": ("skipped", "not there"),
+        "kmeans": ("skipped", "dask-ml missing"),
         "pruning": ("done", ""),
     }
     assert parts["loss"]["tables"][0]["rows"] == [{"cpu_s": 1.0}]
     assert "| 131 072 | 2.35 |  |" in (tmp_path / "results.md").read_text()
 
 
-def test_a_worker_is_busy_while_any_block_is_in_hand() -> None:
+def test_worker_is_busy_while_any_block_is_processed() -> None:
     def task(name: str, worker: str, start: float, stop: float) -> dict[str, Any]:
         moments = [{"action": "compute", "start": start, "stop": stop}]
         return {"key": (f"{name}-{'0' * 32}", 0), "worker": worker, "startstops": moments}
 
     stream = [
         task("loss", "a", 0.0, 2.0),
-        task("loss", "a", 1.0, 3.0),  # read ahead
+        task("loss", "a", 1.0, 3.0),  # prefetched
         task("loss", "a", 1.5, 1.75),
         task("loss", "a", 5.0, 6.0),
         task("loss", "b", 0.0, 1.0),
@@ -155,15 +155,15 @@ def test_a_worker_is_busy_while_any_block_is_in_hand() -> None:
     assert busy_seconds(stream, "loss") == 3.0 + 1.0 + 1.0
 
 
-def test_exponents_are_those_of_powers() -> None:
+def test_exponents_of_power_laws() -> None:
     points = [
         {"pass": "loss", "in": axis, "value": x, "cpu_s": 3 * x**power, "product_cpu_s": x}
         for axis, power in (("N", 1.0), ("p", 0.5))
         for x in (2.0, 4.0, 8.0)
     ]
-    found = [(row["in"], row["exponent"], row["product_exponent"]) for row in exponents(points)]
+    rows = [(row["in"], row["exponent"], row["product_exponent"]) for row in exponents(points)]
     one, half = pytest.approx(1.0), pytest.approx(0.5)
-    assert found == [("N", one, one), ("p", half, one)]
+    assert rows == [("N", one, one), ("p", half, one)]
 
 
 @pytest.mark.parametrize(("cores", "numbers"), [(1, [1]), (2, [2, 1]), (6, [6, 4, 2, 1])])
@@ -171,7 +171,7 @@ def test_numbers_of_workers_double_up_to_the_cores(cores: int, numbers: list[int
     assert worker_numbers(cores) == numbers
 
 
-def test_a_plan_is_compared_with_the_fit() -> None:
+def test_plan_is_compared_with_the_fit() -> None:
     options = ["--rows", "8000", "--features", "32", "--clusters", "5", "--kmeans-iter", "1"]
     options += ["--nworkers", "1"]
     done = CliRunner().invoke(plan.main, options)

@@ -1,4 +1,4 @@
-"""Every word of a list is accepted where it is used."""
+"""Each list of choices contains exactly the values that its setting accepts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from messages import expecting
 
 from scrlm_dask import choices
 from scrlm_dask.clusters.options import ClusterOptions
@@ -30,21 +31,21 @@ def test_preprocessing(kind: Any) -> None:
         (LloydConfig, "persist", choices.PERSIST_KINDS),
     ],
 )
-def test_configs_accept_these_words_and_no_others(
+def test_configs_accept_only_the_listed_values(
     config: Any, name: str, words: tuple[str, ...]
 ) -> None:
     given = {} if config is LloydConfig else {"n_clusters": 3}
     assert [getattr(config(**given, **{name: word}), name) for word in words] == [*words]
-    with pytest.raises(InputError, match=f"{name} is 'other'"):
+    with pytest.raises(InputError, match=expecting(name, "'other'", words[0])):
         config(**given, **{name: "other"})
 
 
-def test_every_format_of_a_file_can_be_asked_for() -> None:
+def test_every_file_format_is_a_choice() -> None:
     files = [name for name in choices.INGEST_FORMATS if name in FORMATS]
     assert files == list(FORMATS)  # in the order in which they are detected
 
 
-def test_every_kind_of_cluster_is_an_option() -> None:
+def test_every_cluster_kind_is_an_option() -> None:
     assert set(choices.JOB_QUEUES) < set(choices.CLUSTER_KINDS)
     assert len(set(choices.CLUSTER_KINDS)) == len(choices.CLUSTER_KINDS)
     for kind in choices.CLUSTER_KINDS:

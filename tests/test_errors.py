@@ -1,4 +1,4 @@
-"""Errors inherit the builtin that a caller expects, and travel between processes."""
+"""Errors inherit from the usual builtin and can be pickled."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ KINDS = [
         (errors.ClusterError, RuntimeError),
     ],
 )
-def test_a_caller_may_catch_the_builtin(kind: type[Exception], builtin: type) -> None:
+def test_errors_inherit_from_builtins(kind: type[Exception], builtin: type) -> None:
     assert issubclass(kind, builtin)
     assert issubclass(kind, errors.ScrlmError)
 
 
-def test_a_warning_is_not_an_error() -> None:
+def test_warning_is_not_an_error() -> None:
     assert issubclass(errors.ScrlmWarning, UserWarning)
     assert not issubclass(errors.ScrlmWarning, errors.ScrlmError)
 
@@ -43,9 +43,9 @@ def test_a_warning_is_not_an_error() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_error_survives_pickle(kind: type[Exception]) -> None:
     error = kind(7) if kind is errors.NonFiniteRowError else kind("what happened")
-    found = pickle.loads(pickle.dumps(error))
-    assert type(found) is kind
-    assert found.args == error.args
-    assert str(found) == str(error)
-    if isinstance(found, errors.NonFiniteRowError):
-        assert found.row == 7
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert copy.args == error.args
+    assert str(copy) == str(error)
+    if isinstance(copy, errors.NonFiniteRowError):
+        assert copy.row == 7

@@ -1,4 +1,4 @@
-"""Events are values, and the default listener warns."""
+"""Events are immutable values, and the default listener emits warnings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from scrlm_dask import events
 from scrlm_dask.errors import ScrlmWarning
 
 
-def test_a_warning_of_a_run_names_the_line_of_the_user() -> None:
-    with pytest.warns(ScrlmWarning, match="no cluster found") as caught:
-        events.warn(events.Note("no cluster found", warning=True))
+def test_warning_of_a_run_points_to_the_line_of_the_caller() -> None:
+    with pytest.warns(ScrlmWarning, match="rho=0.25") as caught:
+        events.warn(events.Note("rho=0.25", warning=True))
     assert caught[0].filename == __file__
 
 
-def test_other_events_are_silent() -> None:
+def test_other_events_do_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         events.warn(events.Note("rho was chosen"))
@@ -34,7 +34,7 @@ def test_events_are_values() -> None:
         done.rows = 3  # type: ignore[misc]
 
 
-def test_listeners_may_get_every_event_of_the_module() -> None:
+def test_event_type_lists_every_event_of_the_module() -> None:
     kinds = {
         value
         for value in vars(events).values()

@@ -1,7 +1,6 @@
-"""Notebooks run from the first cell to the last, show what they showed, and hold no logic.
+"""Notebooks run from the first cell to the last, contain their outputs and define no functions.
 
-They are run where they lie, as a reader would, by a kernel of their own; they write to temporary
-folders only.
+Each notebook runs in its own folder and kernel, and writes only to temporary folders.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.slow
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MOST_BYTES = 500_000
-# a path of the machine that a notebook was run on; "tcp://..." and the like are none
+# Paths of the machine on which the notebook ran; URLs such as "tcp://..." do not match.
 MACHINE = re.compile(r"(?<![\w/.])/(?:tmp|home|root|work|Users|var|data)/")
 LOGIC = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
@@ -38,13 +37,13 @@ def code_cells(path: Path) -> list[dict[str, Any]]:
 
 
 def source_of(cell: dict[str, Any]) -> str:
-    """Python: a line that speaks to the notebook itself is none."""
+    """Return the Python code of a cell, without magic commands."""
     return "".join(line for line in cell["source"] if not line.startswith("%"))
 
 
 @pytest.fixture
 def _own_loop() -> Iterator[None]:
-    """The kernel's client makes an event loop, which nobody else would close."""
+    """Close the event loop that the kernel's client creates."""
     yield
     ensure_event_loop().close()
     asyncio.set_event_loop(None)
@@ -53,9 +52,9 @@ def _own_loop() -> Iterator[None]:
 @pytest.mark.cluster
 @pytest.mark.usefixtures("_own_loop")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
-def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setenv("DASK_SCRLM__WAIT_WORKERS", "120s")  # others work on this machine, too
+    monkeypatch.setenv("DASK_SCRLM__WAIT_WORKERS", "120s")  # other tests may run at the same time
     before = sorted(FOLDER.rglob("*"))
     result = NotebookRun(path, default_timeout=200).execute()
     assert result.error is None, f"{result.error.summary}\n{result.error.trace}"
@@ -63,16 +62,16 @@ def test_it_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
-def test_it_holds_no_logic(path: Path) -> None:
-    """What is worth a function is worth a place in the package."""
+def test_notebook_defines_no_functions(path: Path) -> None:
+    """Functions and classes belong in the package."""
     for cell in code_cells(path):
         for node in ast.walk(ast.parse(source_of(cell))):
             assert not isinstance(node, LOGIC), source_of(cell)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
-def test_its_outputs_are_kept(path: Path) -> None:
-    """In order, without an error, without paths of a machine, and not too large."""
+def test_notebook_contains_its_outputs(path: Path) -> None:
+    """Outputs are in order, without errors or local paths, and not too large."""
     cells = code_cells(path)
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell["outputs"]]

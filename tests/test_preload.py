@@ -1,4 +1,4 @@
-"""What Dask calls when it starts a worker or a scheduler with the preload."""
+"""The preload module of workers and schedulers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def interrupt() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_a_worker_leaves_interrupts_to_the_client(interrupt: None) -> None:
+def test_worker_ignores_interrupts(interrupt: None) -> None:
     dask_setup(object())
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 class BareScheduler(Scheduler):
-    """A scheduler that is not started: it only takes plugins."""
+    """A scheduler that is not started and only records its plugins."""
 
     def __init__(self) -> None:
         self.added: list[Any] = []
@@ -36,14 +36,14 @@ class BareScheduler(Scheduler):
         self.added.append(plugin)
 
 
-def test_a_scheduler_gets_the_page_and_keeps_its_interrupts(interrupt: None) -> None:
+def test_scheduler_gets_the_dashboard_page_and_keeps_its_signal_handler(interrupt: None) -> None:
     before = signal.getsignal(signal.SIGINT)
     scheduler = BareScheduler()
     dask_setup(scheduler)
     (plugin,) = scheduler.added
     try:
         assert isinstance(plugin, RunsPlugin)
-        assert plugin.latest() is None  # it is ready before the first run
+        assert plugin.latest() is None  # there is no run yet
         assert signal.getsignal(signal.SIGINT) is before
     finally:
         asyncio.run(plugin.close())

@@ -1,4 +1,4 @@
-"""What is read from a disk is data and never code; what is secret is written nowhere."""
+"""Files are never executed as code, and secrets are never written or shown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sources() -> list[tuple[Path, ast.Module]]:
     return [(file, ast.parse(file.read_text())) for file in files]
 
 
-def test_nothing_that_unpickles_is_used() -> None:
+def test_package_does_not_unpickle() -> None:
     for file, tree in sources():
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
@@ -46,7 +46,7 @@ def test_nothing_that_unpickles_is_used() -> None:
 
 
 class Trap:
-    """Leaves a file when it is unpickled."""
+    """An object that creates a directory when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -56,10 +56,8 @@ class Trap:
 
 
 @pytest.mark.parametrize("dtype", ["<f4", "|O"])
-@pytest.mark.parametrize("place", ["filters", "compressor"])
-def test_a_store_with_a_codec_that_unpickles_is_refused(
-    tmp_path: Path, dtype: str, place: str
-) -> None:
+@pytest.mark.parametrize("key", ["filters", "compressor"])
+def test_store_with_a_pickle_codec_is_rejected(tmp_path: Path, dtype: str, key: str) -> None:
     store, mark = tmp_path / "features.zarr", tmp_path / "mark"
     array = zarr.create_array(
         store, shape=(4, 2), chunks=(4, 2), dtype="<f4", zarr_format=2, compressors=None
@@ -68,7 +66,7 @@ def test_a_store_with_a_codec_that_unpickles_is_refused(
     metadata = json.loads((store / ".zarray").read_text())
     codec = {"id": "pickle", "protocol": 5}
     metadata |= {"dtype": dtype, "fill_value": None if dtype == "|O" else 0.0}
-    metadata[place] = [codec] if place == "filters" else codec
+    metadata[key] = [codec] if key == "filters" else codec
     (store / ".zarray").write_text(json.dumps(metadata))
     (chunk,) = [file for file in store.iterdir() if not file.name.startswith(".z")]
     chunk.write_bytes(pickle.dumps(Trap(mark)))
@@ -85,7 +83,7 @@ def test_a_store_with_a_codec_that_unpickles_is_refused(
 
 @pytest.fixture
 def remote(tmp_path: Path) -> str:
-    """A features store at a URL that is opened with secrets."""
+    """Write a features store to a URL that is opened with secrets."""
     url = f"memory://{tmp_path.name}"
     rows = np.random.default_rng(0).normal(size=(200, 4)).astype("f4")
     arrays.create_group(f"{url}/features.zarr", {})
@@ -94,15 +92,15 @@ def remote(tmp_path: Path) -> str:
     return url
 
 
-def test_secrets_are_written_nowhere(remote: str, tmp_path: Path) -> None:
-    """Neither shown, with -v and in errors, nor kept: run.json, checkpoints, stores."""
+def test_secrets_are_never_written_or_shown(remote: str, tmp_path: Path) -> None:
+    """Output with -v, errors, run.json, checkpoints and stores do not contain secrets."""
     secrets = ("--storage-option", f"key={SECRET}", "--storage-option", f"client.token={TOKEN}")
     common = ("--nworkers", "0", "-v", *secrets)
-    said = []
+    outputs = []
 
     def invoke(*args: str) -> int:
         result = CliRunner().invoke(main, [*args, *common])
-        said.append(result.output + str(result.exception or ""))
+        outputs.append(result.output + str(result.exception or ""))
         return result.exit_code
 
     features, run = f"{remote}/features.zarr", f"{remote}/run"
@@ -112,19 +110,19 @@ def test_secrets_are_written_nowhere(remote: str, tmp_path: Path) -> None:
     files = fsspec.filesystem("memory")
     chunk = f"/{tmp_path.name}/features.zarr/features/c/3/0"
     content = files.cat_file(chunk)
-    files.pipe_file(chunk, content[:-8] + b"\x00" * 8)  # stops in the middle, and keeps its work
+    files.pipe_file(chunk, content[:-8] + b"\x00" * 8)  # the fit stops in the middle
     assert invoke("fit", features, "--out", f"{remote}/stopped", "--block-rows", "50") == 3
     files.rm_file(chunk)
     assert invoke("fit", features, "--out", f"{remote}/never") == 3
     assert invoke("fit", f"{remote}/nothing", "--out", f"{remote}/never") == 3
-    kept = files.find(f"/{tmp_path.name}")
-    assert any(name.endswith("run/run.json") for name in kept)
+    written = files.find(f"/{tmp_path.name}")
+    assert any(name.endswith("run/run.json") for name in written)
     for text in (SECRET, TOKEN):
-        assert all(text not in words for words in said)
-        assert all(text.encode() not in files.cat_file(name) for name in kept)
+        assert all(text not in output for output in outputs)
+        assert all(text.encode() not in files.cat_file(name) for name in written)
 
 
-def test_names_are_no_markup(tmp_path: Path) -> None:
+def test_names_are_not_parsed_as_markup(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(50, 4)).astype("f4")
     store = tmp_path / "[red]rows[/red].zarr"
     zarr.create_array(store, data=rows, chunks=(50, 4))

@@ -1,4 +1,4 @@
-"""Settings of Dask's configuration: values, defaults, and values that are rejected."""
+"""Settings in Dask's configuration: defaults, accepted values and rejected values."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import dask
 import pytest
+from messages import expecting
 
 from scrlm_dask import settings
 from scrlm_dask.errors import InputError
 from scrlm_dask.settings import computing_threads, read_ahead
 
 
-def test_the_setting_may_come_from_the_environment() -> None:
+def test_setting_from_the_environment() -> None:
     assert read_ahead() == 0
     assert read_ahead(default=1) == 1
     with dask.config.set(dask.config.collect([], {"DASK_SCRLM__READ_AHEAD": "2"})):
@@ -21,16 +22,16 @@ def test_the_setting_may_come_from_the_environment() -> None:
 
 
 @pytest.mark.parametrize("value", ["yes", -1, 0.5])
-def test_a_setting_that_is_no_number_of_threads(value: Any) -> None:
+def test_read_ahead_must_be_a_number_of_threads(value: Any) -> None:
     with (
         dask.config.set({"scrlm.read-ahead": value}),
-        pytest.raises(InputError, match=r"scrlm.read-ahead is .* such as 1, or 0 for none"),
+        pytest.raises(InputError, match=expecting("scrlm.read-ahead", repr(value), 0, 1)),
     ):
         read_ahead()
 
 
 @pytest.mark.parametrize(("threads", "ahead", "left"), [(5, 1, 4), (2, 1, 1), (1, 1, 1), (3, 0, 3)])
-def test_one_thread_always_computes(threads: int, ahead: int, left: int) -> None:
+def test_at_least_one_thread_computes(threads: int, ahead: int, left: int) -> None:
     assert computing_threads(threads, ahead) == left
 
 
@@ -67,9 +68,12 @@ def test_values_and_defaults(
     ],
 )
 def test_rejected_values_are_named(name: str, read: Callable[[], float], value: Any) -> None:
-    with dask.config.set({f"scrlm.{name}": value}), pytest.raises(InputError) as caught:
+    facts = (f"scrlm.{name}", repr(value))
+    with (
+        dask.config.set({f"scrlm.{name}": value}),
+        pytest.raises(InputError, match=expecting(*facts)),
+    ):
         read()
-    assert f"scrlm.{name} is {value!r}" in str(caught.value)
 
 
 ON, OFF = (True, 1, "yes", "on"), (False, 0, "0", "No", "off", "false")

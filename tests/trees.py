@@ -1,4 +1,4 @@
-"""The content of a folder, to compare it before and after."""
+"""Contents of a folder, for comparisons before and after."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def tree(path: Path) -> dict[str, bytes | None]:
-    """Everything below `path`: contents of files, None for folders."""
+    """Return all files below `path` with their contents, and folders with None."""
     return {
         str(p.relative_to(path)): p.read_bytes() if p.is_file() else None for p in path.rglob("*")
     }

@@ -1,4 +1,4 @@
-"""What both estimators share: lazy or in-memory input, labels of the same kind, and seeds."""
+"""Behavior of both estimators: lazy and in-memory input, type of the labels, seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scrlm_dask.estimators.common import is_lazy, seed_of
 
 @pytest.fixture(scope="module")
 def fitted() -> SCRLM:
-    """Centers at 1 and 10, and a radius of 1.58."""
+    """Return a model with centers 1 and 10 and a radius of 1.58."""
     return SCRLM(rho=1.0, preprocess="none").fit(ROWS)
 
 
@@ -32,7 +32,7 @@ def test_attributes_are_those_of_the_model(fitted: SCRLM) -> None:
     assert fitted.record_["outliers"] == 1
 
 
-def test_lazy_input_gives_lazy_labels_in_its_own_chunks(fitted: SCRLM, tmp_path: Path) -> None:
+def test_lazy_input_gives_lazy_labels_in_the_same_chunks(fitted: SCRLM, tmp_path: Path) -> None:
     url = scrlm_dask.write_features(ROWS, tmp_path / "x.zarr", chunk_bytes=8)
     lazy = [
         da.from_array(ROWS, chunks=(4, 1)),
@@ -40,10 +40,10 @@ def test_lazy_input_gives_lazy_labels_in_its_own_chunks(fitted: SCRLM, tmp_path:
         Path(url),
         zarr.open_array(f"{url}/features", mode="r"),
     ]
-    found = [fitted.predict(x) for x in lazy]
-    assert all(isinstance(labels, da.Array) for labels in found)
-    assert found[0].chunks == ((4, 2),)
-    assert all(labels.compute().tolist() == LABELS for labels in found)
+    predicted = [fitted.predict(x) for x in lazy]
+    assert all(isinstance(labels, da.Array) for labels in predicted)
+    assert predicted[0].chunks == ((4, 2),)
+    assert all(labels.compute().tolist() == LABELS for labels in predicted)
     in_memory = fitted.predict(ROWS)
     assert isinstance(in_memory, np.ndarray)
     assert in_memory.tolist() == LABELS
@@ -58,19 +58,20 @@ def test_seeds() -> None:
     assert seed_of(7) == seed_of(np.int64(7)) == 7
     state = np.random.RandomState(3)
     expected = np.random.RandomState(3).randint(2**31, size=2).tolist()
-    assert [seed_of(state), seed_of(state)] == expected  # drawn from the state, one after another
+    assert [seed_of(state), seed_of(state)] == expected  # successive draws from the state
     with pytest.raises(ValueError, match="seed"):
         seed_of("seed")
 
 
-@pytest.mark.parametrize("rows", [ROWS, da.from_array(ROWS)], ids=["in memory", "lazy"])
-def test_nothing_is_predicted_before_a_fit(rows: Any) -> None:
+@pytest.mark.parametrize("rows", [ROWS, da.from_array(ROWS)], ids=["array", "lazy"])
+def test_predict_requires_a_fit(rows: Any) -> None:
     with pytest.raises(NotFittedError):
         KMeans(n_clusters=2).predict(rows)
 
 
-def test_a_notebook_shows_what_was_found(fitted: SCRLM) -> None:
-    assert "Run of" not in SCRLM()._repr_html_()
-    assert "Run of" in fitted._repr_mimebundle_()["text/html"]
+def test_html_of_a_fitted_estimator_contains_its_results(fitted: SCRLM) -> None:
+    inertia = ">5.5<"
+    assert inertia not in SCRLM()._repr_html_()
+    assert inertia in fitted._repr_mimebundle_()["text/html"]
     with sklearn.config_context(display="text"):
         assert set(fitted._repr_mimebundle_()) == {"text/plain"}

@@ -1,4 +1,4 @@
-"""The assignment pass: labels to the client or to a store, and sums of the clusters."""
+"""The assignment pass: labels for the client or a store, and sums per cluster."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from backends import backend
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import expecting
 
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import as_features
@@ -47,7 +48,7 @@ def assigned(block_rows: int, sq_radius: float = 9.0, **options: Any) -> Assigne
 
 @settings(max_examples=6)
 @given(block_rows=st.integers(1, 6))
-def test_any_blocks_give_the_same_labels_and_sums(block_rows: int) -> None:
+def test_labels_and_sums_do_not_depend_on_the_blocks(block_rows: int) -> None:
     found = assigned(block_rows)
     assert np.concatenate(found.labels).tolist() == LABELS
     assert found.sums.counts.tolist() == [2, 2]
@@ -56,13 +57,13 @@ def test_any_blocks_give_the_same_labels_and_sums(block_rows: int) -> None:
     assert (found.sums.n_rows, found.sums.total_mass) == (6, 6.0)
 
 
-def test_without_a_radius_no_row_is_an_outlier() -> None:
+def test_infinite_radius_gives_no_outliers() -> None:
     found = assigned(4, math.inf)
     assert np.concatenate(found.labels)[[0, 1, 3, 4, 5]].tolist() == [0, 1, 0, 1, 1]
     assert found.sums.counts.sum() == 6
 
 
-def test_weights_count_as_rows() -> None:
+def test_sums_are_weighted() -> None:
     weights = da.from_array(np.array([[1.0], [2.0], [8.0], [3.0], [0.0], [1.0]]), chunks=(4, 1))
     sums = assigned(4, weights=weights).sums
     assert sums.masses.tolist() == [4.0, 2.0]
@@ -71,7 +72,7 @@ def test_weights_count_as_rows() -> None:
 
 
 @pytest.mark.parametrize("only_labels", [False, True])
-def test_labels_go_to_a_store(tmp_path: Path, only_labels: bool) -> None:
+def test_labels_are_written_to_a_store(tmp_path: Path, only_labels: bool) -> None:
     store = create_labels_store(locate(tmp_path / "labels.zarr"), 6, 4, margins=True)
     if only_labels:
         with Execution(lambda event: None) as execution:
@@ -103,8 +104,8 @@ def test_lazy_labels() -> None:
     assert found.compute().tolist() == LABELS
 
 
-def test_a_row_that_is_not_finite_is_named() -> None:
+def test_error_names_the_row_that_is_not_finite() -> None:
     x = X.copy()
     x[5] = np.nan
-    with pytest.raises(InputError, match="row 1 of a block"):
+    with pytest.raises(InputError, match=expecting("row 1", "NaN")):
         lazy_labels(da.from_array(x, chunks=(4, 1)), CENTERS, 9.0).compute()

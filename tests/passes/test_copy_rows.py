@@ -1,4 +1,4 @@
-"""Rows of tables are copied into blocks of a store, each of them once."""
+"""Each row of a table is copied to a block of a store exactly once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zarr
 from backends import backend
+from messages import expecting
 
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.errors import InputError, StoreError
@@ -29,7 +30,7 @@ MANIFEST = Manifest(10, 2, "float32", 3, (), {})
 
 @dataclass(frozen=True)
 class ArraySource(Source):
-    """Rows of an array, which come in units of the given number of rows."""
+    """Rows of an array that are read in units of the given number of rows."""
 
     values: Any = None
     unit: int = 1
@@ -47,7 +48,7 @@ class ArraySource(Source):
 
     def verify(self) -> None:
         if np.isnan(self.values).any():
-            raise StoreError(f"{self.what} is damaged")
+            raise StoreError(f"bad: {self.what}")
 
 
 def source(values: np.ndarray, unit: int = 1) -> ArraySource:
@@ -65,9 +66,9 @@ def one_thread() -> Iterator[None]:
 
 
 def ingest(path: Path, rows: Any, missing: list[int], keep_nan: bool = False) -> tuple[int, int]:
-    """Return the rows written, and the rows reported."""
-    heard: list[Any] = []
-    with Execution(heard.append) as execution:
+    """Return the number of rows written and the number of rows reported."""
+    events: list[Any] = []
+    with Execution(events.append) as execution:
         written = copy_rows.ingest_pass(
             execution,
             rows,
@@ -76,7 +77,7 @@ def ingest(path: Path, rows: Any, missing: list[int], keep_nan: bool = False) ->
             missing=missing,
             keep_nan=keep_nan,
         )
-    return written, sum(event.rows for event in heard if isinstance(event, BlockDone))
+    return written, sum(event.rows for event in events if isinstance(event, BlockDone))
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("unit", [1, 3, 5, 100])
-def test_the_missing_blocks_are_written(store: Path, unit: int) -> None:
+def test_missing_blocks_are_written(store: Path, unit: int) -> None:
     assert ingest(store, table(unit=unit), []) == (0, 0)
     written, _ = ingest(store, table(unit=unit), [1, 3])
     assert written == 3 + 1
@@ -96,7 +97,7 @@ def test_the_missing_blocks_are_written(store: Path, unit: int) -> None:
     np.testing.assert_array_equal(features[9:], X[9:])
     written, reported = ingest(store, table(X, unit), [0, 2])
     assert written == 6
-    assert reported >= written  # rows of an earlier run in the same span are reported as done
+    assert reported >= written  # includes rows of the same span that an earlier run wrote
     assert missing_blocks(store) == []
     np.testing.assert_array_equal(zarr.open_group(store, mode="r")["features"][:], X)
 
@@ -108,7 +109,7 @@ def test_rows_that_are_not_finite(store: Path) -> None:
     with Execution(lambda event: None) as execution:
         found = copy_rows.check_finite_pass(execution, table(values), MANIFEST)
     assert found.tolist() == [4, 7]
-    with pytest.raises(InputError, match=r"row 7 of rows\.bin \(block 2\)"):
+    with pytest.raises(InputError, match=expecting("row 7", "rows.bin", "block 2")):
         ingest(store, table(values), [2, 3])
     assert ingest(store, table(values), [0, 1, 2, 3], keep_nan=True)[0] == 10
     np.testing.assert_array_equal(zarr.open_group(store, mode="r")["features"][:], values)
@@ -124,10 +125,11 @@ def test_names_of_labels(block_rows: int, unit: int) -> None:
     labels = source(np.array(["b", "a", "b", "c", "-1", "d"]), unit)
     with Execution(lambda event: None) as execution:
         found = copy_rows.collect_labels_pass(execution, labels, 5, block_rows)
-    assert [name for name in found if name != "-1"] == ["a", "b", "c"]  # "d" is not among 5 rows
+    # The label "d" belongs to row 5, which is not read.
+    assert [name for name in found if name != "-1"] == ["a", "b", "c"]
 
 
-def test_shuffled_rows_are_all_there_once(tmp_path: Path) -> None:
+def test_shuffled_table_contains_each_row_once(tmp_path: Path) -> None:
     shuffled = ShuffledTable(str(tmp_path), MANIFEST, seed=3, labels=False, ids=None)
     with Execution(lambda event: None) as execution:
         copy_rows.shuffle_pass(execution, table(), shuffled, keep_nan=False)
@@ -135,7 +137,7 @@ def test_shuffled_rows_are_all_there_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found[Permutation(10, seed=3).places(np.arange(10))], X)
 
 
-def test_whole_files_are_verified() -> None:
+def test_complete_files_are_verified() -> None:
     copy_rows.check_stored_pass([source(X)])
-    with pytest.raises(StoreError, match=r"rows\.bin is damaged"):
+    with pytest.raises(StoreError, match=r"bad: .*rows\.bin"):
         copy_rows.check_stored_pass([source(X), source(np.full((2, 2), np.nan))])

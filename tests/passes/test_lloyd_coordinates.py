@@ -1,4 +1,4 @@
-"""k-means that holds features in memory holds where they lie along axes, too, if that helps."""
+"""k-means with persisted features also persists their coordinates along axes if that helps."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ def threads() -> Iterator[None]:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     spread = np.arange(1, FEATURES + 1) ** -1.5
-    # turned, or the first features would be as good as axes
-    turn = np.linalg.qr(rng.normal(size=(FEATURES, FEATURES)))[0]
-    path = tmp_path_factory.mktemp("held") / "steep.zarr"
-    rows = (rng.normal(size=(ROWS, FEATURES)) * spread @ turn).astype(np.float32)
+    # Without a rotation the first features would be as good as principal axes.
+    rotation = np.linalg.qr(rng.normal(size=(FEATURES, FEATURES)))[0]
+    path = tmp_path_factory.mktemp("persisted") / "steep.zarr"
+    rows = (rng.normal(size=(ROWS, FEATURES)) * spread @ rotation).astype(np.float32)
     write_features(rows, path)
     return path
 
 
-def test_rows_are_projected_once_and_no_bit_changes(store: Path) -> None:
+def test_rows_are_projected_once_and_results_are_identical(store: Path) -> None:
     first = open_features(store)[:CLUSTERS].compute()
-    held = kmeans(store, CONFIG, centers=first, block_rows=2048, collect_labels=True)
+    persisted = kmeans(store, CONFIG, centers=first, block_rows=2048, collect_labels=True)
     lloyd = replace(CONFIG.lloyd, persist="no")
     streamed = kmeans(
         store, replace(CONFIG, lloyd=lloyd), centers=first, block_rows=2048, collect_labels=True
     )
-    names = [phase["name"] for phase in held.record["phases"]]
+    names = [phase["name"] for phase in persisted.record["phases"]]
     assert names.count("project") == 1
     assert names.index("project") == names.index("kmeans-step") + 1
     assert "project" not in [phase["name"] for phase in streamed.record["phases"]]
-    np.testing.assert_array_equal(held.model.centers, streamed.model.centers)
-    np.testing.assert_array_equal(np.asarray(held.labels), np.asarray(streamed.labels))
+    np.testing.assert_array_equal(persisted.model.centers, streamed.model.centers)
+    np.testing.assert_array_equal(np.asarray(persisted.labels), np.asarray(streamed.labels))
 
 
-def test_whole_products_need_no_axes() -> None:
+def test_axes_are_detected_in_the_names_of_subspaces() -> None:
     assert along_axes(Pruned({"dense": 3, "15 features, then 47 principal axes": 1}))
     assert not along_axes(Pruned({"dense": 3, "31 features": 1}))

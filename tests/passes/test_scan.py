@@ -1,4 +1,4 @@
-"""The scan of rho on a sample of rows, in one read."""
+"""The scan of rho on a sample of rows in one pass."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def scanned(
     block_rows: int, sizes: ScanSizes, blocks: list[int] | None = None, **options: Any
 ) -> tuple[Scanned, int]:
     config = FitConfig(**{"preprocess": "none", **options}).resolve(len(X))
-    heard: list[Any] = []
-    with Execution(heard.append) as execution:
+    events: list[Any] = []
+    with Execution(events.append) as execution:
         found = scan_pass(execution, as_features(X, block_rows), config, sizes, blocks)
-    return found, sum(event.rows for event in heard if isinstance(event, BlockDone))
+    return found, sum(event.rows for event in events if isinstance(event, BlockDone))
 
 
-def test_the_sample_does_not_depend_on_the_blocks() -> None:
+def test_sample_does_not_depend_on_the_blocks() -> None:
     sizes = ScanSizes(candidates=40, judged=60, held_out=0)
     (one, _), (many, _) = scanned(90, sizes), scanned(7, sizes)
     assert one.scan is not None
@@ -49,16 +49,16 @@ def test_the_sample_does_not_depend_on_the_blocks() -> None:
     assert len(set(one.rows.tolist())) == 60
 
 
-def test_positions_are_those_of_the_rows_returned() -> None:
+def test_positions_refer_to_the_returned_rows() -> None:
     found, _ = scanned(20, ScanSizes(60, 60, 0))
     assert found.scan is not None
     centers = found.scan.found.centers
     assert sorted(np.round(centers[:, 0] / 100)) == [0, 1, 2]
-    began = X[found.rows[found.scan.found.positions]]
-    assert np.abs(began - centers).max() < 10.0  # each center moved within its group
+    initial = X[found.rows[found.scan.found.positions]]
+    assert np.abs(initial - centers).max() < 10.0  # each center moved within its group
 
 
-def test_only_the_given_blocks_are_read_and_fitted() -> None:
+def test_only_the_given_blocks_are_used() -> None:
     found, read = scanned(20, ScanSizes(10, 25, 0), blocks=[1, 4], preprocess="center")
     assert read == 20 + 10  # the last block is smaller
     assert found.n_blocks == 2

@@ -1,4 +1,4 @@
-"""Initial centers of k-means: samples of rows, and the passes of k-means||."""
+"""Initial centers of k-means: samples of rows and the passes of k-means||."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def column(values: Any, block_rows: int) -> da.Array:
 @settings(max_examples=10)
 @given(block_rows=st.integers(1, 40), size=st.integers(1, 20))
 def test_weighted_samples_do_not_depend_on_blocks(block_rows: int, size: int) -> None:
-    weights = np.arange(40) % 4  # 30 rows count
+    weights = np.arange(40) % 4  # 30 rows have a positive weight
     found = seeding.choose_rows(3, 40, size, column(weights, block_rows))
     np.testing.assert_array_equal(found, seeding.choose_rows(3, 40, size, column(weights, 40)))
     assert len(set(found.tolist())) == size
@@ -44,13 +44,13 @@ def test_weighted_samples_do_not_depend_on_blocks(block_rows: int, size: int) ->
     assert (weights[found] > 0).all()
 
 
-def test_fewer_rows_that_count_than_asked_for() -> None:
+def test_fewer_rows_of_positive_weight_than_requested() -> None:
     weights = np.zeros(10)
     weights[[2, 7]] = 1.0, 5.0
     assert seeding.choose_rows(0, 10, 6, column(weights, 3)).tolist() == [2, 7]
 
 
-def test_equal_weights_draw_the_rows_of_no_weights() -> None:
+def test_equal_weights_draw_the_same_rows_as_no_weights() -> None:
     plain = seeding.choose_rows(5, 100, 9, None)
     found = seeding.choose_rows(5, 100, 9, column(np.full(100, 2.5), 30))
     np.testing.assert_array_equal(found, plain)
@@ -66,7 +66,7 @@ def survey_of(execution: Execution, x: np.ndarray) -> Any:
     return survey_pass(execution, as_features(x), np.arange(len(x)), with_moments=False)
 
 
-def test_gathered_rows_and_centers_among_them() -> None:
+def test_gathered_rows_and_plus_plus_centers() -> None:
     groups = np.repeat([[0.0], [50.0], [900.0]], 5, axis=0) + np.arange(15)[:, None] / 100
     with Execution(lambda event: None) as execution:
         survey = survey_of(execution, groups)
@@ -76,7 +76,7 @@ def test_gathered_rows_and_centers_among_them() -> None:
     assert sorted(np.searchsorted([25.0, 500.0], found[:, 0])) == [0, 1, 2]  # one per group
 
 
-def test_scrlm_starts_for_a_ladder_of_radii() -> None:
+def test_scrlm_starts_for_several_radii() -> None:
     rng = np.random.default_rng(0)
     groups = np.repeat([[0.0], [50.0], [900.0]], 20, axis=0) + rng.normal(size=(60, 1))
     with Execution(lambda event: None) as execution:
@@ -100,11 +100,11 @@ def test_costs_by_hand(block_rows: int, weighted: bool) -> None:
     with Execution(lambda event: None) as execution:
         features = as_features(X, block_rows)
         first = seeding.cost_pass(execution, features, X[:1], PLAIN, 0, None, weights)
-        # from 0 alone: 0, 1, 25, 81, 100
+        # The squared distances to 0 are 0, 1, 25, 81 and 100.
         assert first.total_cost == (2.0 + 75.0 + 324.0 if weighted else 207.0)
         assert first.masses.tolist() == [10.0 if weighted else 5.0]
         both = seeding.cost_pass(execution, features, X[4:], PLAIN, 1, first, weights)
-        # 5 is as far from 10: the point drawn earlier wins
+        # The row at 5 is equally far from 0 and 10; the earlier point wins.
         assert both.total_cost == (2.0 + 75.0 + 4.0 if weighted else 1.0 + 25.0 + 1.0)
         assert both.masses.tolist() == ([6.0, 4.0] if weighted else [3.0, 2.0])
         assert both.columns["nearest"].compute()[:, 0].tolist() == [0, 0, 0, 1, 1]
@@ -118,7 +118,7 @@ def test_draws_do_not_depend_on_blocks_and_follow_the_costs() -> None:
             features = as_features(X, block_rows)
             cover = seeding.cost_pass(execution, features, X[:1], PLAIN, 0, None, None)
             some = seeding.draw_pass(execution, features, cover, 2.0, None, seed=1, turn=0)
-            # all rows but the one at cost 0, if the mean number of draws is large enough
+            # If the mean number of draws is large, all rows of positive cost are drawn.
             most = seeding.draw_pass(execution, features, cover, 1e9, None, seed=1, turn=0)
             weights = column([1.0, 1.0, 0.0, 1.0, 1.0], block_rows)
             others = seeding.draw_pass(execution, features, cover, 1e9, weights, seed=1, turn=0)

@@ -1,4 +1,4 @@
-"""The survey pass: moments of all rows, and the rows of the candidates."""
+"""The survey pass: moments of all rows and the features of the candidates."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from backends import backend
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import expecting
 
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import as_features
@@ -29,7 +30,7 @@ def one_thread() -> Iterator[None]:
 
 @settings(max_examples=10)
 @given(block_rows=st.integers(1, 5), rows=st.sets(st.integers(0, 4)))
-def test_any_blocks_give_the_same_survey(block_rows: int, rows: set[int]) -> None:
+def test_survey_does_not_depend_on_the_blocks(block_rows: int, rows: set[int]) -> None:
     chosen = np.array(sorted(rows), np.int64)
     with Execution(lambda event: None) as execution:
         features = as_features(X, block_rows)
@@ -37,7 +38,7 @@ def test_any_blocks_give_the_same_survey(block_rows: int, rows: set[int]) -> Non
         np.testing.assert_array_equal(survey.compute().gathered, X[chosen])
         moments = moments_of(survey)
     assert moments is not None
-    # the means are 4 and 3; the squared deviations 16 + 4 + 0 + 4 + 16 and 4 + 4 + 16 + 0 + 0
+    # The means are 4 and 3; m2 is 16 + 4 + 0 + 4 + 16 and 4 + 4 + 16 + 0 + 0.
     assert moments.count == 5
     np.testing.assert_allclose(moments.mean, [4.0, 3.0])
     np.testing.assert_allclose(moments.m2, [40.0, 24.0])
@@ -46,16 +47,16 @@ def test_any_blocks_give_the_same_survey(block_rows: int, rows: set[int]) -> Non
 @pytest.mark.parametrize(
     ("with_moments", "blocks", "read"), [(True, None, 5), (False, None, 3), (False, [0, 1, 2], 5)]
 )
-def test_only_the_blocks_that_are_needed_are_read(
+def test_only_the_required_blocks_are_read(
     with_moments: bool, blocks: list[int] | None, read: int
 ) -> None:
-    heard: list[Any] = []
-    with Execution(heard.append) as execution:
+    events: list[Any] = []
+    with Execution(events.append) as execution:
         survey = survey_pass(
             execution, as_features(X, 2), np.array([1, 4]), with_moments, blocks=blocks
         )
         assert (moments_of(survey) is not None) == with_moments
-    assert sum(event.rows for event in heard if isinstance(event, BlockDone)) == read
+    assert sum(event.rows for event in events if isinstance(event, BlockDone)) == read
 
 
 def test_candidates_are_the_gathered_rows_in_model_units() -> None:
@@ -71,11 +72,11 @@ def test_candidates_are_the_gathered_rows_in_model_units() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1e37])
-def test_a_candidate_that_is_not_finite_is_named(value: float) -> None:
+def test_error_names_the_candidate_that_is_not_finite(value: float) -> None:
     x = X.copy()
     x[3, 1] = value
     with (
         Execution(lambda event: None) as execution,
-        pytest.raises(InputError, match=r"row 3 \(block 1\)"),
+        pytest.raises(InputError, match=expecting("row 3", "block 1")),
     ):
         survey_pass(execution, as_features(x, 2), np.array([0, 3]), with_moments=False)

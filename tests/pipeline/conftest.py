@@ -1,4 +1,4 @@
-"""Fixtures that several files share."""
+"""Fixtures that several test files use."""
 
 from __future__ import annotations
 

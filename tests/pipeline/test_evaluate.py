@@ -1,4 +1,4 @@
-"""Scores of labels against the truth, by hand."""
+"""Scores of labels against the truth, computed by hand."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import zarr
 from by_hand import TRUTH
+from messages import expecting
 
 import scrlm_dask
 from scrlm_dask import InputError, StoreError, evaluate_run
+from scrlm_dask.errors import MissingError
 
 
 @pytest.fixture
@@ -19,9 +21,9 @@ def run(run_by_hand: Path) -> Path:
     return run_by_hand
 
 
-def test_the_truth_of_the_store(run: Path) -> None:
-    # labels 0 0 0 1 1 -1, truth 0 0 1 1 1 -1: one of six rows is wrong. Pairs together in both: 2,
-    # in either: 4, of 15: ARI = (2 - 16/15) / (4 - 16/15) = 7/22
+def test_truth_from_the_store(run: Path) -> None:
+    # Labels 0 0 0 1 1 -1, truth 0 0 1 1 1 -1: one of six rows is wrong. Of 15 pairs, 2 are in one
+    # cluster in both and 4 in each: ARI = (2 - 16/15) / (4 - 16/15) = 7/22.
     found = evaluate_run(run)
     assert found.scores.accuracy == pytest.approx(5 / 6)
     assert found.scores.purity == pytest.approx(5 / 6)
@@ -29,12 +31,12 @@ def test_the_truth_of_the_store(run: Path) -> None:
     assert (found.scores.outlier_precision, found.scores.outlier_recall) == (1.0, 1.0)
     assert (found.scores.n_rows, found.scores.n_clusters, found.scores.n_classes) == (6, 2, 2)
     assert found.scores.matching == {0: 0, 1: 1}
-    assert found.recovery is None  # the store does not know a mixture
+    assert found.recovery is None  # the store has no mixture
 
 
 @pytest.mark.parametrize("form", ["array", "npy", "zarr"])
-def test_a_truth_that_is_given(run: Path, tmp_path: Path, form: str) -> None:
-    # names of classes do not matter; the outlier is no outlier here
+def test_given_truth(run: Path, tmp_path: Path, form: str) -> None:
+    # The numbers of the classes do not matter; this truth has no outlier.
     truth = np.array([7, 7, 7, 5, 5, 5])
     given: object = truth
     if form == "npy":
@@ -50,14 +52,14 @@ def test_a_truth_that_is_given(run: Path, tmp_path: Path, form: str) -> None:
     assert np.isnan(found.outlier_recall)
 
 
-def test_labels_that_predict_wrote(run: Path, tmp_path: Path) -> None:
+def test_labels_written_by_predict(run: Path, tmp_path: Path) -> None:
     labels = tmp_path / "labels.zarr"
     scrlm_dask.predict(run, run.parent / "x.zarr", out=labels)
     assert evaluate_run(labels) == evaluate_run(run)
 
 
-def test_errors_of_a_mixture_that_the_store_knows(tmp_path: Path) -> None:
-    # one cluster and no outliers: the weight is exact, and sigma is that of the 2000 rows
+def test_errors_relative_to_the_mixture_in_the_store(tmp_path: Path) -> None:
+    # One cluster without outliers: the weight is exact, and sigma is estimated from 2000 rows.
     spec = scrlm_dask.MixtureSpec(8, 1, 0.0, sigma_min=0.25, sigma_max=0.25)
     scrlm_dask.synth(tmp_path / "x.zarr", 2000, spec)
     config = scrlm_dask.KMeansConfig(1, "random")
@@ -70,19 +72,19 @@ def test_errors_of_a_mixture_that_the_store_knows(tmp_path: Path) -> None:
     assert evaluate_run(tmp_path / "run", np.zeros(2000, int)).recovery is None
 
 
-def test_truths_that_cannot_be(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"5 rows .* 6"):
+def test_invalid_truth(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=expecting(5, 6)):
         evaluate_run(run, TRUTH[:5])
     with pytest.raises(InputError, match="float64"):
         evaluate_run(run, TRUTH.astype(float))
-    with pytest.raises(StoreError, match="none"):
+    with pytest.raises(MissingError, match=expecting(tmp_path / "none.npy")):
         evaluate_run(run, tmp_path / "none.npy")
     with pytest.raises(InputError, match="--truth"):
-        evaluate_run(run / "labels.zarr")  # does not know its features
+        evaluate_run(run / "labels.zarr")  # labels without the path of their features
     scrlm_dask.write_features(np.eye(3), tmp_path / "x.zarr")
     scrlm_dask.kmeans(tmp_path / "x.zarr", scrlm_dask.KMeansConfig(1), out=tmp_path / "run")
-    with pytest.raises(InputError, match=rf"{tmp_path}.*--truth"):
+    with pytest.raises(InputError, match=expecting(tmp_path / "x.zarr", "--truth")):
         evaluate_run(tmp_path / "run")  # its features have no labels
     shutil.rmtree(tmp_path / "x.zarr")
-    with pytest.raises(StoreError, match=rf"{tmp_path}.*--truth"):
+    with pytest.raises(StoreError, match=expecting(tmp_path / "x.zarr", "--truth")):
         evaluate_run(tmp_path / "run")

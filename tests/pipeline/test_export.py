@@ -1,4 +1,4 @@
-"""Exports of a run whose labels are known, and what is not replaced."""
+"""Exports of a run with known labels, and files that an export does not overwrite."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 import zarr
 from by_hand import DISTANCES, LABELS, MARGINS
+from messages import expecting
 
 import scrlm_dask
 from scrlm_dask import InputError, StoreError, export
@@ -22,7 +23,7 @@ def run(run_by_hand: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv"])
-def test_the_table_has_a_line_per_row(run: Path, tmp_path: Path, form: str) -> None:
+def test_table_has_one_line_per_row(run: Path, tmp_path: Path, form: str) -> None:
     found = export(run, tmp_path / "out", table=form)
     assert (found.n_rows, found.n_clusters, found.ids) == (6, 2, False)
     read = pyarrow.csv.read_csv if form == "csv" else pyarrow.parquet.read_table
@@ -45,24 +46,24 @@ def test_centers_are_in_the_units_of_the_features(run: Path, tmp_path: Path) -> 
     assert (record["run"], record["status"]) == (str(run), "complete")
 
 
-def test_what_it_does_not_replace(run: Path, tmp_path: Path) -> None:
+def test_rejected_outputs(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     export(run, out)
-    with pytest.raises(StoreError, match=str(out)):
+    with pytest.raises(StoreError, match=expecting(out)):
         export(run, out, table="csv")
     assert not (out / "labels.csv").exists()
     export(run, out, table="csv", overwrite=True)
     assert not (out / "labels.parquet").exists()
-    with pytest.raises((InputError, StoreError), match=str(run)):
+    with pytest.raises((InputError, StoreError), match=expecting(run)):
         export(run, run / "inside")
-    with pytest.raises(InputError, match="xls"):
+    with pytest.raises(InputError, match=expecting("'xls'", "parquet", "csv")):
         export(run, tmp_path / "other", table="xls")
-    with pytest.raises(StoreError, match=str(tmp_path)):
+    with pytest.raises(StoreError, match=expecting(tmp_path / "none")):
         export(tmp_path / "none", tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
-def test_an_index_of_rows_at_unit_length(tmp_path: Path) -> None:
+def test_faiss_index_of_normalized_rows(tmp_path: Path) -> None:
     faiss = pytest.importorskip("faiss")
     rows = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
     config = scrlm_dask.KMeansConfig(5, "random", preprocess="l2")

@@ -1,9 +1,10 @@
-"""k-means over blocks against scikit-learn, and what must not change its answer."""
+"""k-means on blocks agrees with scikit-learn and does not depend on chunks or input type."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import sklearn.cluster
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lloyd_oracle import naive_lloyd, naive_step
+from messages import expecting
 from numpy.typing import NDArray
 
 import scrlm_dask
@@ -29,16 +31,16 @@ from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.runs.lifecycle import Fit
 
-WAYS: tuple[Init, ...] = ("scrlm", "k-means++", "k-means||", "random")
+INITS: tuple[Init, ...] = ("scrlm", "k-means++", "k-means||", "random")
 STRICT = LloydConfig(max_iter=100, tol=0.0, inertia_tol=0.0)
 
 
 def ignore(event: Any) -> None:
-    """Notes about odd results are no matter here."""
+    """Ignore events; tests of notes pass their own listener."""
 
 
 def run(x: Any, k: int, centers: Any = None, **options: Any) -> Fit:
-    """k-means in this thread; options of the iterations, of the config and of the call."""
+    """Run k-means in this thread; `options` are fields of the configs or arguments of the call."""
     lloyd = {name: options.pop(name) for name in list(options) if name in vars(STRICT)}
     init = options.pop("init", "scrlm" if centers is None else "given")
     chosen = {name: options.pop(name) for name in ("preprocess", "seed") if name in options}
@@ -73,9 +75,9 @@ def same_bits(a: Fit, b: Fit) -> None:
     np.testing.assert_array_equal(a.labels, b.labels)
 
 
-class TestTheAnswer:
+class TestResult:
     def test_by_hand(self) -> None:
-        # from 0 and 1: {0} | {1, 10, 11} -> 0, 22/3: {0, 1} | {10, 11} -> 0.5, 10.5, and stays
+        # Centers 0 and 1: {0} | {1, 10, 11}; centers 0 and 22/3: {0, 1} | {10, 11}; then 0.5, 10.5.
         x = np.array([[0.0], [1], [10], [11]], np.float32)
         found = run(x, 2, np.array([[0.0], [1.0]]), block_rows=3)
         assert found.model.centers.tolist() == [[0.5], [10.5]]
@@ -85,7 +87,7 @@ class TestTheAnswer:
         assert found.model.counts.tolist() == [2, 2]
         assert found.model.means.tolist() == [[0.5], [10.5]]
         assert found.model.weights.tolist() == [0.5, 0.5]
-        # deviations of 0.5 with one degree of freedom lost: sigma^2 = 0.5
+        # Deviations of 0.5 and one degree of freedom: sigma^2 = 0.5.
         np.testing.assert_allclose(found.model.sigmas, [math.sqrt(0.5)] * 2)
         assert (found.model.n_outliers, found.model.outlier_weight) == (0, 0.0)
         assert math.isinf(found.model.radius)
@@ -98,7 +100,7 @@ class TestTheAnswer:
     @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
     @pytest.mark.parametrize(("k", "p"), [(1, 3), (2, 1), (7, 5), (40, 16)])
     @pytest.mark.parametrize("weighted", [False, True])
-    def test_is_that_of_scikit_learn(self, k: int, p: int, dtype: str, weighted: bool) -> None:
+    def test_agrees_with_scikit_learn(self, k: int, p: int, dtype: str, weighted: bool) -> None:
         x = noise(1500, p, seed=k).astype(dtype)
         weights = np.random.default_rng(1).uniform(0.1, 3.0, size=1500) if weighted else None
         theirs = sklearn.cluster.KMeans(
@@ -112,7 +114,7 @@ class TestTheAnswer:
         np.testing.assert_array_equal(ours.labels, theirs.labels_)
         assert ours.model.inertia == pytest.approx(theirs.inertia_, rel=1e-6)
 
-    def test_at_the_end_is_that_of_scikit_learn(self) -> None:
+    def test_converged_result_agrees_with_scikit_learn(self) -> None:
         x, _ = blobs(2000, 6, 8, spread=2.0)
         theirs = sklearn.cluster.KMeans(
             8, init=x[:8].astype(float), n_init=1, algorithm="lloyd", tol=0
@@ -124,19 +126,19 @@ class TestTheAnswer:
         assert ours.record["kmeans"]["stopped"].startswith("converged")
 
     @pytest.mark.parametrize("spherical", [False, True])
-    def test_is_that_of_the_naive_loop_far_from_the_origin(self, spherical: bool) -> None:
+    def test_agrees_with_the_naive_loop_far_from_the_origin(self, spherical: bool) -> None:
         x = noise(800, 8) + (1e4 if not spherical else 0.5)
         found = run(
             x, 10, x[:10], max_iter=7, block_rows=90, preprocess="l2" if spherical else "none"
         )
-        wanted = naive_lloyd(x, x[:10], 7, spherical=spherical)
-        np.testing.assert_allclose(found.model.centers, wanted, rtol=1e-10, atol=1e-10)
+        expected = naive_lloyd(x, x[:10], 7, spherical=spherical)
+        np.testing.assert_allclose(found.model.centers, expected, rtol=1e-10, atol=1e-10)
         if spherical:
             np.testing.assert_allclose(np.linalg.norm(found.model.centers, axis=1), 1.0)
 
-    def test_labels_and_inertia_are_those_of_the_centers_given_back(self) -> None:
+    def test_labels_and_inertia_belong_to_the_returned_centers(self) -> None:
         x = noise(900, 5).astype(np.float32)
-        found = run(x, 12, max_iter=3, init="random")  # stopped on the way
+        found = run(x, 12, max_iter=3, init="random")  # not converged
         naive = naive_step(x, found.model.centers)
         np.testing.assert_array_equal(found.labels, naive.labels)
         assert found.model.inertia == pytest.approx(naive.inertia)
@@ -146,16 +148,16 @@ class TestTheAnswer:
         )
 
     @pytest.mark.parametrize("kind", ["standardize", "center", "scale", "l2"])
-    def test_preprocessing_maps_rows_and_leaves_centers_in_input_units(self, kind: Any) -> None:
+    def test_centers_are_in_input_units_with_preprocessing(self, kind: Any) -> None:
         x = noise(600, 4) * [1.0, 10.0, 0.1, 3.0] + 5.0
         factor = {
             "standardize": 1.0 / x.std(axis=0),
             "scale": 1.0 / math.sqrt(float(x.var(axis=0).mean())),
         }.get(kind, 1.0)
         found = run(x, 5, x[:5], max_iter=5, preprocess=kind, block_rows=70)
-        wanted = naive_lloyd(x * factor, x[:5] * factor, 5, spherical=kind == "l2") / factor
-        np.testing.assert_allclose(found.model.centers, wanted, rtol=1e-9)
-        naive = naive_step(x * factor, wanted * factor, spherical=kind == "l2")
+        expected = naive_lloyd(x * factor, x[:5] * factor, 5, spherical=kind == "l2") / factor
+        np.testing.assert_allclose(found.model.centers, expected, rtol=1e-9)
+        naive = naive_step(x * factor, expected * factor, spherical=kind == "l2")
         np.testing.assert_array_equal(found.labels, naive.labels)
         assert found.model.inertia == pytest.approx(naive.inertia)
 
@@ -174,7 +176,7 @@ class TestTheAnswer:
 )
 @example(0, 40, 2, 6, 0, "plain", 3, 0.0, 7)
 @example(1, 40, 2, 6, 30, "weighted", 2, 0.0, 7)
-def test_the_inertia_never_rises(
+def test_inertia_never_increases(
     seed: int,
     rows: int,
     p: int,
@@ -200,7 +202,7 @@ def test_the_inertia_never_rises(
             return
     else:
         centers = x[:k].astype(np.float64)
-        centers[: min(far, k - 1)] += 1e3  # nobody comes to these
+        centers[: min(far, k - 1)] += 1e3  # these have no rows
         weights = rng.integers(0, 3, size=rows) + (np.arange(rows) == 0)
         found = run(
             x,
@@ -211,25 +213,25 @@ def test_the_inertia_never_rises(
             block_rows=block_rows,
         )
     values = [it["inertia"] for it in iterations(found)] + [found.model.inertia]
-    scale = 1e-13 * float(np.square(x.astype(float)).sum())  # what rounding can do
+    scale = 1e-13 * float(np.square(x.astype(float)).sum())  # bound of the rounding error
     for before, after in itertools.pairwise(values):
         assert after <= before * (1 + 1e-10) + scale
 
 
-class TestCuts:
+class TestBlocks:
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("init", "preprocess"),
-        [*((init, "none") for init in WAYS), ("scrlm", "standardize"), ("k-means||", "l2")],
+        [*((init, "none") for init in INITS), ("scrlm", "standardize"), ("k-means||", "l2")],
     )
-    def test_any_chunking_gives_the_same_labels(self, init: Init, preprocess: Any) -> None:
+    def test_labels_do_not_depend_on_the_chunks(self, init: Init, preprocess: Any) -> None:
         x, _ = blobs(1300, 7, 9, seed=3, spread=2.0)
-        whole = run(x, 9, init=init, preprocess=preprocess, seed=4)
+        one = run(x, 9, init=init, preprocess=preprocess, seed=4)
         for block_rows in (170, 1299):
-            cut = run(x, 9, init=init, preprocess=preprocess, seed=4, block_rows=block_rows)
-            np.testing.assert_allclose(cut.model.centers, whole.model.centers, rtol=1e-6, atol=1e-6)
-            np.testing.assert_array_equal(cut.labels, whole.labels)
-            assert len(iterations(cut)) == len(iterations(whole))
+            many = run(x, 9, init=init, preprocess=preprocess, seed=4, block_rows=block_rows)
+            np.testing.assert_allclose(many.model.centers, one.model.centers, rtol=1e-6, atol=1e-6)
+            np.testing.assert_array_equal(many.labels, one.labels)
+            assert len(iterations(many)) == len(iterations(one))
 
     def test_every_kind_of_input_gives_the_same_bits(self, tmp_path: Path) -> None:
         import zarr
@@ -246,12 +248,10 @@ class TestCuts:
         lazy = da.from_array(weights, chunks=77)
         same_bits(run(x, 9, block_rows=200, sample_weight=lazy), expected)
 
-    def test_blocks_grow_with_the_number_of_clusters_and_change_no_label(
-        self, tmp_path: Path
-    ) -> None:
+    def test_blocks_grow_with_the_number_of_clusters(self, tmp_path: Path) -> None:
         x = noise(1200, 4).astype(np.float32)
         whole = run(x, 100, x[:100], block_rows=1200, max_iter=4)
-        # 100 sums of float64 are as large as 200 rows of float32: blocks of 7 rows become 203
+        # 100 sums in float64 are as large as 200 rows in float32: blocks grow from 7 to 203 rows.
         small = run(x, 100, x[:100], block_rows=7, max_iter=4, out=tmp_path / "run")
         assert small.record["features"]["block_rows"] == 203
         assert small.record["features"]["blocks"] == 6
@@ -259,11 +259,11 @@ class TestCuts:
         np.testing.assert_allclose(small.model.centers, whole.model.centers, rtol=1e-6, atol=1e-9)
         again = predict(tmp_path / "run", x, collect_labels=True)
         np.testing.assert_array_equal(again.labels, whole.labels)
-        # more clusters than any block can make up for: one block of all rows
+        # With very many clusters one block contains all rows.
         most = run(x, 900, x[:900], block_rows=7, max_iter=1)
         assert most.record["features"]["blocks"] == 1
 
-    def test_weights_follow_the_blocks(self) -> None:
+    def test_weights_are_split_like_the_blocks(self) -> None:
         x = noise(1200, 4).astype(np.float32)
         weights = np.random.default_rng(0).random(1200)
         small = run(x, 100, x[:100], block_rows=7, max_iter=4, sample_weight=weights)
@@ -276,9 +276,7 @@ class TestSampleWeights:
     @pytest.mark.slow
     @settings(max_examples=12)
     @given(seed=st.integers(0, 2**32 - 1), spherical=st.booleans(), block_rows=st.integers(20, 90))
-    def test_integers_are_repeated_rows_and_zero_an_absent_one(
-        self, seed: int, spherical: bool, block_rows: int
-    ) -> None:
+    def test_integer_weights_repeat_rows(self, seed: int, spherical: bool, block_rows: int) -> None:
         rng = np.random.default_rng(seed)
         x = rng.normal(size=(80, 3))
         weights = rng.integers(0, 4, size=80)
@@ -294,13 +292,13 @@ class TestSampleWeights:
         np.testing.assert_array_equal(np.repeat(a.labels, weights), b.labels)
         np.testing.assert_allclose(a.model.weights, b.model.weights)
 
-    def test_rounds_are_those_that_took_place(self) -> None:
+    def test_record_contains_the_number_of_rounds(self) -> None:
         assert run(noise(400, 3), 5, init="k-means||").record["init"]["rounds"] == ROUNDS
-        # all rows are served by the first that was drawn
-        alike = run(np.ones((50, 3)), 5, init="k-means||").record["init"]
-        assert alike == {"drawn_rows": 1, "rounds": 0}
+        # The first draw has distance 0 to all rows.
+        equal_rows = run(np.ones((50, 3)), 5, init="k-means||").record["init"]
+        assert equal_rows == {"drawn_rows": 1, "rounds": 0}
 
-    def test_the_record_says_where_centers_come_from(self, tmp_path: Path) -> None:
+    def test_record_contains_the_origin_of_the_centers(self, tmp_path: Path) -> None:
         x = noise(100, 3)
         np.save(tmp_path / "c.npy", x[:4])
         first = run(x, 4, centers=x[:4], out=tmp_path / "run")
@@ -311,22 +309,22 @@ class TestSampleWeights:
             found = scrlm_dask.KMeans(4, init=path).fit(x)
             assert found.record_["init"] == {"centers": str(path)}
 
-    @pytest.mark.parametrize("init", WAYS)
-    def test_rows_of_no_weight_are_never_drawn(self, init: Init) -> None:
+    @pytest.mark.parametrize("init", INITS)
+    def test_rows_of_weight_zero_are_never_drawn(self, init: Init) -> None:
         x = noise(400, 3)
         weights = np.ones(400)
         weights[::3] = 0.0
-        x[::3] += 1e3  # far out: any center there would be seen
+        x[::3] += 1e3  # far away, so that a center there would show
         for seed in range(3):
-            started = run(x, 20, init=init, max_iter=0, sample_weight=weights, seed=seed)
-            assert np.abs(started.model.centers).max() < 100
-            if init == "k-means||":  # nor among the points that were thinned out
-                assert started.record["init"]["drawn_rows"] < 121 + 5 * math.sqrt(120)
+            initial = run(x, 20, init=init, max_iter=0, sample_weight=weights, seed=seed)
+            assert np.abs(initial.model.centers).max() < 100
+            if init == "k-means||":  # also not among the oversampled points
+                assert initial.record["init"]["drawn_rows"] < 121 + 5 * math.sqrt(120)
             found = run(x, 20, init=init, max_iter=5, sample_weight=weights, seed=seed)
             assert np.abs(found.model.centers).max() < 100
 
-    @pytest.mark.parametrize("init", WAYS)
-    def test_fewer_rows_that_count_than_clusters(self, init: Init) -> None:
+    @pytest.mark.parametrize("init", INITS)
+    def test_fewer_rows_of_positive_weight_than_clusters(self, init: Init) -> None:
         x = noise(30, 2)
         weights = np.zeros(30)
         weights[[3, 17]] = 2.0
@@ -346,7 +344,7 @@ class TestSampleWeights:
             ]
             assert sum(center[0, 0] >= 50 for center in drawn) > 20
 
-    def test_all_weights_may_be_tiny_or_large(self) -> None:
+    def test_tiny_and_large_weights(self) -> None:
         x, _ = blobs(300, 3, 4)
         plain = run(x, 4)
         for factor in (1e-30, 1e30):
@@ -354,26 +352,26 @@ class TestSampleWeights:
             np.testing.assert_allclose(found.model.inertia, plain.model.inertia * factor, rtol=1e-6)
 
     @pytest.mark.parametrize(
-        ("values", "words"),
+        ("values", "pattern"),
         [
-            (np.append(np.ones(99), -1.0), r"row 99 is -1\.0; weights are finite and >= 0"),
-            (np.append(np.ones(99), np.nan)[::-1], r"row 0 is nan"),
-            (np.where(np.arange(100) == 40, np.inf, 1.0), r"row 40 is inf"),
-            (np.ones(99), "99 sample weights and 100 rows; give one a row"),
-            (np.ones((100, 1)), r"shape \(100, 1\).*one number a row"),
-            (np.ones((100, 2)), r"shape \(100, 2\).*one number a row"),
-            (np.float64(3.0), r"shape \(\).*one number a row"),
-            (np.zeros(100), "all sample weights are zero; at least one row must count"),
-            (np.full(100, "a"), "hold <U1; weights are one number a row"),
-            (np.full(100, 1e308), r"go up to 1e\+308, whose sums float64 cannot hold; divide"),
+            (np.append(np.ones(99), -1.0), expecting("row 99", "-1.0", 0)),
+            (np.append(np.ones(99), np.nan)[::-1], expecting("row 0", "nan")),
+            (np.where(np.arange(100) == 40, np.inf, 1.0), expecting("row 40", "inf")),
+            (np.ones(99), expecting(99, 100)),
+            (np.ones((100, 1)), expecting("(100, 1)")),
+            (np.ones((100, 2)), expecting("(100, 2)")),
+            (np.float64(3.0), expecting("()")),
+            (np.zeros(100), r"(?=.*weight)(?=.*zero)"),  # scikit-learn requires these words
+            (np.full(100, "a"), expecting("<U1")),
+            (np.full(100, 1e308), expecting("1e+308", "float64")),
         ],
         ids=[
-            *("negative", "NaN", "infinite", "too few", "a column", "two columns", "a scalar"),
-            *("all zero", "text", "too large"),
+            *("negative", "NaN", "infinite", "short", "one-column", "two-columns", "scalar"),
+            *("zeros", "text", "large"),
         ],
     )
     @pytest.mark.parametrize("form", ["array", "dask", "npy", "zarr"])
-    def test_bad_ones_are_refused(self, values: Any, words: str, form: str, tmp_path: Path) -> None:
+    def test_invalid_weights(self, values: Any, pattern: str, form: str, tmp_path: Path) -> None:
         import zarr
 
         source: Any = values
@@ -394,7 +392,7 @@ class TestSampleWeights:
                 config={"write_empty_chunks": True},
             )
             array[:] = values
-        with pytest.raises(scrlm_dask.InputError, match=words):
+        with pytest.raises(scrlm_dask.InputError, match=pattern):
             run(noise(100, 2), 3, sample_weight=source, block_rows=30)
 
     def test_files(self, tmp_path: Path) -> None:
@@ -410,38 +408,40 @@ class TestSampleWeights:
         )
         array[:] = weights
         for source in ("w.npy", "other.npy", "w.zarr"):
-            for place in (tmp_path / source, f"file://{tmp_path}/{source}"):
-                found = run(x, 4, sample_weight=place, block_rows=250, max_iter=3)
+            for path in (tmp_path / source, f"file://{tmp_path}/{source}"):
+                found = run(x, 4, sample_weight=path, block_rows=250, max_iter=3)
                 same_bits(found, expected)
         plain = run(x, 4, block_rows=250, max_iter=3)
         assert not np.array_equal(expected.model.centers, plain.model.centers)
 
-    def test_files_that_are_none(self, tmp_path: Path) -> None:
+    def test_invalid_files(self, tmp_path: Path) -> None:
         import zarr
 
         x = noise(100, 2)
 
-        def refused(name: str, words: str) -> None:
-            with pytest.raises(scrlm_dask.StoreError, match=words):
-                run(x, 3, sample_weight=tmp_path / name)
+        def rejected(name: str, *facts: Any, missing: bool = False) -> None:
+            path = tmp_path / name
+            with pytest.raises(scrlm_dask.StoreError, match=expecting(path, *facts)) as caught:
+                run(x, 3, sample_weight=path)
+            assert isinstance(caught.value, FileNotFoundError) == missing
 
-        refused("gone.npy", r"gone\.npy does not exist")
-        refused("gone.zarr", r"gone\.zarr does not exist")
+        rejected("gone.npy", missing=True)
+        rejected("gone.zarr", missing=True)
         (tmp_path / "text.npy").write_text("1 2 3")
-        refused("text.npy", r"the sample weights .*text\.npy cannot be read as \.npy")
+        rejected("text.npy")
         np.save(tmp_path / "pickled.npy", np.array([{}] * 100), allow_pickle=True)
-        refused("pickled.npy", "pickled objects, which are never loaded")
+        rejected("pickled.npy", "object")
         np.save(tmp_path / "short.npy", np.ones(100))
         (tmp_path / "short.npy").write_bytes((tmp_path / "short.npy").read_bytes()[:-8])
-        refused("short.npy", "920 of 928 bytes are there")
-        zarr.create_group(str(tmp_path / "group.zarr"))
-        refused("group.zarr", "are a Zarr group; give the path of the array itself")
-        zarr.create_array(str(tmp_path / "holes.zarr"), shape=(100,), chunks=(50,), dtype="f4")
-        refused("holes.zarr", "chunk")
+        rejected("short.npy", 920, 928)
+        zarr.create_group(str(tmp_path / "nested.zarr"))
+        rejected("nested.zarr", "group")
+        zarr.create_array(str(tmp_path / "empty.zarr"), shape=(100,), chunks=(50,), dtype="f4")
+        rejected("empty.zarr", "c/0")
 
 
 class TestEmptyClusters:
-    def test_they_move_to_the_worst_served_rows(self) -> None:
+    def test_empty_clusters_move_to_the_rows_farthest_from_their_centers(self) -> None:
         x = np.array([[0.0], [1.0], [2.0], [50.0]], np.float32)
         centers = np.array([[0.0], [1e6], [2e6]])
         found = run(x, 3, centers, max_iter=1)
@@ -449,7 +449,7 @@ class TestEmptyClusters:
         assert (first["empty"], first["reseeded"]) == (2, 2)
         assert found.model.centers.tolist() == [[13.25], [50.0], [2.0]]
 
-    def test_every_cluster_gets_rows_and_it_is_told(self) -> None:
+    def test_every_cluster_gets_rows_and_the_record_counts_them(self) -> None:
         x, _ = blobs(600, 4, 6)
         centers = np.full((6, 4), 1e5) * np.arange(1, 7)[:, None]
         found = run(x, 6, centers, block_rows=150)
@@ -460,7 +460,7 @@ class TestEmptyClusters:
         same_bits(found, run(x, 6, centers, block_rows=150))
         np.testing.assert_array_equal(found.labels, run(x, 6, centers, block_rows=600).labels)
 
-    def test_more_than_a_pass_brings_home_wait_for_the_next(self) -> None:
+    def test_number_of_reseeded_clusters_per_iteration_is_limited(self) -> None:
         x = noise(500, 3).astype(np.float32)
         centers = np.concatenate([x[:1], np.full((39, 3), 1e6)])
         found = run(x, 40, centers)
@@ -469,40 +469,38 @@ class TestEmptyClusters:
         assert [it["reseeded"] for it in steps[:3]] == [16, 16, 7]
         assert (found.model.counts > 0).all()
 
-    def test_a_reseed_is_no_end(self) -> None:
-        # the centers that have rows stand still, but one was just put elsewhere
+    def test_iterations_continue_after_reseeding(self) -> None:
+        # The centers with rows do not move, but one cluster was reseeded.
         x = np.array([[0.0], [0.0], [4.0]], np.float32)
         found = run(x, 2, np.array([[4.0 / 3.0], [99.0]]), tol=1.0, inertia_tol=1.0)
         assert iterations(found)[0]["reseeded"] == 1
         assert len(iterations(found)) > 1
         assert sorted(found.model.centers.ravel()) == [0.0, 4.0]
-        # as long as some wait for a row, no small fall of the inertia ends it
+        # While clusters are empty, inertia_tol does not end the iterations.
         x = noise(500, 3).astype(np.float32)
         many = np.concatenate([x[:1], np.full((39, 3), 1e6)])
         steps = iterations(run(x, 40, many, inertia_tol=1.0))
         assert [it["empty"] for it in steps] == [39, 23, 7, 0]
 
-    @pytest.mark.parametrize("init", WAYS)
+    @pytest.mark.parametrize("init", INITS)
     @pytest.mark.parametrize("preprocess", ["none", "standardize", "l2"])
     def test_only_duplicates(self, init: Init, preprocess: Any) -> None:
         x = np.full((50, 3), 2.5, np.float32)
-        heard: list[Any] = []
-        found = run(x, 3, init=init, preprocess=preprocess, listener=heard.append)
+        events: list[Any] = []
+        found = run(x, 3, init=init, preprocess=preprocess, listener=events.append)
         assert found.model.inertia == pytest.approx(0.0, abs=1e-12)
         assert found.model.counts.tolist() == [50, 0, 0]
         assert len(iterations(found)) <= 2
         assert np.isfinite(found.model.centers).all()
         assert np.isfinite(found.model.sigmas).all()
-        notes = [event.text for event in heard if isinstance(event, Note) and event.warning]
-        assert notes == [
-            "2 of 3 clusters are empty: more iterations would move them to badly served rows, "
-            "unless fewer rows differ than there are clusters"
-        ]
-        with pytest.warns(scrlm_dask.ScrlmWarning, match="2 of 3 clusters are empty"):
+        notes = [event.text for event in events if isinstance(event, Note) and event.warning]
+        assert len(notes) == 1
+        assert re.search(expecting(2, 3), notes[0])
+        with pytest.warns(scrlm_dask.ScrlmWarning, match=expecting(2, 3)):
             kmeans(x, KMeansConfig(3, init))
 
-    @pytest.mark.parametrize("init", WAYS)
-    def test_fewer_kinds_of_rows_than_clusters(self, init: Init) -> None:
+    @pytest.mark.parametrize("init", INITS)
+    def test_fewer_distinct_rows_than_clusters(self, init: Init) -> None:
         x = np.array([[0.0, 0.0], [1.0, 5.0], [9.0, 2.0]], np.float32)[np.arange(90) % 3]
         found = run(x, 5, init=init)
         assert found.model.inertia == pytest.approx(0.0, abs=1e-9)
@@ -510,15 +508,15 @@ class TestEmptyClusters:
         assert len(iterations(found)) <= 4
 
 
-class TestSmallest:
-    @pytest.mark.parametrize("init", WAYS)
+class TestSmallInput:
+    @pytest.mark.parametrize("init", INITS)
     def test_one_cluster_is_the_mean(self, init: Init) -> None:
         x = noise(200, 3)
         found = run(x, 1, init=init)
         np.testing.assert_allclose(found.model.centers[0], x.mean(axis=0), rtol=1e-9, atol=1e-12)
         assert found.model.inertia == pytest.approx(float(((x - x.mean(axis=0)) ** 2).sum()))
 
-    @pytest.mark.parametrize("init", WAYS)
+    @pytest.mark.parametrize("init", INITS)
     @pytest.mark.parametrize("rows", [1, 2, 40])
     def test_as_many_clusters_as_rows(self, init: Init, rows: int) -> None:
         x = noise(rows, 3)
@@ -527,20 +525,19 @@ class TestSmallest:
         assert found.model.counts.tolist() == [1] * rows
         assert found.model.sigmas.tolist() == [0.0] * rows
 
-    @pytest.mark.parametrize("init", WAYS)
+    @pytest.mark.parametrize("init", INITS)
     def test_two_rows_and_one_cluster(self, init: Init) -> None:
         found = run(np.array([[0.0], [1.0]]), 1, init=init)
         assert found.model.centers.tolist() == [[0.5]]
 
-    def test_more_clusters_than_rows_are_refused(self) -> None:
-        words = "6 clusters are asked of the array, which has 5 rows; ask for 5 or fewer"
-        with pytest.raises(scrlm_dask.InputError, match=words):
+    def test_more_clusters_than_rows_are_rejected(self) -> None:
+        with pytest.raises(scrlm_dask.InputError, match=expecting(6, 5)):
             run(noise(5, 2), 6)
 
 
-class TestWaysToBegin:
-    @pytest.mark.parametrize("init", WAYS)
-    def test_the_seed_decides(self, init: Init) -> None:
+class TestInit:
+    @pytest.mark.parametrize("init", INITS)
+    def test_seed_determines_the_centers(self, init: Init) -> None:
         x = noise(800, 5).astype(np.float32)
         one, again, other = (
             run(x, 10, init=init, max_iter=0, seed=seed, block_rows=90) for seed in (1, 1, 2)
@@ -549,13 +546,13 @@ class TestWaysToBegin:
         assert one.model.centers.shape == (10, 5)
         assert len(np.unique(one.model.centers, axis=0)) == 10
         assert not np.array_equal(one.model.centers, other.model.centers)
-        if init != "scrlm":  # whose centers have been moved to means already
-            found = {tuple(row) for row in x.astype(float)}
-            assert all(tuple(center) in found for center in one.model.centers)
+        if init != "scrlm":  # whose centers are means
+            rows = {tuple(row) for row in x.astype(float)}
+            assert all(tuple(center) in rows for center in one.model.centers)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("init", ["scrlm", "k-means++", "k-means||"])
-    def test_good_ones_find_a_mixture(self, init: Init) -> None:
+    def test_careful_init_finds_a_mixture(self, init: Init) -> None:
         x, truth = blobs(3000, 16, 20, seed=9, spread=12.0)
         means = np.array([x[truth == k].mean(axis=0, dtype=float) for k in range(20)])
         best = naive_step(x, means).inertia
@@ -564,7 +561,7 @@ class TestWaysToBegin:
             assert found.model.inertia <= 1.05 * best
         assert run(x, 20, init="random", block_rows=500).model.inertia > 1.05 * best
 
-    def test_scrlm_says_what_it_looked_at(self) -> None:
+    def test_record_of_init_scrlm(self) -> None:
         x, _ = blobs(3000, 16, 20, seed=9)
         record = run(x, 20, init="scrlm").record["init"]
         assert 0 < record["sampled_rows"] <= 3000
@@ -575,7 +572,7 @@ class TestWaysToBegin:
         assert record["rho"] == best["rho"]
         assert run(x, 20, init="k-means++").record["init"] == {"sampled_rows": 3000}
 
-    def test_oversampling_draws_twice_the_clusters_a_round(self) -> None:
+    def test_each_round_draws_twice_the_number_of_clusters(self) -> None:
         x = noise(4000, 6).astype(np.float32)
         drawn = [
             run(x, 25, init="k-means||", max_iter=0, seed=s).record["init"]["drawn_rows"]
@@ -583,9 +580,9 @@ class TestWaysToBegin:
         ]
         rounds = ROUNDS * 2 * 25
         assert np.mean(drawn) == pytest.approx(1 + rounds, abs=5 * math.sqrt(rounds / 8))
-        assert len(set(drawn)) > 3  # each row is drawn by itself
+        assert len(set(drawn)) > 3  # rows are drawn independently
 
-    def test_reads_are_counted(self) -> None:
+    def test_number_of_reads(self) -> None:
         x = noise(1000, 6).astype(np.float32)
 
         def reads(**options: Any) -> Counter[str]:
@@ -604,7 +601,7 @@ class TestWaysToBegin:
         assert reads(init="k-means++") == {"survey": 10}
         assert reads(init="k-means++", preprocess="scale") == {"survey": 10}
         assert reads(init="scrlm") == {"survey": 10}
-        # one row to begin with, then each round draws in one read and accounts in another
+        # One initial row; then each round draws in one read and updates the costs in another.
         assert reads(init="k-means||") == {
             "survey": 1,
             "init-serve": (1 + ROUNDS) * 10,
@@ -612,33 +609,33 @@ class TestWaysToBegin:
         }
         assert reads(init="random")["survey"] <= 5
 
-    def test_from_a_model_and_from_its_path(self, tmp_path: Path) -> None:
+    def test_centers_from_a_model_or_a_path(self, tmp_path: Path) -> None:
         x, _ = blobs(500, 4, 6, spread=2.0)
         first = run(x, 6, max_iter=1, init="random", out=tmp_path / "run")
         expected = run(x, 6, first.model.centers)
         np.save(tmp_path / "centers.npy", first.model.centers)
-        places = (tmp_path / "run", str(tmp_path / "run" / "model.zarr"), tmp_path / "centers.npy")
-        for centers in (first.model, *places):
+        paths = (tmp_path / "run", str(tmp_path / "run" / "model.zarr"), tmp_path / "centers.npy")
+        for centers in (first.model, *paths):
             same_bits(run(x, 6, centers), expected)
         assert expected.model.inertia < first.model.inertia
 
-    def test_centers_that_cannot_be_used(self, tmp_path: Path) -> None:
+    def test_invalid_centers(self) -> None:
         x = noise(50, 3)
 
-        def refused(centers: Any, words: str, init: Any = "given") -> None:
-            with pytest.raises(scrlm_dask.InputError, match=words):
+        def rejected(centers: Any, *facts: Any, init: Any = "given") -> None:
+            with pytest.raises(scrlm_dask.InputError, match=expecting(*facts)):
                 run(x, 4, centers, init=init)
 
-        refused(x[:5], r"shape \(5, 3\).*4 clusters in 3 features need.*\(4, 3\)")
-        refused(x[:4, :2], r"shape \(4, 2\)")
-        refused(x[0], r"shape \(3,\)")
-        refused(np.full((4, 3), "a"), "hold <U1")
-        refused(np.full((4, 3), np.nan), "NaN or infinity.*give finite numbers")
-        refused(np.full((4, 3), 1e30), "centers.*too large for float32")
-        refused(None, "init is 'given' and centers are not given")
-        refused(x[:4], "init is 'random' and centers are given", "random")
-        refused(x[:4], "init is 'kmeans'; it must be one of scrlm, k-means", "kmeans")
-        integers = run(x, 4, np.round(x[:4]).astype(np.int64))  # whole numbers are numbers
+        rejected(x[:5], "(5, 3)", "(4, 3)")
+        rejected(x[:4, :2], "(4, 2)", "(4, 3)")
+        rejected(x[0], "(3,)", "(4, 3)")
+        rejected(np.full((4, 3), "a"), "<U1")
+        rejected(np.full((4, 3), np.nan), "centers", "NaN")
+        rejected(np.full((4, 3), 1e30), "centers", "float32")
+        rejected(None, "init", "centers", "'given'")
+        rejected(x[:4], "init", "centers", "'random'", "'given'", init="random")
+        rejected(x[:4], "init", "'kmeans'", "scrlm", "k-means++", init="kmeans")
+        integers = run(x, 4, np.round(x[:4]).astype(np.int64))  # integers are accepted
         assert integers.model.n_clusters == 4
 
 
@@ -651,43 +648,45 @@ class TestStopping:
 
     def test_converged(self) -> None:
         why, steps = self.stopped()
-        assert why == "converged: no row changed its cluster"
+        assert why.startswith("converged")
         assert steps[-1]["moved"] == 0
         assert all(step["moved"] for step in steps[1:-1])
         assert [step["number"] for step in steps] == list(range(1, len(steps) + 1))
 
     def test_max_iter(self) -> None:
         why, steps = self.stopped(max_iter=3)
-        assert why == "max_iter: 3 iterations are done"
+        assert re.search(expecting("max_iter", 3), why)
         assert len(steps) == 3
         why, steps = self.stopped(max_iter=0)
-        assert (why, steps) == ("max_iter: 0 iterations are done", [])
+        assert re.search(expecting("max_iter", 0), why)
+        assert steps == []
 
     def test_tol(self) -> None:
         why, steps = self.stopped(tol=0.05)
-        assert why.startswith("tol: the centers moved by 0.0")
+        assert re.search(r"(?<!\w)tol\b.*\b0\.0\d", why)
         assert steps[-1]["shift"] <= 0.05
         assert all(step["shift"] > 0.05 for step in steps[:-1])
 
     def test_inertia_tol(self) -> None:
         why, steps = self.stopped(inertia_tol=0.01)
-        assert why.startswith("inertia_tol: the inertia fell by 0.00")
+        assert re.search(r"\binertia_tol\b.*\b0\.00\d", why)
         falls = [1 - b["inertia"] / a["inertia"] for a, b in itertools.pairwise(steps)]
         assert falls[-1] <= 0.01
         assert all(fall > 0.01 for fall in falls[:-1])
 
     def test_max_seconds(self) -> None:
         why, steps = self.stopped(max_seconds=1e-9)
-        assert (why, steps) == ("max_seconds: 1e-09 s are over", [])
+        assert re.search(expecting("max_seconds", "1e-09"), why)
+        assert steps == []
         why, steps = self.stopped(max_seconds=3600.0)
         assert why.startswith("converged")
 
-    def test_a_center_without_direction_is_no_end(self) -> None:
+    def test_center_at_the_origin_does_not_end_spherical_k_means(self) -> None:
         x = noise(500, 64).astype(np.float32)
         x[0] = 0.0
         found = run(x, 5, x[:5], preprocess="l2", inertia_tol=1e-5, tol=1e-4)
         values = [it["inertia"] for it in iterations(found)]
-        assert values[1] > values[0]  # from the middle of all rows to the middle of some
+        assert values[1] > values[0]  # the center at the origin gets a direction
         assert len(values) > 5
         assert all(after <= before for before, after in itertools.pairwise(values[1:]))
         other = run(x, 5, x[1:6], preprocess="l2", inertia_tol=1e-5, tol=1e-4)
@@ -695,25 +694,25 @@ class TestStopping:
 
 
 class TestSampledRefinement:
-    def test_growing_samples_of_whole_blocks_then_all_rows(self) -> None:
+    def test_growing_samples_of_blocks_then_all_rows(self) -> None:
         x, _ = blobs(4000, 4, 10, spread=4.0)
         events: list[Any] = []
         found = run(x, 10, sample=0.1, block_rows=200, init="random", listener=events.append)
         steps = iterations(found)
         sampled = [step["rows"] for step in steps if step["sampled"]]
-        assert set(sampled) == {400, 800, 1600, 3200}  # of 20 blocks 2, 4, 8, 16
+        assert set(sampled) == {400, 800, 1600, 3200}  # 2, 4, 8 and 16 of 20 blocks
         assert sampled == sorted(sampled)
         full = [step for step in steps if not step["sampled"]]
         assert steps[-len(full) :] == full
         assert full
         assert all(step["rows"] == 4000 for step in full)
-        assert full[0]["moved"] is None  # labels of a sample say nothing of other rows
+        assert full[0]["moved"] is None  # a sample has no labels of other rows
         done = Counter(e.name for e in events if isinstance(e, BlockDone))
         assert done["kmeans-step"] == sum(step["rows"] for step in steps) / 200
         assert found.record["kmeans"]["stopped"].startswith("converged")
         assert len(full) < len(iterations(run(x, 10, init="random", block_rows=200)))
 
-    def test_weights_go_with_their_blocks(self) -> None:
+    def test_sampled_blocks_keep_their_weights(self) -> None:
         x = noise(2000, 3)
         weights = np.where(x[:, 0] > 0, 1.0, 0.0)
         found = run(
@@ -725,8 +724,8 @@ class TestSampledRefinement:
             run(x, 8, init="random", sample=0.2, block_rows=100, sample_weight=weights, max_iter=2),
         )
 
-    def test_clusters_that_a_sample_misses_stay(self) -> None:
-        # rows sorted by cluster: a sample of blocks sees only some of them
+    def test_clusters_without_sampled_rows_stay(self) -> None:
+        # Rows are sorted by cluster, so a sample of blocks contains only some clusters.
         x, truth = blobs(2000, 4, 10, spread=50.0)
         order = np.argsort(truth, kind="stable")
         x, truth = x[order], truth[order]
@@ -734,7 +733,7 @@ class TestSampledRefinement:
         found = run(x, 10, means, sample=0.1, block_rows=100)
         np.testing.assert_allclose(found.model.centers, means, rtol=1e-5, atol=1e-5)
 
-    def test_a_share_of_everything_is_no_sample(self) -> None:
+    def test_no_sampled_iterations_for_a_full_share_or_one_block(self) -> None:
         x, _ = blobs(400, 3, 4)
         assert not any(s["sampled"] for s in iterations(run(x, 4, sample=1.0, block_rows=50)))
         assert not any(s["sampled"] for s in iterations(run(x, 4, sample=0.1)))  # one block only

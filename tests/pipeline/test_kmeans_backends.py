@@ -1,4 +1,4 @@
-"""k-means gives the same bits whatever does the work, and holds what it should while it does."""
+"""k-means gives the same bits on every backend and keeps features in memory as requested."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from backends import BACKENDS, backend
+from messages import expecting
 
 import scrlm_dask
 from scrlm_dask.choices import Init
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 ROWS, FEATURES, BLOCK, CLUSTERS = 3000, 24, 256, 12
 LLOYD = LloydConfig(max_iter=2, tol=0.0, inertia_tol=0.0)
-WAYS: tuple[Init, ...] = ("scrlm", "k-means++", "k-means||", "random")
+INITS: tuple[Init, ...] = ("scrlm", "k-means++", "k-means||", "random")
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +41,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ignore(event: Any) -> None:
-    """Notes about odd results are no matter here."""
+    """Ignore events; tests of notes pass their own listener."""
 
 
 def every_fit(store: Path) -> dict[str, Fit]:
-    """k-means from every start, weighted, sampled and spherical; SCRLM polished and refined."""
+    """Run k-means with every init, weighted, sampled and spherical; and SCRLM with refinement."""
     weights = np.random.default_rng(0).random(ROWS)
     common: Any = {"block_rows": BLOCK, "collect_labels": True, "listener": ignore}
     found = {
-        init: kmeans(store, KMeansConfig(CLUSTERS, init, LLOYD, seed=3), **common) for init in WAYS
+        init: kmeans(store, KMeansConfig(CLUSTERS, init, LLOYD, seed=3), **common) for init in INITS
     }
     sampled = LloydConfig(max_iter=2, sample=0.3, persist="no")
     config = KMeansConfig(CLUSTERS, "k-means||", sampled, "l2", seed=3)
@@ -69,7 +70,7 @@ def same_bits(a: Fit, b: Fit) -> None:
 
 
 @pytest.fixture(scope="module")
-def alone(store: Path) -> dict[str, Fit]:
+def one_thread(store: Path) -> dict[str, Fit]:
     with backend("one thread"):
         return every_fit(store)
 
@@ -77,18 +78,18 @@ def alone(store: Path) -> dict[str, Fit]:
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "one thread"])
 def test_every_backend_gives_the_bits_of_one_thread(
-    store: Path, alone: dict[str, Fit], name: str
+    store: Path, one_thread: dict[str, Fit], name: str
 ) -> None:
     with backend(name):
         found = every_fit(store)
-    assert found.keys() == alone.keys()
-    for way, fitted in found.items():
-        same_bits(fitted, alone[way])
-    assert len(alone["refined"].model.centers) >= 8
+    assert found.keys() == one_thread.keys()
+    for case, fitted in found.items():
+        same_bits(fitted, one_thread[case])
+    assert len(one_thread["refined"].model.centers) >= 8
 
 
 @pytest.mark.cluster
-def test_a_killed_worker_changes_nothing_and_old_iterations_are_forgotten(store: Path) -> None:
+def test_killed_worker_does_not_change_the_result(store: Path) -> None:
     from distributed import get_client
 
     lloyd = LloydConfig(max_iter=12, tol=0.0, inertia_tol=0.0)
@@ -105,7 +106,7 @@ def test_a_killed_worker_changes_nothing_and_old_iterations_are_forgotten(store:
         if isinstance(event, PhaseStarted) and event.name == "kmeans-step":
             steps += 1
             if steps == 6:
-                # while blocks are done the client's own thread speaks: it cannot wait for workers
+                # BlockDone events come from the client's event loop, which must not wait.
                 victims.extend(get_client().run(os.getpid).values())
         in_step = isinstance(event, BlockDone) and event.name == "kmeans-step"
         if in_step and steps == 6 and not killed:
@@ -117,7 +118,7 @@ def test_a_killed_worker_changes_nothing_and_old_iterations_are_forgotten(store:
     assert killed
     assert len(tasks) == 12
     same_bits(found, expected)
-    # the blocks that are held, and what this iteration and the last one left: no chain of all
+    # Persisted blocks and tasks of the last two iterations; older iterations are released.
     assert max(tasks[-2:]) < 12 * n_blocks
 
 
@@ -125,83 +126,76 @@ def count_tasks(dask_scheduler: Any) -> int:
     return len(dask_scheduler.tasks)
 
 
-def notes_of(heard: list[Any]) -> list[str]:
-    return [event.text for event in heard if isinstance(event, Note)]
+def notes_of(events: list[Any]) -> list[str]:
+    return [event.text for event in events if isinstance(event, Note)]
 
 
-class TestHeldFeatures:
+class TestPersistedFeatures:
     def run(self, source: Any, listener: Any = ignore, **lloyd: Any) -> Fit:
         config = KMeansConfig(5, "k-means||", LloydConfig(max_iter=3, **lloyd))
         with backend("three threads"):
             return kmeans(source, config, block_rows=BLOCK, collect_labels=True, listener=listener)
 
-    def test_which_and_why_is_said(self, store: Path) -> None:
-        for persist, words, held in (
-            (
-                "yes",
-                "features are held in the workers' memory: as asked (0.00 GB of features",
-                True,
-            ),
-            ("auto", "features are held in the workers' memory: they fit (0.00 GB", True),
-            ("no", "features are read from their store in every pass: as asked", False),
-        ):
-            heard: list[Any] = []
-            found = self.run(store, heard.append, persist=persist)
-            notes = notes_of(heard)
-            assert any(note.startswith(words) for note in notes), notes
-            assert ("hold" in [phase["name"] for phase in found.record["phases"]]) == held
+    def test_note_gives_the_choice_and_the_reason(self, store: Path) -> None:
+        notes = set()
+        for persist, persisted in (("yes", True), ("auto", True), ("no", False)):
+            events: list[Any] = []
+            found = self.run(store, events.append, persist=persist)
+            (note,) = notes_of(events)
+            assert ("0.00 GB" in note) == persisted
+            assert ("hold" in [phase["name"] for phase in found.record["phases"]]) == persisted
+            notes.add(note)
+        assert len(notes) == 3
 
     @pytest.mark.parametrize("persist", ["yes", "auto"])
-    def test_the_store_is_not_read_again(self, store: Path, tmp_path: Path, persist: Any) -> None:
-        mine = Path(shutil.copytree(store, tmp_path / "mine.zarr"))
+    def test_store_is_not_read_again(self, store: Path, tmp_path: Path, persist: Any) -> None:
+        copy = Path(shutil.copytree(store, tmp_path / "copy.zarr"))
 
         def remove(event: Any) -> None:
             if isinstance(event, PhaseFinished) and event.name == "hold":
-                shutil.rmtree(mine)
+                shutil.rmtree(copy)
 
-        found = self.run(mine, remove, persist=persist)
-        assert not mine.exists()
+        found = self.run(copy, remove, persist=persist)
+        assert not copy.exists()
         same_bits(found, self.run(store, persist="no"))
 
-    def test_refinement_holds_them_as_well(self, store: Path, tmp_path: Path) -> None:
-        mine = Path(shutil.copytree(store, tmp_path / "mine.zarr"))
+    def test_refinement_persists_features(self, store: Path, tmp_path: Path) -> None:
+        copy = Path(shutil.copytree(store, tmp_path / "copy.zarr"))
 
         def remove(event: Any) -> None:
             if isinstance(event, PhaseFinished) and event.name == "hold":
-                shutil.rmtree(mine)
+                shutil.rmtree(copy)
 
         with backend("three threads"):
             config = FitConfig(rho=0.5, refine=LloydConfig(max_iter=2, persist="yes"))
-            fit(mine, config, block_rows=BLOCK, listener=remove)
-        assert not mine.exists()
+            fit(copy, config, block_rows=BLOCK, listener=remove)
+        assert not copy.exists()
 
-    def test_without_being_held_they_are_needed_in_every_pass(
+    def test_features_that_are_not_persisted_are_read_in_every_pass(
         self, store: Path, tmp_path: Path
     ) -> None:
-        mine = Path(shutil.copytree(store, tmp_path / "mine.zarr"))
+        copy = Path(shutil.copytree(store, tmp_path / "copy.zarr"))
 
         def remove(event: Any) -> None:
-            if isinstance(event, PhaseFinished) and event.name == "survey" and mine.exists():
-                shutil.rmtree(mine)
+            if isinstance(event, PhaseFinished) and event.name == "survey" and copy.exists():
+                shutil.rmtree(copy)
 
-        with pytest.raises(scrlm_dask.StoreError, match="mine"):
-            self.run(mine, remove, persist="no")
+        with pytest.raises(scrlm_dask.StoreError, match=expecting("copy.zarr")):
+            self.run(copy, remove, persist="no")
 
-    def test_arrays_in_memory_are_not_held_twice(self) -> None:
-        heard: list[Any] = []
-        self.run(np.random.default_rng(0).normal(size=(500, 4)), heard.append, persist="yes")
-        assert not [event for event in heard if isinstance(event, Note)]
+    def test_arrays_in_memory_are_not_copied(self) -> None:
+        events: list[Any] = []
+        self.run(np.random.default_rng(0).normal(size=(500, 4)), events.append, persist="yes")
+        assert not [event for event in events if isinstance(event, Note)]
 
 
-def test_what_cannot_fit_is_refused_before_a_row_is_read() -> None:
+def test_shortage_of_memory_is_reported_before_reading() -> None:
     large = da.zeros((10**6, 10**6), chunks=(1000, 10**6), dtype=np.float32)
     config = KMeansConfig(10**6, "random")
-    # 3 blocks and 3 sums of 4 and 8 TB for the one thread, centers in 20 TB, their shadows in 4
-    words = r"k-means with 1000000 clusters needs 6000\d\.\d\d GB of a worker with 1 thread\(s\), "
+    # For one thread: 3 blocks of 4 TB, 3 sums of 8 TB, centers of 20 TB, their projections of 4 TB.
+    need = r"(?=.*\b6000\d\.\d\d GB)"
     with (
         backend("one thread"),
-        pytest.raises(
-            scrlm_dask.InputError, match=words + "which may plan with 80% of its .* GB; give"
-        ),
+        pytest.raises(scrlm_dask.InputError, match=expecting(1000000, "1 thread", "80%") + need),
     ):
         kmeans(large, config)

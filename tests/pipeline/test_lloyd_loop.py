@@ -1,4 +1,4 @@
-"""SCRLM refined: polished centers, k-means with and without outliers."""
+"""Refinement of SCRLM: polished centers, and k-means with and without outliers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import dask
 import numpy as np
 import pytest
 from lloyd_oracle import naive_step
+from messages import expecting
 from numpy.typing import NDArray
 
 import scrlm_dask
@@ -38,7 +39,7 @@ def x(drawn: Any) -> NDArray[np.float32]:
 
 
 def ignore(event: Any) -> None:
-    """Notes about odd results are no matter here."""
+    """Ignore events; these tests do not check warnings."""
 
 
 def run(x: Any, config: FitConfig, **options: Any) -> Fit:
@@ -47,7 +48,7 @@ def run(x: Any, config: FitConfig, **options: Any) -> Fit:
 
 
 def check_centers(found: Fit, drawn: Any) -> None:
-    """As close to the true means as the means of the clusters' own rows are expected to be."""
+    """Check that centers are as close to the true means as the mean of a cluster's rows."""
     truth = true_mixture(SPEC)
     for k in range(SPEC.n_clusters):
         distances = np.linalg.norm(found.model.centers - truth.means[k], axis=1)
@@ -57,7 +58,7 @@ def check_centers(found: Fit, drawn: Any) -> None:
 
 @pytest.mark.parametrize("preprocess", ["none", "standardize"])
 @pytest.mark.parametrize("polish", [False, True])
-def test_refined_centers_are_the_means_of_the_mixture(
+def test_refined_centers_are_close_to_the_true_means(
     x: NDArray[np.float32], drawn: Any, preprocess: Any, polish: bool
 ) -> None:
     config = replace(CONFIG, preprocess=preprocess, polish=polish)
@@ -65,26 +66,26 @@ def test_refined_centers_are_the_means_of_the_mixture(
     assert found.model.n_clusters == 10
     check_centers(found, drawn)
     with pytest.raises(AssertionError):
-        check_centers(plain, drawn)  # a row as a center is much farther away
+        check_centers(plain, drawn)  # centers that are rows are much farther away
     np.testing.assert_array_equal(found.labels == -1, drawn.labels == -1)
-    # where the centers began
+    # The model keeps the rows from which the centers started.
     np.testing.assert_array_equal(found.model.center_rows, plain.model.center_rows)
     np.testing.assert_array_equal(found.model.losses, plain.model.losses)
     np.testing.assert_allclose(found.model.centers, found.model.means, rtol=1e-6, atol=1e-6)
     assert found.model.inertia < plain.model.inertia
 
 
-def test_polish_alone_does_most_of_it(x: NDArray[np.float32], drawn: Any) -> None:
+def test_polish_without_refinement(x: NDArray[np.float32], drawn: Any) -> None:
     found = run(x, replace(CONFIG, refine=LloydConfig()))
     check_centers(found, drawn)
     assert "kmeans" not in found.record
-    by_hand = x[found.model.center_rows[0]].astype(float)
-    sq = ((x.astype(float) - by_hand) ** 2).sum(axis=1)
+    row = x[found.model.center_rows[0]].astype(float)
+    sq = ((x.astype(float) - row) ** 2).sum(axis=1)
     mean = x[sq < found.model.sq_radius].mean(axis=0, dtype=float)
     np.testing.assert_allclose(found.model.centers[0], mean, rtol=1e-9, atol=1e-12)
 
 
-def test_labels_are_those_of_predict(x: NDArray[np.float32], tmp_path: Path) -> None:
+def test_predict_gives_the_labels_of_the_fit(x: NDArray[np.float32], tmp_path: Path) -> None:
     for robust in (True, False):
         out = tmp_path / str(robust)
         found = run(x, replace(CONFIG, robust=robust), block_rows=700, out=out)
@@ -104,8 +105,8 @@ def test_without_robust_every_row_is_labelled(x: NDArray[np.float32], drawn: Any
     assert np.isinf(found.model.radius)
     assert found.record["radius"] is None
     with pytest.raises(AssertionError):
-        check_centers(found, drawn)  # outliers pull: that is what robust is for
-    # from the same centers it is k-means
+        check_centers(found, drawn)  # outliers move the centers
+    # From the same initial centers, the result is that of k-means.
     start = run(x, replace(CONFIG, refine=LloydConfig())).model.centers
     plain = kmeans(
         x, KMeansConfig(10, "given", STRICT), centers=start, collect_labels=True, listener=ignore
@@ -115,7 +116,7 @@ def test_without_robust_every_row_is_labelled(x: NDArray[np.float32], drawn: Any
 
 
 @pytest.mark.parametrize("polish", [False, True])
-def test_reads_are_counted(x: NDArray[np.float32], polish: bool) -> None:
+def test_number_of_reads(x: NDArray[np.float32], polish: bool) -> None:
     events: list[Any] = []
     config = replace(
         CONFIG, polish=polish, preprocess="standardize", refine=replace(STRICT, max_iter=3)
@@ -134,16 +135,16 @@ def test_reads_are_counted(x: NDArray[np.float32], polish: bool) -> None:
 
 
 @pytest.mark.slow
-def test_any_chunking_gives_the_same_labels(x: NDArray[np.float32], tmp_path: Path) -> None:
-    whole = run(x, CONFIG)
-    # blocks of 7 rows are smaller than the sums of 10 clusters: the last passes join some
+def test_labels_do_not_depend_on_the_chunks(x: NDArray[np.float32], tmp_path: Path) -> None:
+    one = run(x, CONFIG)
+    # Blocks of 7 rows are smaller than the sums of 10 clusters, so the last passes merge blocks.
     for block_rows in (7, 999):
         rows = x[:1500] if block_rows == 7 else x
-        expected = run(rows, CONFIG) if block_rows == 7 else whole
+        expected = run(rows, CONFIG) if block_rows == 7 else one
         out = tmp_path / str(block_rows)
-        cut = run(rows, CONFIG, block_rows=block_rows, out=out)
-        np.testing.assert_array_equal(cut.labels, expected.labels)
-        np.testing.assert_allclose(cut.model.centers, expected.model.centers, rtol=1e-6, atol=1e-9)
+        many = run(rows, CONFIG, block_rows=block_rows, out=out)
+        np.testing.assert_array_equal(many.labels, expected.labels)
+        np.testing.assert_allclose(many.model.centers, expected.model.centers, rtol=1e-6, atol=1e-9)
         import zarr
 
         stored = zarr.open_array(out / "labels.zarr" / "labels", mode="r")
@@ -151,7 +152,7 @@ def test_any_chunking_gives_the_same_labels(x: NDArray[np.float32], tmp_path: Pa
         np.testing.assert_array_equal(stored[:], expected.labels)
 
 
-def test_cosine(x: NDArray[np.float32]) -> None:
+def test_l2_ignores_the_length_of_rows(x: NDArray[np.float32]) -> None:
     lengths = np.random.default_rng(0).uniform(0.1, 10, size=(len(x), 1))
     config = replace(CONFIG, preprocess="l2", rho=0.06)
     found, stretched = run(x, config), run(x * lengths, config)
@@ -161,15 +162,15 @@ def test_cosine(x: NDArray[np.float32]) -> None:
     np.testing.assert_allclose(found.model.centers, stretched.model.centers, atol=1e-6)
 
 
-def test_no_cluster_leaves_nothing_to_refine() -> None:
+def test_refinement_without_clusters() -> None:
     x = np.arange(10, dtype=np.float32)[:, None] * 100
     found = run(x, CONFIG)
     assert found.model.n_clusters == 0
     assert found.record["kmeans"] == {"iterations": [], "stopped": ""}
     assert found.labels is not None
     assert (found.labels == -1).all()
-    everything = run(x, replace(CONFIG, robust=False))
-    assert (everything.labels == -1).all()  # no center is nearest
+    not_robust = run(x, replace(CONFIG, robust=False))
+    assert (not_robust.labels == -1).all()  # there is no nearest center
 
 
 @pytest.mark.slow
@@ -187,8 +188,8 @@ def test_no_cluster_leaves_nothing_to_refine() -> None:
     ],
     ids=str,
 )
-def test_no_parameter_without_effect(change: dict[str, Any]) -> None:
-    # clusters that overlap: k-means has something to do
+def test_every_parameter_has_an_effect(change: dict[str, Any]) -> None:
+    # Overlapping clusters, so that k-means needs several iterations.
     x = np.random.default_rng(2).normal(size=(1200, 4)).astype(np.float32)
     config = replace(CONFIG, rho=0.4, n_clusters=12)
     before, after = (
@@ -196,61 +197,66 @@ def test_no_parameter_without_effect(change: dict[str, Any]) -> None:
         run(x, replace(config, **change), block_rows=150),
     )
     assert len(before.record["kmeans"]["iterations"]) > 5
-    seen = [
+    results = [
         (
             f.model.centers.tobytes(),
             [it["rows"] for it in f.record.get("kmeans", {}).get("iterations", ())],
         )
         for f in (before, after)
     ]
-    assert seen[0] != seen[1]
+    assert results[0] != results[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [{"n_clusters": 5}, {"init": "random"}, {"preprocess": "l2"}, {"seed": 1}], ids=str
 )
-def test_no_parameter_of_kmeans_without_effect(change: dict[str, Any]) -> None:
+def test_every_parameter_of_kmeans_has_an_effect(change: dict[str, Any]) -> None:
     x = np.random.default_rng(2).normal(size=(500, 4)).astype(np.float32)
     config = KMeansConfig(6, "k-means++")
     before, after = (kmeans(x, c, listener=ignore) for c in (config, replace(config, **change)))
     assert before.model.centers.tobytes() != after.model.centers.tobytes()
 
 
-def test_robust_has_to_do_with_iterations() -> None:
-    with pytest.raises(scrlm_dask.InputError, match=r"robust is False.*--kmeans-iter"):
+def test_invalid_robust() -> None:
+    with pytest.raises(scrlm_dask.InputError, match=expecting("robust", False, "--kmeans-iter")):
         FitConfig(rho=0.5, robust=False)
-    with pytest.raises(scrlm_dask.InputError, match="robust is 'no'; it must be True or False"):
+    with pytest.raises(scrlm_dask.InputError, match=expecting("robust", "'no'", True, False)):
         FitConfig(rho=0.5, robust="no")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "facts"),
     [
-        ("max_iter", -1, "an integer of at least 0"),
-        ("max_iter", 1.5, "an integer"),
-        ("tol", -1e-9, "a number from 0 to 1"),
-        ("tol", float("nan"), "a number from 0 to 1"),
-        ("tol", 10**400, "a number from 0 to 1"),
-        ("inertia_tol", "small", "a number from 0 to 1"),
-        ("max_seconds", 0, "a finite number above 0"),
-        ("sample", 0.0, "give the share of blocks to begin with, or None"),
-        ("sample", 1.5, "a number from 0 to 1"),
-        ("persist", True, "one of auto, yes, no"),
+        ("max_iter", -1, (-1, 0)),
+        ("max_iter", 1.5, (1.5, 0)),
+        ("tol", -1e-9, (-1e-9, 0, 1)),
+        ("tol", float("nan"), ("nan", 0, 1)),
+        ("tol", 10**400, (10**400, 0, 1)),
+        ("inertia_tol", "small", ("'small'", 0, 1)),
+        ("max_seconds", 0, (0,)),
+        ("sample", 0.0, (0, None)),
+        ("sample", 1.5, (1.5, 0, 1)),
+        ("persist", True, (True, "auto", "yes", "no")),
     ],
+    ids=lambda value: str(value)[:20],
 )
-def test_iterations_that_cannot_be(name: str, value: Any, words: str) -> None:
-    with pytest.raises(scrlm_dask.InputError, match=f"^{name} is .*{words}"):
+def test_invalid_lloyd_config(name: str, value: Any, facts: tuple[Any, ...]) -> None:
+    with pytest.raises(scrlm_dask.InputError, match=expecting(name, *facts)):
         LloydConfig(**{name: value})
 
 
-def test_clusters_that_cannot_be() -> None:
-    for changes, words in (
-        ({"n_clusters": 0}, "n_clusters is 0; it must be an integer of at least 1"),
-        ({"n_clusters": 2.0}, "n_clusters is 2.0"),
-        ({"init": "kmeans++"}, r"init is 'kmeans\+\+'; it must be one of scrlm, k-means\+\+"),
-        ({"preprocess": "cosine"}, "preprocess is 'cosine'"),
-        ({"seed": -1}, "seed is -1"),
-    ):
-        with pytest.raises(scrlm_dask.InputError, match=words):
-            KMeansConfig(**changes)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("config", "facts"),
+    [
+        ({"n_clusters": 0}, ("n_clusters", 0, 1)),
+        ({"n_clusters": 2.0}, ("n_clusters", 2.0, 1)),
+        ({"init": "kmeans++"}, ("init", "'kmeans++'", "scrlm", "k-means++")),
+        ({"preprocess": "cosine"}, ("preprocess", "'cosine'", "l2")),
+        ({"seed": -1}, ("seed", -1, 0)),
+    ],
+    ids=str,
+)
+def test_invalid_kmeans_config(config: dict[str, Any], facts: tuple[Any, ...]) -> None:
+    with pytest.raises(scrlm_dask.InputError, match=expecting(*facts)):
+        KMeansConfig(**config)

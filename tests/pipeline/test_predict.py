@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from messages import expecting
 from numpy.typing import NDArray
 
 import scrlm_dask
@@ -19,14 +20,12 @@ from scrlm_dask.pipeline.predict import predict
 CONFIG = FitConfig(rho=0.5, n_clusters=40, seed=5)
 
 
-def test_predict_labels_new_rows_as_the_fit_would(
-    mixture: NDArray[np.float32], tmp_path: Any
-) -> None:
+def test_predict_agrees_with_fit(mixture: NDArray[np.float32], tmp_path: Any) -> None:
     found = fit(mixture, CONFIG, out=tmp_path / "run", collect_labels=True)
     again = predict(tmp_path / "run", mixture, collect_labels=True, block_rows=333)
     np.testing.assert_array_equal(again.labels, found.labels)
     np.testing.assert_array_equal(again.counts, found.model.counts)
-    # by hand: distances of new rows to the centers, after the model's own map
+    # Distances of new rows to the centers, after the map of the model.
     new = np.random.default_rng(0).normal(size=(50, 64)).astype(np.float32)
     new[:20] = mixture[:20] + 0.01
     y, centers = (
@@ -38,11 +37,11 @@ def test_predict_labels_new_rows_as_the_fit_would(
     labels = predict(found.model, new, collect_labels=True).labels
     np.testing.assert_array_equal(labels, expected)
     assert (expected >= 0).any()
-    with pytest.raises(scrlm_dask.InputError, match=r"63 features.*fitted on 64"):
+    with pytest.raises(scrlm_dask.InputError, match=expecting(63, 64)):
         predict(found.model, new[:, :63])
 
 
-# the centers are 1 and 10, the radius is 1.58
+# The centers are 1 and 10; the radius is 1.58.
 NEW = np.array([[2.5], [2.6], [8.5], [8.4], [5.5]], np.float32)
 
 
@@ -54,7 +53,7 @@ def test_by_hand(run_by_hand: Path) -> None:
     assert predict(run_by_hand, NEW).labels is None
 
 
-def test_the_labels_store(run_by_hand: Path, tmp_path: Path) -> None:
+def test_labels_store(run_by_hand: Path, tmp_path: Path) -> None:
     out = tmp_path / "labels.zarr"
     predict(run_by_hand, NEW, out=out, block_rows=2)
     stored = zarr.open_group(out, mode="r")
@@ -69,16 +68,16 @@ def test_the_labels_store(run_by_hand: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(stored["distances"][:], [1.5, np.nan, 1.5, np.nan, np.nan])
 
 
-def test_what_is_rejected_leaves_the_outputs(run_by_hand: Path, tmp_path: Path) -> None:
+def test_rejected_input_does_not_change_outputs(run_by_hand: Path, tmp_path: Path) -> None:
     features, out = run_by_hand.parent / "x.zarr", tmp_path / "labels.zarr"
-    with pytest.raises(InputError, match=r"2 features.* 1"):
+    with pytest.raises(InputError, match=expecting(2, 1)):
         predict(run_by_hand, np.eye(2), out=out)
-    with pytest.raises(InputError, match="row 1"):
+    with pytest.raises(InputError, match=expecting("row 1", "NaN")):
         predict(run_by_hand, np.array([[0.0], [np.nan]]), out=out)
     assert not out.exists()
     predict(run_by_hand, features, out=out)
-    with pytest.raises(StoreError, match=str(out)):
+    with pytest.raises(StoreError, match=expecting(out)):
         predict(run_by_hand, features, out=out)
-    with pytest.raises(StoreError, match=str(features)):
+    with pytest.raises(StoreError, match=expecting(features)):
         predict(run_by_hand, features, out=features, overwrite=True)
     assert scrlm_dask.open_features(features).shape == (6, 1)

@@ -1,4 +1,4 @@
-"""Inputs and outputs that change after a job was prepared, while a cluster starts."""
+"""Inputs and outputs that change between the preparation and the start of a job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = FitConfig(rho=0.5, n_clusters=5, n_candidates=100)
 
 
 def ignore(event: Any) -> None:
-    """Drop an event."""
+    """Ignore an event."""
 
 
 def draw(path: Path, seed: int, overwrite: bool = False) -> Path:
@@ -45,7 +45,7 @@ def test_features_replaced_before_a_fit_starts(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_complete_run_survives_an_overwrite_that_cannot_start(tmp_path: Path) -> None:
+def test_complete_run_is_kept_if_its_replacement_cannot_start(tmp_path: Path) -> None:
     store, out = draw(tmp_path / "x.zarr", seed=1), tmp_path / "run"
     scrlm_dask.fit(store, CONFIG, out=out, listener=ignore)
     before = files_below(out)
@@ -67,7 +67,7 @@ def test_weights_rewritten_before_kmeans_starts(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_replaced_before_predict_starts(tmp_path: Path) -> None:
+def test_run_replaced_before_predict_starts(tmp_path: Path) -> None:
     store, out = draw(tmp_path / "x.zarr", seed=1), tmp_path / "run"
     scrlm_dask.fit(store, CONFIG, out=out, listener=ignore)
     job = prepare_predict(out, store, collect_labels=True)
@@ -77,7 +77,7 @@ def test_a_run_replaced_before_predict_starts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(job.run(ignore).labels, expected.labels)
 
 
-def test_a_source_rewritten_before_an_ingest_starts(tmp_path: Path) -> None:
+def test_source_rewritten_before_an_ingest_starts(tmp_path: Path) -> None:
     source, out = tmp_path / "x.npy", tmp_path / "x.zarr"
     np.save(source, np.zeros((ROWS, FEATURES), np.float32))
     job = prepare_ingest([str(source)], out)
@@ -87,7 +87,7 @@ def test_a_source_rewritten_before_an_ingest_starts(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_an_output_that_another_process_finished_is_left_alone(tmp_path: Path) -> None:
+def test_output_of_another_process_is_not_overwritten(tmp_path: Path) -> None:
     source, out = tmp_path / "x.npy", tmp_path / "x.zarr"
     np.save(source, np.ones((ROWS, FEATURES), np.float32))
     job = prepare_ingest([str(source)], out)
@@ -100,7 +100,7 @@ def test_an_output_that_another_process_finished_is_left_alone(tmp_path: Path) -
     assert job.run(ignore).n_rows == ROWS
 
 
-def test_an_unfinished_output_that_another_process_finished_is_left_alone(tmp_path: Path) -> None:
+def test_output_that_another_process_completed_is_not_overwritten(tmp_path: Path) -> None:
     source, out = tmp_path / "x.npy", tmp_path / "x.zarr"
     np.save(source, np.ones((ROWS, FEATURES), np.float32))
     config = scrlm_dask.IngestConfig(chunk_bytes=4096)

@@ -1,4 +1,4 @@
-"""Samples of the paper's mixture: their store, their truth, and sizes that cannot be."""
+"""Samples of the mixture of the paper: features, true labels and invalid sizes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import zarr
 from backends import backend
+from messages import expecting
 
 from scrlm_dask import InputError, MixtureSpec, StoreError, synth
 from scrlm_dask.kernels.randomness.synthesis import synth_block, true_mixture
@@ -16,7 +17,7 @@ SPEC = MixtureSpec(n_features=4, n_clusters=3, outliers=0.25, seed=7)
 ROWS = 2500
 
 
-def test_the_store_has_the_rows_of_the_mixture_and_the_truth(tmp_path: Path) -> None:
+def test_store_contains_the_rows_and_the_truth(tmp_path: Path) -> None:
     with backend("one thread"):
         url = synth(tmp_path / "x.zarr", ROWS, SPEC)
     assert url == str(tmp_path / "x.zarr")
@@ -31,22 +32,22 @@ def test_the_store_has_the_rows_of_the_mixture_and_the_truth(tmp_path: Path) -> 
     assert group.attrs["mixture"]["seed"] == 7
 
 
-def test_chunks_are_whole_strata_and_change_no_row(tmp_path: Path) -> None:
-    # 16 bytes per row: 1100 rows fit, and a stratum has 1024 rows
-    small, whole = tmp_path / "small.zarr", tmp_path / "whole.zarr"
+def test_chunks_contain_complete_strata_and_do_not_change_rows(tmp_path: Path) -> None:
+    # With 16 bytes per row 1100 rows fit; a stratum has 1024 rows.
+    small, large = tmp_path / "small.zarr", tmp_path / "large.zarr"
     synth(small, ROWS, SPEC, chunk_bytes=16 * 1100)
-    synth(whole, ROWS, SPEC)
-    arrays = [zarr.open_array(path / "features", mode="r") for path in (small, whole)]
+    synth(large, ROWS, SPEC)
+    arrays = [zarr.open_array(path / "features", mode="r") for path in (small, large)]
     assert [array.chunks for array in arrays] == [(2048, 4), (ROWS, 4)]
     np.testing.assert_array_equal(arrays[0][:], arrays[1][:])
 
 
-def test_what_cannot_be_drawn_or_replaced(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="0 rows"):
+def test_rejected_sizes_and_outputs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=expecting(0, 1)):
         synth(tmp_path / "x.zarr", 0, SPEC)
     assert not (tmp_path / "x.zarr").exists()
     synth(tmp_path / "x.zarr", 10, SPEC)
-    with pytest.raises(StoreError, match=str(tmp_path / "x.zarr")):
+    with pytest.raises(StoreError, match=expecting(tmp_path / "x.zarr")):
         synth(tmp_path / "x.zarr", 20, SPEC)
     synth(tmp_path / "x.zarr", 20, SPEC, overwrite=True)
     assert zarr.open_array(tmp_path / "x.zarr/features", mode="r").shape == (20, 4)

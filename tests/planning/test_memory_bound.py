@@ -1,4 +1,4 @@
-"""Memory does not grow with the number of rows, and stays below what was planned."""
+"""Memory does not grow with the number of rows and stays below the planned memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = FitConfig(rho=0.5, n_clusters=8, n_candidates=64, refine=REFINE)
 
 
 def peak_of(n_blocks: int, folder: Path, config: FitConfig = CONFIG) -> tuple[int, int]:
-    """Measured and planned, of the one worker of a new cluster."""
+    """Return the measured and the planned peak of the only worker of a new cluster."""
     store = folder / f"{n_blocks}.zarr"
     options = ClusterOptions(nworkers=1, nthreads=1, memory_limit="2GB")
     synth(store, n_blocks * BLOCK_ROWS, MixtureSpec(N_FEATURES, 5), chunk_bytes=BLOCK_BYTES)
@@ -36,17 +36,17 @@ def peak_of(n_blocks: int, folder: Path, config: FitConfig = CONFIG) -> tuple[in
     return worker["peak_memory_bytes"], record["plan"]["worker_bytes"]
 
 
-def test_the_same_peak_at_three_sizes_below_the_plan(tmp_path: Path) -> None:
-    peak_of(2, tmp_path)  # whose workers compile, if nobody has: that takes memory of its own
-    found = [peak_of(n_blocks, tmp_path) for n_blocks in (3, 6, 12)]
-    for measured, planned in found:
+def test_peak_is_constant_and_below_the_plan(tmp_path: Path) -> None:
+    peak_of(2, tmp_path)  # compile the kernels first, which needs additional memory
+    runs = [peak_of(n_blocks, tmp_path) for n_blocks in (3, 6, 12)]
+    for measured, planned in runs:
         assert measured <= planned
-    peaks = [measured for measured, _ in found]
-    # 9 blocks more are 75 MB more
+    peaks = [measured for measured, _ in runs]
+    # 9 additional blocks are 75 MB.
     assert max(peaks) - min(peaks) < 3 * BLOCK_BYTES, peaks
 
 
 @pytest.mark.parametrize("n_clusters", [None, 8])
-def test_a_scan_stays_below_the_plan(n_clusters: int | None, tmp_path: Path) -> None:
+def test_scan_stays_below_the_plan(n_clusters: int | None, tmp_path: Path) -> None:
     measured, planned = peak_of(6, tmp_path, FitConfig(n_clusters=n_clusters, refine=REFINE))
     assert measured <= planned

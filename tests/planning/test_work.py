@@ -1,4 +1,4 @@
-"""Predicted work: blocks, rows, bytes and FLOPs of each phase, by hand."""
+"""Predicted work: blocks, rows, bytes and FLOPs of each phase, computed by hand."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def test_counts_by_hand() -> None:
     )
 
 
-def test_held_features_are_read_once() -> None:
+def test_persisted_features_are_read_once() -> None:
     hold, *others = fit_costs(TINY, resolved(), n_clusters=2, persisted=True)
     assert hold == PhaseCost("hold", 3, 10, 10, 120, 0)
     assert not any(work.from_store for work in others)
 
 
-def test_a_subset_is_computed_on_and_its_blocks_are_read() -> None:
+def test_blocks_of_a_subset_are_read_and_its_rows_computed() -> None:
     layout = Layout(1000, 3, 4, 10, 10)
     config = resolved(1000, loss_rows=5, preprocess="none")
     survey, loss, *_ = fit_costs(layout, config, 2, persisted=False)
@@ -64,13 +64,13 @@ def test_a_subset_is_computed_on_and_its_blocks_are_read() -> None:
 def test_phases_on_a_sample_of_rows() -> None:
     config = resolved(rho="auto", n_candidates="auto", preprocess="none")
     survey, scan, assign = fit_costs(TINY, config, n_clusters=2, persisted=False)
-    # the sample is all 10 rows, which are compared with each other
+    # The sample contains all 10 rows, which are compared with each other.
     assert survey == PhaseCost("survey", 3, 10, 10, 120, 0)
     assert scan == PhaseCost("scan", 1, 10, 10, 0, 2 * 10 * 10 * 3, from_store=False)
     assert assign == PhaseCost("assign", 3, 10, 10, 120, 2 * 10 * 2 * 3)
 
 
-def test_k_means_by_hand() -> None:
+def test_k_means_counts_by_hand() -> None:
     assert tuple(kmeans_costs(TINY, 2, max_iter=7)) == (
         PhaseCost("kmeans-step", 3, 10, 10, 120, 2 * 10 * 2 * 3, times=7),
         PhaseCost("assign", 3, 10, 10, 120, 2 * 10 * 2 * 3),
@@ -78,7 +78,7 @@ def test_k_means_by_hand() -> None:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 0.5])
-def test_samples_of_blocks_grow_and_contain_each_other(share: float) -> None:
+def test_samples_of_blocks_are_nested_and_double(share: float) -> None:
     samples = list(block_samples(100, share, seed=3))
     assert [len(sample) for sample in samples[:1]] == [round(100 * share)]
     for small, large in pairwise(samples):
@@ -105,15 +105,15 @@ def test_iterations_on_samples_are_counted() -> None:
 
 
 def planned(costs: Iterable[PhaseCost], memory: MemoryPlan) -> Planned:
-    heard: list[Any] = []
-    with Execution(heard.append) as execution:
+    events: list[Any] = []
+    with Execution(events.append) as execution:
         report_plan(execution, costs, memory, WORKERS)
-    (plan,) = [event for event in heard if isinstance(event, Planned)]
+    (plan,) = [event for event in events if isinstance(event, Planned)]
     return plan
 
 
 @pytest.mark.parametrize("n_clusters", [None, 2])
-def test_a_fit_is_reported_as_far_as_it_is_known(n_clusters: int | None) -> None:
+def test_plan_of_a_fit_contains_the_known_phases(n_clusters: int | None) -> None:
     config = resolved(refine=LloydConfig(max_iter=7))
     memory = fit_memory(TINY, config, n_clusters, 2)
     plan = planned(fit_costs(TINY, config, n_clusters), memory)
@@ -123,11 +123,11 @@ def test_a_fit_is_reported_as_far_as_it_is_known(n_clusters: int | None) -> None
         known |= {"kmeans-step": 7 * 2 * 10 * 2 * 3, "assign": 2 * 10 * 2 * 3}
     assert plan.flops == known
     assert (plan.row_flops["survey"], plan.row_flops["loss"]) == (12.0, 30.0)
-    assert plan.worker_bytes == memory.worker_bytes(2, 1)  # of the worker that needs most
+    assert plan.worker_bytes == memory.worker_bytes(2, 1)  # of the worker with the largest need
     assert plan.client_bytes == memory.client_bytes
 
 
-def test_k_means_is_reported() -> None:
+def test_plan_of_k_means() -> None:
     memory = kmeans_memory(TINY, 2, 2)
     plan = planned(kmeans_costs(TINY, 2, max_iter=7), memory)
     assert plan.flops == {"kmeans-step": 7 * 2 * 10 * 2 * 3, "assign": 2 * 10 * 2 * 3}

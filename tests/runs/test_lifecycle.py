@@ -1,4 +1,4 @@
-"""A run from its preparation to its result."""
+"""Lifecycle of a run, from its preparation to its result."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import dask
 import numpy as np
 import pytest
 from backends import backend
+from messages import expecting
 from trees import tree
 
 from scrlm_dask.config import FitConfig
@@ -61,37 +62,39 @@ def test_preparation_writes_nothing(store: Path, tmp_path: Path) -> None:
     assert target_of(X, None).features_at is None
 
 
-def test_an_output_in_the_way_is_rejected_before_the_run(store: Path, tmp_path: Path) -> None:
+def test_existing_output_is_rejected_before_the_run(store: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine").write_text("mine")
     for overwrite in (False, True):
-        with pytest.raises(StoreError, match=f"{tmp_path}/run"):
+        with pytest.raises(StoreError, match=expecting(tmp_path / "run")):
             target_of(store, tmp_path / "run", overwrite)
-    with pytest.raises(StoreError, match="inside the output"):
+    with pytest.raises(StoreError, match=expecting(store)):
         target_of(store, store.parent)
 
 
-def test_a_run_without_an_output(tmp_path: Path) -> None:
-    heard: list[Any] = []
-    with open_run(target_of(X, None), "scrlm", heard.append) as run:
+def test_run_without_output(tmp_path: Path) -> None:
+    events: list[Any] = []
+    with open_run(target_of(X, None), "scrlm", events.append) as run:
         assert run.open_labels_output(margins=True) is None
         assert run.collects_labels
         assert not run.is_resumed
-    assert heard[0] == RunStarted("scrlm", "the array", 40, 3, None)
-    assert [type(event) for event in heard] == [RunStarted, RunEnded]
+    assert [type(event) for event in events] == [RunStarted, RunEnded]
+    started = events[0]
+    assert (started.method, started.rows, started.n_features) == ("scrlm", 40, 3)
+    assert started.out is None
 
 
-def test_a_run_that_fails_can_be_resumed(store: Path, tmp_path: Path) -> None:
+def test_failed_run_can_be_resumed(store: Path, tmp_path: Path) -> None:
     out, resumed = tmp_path / "run", list[bool]()
-    heard: list[Any] = []
+    events: list[Any] = []
     target = target_of(store, out)
 
     def attempt(error: Exception) -> None:
-        with open_run(target, "scrlm", heard.append) as run:
+        with open_run(target, "scrlm", events.append) as run:
             resumed.append(run.is_resumed)
             assert run.open_labels_output(margins=False) is not None
             assert status(out) == "running"
-            assert not run.collects_labels  # the store has them
+            assert not run.collects_labels  # the store contains them
             run.execution.checkpoints.save("value", 1)
             raise error
 
@@ -99,23 +102,23 @@ def test_a_run_that_fails_can_be_resumed(store: Path, tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="stopped"):
             attempt(RuntimeError("stopped"))
         assert status(out) == "interrupted"
-        assert isinstance(heard[-1], RunEnded)
-        assert heard[-1].error == "RuntimeError"
+        assert isinstance(events[-1], RunEnded)
+        assert events[-1].error == "RuntimeError"
     assert json.loads((out / "run.json").read_text())["attempts"] == 2
     assert resumed == [False, True]
 
 
 def test_rejected_input_leaves_no_directory(store: Path, tmp_path: Path) -> None:
     with (
-        pytest.raises(InputError, match="wrong"),
+        pytest.raises(InputError, match="rho=3"),
         open_run(target_of(store, tmp_path / "run"), "scrlm", lambda event: None),
     ):
-        raise InputError("wrong")
+        raise InputError("rho=3")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("watch", [True, False])
-def test_a_finished_run_is_loaded_again(store: Path, tmp_path: Path, watch: bool) -> None:
+def test_complete_run_is_loaded(store: Path, tmp_path: Path, watch: bool) -> None:
     with dask.config.set({"scrlm.watch": watch}):
         found = fit(
             store,

@@ -1,4 +1,4 @@
-"""The record of a run: what identifies it, and what `run.json` contains."""
+"""The record of a run: its identity and the content of `run.json`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def record_of(source: Any, config: Any = None, **inputs: Any) -> RunRecord:
     )
 
 
-def test_an_array_has_no_identity() -> None:
+def test_run_of_an_array_cannot_be_identified() -> None:
     record = record_of(X)
     assert (record.method, record_of(X, KMeansConfig(2)).method) == ("scrlm", "k-means")
     features = record.features
@@ -40,13 +40,13 @@ def test_an_array_has_no_identity() -> None:
     assert (features.blocks, features.block_rows) == (3, 15)
     assert (features.path, features.digest) == (None, None)
     assert not record.is_resumable
-    # settings as they were given, and as they were resolved
+    # The record contains the settings as given and as resolved.
     assert record.asked.config["n_candidates"] == "auto"
     assert record.config["n_candidates"] == 7
     assert record.versions["numpy"] == np.__version__
 
 
-def test_a_store_is_known_by_its_digest(tmp_path: Path) -> None:
+def test_store_is_identified_by_its_digest(tmp_path: Path) -> None:
     write_features(X, tmp_path / "a.zarr")
     write_features(X + 1, tmp_path / "b.zarr")
     first, again = record_of(tmp_path / "a.zarr"), record_of(tmp_path / "a.zarr")
@@ -58,7 +58,7 @@ def test_a_store_is_known_by_its_digest(tmp_path: Path) -> None:
     assert not record_of(tmp_path / "a.zarr", centers=IN_MEMORY).is_resumable
 
 
-def test_there_and_back() -> None:
+def test_json_round_trip() -> None:
     record = record_of(X, weights="w.npy")
     for written in (record, replace(record, attempts=2, attempt="abc", features_written="d")):
         content = json.loads(json.dumps(written.to_json()))
@@ -67,7 +67,7 @@ def test_there_and_back() -> None:
 
 
 @pytest.mark.parametrize("name", ["method", "started", "config", "versions", "features", "asked"])
-def test_a_record_that_lacks_something(name: str) -> None:
+def test_record_with_a_missing_field(name: str) -> None:
     content = record_of(X).to_json()
     del content[name]
     with pytest.raises(KeyError, match=name):
@@ -76,7 +76,7 @@ def test_a_record_that_lacks_something(name: str) -> None:
         RunRecord.from_json({**content, name: {"other": 1}, "features": {"other": 1}})
 
 
-def test_the_result_of_a_fit() -> None:
+def test_result_of_a_fit() -> None:
     with backend("one thread"):
         found = fit(
             X, FitConfig(rho=0.5, n_candidates=10), block_rows=15, listener=lambda event: None
@@ -92,7 +92,7 @@ def test_the_result_of_a_fit() -> None:
     assert list(record["workers"]) == ["threads"]
 
 
-def test_an_infinite_radius_is_null() -> None:
+def test_infinite_radius_is_null() -> None:
     with backend("one thread"):
         found = kmeans(X, KMeansConfig(2, "random"))
     assert json.loads(json.dumps(found.record))["radius"] is None

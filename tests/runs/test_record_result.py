@@ -1,4 +1,4 @@
-"""The record of a run as types: what is written is read back, and what was changed is rejected."""
+"""Typed records of runs: a written record is read back, and invalid fields are rejected."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from by_hand import SCAN
+from messages import expecting
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.events import IterationDone, PhaseFinished
@@ -18,7 +19,7 @@ STEP = {"rows": 4, "bytes": 32, "blocks": 2, "seconds": 1, "read_seconds": 0.25}
 
 
 def record() -> dict[str, Any]:
-    """Return the record of a complete run as its file has it."""
+    """Return the record of a complete run as stored in its file."""
     features = {"source": "x.zarr", "path": "x.zarr", "rows": 4, "features": 2, "dtype": "float32"}
     iteration = {"number": 1, "rows": 4, "sampled": False, "inertia": 2.5, "shift": None}
     iteration |= {"moved": None, "empty": 0, "reseeded": 0, "seconds": 0.5}
@@ -38,8 +39,8 @@ def record() -> dict[str, Any]:
     }
 
 
-def test_fields_are_read_and_unknown_ones_accepted() -> None:
-    read = ResultRecord.from_json({**record(), "of a later version": 1})
+def test_fields_are_read_and_unknown_fields_accepted() -> None:
+    read = ResultRecord.from_json({**record(), "later_field": 1})
     assert (read.method, read.seconds, read.radius) == ("scrlm", 3, None)
     assert (read.features.path, read.features.digest) == ("x.zarr", "d")
     assert read.kmeans is not None
@@ -74,25 +75,26 @@ def test_iterations_of_kmeans_are_one_phase() -> None:
         (("kmeans", "iterations", 0, "moved"), "all"),
     ],
 )
-def test_a_field_that_is_missing_or_mistyped_is_named(path: tuple[Any, ...], value: Any) -> None:
+def test_missing_or_mistyped_field_is_named(path: tuple[Any, ...], value: Any) -> None:
     content = record()
     *parents, name = path
-    place: Any = content
+    section: Any = content
     for key in parents:
-        place = place[key]
+        section = section[key]
     if value is ...:
-        del place[name]
+        del section[name]
     else:
-        place[name] = value
-    with pytest.raises(StoreError, match=rf"some/run\.json lacks '{name}'.*--overwrite"):
+        section[name] = value
+    facts = ("some/run.json", repr(name), "--overwrite")
+    with pytest.raises(StoreError, match=expecting(*facts)):
         ResultRecord.from_json(content, "some/run.json")
 
 
-def test_a_scan_is_read_as_it_was_written() -> None:
+def test_scan_round_trip() -> None:
     content = SCAN.to_json()
     assert content["rungs"][0]["shell"] == 0.01
     assert content["stability"] == [asdict(SCAN.stability[0])]
     assert ScanRecord.from_json(json.loads(json.dumps(content))) == SCAN
     del content["rungs"][0]["shell"]
-    with pytest.raises(StoreError, match="lacks 'shell'"):
+    with pytest.raises(StoreError, match=expecting("'shell'")):
         ScanRecord.from_json(content)

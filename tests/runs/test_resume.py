@@ -1,4 +1,4 @@
-"""Runs that were stopped anywhere go on with the same bits, and repeat little."""
+"""A run that stops at any block can be resumed, gives the same bits and repeats little work."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ import numpy as np
 import psutil
 import pytest
 import zarr
+from messages import expecting
 
 from scrlm_dask import load_model
 from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
 from scrlm_dask.engine.workers import WorkerMemory
-from scrlm_dask.errors import InputError, ScrlmWarning, StoreError
-from scrlm_dask.events import BlockDone
+from scrlm_dask.errors import InputError, ScrlmWarning, StoreError, UnusableRowsError
+from scrlm_dask.events import BlockDone, Note
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.kmeans import kmeans
@@ -31,9 +32,9 @@ N_BLOCKS, BLOCK_ROWS = 40, 50
 ITERATE = LloydConfig(max_iter=3, tol=0.0, inertia_tol=0.0, persist="no")
 FIT = FitConfig(rho=0.5, n_clusters=6, polish=True, refine=replace(ITERATE, sample=0.3))
 KMEANS = KMeansConfig(n_clusters=4, init="k-means++", lloyd=ITERATE, preprocess="standardize")
-WAYS: dict[str, tuple[Callable[..., Any], Any]] = {
+CASES: dict[str, tuple[Callable[..., Any], Any]] = {
     "fit": (fit, FIT),
-    # few clusters: the sums of many are larger than these small blocks, which then grow
+    # Few clusters: sums of many clusters would be larger than these blocks and enlarge them.
     "auto": (fit, FitConfig(min_neighbors=50)),
     "merge": (fit, FitConfig(n_clusters=7, extraction="merge", refine=ITERATE)),
     "kmeans": (kmeans, KMEANS),
@@ -41,17 +42,18 @@ WAYS: dict[str, tuple[Callable[..., Any], Any]] = {
 
 
 class StoppedError(Exception):
-    """What a run is stopped by here."""
+    """The error that stops a run in these tests."""
 
 
 class StopAt:
-    """Counts blocks that were computed, and stops a run at one of them."""
+    """A listener that counts computed blocks and stops the run at the given one."""
 
     def __init__(self, block: int | None = None) -> None:
         self.blocks, self._last = 0, block
 
     def __call__(self, event: Any) -> None:
-        if isinstance(event, BlockDone) and event.rows <= BLOCK_ROWS:  # else of an earlier attempt
+        # An event with more rows reports blocks of an earlier attempt.
+        if isinstance(event, BlockDone) and event.rows <= BLOCK_ROWS:
             self.blocks += 1
             if self.blocks == self._last:
                 raise StoppedError
@@ -72,11 +74,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def run(way: str, store: Path, out: Path, listener: Any = None, **config: Any) -> Any:
-    command, asked = WAYS[way]
+def run(case: str, store: Path, out: Path, listener: Any = None, **config: Any) -> Any:
+    command, settings = CASES[case]
     listener = listener or StopAt()
     return command(
-        store, replace(asked, **config), out=out, block_rows=BLOCK_ROWS, listener=listener
+        store, replace(settings, **config), out=out, block_rows=BLOCK_ROWS, listener=listener
     )
 
 
@@ -91,104 +93,104 @@ def status(out: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    found = {}
-    for way in WAYS:
-        out, counted = tmp_path_factory.mktemp("undisturbed") / way, StopAt()
-        run(way, store, out, counted)
-        found[way] = bits(out), counted.blocks
+def uninterrupted(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the bits and the number of blocks of each run without a stop."""
+    results = {}
+    for case in CASES:
+        out, counter = tmp_path_factory.mktemp("uninterrupted") / case, StopAt()
+        run(case, store, out, counter)
+        results[case] = bits(out), counter.blocks
         assert not (out / "checkpoint").exists()
-    return found
+    return results
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("share", [0.02, 0.2, 0.45, 0.7, 0.97])
-def test_stopped_anywhere(
-    way: str, share: float, store: Path, tmp_path: Path, undisturbed: dict[str, Any]
+def test_run_stopped_at_any_block(
+    case: str, share: float, store: Path, tmp_path: Path, uninterrupted: dict[str, Any]
 ) -> None:
-    out, (expected, n_blocks) = tmp_path / "run", undisturbed[way]
+    out, (expected, n_blocks) = tmp_path / "run", uninterrupted[case]
     first = StopAt(int(share * n_blocks))
     with pytest.raises(StoppedError) as caught:
-        run(way, store, out, first)
-    command = "kmeans" if way == "kmeans" else "fit"
+        run(case, store, out, first)
+    command = "kmeans" if case == "kmeans" else "fit"
     assert f"scrlm {command} --resume {out}" in caught.value.__notes__[0]
     assert status(out) == "interrupted"
-    with pytest.raises(StoreError, match="not complete"):
+    with pytest.raises(StoreError, match=expecting(out, "interrupted", "--overwrite")):
         load_model(out)
     second = StopAt()
-    found = run(way, store, out, second)
+    found = run(case, store, out, second)
     assert bits(out) == expected
     assert found.record["attempts"] == 2
-    # 40 blocks are 5 groups of 8: no more than the one in hand is repeated
+    # 40 blocks are 5 groups of 8; only the unfinished group is repeated.
     assert second.blocks <= n_blocks - first.blocks + 8
     assert not (out / "checkpoint").exists()
     assert status(out) == "complete"
 
 
 @pytest.mark.slow
-def test_stopped_again_and_again(store: Path, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+def test_run_stopped_many_times(store: Path, tmp_path: Path, uninterrupted: dict[str, Any]) -> None:
     out, attempts = tmp_path / "run", 0
     while not out.exists() or status(out) != "complete":
         attempts += 1
-        assert attempts < 40, "a run that is stopped every 17 blocks still comes on by groups of 8"
+        assert attempts < 40, "a run that stops after 17 blocks must save its groups of 8 blocks"
         try:
             run("fit", store, out, StopAt(17))
         except StoppedError:
             assert status(out) == "interrupted"
     assert attempts > 10
-    assert bits(out) == undisturbed["fit"][0]
+    assert bits(out) == uninterrupted["fit"][0]
 
 
 @pytest.mark.slow
-def test_a_broken_iteration_falls_back_to_the_one_before(
-    store: Path, tmp_path: Path, undisturbed: dict[str, Any]
+def test_damaged_iteration_falls_back_to_the_previous_one(
+    store: Path, tmp_path: Path, uninterrupted: dict[str, Any]
 ) -> None:
-    out, n_blocks = tmp_path / "run", undisturbed["kmeans"][1]
+    out, n_blocks = tmp_path / "run", uninterrupted["kmeans"][1]
     with pytest.raises(StoppedError):
         run("kmeans", store, out, StopAt(n_blocks - 45))  # within the last iteration
-    kept = sorted(out.glob("checkpoint/refined-steps/iteration.*"))
-    assert [path.name for path in kept] == ["iteration.000001", "iteration.000002"]
-    kept[-1].write_bytes(kept[-1].read_bytes()[:-3])
-    with pytest.warns(ScrlmWarning, match=r"iteration\.000002.*damaged"):
-        WAYS["kmeans"][0](store, KMEANS, out=out, block_rows=BLOCK_ROWS)
-    assert bits(out) == undisturbed["kmeans"][0]
+    saved = sorted(out.glob("checkpoint/refined-steps/iteration.*"))
+    assert [path.name for path in saved] == ["iteration.000001", "iteration.000002"]
+    saved[-1].write_bytes(saved[-1].read_bytes()[:-3])
+    with pytest.warns(ScrlmWarning, match=r"iteration\.000002"):
+        CASES["kmeans"][0](store, KMEANS, out=out, block_rows=BLOCK_ROWS)
+    assert bits(out) == uninterrupted["kmeans"][0]
 
 
 @pytest.mark.slow
-def test_labels_that_were_lost_are_written_again(
-    store: Path, tmp_path: Path, undisturbed: dict[str, Any]
+def test_lost_labels_are_written_again(
+    store: Path, tmp_path: Path, uninterrupted: dict[str, Any]
 ) -> None:
-    out, (expected, n_blocks) = tmp_path / "run", undisturbed["fit"]
+    out, (expected, n_blocks) = tmp_path / "run", uninterrupted["fit"]
     with pytest.raises(StoppedError):
         run("fit", store, out, StopAt(n_blocks - 5))
     group = int(min(out.glob("checkpoint/assign-1-*/group.*")).suffix[1:])
     chunk = out / "labels.zarr" / "distances" / "c" / str(8 * group + 3)
     chunk.write_bytes(chunk.read_bytes()[:-1])
-    with pytest.warns(ScrlmWarning, match=f"group {group} of the pass assign"):
+    with pytest.warns(ScrlmWarning, match=expecting(f"group {group}", "assign")):
         fit(store, FIT, out=out, block_rows=BLOCK_ROWS)
     assert bits(out) == expected
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
-    [({"rho": 0.4}, "config rho was 0.5 and is 0.4"), ({"seed": 1}, "config seed was 0 and is 1")],
+    ("changed", "facts"), [({"rho": 0.4}, ("rho", 0.5, 0.4)), ({"seed": 123}, ("seed", 0, 123))]
 )
-def test_something_else_is_refused_by_name(
-    store: Path, tmp_path: Path, changed: dict[str, Any], words: str
+def test_changed_settings_are_rejected_by_name(
+    store: Path, tmp_path: Path, changed: dict[str, Any], facts: tuple[Any, ...]
 ) -> None:
     out = tmp_path / "run"
     with pytest.raises(StoppedError):
         run("fit", store, out, StopAt(50))
     before = sorted(out.rglob("*"))
-    with pytest.raises(StoreError, match=words):
+    with pytest.raises(StoreError, match=expecting(out, *facts, "--overwrite")):
         run("fit", store, out, **changed)
-    with pytest.raises(StoreError, match="features block_rows was 50 and is 25"):
+    with pytest.raises(StoreError, match=expecting(out, "block_rows", 50, 25)):
         fit(store, FIT, out=out, block_rows=25)
     assert sorted(out.rglob("*")) == before
 
 
-def test_features_that_changed_are_refused(store: Path, tmp_path: Path) -> None:
+def test_changed_features_are_rejected(store: Path, tmp_path: Path) -> None:
     other = tmp_path / "features.zarr"
     array = zarr.create_array(other, shape=(200, 4), chunks=(50, 4), dtype="f4")
     array[:] = np.random.default_rng(0).normal(size=(200, 4))
@@ -196,121 +198,131 @@ def test_features_that_changed_are_refused(store: Path, tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         fit(other, FitConfig(rho=0.5), out=out, block_rows=50, listener=StopAt(5))
     array[:50] = 1.0
-    with pytest.raises(StoreError, match="features digest was"):
+    with pytest.raises(StoreError, match=expecting(out, "digest", "--overwrite")):
         fit(other, FitConfig(rho=0.5), out=out, block_rows=50)
     fit(other, FitConfig(rho=0.5), out=out, block_rows=50, overwrite=True, listener=StopAt())
     assert status(out) == "complete"
 
 
-def test_features_that_change_during_the_run_have_no_result(tmp_path: Path) -> None:
-    place, out = tmp_path / "features.zarr", tmp_path / "run"
-    array = zarr.create_array(place, shape=(200, 4), chunks=(50, 4), dtype="f4")
+def test_features_that_change_during_the_run_give_no_result(tmp_path: Path) -> None:
+    path, out = tmp_path / "features.zarr", tmp_path / "run"
+    array = zarr.create_array(path, shape=(200, 4), chunks=(50, 4), dtype="f4")
     array[:] = np.random.default_rng(0).normal(size=(200, 4))
 
     def write(event: Any) -> None:
         if isinstance(event, BlockDone) and event.name == "assign":
             array[150:] = 2.0
 
-    with pytest.raises(InputError, match="changed during the run"):
-        fit(place, FitConfig(rho=0.5), out=out, block_rows=50, listener=write)
+    with pytest.raises(UnusableRowsError, match=expecting(path)):
+        fit(path, FitConfig(rho=0.5), out=out, block_rows=50, listener=write)
     assert not out.exists()
 
 
 @pytest.mark.slow
-def test_rows_written_behind_the_manifest_are_noticed(store: Path, tmp_path: Path) -> None:
-    place, out = tmp_path / "features.zarr", tmp_path / "run"
-    shutil.copytree(store, place)
-    chunks = [file for file in (place / "features" / "c").rglob("*") if file.is_file()]
-    kept = {chunk: chunk.read_bytes() for chunk in chunks}
+def test_rows_that_differ_from_the_manifest_are_detected(store: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "features.zarr", tmp_path / "run"
+    shutil.copytree(store, path)
+    chunks = [file for file in (path / "features" / "c").rglob("*") if file.is_file()]
+    original = {chunk: chunk.read_bytes() for chunk in chunks}
     with pytest.raises(StoppedError):
-        run("fit", place, out, StopAt(90))
-    zarr.open_array(place / "features", mode="r+")[3 * BLOCK_ROWS] = 1.5
-    for _ in range(2):  # whoever asks again is refused again
-        with pytest.raises(StoreError, match=r"block \d+ .* not what it was when the run began"):
-            run("fit", place, out)
+        run("fit", path, out, StopAt(90))
+    zarr.open_array(path / "features", mode="r+")[3 * BLOCK_ROWS] = 1.5
+    for _ in range(2):  # the second attempt is also rejected
+        with pytest.raises(StoreError, match=expecting("block 0", path, "--overwrite")):
+            run("fit", path, out)
         assert status(out) == "interrupted"
-    # restored: another time of writing, and the rows that the manifest knows
-    for chunk, content in kept.items():
+    # Restored chunks have new modification times, but the rows of the manifest.
+    for chunk, content in original.items():
         chunk.write_bytes(content)
-    run("fit", place, out)
+    run("fit", path, out)
     assert status(out) == "complete"
     again, written = tmp_path / "again", []
 
     def write(event: Any) -> None:
         if isinstance(event, BlockDone) and event.name == "assign" and not written:
             written.append(event)
-            zarr.open_array(place / "features", mode="r+")[0] = 1.5
+            zarr.open_array(path / "features", mode="r+")[0] = 1.5
 
-    with pytest.raises(InputError, match="changed during the run"):
-        run("fit", place, again, write)
+    with pytest.raises(UnusableRowsError, match=expecting(path)):
+        run("fit", path, again, write)
     assert not again.exists()
 
 
-def notes_of(way: str, store: Path, out: Path) -> tuple[list[str], Any]:
-    """What a run says, and what it finds."""
-    notes: list[str] = []
-    found = run(way, store, out, lambda event: notes.append(getattr(event, "text", "")))
-    return notes, found
+def run_with_warnings(case: str, store: Path, out: Path) -> tuple[list[Note], Any]:
+    """Return the warnings and the result of a run."""
+    events: list[Any] = []
+    result = run(case, store, out, events.append)
+    return [event for event in events if isinstance(event, Note) and event.warning], result
+
+
+def note_of(error: BaseException, out: Path) -> str:
+    """Return the note that a stopped run adds to its error, without the path of the run."""
+    return error.__notes__[0].replace(str(out), "RUN")
 
 
 @pytest.mark.slow
-def test_rows_that_were_wrong_while_they_were_read_are_not_trusted(
-    store: Path, tmp_path: Path, undisturbed: dict[str, Any]
+def test_checkpoint_of_changed_rows_is_not_used(
+    store: Path, tmp_path: Path, uninterrupted: dict[str, Any]
 ) -> None:
-    """Also if they are right again when the run goes on."""
-    place, out = tmp_path / "features.zarr", tmp_path / "run"
-    shutil.copytree(store, place)
-    chunk = next(file for file in (place / "features" / "c").rglob("*") if file.is_file())
-    kept, stop = chunk.read_bytes(), StopAt(30)
+    """The rows were wrong during the first attempt, but are correct on resume."""
+    path, out, other = tmp_path / "features.zarr", tmp_path / "run", tmp_path / "other"
+    shutil.copytree(store, path)
+    chunk = next(file for file in (path / "features" / "c").rglob("*") if file.is_file())
+    original, stop = chunk.read_bytes(), StopAt(30)
 
     def write(event: Any) -> None:
         if isinstance(event, BlockDone):
-            zarr.open_array(place / "features", mode="r+")[:BLOCK_ROWS] = 1.5
+            zarr.open_array(path / "features", mode="r+")[:BLOCK_ROWS] = 1.5
         stop(event)
 
+    with pytest.raises(StoppedError) as trusted:
+        run("kmeans", store, other, StopAt(30))
     with pytest.raises(StoppedError) as caught:
-        run("kmeans", place, out, write)
-    assert "nothing that was computed can be trusted" in caught.value.__notes__[0]
-    with pytest.raises(StoreError, match="not what it was when the run began"):
-        run("kmeans", place, out)
-    zarr.open_array(place / "features", mode="r+")[:] = zarr.open_array(
+        run("kmeans", path, out, write)
+    assert note_of(caught.value, out) != note_of(trusted.value, other)
+    assert "scrlm kmeans --resume RUN" in note_of(caught.value, out)
+    with pytest.raises(StoreError, match=expecting("block 0", path, "--overwrite")):
+        run("kmeans", path, out)
+    zarr.open_array(path / "features", mode="r+")[:] = zarr.open_array(
         store / "features", mode="r"
     )[:]
-    chunk.write_bytes(kept)
-    notes, found = notes_of("kmeans", place, out)
-    assert any("everything is computed again" in note for note in notes)
-    assert found.record["taken_over"] == {}
-    assert bits(out) == undisturbed["kmeans"][0]
+    chunk.write_bytes(original)
+    warnings, result = run_with_warnings("kmeans", path, out)
+    assert len(warnings) == 1
+    assert result.record["taken_over"] == {}
+    assert bits(out) == uninterrupted["kmeans"][0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("touched", [False, True])
-def test_a_run_that_was_killed_cannot_tell_what_it_read(
-    touched: bool, store: Path, tmp_path: Path, undisturbed: dict[str, Any]
+def test_killed_run_did_not_record_the_state_of_its_features(
+    touched: bool, store: Path, tmp_path: Path, uninterrupted: dict[str, Any]
 ) -> None:
-    place, out = tmp_path / "features.zarr", tmp_path / "run"
-    shutil.copytree(store, place)
+    path, out = tmp_path / "features.zarr", tmp_path / "run"
+    shutil.copytree(store, path)
     with pytest.raises(StoppedError):
-        run("kmeans", place, out, StopAt(90))
+        run("kmeans", path, out, StopAt(90))
     record = json.loads((out / "run.json").read_text())
     del record["features_left"]
     (out / "run.json").write_text(json.dumps(record | {"status": "running"}))
     if touched:
-        next(file for file in (place / "features" / "c").rglob("*") if file.is_file()).touch()
-    notes, found = notes_of("kmeans", place, out)
-    assert any("everything is computed again" in note for note in notes) == touched
-    assert (found.record["taken_over"] == {}) == touched
-    assert bits(out) == undisturbed["kmeans"][0]
+        next(file for file in (path / "features" / "c").rglob("*") if file.is_file()).touch()
+    warnings, result = run_with_warnings("kmeans", path, out)
+    assert len(warnings) == touched
+    assert (result.record["taken_over"] == {}) == touched
+    assert bits(out) == uninterrupted["kmeans"][0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stopped", [False, True])
-def test_whoever_lost_its_place_leaves_it_alone(stopped: bool, store: Path, tmp_path: Path) -> None:
-    """Another process, of a machine whose processes nobody sees here, began anew."""
+def test_replaced_run_does_not_touch_the_directory(
+    stopped: bool, store: Path, tmp_path: Path
+) -> None:
+    """A process on another machine has started a new run in the same directory."""
     out = tmp_path / "run"
     stop = StopAt(60 if stopped else None)
 
-    def replaced(event: Any) -> None:
+    def replace_run(event: Any) -> None:
         if isinstance(event, BlockDone) and stop.blocks == 20:
             record = json.loads((out / "run.json").read_text())
             (out / "run.json").write_text(json.dumps(record | {"attempt": "another"}))
@@ -318,23 +330,23 @@ def test_whoever_lost_its_place_leaves_it_alone(stopped: bool, store: Path, tmp_
 
     expected = StoppedError if stopped else StoreError
     with pytest.raises(expected) as caught:
-        run("kmeans", store, out, replaced)
-    assert stopped or "begun anew by another process" in str(caught.value)
-    left = json.loads((out / "run.json").read_text())
-    assert (left["status"], left["attempt"]) == ("running", "another")
+        run("kmeans", store, out, replace_run)
+    assert stopped or str(out) in str(caught.value)
+    record = json.loads((out / "run.json").read_text())
+    assert (record["status"], record["attempt"]) == ("running", "another")
     assert not (out / "model.zarr").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_labels_that_are_collected_are_all_of_them(
-    way: str, store: Path, tmp_path: Path, undisturbed: dict[str, Any]
+@pytest.mark.parametrize("case", CASES)
+def test_resumed_run_collects_all_labels(
+    case: str, store: Path, tmp_path: Path, uninterrupted: dict[str, Any]
 ) -> None:
-    """Also those that an attempt wrote which collected none."""
-    out, (command, asked) = tmp_path / "run", WAYS[way]
+    """Labels that the stopped attempt wrote, but did not collect, are included."""
+    out, (command, config) = tmp_path / "run", CASES[case]
     with pytest.raises(StoppedError):
-        run(way, store, out, StopAt(undisturbed[way][1] - 5))
-    found = command(store, asked, out=out, block_rows=BLOCK_ROWS, collect_labels=True)
+        run(case, store, out, StopAt(uninterrupted[case][1] - 5))
+    found = command(store, config, out=out, block_rows=BLOCK_ROWS, collect_labels=True)
     np.testing.assert_array_equal(
         found.labels, zarr.open_array(out / "labels.zarr" / "labels", mode="r")[:]
     )
@@ -342,55 +354,53 @@ def test_labels_that_are_collected_are_all_of_them(
 
 
 @pytest.mark.slow
-def test_labels_by_other_centers_are_not_taken_over(
-    store: Path, tmp_path: Path, undisturbed: dict[str, Any]
+def test_labels_of_other_centers_are_not_taken_over(
+    store: Path, tmp_path: Path, uninterrupted: dict[str, Any]
 ) -> None:
-    """Centers that were lost, and come out otherwise because the clock stops them elsewhere."""
-    out, n_blocks = tmp_path / "run", undisturbed["kmeans"][1]
+    """The centers are lost; with fewer iterations the new centers differ."""
+    out, n_blocks = tmp_path / "run", uninterrupted["kmeans"][1]
     with pytest.raises(StoppedError):
         run("kmeans", store, out, StopAt(n_blocks - 5))
-    for kept in (out / "checkpoint").glob("refined*"):
-        kept.unlink() if kept.is_file() else shutil.rmtree(kept)
+    for saved in (out / "checkpoint").glob("refined*"):
+        saved.unlink() if saved.is_file() else shutil.rmtree(saved)
     record = json.loads((out / "run.json").read_text())
     record["asked"]["config"]["lloyd"]["max_iter"] = 1
     (out / "run.json").write_text(json.dumps(record))
     lloyd = replace(ITERATE, max_iter=1)
     found = run("kmeans", store, out, lloyd=lloyd)
     assert "assign" not in found.record["taken_over"]
-    expected = run("kmeans", store, tmp_path / "alone", lloyd=lloyd)
+    expected = run("kmeans", store, tmp_path / "new", lloyd=lloyd)
     np.testing.assert_array_equal(found.model.counts, expected.model.counts)
-    assert bits(out) == bits(tmp_path / "alone")
+    assert bits(out) == bits(tmp_path / "new")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-def test_a_worker_or_a_setting_that_is_refused_costs_no_work(
-    way: str, store: Path, tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: Any
+@pytest.mark.parametrize("case", CASES)
+def test_rejected_worker_or_setting_keeps_the_checkpoint(
+    case: str, store: Path, tmp_path: Path, uninterrupted: dict[str, Any], monkeypatch: Any
 ) -> None:
-    out, (expected, n_blocks) = tmp_path / "run", undisturbed[way]
+    out, (expected, n_blocks) = tmp_path / "run", uninterrupted[case]
     with pytest.raises(StoppedError):
-        run(way, store, out, StopAt(n_blocks - 60))
-    if way != "auto":  # which has no iterations that ask for the setting
+        run(case, store, out, StopAt(n_blocks - 60))
+    if case != "auto":  # has no iterations and does not read the setting
         with (
             dask.config.set({"scrlm.checkpoint-seconds": "5s"}),
-            pytest.raises(InputError, match="checkpoint-seconds is '5s'"),
+            pytest.raises(InputError, match=expecting("scrlm.checkpoint-seconds", "'5s'")),
         ):
-            run(way, store, out)
+            run(case, store, out)
     assert status(out) == "interrupted"
     small = [WorkerMemory(50_000_000, 1)]
     for name in ("fit", "kmeans"):
         monkeypatch.setattr(f"scrlm_dask.pipeline.{name}.worker_memories", lambda: small)
-    with pytest.raises(InputError, match="give more memory"):
-        run(way, store, out)
+    with pytest.raises(InputError, match=expecting("--memory-limit")):
+        run(case, store, out)
     monkeypatch.undo()
-    run(way, store, out)
+    run(case, store, out)
     assert bits(out) == expected
 
 
 @pytest.mark.slow
-def test_a_process_number_that_is_used_again_is_another_process(
-    store: Path, tmp_path: Path
-) -> None:
+def test_reused_process_id_is_another_process(store: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(StoppedError):
         run("kmeans", store, out, StopAt(60))
@@ -403,29 +413,29 @@ def test_a_process_number_that_is_used_again_is_another_process(
             json.dumps(record | {"status": "running", "process": process})
         )
         if process["began"] == began:
-            with pytest.raises(StoreError, match=f"written by the process {parent.pid}"):
+            with pytest.raises(StoreError, match=expecting(out, parent.pid)):
                 run("kmeans", store, out)
-            with pytest.raises(StoreError, match=f"written by the process {parent.pid}"):
+            with pytest.raises(StoreError, match=expecting(out, parent.pid)):
                 kmeans(store, KMEANS, out=out, block_rows=BLOCK_ROWS, overwrite=True)
-            rows = np.zeros((10, 2))  # of which nothing could be kept
-            with pytest.raises(StoreError, match=f"written by the process {parent.pid}"):
+            rows = np.zeros((10, 2))  # an array has no checkpoint
+            with pytest.raises(StoreError, match=expecting(out, parent.pid)):
                 kmeans(rows, KMEANS, out=out, overwrite=True)
             assert status(out) == "running"
     run("kmeans", store, out)
     assert status(out) == "complete"
 
 
-def test_input_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
-    place, out = tmp_path / "features.zarr", tmp_path / "run"
+def test_rejected_input_leaves_nothing(tmp_path: Path) -> None:
+    path, out = tmp_path / "features.zarr", tmp_path / "run"
     rows = np.ones((200, 4), "f4")
     rows[170, 2] = np.nan
-    zarr.create_array(place, data=rows, chunks=(50, 4))
-    with pytest.raises(InputError, match=r"row 170 \(block 3\)"):
-        fit(place, FitConfig(rho=0.5), out=out, block_rows=50)
+    zarr.create_array(path, data=rows, chunks=(50, 4))
+    with pytest.raises(InputError, match=expecting("row 170", "block 3", path)):
+        fit(path, FitConfig(rho=0.5), out=out, block_rows=50)
     assert not out.exists()
 
 
-def test_arrays_in_memory_cannot_be_found_again(tmp_path: Path) -> None:
+def test_run_of_an_array_cannot_be_resumed(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(200, 4)).astype("f4")
     with pytest.raises(StoppedError):
         fit(rows, FitConfig(rho=0.5), out=tmp_path / "run", block_rows=50, listener=StopAt(6))
