@@ -14,6 +14,7 @@ from backends import backend
 import scrlm_dask
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 from scrlm_dask.kernels.bandwidth.search import PerturbedRho
+from scrlm_dask.pipeline.stores import write_features
 from scrlm_dask.runs.record import ScanRecord
 
 ROWS = np.array([[0.0], [1], [2], [10], [11], [50]], np.float32)
@@ -28,7 +29,7 @@ CONFIG = scrlm_dask.FitConfig(rho=1.0, preprocess="none")
 def write_run(folder: Path) -> Path:
     """Write the rows with their truth to `x.zarr` and fit them; return the run directory."""
     with backend("one thread"):
-        scrlm_dask.write_features(ROWS, folder / "x.zarr", labels=TRUTH, chunk_bytes=4 * BLOCK_ROWS)
+        write_features(ROWS, folder / "x.zarr", labels=TRUTH, chunk_bytes=4 * BLOCK_ROWS)
         scrlm_dask.fit(folder / "x.zarr", CONFIG, out=folder / "run", block_rows=BLOCK_ROWS)
     return folder / "run"
 

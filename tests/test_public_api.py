@@ -23,7 +23,9 @@ ERRORS = [
     for name, value in vars(errors).items()
     if inspect.isclass(value) and value.__module__ == errors.__name__
 ]
-SECTION = re.compile(r"^(Parameters|Returns|Yields|Raises|Examples|Attributes|See Also|Notes)\n-+$", re.M)
+SECTION = re.compile(
+    r"^(Parameters|Returns|Yields|Raises|Examples|Attributes|See Also|Notes)\n-+$", re.M
+)
 # their methods are public; those of config classes are for the package itself
 OBJECTS = ("FeatureStore", "KMeans", "Model", "Run", "SCRLM")
 # inherited from scikit-learn, which documents them

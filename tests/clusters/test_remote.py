@@ -107,6 +107,7 @@ import json, os, sys
 import scrlm_dask
 from scrlm_dask.clusters import remote
 from scrlm_dask.engine.workers import current_client
+from scrlm_dask.clusters.options import ClusterOptions
 
 remote._CONNECT_TIMEOUT = remote._FILE_SECONDS = 0.5
 kept, seen = [], {}
@@ -114,7 +115,7 @@ for name, (environment, options) in json.loads(sys.argv[1]).items():
     os.environ.update(environment)
     before = current_client()
     try:
-        with scrlm_dask.connect(scrlm_dask.ClusterOptions(**options)) as connection:
+        with scrlm_dask.connect(ClusterOptions(**options)) as connection:
             seen[name] = {"error": None, "text": connection.description}
     except Exception as error:
         kept.append(error)  # as a notebook keeps the last one

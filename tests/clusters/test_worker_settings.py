@@ -52,7 +52,8 @@ def test_workers_compile_kernels_also_when_the_main_module_has_imported_numba(
 
 _SCRIPT = """
 import numpy as np
-from scrlm_dask import SCRLM, ClusterOptions, connect
+from scrlm_dask import SCRLM, connect
+from scrlm_dask.clusters.options import ClusterOptions
 
 if __name__ == "__main__":
     with connect(ClusterOptions(nworkers=1, nthreads=1, memory_limit="1GB")):

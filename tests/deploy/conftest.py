@@ -18,6 +18,7 @@ from holding import Hold
 
 import scrlm_dask
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.storage.model_store import load_model
 
 ROWS, BLOCK_ROWS, CANDIDATES = 8_000, 250, 400
 RHO = 0.5  # given, so that all rows judge the candidates, block by block
@@ -37,7 +38,7 @@ class Fit:
 
     def check(self, out: Path) -> None:
         """The run is complete, and holds the bits of an undisturbed one."""
-        assert scrlm_dask.load_model(out).n_rows == ROWS
+        assert load_model(out).n_rows == ROWS
         for name, expected in self.found.items():
             np.testing.assert_array_equal(zarr.open_array(out / name, mode="r")[:], expected)
 

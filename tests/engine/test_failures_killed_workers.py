@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from distributed import KilledWorker
 
-from scrlm_dask import ClusterError, connect, synth
+from scrlm_dask import connect, synth
 from scrlm_dask.engine.execution import Execution, Pass, task
 from scrlm_dask.engine.failures import explain_killed_workers
 from scrlm_dask.engine.features import Features, as_features, persist_features, placeholder_blocks
 from scrlm_dask.engine.workers import in_this_process
+from scrlm_dask.errors import ClusterError
 from scrlm_dask.events import warn
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 

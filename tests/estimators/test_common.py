@@ -13,9 +13,9 @@ import zarr
 from by_hand import LABELS, ROWS
 from sklearn.exceptions import NotFittedError
 
-import scrlm_dask
 from scrlm_dask import SCRLM, KMeans
 from scrlm_dask.estimators.common import is_lazy, seed_of
+from scrlm_dask.pipeline.stores import write_features
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_attributes_are_those_of_the_model(fitted: SCRLM) -> None:
 
 
 def test_lazy_input_gives_lazy_labels_in_the_same_chunks(fitted: SCRLM, tmp_path: Path) -> None:
-    url = scrlm_dask.write_features(ROWS, tmp_path / "x.zarr", chunk_bytes=8)
+    url = write_features(ROWS, tmp_path / "x.zarr", chunk_bytes=8)
     lazy = [
         da.from_array(ROWS, chunks=(4, 1)),
         url,

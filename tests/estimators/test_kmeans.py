@@ -239,12 +239,12 @@ def test_invalid_input(x: NDArray[np.float32]) -> None:
         ({"persist": "maybe"}, ("persist", "'maybe'", "auto", "yes", "no")),
     ]
     for params, facts in cases:
-        with pytest.raises(scrlm_dask.InputError, match=expecting(*facts)):
+        with pytest.raises(scrlm_dask.errors.InputError, match=expecting(*facts)):
             KMeans(**{"n_clusters": 6, **params}).fit(x)
     with pytest.raises(MissingError, match=expecting("/no/such/run")):
         KMeans(6, init=Path("/no/such/run")).fit(x)
     bad = x.copy()
     bad[777, 5] = np.nan
     for init in ("scrlm", "k-means++", "k-means||", "random"):
-        with pytest.raises(scrlm_dask.InputError, match="row 777"):
+        with pytest.raises(scrlm_dask.errors.InputError, match="row 777"):
             KMeans(6, init=init).fit(da.from_array(bad, chunks=(400, 8)))

@@ -128,7 +128,7 @@ def test_integers_and_frames_are_accepted_in_memory(x: NDArray[np.float32]) -> N
 
 
 def test_lazy_integers_are_rejected(x: NDArray[np.float32]) -> None:
-    with pytest.raises(scrlm_dask.InputError, match=expecting("int64", "astype")):
+    with pytest.raises(scrlm_dask.errors.InputError, match=expecting("int64", "astype")):
         SCRLM(rho=0.5).fit(da.from_array(np.ones((10, 2), np.int64)))
 
 
@@ -161,23 +161,23 @@ def test_invalid_input(x: NDArray[np.float32]) -> None:
     fitted = SCRLM(rho=0.5, n_clusters=20).fit(x)
     with pytest.raises(ValueError, match=expecting("63 features", "64 features")):
         fitted.predict(x[:, :63])
-    with pytest.raises(scrlm_dask.InputError, match=expecting(63, 64)):
+    with pytest.raises(scrlm_dask.errors.InputError, match=expecting(63, 64)):
         fitted.predict(da.from_array(x[:, :63]))
-    with pytest.raises(scrlm_dask.InputError, match=expecting("rho", -1)):
+    with pytest.raises(scrlm_dask.errors.InputError, match=expecting("rho", -1)):
         SCRLM(rho=-1).fit(x)
-    with pytest.raises(scrlm_dask.InputError, match=expecting("block_rows", 0, 1)):
+    with pytest.raises(scrlm_dask.errors.InputError, match=expecting("block_rows", 0, 1)):
         SCRLM(rho=0.5, block_rows=0).fit(x)
     for shape in ((5,), (5, 4, 3)):
-        with pytest.raises(scrlm_dask.InputError, match=expecting(len(shape))):
+        with pytest.raises(scrlm_dask.errors.InputError, match=expecting(len(shape))):
             fitted.predict(da.ones(shape))
-    with pytest.raises(scrlm_dask.InputError, match="complex128"):
+    with pytest.raises(scrlm_dask.errors.InputError, match="complex128"):
         fitted.predict(da.ones((5, 64), dtype=complex))
     unknown = da.from_array(x)[da.from_array(x[:, 0]) > 0]
-    with pytest.raises(scrlm_dask.InputError, match="compute_chunk_sizes"):
+    with pytest.raises(scrlm_dask.errors.InputError, match="compute_chunk_sizes"):
         SCRLM(rho=0.5).fit(unknown)
     with pytest.raises(MissingError, match=expecting("/no/such/place.zarr")):
         SCRLM(rho=0.5).fit("/no/such/place.zarr")
     bad = x.copy()
     bad[1234, 5] = np.nan
-    with pytest.raises(scrlm_dask.InputError, match="row 1234"):
+    with pytest.raises(scrlm_dask.errors.InputError, match="row 1234"):
         SCRLM(rho=0.5).fit(da.from_array(bad, chunks=(500, 64)))

@@ -48,6 +48,14 @@ from scrlm_dask import (
     ScrlmWarning,
     SourceOptions,
 )
+from scrlm_dask.pipeline.cut import cut_run
+from scrlm_dask.pipeline.evaluate import evaluate
+from scrlm_dask.pipeline.export import export
+from scrlm_dask.pipeline.inspect import verify_store
+from scrlm_dask.pipeline.predict import predict
+from scrlm_dask.pipeline.stores import open_features, write_features
+from scrlm_dask.pipeline.verify import verify_run
+from scrlm_dask.storage.model_store import load_model
 
 THREADS = 2  # the memory plan of a run counts them
 
@@ -182,7 +190,7 @@ def fit_merged(folder: Path) -> Result:
 def fit_merged_with_rho(folder: Path) -> Result:
     """Fit by merging without k-means, so that the tree stays; then join clusters by it."""
     found = fitted(folder, FitConfig(rho=0.12, n_clusters=5, extraction="merge"))
-    return {**found, "cut": scrlm_dask.cut_run(folder / "run", 3)}
+    return {**found, "cut": cut_run(folder / "run", 3)}
 
 
 @case
@@ -390,10 +398,8 @@ def predicted(folder: Path) -> Result:
     scrlm_dask.fit(store, FitConfig(rho=RHO), out=run, block_rows=BLOCK_ROWS, listener=quiet)
     rows, _ = mixture()
     other = (rows[::-1] + np.float32(0.01))[:250]
-    found = scrlm_dask.predict(run, other, collect_labels=True, block_rows=60, listener=quiet)
-    lazy = scrlm_dask.predict(
-        scrlm_dask.load_model(run), da.from_array(other, chunks=(77, -1)), collect_labels=True
-    )
+    found = predict(run, other, collect_labels=True, block_rows=60, listener=quiet)
+    lazy = predict(load_model(run), da.from_array(other, chunks=(77, -1)), collect_labels=True)
     out = folder / "predicted.zarr"
     done = command("predict", run, store, "--out", out, "--block-rows", 150)
     return {
@@ -410,7 +416,7 @@ def cut(folder: Path) -> Result:
     store, run, out = features_store(folder), folder / "run", folder / "cut.zarr"
     scrlm_dask.fit(store, FitConfig(rho=RHO), out=run, block_rows=BLOCK_ROWS, listener=quiet)
     return {
-        "found": scrlm_dask.cut_run(run, 2),
+        "found": cut_run(run, 2),
         "command": command("cut", run, "--clusters", 3, "--out", out, cluster=False),
         "stored": labels_store_of(out),
     }
@@ -432,8 +438,8 @@ def evaluated(folder: Path) -> Result:
             "first": drawn["features"][0],
             "features": column_of(drawn["features"][:].ravel()),
         },
-        "found": asdict(scrlm_dask.evaluate_run(run, listener=quiet)),
-        "other": asdict(scrlm_dask.evaluate_run(run, other, listener=quiet)),
+        "found": asdict(evaluate(run, listener=quiet)),
+        "other": asdict(evaluate(run, other, listener=quiet)),
         "command": command("evaluate", run),
     }
 
@@ -443,14 +449,14 @@ def verified(folder: Path) -> Result:
     """Compute a part of a run again: as it is, and with a label changed."""
     store, run = features_store(folder), folder / "run"
     scrlm_dask.fit(store, FitConfig(rho=RHO), out=run, block_rows=BLOCK_ROWS, listener=quiet)
-    sound = scrlm_dask.verify_run(run, blocks=4, losses=3, seed=1, listener=quiet)
+    sound = verify_run(run, blocks=4, losses=3, seed=1, listener=quiet)
     labels = zarr.open_array(run / "labels.zarr" / "labels", mode="r+")
     labels[217] = int(labels[217]) + 1
     damaged = command("verify", run, "--blocks", 6, "--losses", 5)
     return {
         "sound": {**asdict(sound), "ok": sound.ok},
         "damaged": damaged,
-        "store": scrlm_dask.verify_store(store, listener=quiet),
+        "store": verify_store(store, listener=quiet),
     }
 
 
@@ -489,7 +495,7 @@ def exported(folder: Path) -> Result:
     config = IngestConfig(ids=str(folder / "ids.npy"), chunk_bytes=BLOCK_ROWS * FEATURES * 4)
     scrlm_dask.ingest([folder / "rows.npy"], store, config, listener=quiet)
     scrlm_dask.fit(store, FitConfig(rho=RHO), out=run, listener=quiet)
-    done = scrlm_dask.export(run, folder / "parquet", listener=quiet)
+    done = export(run, folder / "parquet", listener=quiet)
     other = command("export", run, "--out", folder / "csv", "--format", "csv", cluster=False)
     tables = {
         "parquet": pyarrow.parquet.read_table(folder / "parquet" / "labels.parquet"),
@@ -619,7 +625,7 @@ def ingest_with_options(folder: Path) -> Result:
         options = SourceOptions(format="npy")
         done = scrlm_dask.ingest([folder / "x.npy"], out, config, options=options, listener=quiet)
         found[name] = {"done": asdict(done), "stored": features_of(out)}
-    lazy = scrlm_dask.open_features(folder / "limited.zarr", block_rows=8)
+    lazy = open_features(folder / "limited.zarr", block_rows=8)
     found["opened"] = {"chunks": lazy.chunks, "dtype": str(lazy.dtype)}
     return found
 
@@ -717,7 +723,7 @@ def refusals(folder: Path) -> Result:
     store, rows = features_store(folder), mixture()[0]
     bad = rows.copy()
     bad[123, 4] = np.nan
-    scrlm_dask.write_features(rows[:, :5], folder / "narrow.zarr", listener=quiet)
+    write_features(rows[:, :5], folder / "narrow.zarr", listener=quiet)
     run = folder / "run"
     scrlm_dask.fit(store, FitConfig(rho=RHO), out=run, listener=quiet)
     asked: dict[str, tuple[Any, ...]] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-import scrlm_dask
+from scrlm_dask.pipeline.stores import write_features
 
 ROWS, FEATURES, BLOCK_ROWS = 600, 12, 100
 SIZES = (170, 140, 110, 80, 60)  # rows of the clusters; the rest are outliers
@@ -30,5 +30,5 @@ def features_store(folder: Path) -> Path:
     """Write the mixture with its labels as a features store, a chunk a block."""
     rows, labels = mixture()
     path = folder / "features.zarr"
-    scrlm_dask.write_features(rows, path, labels=labels, chunk_bytes=BLOCK_ROWS * FEATURES * 4)
+    write_features(rows, path, labels=labels, chunk_bytes=BLOCK_ROWS * FEATURES * 4)
     return path

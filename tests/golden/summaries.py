@@ -14,8 +14,8 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-import scrlm_dask
 from scrlm_dask import Model
+from scrlm_dask.storage.model_store import load_model
 
 Result = dict[str, Any]
 
@@ -109,7 +109,7 @@ def labels_store_of(path: Path) -> Result:
 def run_of(path: Path) -> Result:
     """Return what a finished run directory holds."""
     stored = zarr.open_group(path / "model.zarr", mode="r")
-    model = scrlm_dask.load_model(path)
+    model = load_model(path)
     attributes = dict(stored.attrs)
     config = "as in the model" if attributes["config"] == asdict(model.config) else "another one"
     return {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from scrlm_dask import write_features
+from scrlm_dask.pipeline.stores import write_features
 
 
 @pytest.fixture(scope="session")

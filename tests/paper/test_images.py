@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from scrlm_dask import write_features
 from scrlm_dask.kernels.distances.preprocessing import fit_map
 from scrlm_dask.paper.images import Labelled, define_images
+from scrlm_dask.pipeline.stores import write_features
 
 
 def test_other_rows_at_the_same_place_are_another_experiment(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from messages import expecting
 from sklearn.datasets import load_digits
 
 import scrlm_dask
-from scrlm_dask import SCRLM, FitConfig, InputError
+from scrlm_dask import SCRLM, FitConfig
 from scrlm_dask.config import KMeansConfig, LloydConfig
-from scrlm_dask.errors import StoreError
+from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.distances.points import prepare_points
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
 from scrlm_dask.model import Model
-from scrlm_dask.pipeline.cut import cut_model
+from scrlm_dask.pipeline.cut import cut_model, cut_run
 
 
 def spread(model: Model, k: int) -> float:
@@ -88,14 +88,14 @@ def test_tree_that_does_not_fit_into_memory_is_rejected(
 def test_cut_of_a_run_without_a_tree(drawn: Any, tmp_path: Path) -> None:
     run, out = tmp_path / "run", tmp_path / "labels.zarr"
     found = scrlm_dask.fit(drawn.features, FitConfig(rho=0.4), out=run, collect_labels=True)
-    cut = scrlm_dask.cut_run(run, 2, out=out)
+    cut = cut_run(run, 2, out=out)
 
     labels = zarr.open_group(out, mode="r")["labels"][:]
     assert np.array_equal(labels == -1, found.labels == -1)
     inside = found.labels >= 0
     assert np.array_equal(labels[inside], cut.groups[found.labels[inside]])
     with pytest.raises(InputError, match=expecting(7, 6)):
-        scrlm_dask.cut_run(run, 7)
+        cut_run(run, 7)
 
 
 def test_by_hand(tmp_path: Path) -> None:
@@ -103,17 +103,17 @@ def test_by_hand(tmp_path: Path) -> None:
     x = np.array([[0.0], [1], [4], [5], [20], [21], [90]], np.float32)
     run, out = tmp_path / "run", tmp_path / "labels.zarr"
     scrlm_dask.fit(x, FitConfig(rho=1.0, preprocess="none"), out=run)
-    cut = scrlm_dask.cut_run(run, 2, out=out)
+    cut = cut_run(run, 2, out=out)
     assert cut.groups.tolist() == [0, 0, 1]
     assert cut.centers.tolist() == [[2.5], [20.5]]
     assert cut.counts.tolist() == [4, 2]
     assert cut.n_outliers == 1
     assert zarr.open_array(out / "labels", mode="r")[:].tolist() == [0, 0, 0, 0, 1, 1, -1]
-    whole = scrlm_dask.cut_run(run, 1)
+    whole = cut_run(run, 1)
     assert (whole.centers.tolist(), whole.counts.tolist()) == ([[8.5]], [6])
     for wrong in (0, 4):
         with pytest.raises(InputError, match=expecting(wrong, 3)):
-            scrlm_dask.cut_run(run, wrong, out=tmp_path / "other.zarr")
+            cut_run(run, wrong, out=tmp_path / "other.zarr")
     assert not (tmp_path / "other.zarr").exists()
 
 
@@ -121,11 +121,11 @@ def test_labels_are_not_overwritten_and_not_written_into_the_run(
     run_by_hand: Path, tmp_path: Path
 ) -> None:
     run, out = run_by_hand, tmp_path / "labels.zarr"
-    scrlm_dask.cut_run(run, 1, out=out)
+    cut_run(run, 1, out=out)
     with pytest.raises(StoreError, match=expecting(out)):
-        scrlm_dask.cut_run(run, 2, out=out)
+        cut_run(run, 2, out=out)
     assert zarr.open_array(out / "labels", mode="r")[:].tolist() == [0, 0, 0, 0, 0, -1]
-    scrlm_dask.cut_run(run, 2, out=out, overwrite=True)
+    cut_run(run, 2, out=out, overwrite=True)
     assert zarr.open_array(out / "labels", mode="r")[:].tolist() == LABELS
     with pytest.raises((InputError, StoreError), match=expecting(run)):
-        scrlm_dask.cut_run(run, 1, out=run / "coarse.zarr")
+        cut_run(run, 1, out=run / "coarse.zarr")

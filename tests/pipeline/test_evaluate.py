@@ -12,8 +12,10 @@ from by_hand import TRUTH
 from messages import expecting
 
 import scrlm_dask
-from scrlm_dask import InputError, StoreError, evaluate_run
-from scrlm_dask.errors import MissingError
+from scrlm_dask.errors import InputError, MissingError, StoreError
+from scrlm_dask.pipeline.evaluate import evaluate
+from scrlm_dask.pipeline.predict import predict
+from scrlm_dask.pipeline.stores import write_features
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def run(run_by_hand: Path) -> Path:
 def test_truth_from_the_store(run: Path) -> None:
     # Labels 0 0 0 1 1 -1, truth 0 0 1 1 1 -1: one of six rows is wrong. Of 15 pairs, 2 are in one
     # cluster in both and 4 in each: ARI = (2 - 16/15) / (4 - 16/15) = 7/22.
-    found = evaluate_run(run)
+    found = evaluate(run)
     assert found.scores.accuracy == pytest.approx(5 / 6)
     assert found.scores.purity == pytest.approx(5 / 6)
     assert found.scores.ari == pytest.approx(7 / 22)
@@ -45,7 +47,7 @@ def test_given_truth(run: Path, tmp_path: Path, form: str) -> None:
     if form == "zarr":
         zarr.create_array(tmp_path / "truth.zarr", data=truth)
         given = tmp_path / "truth.zarr"
-    found = evaluate_run(run, given).scores
+    found = evaluate(run, given).scores
     assert found.accuracy == pytest.approx(5 / 6)
     assert found.matching == {0: 7, 1: 5}
     assert found.outlier_precision == 0.0
@@ -54,8 +56,8 @@ def test_given_truth(run: Path, tmp_path: Path, form: str) -> None:
 
 def test_labels_written_by_predict(run: Path, tmp_path: Path) -> None:
     labels = tmp_path / "labels.zarr"
-    scrlm_dask.predict(run, run.parent / "x.zarr", out=labels)
-    assert evaluate_run(labels) == evaluate_run(run)
+    predict(run, run.parent / "x.zarr", out=labels)
+    assert evaluate(labels) == evaluate(run)
 
 
 def test_errors_relative_to_the_mixture_in_the_store(tmp_path: Path) -> None:
@@ -64,27 +66,27 @@ def test_errors_relative_to_the_mixture_in_the_store(tmp_path: Path) -> None:
     scrlm_dask.synth(tmp_path / "x.zarr", 2000, spec)
     config = scrlm_dask.KMeansConfig(1, "random")
     scrlm_dask.kmeans(tmp_path / "x.zarr", config, out=tmp_path / "run")
-    found = evaluate_run(tmp_path / "run")
+    found = evaluate(tmp_path / "run")
     assert found.scores.accuracy == 1.0
     assert found.recovery is not None
     assert found.recovery.weights == pytest.approx(0.0, abs=1e-12)
     assert 0.0 < found.recovery.sigmas < 0.02
-    assert evaluate_run(tmp_path / "run", np.zeros(2000, int)).recovery is None
+    assert evaluate(tmp_path / "run", np.zeros(2000, int)).recovery is None
 
 
 def test_invalid_truth(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=expecting(5, 6)):
-        evaluate_run(run, TRUTH[:5])
+        evaluate(run, TRUTH[:5])
     with pytest.raises(InputError, match="float64"):
-        evaluate_run(run, TRUTH.astype(float))
+        evaluate(run, TRUTH.astype(float))
     with pytest.raises(MissingError, match=expecting(tmp_path / "none.npy")):
-        evaluate_run(run, tmp_path / "none.npy")
+        evaluate(run, tmp_path / "none.npy")
     with pytest.raises(InputError, match="--truth"):
-        evaluate_run(run / "labels.zarr")  # labels without the path of their features
-    scrlm_dask.write_features(np.eye(3), tmp_path / "x.zarr")
+        evaluate(run / "labels.zarr")  # labels without the path of their features
+    write_features(np.eye(3), tmp_path / "x.zarr")
     scrlm_dask.kmeans(tmp_path / "x.zarr", scrlm_dask.KMeansConfig(1), out=tmp_path / "run")
     with pytest.raises(InputError, match=expecting(tmp_path / "x.zarr", "--truth")):
-        evaluate_run(tmp_path / "run")  # its features have no labels
+        evaluate(tmp_path / "run")  # its features have no labels
     shutil.rmtree(tmp_path / "x.zarr")
     with pytest.raises(StoreError, match=expecting(tmp_path / "x.zarr", "--truth")):
-        evaluate_run(tmp_path / "run")
+        evaluate(tmp_path / "run")

@@ -14,7 +14,9 @@ from by_hand import DISTANCES, LABELS, MARGINS
 from messages import expecting
 
 import scrlm_dask
-from scrlm_dask import InputError, StoreError, export
+from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.pipeline.export import export
+from scrlm_dask.pipeline.stores import write_features
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def test_faiss_index_of_normalized_rows(tmp_path: Path) -> None:
     faiss = pytest.importorskip("faiss")
     rows = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
     config = scrlm_dask.KMeansConfig(5, "random", preprocess="l2")
-    scrlm_dask.write_features(rows, tmp_path / "x.zarr")
+    write_features(rows, tmp_path / "x.zarr")
     scrlm_dask.kmeans(tmp_path / "x.zarr", config, out=tmp_path / "run")
     export(tmp_path / "run", tmp_path / "out", table="csv")
     _, nearest = faiss.read_index(str(tmp_path / "out" / "centers.faiss")).search(rows, 1)

@@ -24,7 +24,7 @@ from scrlm_dask.errors import UnusableRowsError
 from scrlm_dask.kernels.distances.points import squared_radius
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
 from scrlm_dask.pipeline.fit import fit
-from scrlm_dask.runs.lifecycle import Fit
+from scrlm_dask.runs.lifecycle import FitResult
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def ignore(event: Any) -> None:
     """Ignore events; these tests do not check warnings."""
 
 
-def run(x: Any, config: FitConfig, block_rows: int | None = None) -> Fit:
+def run(x: Any, config: FitConfig, block_rows: int | None = None) -> FitResult:
     with dask.config.set(scheduler="sync"):
         return fit(x, config, collect_labels=True, block_rows=block_rows, listener=ignore)
 
@@ -179,7 +179,7 @@ def test_errors_keep_their_type_inside_an_event_loop() -> None:
     async def cell() -> None:
         fit(np.full((10, 2), np.nan, np.float32), FitConfig(rho=0.5))
 
-    with pytest.raises(scrlm_dask.InputError, match="row 0"):
+    with pytest.raises(scrlm_dask.errors.InputError, match="row 0"):
         asyncio.run(cell())
 
 
@@ -197,7 +197,7 @@ def test_scales_beyond_float32_are_rejected() -> None:
     x = np.random.default_rng(4).normal(size=(50, 6))
     with pytest.raises(UnusableRowsError, match=r"row \d+\b.*float32"):
         run(x * 1e19, FitConfig(rho=1e19, preprocess="none"))
-    with pytest.raises(scrlm_dask.InputError, match=expecting("rho", "1e-25", "float32")):
+    with pytest.raises(scrlm_dask.errors.InputError, match=expecting("rho", "1e-25", "float32")):
         run(x * 1e-25, FitConfig(rho=1e-25, preprocess="none"))
 
 
@@ -222,7 +222,7 @@ def test_chunking_does_not_change_the_result(
     np.testing.assert_allclose(many.model.sigmas, one.model.sigmas, rtol=1e-9)
 
 
-def same_bits(a: Fit, b: Fit) -> None:
+def same_bits(a: FitResult, b: FitResult) -> None:
     for name in ("centers", "center_rows", "losses", "means", "counts", "weights", "sigmas"):
         x, y = getattr(a.model, name), getattr(b.model, name)
         assert x.dtype == y.dtype
@@ -345,7 +345,8 @@ def test_error_names_row_and_block_of_nan(mixture: NDArray[np.float32], block_ro
             # Few candidates, so that the survey may not read the row.
             config = FitConfig(rho=0.5, n_candidates=3, preprocess=preprocess)
             with pytest.raises(
-                scrlm_dask.InputError, match=expecting("row 637", f"block {637 // block_rows}")
+                scrlm_dask.errors.InputError,
+                match=expecting("row 637", f"block {637 // block_rows}"),
             ):
                 run(x, config, block_rows)
 
@@ -355,7 +356,7 @@ def test_run_directory_is_removed_after_an_error(
 ) -> None:
     x = mixture.copy()
     x[2999, 0] = np.nan
-    with pytest.raises(scrlm_dask.InputError):
+    with pytest.raises(scrlm_dask.errors.InputError):
         fit(x, CONFIG, out=tmp_path / "run", block_rows=500)
     assert not (tmp_path / "run").exists()
 

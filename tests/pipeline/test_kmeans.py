@@ -29,7 +29,7 @@ from scrlm_dask.kernels.kmeans.init import ROUNDS
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.predict import predict
-from scrlm_dask.runs.lifecycle import Fit
+from scrlm_dask.runs.lifecycle import FitResult
 
 INITS: tuple[Init, ...] = ("scrlm", "k-means++", "k-means||", "random")
 STRICT = LloydConfig(max_iter=100, tol=0.0, inertia_tol=0.0)
@@ -39,7 +39,7 @@ def ignore(event: Any) -> None:
     """Ignore events; tests of notes pass their own listener."""
 
 
-def run(x: Any, k: int, centers: Any = None, **options: Any) -> Fit:
+def run(x: Any, k: int, centers: Any = None, **options: Any) -> FitResult:
     """Run k-means in this thread; `options` are fields of the configs or arguments of the call."""
     lloyd = {name: options.pop(name) for name in list(options) if name in vars(STRICT)}
     init = options.pop("init", "scrlm" if centers is None else "given")
@@ -50,7 +50,7 @@ def run(x: Any, k: int, centers: Any = None, **options: Any) -> Fit:
         return kmeans(x, config, centers=centers, **options)
 
 
-def iterations(found: Fit) -> list[dict[str, Any]]:
+def iterations(found: FitResult) -> list[dict[str, Any]]:
     steps: list[dict[str, Any]] = found.record["kmeans"]["iterations"]
     return steps
 
@@ -68,7 +68,7 @@ def blobs(
     return (centers[truth] + rng.normal(size=(rows, p))).astype(np.float32), truth
 
 
-def same_bits(a: Fit, b: Fit) -> None:
+def same_bits(a: FitResult, b: FitResult) -> None:
     for name in ("centers", "means", "counts", "weights", "sigmas"):
         assert getattr(a.model, name).tobytes() == getattr(b.model, name).tobytes(), name
     assert a.model.inertia == b.model.inertia
@@ -392,7 +392,7 @@ class TestSampleWeights:
                 config={"write_empty_chunks": True},
             )
             array[:] = values
-        with pytest.raises(scrlm_dask.InputError, match=pattern):
+        with pytest.raises(scrlm_dask.errors.InputError, match=pattern):
             run(noise(100, 2), 3, sample_weight=source, block_rows=30)
 
     def test_files(self, tmp_path: Path) -> None:
@@ -421,7 +421,9 @@ class TestSampleWeights:
 
         def rejected(name: str, *facts: Any, missing: bool = False) -> None:
             path = tmp_path / name
-            with pytest.raises(scrlm_dask.StoreError, match=expecting(path, *facts)) as caught:
+            with pytest.raises(
+                scrlm_dask.errors.StoreError, match=expecting(path, *facts)
+            ) as caught:
                 run(x, 3, sample_weight=path)
             assert isinstance(caught.value, FileNotFoundError) == missing
 
@@ -531,7 +533,7 @@ class TestSmallInput:
         assert found.model.centers.tolist() == [[0.5]]
 
     def test_more_clusters_than_rows_are_rejected(self) -> None:
-        with pytest.raises(scrlm_dask.InputError, match=expecting(6, 5)):
+        with pytest.raises(scrlm_dask.errors.InputError, match=expecting(6, 5)):
             run(noise(5, 2), 6)
 
 
@@ -623,7 +625,7 @@ class TestInit:
         x = noise(50, 3)
 
         def rejected(centers: Any, *facts: Any, init: Any = "given") -> None:
-            with pytest.raises(scrlm_dask.InputError, match=expecting(*facts)):
+            with pytest.raises(scrlm_dask.errors.InputError, match=expecting(*facts)):
                 run(x, 4, centers, init=init)
 
         rejected(x[:5], "(5, 3)", "(4, 3)")

@@ -22,7 +22,7 @@ from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.synth import synth
-from scrlm_dask.runs.lifecycle import Fit
+from scrlm_dask.runs.lifecycle import FitResult
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def ignore(event: Any) -> None:
     """Ignore events; tests of notes pass their own listener."""
 
 
-def every_fit(store: Path) -> dict[str, Fit]:
+def every_fit(store: Path) -> dict[str, FitResult]:
     """Run k-means with every init, weighted, sampled and spherical; and SCRLM with refinement."""
     weights = np.random.default_rng(0).random(ROWS)
     common: Any = {"block_rows": BLOCK, "collect_labels": True, "listener": ignore}
@@ -59,7 +59,7 @@ def every_fit(store: Path) -> dict[str, Fit]:
     return found
 
 
-def same_bits(a: Fit, b: Fit) -> None:
+def same_bits(a: FitResult, b: FitResult) -> None:
     for name in ("centers", "means", "counts", "weights", "sigmas"):
         assert getattr(a.model, name).tobytes() == getattr(b.model, name).tobytes(), name
     np.testing.assert_array_equal(a.labels, b.labels)
@@ -70,7 +70,7 @@ def same_bits(a: Fit, b: Fit) -> None:
 
 
 @pytest.fixture(scope="module")
-def one_thread(store: Path) -> dict[str, Fit]:
+def one_thread(store: Path) -> dict[str, FitResult]:
     with backend("one thread"):
         return every_fit(store)
 
@@ -78,7 +78,7 @@ def one_thread(store: Path) -> dict[str, Fit]:
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", [name for name in BACKENDS if name != "one thread"])
 def test_every_backend_gives_the_bits_of_one_thread(
-    store: Path, one_thread: dict[str, Fit], name: str
+    store: Path, one_thread: dict[str, FitResult], name: str
 ) -> None:
     with backend(name):
         found = every_fit(store)
@@ -131,7 +131,7 @@ def notes_of(events: list[Any]) -> list[str]:
 
 
 class TestPersistedFeatures:
-    def run(self, source: Any, listener: Any = ignore, **lloyd: Any) -> Fit:
+    def run(self, source: Any, listener: Any = ignore, **lloyd: Any) -> FitResult:
         config = KMeansConfig(5, "k-means||", LloydConfig(max_iter=3, **lloyd))
         with backend("three threads"):
             return kmeans(source, config, block_rows=BLOCK, collect_labels=True, listener=listener)
@@ -180,7 +180,7 @@ class TestPersistedFeatures:
             if isinstance(event, PhaseFinished) and event.name == "survey" and copy.exists():
                 shutil.rmtree(copy)
 
-        with pytest.raises(scrlm_dask.StoreError, match=expecting("copy.zarr")):
+        with pytest.raises(scrlm_dask.errors.StoreError, match=expecting("copy.zarr")):
             self.run(copy, remove, persist="no")
 
     def test_arrays_in_memory_are_not_copied(self) -> None:
@@ -196,6 +196,8 @@ def test_shortage_of_memory_is_reported_before_reading() -> None:
     need = r"(?=.*\b6000\d\.\d\d GB)"
     with (
         backend("one thread"),
-        pytest.raises(scrlm_dask.InputError, match=expecting(1000000, "1 thread", "80%") + need),
+        pytest.raises(
+            scrlm_dask.errors.InputError, match=expecting(1000000, "1 thread", "80%") + need
+        ),
     ):
         kmeans(large, config)

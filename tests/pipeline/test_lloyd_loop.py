@@ -21,7 +21,7 @@ from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, tr
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.predict import predict
-from scrlm_dask.runs.lifecycle import Fit
+from scrlm_dask.runs.lifecycle import FitResult
 
 STRICT = LloydConfig(max_iter=30, tol=0.0, inertia_tol=0.0)
 SPEC = MixtureSpec(n_features=64, n_clusters=10, outliers=0.5, seed=7)
@@ -42,12 +42,12 @@ def ignore(event: Any) -> None:
     """Ignore events; these tests do not check warnings."""
 
 
-def run(x: Any, config: FitConfig, **options: Any) -> Fit:
+def run(x: Any, config: FitConfig, **options: Any) -> FitResult:
     with dask.config.set(scheduler="sync"):
         return fit(x, config, **{"collect_labels": True, "listener": ignore, **options})
 
 
-def check_centers(found: Fit, drawn: Any) -> None:
+def check_centers(found: FitResult, drawn: Any) -> None:
     """Check that centers are as close to the true means as the mean of a cluster's rows."""
     truth = true_mixture(SPEC)
     for k in range(SPEC.n_clusters):
@@ -219,9 +219,13 @@ def test_every_parameter_of_kmeans_has_an_effect(change: dict[str, Any]) -> None
 
 
 def test_invalid_robust() -> None:
-    with pytest.raises(scrlm_dask.InputError, match=expecting("robust", False, "--kmeans-iter")):
+    with pytest.raises(
+        scrlm_dask.errors.InputError, match=expecting("robust", False, "--kmeans-iter")
+    ):
         FitConfig(rho=0.5, robust=False)
-    with pytest.raises(scrlm_dask.InputError, match=expecting("robust", "'no'", True, False)):
+    with pytest.raises(
+        scrlm_dask.errors.InputError, match=expecting("robust", "'no'", True, False)
+    ):
         FitConfig(rho=0.5, robust="no")  # type: ignore[arg-type]
 
 
@@ -242,7 +246,7 @@ def test_invalid_robust() -> None:
     ids=lambda value: str(value)[:20],
 )
 def test_invalid_lloyd_config(name: str, value: Any, facts: tuple[Any, ...]) -> None:
-    with pytest.raises(scrlm_dask.InputError, match=expecting(name, *facts)):
+    with pytest.raises(scrlm_dask.errors.InputError, match=expecting(name, *facts)):
         LloydConfig(**{name: value})
 
 
@@ -258,5 +262,5 @@ def test_invalid_lloyd_config(name: str, value: Any, facts: tuple[Any, ...]) -> 
     ids=str,
 )
 def test_invalid_kmeans_config(config: dict[str, Any], facts: tuple[Any, ...]) -> None:
-    with pytest.raises(scrlm_dask.InputError, match=expecting(*facts)):
+    with pytest.raises(scrlm_dask.errors.InputError, match=expecting(*facts)):
         KMeansConfig(**config)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from messages import expecting
 
-from scrlm_dask import write_features
 from scrlm_dask.choices import INIT_KINDS, Init
 from scrlm_dask.clusters.connect import connect
 from scrlm_dask.clusters.options import ClusterOptions
@@ -28,6 +27,7 @@ from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.kmeans import kmeans, prepare_kmeans
 from scrlm_dask.pipeline.plan import WorkerPool, make_plan, phase_seconds, plan_fit, worker_pool
+from scrlm_dask.pipeline.stores import write_features
 from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.planning.calibration import Calibration, Rate, ReadRate
 from scrlm_dask.planning.memory import (

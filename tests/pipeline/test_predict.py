@@ -12,10 +12,12 @@ from messages import expecting
 from numpy.typing import NDArray
 
 import scrlm_dask
-from scrlm_dask import InputError, StoreError
 from scrlm_dask.config import FitConfig
+from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.predict import predict
+from scrlm_dask.pipeline.stores import open_features
+from scrlm_dask.storage.model_store import load_model
 
 CONFIG = FitConfig(rho=0.5, n_clusters=40, seed=5)
 
@@ -37,7 +39,7 @@ def test_predict_agrees_with_fit(mixture: NDArray[np.float32], tmp_path: Any) ->
     labels = predict(found.model, new, collect_labels=True).labels
     np.testing.assert_array_equal(labels, expected)
     assert (expected >= 0).any()
-    with pytest.raises(scrlm_dask.InputError, match=expecting(63, 64)):
+    with pytest.raises(scrlm_dask.errors.InputError, match=expecting(63, 64)):
         predict(found.model, new[:, :63])
 
 
@@ -46,7 +48,7 @@ NEW = np.array([[2.5], [2.6], [8.5], [8.4], [5.5]], np.float32)
 
 
 def test_by_hand(run_by_hand: Path) -> None:
-    for model in (run_by_hand, scrlm_dask.load_model(run_by_hand)):
+    for model in (run_by_hand, load_model(run_by_hand)):
         found = predict(model, NEW, collect_labels=True, block_rows=2)
         assert found.labels.tolist() == [0, -1, 1, -1, -1]
         assert (found.n_rows, found.n_outliers, found.counts.tolist()) == (5, 3, [1, 1])
@@ -80,4 +82,4 @@ def test_rejected_input_does_not_change_outputs(run_by_hand: Path, tmp_path: Pat
         predict(run_by_hand, features, out=out)
     with pytest.raises(StoreError, match=expecting(features)):
         predict(run_by_hand, features, out=features, overwrite=True)
-    assert scrlm_dask.open_features(features).shape == (6, 1)
+    assert open_features(features).shape == (6, 1)

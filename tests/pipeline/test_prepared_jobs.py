@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 import scrlm_dask
-from scrlm_dask import FitConfig, KMeansConfig, MixtureSpec, StoreError
+from scrlm_dask import FitConfig, KMeansConfig, MixtureSpec
+from scrlm_dask.errors import StoreError
 from scrlm_dask.events import BlockDone
 from scrlm_dask.pipeline.fit import prepare_fit
 from scrlm_dask.pipeline.ingest import prepare_ingest
 from scrlm_dask.pipeline.kmeans import prepare_kmeans
-from scrlm_dask.pipeline.predict import prepare_predict
+from scrlm_dask.pipeline.predict import predict, prepare_predict
 
 ROWS, FEATURES = 600, 8
 CONFIG = FitConfig(rho=0.5, n_clusters=5, n_candidates=100)
@@ -73,7 +74,7 @@ def test_run_replaced_before_predict_starts(tmp_path: Path) -> None:
     job = prepare_predict(out, store, collect_labels=True)
     other = FitConfig(rho=0.1, n_clusters=4, n_candidates=100)
     scrlm_dask.fit(store, other, out=out, overwrite=True, listener=ignore)
-    expected = scrlm_dask.predict(out, store, collect_labels=True, listener=ignore)
+    expected = predict(out, store, collect_labels=True, listener=ignore)
     np.testing.assert_array_equal(job.run(ignore).labels, expected.labels)
 
 
@@ -93,7 +94,7 @@ def test_output_of_another_process_is_not_overwritten(tmp_path: Path) -> None:
     job = prepare_ingest([str(source)], out)
     scrlm_dask.ingest([str(source)], out, listener=ignore)
     before = files_below(out)
-    with pytest.raises((StoreError, scrlm_dask.InputError), match=r"x\.zarr"):
+    with pytest.raises((StoreError, scrlm_dask.errors.InputError), match=r"x\.zarr"):
         job.run(ignore)
     assert files_below(out) == before
     shutil.rmtree(out)
@@ -114,6 +115,6 @@ def test_output_that_another_process_completed_is_not_overwritten(tmp_path: Path
     job = prepare_ingest([str(source)], out, config)
     assert scrlm_dask.ingest([str(source)], out, config, listener=ignore).n_rows == ROWS
     before = files_below(out)
-    with pytest.raises((StoreError, scrlm_dask.InputError), match=r"x\.zarr"):
+    with pytest.raises((StoreError, scrlm_dask.errors.InputError), match=r"x\.zarr"):
         job.run(ignore)
     assert files_below(out) == before

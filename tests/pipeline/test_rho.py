@@ -13,12 +13,15 @@ from backends import backend
 from messages import expecting
 
 import scrlm_dask
-from scrlm_dask import SCRLM, FitConfig, InputError, ScrlmWarning, scan_rho
+from scrlm_dask import SCRLM, FitConfig, ScrlmWarning, scan_rho
 from scrlm_dask.choices import Preprocess
 from scrlm_dask.config import LloydConfig
+from scrlm_dask.errors import InputError
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
 from scrlm_dask.kernels.scrlm.theory import PAPER_RHO
+from scrlm_dask.pipeline.predict import predict
+from scrlm_dask.storage.model_store import load_model
 
 
 def mixture(p: int, m: int, outliers: float, rows: int = 4000, seed: int = 0):
@@ -318,12 +321,12 @@ class TestModel:
     def test_model_contains_rho_and_tree(self, digits, merged: SCRLM, tmp_path: Path) -> None:
         out = tmp_path / "run"
         scrlm_dask.fit(digits, FitConfig(n_clusters=10), out=out)
-        model = scrlm_dask.load_model(out)
+        model = load_model(out)
         assert model.config.rho == merged.rho_
         assert (model.config.extraction, model.config.robust) == ("merge", False)
         for name in ("leaves", "weights", "merges", "costs"):
             assert np.array_equal(getattr(model.tree, name), getattr(merged.model_.tree, name))
-        found = scrlm_dask.predict(model, digits, collect_labels=True)
+        found = predict(model, digits, collect_labels=True)
         assert np.array_equal(found.labels, merged.labels_)
 
     def test_tree_is_kept_without_iterations_of_k_means(self, digits: np.ndarray) -> None:

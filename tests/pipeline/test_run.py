@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import zarr
 from backends import backend
-from by_hand import LABELS
+from by_hand import LABELS as LABEL_LIST
 
 import scrlm_dask
 from scrlm_dask import FitConfig, Run
 from scrlm_dask.errors import InputError, StoreError
 
+LABELS = np.array(LABEL_LIST)
 ROWS = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 
 

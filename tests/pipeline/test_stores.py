@@ -17,8 +17,8 @@ from backends import backend
 from messages import expecting
 from numpy.typing import NDArray
 
-import scrlm_dask
 from scrlm_dask.errors import ClusterError, InputError, MissingError, StoreError
+from scrlm_dask.pipeline.stores import open_features, write_features
 from scrlm_dask.storage.feature_store import block_arrays
 from scrlm_dask.storage.manifest import check_digest, missing_blocks, read_manifest
 
@@ -66,11 +66,11 @@ def check_store(path: Path, features: NDArray[Any], labels: NDArray[Any] | None)
 @pytest.mark.parametrize("truth", [TRUTH, da.from_array(TRUTH, chunks=77)], ids=["numpy", "dask"])
 def test_workers_write_and_read_blocks(tmp_path: Path, truth: Any) -> None:
     path = tmp_path / "x.zarr"
-    url = scrlm_dask.write_features(lazy(ROWS), path, labels=truth, chunk_bytes=BLOCK_BYTES)
+    url = write_features(lazy(ROWS), path, labels=truth, chunk_bytes=BLOCK_BYTES)
     assert url == str(path)
     check_store(path, ROWS, TRUTH)
     assert zarr.open_array(path / "features", mode="r").chunks == (300, 16)
-    opened = scrlm_dask.open_features(path, block_rows=300)
+    opened = open_features(path, block_rows=300)
     assert (opened.shape, opened.dtype, opened.chunks[0]) == ((1000, 16), "f4", (300,) * 3 + (100,))
     np.testing.assert_array_equal(opened.compute(), ROWS)
     np.testing.assert_allclose(opened.mean(axis=0).compute(), ROWS.mean(axis=0), atol=1e-6)
@@ -80,8 +80,8 @@ def test_workers_write_and_read_blocks(tmp_path: Path, truth: Any) -> None:
 @pytest.mark.usefixtures("workers")
 def test_moved_store_raises_instead_of_reading_zeros(tmp_path: Path) -> None:
     path = tmp_path / "x.zarr"
-    scrlm_dask.write_features(lazy(ROWS), path)
-    opened = scrlm_dask.open_features(path)
+    write_features(lazy(ROWS), path)
+    opened = open_features(path)
     shutil.move(path, tmp_path / "elsewhere.zarr")
     with pytest.raises(MissingError, match=expecting(path / "features")):
         opened.sum().compute()
@@ -96,16 +96,16 @@ def test_path_that_exists_only_on_the_client(
     monkeypatch.chdir(tmp_path)
     path = Path("/proc/self/cwd/x.zarr")
     with backend("one thread"):
-        scrlm_dask.write_features(lazy(ROWS), path)
-        opened = scrlm_dask.open_features(path)
+        write_features(lazy(ROWS), path)
+        opened = open_features(path)
     assert zarr.open_array(path / "features", mode="r").shape == ROWS.shape
     with pytest.raises(ClusterError, match=expecting(path, "2 of 2")):
-        scrlm_dask.open_features(path)
+        open_features(path)
     with pytest.raises(MissingError, match=expecting(path / "features")):
         opened.sum().compute()
     # Workers do not write to another folder either.
     with pytest.raises(ClusterError, match=expecting("/proc/self/cwd/y.zarr", "2 of 2")):
-        scrlm_dask.write_features(lazy(ROWS), "/proc/self/cwd/y.zarr")
+        write_features(lazy(ROWS), "/proc/self/cwd/y.zarr")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.zarr"]
 
 
@@ -124,14 +124,14 @@ def test_path_that_exists_only_on_the_client(
 def test_dtypes(tmp_path: Path, given: str, dtype: str | None, stored: str) -> None:
     values = ROWS.astype(given)
     path = tmp_path / "x.zarr"
-    scrlm_dask.write_features(lazy(values), path, dtype=dtype, chunk_bytes=BLOCK_BYTES)
+    write_features(lazy(values), path, dtype=dtype, chunk_bytes=BLOCK_BYTES)
     check_store(path, values.astype(stored), None)
 
 
 @pytest.mark.usefixtures("threads")
 def test_default_blocks_have_64_mebibytes(tmp_path: Path) -> None:
     wide = da.zeros((3 * 2**13, 2**10), dtype=np.float32, chunks=(1000, 300))
-    scrlm_dask.write_features(wide, tmp_path / "x.zarr")
+    write_features(wide, tmp_path / "x.zarr")
     array = zarr.open_array(tmp_path / "x.zarr/features", mode="r")
     assert array.chunks == (2**14, 2**10)  # 64 MiB
     assert array.nchunks_initialized == 2  # chunks of zeros are also stored
@@ -142,10 +142,10 @@ def test_error_names_the_value_that_is_too_large(tmp_path: Path) -> None:
     values = ROWS.copy()
     values[431, 7] = 7e4
     with pytest.raises(InputError, match=expecting("row 431", 70000, 7, "float16")):
-        scrlm_dask.write_features(lazy(values), tmp_path / "x.zarr", dtype="float16")
+        write_features(lazy(values), tmp_path / "x.zarr", dtype="float16")
     assert list(tmp_path.iterdir()) == []
     values[431, 7] = np.inf  # infinite input is stored unchanged
-    scrlm_dask.write_features(lazy(values), tmp_path / "x.zarr", dtype="float16")
+    write_features(lazy(values), tmp_path / "x.zarr", dtype="float16")
     check_store(tmp_path / "x.zarr", values.astype(np.float16), None)
 
 
@@ -163,14 +163,14 @@ def test_rejected_input_leaves_nothing(
     tmp_path: Path, options: dict[str, Any], facts: tuple[Any, ...]
 ) -> None:
     with pytest.raises(InputError, match=expecting(*facts)):
-        scrlm_dask.write_features(lazy(ROWS), tmp_path / "x.zarr", **options)
+        write_features(lazy(ROWS), tmp_path / "x.zarr", **options)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("threads")
 def test_empty_folder_is_a_valid_output(tmp_path: Path) -> None:
     (tmp_path / "x.zarr").mkdir()
-    scrlm_dask.write_features(lazy(ROWS), tmp_path / "x.zarr")
+    write_features(lazy(ROWS), tmp_path / "x.zarr")
     check_store(tmp_path / "x.zarr", ROWS, None)
     assert [file.name for file in tmp_path.iterdir()] == ["x.zarr"]
 
@@ -178,11 +178,11 @@ def test_empty_folder_is_a_valid_output(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("threads")
 def test_store_may_be_overwritten_with_its_own_rows(tmp_path: Path) -> None:
     path = tmp_path / "x.zarr"
-    scrlm_dask.write_features(lazy(ROWS), path, labels=TRUTH, chunk_bytes=BLOCK_BYTES)
-    doubled = 2 * scrlm_dask.open_features(path, block_rows=100)
+    write_features(lazy(ROWS), path, labels=TRUTH, chunk_bytes=BLOCK_BYTES)
+    doubled = 2 * open_features(path, block_rows=100)
     with pytest.raises(StoreError, match=expecting(path)):
-        scrlm_dask.write_features(doubled, path)
-    scrlm_dask.write_features(doubled, path, overwrite=True, chunk_bytes=BLOCK_BYTES)
+        write_features(doubled, path)
+    write_features(doubled, path, overwrite=True, chunk_bytes=BLOCK_BYTES)
     check_store(path, 2 * ROWS, None)
     assert [p.name for p in tmp_path.iterdir()] == ["x.zarr"]
 
@@ -190,10 +190,10 @@ def test_store_may_be_overwritten_with_its_own_rows(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("threads")
 def test_old_store_is_kept_if_writing_fails(tmp_path: Path) -> None:
     path = tmp_path / "x.zarr"
-    scrlm_dask.write_features(lazy(ROWS), path, chunk_bytes=BLOCK_BYTES)
+    write_features(lazy(ROWS), path, chunk_bytes=BLOCK_BYTES)
     late = lazy(ROWS).map_blocks(_fail_late, dtype=ROWS.dtype)
     with pytest.raises(RuntimeError, match="block 4"):
-        scrlm_dask.write_features(late, path, overwrite=True, chunk_bytes=BLOCK_BYTES)
+        write_features(late, path, overwrite=True, chunk_bytes=BLOCK_BYTES)
     check_store(path, ROWS, None)
     assert [p.name for p in tmp_path.iterdir()] == ["x.zarr"]
 
@@ -220,12 +220,12 @@ x = da.zeros((1000, 16), dtype=np.float32, chunks=(200, 16)).map_blocks(
     die_late, dtype="f4", meta=np.empty((0, 0), "f4")
 )
 with dask.config.set(scheduler="synchronous"):
-    scrlm_dask.write_features(x, {str(tmp_path / "x.zarr")!r}, chunk_bytes={200 * 64})
+    write_features(x, {str(tmp_path / "x.zarr")!r}, chunk_bytes={200 * 64})
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 9
     assert len(missing_blocks(str(tmp_path / "x.zarr"))) == 2
     with pytest.raises(StoreError, match=expecting(tmp_path / "x.zarr", "2 of 5")):
-        scrlm_dask.open_features(tmp_path / "x.zarr")
+        open_features(tmp_path / "x.zarr")
     with backend("three threads"):
-        scrlm_dask.write_features(lazy(ROWS), tmp_path / "x.zarr", overwrite=True)
+        write_features(lazy(ROWS), tmp_path / "x.zarr", overwrite=True)
     check_store(tmp_path / "x.zarr", ROWS, None)

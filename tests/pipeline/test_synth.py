@@ -10,7 +10,8 @@ import zarr
 from backends import backend
 from messages import expecting
 
-from scrlm_dask import InputError, MixtureSpec, StoreError, synth
+from scrlm_dask import MixtureSpec, synth
+from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.randomness.synthesis import synth_block, true_mixture
 
 SPEC = MixtureSpec(n_features=4, n_clusters=3, outliers=0.25, seed=7)

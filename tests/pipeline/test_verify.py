@@ -13,7 +13,9 @@ from by_hand import CONFIG, ROWS, write_run
 from messages import expecting
 
 import scrlm_dask
-from scrlm_dask import StoreError, verify_run
+from scrlm_dask.errors import StoreError
+from scrlm_dask.pipeline.stores import write_features
+from scrlm_dask.pipeline.verify import verify_run
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def test_changed_centers(run: Path) -> None:
 
 def test_features_that_cannot_be_compared(tmp_path: Path) -> None:
     run = write_run(tmp_path)
-    scrlm_dask.write_features(ROWS + np.float32(1), tmp_path / "x.zarr", overwrite=True)
+    write_features(ROWS + np.float32(1), tmp_path / "x.zarr", overwrite=True)
     with pytest.raises(StoreError, match=expecting(tmp_path / "x.zarr")):
         verify_run(run)
     scrlm_dask.fit(ROWS, CONFIG, out=tmp_path / "other")

@@ -19,6 +19,7 @@ from PIL import Image
 
 import scrlm_dask
 from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.reporting.report import write_report
 from scrlm_dask.runs.lifecycle import load_fit
 
 NASTY = "<script>alert('x')</script> & \"quotes\""
@@ -46,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(folder: Path) -> str:
-    return Path(scrlm_dask.write_report([folder / "scrlm"]).page).read_text()
+    return Path(write_report([folder / "scrlm"]).page).read_text()
 
 
 class _Tags(HTMLParser):
@@ -111,19 +112,19 @@ def test_the_nearest_rows_are_the_nearest(folder: Path, page: str) -> None:
 def test_how_rho_was_chosen_is_shown_where_it_was(folder: Path, page: str) -> None:
     config = scrlm_dask.FitConfig(preprocess="none")
     scrlm_dask.fit(folder / "x.zarr", config, out=folder / "chosen", block_rows=50)
-    done = scrlm_dask.write_report([folder / "chosen"])
+    done = write_report([folder / "chosen"])
     assert "rho.png" in {Path(name).name for name in done.figures}
     assert "How rho was chosen" in Path(done.page).read_text()
     assert "How rho was chosen" not in page
     record = json.loads((folder / "chosen" / "run.json").read_text())
     record["scan"]["rungs"][0]["shell"] = None  # whatever a file may hold
     (folder / "chosen" / "run.json").write_text(json.dumps(record))
-    done = scrlm_dask.write_report([folder / "chosen"])
+    done = write_report([folder / "chosen"])
     assert "rho.png" not in {Path(name).name for name in done.figures}
 
 
 def test_figures_lie_beside_the_page(folder: Path) -> None:
-    done = scrlm_dask.write_report([folder / "kmeans"], folder / "other.html")
+    done = write_report([folder / "kmeans"], folder / "other.html")
     assert {Path(name).name for name in done.figures} >= {"phases.png", "sizes.png", "inertia.png"}
     for name in done.figures:
         assert Path(name).parent == folder / "other"
@@ -137,7 +138,7 @@ def test_figures_lie_beside_the_page(folder: Path) -> None:
 @pytest.mark.slow
 def test_runs_are_compared(folder: Path) -> None:
     runs = [folder / "scrlm", folder / "kmeans"]
-    page = Path(scrlm_dask.write_report(runs, folder / "both.html").page).read_text()
+    page = Path(write_report(runs, folder / "both.html").page).read_text()
     assert "Report of 2 runs" in page
     assert "<td>method</td><td>SCRLM</td><td>k-means</td>" in page
     labels = [zarr.open_array(run / "labels.zarr/labels", mode="r")[:] for run in runs]
@@ -169,7 +170,7 @@ def test_items_of_every_kind(folder: Path, tmp_path: Path, kind: str) -> None:
             content = [(tmp_path / "one.png").read_bytes()] * (len(x) - 1) + [b"no picture"]
         pq.write_table(pa.table({"n": range(len(x)), "what": content}), items, row_group_size=50)
     page = Path(
-        scrlm_dask.write_report(
+        write_report(
             [folder / "scrlm"], tmp_path / "r.html", items=items, items_column=column, rows_each=3
         ).page
     ).read_text()
@@ -189,27 +190,27 @@ def test_what_it_refuses(folder: Path, tmp_path: Path) -> None:
     run = folder / "scrlm"
     (tmp_path / "thesis.html").write_text("<h1>precious</h1>")
     with pytest.raises(StoreError, match="is no report, so it is left alone"):
-        scrlm_dask.write_report([run], tmp_path / "thesis.html")
+        write_report([run], tmp_path / "thesis.html")
     with pytest.raises(InputError, match=r"does not end in \.html"):
-        scrlm_dask.write_report([run], tmp_path / "thesis")
+        write_report([run], tmp_path / "thesis")
     with pytest.raises(StoreError, match="is not a run directory"):
-        scrlm_dask.write_report([tmp_path])
+        write_report([tmp_path])
     np.save(tmp_path / "few.npy", np.zeros((5, 4, 4)))
     with pytest.raises(InputError, match="are 5 and the run has 260 rows"):
-        scrlm_dask.write_report([run], tmp_path / "r.html", items=tmp_path / "few.npy")
+        write_report([run], tmp_path / "r.html", items=tmp_path / "few.npy")
     np.save(tmp_path / "flat.npy", np.zeros((260, 4)))
     with pytest.raises(InputError, match="rows x height x width"):
-        scrlm_dask.write_report([run], tmp_path / "r.html", items=tmp_path / "flat.npy")
+        write_report([run], tmp_path / "r.html", items=tmp_path / "flat.npy")
     np.save(tmp_path / "code.npy", np.array([print] * 260, object), allow_pickle=True)
     with pytest.raises(StoreError, match="never loaded"):
-        scrlm_dask.write_report([run], tmp_path / "r.html", items=tmp_path / "code.npy")
+        write_report([run], tmp_path / "r.html", items=tmp_path / "code.npy")
     config = scrlm_dask.IngestConfig(shuffle=True)
     scrlm_dask.ingest([folder / "x.npy"], tmp_path / "s.zarr", config)
     scrlm_dask.kmeans(
         tmp_path / "s.zarr", scrlm_dask.KMeansConfig(n_clusters=2), out=tmp_path / "s"
     )
     with pytest.raises(InputError, match="were shuffled"):
-        scrlm_dask.write_report([tmp_path / "s"], items=folder / "x.npy")
+        write_report([tmp_path / "s"], items=folder / "x.npy")
     assert not (tmp_path / "s" / "report.html").exists()
 
 
@@ -225,7 +226,7 @@ def test_odd_lines_among_the_events_are_dropped(folder: Path, tmp_path: Path) ->
     ]
     with (run / "events.jsonl").open("ab") as file:
         file.write(b"\n".join(odd) + b"\n")
-    page = Path(scrlm_dask.write_report([run], tmp_path / "r.html").page).read_text()
+    page = Path(write_report([run], tmp_path / "r.html").page).read_text()
     assert "still heard" in page
     assert "<h3>Losses of the candidates</h3>" in page  # of the line that is whole
 
@@ -237,7 +238,7 @@ def test_records_that_lack_something(folder: Path, tmp_path: Path, name: str) ->
     del (record["phases"][0] if name.startswith("peak") else record)[name]
     (run / "run.json").write_text(json.dumps(record))
     with pytest.raises(StoreError, match=rf"run\.json lacks '{name}'"):
-        scrlm_dask.write_report([run])
+        write_report([run])
     with pytest.raises(StoreError, match=rf"run\.json lacks '{name}'"):
         load_fit(run)  # what `fit --resume` shows of it
 
@@ -247,13 +248,13 @@ def test_folders_of_others_are_left_alone(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "pics").mkdir()
     (tmp_path / "pics" / "sizes.png").write_text("precious")
     with pytest.raises(StoreError, match="exists without a report beside it"):
-        scrlm_dask.write_report([folder / "scrlm"], tmp_path / "pics.html")
+        write_report([folder / "scrlm"], tmp_path / "pics.html")
     assert (tmp_path / "pics" / "sizes.png").read_text() == "precious"
     (tmp_path / "odd.html").write_bytes(b"\xff\xfe")
     with pytest.raises(StoreError, match="is no report, so it is left alone"):
-        scrlm_dask.write_report([folder / "scrlm"], tmp_path / "odd.html")
+        write_report([folder / "scrlm"], tmp_path / "odd.html")
     for _ in range(2):  # over a report of ours
-        scrlm_dask.write_report([folder / "kmeans"], tmp_path / "mine.html")
+        write_report([folder / "kmeans"], tmp_path / "mine.html")
 
 
 def test_damaged_items_are_named(folder: Path, tmp_path: Path) -> None:
@@ -264,14 +265,14 @@ def test_damaged_items_are_named(folder: Path, tmp_path: Path) -> None:
     content[400] ^= 1
     items.write_bytes(content)
     with pytest.raises(StoreError, match=f"the items {items} are damaged"):
-        scrlm_dask.write_report([folder / "scrlm"], tmp_path / "r.html", items=items)
+        write_report([folder / "scrlm"], tmp_path / "r.html", items=items)
 
 
 def test_a_run_without_clusters_has_a_report(folder: Path, tmp_path: Path) -> None:
     fit = scrlm_dask.FitConfig(rho=1e-6, preprocess="none", n_candidates=50)
     with pytest.warns(scrlm_dask.ScrlmWarning, match="no cluster"):
         scrlm_dask.fit(folder / "x.zarr", fit, out=tmp_path / "none")
-    page = Path(scrlm_dask.write_report([tmp_path / "none"]).page).read_text()
+    page = Path(write_report([tmp_path / "none"]).page).read_text()
     assert "SCRLM found 0 clusters" in page
     assert "no cluster found" in page  # the warning stands in it
 
@@ -282,7 +283,7 @@ def test_a_browser_shows_it_and_prints_it(folder: Path, tmp_path: Path) -> None:
     items = folder / "pictures.npy"
     np.save(items, np.load(folder / "x.npy").reshape(-1, SIDE, SIDE))
     runs = [folder / "scrlm", folder / "kmeans"]
-    done = scrlm_dask.write_report(runs, tmp_path / "r.html", items=items)
+    done = write_report(runs, tmp_path / "r.html", items=items)
     with browsing(tmp_path) as page:
         page.open(f"file://{done.page}")
         broken = "[...document.images].filter(i => !i.complete || !i.naturalWidth).length"

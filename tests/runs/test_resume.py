@@ -18,7 +18,6 @@ import pytest
 import zarr
 from messages import expecting
 
-from scrlm_dask import load_model
 from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
 from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.errors import InputError, ScrlmWarning, StoreError, UnusableRowsError
@@ -27,6 +26,7 @@ from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.synth import synth
+from scrlm_dask.storage.model_store import load_model
 
 N_BLOCKS, BLOCK_ROWS = 40, 50
 ITERATE = LloydConfig(max_iter=3, tol=0.0, inertia_tol=0.0, persist="no")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scrlm_dask.config import FitConfig
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.distances.assignment import Assignment
-from scrlm_dask.pipeline.evaluate import evaluate_run
+from scrlm_dask.pipeline.evaluate import evaluate
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.feature_store import mark_complete
@@ -195,7 +195,7 @@ def test_the_truth_inside_a_features_store_is_checked_like_any_other(tmp_path: P
     array_in(tmp_path / "x.zarr/labels", np.repeat([0.2, 0.9], 10))
     fit(tmp_path / "x.zarr", FitConfig(rho=0.5, preprocess="none"), out=tmp_path / "run")
     with pytest.raises(InputError, match=r"x\.zarr/labels .*float64; labels are one integer a row"):
-        evaluate_run(tmp_path / "run")
+        evaluate(tmp_path / "run")
 
 
 class Unpickled:

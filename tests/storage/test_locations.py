@@ -20,7 +20,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from scrlm_dask.config import FitConfig
 from scrlm_dask.errors import InputError, MissingError, StoreError
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
-from scrlm_dask.pipeline.evaluate import evaluate_run
+from scrlm_dask.pipeline.evaluate import evaluate
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.pipeline.synth import synth
@@ -189,7 +189,6 @@ def test_without_s3fs_the_extra_is_named() -> None:
     code = """
 import sys
 sys.modules["s3fs"] = None  # as if it were not installed
-from scrlm_dask import load_model
 load_model("s3://bucket/run")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -246,7 +245,7 @@ def test_all_verbs_behind_a_url_in_one_process(memory: str, tmp_path: Path) -> N
         assert (told[0], told[-1]) == ("RunStarted", "RunEnded")  # each at its own time
         del files["labels.zarr/zarr.json"]  # says where the features lie
     assert found == local
-    assert evaluate_run(f"{memory}/run") == evaluate_run(tmp_path / "run")
+    assert evaluate(f"{memory}/run") == evaluate(tmp_path / "run")
     assert load_model(f"{memory}/run").n_clusters == 3
 
 

@@ -16,7 +16,7 @@ from trees import tree
 from scrlm_dask.config import FitConfig
 from scrlm_dask.errors import StoreError
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
-from scrlm_dask.pipeline.evaluate import evaluate_run
+from scrlm_dask.pipeline.evaluate import evaluate
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.pipeline.synth import synth
@@ -246,7 +246,7 @@ def test_a_removal_that_stops_halfway_leaves_nothing_that_looks_finished(
     finally:
         BrittleFileSystem.is_brittle = False
     with pytest.raises(StoreError, match=r"not complete|unfinished"):
-        evaluate_run(run) if kind == RUN_KIND else fit(x, FitConfig(rho=0.5))
+        evaluate(run) if kind == RUN_KIND else fit(x, FitConfig(rho=0.5))
     clear_output(target, True, kind)  # and it is still known to be ours
     assert not target.is_occupied()
 

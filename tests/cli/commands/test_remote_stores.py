@@ -17,12 +17,14 @@ import pytest
 from backends import backend
 from s3server import BUCKET, KEY, SECRET, S3Server
 
-from scrlm_dask import SCRLM, FitConfig, KMeans, load_model, open_features
+from scrlm_dask import SCRLM, FitConfig, KMeans
 from scrlm_dask.errors import StoreError, UnreachableError
 from scrlm_dask.pipeline.fit import prepare_fit
 from scrlm_dask.pipeline.inspect import verify_store
+from scrlm_dask.pipeline.stores import open_features
 from scrlm_dask.storage.feature_store import block_arrays, open_features_store
 from scrlm_dask.storage.locations import locate
+from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 import zarr
 
-from scrlm_dask import load_model
+from scrlm_dask.storage.model_store import load_model
 
 
 @pytest.fixture(scope="module")

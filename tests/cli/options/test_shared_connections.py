@@ -19,6 +19,7 @@ from scrlm_cli.main import main
 import scrlm_dask
 from scrlm_dask.engine.workers import scheduler_workers
 from scrlm_dask.errors import ClusterError, StoreError
+from scrlm_dask.storage.model_store import load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -270,7 +271,7 @@ def test_workers_that_lack_the_output(start, features, half_blind, hidden):
     done.refused("1 of 2 worker(s)", f"do not see {out}", code=CLUSTER_LOST)
     # the run may go on with other workers, and nobody takes it for a result
     with pytest.raises(StoreError, match="not complete"):
-        scrlm_dask.load_model(out)
+        load_model(out)
 
 
 # --- in Python ---------------------------------------------------------------------------------

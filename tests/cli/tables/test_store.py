@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 from scrlm_cli.tables.store import damage_content, rows_content, store_content, store_tables
 
-import scrlm_dask
 from scrlm_dask.passes.digests import DamagedBlock
+from scrlm_dask.pipeline.inspect import inspect_rows, inspect_store
+from scrlm_dask.pipeline.stores import write_features
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "x.zarr"
     rows = np.array([[0.0, 3], [4, 3], [0, 3], [8, 3], [6, 3]], np.float32)
     labels = np.array([0, 1, 0, 1, -1])
-    scrlm_dask.write_features(rows, path, labels=labels, chunk_bytes=16)
+    write_features(rows, path, labels=labels, chunk_bytes=16)
     return path
 
 
@@ -34,7 +35,7 @@ def table(content: dict[str, Any]) -> dict[str, str]:
 
 
 def test_a_store_without_its_rows(store: Path) -> None:
-    content = store_content(scrlm_dask.inspect_store(store))
+    content = store_content(inspect_store(store))
     expected = {
         **{"store": str(store), "rows": 5, "features": 2, "dtype": "float32", "bytes": 40},
         **{"chunks": [2, 2], "shards": None, "n_files": 3, "n_missing_chunks": 0},
@@ -58,7 +59,7 @@ def test_a_store_without_its_rows(store: Path) -> None:
 def test_what_is_missing_is_named(
     store: Path, blocks: list[int], chunks: int, facts: tuple[str, ...]
 ) -> None:
-    content = store_content(scrlm_dask.inspect_store(store))
+    content = store_content(inspect_store(store))
     missing = {"complete": False, "missing_blocks": blocks, "n_missing_chunks": chunks}
     shown = table({**content, **missing})["complete"]
     assert shown.startswith("no: ")
@@ -66,7 +67,7 @@ def test_what_is_missing_is_named(
 
 
 def test_statistics_of_the_rows(store: Path) -> None:
-    report = scrlm_dask.inspect_rows(store, preprocess="none", rho=1.0)
+    report = inspect_rows(store, preprocess="none", rho=1.0)
     content = rows_content(report)
     assert (content["usable_rows"], content["nan_rows"], content["duplicate_rows"]) == (5, 0, 1)
     assert content["largest_duplicate_groups"] == [{"first_row": 0, "rows": 2}]
@@ -77,7 +78,7 @@ def test_statistics_of_the_rows(store: Path) -> None:
         (3.0, (3 + 5 + 3 + 73**0.5 + 45**0.5) / 5)
     )
     assert content["distances"]["pairs"] == 10
-    shown = table({**store_content(scrlm_dask.inspect_store(store)), "statistics": content})
+    shown = table({**store_content(inspect_store(store)), "statistics": content})
     assert shown["usable rows"] == "5"
     assert shown["duplicates"] == "1 rows (row 0 x 2)"
     assert shown["constant features"] == "1 (1)"
@@ -86,7 +87,7 @@ def test_statistics_of_the_rows(store: Path) -> None:
 
 
 def test_damaged_blocks(store: Path) -> None:
-    description = scrlm_dask.inspect_store(store)
+    description = inspect_store(store)
     damaged = (DamagedBlock(1, 2, 3, "its bytes differ"),)
     content = damage_content(damaged, description)
     assert content["damaged_blocks"] == [
