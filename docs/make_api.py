@@ -42,7 +42,8 @@ GROUPS = {
     "Clusters": ("connect",),
     "Errors and warnings": ("ScrlmError", "ScrlmWarning"),
 }
-_SECTIONS = re.compile(r"^(Parameters|Attributes|Returns|Yields|Raises|Examples|See Also|Notes)\n-+\n", re.M)
+_TITLES = "Parameters|Attributes|Returns|Yields|Raises|Examples|See Also|Notes"
+_SECTIONS = re.compile(rf"^({_TITLES})\n-+\n", re.M)
 _WIDTH = 100
 
 

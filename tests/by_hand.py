@@ -54,5 +54,5 @@ SCAN = ScanRecord(
     stability=[PerturbedRho(0.45, 3, 1.0)],
     sigma_max=0.2,
     assumption_1=True,
-    rungs=[_TRIAL],
+    trials=[_TRIAL],
 )

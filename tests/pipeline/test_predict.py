@@ -52,7 +52,8 @@ def test_by_hand(run_by_hand: Path) -> None:
         found = predict(model, NEW, collect_labels=True, block_rows=2)
         assert found.labels.tolist() == [0, -1, 1, -1, -1]
         assert (found.n_rows, found.n_outliers, found.counts.tolist()) == (5, 3, [1, 1])
-    assert predict(run_by_hand, NEW).labels is None
+    assert predict(run_by_hand, NEW, collect_labels=False).labels is None
+    assert predict(run_by_hand, NEW).labels.tolist() == [0, -1, 1, -1, -1]  # without an output
 
 
 def test_labels_store(run_by_hand: Path, tmp_path: Path) -> None:
