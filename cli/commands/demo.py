@@ -51,7 +51,7 @@ def _demo(
 
     from scrlm_dask.config import FitConfig, LloydConfig
     from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
-    from scrlm_dask.pipeline.evaluate import evaluate_run
+    from scrlm_dask.pipeline.evaluate import evaluate
     from scrlm_dask.pipeline.fit import fit
     from scrlm_dask.pipeline.synth import synth
 
@@ -67,7 +67,7 @@ def _demo(
         synth(features, _ROWS, spec, chunk_bytes=16_000_000, **outputs)
         config = FitConfig(n_clusters=_AT_MOST, seed=seed, refine=LloydConfig(_ITERATIONS))
         result = fit(features, config, out=run, **outputs)
-        scores = evaluation_record(evaluate_run(run, **stores))
+        scores = evaluation_record(evaluate(run, **stores))
     content = summary(result, run)
     headline = (
         f"{scores['n_clusters']} of {scores['n_classes']} clusters found; "
