@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import zarr
 
-USAGE, REFUSED = 2, 3
+USAGE, REJECTED = 2, 3
 ROWS, FEATURES, CLUSTERS, CHUNK_ROWS = 4000, 64, 5, 1024
 COMMON = ("--clusters", CLUSTERS, "--block-rows", CHUNK_ROWS)
 
@@ -156,7 +156,7 @@ def test_nothing_is_replaced_unless_asked(invoke, features, tmp_path):
     command = ("kmeans", features, "--out", out, *COMMON, "--max-iter", 1)
     invoke(*command).ok()
     before = json.loads((out / "run.json").read_text())
-    invoke(*command).refused(str(out), "--overwrite")
+    invoke(*command).rejected(str(out), "--overwrite")
     assert json.loads((out / "run.json").read_text()) == before
     invoke(*command, "--overwrite").ok()
 
@@ -186,19 +186,19 @@ def test_fit_refines(invoke, features, tmp_path, record_of, labels_of, round_tri
 
 class TestRefused:
     @pytest.fixture
-    def refused(self, invoke, features, tmp_path):
+    def rejected(self, invoke, features, tmp_path):
         out = tmp_path / "out"
 
-        def run(*options, words, code=REFUSED, command="kmeans", source=features):
+        def run(*options, facts, code=REJECTED, command="kmeans", source=features):
             done = invoke(command, source, "--out", out, *options)
-            done.refused(*words, code=code)
+            done.rejected(*facts, code=code)
             assert not out.exists()
             return done
 
         return run
 
     @pytest.mark.parametrize(
-        ("options", "words"),
+        ("options", "facts"),
         [
             (("--clusters", 0), ("n_clusters is 0", "at least 1")),
             (("--clusters", 4001), ("4001 clusters", "4000 rows", "ask for 4000 or fewer")),
@@ -218,11 +218,11 @@ class TestRefused:
         ],
         ids=lambda value: " ".join(map(str, value)),
     )
-    def test_values(self, refused, options, words):
-        refused(*options, words=words)
+    def test_values(self, rejected, options, facts):
+        rejected(*options, facts=facts)
 
     @pytest.mark.parametrize(
-        ("options", "words"),
+        ("options", "facts"),
         [
             ((), ("--clusters is missing", "--init scrlm does not say it")),
             (("--init", "random"), ("--clusters is missing", "--init random")),
@@ -236,39 +236,39 @@ class TestRefused:
         ],
         ids=lambda value: " ".join(map(str, value)),
     )
-    def test_usage(self, refused, options, words):
-        refused(*options, words=words, code=USAGE)
+    def test_usage(self, rejected, options, facts):
+        rejected(*options, facts=facts, code=USAGE)
 
-    def test_centers_of_another_shape(self, refused, tmp_path, alone):
+    def test_centers_of_another_shape(self, rejected, tmp_path, alone):
         np.save(tmp_path / "c.npy", np.ones((3, 7)))
-        words = ("(3, 7)", "3 clusters in 64 features need", "(3, 64)")
-        refused("--clusters", 3, "--init", tmp_path / "c.npy", words=words)
-        refused("--clusters", 3, "--init", alone[0], words=("(5, 64)", "(3, 64)"))
+        facts = ("(3, 7)", "3 clusters in 64 features need", "(3, 64)")
+        rejected("--clusters", 3, "--init", tmp_path / "c.npy", facts=facts)
+        rejected("--clusters", 3, "--init", alone[0], facts=("(5, 64)", "(3, 64)"))
         np.save(tmp_path / "flat.npy", np.ones(64))
-        words = ("flat.npy have the shape (64,)", "clusters x features")
-        refused("--init", tmp_path / "flat.npy", words=words)
+        facts = ("flat.npy have the shape (64,)", "clusters x features")
+        rejected("--init", tmp_path / "flat.npy", facts=facts)
         np.save(tmp_path / "nan.npy", np.full((3, 64), math.nan))
-        refused("--clusters", 3, "--init", tmp_path / "nan.npy", words=("NaN", "finite"))
+        rejected("--clusters", 3, "--init", tmp_path / "nan.npy", facts=("NaN", "finite"))
         np.save(tmp_path / "p.npy", np.array([{}]), allow_pickle=True)
-        refused("--clusters", 3, "--init", tmp_path / "p.npy", words=("pickled", "never"))
+        rejected("--clusters", 3, "--init", tmp_path / "p.npy", facts=("pickled", "never"))
 
-    def test_weights(self, refused, tmp_path):
+    def test_weights(self, rejected, tmp_path):
         weights = np.ones(ROWS)
         weights[1234] = -2.0
         np.save(tmp_path / "w.npy", weights)
-        words = ("row 1234", "-2.0", "finite and >= 0")
-        refused("--clusters", 3, "--sample-weight", tmp_path / "w.npy", words=words)
+        facts = ("row 1234", "-2.0", "finite and >= 0")
+        rejected("--clusters", 3, "--sample-weight", tmp_path / "w.npy", facts=facts)
         np.save(tmp_path / "s.npy", np.ones(7))
-        words = ("7 sample weights", "4000 rows")
-        refused("--clusters", 3, "--sample-weight", tmp_path / "s.npy", words=words)
+        facts = ("7 sample weights", "4000 rows")
+        rejected("--clusters", 3, "--sample-weight", tmp_path / "s.npy", facts=facts)
 
     @pytest.mark.parametrize("init", ["scrlm", "k-means||"])
-    def test_a_bad_row_is_named(self, refused, store, rows, tmp_path, init):
+    def test_a_bad_row_is_named(self, rejected, store, rows, tmp_path, init):
         values = rows.copy()
         values[3333, 17] = np.nan
         path = store(tmp_path / "bad.zarr", values)
         options = ("--clusters", 3, "--init", init, "--block-rows", CHUNK_ROWS)
-        refused(*options, source=path, words=("row 3333", "block 3", str(path), "clean or drop"))
+        rejected(*options, source=path, facts=("row 3333", "block 3", str(path), "clean or drop"))
 
     @pytest.mark.parametrize(
         "options",
@@ -282,13 +282,13 @@ class TestRefused:
         ],
         ids=lambda value: value[0],
     )
-    def test_iterations_that_a_fit_does_not_have(self, refused, options):
-        words = (f"{options[0]} without --kmeans-iter would do nothing", "leave it out")
-        refused(*options, command="fit", words=words, code=USAGE)
+    def test_iterations_that_a_fit_does_not_have(self, rejected, options):
+        facts = (f"{options[0]} without --kmeans-iter would do nothing", "leave it out")
+        rejected(*options, command="fit", facts=facts, code=USAGE)
 
-    def test_no_robust_without_iterations(self, refused):
-        words = ("robust is False", "--kmeans-iter")
-        refused("--no-robust", command="fit", words=words)
+    def test_no_robust_without_iterations(self, rejected):
+        facts = ("robust is False", "--kmeans-iter")
+        rejected("--no-robust", command="fit", facts=facts)
 
 
 @pytest.mark.slow
@@ -296,6 +296,6 @@ def test_a_run_that_cannot_fit_is_refused_before_a_cluster_is_started(scrlm, fea
     out = tmp_path / "run"
     size = ("--nworkers", 1, "--nthreads", 32, "--memory-limit", "450MB")
     done = scrlm("kmeans", features, "--clusters", CLUSTERS, "--out", out, *size)
-    done.refused("memory", "--memory-limit")
+    done.rejected("memory", "--memory-limit")
     assert "local cluster" not in done.stderr
     assert not out.exists()

@@ -31,7 +31,7 @@ FIT = (
     "--persist",
     "no",
 )
-TERMINATED, INTERRUPTED, REFUSED, LOST = 143, 130, 3, 4
+TERMINATED, INTERRUPTED, REJECTED, LOST = 143, 130, 3, 4
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_a_warning_before_preemption(
     time.sleep(0.5)  # blocks that are computed now must not be done before it is heard
     hold.release()
     done = fit.outcome(timeout=30)  # so long batch systems wait
-    done.refused(f"interrupted by {number.name}", f"scrlm fit --resume {out}", code=code)
+    done.rejected(f"interrupted by {number.name}", f"scrlm fit --resume {out}", code=code)
     assert not psutil.wait_procs(family, timeout=60)[1]
     assert record_of(out)["status"] == "interrupted"
     kept = len(groups(out))
@@ -133,15 +133,15 @@ def test_kill_nine_and_what_is_asked_the_next_time(
     fit = start("fit", features, "--out", out, *FIT, "--nworkers", 0, **hold.environment)
     fit.until(lambda: len(groups(out)) > 1)
     fit.process.send_signal(signal.SIGSTOP)  # else it goes on while the others are looked at
-    invoke("fit", features, "--out", out, *FIT).refused(
-        "is being written", str(fit.process.pid), code=REFUSED
+    invoke("fit", features, "--out", out, *FIT).rejected(
+        "is being written", str(fit.process.pid), code=REJECTED
     )
     fit.process.kill()
     fit.process.wait()
     assert record_of(out)["status"] == "running"
     other = invoke("fit", features, "--out", out, *FIT, "--rho", 0.4)
-    other.refused("config rho was 0.5 and is 0.4", "--overwrite", code=REFUSED)
-    invoke("kmeans", "--resume", out).refused("fit", code=REFUSED)
+    other.rejected("config rho was 0.5 and is 0.4", "--overwrite", code=REJECTED)
+    invoke("kmeans", "--resume", out).rejected("fit", code=REJECTED)
     # a group on a bad disk, and one that a full disk cut short
     first, second, *_ = sorted(groups(out)) + sorted(out.glob("checkpoint/*/survey-1/group.*"))
     content = first.read_bytes()
@@ -188,5 +188,5 @@ def test_workers_that_never_come(start, dask_scheduler, features, tmp_path):
     dask_scheduler(start("scheduler", *where, "--scheduler-file", file, program=dask), file)
     options = ("--scheduler-file", file, "--wait-workers", "1s")
     done = start("fit", features, "--out", tmp_path / "run", *options).outcome()
-    done.refused("no workers for 1 s", "--wait-workers", code=LOST)
+    done.rejected("no workers for 1 s", "--wait-workers", code=LOST)
     assert not (tmp_path / "run").exists()

@@ -181,8 +181,8 @@ def test_what_predict_wrote_is_evaluated(round_trip, invoke, tmp_path, truth):
     assert invoke("evaluate", round_trip.predicted, *given).json() == scores
     assert invoke("evaluate", round_trip.run / "labels.zarr", *given).json() == scores
     done = invoke("evaluate", round_trip.run / "labels.zarr")
-    done.refused("not known where the features of these labels lie", "--truth FILE")
-    invoke("evaluate", round_trip.features).refused("is not a run directory", "scrlm predict")
+    done.rejected("not known where the features of these labels lie", "--truth FILE")
+    invoke("evaluate", round_trip.features).rejected("is not a run directory", "scrlm predict")
 
 
 def test_predict_gives_the_labels_of_the_fit(round_trip, files_of):

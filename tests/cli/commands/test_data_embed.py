@@ -119,7 +119,7 @@ class TestTexts:
     def test_empty_texts(self, embed, tmp_path, out):
         path = tmp_path / "x.txt"
         path.write_text("\n".join(["", *TEXTS[:6], "  ", *TEXTS[6:]]))
-        embed(path, "hashing:16").refused("line 1 of", "is empty", "--on-error skip")
+        embed(path, "hashing:16").rejected("line 1 of", "is empty", "--on-error skip")
         assert not out.exists()
         done = embed(path, "hashing:16", "--on-error", "skip", "--batch-size", 4, *SMALL, "--json")
         assert (done.json()["rows"], done.json()["skipped_items"]) == (N, 2)
@@ -131,7 +131,7 @@ class TestTexts:
     def test_nothing_is_left(self, embed, tmp_path):
         (tmp_path / "x.csv").write_text("t,u\n ,a\n ,b\n")
         done = embed(tmp_path / "x.csv", "hashing", "--column", "t", "--on-error", "skip")
-        done.refused("none of the 2 item(s)", "no row is left")
+        done.rejected("none of the 2 item(s)", "no row is left")
 
 
 class TestImages:
@@ -156,8 +156,8 @@ class TestImages:
     def test_a_damaged_image(self, embed, folder, out):
         path = folder / "owl2" / "9.png"
         path.write_bytes(path.read_bytes()[:60])
-        words = (str(path), "cannot be read as an image", "--on-error skip")
-        embed(folder, "pixels:4", "--chunk-size", "192B").refused(*words)
+        facts = (str(path), "cannot be read as an image", "--on-error skip")
+        embed(folder, "pixels:4", "--chunk-size", "192B").rejected(*facts)
         assert not out.exists()
         args = ("--on-error", "skip", "--labels", "folder", "--chunk-size", "576B", "--json")
         assert embed(folder, "pixels:4", *args).json()["skipped_items"] == 1
@@ -181,7 +181,7 @@ return np.full((len(items), 2), len(items))"""
 
 class TestEncoders:
     @pytest.mark.parametrize(
-        ("body", "words"),
+        ("body", "facts"),
         [
             ("return np.ones((len(items) // 2 + 1, 3))", ("shape (3, 3) for 4 item(s)",)),
             ("return np.ones((len(items), len(items)))", ("gave 4 features", "gave 1 before")),
@@ -194,23 +194,23 @@ class TestEncoders:
             ("return [[1e6]] * len(items)", ("too large for float16", "line 1 of")),
         ],
     )
-    def test_what_is_refused_by_name(self, embed, lines, mine, out, body, words):
+    def test_what_is_refused_by_name(self, embed, lines, mine, out, body, facts):
         args = ("--batch-size", 4, "--dtype", "float16")
-        embed(lines, mine(body), *args).refused("mine.py:encode", *words)
+        embed(lines, mine(body), *args).rejected("mine.py:encode", *facts)
         assert not out.exists()
 
     def test_one_that_fails_keeps_what_is_done(self, embed, lines, mine, out):
         body = "assert len(items) < 4, 'out of memory'\nreturn [[len(t)] * 16 for t in items]"
         args = (*SMALL, "--batch-size")
-        embed(lines, mine(body), *args, 4).refused("batch of 4", "out of memory", "--batch-size")
+        embed(lines, mine(body), *args, 4).rejected("batch of 4", "out of memory", "--batch-size")
         assert embed(lines, mine(body), *args, 3, "--json").json()["kept_blocks"] == 0
         assert stored(out)[:, 0].tolist() == [len(text) for text in TEXTS]
 
     def test_going_on_with_other_code_is_refused(self, embed, lines, mine, out):
         body = "assert 'text 8' not in items[0]\nreturn [[len(t)] * 16 for t in items]"
-        embed(lines, mine(body), *SMALL, "--batch-size", 1).refused("failed at a batch of 1")
-        embed(lines, mine(f"{body}  # now"), *SMALL).refused("asked for differently", "made by")
-        embed(lines, "hashing:16", *SMALL).refused("embed encoder was", "--overwrite")
+        embed(lines, mine(body), *SMALL, "--batch-size", 1).rejected("failed at a batch of 1")
+        embed(lines, mine(f"{body}  # now"), *SMALL).rejected("asked for differently", "made by")
+        embed(lines, "hashing:16", *SMALL).rejected("embed encoder was", "--overwrite")
         embed(lines, "hashing:16", *SMALL, "--overwrite").ok()
         np.testing.assert_array_equal(stored(out), WORDS)
 
@@ -222,14 +222,14 @@ class TestEncoders:
         assert said["encoded"]["input"] == str(lines)
         assert said["encoded"]["items"] == "texts"
         assert said["manifest"]["request"]["embed"]["encoder"] == "hashing:16"
-        embed(lines, "hashing:16").refused("exists already", "--overwrite")
+        embed(lines, "hashing:16").rejected("exists already", "--overwrite")
 
     def test_usage(self, invoke, lines, out):
         for args in ((), ("--encoder", "hashing", "--batch-size", 0)):
             assert invoke("embed", lines, out, *args, threads=False).code == 2
         for encoder, word in (("pixels", "takes images"), ("nothing", "is not known")):
             done = invoke("embed", lines, out, "--encoder", encoder, threads=False)
-            done.refused(encoder, word)
+            done.rejected(encoder, word)
 
 
 def done_blocks(out: Path) -> set[Path]:
@@ -248,7 +248,7 @@ def test_killed_and_given_again(start, embed, files_of, tmp_path, mine, out):
     running.process.wait()
     kept = len(done_blocks(out))
     assert 10 <= kept < 120
-    embed(path, name, *args, "--limit", 9).refused("embed limit was None", "is 9")
+    embed(path, name, *args, "--limit", 9).rejected("embed limit was None", "is 9")
     assert embed(path, name, *args, "--json").json()["kept_blocks"] == kept
     assert stored(out)[:, 3].tolist() == [i * i for i in range(600)]
     found = {k: v for k, v in files_of(out).items() if not k.endswith(".partial")}

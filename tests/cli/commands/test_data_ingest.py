@@ -22,7 +22,7 @@ import zarr
 from formats import WRITERS, columns_of
 from zarr.codecs import Crc32cCodec
 
-REFUSED, FAILED, USAGE = 3, 1, 2
+REJECTED, FAILED, USAGE = 3, 1, 2
 ROWS, P = 40, 6
 X = np.random.default_rng(0).normal(size=(ROWS, P)).astype(np.float32)
 CHUNKS = ("--chunk-size", "240B")  # 10 rows
@@ -34,14 +34,14 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def refused(invoke, out):
-    """Run an ingest that must be refused with the words, before or after it has written."""
+def rejected(invoke, out):
+    """Run an ingest that must be rejected with the facts, before or after it has written."""
 
-    def run(*sources: Any, words: tuple[str, ...], code: int = REFUSED) -> None:
-        invoke("ingest", *sources, out, *CHUNKS).refused(*words, code=code)
+    def run(*sources: Any, facts: tuple[str, ...], code: int = REJECTED) -> None:
+        invoke("ingest", *sources, out, *CHUNKS).rejected(*facts, code=code)
         if out.exists():  # blocks that are done are kept, and nobody takes them for a store
             fit = invoke("fit", out, "--out", out.parent / "run")
-            fit.refused(str(out), "unfinished")
+            fit.rejected(str(out), "unfinished")
 
     return run
 
@@ -98,12 +98,12 @@ class TestTheCommand:
         table |= {name: X[:, i] for i, name in enumerate(names)}
         pq.write_table(pa.table(table), tmp_path / "x.parquet")
         args = ("ingest", tmp_path / "x.parquet", out, "--labels", "kind")
-        invoke(*args).refused("column 'file'", "--exclude file")
+        invoke(*args).rejected("column 'file'", "--exclude file")
         found = invoke(*args, "--exclude", "file", "--json").json()
         assert (found["columns"], found["label_names"]) == (names, ["cat", "owl"])
         done = invoke(*args, "--exclude", "file", "--overwrite").ok()
-        for words in ("f0, f1, f2, f3, f4, ... (6 in all)", "cat, owl"):
-            assert words in done.stdout
+        for facts in ("f0, f1, f2, f3, f4, ... (6 in all)", "cat, owl"):
+            assert facts in done.stdout
         assert invoke("inspect", out, "--json").json()["label_names"] == ["cat", "owl"]
         assert "int32, for cat, owl" in invoke("inspect", out).ok().stdout
 
@@ -119,7 +119,7 @@ class TestTheCommand:
     def test_a_seed_is_for_a_shuffle(self, invoke, tmp_path, out):
         np.save(tmp_path / "x.npy", X)
         done = invoke("ingest", tmp_path / "x.npy", out, "--seed", 5)
-        done.refused("--seed without --shuffle", "leave it out", code=USAGE)
+        done.rejected("--seed without --shuffle", "leave it out", code=USAGE)
         assert not out.exists()
 
     def test_what_comes_out_can_be_fitted_and_evaluated(self, invoke, rows, features, tmp_path):
@@ -156,24 +156,24 @@ class TestTheCommand:
     def test_usage(self, invoke, args):
         assert invoke("ingest", *args).code == USAGE
 
-    def test_sources_that_are_none(self, refused, tmp_path):
-        refused(tmp_path / "gone.npy", words=("gone.npy", "does not exist"))
-        refused(tmp_path / "*.npy", words=("*.npy", "no file matches"))
+    def test_sources_that_are_none(self, rejected, tmp_path):
+        rejected(tmp_path / "gone.npy", facts=("gone.npy", "does not exist"))
+        rejected(tmp_path / "*.npy", facts=("*.npy", "no file matches"))
         (tmp_path / "empty").mkdir()
-        refused(tmp_path / "empty", words=("empty", ".npy", "name the files"))
+        rejected(tmp_path / "empty", facts=("empty", ".npy", "name the files"))
         (tmp_path / "x.docx").write_bytes(b"\x00\x01")
-        refused(tmp_path / "x.docx", words=("x.docx", "--format"))
-        refused("s3://bucket/x.npy", "--format", "npy", words=("s3://bucket/x.npy", "URL"))
+        rejected(tmp_path / "x.docx", facts=("x.docx", "--format"))
+        rejected("s3://bucket/x.npy", "--format", "npy", facts=("s3://bucket/x.npy", "URL"))
 
-    def test_an_option_that_says_nothing(self, refused, tmp_path):
+    def test_an_option_that_says_nothing(self, rejected, tmp_path):
         np.save(tmp_path / "x.npy", X)
-        refused(tmp_path / "x.npy", "--dataset", "a", words=("--dataset", "x.npy", "npy"))
+        rejected(tmp_path / "x.npy", "--dataset", "a", facts=("--dataset", "x.npy", "npy"))
 
     def test_a_missing_library_is_named(self, invoke, out, tmp_path, monkeypatch):
         path, _ = write("hdf5", tmp_path)
         monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-        words = ("x.h5", "h5py", "install scrlm-dask[formats]")
-        invoke("ingest", path, out).refused(*words, code=REFUSED)
+        facts = ("x.h5", "h5py", "install scrlm-dask[formats]")
+        invoke("ingest", path, out).rejected(*facts, code=REJECTED)
 
 
 TRUNCATED = {
@@ -192,35 +192,35 @@ TRUNCATED = {
 
 class TestDamagedFiles:
     @pytest.mark.parametrize("name", TRUNCATED)
-    def test_truncated(self, refused, tmp_path, name):
+    def test_truncated(self, rejected, tmp_path, name):
         path, args = write(name, tmp_path)
         cut(path)
-        refused(path, *args, words=(str(path), *TRUNCATED[name]))
+        rejected(path, *args, facts=(str(path), *TRUNCATED[name]))
 
-    def test_an_arrow_stream_without_its_end_mark(self, refused, tmp_path):
+    def test_an_arrow_stream_without_its_end_mark(self, rejected, tmp_path):
         path, _ = write("arrow", tmp_path)
         cut(path, 8)
-        refused(path, words=(str(path), "no end mark after row 40", "it was cut"))
+        rejected(path, facts=(str(path), "no end mark after row 40", "it was cut"))
 
-    def test_truncated_csv(self, refused, tmp_path):
+    def test_truncated_csv(self, rejected, tmp_path):
         path = tmp_path / "x.csv"
         np.savetxt(path, X, delimiter=",", fmt="%.3f")
         cut(path, 20)
-        refused(path, words=(str(path), "row 39", "fields and others have 6"))
+        rejected(path, facts=(str(path), "row 39", "fields and others have 6"))
 
-    def test_truncated_dataset(self, refused, tmp_path):
+    def test_truncated_dataset(self, rejected, tmp_path):
         path, _ = write("huggingface", tmp_path)
         cut(next(path.glob("data-00001*.arrow")), 100)
-        refused(path, words=("data-00001-of-00002.arrow",))
+        rejected(path, facts=("data-00001-of-00002.arrow",))
 
-    def test_truncated_shard(self, refused, tmp_path):
+    def test_truncated_shard(self, rejected, tmp_path):
         path, _ = write("shards", tmp_path)
         cut(path / "emb_10.npy")
-        refused(path, words=("emb_10.npy", "claims 3 rows"))
+        rejected(path, facts=("emb_10.npy", "claims 3 rows"))
 
     @pytest.mark.parametrize("damage", ["cut", "flipped", "missing"])
     @pytest.mark.parametrize("zarr_format", [2, 3])
-    def test_zarr_chunks(self, refused, tmp_path, damage, zarr_format):
+    def test_zarr_chunks(self, rejected, tmp_path, damage, zarr_format):
         path = tmp_path / "x.zarr"
         # in version 2 the checksum is a filter of its own
         import numcodecs
@@ -238,17 +238,17 @@ class TestDamagedFiles:
         chunk = path / ("c/2/0" if zarr_format == 3 else "2.0")
         {"cut": cut, "flipped": lambda p: flip(p, 50), "missing": Path.unlink}[damage](chunk)
         key = "c/2/0" if zarr_format == 3 else "2.0"
-        words = ("row 20", key) if damage == "missing" else ("rows 20 to 29",)
-        refused(path, words=(str(path), *words))
+        facts = ("row 20", key) if damage == "missing" else ("rows 20 to 29",)
+        rejected(path, facts=(str(path), *facts))
 
-    def test_flipped_byte_of_a_parquet_page(self, refused, invoke, out, tmp_path):
+    def test_flipped_byte_of_a_parquet_page(self, rejected, invoke, out, tmp_path):
         path = tmp_path / "x.parquet"
         table = columns_of(X, "fixed").select(["emb"])
         options = {"compression": "none", "use_dictionary": False, "row_group_size": 10}
         pq.write_table(table, path, write_page_checksum=True, **options)
         at = path.read_bytes().index(X[25].tobytes())
         flip(path, at)
-        refused(path, words=(str(path), "row group 2", "from row 20 on", "CRC"))
+        rejected(path, facts=(str(path), "row group 2", "from row 20 on", "CRC"))
 
     @pytest.mark.parametrize("name", ["npz", "npz deflated"])
     def test_flipped_byte_of_an_archive(self, invoke, out, tmp_path, name):
@@ -259,79 +259,79 @@ class TestDamagedFiles:
             info = archive.getinfo("emb.npy")
         flip(path, info.header_offset + 30 + len("emb.npy") + info.compress_size - 40)
         done = invoke("ingest", path, out, "--dataset", "emb")
-        done.refused(str(path), "rows 0 to 39999")
+        done.rejected(str(path), "rows 0 to 39999")
         assert not out.exists()  # rows were written before the damage was noticed
 
-    def test_flipped_byte_of_an_hdf5_dataset_with_checksums(self, refused, tmp_path):
+    def test_flipped_byte_of_an_hdf5_dataset_with_checksums(self, rejected, tmp_path):
         path = tmp_path / "x.h5"
         with h5py.File(path, "w") as file:
             file.create_dataset("emb", data=X, chunks=(10, P), fletcher32=True)
         flip(path, path.read_bytes().index(X[25].tobytes()))
-        refused(path, words=(str(path), "rows 20 to 29"))
+        rejected(path, facts=(str(path), "rows 20 to 29"))
 
-    def test_a_row_of_fvecs_with_another_number_of_features(self, refused, tmp_path):
+    def test_a_row_of_fvecs_with_another_number_of_features(self, rejected, tmp_path):
         path, _ = write("vecs", tmp_path)
         flip(path, 17 * (4 + 4 * P))
-        refused(path, words=(str(path), "row 17", "7 features"))
+        rejected(path, facts=(str(path), "row 17", "7 features"))
 
-    def test_text_that_is_no_number(self, refused, tmp_path):
+    def test_text_that_is_no_number(self, rejected, tmp_path):
         (tmp_path / "x.csv").write_text(
             "".join(f"{i},{'x' if i == 33 else i}\n" for i in range(40))
         )
-        refused(tmp_path / "x.csv", words=("x.csv", "row 33", "'x'"))
+        rejected(tmp_path / "x.csv", facts=("x.csv", "row 33", "'x'"))
         (tmp_path / "x.csv").write_text(
             "".join(f"{i},1\n\n" if i == 7 else f"{i},1\n" for i in range(40))
         )
-        words = ("x.csv", "row 8", "0 fields")
-        refused(tmp_path / "x.csv", "--overwrite", words=words)
+        facts = ("x.csv", "row 8", "0 fields")
+        rejected(tmp_path / "x.csv", "--overwrite", facts=facts)
 
     @pytest.mark.parametrize("magic", ["x.npy", "x.npz", "x.h5", "x.parquet", "x.arrow"])
-    def test_a_name_that_the_content_belies(self, refused, tmp_path, magic):
+    def test_a_name_that_the_content_belies(self, rejected, tmp_path, magic):
         (tmp_path / magic).write_bytes(bytes(1000))
-        refused(tmp_path / magic, words=(magic, "does not begin like one"))
+        rejected(tmp_path / magic, facts=(magic, "does not begin like one"))
 
 
 class TestShards:
-    def test_gap_in_the_numbers(self, refused, tmp_path):
+    def test_gap_in_the_numbers(self, rejected, tmp_path):
         path, _ = write("shards", tmp_path)
         (path / "emb_6.npy").unlink()
         for source in (path, path / "*.npy"):
-            refused(source, words=("emb_6.npy is missing", "emb_7.npy"))
+            rejected(source, facts=("emb_6.npy is missing", "emb_7.npy"))
 
-    def test_first_is_missing(self, refused, tmp_path):
+    def test_first_is_missing(self, rejected, tmp_path):
         path, _ = write("shards", tmp_path)
         for i in (0, 1):
             (path / f"emb_{i}.npy").unlink()
-        refused(path, words=("emb_0.npy is missing",))
+        rejected(path, facts=("emb_0.npy is missing",))
 
-    def test_last_is_missing_where_names_say_how_many(self, refused, tmp_path):
+    def test_last_is_missing_where_names_say_how_many(self, rejected, tmp_path):
         for i in (0, 1, 2):
             pq.write_table(columns_of(X, "fixed"), tmp_path / f"part-{i:05d}-of-00004.parquet")
-        words = ("part-00003-of-00004.parquet is missing", "3 of 4")
-        refused(tmp_path / "part-*.parquet", words=words)
+        facts = ("part-00003-of-00004.parquet is missing", "3 of 4")
+        rejected(tmp_path / "part-*.parquet", facts=facts)
 
-    def test_a_data_file_of_a_dataset(self, refused, tmp_path):
+    def test_a_data_file_of_a_dataset(self, rejected, tmp_path):
         path, _ = write("huggingface", tmp_path)
         (path / "data-00001-of-00002.arrow").unlink()
-        refused(path, words=("data-00001-of-00002.arrow is missing", "state.json"))
+        rejected(path, facts=("data-00001-of-00002.arrow is missing", "state.json"))
 
-    def test_splits_are_named(self, refused, tmp_path):
+    def test_splits_are_named(self, rejected, tmp_path):
         (tmp_path / "hf").mkdir()
         (tmp_path / "hf/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-        refused(tmp_path / "hf", words=("train, test", "hf/train"))
+        rejected(tmp_path / "hf", facts=("train, test", "hf/train"))
 
-    def test_different_widths(self, refused, tmp_path):
+    def test_different_widths(self, rejected, tmp_path):
         path, _ = write("shards", tmp_path)
         np.save(path / "emb_4.npy", X[:3, :5])
-        refused(path, words=("emb_4.npy has 5 features", "emb_0.npy has 6"))
+        rejected(path, facts=("emb_4.npy has 5 features", "emb_0.npy has 6"))
 
-    def test_metadata_with_another_number_of_rows(self, refused, tmp_path):
+    def test_metadata_with_another_number_of_rows(self, rejected, tmp_path):
         path, _ = write("clip-retrieval", tmp_path)
         pq.write_table(pa.table({"label": [1, 2]}), path / "metadata/metadata_1.parquet")
-        words = ("metadata_1.parquet has 2 rows", "img_emb_1.npy has 13")
-        refused(path, words=words)
+        facts = ("metadata_1.parquet has 2 rows", "img_emb_1.npy has 13")
+        rejected(path, facts=facts)
         (path / "metadata/metadata_1.parquet").unlink()
-        refused(path, words=("metadata_1.parquet is missing", "img_emb_1.npy"))
+        rejected(path, facts=("metadata_1.parquet is missing", "img_emb_1.npy"))
 
 
 class TestParquetRows:
@@ -341,7 +341,7 @@ class TestParquetRows:
         return path
 
     @pytest.mark.parametrize(
-        ("bad", "words"),
+        ("bad", "facts"),
         [
             ([1.0] * 5, ("5 items", "6")),
             ([1.0] * 7, ("7 items", "6")),
@@ -351,32 +351,32 @@ class TestParquetRows:
         ],
         ids=["short", "long", "empty", "null", "null item"],
     )
-    def test_ragged_or_null(self, refused, tmp_path, bad, words):
+    def test_ragged_or_null(self, rejected, tmp_path, bad, facts):
         rows: list[Any] = X.tolist()
         rows[23] = bad
         path = self.table(tmp_path / "x.parquet", rows)
-        refused(path, words=("row 23 ", str(path), *words))
+        rejected(path, facts=("row 23 ", str(path), *facts))
 
-    def test_two_rows_that_only_together_have_the_right_number_of_items(self, refused, tmp_path):
+    def test_two_rows_that_only_together_have_the_right_number_of_items(self, rejected, tmp_path):
         rows: list[Any] = X.tolist()
         rows[23], rows[24] = rows[23][:5], [*rows[24], 0.0]
         path = self.table(tmp_path / "x.parquet", rows)
-        refused(path, words=("row 23 ", str(path), "5 items"))
+        rejected(path, facts=("row 23 ", str(path), "5 items"))
 
-    def test_a_null_in_a_column_of_its_own(self, refused, tmp_path):
+    def test_a_null_in_a_column_of_its_own(self, rejected, tmp_path):
         values = X[:, 0].tolist()
         values[23] = None
         path = tmp_path / "x.parquet"
         pq.write_table(pa.table({"a": X[:, 1], "b": values}), path, row_group_size=7)
-        refused(path, words=("row 23 ", "'b'", str(path), "is null"))
+        rejected(path, facts=("row 23 ", "'b'", str(path), "is null"))
 
-    def test_which_column(self, refused, tmp_path):
+    def test_which_column(self, rejected, tmp_path):
         table = columns_of(X, "fixed")
         path = tmp_path / "x.parquet"
         pq.write_table(table.append_column("emb2", table.column("emb")), path)
-        refused(path, words=(str(path), "emb, emb2", "--column"))
-        refused(path, "--column", "no", words=(str(path), "'no'", "emb2"))
-        refused(path, "--column", "name", words=(str(path), "'name'", "string"))
+        rejected(path, facts=(str(path), "emb, emb2", "--column"))
+        rejected(path, "--column", "no", facts=(str(path), "'no'", "emb2"))
+        rejected(path, "--column", "name", facts=(str(path), "'name'", "string"))
 
 
 _SHAPE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (10000000000000, 6), }"
@@ -386,27 +386,27 @@ LYING_HEADER = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + _SHAPE.ljust(117)
 class TestHeadersThatLie:
     """Any of these would need terabytes: whoever allocated first would not come to the message."""
 
-    def test_npy(self, refused, tmp_path):
+    def test_npy(self, rejected, tmp_path):
         path = tmp_path / "x.npy"
         path.write_bytes(LYING_HEADER + X.tobytes())
-        refused(path, words=(str(path), "claims 10000000000000 rows", "enough for 40 rows"))
+        rejected(path, facts=(str(path), "claims 10000000000000 rows", "enough for 40 rows"))
 
-    def test_bin(self, refused, tmp_path):
+    def test_bin(self, rejected, tmp_path):
         path = tmp_path / "x.fbin"
         path.write_bytes(struct.pack("<II", 2**32 - 1, 2**32 - 1) + X.tobytes())
-        refused(path, words=(str(path), "claims 4294967295 rows"))
+        rejected(path, facts=(str(path), "claims 4294967295 rows"))
 
-    def test_vecs(self, refused, tmp_path):
+    def test_vecs(self, rejected, tmp_path):
         path = tmp_path / "x.fvecs"
         path.write_bytes(struct.pack("<i", 2**31 - 1) + X.tobytes())
-        refused(path, words=(str(path), "2147483647 features", "row 0"))
+        rejected(path, facts=(str(path), "2147483647 features", "row 0"))
 
     @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-    def test_npz(self, refused, tmp_path, method):
+    def test_npz(self, rejected, tmp_path, method):
         with zipfile.ZipFile(tmp_path / "x.npz", "w", method) as archive:
             archive.writestr("emb.npy", LYING_HEADER + X.tobytes())
-        words = ("x.npz[emb.npy]", "claims 10000000000000 rows", "enough for 40 rows")
-        refused(tmp_path / "x.npz", words=words)
+        facts = ("x.npz[emb.npy]", "claims 10000000000000 rows", "enough for 40 rows")
+        rejected(tmp_path / "x.npz", facts=facts)
 
 
 class Payload:
@@ -417,13 +417,13 @@ class Payload:
         return Path.touch, (Path(self.target),)
 
 
-def test_objects_are_not_unpickled(refused, tmp_path):
+def test_objects_are_not_unpickled(rejected, tmp_path):
     trap = tmp_path / "trap"
     payload = np.array([[Payload(str(trap))]], object)
     np.save(tmp_path / "x.npy", payload, allow_pickle=True)
-    refused(tmp_path / "x.npy", words=("x.npy", "object", "runs code"))
+    rejected(tmp_path / "x.npy", facts=("x.npy", "object", "runs code"))
     np.savez(tmp_path / "x.npz", emb=payload)
-    refused(tmp_path / "x.npz", words=("x.npz[emb]", "object", "runs code"))
+    rejected(tmp_path / "x.npz", facts=("x.npz[emb]", "object", "runs code"))
     assert not trap.exists()
     np.load(tmp_path / "x.npy", allow_pickle=True)
     assert trap.exists()  # or the test could not fail
@@ -438,9 +438,9 @@ class TestNan:
         np.save(tmp_path / "x.npy", x)
         return tmp_path / "x.npy", x
 
-    def test_error(self, refused, source, out):
-        refused(source[0], words=(str(source[0]), "row ", "(block ", "--nan drop", "--nan keep"))
-        assert not out.exists()  # the same would be refused again
+    def test_error(self, rejected, source, out):
+        rejected(source[0], facts=(str(source[0]), "row ", "(block ", "--nan drop", "--nan keep"))
+        assert not out.exists()  # the same would be rejected again
 
     def test_drop(self, invoke, source, out):
         done = invoke("ingest", source[0], out, "--nan", "drop", *CHUNKS, "--json").json()
@@ -477,8 +477,8 @@ class TestFullDisk:
     def test_too_small_is_known_before(self, invoke, small_disk, tmp_path):
         np.save(tmp_path / "x.npy", np.zeros((4096, 64), np.float32))
         out = small_disk(size="512k") / "out.zarr"
-        words = ("1048576 bytes", "are free", str(out))
-        invoke("ingest", tmp_path / "x.npy", out).refused(*words, code=FAILED)
+        facts = ("1048576 bytes", "are free", str(out))
+        invoke("ingest", tmp_path / "x.npy", out).rejected(*facts, code=FAILED)
         assert not out.exists()
 
     def test_full_in_the_middle_and_then_there_is_room(self, invoke, small_disk, tmp_path):
@@ -490,11 +490,11 @@ class TestFullDisk:
             (disk / "other" / str(i)).touch()
         out = disk / "out.zarr"
         args = ("ingest", tmp_path / "x.npy", out, "--chunk-size", "24B")
-        message = invoke(*args).refused("No space left", str(out), code=FAILED)
+        message = invoke(*args).rejected("No space left", str(out), code=FAILED)
         assert "block" in message or "out.zarr/" in message
         done = len(list((out / "digests/c").rglob("0")))
         assert 0 < done < ROWS
-        invoke("fit", out, "--out", tmp_path / "run").refused("unfinished", str(out))
+        invoke("fit", out, "--out", tmp_path / "run").rejected("unfinished", str(out))
         subprocess.run(["mount", "-o", "remount,nr_inodes=5000", str(disk)], check=True)
         assert 0 < invoke(*args, "--json").json()["kept_blocks"] < ROWS
         np.testing.assert_array_equal(stored(out), X)
@@ -522,14 +522,14 @@ def test_killed_twice_and_given_again(start, invoke, files_of, tmp_path, shuffle
         psutil.wait_procs(family, timeout=60)
         kept = done_blocks(out)
         assert 20 <= len(kept) < 200
-        invoke("fit", out, "--out", tmp_path / "run").refused("unfinished", str(out))
+        invoke("fit", out, "--out", tmp_path / "run").rejected("unfinished", str(out))
     stamps = {
         chunk: chunk.stat().st_mtime_ns
         for block in kept
         for chunk in (block, out / "features/c" / block.parent.name / "0")
     }
     other = invoke("ingest", tmp_path / "x.npy", out, "--chunk-size", "240B", "--limit", 9)
-    other.refused("limit was None", "is 9", "--overwrite")
+    other.rejected("limit was None", "is 9", "--overwrite")
     done = invoke("ingest", tmp_path / "x.npy", out, "--chunk-size", "240B", *shuffle, "--json")
     assert done.json()["kept_blocks"] == len(kept)
     assert all(chunk.stat().st_mtime_ns == stamp for chunk, stamp in stamps.items())
@@ -547,7 +547,7 @@ def test_interrupted_says_how_to_go_on(start, tmp_path):
     running = start("ingest", tmp_path / "x.npy", out, "--nworkers", 1, "--chunk-size", "240B")
     running.until(lambda: len(done_blocks(out)) >= 20)
     running.interrupt()
-    running.outcome().refused(
+    running.outcome().rejected(
         "interrupted by SIGINT; run the same command again to go on", code=130
     )
     assert 20 <= len(done_blocks(out)) < 300

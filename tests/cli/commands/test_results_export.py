@@ -104,16 +104,16 @@ def test_without_the_features_there_are_no_ids_and_it_says_so(export, named, tmp
 
 def test_what_it_refuses(export, named, tmp_path):
     _, run = named
-    export(tmp_path / "no", "--out", tmp_path / "x").refused("does not exist")
+    export(tmp_path / "no", "--out", tmp_path / "x").rejected("does not exist")
     (tmp_path / "empty").mkdir()
-    export(tmp_path / "empty", "--out", tmp_path / "x").refused("run.json")
+    export(tmp_path / "empty", "--out", tmp_path / "x").rejected("run.json")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    export(run, "--out", tmp_path / "mine", "--overwrite").refused("left alone")
-    export(run, "--out", run / "x").refused("lies inside the run")
-    export(run, "--out", run.parent).refused("choose another")
+    export(run, "--out", tmp_path / "mine", "--overwrite").rejected("left alone")
+    export(run, "--out", run / "x").rejected("lies inside the run")
+    export(run, "--out", run.parent).rejected("choose another")
     export(run, "--out", tmp_path / "x").ok()
-    export(run, "--out", tmp_path / "x").refused("--overwrite")
+    export(run, "--out", tmp_path / "x").rejected("--overwrite")
     export(run, "--out", tmp_path / "x", "--format", "csv", "--overwrite").ok()
     assert not (tmp_path / "x" / "labels.parquet").exists()
-    export(run, "--out", tmp_path / "y", "--format", "xls").refused(code=2)
+    export(run, "--out", tmp_path / "y", "--format", "xls").rejected(code=2)

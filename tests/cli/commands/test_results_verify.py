@@ -64,4 +64,4 @@ def test_other_features_are_refused(run, invoke, features, tmp_path):
     digests[0] = 7
     record["features"]["path"] = str(other)
     (run / "run.json").write_text(json.dumps(record))
-    invoke("verify", run).refused("is not the one that the run read", code=3)
+    invoke("verify", run).rejected("is not the one that the run read", code=3)

@@ -1,4 +1,4 @@
-"""`scrlm plan`: what it prints, that it agrees with the fit, and what it refuses."""
+"""`scrlm plan`: what it prints, that it agrees with the fit, and what it rejects."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_json_agrees_with_the_run(invoke, features, round_trip, record_of):
 def test_the_table_has_every_phase_and_the_sum(invoke, features):
     options = ("--clusters", 5, "--kmeans-iter", 3, "--polish", "--persist", "no")
     done = invoke("plan", features, "--rho", 0.5, *options).ok()
-    for words in ("survey", "loss", "extract", "polish", "kmeans-step x 3", "assign", "in all"):
-        assert words in done.stdout
+    for facts in ("survey", "loss", "extract", "polish", "kmeans-step x 3", "assign", "in all"):
+        assert facts in done.stdout
     assert "k-means may stop earlier" in done.stderr
 
 
@@ -47,7 +47,7 @@ def test_what_does_not_fit_is_refused_with_what_would(invoke, tmp_path, features
     out = ("--out", tmp_path / "run") if command == "fit" else ()
     given = (command, features, "--rho", 0.5, "--clusters", 5, *out, "--nworkers", 1)
     small = ("--nthreads", 32, "--memory-limit", "450MB")
-    text = invoke(*given, *small, threads=False).refused("0.45 GB", "a worker with 32 thread(s)")
+    text = invoke(*given, *small, threads=False).rejected("0.45 GB", "a worker with 32 thread(s)")
     limit = re.search(r"--memory-limit (\d+MB)", text).group(1)
     threads = re.search(r"--nthreads (\d+)", text).group(1)
     assert not (tmp_path / "run").exists()
@@ -55,11 +55,11 @@ def test_what_does_not_fit_is_refused_with_what_would(invoke, tmp_path, features
     invoke(*plan, "--nthreads", 32, "--memory-limit", limit, threads=False).ok()
     invoke(*plan, "--nthreads", threads, "--memory-limit", "450MB", threads=False).ok()
     more = ("--nthreads", int(threads) + 1, "--memory-limit", "450MB")
-    invoke(*plan, *more, threads=False).refused("--memory-limit")
+    invoke(*plan, *more, threads=False).rejected("--memory-limit")
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "words"),
+    ("options", "code", "facts"),
     [
         (("--candidates", 5000), 3, ("n_candidates is 5000", "4000 rows")),
         (("--rho", 0), 3, ("rho is 0",)),
@@ -67,12 +67,12 @@ def test_what_does_not_fit_is_refused_with_what_would(invoke, tmp_path, features
         (("--block-rows", 0), 3, ("block_rows is 0",)),
     ],
 )
-def test_errors_are_those_of_the_fit(invoke, features, options, code, words):
-    invoke("plan", features, "--rho", 0.5, "--clusters", 5, *options).refused(*words, code=code)
+def test_errors_are_those_of_the_fit(invoke, features, options, code, facts):
+    invoke("plan", features, "--rho", 0.5, "--clusters", 5, *options).rejected(*facts, code=code)
 
 
 def test_no_store(invoke, tmp_path):
-    invoke("plan", tmp_path / "none.zarr", "--clusters", 5).refused("does not exist")
+    invoke("plan", tmp_path / "none.zarr", "--clusters", 5).rejected("does not exist")
 
 
 def test_iterations_that_are_not_asked_for_have_no_options(invoke, features):

@@ -11,8 +11,8 @@ def test_fit_needs_no_parameter(invoke, features, tmp_path, record_of, truth):
     run = tmp_path / "run"
     done = invoke("fit", features, "--out", run).ok()
     assert "5 cluster(s) for every rho" in done.stderr
-    for words in ("rho chosen", "ARI 1.000", "met: sigma_max is"):
-        assert words in done.stdout
+    for facts in ("rho chosen", "ARI 1.000", "met: sigma_max is"):
+        assert facts in done.stdout
     record = record_of(run)
     assert record["clusters"] == 5
     assert record["config"]["rho"] == record["scan"]["rho"]
@@ -23,8 +23,8 @@ def test_fit_needs_no_parameter(invoke, features, tmp_path, record_of, truth):
 def test_the_table_and_the_picture(invoke, features, tmp_path):
     plot = tmp_path / "rho.png"
     done = invoke("rho", features, "--plot", plot).ok()
-    for words in ("Ladder of rho", "shell", "rho chosen", "as well", "sigma_max"):
-        assert words in done.stdout
+    for facts in ("Ladder of rho", "shell", "rho chosen", "as well", "sigma_max"):
+        assert facts in done.stdout
     assert plot.read_bytes()[:4] == b"\x89PNG"
     content = invoke("rho", features, "--json").json()
     assert (content["basis"], content["clusters"]) == ("stretch", 5)
@@ -37,15 +37,15 @@ def test_a_scan_starts_no_workers(scrlm, features):
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "words"),
+    ("options", "code", "facts"),
     [
         (("--clusters", 0), 3, ("n_clusters is 0",)),
         (("--candidates", 5000), 3, ("n_candidates is 5000", "4000 rows")),
         (("--plot", "rho.doc"), 3, ("no known ending",)),
     ],
 )
-def test_what_rho_refuses(invoke, features, options, code, words):
-    invoke("rho", features, *options).refused(*words, code=code)
+def test_what_rho_refuses(invoke, features, options, code, facts):
+    invoke("rho", features, *options).rejected(*facts, code=code)
 
 
 def test_the_plan_has_the_scan(invoke, features, tmp_path, record_of):
@@ -68,8 +68,8 @@ def test_a_cut_writes_coarser_labels(invoke, round_trip, tmp_path):
     assert np.bincount(coarse[coarse >= 0]).tolist() == content["counts"]
     assert np.array_equal(coarse == -1, fine == -1)
     assert invoke("evaluate", out, "--json").json()["n_clusters"] == 2
-    invoke("cut", round_trip.run, "--clusters", 2, "--out", out, threads=False).refused("exists")
+    invoke("cut", round_trip.run, "--clusters", 2, "--out", out, threads=False).rejected("exists")
     plain = invoke("cut", round_trip.run, "--clusters", 2, "--overwrite", threads=False)
     assert plain.code == 2
     assert "--overwrite without --out would do nothing" in plain.stderr
-    invoke("cut", round_trip.run, "--clusters", 9, threads=False).refused("ask for 1 to 5")
+    invoke("cut", round_trip.run, "--clusters", 9, threads=False).rejected("ask for 1 to 5")

@@ -98,23 +98,23 @@ class TestOptionsOfFit:
         assert "3 threads" in done.stderr
 
 
-@pytest.mark.parametrize(("rho", "words"), [("wide", "neither auto nor a number")])
-def test_rho_is_a_number_or_auto(invoke, features, tmp_path, rho, words):
+@pytest.mark.parametrize(("rho", "facts"), [("wide", "neither auto nor a number")])
+def test_rho_is_a_number_or_auto(invoke, features, tmp_path, rho, facts):
     done = invoke("fit", features, "--out", tmp_path / "run", "--rho", rho)
     assert done.code == 2
-    assert words in done.stderr
+    assert facts in done.stderr
 
 
 def test_usage(invoke, features, tmp_path):
-    invoke("fit", features).refused("Missing option '--out'", code=2)
-    invoke("fit", "--out", tmp_path / "run").refused("Missing argument 'FEATURES'", code=2)
-    invoke("fit", features, "--resume", tmp_path / "run", "--rho", 1).refused(
+    invoke("fit", features).rejected("Missing option '--out'", code=2)
+    invoke("fit", "--out", tmp_path / "run").rejected("Missing argument 'FEATURES'", code=2)
+    invoke("fit", features, "--resume", tmp_path / "run", "--rho", 1).rejected(
         "leave", "--rho", "features", code=2
     )
     # where it runs may be another place this time
     elsewhere = ("--cluster", "local", "--require-tls", "--wait-workers", "9s")
     for options in ((), elsewhere):
         run = invoke("fit", "--resume", tmp_path / "run", *options)
-        run.refused("does not exist", code=3)
+        run.rejected("does not exist", code=3)
     bad = ("--stall-timeout", "soon")
-    invoke("fit", features, "--out", tmp_path / "run", *bad).refused("duration", code=2)
+    invoke("fit", features, "--out", tmp_path / "run", *bad).rejected("duration", code=2)

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 DASK = (str(Path(sys.executable).parent / "dask"),)
 CERTIFICATES = Path(__file__).parents[3] / "deploy" / "tls" / "certificates.sh"
 LOOPBACK = ("--host", "127.0.0.1", "--no-dashboard")
-CLUSTER_LOST, INPUT_REFUSED = 4, 3
+CLUSTER_LOST, INPUT_REJECTED = 4, 3
 
 # a scheduler that says it is of another time; all else about it is real
 _ANOTHER_VERSION = """
@@ -131,19 +131,19 @@ def test_the_scheduler_hangs_up_on_a_client_without_a_certificate(tls_scheduler,
         socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
         context.wrap_socket(plain) as connection,
     ):
-        assert connection.recv(1) != b""  # TLS 1.3 refuses with the first byte
+        assert connection.recv(1) != b""  # TLS 1.3 rejects with the first byte
 
 
 def test_a_command_without_a_certificate(start, features, tls_scheduler):
     done = start("inspect", features, "--verify", "--scheduler", tls_scheduler).outcome()
-    done.refused("without a certificate", "--tls-ca-file", code=CLUSTER_LOST)
+    done.rejected("without a certificate", "--tls-ca-file", code=CLUSTER_LOST)
 
 
 def test_a_command_with_a_certificate_of_strangers(start, features, tls_scheduler, strangers, ours):
     mixed = {**strangers, "tls_ca_file": ours["tls_ca_file"]}  # it trusts them, not they it
     where = ("--scheduler", tls_scheduler, *as_arguments(mixed))
     done = start("inspect", features, "--verify", *where).outcome()
-    done.refused(tls_scheduler, "trusts the certificates", code=CLUSTER_LOST)
+    done.rejected(tls_scheduler, "trusts the certificates", code=CLUSTER_LOST)
 
 
 def test_a_command_that_forgot_the_tls_of_the_address(invoke, features, tls_scheduler, monkeypatch):
@@ -151,7 +151,7 @@ def test_a_command_that_forgot_the_tls_of_the_address(invoke, features, tls_sche
     monkeypatch.setattr("scrlm_dask.clusters.remote._CONNECT_TIMEOUT", 1)
     plain = tls_scheduler.replace("tls://", "tcp://")
     done = invoke("inspect", features, "--verify", "--scheduler", plain, threads=False)
-    done.refused(plain, "begin with tls://", code=CLUSTER_LOST)
+    done.rejected(plain, "begin with tls://", code=CLUSTER_LOST)
 
 
 def test_a_local_cluster_talks_tls_if_told(ours) -> None:
@@ -170,7 +170,7 @@ def test_certificates_that_are_none(invoke, features, ours, tmp_path) -> None:
     inspect = ("inspect", features, "--verify", "--scheduler", "tls://127.0.0.1:9")
     for option, file in (("tls_cert", junk), ("tls_key", tmp_path / "missing.pem")):
         given = as_arguments({**ours, option: str(file)})
-        invoke(*inspect, *given, threads=False).refused(str(file), "--tls", code=INPUT_REFUSED)
+        invoke(*inspect, *given, threads=False).rejected(str(file), "--tls", code=INPUT_REJECTED)
 
 
 def test_every_command_that_needs_a_cluster_takes_them_all() -> None:
@@ -188,7 +188,7 @@ def test_a_scheduler_without_tls_elsewhere_is_refused_before_it_is_called(
     # the way to that address is long; nobody is called, so nobody is waited for
     monkeypatch.setattr("scrlm_dask.clusters.remote.check_scheduler", pytest.fail)
     done = invoke("inspect", features, "--verify", *where, threads=False)
-    done.refused("tcp://192.0.2.1:8786 talks without TLS", "--tls-cert", code=CLUSTER_LOST)
+    done.rejected("tcp://192.0.2.1:8786 talks without TLS", "--tls-cert", code=CLUSTER_LOST)
 
 
 FEATURES = ("plan", "rho", "fit", "kmeans", "inspect")
@@ -206,13 +206,13 @@ def test_input_is_looked_at_before_a_cluster_is_waited_for(invoke, features, tmp
     }.get(command, ())
     nobody = ("--scheduler", "nonsense")
     done = invoke(command, missing, *rest, *nobody, threads=False)
-    done.refused(str(missing), code=INPUT_REFUSED)
+    done.rejected(str(missing), code=INPUT_REJECTED)
 
 
 def test_settings_are_looked_at_before_a_cluster_is_waited_for(invoke, features) -> None:
     for command in ("plan", "rho"):
         done = invoke(command, features, "--F", -1, "--scheduler", "nonsense", threads=False)
-        done.refused("F is -1", code=INPUT_REFUSED)
+        done.rejected("F is -1", code=INPUT_REJECTED)
 
 
 # --- clusters that cannot do the work ----------------------------------------------------------
@@ -223,7 +223,7 @@ def test_a_scheduler_of_another_major_version(start, features, servers, tmp_path
     address = servers.scheduler("--preload", tmp_path / "another.py")
     done = start("inspect", features, "--verify", "--scheduler", address).outcome()
     ours = scrlm_dask.clusters.remote.version("distributed")
-    done.refused(address, "distributed 2023.5.1", f"distributed {ours}", code=CLUSTER_LOST)
+    done.rejected(address, "distributed 2023.5.1", f"distributed {ours}", code=CLUSTER_LOST)
 
 
 def test_workers_that_lack_the_package(start, features, servers, tmp_path):
@@ -232,7 +232,7 @@ def test_workers_that_lack_the_package(start, features, servers, tmp_path):
     servers.worker(address, "--preload", tmp_path / "forgotten.py")
     done = start("inspect", features, "--verify", "--scheduler", address).outcome()
     lacking = ("1 of 1 worker (tcp://127.0.0.1:", "No module named 'scrlm_dask'", "install it")
-    done.refused(*lacking, code=CLUSTER_LOST)
+    done.rejected(*lacking, code=CLUSTER_LOST)
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +259,7 @@ def test_workers_that_lack_the_features(start, features, half_blind, hidden, tmp
     out = tmp_path / "run"
     fit = ("fit", here, "--out", out, "--clusters", 10, "--scheduler", half_blind)
     done = start(*fit).outcome()
-    done.refused("1 of 2 worker(s)", f"do not see {here}", "mount", code=CLUSTER_LOST)
+    done.rejected("1 of 2 worker(s)", f"do not see {here}", "mount", code=CLUSTER_LOST)
     assert not out.exists()
 
 
@@ -267,7 +267,7 @@ def test_workers_that_lack_the_output(start, features, half_blind, hidden):
     out = hidden / "run"
     fit = ("fit", features, "--out", out, "--clusters", 10, "--scheduler", half_blind)
     done = start(*fit).outcome()
-    done.refused("1 of 2 worker(s)", f"do not see {out}", code=CLUSTER_LOST)
+    done.rejected("1 of 2 worker(s)", f"do not see {out}", code=CLUSTER_LOST)
     # the run may go on with other workers, and nobody takes it for a result
     with pytest.raises(StoreError, match="not complete"):
         scrlm_dask.load_model(out)

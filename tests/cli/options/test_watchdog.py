@@ -89,14 +89,14 @@ def test_how_long_to_wait_for_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "stall", "wait"),
+    ("facts", "stall", "wait"),
     [((), 3600.0, None), (("--stall-timeout", "90s", "--wait-workers", "2h"), 90.0, 7200.0)],
 )
-def test_options_are_durations(words: tuple[str, ...], stall: float, wait: float | None) -> None:
+def test_options_are_durations(facts: tuple[str, ...], stall: float, wait: float | None) -> None:
     given: list[Any] = []
     command = click.command()(watchdog.watchdog_options(lambda **values: given.append(values)))
-    assert CliRunner().invoke(command, words).exit_code == 0
+    assert CliRunner().invoke(command, facts).exit_code == 0
     assert given == [{"stall_timeout": stall, "wait_workers": wait}]
-    refused = CliRunner().invoke(command, ["--stall-timeout", "soon"])
-    assert refused.exit_code == 2
-    assert "soon" in refused.output
+    rejected = CliRunner().invoke(command, ["--stall-timeout", "soon"])
+    assert rejected.exit_code == 2
+    assert "soon" in rejected.output

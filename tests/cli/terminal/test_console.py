@@ -96,20 +96,20 @@ def test_verbose_adds_the_traceback_to_an_error(invoke, tmp_path):
     loud = invoke(*args, "-v")
     assert loud.code == 3
     assert "Traceback" in loud.stderr
-    assert loud.stderr.splitlines()[-1] == invoke(*args).refused("missing")
+    assert loud.stderr.splitlines()[-1] == invoke(*args).rejected("missing")
 
 
 @pytest.mark.parametrize(
-    ("on_cluster", "code", "words"),
+    ("on_cluster", "code", "facts"),
     [(False, 1, "read timed out; see that it can be read or written"), (True, 4, "(TimeoutError)")],
 )
-def test_time_that_is_over_is_no_lost_cluster_where_there_is_none(capsys, on_cluster, code, words):
+def test_time_that_is_over_is_no_lost_cluster_where_there_is_none(capsys, on_cluster, code, facts):
     console = Console(as_json=False, verbose=False)
     console.on_cluster = on_cluster
     with pytest.raises(SystemExit) as ended, exit_on_errors(console):
         raise TimeoutError("read timed out")
     assert ended.value.code == code
-    assert words in capsys.readouterr().err
+    assert facts in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["asyncio", "distributed", "distributed.client"])
@@ -131,16 +131,16 @@ def test_events_as_lines_of_json(invoke, features, tmp_path):
     assert told == PHASES["fit"]
     kept = [json.loads(x) for x in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert [e["event"] for e in kept] == names[names.index("RunStarted") : -1]
-    refused = invoke("fit", tmp_path / "no", "--out", tmp_path / "x", "--log-json")
-    assert refused.code == 3
-    assert "does not exist" in json.loads(refused.stderr)["text"]
+    rejected = invoke("fit", tmp_path / "no", "--out", tmp_path / "x", "--log-json")
+    assert rejected.code == 3
+    assert "does not exist" in json.loads(rejected.stderr)["text"]
 
 
 def test_a_performance_report_is_about_a_cluster(invoke, features, tmp_path):
     fit = ("fit", features, "--out", tmp_path / "x", "--performance-report")
-    invoke(*fit, tmp_path / "p.html").refused("does not go with --nworkers 0", code=2)
-    invoke(*fit, tmp_path / "p.txt", threads=False).refused("must end in .html", code=2)
-    invoke(*fit, tmp_path / "no" / "p.html", threads=False).refused("does not exist", code=2)
+    invoke(*fit, tmp_path / "p.html").rejected("does not go with --nworkers 0", code=2)
+    invoke(*fit, tmp_path / "p.txt", threads=False).rejected("must end in .html", code=2)
+    invoke(*fit, tmp_path / "no" / "p.html", threads=False).rejected("does not exist", code=2)
     assert not (tmp_path / "x").exists()
 
 

@@ -28,8 +28,8 @@ HANGS = "from concurrent.futures import ThreadPoolExecutor as P; P().submit(time
     ("rest", "code", "said"), [(GOES_ON, 0, "stopped\nwent on\n"), (HANGS, 143, "stopped\n")]
 )
 def test_only_a_process_that_hangs_is_left(rest: str, code: int, said: str) -> None:
-    words = [sys.executable, "-c", COMMAND + rest]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    facts = [sys.executable, "-c", COMMAND + rest]
+    done = subprocess.run(facts, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (code, said), done.stderr
     left = "Error: interrupted by SIGTERM; left without waiting any longer\n"
     assert done.stderr == (left if code == 143 else "")
