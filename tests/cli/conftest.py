@@ -160,7 +160,7 @@ class Running:
         self.until(lambda: text in self.stderr)
 
     def until(self, condition: Callable[[], object], timeout: float = 120) -> None:
-        """Wait for a condition; the timeout is generous so that only a hanging command exceeds it."""
+        """Wait for a condition; the timeout is generous, so only a hanging command exceeds it."""
         deadline = time.monotonic() + timeout
         while not condition():
             assert self.process.poll() is None, self.stderr

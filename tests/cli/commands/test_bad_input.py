@@ -456,7 +456,9 @@ class TestExistingOutput:
 
     @pytest.mark.parametrize("overwrite", [(), ("--overwrite",)])
     @pytest.mark.parametrize("command", ["synth", "fit", "predict"])
-    @pytest.mark.parametrize("kind", ["folder", "file", "zarr of another tool", "run of another tool"])
+    @pytest.mark.parametrize(
+        "kind", ["folder", "file", "zarr of another tool", "run of another tool"]
+    )
     def test_files_of_other_programs_are_kept(
         self, invoke, commands, files_of, store, out, command, overwrite, kind
     ):

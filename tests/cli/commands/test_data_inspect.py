@@ -117,7 +117,9 @@ def test_an_unfinished_store_is_described_and_its_rows_are_not_read(invoke, my_f
     found = invoke("inspect", my_features, "--json").json()
     assert (found["complete"], found["missing_blocks"]) == (False, [2])
     assert "no: 1 blocks are missing (2)" in invoke("inspect", my_features).ok().stdout
-    invoke("inspect", my_features, "--stats").rejected("unfinished", "1 of 4 blocks are missing (2)")
+    invoke("inspect", my_features, "--stats").rejected(
+        "unfinished", "1 of 4 blocks are missing (2)"
+    )
     assert invoke("inspect", my_features, "--verify").code == 3
 
 
