@@ -633,7 +633,7 @@ def save(path: Path, values: np.ndarray, store) -> Path:
 class TestInvalidRuns:
     @pytest.fixture(params=["evaluate", "predict"])
     def use(self, request, invoke, features, out):
-        """Read a run with each command that takes one."""
+        """Evaluate or predict with the given run directory."""
 
         def run(path, *facts):
             more = (features, "--out", out) if request.param == "predict" else ()

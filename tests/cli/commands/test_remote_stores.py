@@ -302,15 +302,15 @@ def test_no_such_key(on_s3, rejected) -> None:
 
 
 def test_chunks_are_listed_again_for_every_open(on_s3, server) -> None:
-    place = locate(f"{ROOT}/x.zarr", server.options)
+    location = locate(f"{ROOT}/x.zarr", server.options)
     path = f"{BUCKET}/x.zarr/features/c/1/0"
     filesystem = server.filesystem()
     whole = filesystem.cat_file(path)
     for _ in range(2):
-        assert open_features_store(place).shape == (4000, 64)
+        assert open_features_store(location).shape == (4000, 64)
         filesystem.rm_file(path)
         with pytest.raises(StoreError, match=r"(?=.*\b1\b)(?=.*x\.zarr/features\b).*\bc/1/0\b"):
-            open_features_store(place)
+            open_features_store(location)
         filesystem.pipe_file(path, whole)
 
 
