@@ -1,12 +1,13 @@
-"""Commands as people run them: in a process of their own, or in this one where that is enough.
+"""Fixtures that run commands: in a separate process, or in the test process where that is enough.
 
-Helpers are fixtures: with importlib mode, test files cannot import from each other.
+Helpers are fixtures because test files cannot import from each other in importlib mode.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,19 +30,21 @@ from zarr.codecs import Crc32cCodec
 SCRLM = str(Path(sys.executable).parent / "scrlm")
 DASK = str(Path(sys.executable).parent / "dask")
 ROWS, FEATURES, CLUSTERS, CHUNK_ROWS = 4000, 64, 5, 1024
+# Folders of absolute paths; the temporary ones contain test names and numbers.
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^\s/]+/)+")
 SYNTH = ("--rows", ROWS, "--features", FEATURES, "--clusters", CLUSTERS, "--outliers", 0.3)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended and what it printed."""
+    """Exit code and output of a command."""
 
     code: int
     stdout: str
     stderr: str
 
     def json(self) -> dict[str, Any]:
-        """The one object on stdout; NaN and infinity are no JSON."""
+        """Return the single object on stdout; NaN and infinity are not valid JSON."""
         assert self.code == 0, self.stderr
         assert self.stdout.count("\n") == 1, self.stdout
         content = json.loads(self.stdout, parse_constant=_no_constant)
@@ -52,17 +55,28 @@ class Outcome:
         assert self.code == 0, self.stderr
         return self
 
-    def refused(self, *words: str, code: int = 3) -> str:
-        """Ended by one message that holds the words; returns it."""
+    def rejected(self, *facts: str, code: int = 3) -> str:
+        """Return the error message; it must be a single line that contains all facts."""
         assert self.code == code, f"exit {self.code}\n{self.stderr}"
         assert self.stdout == ""
         assert "Traceback" not in self.stderr
         assert "Warning" not in self.stderr
         lines = self.stderr.splitlines()
         assert [line for line in lines if line.startswith("Error: ")] == lines[-1:], self.stderr
-        for word in words:
-            assert word in lines[-1]
+        for fact in facts:
+            assert _contains(lines[-1], fact), f"{fact!r} is not in {lines[-1]!r}"
         return lines[-1]
+
+
+def _contains(message: str, fact: str) -> bool:
+    """Check that a message contains a value, a name or a path as a whole word.
+
+    A parameter counts with or without its prefix: "clusters" matches "n_clusters". A fact without
+    a slash is not searched in the folders of paths, which may contain any number or name.
+    """
+    text = message if "/" in fact else _FOLDERS.sub("", message)
+    end = r"(?![\w-])" if fact.startswith("--") else r"(?!\.?[^\W_])"
+    return re.search(rf"(?<![^\W_])(?<!\d[.,]){re.escape(fact)}{end}", text) is not None
 
 
 def _no_constant(name: str) -> None:
@@ -70,9 +84,9 @@ def _no_constant(name: str) -> None:
 
 
 def _environment(**more: str) -> dict[str, str]:
-    """Ours without what would change where or how commands run."""
+    """Return the environment without variables that change where or how commands run."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("DASK_", "PYTHONWARNINGS"))}
-    # both of the suite's processes run commands at a time, which would compete for the usual port
+    # Test processes run commands in parallel, which would compete for the default port.
     return {**kept, "DASK_SCRLM__DASHBOARD_PORT": "0", **more}
 
 
@@ -82,7 +96,7 @@ def _texts(args: tuple[Any, ...]) -> list[str]:
 
 @pytest.fixture(scope="session")
 def invoke() -> Callable[..., Outcome]:
-    """Run `scrlm ARGS` in this process, data commands in its threads."""
+    """Run `scrlm ARGS` in this process; commands that compute use its threads."""
 
     def run(*args: Any, env: dict[str, str] | None = None, threads: bool = True) -> Outcome:
         texts = _texts(args)
@@ -98,7 +112,7 @@ def invoke() -> Callable[..., Outcome]:
 
 @pytest.fixture(scope="session")
 def scrlm() -> Callable[..., Outcome]:
-    """Run `scrlm ARGS` in a process of its own, without a terminal."""
+    """Run `scrlm ARGS` in a separate process, without a terminal."""
 
     def run(*args: Any, program: tuple[str, ...] = (SCRLM,), timeout: float = 120) -> Outcome:
         done = subprocess.run(
@@ -114,12 +128,12 @@ def scrlm() -> Callable[..., Outcome]:
     return run
 
 
-def _hear_interrupts() -> None:
+def _restore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Running:
-    """A command under way; its output goes to files, so that it can be watched."""
+    """A running command; its output goes to files so that tests can read it meanwhile."""
 
     def __init__(self, folder: Path, args: tuple[Any, ...], **environment: str) -> None:
         folder.mkdir(parents=True)
@@ -131,10 +145,10 @@ class Running:
                 stdout=out,
                 stderr=err,
                 env=_environment(**environment),
-                # a group of its own, to be signalled as Ctrl-C in a terminal does
+                # A separate process group can be signalled in the way Ctrl-C in a terminal does.
                 start_new_session=True,
-                # a job in a shell's background ignores Ctrl-C, and so would its children
-                preexec_fn=_hear_interrupts,
+                # Background jobs of a shell ignore SIGINT, and children inherit that.
+                preexec_fn=_restore_interrupts,
             )
 
     @property
@@ -142,11 +156,11 @@ class Running:
         return self._stderr.read_text()
 
     def wait_for(self, text: str) -> None:
-        """Until `text` stands on stderr."""
+        """Wait until `text` appears on stderr."""
         self.until(lambda: text in self.stderr)
 
     def until(self, condition: Callable[[], object], timeout: float = 120) -> None:
-        """Wait while it runs; only a command that hangs takes so long, also on a busy machine."""
+        """Wait for a condition; the timeout is generous, so only a hanging command exceeds it."""
         deadline = time.monotonic() + timeout
         while not condition():
             assert self.process.poll() is None, self.stderr
@@ -157,11 +171,11 @@ class Running:
         os.killpg(self.process.pid, signal.SIGINT)
 
     def outcome(self, timeout: float = 120) -> Outcome:
-        """How it ended, no later than `timeout` seconds from now."""
+        """Return the outcome; fail if the command does not end within `timeout` seconds."""
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"hangs for {timeout} s: {self.stderr}")
+            pytest.fail(f"no end after {timeout} s: {self.stderr}")
         return Outcome(code, self._stdout.read_text(), self.stderr)
 
     def stop(self) -> None:
@@ -172,7 +186,7 @@ class Running:
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Running]]:
-    """Start `scrlm ARGS` (or another program) and go on; what still runs at the end is stopped."""
+    """Start `scrlm ARGS` (or another program) without waiting; stop it after the tests."""
     folder, started = tmp_path_factory.mktemp("running"), []
 
     def run(*args: Any, program: tuple[str, ...] = (SCRLM,), **environment: str) -> Running:
@@ -187,7 +201,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ru
 
 @pytest.fixture(scope="session")
 def dask_scheduler() -> Callable[..., str]:
-    """Wait until a scheduler has written its file, and has workers; its address."""
+    """Return the address of a scheduler once its file exists and its workers are connected."""
 
     def wait(running: Running, file: Path, workers: int = 0) -> str:
         running.until(lambda: is_json(file))
@@ -203,7 +217,7 @@ def dask_scheduler() -> Callable[..., str]:
 
 
 def is_json(file: Path) -> bool:
-    """Whether all of it is there."""
+    """Check that the file exists and is written completely."""
     try:
         json.loads(file.read_text())
     except (FileNotFoundError, ValueError):
@@ -213,7 +227,7 @@ def is_json(file: Path) -> bool:
 
 @pytest.fixture
 def hold(tmp_path: Path) -> Iterator[Hold]:
-    """Taken: all blocks of the loss wait in commands that are started with its environment."""
+    """Block the loss pass of all commands that are started with the environment of the hold."""
     hold = Hold(tmp_path / "hold")
     hold.take()
     yield hold
@@ -222,7 +236,7 @@ def hold(tmp_path: Path) -> Iterator[Hold]:
 
 @dataclass(frozen=True)
 class RoundTrip:
-    """synth, fit, evaluate, predict, theory: each a real command with --json."""
+    """Outputs of synth, fit, evaluate, predict and theory, each run as a command with --json."""
 
     features: Path
     run: Path
@@ -265,7 +279,7 @@ def round_trip(
 
 @pytest.fixture(scope="session")
 def features(round_trip: RoundTrip) -> Path:
-    """4000 rows of 64 features in 4 chunks: 5 clusters and 30 % outliers, easy to tell apart."""
+    """4000 rows of 64 features in 4 chunks: 5 well-separated clusters and 30 % outliers."""
     return round_trip.features
 
 
@@ -281,7 +295,7 @@ def truth(features: Path) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def store() -> Callable[..., Path]:
-    """Write an array as a Zarr store, in chunks of 1024 rows with checksums unless told."""
+    """Write an array as a Zarr store; default: chunks of 1024 rows with checksums."""
 
     def write(path: Path, values: np.ndarray, **options: Any) -> Path:
         defaults = {
@@ -300,19 +314,19 @@ def store() -> Callable[..., Path]:
 
 @pytest.fixture
 def my_features(features: Path, tmp_path: Path) -> Path:
-    """A copy of the features store, to be damaged."""
+    """A copy of the features store that a test may damage."""
     return Path(shutil.copytree(features, tmp_path / "features.zarr"))
 
 
 @pytest.fixture
 def my_run(round_trip: RoundTrip, tmp_path: Path) -> Path:
-    """A copy of a finished run, to be damaged."""
+    """A copy of a finished run that a test may damage."""
     return Path(shutil.copytree(round_trip.run, tmp_path / "my-run"))
 
 
 @pytest.fixture(scope="session")
 def labels_of() -> Callable[[Path], np.ndarray]:
-    """The labels in a run directory or in a labels store."""
+    """Read the labels of a run directory or of a labels store."""
 
     def read(path: Path) -> np.ndarray:
         inner = path / "labels.zarr" if (path / "run.json").exists() else path
@@ -331,7 +345,7 @@ def record_of() -> Callable[[Path], dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def files_of() -> Callable[[Path], dict[str, bytes]]:
-    """Every file below a path, to be compared byte for byte."""
+    """Read every file below a path, for a byte-by-byte comparison."""
 
     def read(path: Path) -> dict[str, bytes]:
         found = sorted(file for file in path.rglob("*") if file.is_file())
@@ -342,7 +356,7 @@ def files_of() -> Callable[[Path], dict[str, bytes]]:
 
 @pytest.fixture(scope="session")
 def results_of(files_of: Callable[[Path], dict[str, bytes]]) -> Callable[[Path], dict[str, bytes]]:
-    """What a fit found, as bytes: the labels store and the model, without run.json's times."""
+    """Read the labels store and the model of a run as bytes, without the times in run.json."""
 
     def read(run: Path) -> dict[str, bytes]:
         found = {

@@ -1,4 +1,4 @@
-"""The command group: its version, its commands and the help of each."""
+"""The command group: version, commands and help."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_version(scrlm):
 
 
 @pytest.mark.slow
-def test_dask_knows_the_command(scrlm):
+def test_command_is_a_plugin_of_dask(scrlm):
     shown = scrlm("scrlm", "--help", program=(DASK,)).ok().stdout
     for command in ("synth", "fit", "evaluate", "predict", "paper", "demo"):
         assert re.search(rf"^  {command} ", shown, re.MULTILINE)
@@ -40,7 +40,7 @@ def test_help_explains_the_command_and_every_option(invoke, command):
             assert option.help, f"{command} {option.opts[-1]} is not explained"
 
 
-def test_the_command_starts_without_what_is_heavy():
+def test_command_starts_without_heavy_imports():
     code = (
         "import sys, scrlm_cli.main; "
         "heavy = {'numpy', 'dask', 'distributed', 'zarr', 'numba', 'sklearn', 'rich'}; "

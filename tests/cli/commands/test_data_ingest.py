@@ -1,10 +1,11 @@
-"""`scrlm ingest`: what it prints, and that nothing broken gets through or looks finished."""
+"""`scrlm ingest`: output, damaged sources, and stores that are not complete."""
 
 from __future__ import annotations
 
 import json
 import os
 import pickle
+import re
 import signal
 import struct
 import subprocess
@@ -22,7 +23,7 @@ import zarr
 from formats import WRITERS, columns_of
 from zarr.codecs import Crc32cCodec
 
-REFUSED, FAILED, USAGE = 3, 1, 2
+REJECTED, FAILED, USAGE = 3, 1, 2
 ROWS, P = 40, 6
 X = np.random.default_rng(0).normal(size=(ROWS, P)).astype(np.float32)
 CHUNKS = ("--chunk-size", "240B")  # 10 rows
@@ -34,20 +35,26 @@ def out(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def refused(invoke, out):
-    """Run an ingest that must be refused with the words, before or after it has written."""
+def rejected(invoke, out):
+    """Run an ingest that must fail with a message that contains the facts, and return it."""
 
-    def run(*sources: Any, words: tuple[str, ...], code: int = REFUSED) -> None:
-        invoke("ingest", *sources, out, *CHUNKS).refused(*words, code=code)
-        if out.exists():  # blocks that are done are kept, and nobody takes them for a store
-            fit = invoke("fit", out, "--out", out.parent / "run")
-            fit.refused(str(out), "unfinished")
+    def run(*sources: Any, facts: tuple[str, ...], code: int = REJECTED) -> str:
+        message = invoke("ingest", *sources, out, *CHUNKS).rejected(*facts, code=code)
+        if out.exists():
+            check_unfinished(invoke, out)
+        return message
 
     return run
 
 
+def check_unfinished(invoke: Any, out: Path) -> None:
+    """Check that the blocks of an interrupted ingest are not accepted as a features store."""
+    assert invoke("inspect", out, "--json").json()["complete"] is False
+    invoke("fit", out, "--out", out.parent / "run").rejected(str(out))
+
+
 def write(name: str, folder: Path) -> tuple[Path, list[Any]]:
-    """A file or folder of the format, and the options it needs."""
+    """Write a file or folder of the format; return its path and the options it needs."""
     paths, options = WRITERS[name][0](folder, X)
     args: list[Any] = ["--format", options.format] if options.format else []
     args += ["--dataset", options.dataset] if options.dataset else []
@@ -71,7 +78,7 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(content)
 
 
-class TestTheCommand:
+class TestCommand:
     def test_json(self, scrlm, tmp_path, out):
         np.save(tmp_path / "x.npy", X)
         np.save(tmp_path / "y.npy", np.arange(ROWS) % 3)
@@ -98,31 +105,32 @@ class TestTheCommand:
         table |= {name: X[:, i] for i, name in enumerate(names)}
         pq.write_table(pa.table(table), tmp_path / "x.parquet")
         args = ("ingest", tmp_path / "x.parquet", out, "--labels", "kind")
-        invoke(*args).refused("column 'file'", "--exclude file")
+        invoke(*args).rejected("'file'", "--exclude file")
         found = invoke(*args, "--exclude", "file", "--json").json()
         assert (found["columns"], found["label_names"]) == (names, ["cat", "owl"])
         done = invoke(*args, "--exclude", "file", "--overwrite").ok()
-        for words in ("f0, f1, f2, f3, f4, ... (6 in all)", "cat, owl"):
-            assert words in done.stdout
+        assert re.search(r"f0, f1, f2, f3, f4\b.*\b6\b", done.stdout)
+        assert "cat, owl" in done.stdout
         assert invoke("inspect", out, "--json").json()["label_names"] == ["cat", "owl"]
-        assert "int32, for cat, owl" in invoke("inspect", out).ok().stdout
+        assert re.search("int32.*cat, owl", invoke("inspect", out).ok().stdout)
 
-    def test_columns_that_are_rarely_features_are_told(self, invoke, tmp_path, out):
+    def test_columns_that_are_rarely_features_are_reported(self, invoke, tmp_path, out):
         file = tmp_path / "rows.csv"
         file.write_text("ID,x,y2,label\n" + "".join(f"{i},{i / 7},{-i},1\n" for i in range(20)))
-        said = invoke("ingest", file, out).ok().stderr
-        assert "'ID' and 'label' count as features" in said
-        assert "--exclude ID --exclude label" in said
-        said = invoke("ingest", file, out, "--overwrite", "--labels", "label", "--ids", "ID").stderr
-        assert "feature" not in said
+        stderr = invoke("ingest", file, out).ok().stderr
+        assert "'ID'" in stderr
+        assert "'label'" in stderr
+        assert "--exclude ID --exclude label" in stderr
+        names = ("--labels", "label", "--ids", "ID")
+        assert "--exclude" not in invoke("ingest", file, out, "--overwrite", *names).ok().stderr
 
-    def test_a_seed_is_for_a_shuffle(self, invoke, tmp_path, out):
+    def test_seed_requires_shuffle(self, invoke, tmp_path, out):
         np.save(tmp_path / "x.npy", X)
         done = invoke("ingest", tmp_path / "x.npy", out, "--seed", 5)
-        done.refused("--seed without --shuffle", "leave it out", code=USAGE)
+        done.rejected("--seed", "--shuffle", code=USAGE)
         assert not out.exists()
 
-    def test_what_comes_out_can_be_fitted_and_evaluated(self, invoke, rows, features, tmp_path):
+    def test_ingested_store_can_be_fitted_and_evaluated(self, invoke, rows, features, tmp_path):
         np.save(tmp_path / "x.npy", rows)
         np.save(tmp_path / "y.npy", zarr.open_array(features / "labels", mode="r")[:])
         out, run = tmp_path / "out.zarr", tmp_path / "run"
@@ -142,7 +150,7 @@ class TestTheCommand:
         invoke("ingest", *several, out, *args, *CHUNKS).ok()
         np.testing.assert_array_equal(stored(out), X)
 
-    def test_raw_items_take_the_stored_dtype_unless_told(self, invoke, tmp_path, out):
+    def test_raw_dtype_defaults_to_the_output_dtype(self, invoke, tmp_path, out):
         X.astype(np.float16).tofile(tmp_path / "x.dat")
         args = ("--format", "raw", "--features", P)
         invoke("ingest", tmp_path / "x.dat", out, *args, "--dtype", "float16").ok()
@@ -156,73 +164,75 @@ class TestTheCommand:
     def test_usage(self, invoke, args):
         assert invoke("ingest", *args).code == USAGE
 
-    def test_sources_that_are_none(self, refused, tmp_path):
-        refused(tmp_path / "gone.npy", words=("gone.npy", "does not exist"))
-        refused(tmp_path / "*.npy", words=("*.npy", "no file matches"))
+    def test_invalid_sources(self, rejected, tmp_path):
+        rejected(tmp_path / "gone.npy", facts=(str(tmp_path / "gone.npy"),))
+        rejected(tmp_path / "*.npy", facts=(str(tmp_path / "*.npy"),))
         (tmp_path / "empty").mkdir()
-        refused(tmp_path / "empty", words=("empty", ".npy", "name the files"))
+        rejected(tmp_path / "empty", facts=(str(tmp_path / "empty"), ".npy", ".parquet"))
         (tmp_path / "x.docx").write_bytes(b"\x00\x01")
-        refused(tmp_path / "x.docx", words=("x.docx", "--format"))
-        refused("s3://bucket/x.npy", "--format", "npy", words=("s3://bucket/x.npy", "URL"))
+        rejected(tmp_path / "x.docx", facts=(str(tmp_path / "x.docx"), "--format", "parquet"))
+        rejected("s3://bucket/x.npy", "--format", "npy", facts=("s3://bucket/x.npy", "Zarr"))
 
-    def test_an_option_that_says_nothing(self, refused, tmp_path):
+    def test_option_that_does_not_apply_to_the_format(self, rejected, tmp_path):
         np.save(tmp_path / "x.npy", X)
-        refused(tmp_path / "x.npy", "--dataset", "a", words=("--dataset", "x.npy", "npy"))
+        facts = ("--dataset", str(tmp_path / "x.npy"))
+        rejected(tmp_path / "x.npy", "--dataset", "a", facts=facts)
 
-    def test_a_missing_library_is_named(self, invoke, out, tmp_path, monkeypatch):
+    def test_missing_library_is_named(self, invoke, out, tmp_path, monkeypatch):
         path, _ = write("hdf5", tmp_path)
         monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-        words = ("x.h5", "h5py", "install scrlm-dask[formats]")
-        invoke("ingest", path, out).refused(*words, code=REFUSED)
+        facts = (str(path), "h5py", "scrlm-dask[formats]")
+        invoke("ingest", path, out).rejected(*facts, code=REJECTED)
 
 
+# Rows and bytes of the header and of the file, or the error of the library that reads it.
 TRUNCATED = {
-    "npy": ("claims 40 rows", "enough for 38 rows"),
-    "npy in Fortran order": ("claims 40 rows",),
-    "npz": ("cannot be read",),
-    "npz deflated": ("cannot be read",),
-    "bin": ("claims 40 rows", "enough for 38 rows"),
-    "vecs": ("row 38 is cut",),
-    "raw": ("row 38 is cut",),
-    "hdf5": ("cannot be read", "truncated"),
-    "parquet, fixed-size lists": ("cannot be read",),
-    "arrow": ("cannot be read", "read 176 bytes for message body, got 154"),
+    "npy": ("40", "38", "1088", "1058"),
+    "npy in Fortran order": ("40", "1088", "1058"),
+    "npz": ("BadZipFile",),
+    "npz deflated": ("BadZipFile",),
+    "bin": ("40", "38", "968", "938"),
+    "vecs": ("row 38", "1090"),
+    "raw": ("row 38", "930"),
+    "hdf5": ("OSError", "truncated"),
+    "parquet, fixed-size lists": ("ArrowInvalid",),
+    "arrow": ("OSError", "176", "154"),
 }
 
 
 class TestDamagedFiles:
     @pytest.mark.parametrize("name", TRUNCATED)
-    def test_truncated(self, refused, tmp_path, name):
+    def test_truncated(self, rejected, tmp_path, name):
         path, args = write(name, tmp_path)
         cut(path)
-        refused(path, *args, words=(str(path), *TRUNCATED[name]))
+        rejected(path, *args, facts=(str(path), *TRUNCATED[name]))
 
-    def test_an_arrow_stream_without_its_end_mark(self, refused, tmp_path):
+    def test_arrow_stream_without_end_mark(self, rejected, tmp_path):
         path, _ = write("arrow", tmp_path)
         cut(path, 8)
-        refused(path, words=(str(path), "no end mark after row 40", "it was cut"))
+        rejected(path, facts=(str(path), "row 40"))
 
-    def test_truncated_csv(self, refused, tmp_path):
+    def test_truncated_csv(self, rejected, tmp_path):
         path = tmp_path / "x.csv"
         np.savetxt(path, X, delimiter=",", fmt="%.3f")
         cut(path, 20)
-        refused(path, words=(str(path), "row 39", "fields and others have 6"))
+        rejected(path, facts=(str(path), "row 39", "line 40", "4", "6"))
 
-    def test_truncated_dataset(self, refused, tmp_path):
+    def test_truncated_dataset(self, rejected, tmp_path):
         path, _ = write("huggingface", tmp_path)
         cut(next(path.glob("data-00001*.arrow")), 100)
-        refused(path, words=("data-00001-of-00002.arrow",))
+        rejected(path, facts=("data-00001-of-00002.arrow",))
 
-    def test_truncated_shard(self, refused, tmp_path):
+    def test_truncated_shard(self, rejected, tmp_path):
         path, _ = write("shards", tmp_path)
         cut(path / "emb_10.npy")
-        refused(path, words=("emb_10.npy", "claims 3 rows"))
+        rejected(path, facts=("emb_10.npy", "3", "200", "170"))
 
     @pytest.mark.parametrize("damage", ["cut", "flipped", "missing"])
     @pytest.mark.parametrize("zarr_format", [2, 3])
-    def test_zarr_chunks(self, refused, tmp_path, damage, zarr_format):
+    def test_zarr_chunks(self, rejected, tmp_path, damage, zarr_format):
         path = tmp_path / "x.zarr"
-        # in version 2 the checksum is a filter of its own
+        # In Zarr version 2 the checksum is a separate filter.
         import numcodecs
 
         codec = Crc32cCodec() if zarr_format == 3 else numcodecs.CRC32()
@@ -238,100 +248,101 @@ class TestDamagedFiles:
         chunk = path / ("c/2/0" if zarr_format == 3 else "2.0")
         {"cut": cut, "flipped": lambda p: flip(p, 50), "missing": Path.unlink}[damage](chunk)
         key = "c/2/0" if zarr_format == 3 else "2.0"
-        words = ("row 20", key) if damage == "missing" else ("rows 20 to 29",)
-        refused(path, words=(str(path), *words))
+        facts = ("row 20", key) if damage == "missing" else ("20", "29", "checksum")
+        rejected(path, facts=(str(path), *facts))
 
-    def test_flipped_byte_of_a_parquet_page(self, refused, invoke, out, tmp_path):
+    def test_flipped_byte_of_parquet_page(self, rejected, invoke, out, tmp_path):
         path = tmp_path / "x.parquet"
         table = columns_of(X, "fixed").select(["emb"])
         options = {"compression": "none", "use_dictionary": False, "row_group_size": 10}
         pq.write_table(table, path, write_page_checksum=True, **options)
         at = path.read_bytes().index(X[25].tobytes())
         flip(path, at)
-        refused(path, words=(str(path), "row group 2", "from row 20 on", "CRC"))
+        rejected(path, facts=(str(path), "group 2", "row 20", "CRC"))
 
     @pytest.mark.parametrize("name", ["npz", "npz deflated"])
-    def test_flipped_byte_of_an_archive(self, invoke, out, tmp_path, name):
-        """Far from the header: it is noticed when the rows have been read."""
+    def test_flipped_byte_of_archive(self, invoke, out, tmp_path, name):
+        """The damage is far from the header and only detected after the rows have been read."""
         paths, _ = WRITERS[name][0](tmp_path, np.tile(X, (1000, 1)))
         path = Path(paths[0])
         with zipfile.ZipFile(path) as archive:
             info = archive.getinfo("emb.npy")
         flip(path, info.header_offset + 30 + len("emb.npy") + info.compress_size - 40)
         done = invoke("ingest", path, out, "--dataset", "emb")
-        done.refused(str(path), "rows 0 to 39999")
-        assert not out.exists()  # rows were written before the damage was noticed
+        done.rejected(str(path), "0", "39999")
+        assert not out.exists()  # rows written before the damage was detected are removed
 
-    def test_flipped_byte_of_an_hdf5_dataset_with_checksums(self, refused, tmp_path):
+    def test_flipped_byte_of_hdf5_dataset_with_checksums(self, rejected, tmp_path):
         path = tmp_path / "x.h5"
         with h5py.File(path, "w") as file:
             file.create_dataset("emb", data=X, chunks=(10, P), fletcher32=True)
         flip(path, path.read_bytes().index(X[25].tobytes()))
-        refused(path, words=(str(path), "rows 20 to 29"))
+        rejected(path, facts=(str(path), "20", "29"))
 
-    def test_a_row_of_fvecs_with_another_number_of_features(self, refused, tmp_path):
+    def test_row_of_fvecs_with_another_number_of_features(self, rejected, tmp_path):
         path, _ = write("vecs", tmp_path)
         flip(path, 17 * (4 + 4 * P))
-        refused(path, words=(str(path), "row 17", "7 features"))
+        rejected(path, facts=(str(path), "row 17", "7", "6"))
 
-    def test_text_that_is_no_number(self, refused, tmp_path):
+    def test_text_that_is_not_a_number(self, rejected, tmp_path):
         (tmp_path / "x.csv").write_text(
             "".join(f"{i},{'x' if i == 33 else i}\n" for i in range(40))
         )
-        refused(tmp_path / "x.csv", words=("x.csv", "row 33", "'x'"))
+        rejected(tmp_path / "x.csv", facts=("x.csv", "row 33", "'x'"))
         (tmp_path / "x.csv").write_text(
             "".join(f"{i},1\n\n" if i == 7 else f"{i},1\n" for i in range(40))
         )
-        words = ("x.csv", "row 8", "0 fields")
-        refused(tmp_path / "x.csv", "--overwrite", words=words)
+        facts = ("x.csv", "row 8", "0", "2")
+        rejected(tmp_path / "x.csv", "--overwrite", facts=facts)
 
-    @pytest.mark.parametrize("magic", ["x.npy", "x.npz", "x.h5", "x.parquet", "x.arrow"])
-    def test_a_name_that_the_content_belies(self, refused, tmp_path, magic):
-        (tmp_path / magic).write_bytes(bytes(1000))
-        refused(tmp_path / magic, words=(magic, "does not begin like one"))
+    @pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.h5", "x.parquet", "x.arrow"])
+    def test_content_that_does_not_match_the_suffix(self, rejected, tmp_path, name):
+        path = tmp_path / name
+        path.write_bytes(bytes(1000))
+        rejected(path, facts=(str(path), path.suffix, "--format"))
 
 
 class TestShards:
-    def test_gap_in_the_numbers(self, refused, tmp_path):
+    def test_gap_in_the_numbers(self, rejected, tmp_path):
         path, _ = write("shards", tmp_path)
         (path / "emb_6.npy").unlink()
         for source in (path, path / "*.npy"):
-            refused(source, words=("emb_6.npy is missing", "emb_7.npy"))
+            rejected(source, facts=("emb_6.npy", "emb_7.npy"))
 
-    def test_first_is_missing(self, refused, tmp_path):
+    def test_first_is_missing(self, rejected, tmp_path):
         path, _ = write("shards", tmp_path)
         for i in (0, 1):
             (path / f"emb_{i}.npy").unlink()
-        refused(path, words=("emb_0.npy is missing",))
+        rejected(path, facts=("emb_0.npy", "emb_2.npy"))
 
-    def test_last_is_missing_where_names_say_how_many(self, refused, tmp_path):
+    def test_last_is_missing_if_names_contain_the_total(self, rejected, tmp_path):
         for i in (0, 1, 2):
             pq.write_table(columns_of(X, "fixed"), tmp_path / f"part-{i:05d}-of-00004.parquet")
-        words = ("part-00003-of-00004.parquet is missing", "3 of 4")
-        refused(tmp_path / "part-*.parquet", words=words)
+        facts = ("part-00003-of-00004.parquet", "3", "4")
+        rejected(tmp_path / "part-*.parquet", facts=facts)
 
-    def test_a_data_file_of_a_dataset(self, refused, tmp_path):
+    def test_data_file_of_a_dataset_is_missing(self, rejected, tmp_path):
         path, _ = write("huggingface", tmp_path)
         (path / "data-00001-of-00002.arrow").unlink()
-        refused(path, words=("data-00001-of-00002.arrow is missing", "state.json"))
+        rejected(path, facts=("data-00001-of-00002.arrow", "state.json"))
 
-    def test_splits_are_named(self, refused, tmp_path):
+    def test_splits_are_named(self, rejected, tmp_path):
         (tmp_path / "hf").mkdir()
         (tmp_path / "hf/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-        refused(tmp_path / "hf", words=("train, test", "hf/train"))
+        rejected(tmp_path / "hf", facts=("train", "test", str(tmp_path / "hf/train")))
 
-    def test_different_widths(self, refused, tmp_path):
+    def test_different_widths(self, rejected, tmp_path):
         path, _ = write("shards", tmp_path)
         np.save(path / "emb_4.npy", X[:3, :5])
-        refused(path, words=("emb_4.npy has 5 features", "emb_0.npy has 6"))
+        rejected(path, facts=("emb_4.npy", "5", "emb_0.npy", "6"))
 
-    def test_metadata_with_another_number_of_rows(self, refused, tmp_path):
+    def test_metadata_with_another_number_of_rows(self, rejected, tmp_path):
         path, _ = write("clip-retrieval", tmp_path)
         pq.write_table(pa.table({"label": [1, 2]}), path / "metadata/metadata_1.parquet")
-        words = ("metadata_1.parquet has 2 rows", "img_emb_1.npy has 13")
-        refused(path, words=words)
+        facts = ("metadata_1.parquet", "2", "img_emb_1.npy", "13")
+        rejected(path, facts=facts)
         (path / "metadata/metadata_1.parquet").unlink()
-        refused(path, words=("metadata_1.parquet is missing", "img_emb_1.npy"))
+        rejected(path, facts=("metadata_1.parquet", "img_emb_1.npy"))
 
 
 class TestParquetRows:
@@ -341,72 +352,72 @@ class TestParquetRows:
         return path
 
     @pytest.mark.parametrize(
-        ("bad", "words"),
+        ("bad", "facts"),
         [
-            ([1.0] * 5, ("5 items", "6")),
-            ([1.0] * 7, ("7 items", "6")),
-            ([], ("0 items", "6")),
-            (None, ("is null",)),
-            ([1.0, None, 1.0, 1.0, 1.0, 1.0], ("holds a null",)),
+            ([1.0] * 5, ("5", "6")),
+            ([1.0] * 7, ("7", "6")),
+            ([], ("0", "6")),
+            (None, ("null",)),
+            ([1.0, None, 1.0, 1.0, 1.0, 1.0], ("null",)),
         ],
         ids=["short", "long", "empty", "null", "null item"],
     )
-    def test_ragged_or_null(self, refused, tmp_path, bad, words):
+    def test_ragged_or_null(self, rejected, tmp_path, bad, facts):
         rows: list[Any] = X.tolist()
         rows[23] = bad
         path = self.table(tmp_path / "x.parquet", rows)
-        refused(path, words=("row 23 ", str(path), *words))
+        rejected(path, facts=("row 23", str(path), *facts))
 
-    def test_two_rows_that_only_together_have_the_right_number_of_items(self, refused, tmp_path):
+    def test_two_ragged_rows_with_the_right_total(self, rejected, tmp_path):
         rows: list[Any] = X.tolist()
         rows[23], rows[24] = rows[23][:5], [*rows[24], 0.0]
         path = self.table(tmp_path / "x.parquet", rows)
-        refused(path, words=("row 23 ", str(path), "5 items"))
+        rejected(path, facts=("row 23", str(path), "5", "6"))
 
-    def test_a_null_in_a_column_of_its_own(self, refused, tmp_path):
+    def test_null_in_a_column_of_numbers(self, rejected, tmp_path):
         values = X[:, 0].tolist()
         values[23] = None
         path = tmp_path / "x.parquet"
         pq.write_table(pa.table({"a": X[:, 1], "b": values}), path, row_group_size=7)
-        refused(path, words=("row 23 ", "'b'", str(path), "is null"))
+        rejected(path, facts=("row 23", "'b'", str(path), "null"))
 
-    def test_which_column(self, refused, tmp_path):
+    def test_ambiguous_or_unknown_column(self, rejected, tmp_path):
         table = columns_of(X, "fixed")
         path = tmp_path / "x.parquet"
         pq.write_table(table.append_column("emb2", table.column("emb")), path)
-        refused(path, words=(str(path), "emb, emb2", "--column"))
-        refused(path, "--column", "no", words=(str(path), "'no'", "emb2"))
-        refused(path, "--column", "name", words=(str(path), "'name'", "string"))
+        rejected(path, facts=(str(path), "emb", "emb2", "--column"))
+        rejected(path, "--column", "no", facts=(str(path), "'no'", "emb2"))
+        rejected(path, "--column", "name", facts=(str(path), "'name'", "string"))
 
 
 _SHAPE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (10000000000000, 6), }"
-LYING_HEADER = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + _SHAPE.ljust(117) + b"\n"
+WRONG_HEADER = b"\x93NUMPY\x01\x00" + struct.pack("<H", 118) + _SHAPE.ljust(117) + b"\n"
 
 
-class TestHeadersThatLie:
-    """Any of these would need terabytes: whoever allocated first would not come to the message."""
+class TestWrongHeaders:
+    """Each header claims terabytes, so the size must be checked before memory is allocated."""
 
-    def test_npy(self, refused, tmp_path):
+    def test_npy(self, rejected, tmp_path):
         path = tmp_path / "x.npy"
-        path.write_bytes(LYING_HEADER + X.tobytes())
-        refused(path, words=(str(path), "claims 10000000000000 rows", "enough for 40 rows"))
+        path.write_bytes(WRONG_HEADER + X.tobytes())
+        rejected(path, facts=(str(path), "10000000000000", "40"))
 
-    def test_bin(self, refused, tmp_path):
+    def test_bin(self, rejected, tmp_path):
         path = tmp_path / "x.fbin"
         path.write_bytes(struct.pack("<II", 2**32 - 1, 2**32 - 1) + X.tobytes())
-        refused(path, words=(str(path), "claims 4294967295 rows"))
+        rejected(path, facts=(str(path), "4294967295", "968"))
 
-    def test_vecs(self, refused, tmp_path):
+    def test_vecs(self, rejected, tmp_path):
         path = tmp_path / "x.fvecs"
         path.write_bytes(struct.pack("<i", 2**31 - 1) + X.tobytes())
-        refused(path, words=(str(path), "2147483647 features", "row 0"))
+        rejected(path, facts=(str(path), "2147483647", "row 0"))
 
     @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-    def test_npz(self, refused, tmp_path, method):
+    def test_npz(self, rejected, tmp_path, method):
         with zipfile.ZipFile(tmp_path / "x.npz", "w", method) as archive:
-            archive.writestr("emb.npy", LYING_HEADER + X.tobytes())
-        words = ("x.npz[emb.npy]", "claims 10000000000000 rows", "enough for 40 rows")
-        refused(tmp_path / "x.npz", words=words)
+            archive.writestr("emb.npy", WRONG_HEADER + X.tobytes())
+        facts = ("x.npz[emb.npy]", "10000000000000", "40")
+        rejected(tmp_path / "x.npz", facts=facts)
 
 
 class Payload:
@@ -417,16 +428,16 @@ class Payload:
         return Path.touch, (Path(self.target),)
 
 
-def test_objects_are_not_unpickled(refused, tmp_path):
+def test_objects_are_not_unpickled(rejected, tmp_path):
     trap = tmp_path / "trap"
     payload = np.array([[Payload(str(trap))]], object)
     np.save(tmp_path / "x.npy", payload, allow_pickle=True)
-    refused(tmp_path / "x.npy", words=("x.npy", "object", "runs code"))
+    rejected(tmp_path / "x.npy", facts=("x.npy", "object"))
     np.savez(tmp_path / "x.npz", emb=payload)
-    refused(tmp_path / "x.npz", words=("x.npz[emb]", "object", "runs code"))
+    rejected(tmp_path / "x.npz", facts=("x.npz[emb]", "object"))
     assert not trap.exists()
     np.load(tmp_path / "x.npy", allow_pickle=True)
-    assert trap.exists()  # or the test could not fail
+    assert trap.exists()  # the payload works, so the test can fail
     assert pickle.dumps(Payload("x"))
 
 
@@ -438,9 +449,11 @@ class TestNan:
         np.save(tmp_path / "x.npy", x)
         return tmp_path / "x.npy", x
 
-    def test_error(self, refused, source, out):
-        refused(source[0], words=(str(source[0]), "row ", "(block ", "--nan drop", "--nan keep"))
-        assert not out.exists()  # the same would be refused again
+    def test_error(self, rejected, source, out):
+        message = rejected(source[0], facts=(str(source[0]), "NaN", "--nan drop", "--nan keep"))
+        assert re.search(r"row (9|10|33)\b", message)
+        assert re.search(r"block [013]\b", message)
+        assert not out.exists()  # the same rows would be rejected again
 
     def test_drop(self, invoke, source, out):
         done = invoke("ingest", source[0], out, "--nan", "drop", *CHUNKS, "--json").json()
@@ -454,35 +467,35 @@ class TestNan:
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """Mount a file system that is nearly full, or has room for few files."""
+    """Mount a file system with limited space or a limited number of files."""
     mounted: list[Path] = []
 
     def mount(**options: Any) -> Path:
-        place = tmp_path / f"disk{len(mounted)}"
-        place.mkdir()
+        folder = tmp_path / f"disk{len(mounted)}"
+        folder.mkdir()
         text = ",".join(f"{key}={value}" for key, value in options.items())
-        command = ["mount", "-t", "tmpfs", "-o", text, "tmpfs", str(place)]
+        command = ["mount", "-t", "tmpfs", "-o", text, "tmpfs", str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             pytest.skip(f"mounting a tmpfs is not possible here: {done.stderr.strip()}")
-        mounted.append(place)
-        return place
+        mounted.append(folder)
+        return folder
 
     yield mount
-    for place in mounted:
-        subprocess.run(["umount", str(place)], check=True)
+    for folder in mounted:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 class TestFullDisk:
-    def test_too_small_is_known_before(self, invoke, small_disk, tmp_path):
+    def test_too_little_space_is_detected_before_writing(self, invoke, small_disk, tmp_path):
         np.save(tmp_path / "x.npy", np.zeros((4096, 64), np.float32))
         out = small_disk(size="512k") / "out.zarr"
-        words = ("1048576 bytes", "are free", str(out))
-        invoke("ingest", tmp_path / "x.npy", out).refused(*words, code=FAILED)
+        facts = ("1048576", "524288", str(out))
+        invoke("ingest", tmp_path / "x.npy", out).rejected(*facts, code=FAILED)
         assert not out.exists()
 
-    def test_full_in_the_middle_and_then_there_is_room(self, invoke, small_disk, tmp_path):
-        """A disk without room for more files is full, too: with bytes enough, this comes late."""
+    def test_resumes_after_a_full_disk_gets_more_space(self, invoke, small_disk, tmp_path):
+        """The limit is the number of files, which is only detected while writing."""
         np.save(tmp_path / "x.npy", X)
         disk = small_disk(size="16m", nr_inodes=90)
         (disk / "other").mkdir()
@@ -490,11 +503,11 @@ class TestFullDisk:
             (disk / "other" / str(i)).touch()
         out = disk / "out.zarr"
         args = ("ingest", tmp_path / "x.npy", out, "--chunk-size", "24B")
-        message = invoke(*args).refused("No space left", str(out), code=FAILED)
+        message = invoke(*args).rejected("No space left", str(out), code=FAILED)
         assert "block" in message or "out.zarr/" in message
         done = len(list((out / "digests/c").rglob("0")))
         assert 0 < done < ROWS
-        invoke("fit", out, "--out", tmp_path / "run").refused("unfinished", str(out))
+        check_unfinished(invoke, out)
         subprocess.run(["mount", "-o", "remount,nr_inodes=5000", str(disk)], check=True)
         assert 0 < invoke(*args, "--json").json()["kept_blocks"] < ROWS
         np.testing.assert_array_equal(stored(out), X)
@@ -507,7 +520,7 @@ def done_blocks(out: Path) -> set[Path]:
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("shuffle", [(), ("--shuffle", "--seed", 3)], ids=["in order", "shuffled"])
-def test_killed_twice_and_given_again(start, invoke, files_of, tmp_path, shuffle):
+def test_resumes_after_being_killed_twice(start, invoke, files_of, tmp_path, shuffle):
     x = np.random.default_rng(1).normal(size=(2000, P)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
     out, whole = tmp_path / "out.zarr", tmp_path / "whole.zarr"
@@ -522,14 +535,14 @@ def test_killed_twice_and_given_again(start, invoke, files_of, tmp_path, shuffle
         psutil.wait_procs(family, timeout=60)
         kept = done_blocks(out)
         assert 20 <= len(kept) < 200
-        invoke("fit", out, "--out", tmp_path / "run").refused("unfinished", str(out))
+        check_unfinished(invoke, out)
     stamps = {
         chunk: chunk.stat().st_mtime_ns
         for block in kept
         for chunk in (block, out / "features/c" / block.parent.name / "0")
     }
     other = invoke("ingest", tmp_path / "x.npy", out, "--chunk-size", "240B", "--limit", 9)
-    other.refused("limit was None", "is 9", "--overwrite")
+    other.rejected("limit", "None", "9", "--overwrite")
     done = invoke("ingest", tmp_path / "x.npy", out, "--chunk-size", "240B", *shuffle, "--json")
     assert done.json()["kept_blocks"] == len(kept)
     assert all(chunk.stat().st_mtime_ns == stamp for chunk, stamp in stamps.items())
@@ -541,13 +554,11 @@ def test_killed_twice_and_given_again(start, invoke, files_of, tmp_path, shuffle
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_interrupted_says_how_to_go_on(start, tmp_path):
+def test_interrupt_keeps_finished_blocks(start, tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3000, P), np.float32))
     out = tmp_path / "out.zarr"
     running = start("ingest", tmp_path / "x.npy", out, "--nworkers", 1, "--chunk-size", "240B")
     running.until(lambda: len(done_blocks(out)) >= 20)
     running.interrupt()
-    running.outcome().refused(
-        "interrupted by SIGINT; run the same command again to go on", code=130
-    )
+    running.outcome().rejected("SIGINT", code=130)
     assert 20 <= len(done_blocks(out)) < 300

@@ -1,4 +1,4 @@
-"""scrlm demo: everything is found, and kept if asked."""
+"""`scrlm demo`: all clusters are found, and --out keeps the files."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import zarr
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_demo(scrlm):
-    """As a newcomer types it: a cluster starts, a dashboard is named, everything is found."""
+    """Without options: a cluster starts, the dashboard URL is printed, all clusters are found."""
     done = scrlm("demo", timeout=240).ok()
-    assert re.search(r"^using a local cluster of \d+ workers", done.stderr, re.MULTILINE)
-    assert re.search(r"dashboard http://127\.0\.0\.1:\d+/status", done.stderr)
+    assert re.search(r"\b\d+ workers?\b", done.stderr)
+    assert re.search(r"http://127\.0\.0\.1:\d+/status", done.stderr)
     assert re.search(r"accuracy +│ +100\.00 %", done.stdout)
     assert re.search(r"outlier recall +│ +100\.00 %", done.stdout)
     assert "\x1b" not in done.stdout + done.stderr
 
 
 @pytest.mark.slow
-def test_demo_keeps_what_it_made(invoke, tmp_path, record_of, monkeypatch):
+def test_demo_keeps_files_with_out(invoke, tmp_path, record_of, monkeypatch):
     monkeypatch.setattr("scrlm_cli.commands.demo._ROWS", 4_000)
     out = tmp_path / "demo"
     done = invoke("demo", "--out", out, "--seed", 3, "--json")
@@ -32,7 +32,6 @@ def test_demo_keeps_what_it_made(invoke, tmp_path, record_of, monkeypatch):
     assert invoke("evaluate", out / "run", "--json").json()["accuracy"] == 1.0
 
 
-def test_demo_names_only_options_that_it_has(invoke, my_features):
-    message = invoke("demo", "--out", my_features.parent).refused(str(my_features), "exists")
-    assert "--overwrite" in message
+def test_message_names_an_option_that_demo_has(invoke, my_features):
+    invoke("demo", "--out", my_features.parent).rejected(str(my_features), "--overwrite")
     assert "--overwrite" in invoke("demo", "--help").ok().stdout

@@ -1,7 +1,8 @@
-"""`scrlm compare`: a table with '-' where a method did not finish, and why."""
+"""`scrlm compare`: a table with '-' for methods that did not finish, and the reason."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -27,20 +28,20 @@ def compare(invoke: Callable[..., Any], store: Path) -> Callable[..., Any]:
     return run
 
 
-def test_the_table(compare: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table(compare: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "superkmeans", None)
     methods = "td,k-means++,superkmeans"
     done = compare("--outliers", "--methods", methods, "--timeout", "60s", "--seeds", 2).ok()
     lines = done.stdout.splitlines()
-    assert "1,500 rows x 48 features" in lines[0]
+    assert re.findall(r"[\d,]+", lines[0]) == ["1,500", "48"]
     td = next(line for line in lines if line.split()[:1] == ["td"])
     assert td.split()[1:7] == ["100.00", "100.00", "1.000", "1.000", "100.00", "100.00"]
     assert "±0.00" in lines[lines.index(td) + 1]
     unfinished = next(line for line in lines if line.split()[:1] == ["superkmeans"])
     assert unfinished.split()[1:] == ["-"] * 9
-    assert "superkmeans: needs superkmeans, which is not installed" in lines[-1]
+    assert lines[-1].startswith("superkmeans: ")
     assert all(len(line.rstrip()) <= 80 for line in lines)
-    assert "running td with seed 1" in done.stderr
+    assert re.search(r"\btd\b.*\b1\b", done.stderr)  # method and seed
 
 
 def test_json(compare: Callable[..., Any]) -> None:
@@ -57,32 +58,31 @@ def test_json(compare: Callable[..., Any]) -> None:
         assert method["seeds"][0]["n_rows"] == 800
 
 
-def test_an_undefined_score_is_a_dash(compare: Callable[..., Any]) -> None:
+def test_undefined_score_is_shown_as_a_dash(compare: Callable[..., Any]) -> None:
     done = compare("--methods", "k-means++", "--preprocess", "none").ok()
-    assert "warning: " in done.stderr  # there are outliers, and nobody spoke of them
+    assert "warning: " in done.stderr  # the truth has outliers, but --outliers is not given
     line = next(line for line in done.stdout.splitlines() if "k-means++" in line)
     assert line.split()[5] == "-"
 
 
-def test_a_truth_of_its_own(compare: Callable[..., Any], tmp_path: Path) -> None:
+def test_given_truth(compare: Callable[..., Any], tmp_path: Path) -> None:
     np.save(tmp_path / "truth.npy", np.zeros(1500, np.int64))
     options = ("--methods", "td", "--truth", tmp_path / "truth.npy", "--json")
     assert compare(*options).json()["methods"][0]["mean"]["purity"] == 1.0
 
 
-def test_a_missing_package_is_named(
+def test_missing_package_is_named(
     compare: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "superkmeans", None)
     done = compare("--outliers", "--methods", "superkmeans").ok()
-    assert done.stdout.splitlines()[-1] == (
-        "superkmeans: needs superkmeans, which is not installed; pip install superkmeans"
-    )
+    assert re.match("superkmeans: .*pip install superkmeans", done.stdout.splitlines()[-1])
 
 
-def test_refusals(compare: Callable[..., Any], tmp_path: Path) -> None:
-    compare("--methods", "dbscan").refused("'dbscan' is not known", "hdbscan")
-    compare("--truth", tmp_path / "none.npy").refused("none.npy does not exist")
-    compare("--memory-limit", "100kB").refused("compare on a random sample", "--rows ")
+def test_rejected_input(compare: Callable[..., Any], tmp_path: Path) -> None:
+    compare("--methods", "dbscan").rejected("'dbscan'", "hdbscan")
+    compare("--truth", tmp_path / "none.npy").rejected(str(tmp_path / "none.npy"))
+    message = compare("--memory-limit", "100kB").rejected("1,500", "100.0 kB", "n_rows")
+    assert re.search(r"--rows \d+", message)
     assert compare("--timeout", "soon").code == 2
     assert compare("--memory-limit", "much").code == 2

@@ -1,8 +1,9 @@
-"""`scrlm verify` finds what is not what the features give."""
+"""`scrlm verify` detects results that do not match the features."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def run(features: Path, invoke, tmp_path: Path) -> Path:
     return out
 
 
-def test_a_run_as_it_was_written(run, invoke):
+def test_unchanged_run(run, invoke):
     content = invoke("verify", run, "--json").ok().json()
     assert content["ok"] is True
     assert len(content["blocks"]) == 8
@@ -28,15 +29,17 @@ def test_a_run_as_it_was_written(run, invoke):
     assert other["clusters"] == []
 
 
-def test_a_label_that_was_changed_is_named(run, invoke):
+def test_changed_label_is_reported(run, invoke):
     labels = zarr.open_array(run / "labels.zarr" / "labels", mode="r+")
     labels[1234] = (labels[1234] + 1) % 5
     done = invoke("verify", run, "--losses", 0)
     assert done.code == 3
-    assert "1 labels, 0 distances and 0 losses differ; the first row is 1234" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    for count in (r"\b1 label", r"\b0 distance", r"\b0 loss", r"\b1234\b"):
+        assert re.search(count, last)
 
 
-def test_a_loss_that_was_changed_is_named(run, invoke):
+def test_changed_loss_is_reported(run, invoke):
     losses = zarr.open_array(run / "model.zarr" / "losses", mode="r+")
     losses[:] = losses[:] * 1.001
     done = invoke("verify", run, "--blocks", 0, "--json")
@@ -45,23 +48,23 @@ def test_a_loss_that_was_changed_is_named(run, invoke):
     assert content["wrong_clusters"] == content["clusters"]
     assert len(content["clusters"]) == 4
     last = invoke("verify", run, "--blocks", 0, "--log-json").stderr.splitlines()[-1]
-    said = json.loads(last)
-    assert said["event"] == "Error"
-    assert "4 losses differ" in said["text"]
+    event = json.loads(last)
+    assert event["event"] == "Error"
+    assert re.search(r"\b4 losses\b", event["text"])
 
 
-def test_centers_that_were_changed(run, invoke):
+def test_changed_centers_are_detected(run, invoke):
     centers = zarr.open_array(run / "model.zarr" / "centers", mode="r+")
     centers[0] = centers[1]
     done = invoke("verify", run, "--losses", 0)
     assert done.code == 3
 
 
-def test_other_features_are_refused(run, invoke, features, tmp_path):
+def test_other_features_are_rejected(run, invoke, features, tmp_path):
     record = json.loads((run / "run.json").read_text())
     other = Path(shutil.copytree(features, tmp_path / "other.zarr"))
     digests = zarr.open_array(other / "digests", mode="r+")
     digests[0] = 7
     record["features"]["path"] = str(other)
     (run / "run.json").write_text(json.dumps(record))
-    invoke("verify", run).refused("is not the one that the run read", code=3)
+    invoke("verify", run).rejected(str(other), code=3)

@@ -1,4 +1,4 @@
-"""--storage-option: names that nest, values that are text or JSON, and messages without them."""
+"""--storage-option: nested names, text and JSON values, and messages without the values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECRET = "do-not-print-me"
         (("key=a", "key=b"), {"key": "b"}),
     ],
 )
-def test_what_is_understood(texts: tuple[str, ...], expected: Any) -> None:
+def test_valid_options(texts: tuple[str, ...], expected: Any) -> None:
     if expected is None:
         expected = {"default_block_size": 1000, "a": {"b": 1, "c": "2"}}
     assert parse_storage_options(texts) == expected
@@ -52,7 +52,7 @@ def test_what_is_understood(texts: tuple[str, ...], expected: Any) -> None:
         f'a="{SECRET}',
     ],
 )
-def test_what_is_not_is_refused_unseen(text: str, invoke: Any) -> None:
+def test_invalid_options_are_rejected_without_printing_them(text: str, invoke: Any) -> None:
     with pytest.raises(click.BadParameter) as caught:
         parse_storage_options((text,))
     assert SECRET not in str(caught.value)
@@ -63,11 +63,11 @@ def test_what_is_not_is_refused_unseen(text: str, invoke: Any) -> None:
 
 
 @pytest.mark.parametrize("command", ["synth", "fit", "predict", "evaluate", "demo"])
-def test_every_command_that_reads_or_writes_stores_has_it(command: str, invoke: Any) -> None:
+def test_every_command_that_uses_stores_has_the_option(command: str, invoke: Any) -> None:
     assert "--storage-option NAME=VALUE" in invoke(command, "--help", threads=False).ok().stdout
 
 
-def test_options_do_no_harm_to_local_paths(invoke: Any, tmp_path: Any) -> None:
+def test_options_are_ignored_for_local_paths(invoke: Any, tmp_path: Any) -> None:
     options = ("--storage-option", f"secret={SECRET}")
     args = ("synth", tmp_path / "x.zarr", "--rows", 20, "--features", 4, "--clusters", 2)
     invoke(*args, *options).ok()

@@ -1,4 +1,4 @@
-"""Stalls, lost workers and the state of a cluster that does not go on."""
+"""Stalls, lost workers and the state of a stalled cluster."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from scrlm_dask.settings import workers_timeout
 
 
 @pytest.mark.parametrize(("configured", "expected"), [(3, 5), (30, 30), (None, 5)])
-def test_whoever_expects_more_deaths_keeps_that(configured: int | None, expected: int) -> None:
+def test_higher_limit_of_allowed_failures_is_kept(configured: int | None, expected: int) -> None:
     name = "distributed.scheduler.allowed-failures"
     with dask.config.set({name: configured}), StallWatchdog(0.0, None).settings():
         assert dask.config.get(name) == expected
 
 
-def test_dask_may_not_know_the_setting_yet() -> None:
-    """Its defaults come with `distributed`, which a command may import later."""
+def test_setting_without_a_default_of_dask() -> None:
+    """The defaults are set by `distributed`, which a command may import later."""
     with dask.config.set({"distributed": {}}), StallWatchdog(0.0, None).settings():
         assert dask.config.get("distributed.scheduler.allowed-failures") == 5
 
 
-def test_the_state_of_a_cluster_goes_to_a_file_of_ours(
+def test_state_of_a_cluster_is_written_to_a_private_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -52,35 +52,35 @@ def test_the_state_of_a_cluster_goes_to_a_file_of_ours(
     assert written[1] == tmp_path / "run" / "cluster-state.json"
 
 
-def test_a_cluster_that_does_not_answer_leaves_no_file(tmp_path: Path) -> None:
+def test_unresponsive_cluster_writes_no_file(tmp_path: Path) -> None:
     (tmp_path / "cluster-state.json").write_text("of an earlier stall")
     written: list[Path] = []
     watchdog._dump(object(), str(tmp_path), written)
     assert written == []
 
 
-def test_a_stall_raises_in_the_main_thread(tmp_path: Path) -> None:
-    lasting = StallWatchdog(0.1, None)
+def test_stall_raises_in_the_main_thread(tmp_path: Path) -> None:
+    stalled = StallWatchdog(0.1, None)
     with (
         pytest.raises(ClusterError, match=r"--stall-timeout") as caught,
         handle_signals(),
-        lasting.watching(lambda event: None, str(tmp_path)),
+        stalled.watching(lambda event: None, str(tmp_path)),
     ):
         time.sleep(30)
     assert caught.value.code == EXIT_CLUSTER_LOST
     assert list(tmp_path.iterdir()) == []  # threads of this process have no state to write
 
 
-def test_events_go_on_to_the_listener() -> None:
-    heard: list[int] = []
-    lasting = StallWatchdog(0.0, None)  # never stops the command
-    with lasting.watching(heard.append, "run"):
-        lasting(1)
-        lasting(2)
-    assert heard == [1, 2]
+def test_events_are_forwarded_to_the_listener() -> None:
+    events: list[int] = []
+    idle = StallWatchdog(0.0, None)  # never stops the command
+    with idle.watching(events.append, "run"):
+        idle(1)
+        idle(2)
+    assert events == [1, 2]
 
 
-def test_how_long_to_wait_for_workers() -> None:
+def test_timeout_for_workers() -> None:
     with dask.config.set({"scrlm.wait-workers": "7s"}):
         with StallWatchdog(0.0, 90.0).settings():
             assert workers_timeout() == 90.0
@@ -89,14 +89,14 @@ def test_how_long_to_wait_for_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "stall", "wait"),
+    ("args", "stall", "wait"),
     [((), 3600.0, None), (("--stall-timeout", "90s", "--wait-workers", "2h"), 90.0, 7200.0)],
 )
-def test_options_are_durations(words: tuple[str, ...], stall: float, wait: float | None) -> None:
+def test_options_are_durations(args: tuple[str, ...], stall: float, wait: float | None) -> None:
     given: list[Any] = []
     command = click.command()(watchdog.watchdog_options(lambda **values: given.append(values)))
-    assert CliRunner().invoke(command, words).exit_code == 0
+    assert CliRunner().invoke(command, args).exit_code == 0
     assert given == [{"stall_timeout": stall, "wait_workers": wait}]
-    refused = CliRunner().invoke(command, ["--stall-timeout", "soon"])
-    assert refused.exit_code == 2
-    assert "soon" in refused.output
+    rejected = CliRunner().invoke(command, ["--stall-timeout", "soon"])
+    assert rejected.exit_code == 2
+    assert "soon" in rejected.output

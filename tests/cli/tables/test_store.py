@@ -1,7 +1,8 @@
-"""A features store as JSON and as tables."""
+"""Description of a features store as JSON and as tables."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from scrlm_cli.tables.store import damage_content, rows_content, store_content, 
 from scrlm_dask.passes.digests import DamagedBlock
 from scrlm_dask.pipeline.inspect import inspect_rows, inspect_store
 from scrlm_dask.pipeline.stores import write_features
+from scrlm_dask.pipeline.inspect import inspect_store
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five rows of two features in three blocks, one of them twice."""
+    """Five rows of two features in three blocks; one row is a duplicate."""
     path = tmp_path_factory.mktemp("store") / "x.zarr"
     rows = np.array([[0.0, 3], [4, 3], [0, 3], [8, 3], [6, 3]], np.float32)
     labels = np.array([0, 1, 0, 1, -1])
@@ -26,16 +28,25 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def table(content: dict[str, Any]) -> dict[str, str]:
-    """The rows of all tables, as name and value."""
+    """Return the rows of all tables as keys, like those of the JSON output, and values."""
     console = Console(width=200, file=None)
     with console.capture() as shown:
         console.print(store_tables(content))
     cells = [line.split("│") for line in shown.get().splitlines() if line.count("│") == 3]
-    return {name.strip(): value.strip() for _, name, value, _ in cells}
+    return {name.strip().replace(" ", "_"): value.strip() for _, name, value, _ in cells}
 
 
+<<<<<<< HEAD
 def test_a_store_without_its_rows(store: Path) -> None:
     content = store_content(inspect_store(store))
+=======
+def numbers(text: str) -> list[float]:
+    return [float(number) for number in re.findall(r"[\d.]+", text)]
+
+
+def test_description_without_rows(store: Path) -> None:
+    content = store_content(inspect_store(store))
+>>>>>>> b25bd334895c3e6cbfa94a00cf628c0d707dd8f7
     expected = {
         **{"store": str(store), "rows": 5, "features": 2, "dtype": "float32", "bytes": 40},
         **{"chunks": [2, 2], "shards": None, "n_files": 3, "n_missing_chunks": 0},
@@ -48,21 +59,21 @@ def test_a_store_without_its_rows(store: Path) -> None:
     assert shown["size"].startswith("40 B, ")
     assert shown["chunks"] == "2 x 2"
     assert shown["complete"] == "yes"
-    assert shown["manifest"] == "3 blocks of 2 rows"
+    assert numbers(shown["manifest"]) == [3, 2]  # blocks and rows per block
     assert (shown["labels"], shown["ids"]) == ("int32", "none")
 
 
 @pytest.mark.parametrize(
     ("blocks", "chunks", "facts"),
-    [([1, 2], 2, ("2 blocks", "(1, 2)")), ([], 4, ("4 chunks",)), ([], 0, ("stopped",))],
+    [([1, 2], 2, ("2 blocks", "(1, 2)")), ([], 4, ("4 chunks",)), ([], 0, ())],
 )
-def test_what_is_missing_is_named(
+def test_missing_parts_are_counted(
     store: Path, blocks: list[int], chunks: int, facts: tuple[str, ...]
 ) -> None:
     content = store_content(inspect_store(store))
     missing = {"complete": False, "missing_blocks": blocks, "n_missing_chunks": chunks}
     shown = table({**content, **missing})["complete"]
-    assert shown.startswith("no: ")
+    assert shown.startswith("no")
     assert all(fact in shown for fact in facts)
 
 
@@ -78,12 +89,21 @@ def test_statistics_of_the_rows(store: Path) -> None:
         (3.0, (3 + 5 + 3 + 73**0.5 + 45**0.5) / 5)
     )
     assert content["distances"]["pairs"] == 10
+<<<<<<< HEAD
     shown = table({**store_content(inspect_store(store)), "statistics": content})
     assert shown["usable rows"] == "5"
     assert shown["duplicates"] == "1 rows (row 0 x 2)"
     assert shown["constant features"] == "1 (1)"
     assert shown["outlier share"] == "20.00 %"
     assert shown["means"] == "3 to 3.6"
+=======
+    shown = table({**store_content(inspect_store(store)), "statistics": content})
+    assert shown["usable_rows"] == "5"
+    assert numbers(shown["duplicates"]) == [1, 0, 2]  # one duplicate: row 0 occurs twice
+    assert shown["constant_features"] == "1 (1)"
+    assert shown["outlier_share"] == "20.00 %"
+    assert numbers(shown["means"]) == [3, 3.6]
+>>>>>>> b25bd334895c3e6cbfa94a00cf628c0d707dd8f7
 
 
 def test_damaged_blocks(store: Path) -> None:
@@ -94,6 +114,7 @@ def test_damaged_blocks(store: Path) -> None:
         {"block": 1, "first_row": 2, "last_row": 3, "reason": "its bytes differ"}
     ]
     shown = table({**store_content(description), "verification": content})
-    assert shown["damaged blocks"] == "1"
-    assert shown["block 1"] == "rows 2 to 3: its bytes differ"
-    assert shown["checked against"] == "digests and checksums"
+    assert shown["damaged_blocks"] == "1"
+    assert numbers(shown["block_1"]) == [2, 3]
+    assert shown["block_1"].endswith("its bytes differ")
+    assert any("digests" in value and "checksums" in value for value in shown.values())

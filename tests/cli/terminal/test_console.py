@@ -1,4 +1,4 @@
-"""Results on stdout, all else on stderr; bars on a terminal, lines elsewhere."""
+"""Results on stdout, everything else on stderr; bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def test_json_is_one_object_and_alone_on_stdout(round_trip, command):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_without_a_terminal_each_step_is_a_line(round_trip, command):
+def test_without_a_terminal_each_phase_is_a_line(round_trip, command):
     stderr = round_trip.outcomes[command].stderr
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f━█]", stderr)
     phases = PHASES[command]
     lines = stderr.splitlines()
-    steps = [line for line in lines if re.match(r"\w+: [\d,]+ rows in [\d.]+ s", line)]
+    steps = [line for line in lines if re.match(r"\w+: [\d,]+ rows\b.*\b[\d.]+ s\b", line)]
     assert [step.split(":")[0] for step in steps] == phases
-    assert all("rows/s" in step and "peak memory" in step for step in steps)
+    assert all(re.search(r"[\d,]+ rows/s\b.*[\d.]+ MB", step) for step in steps)
     if phases:
-        assert lines[0].startswith("using 2 threads") or "threads of this process" in lines[0]
+        assert re.search(r"\b\d+ threads?\b", lines[0])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_without_json_a_table_for_people(invoke, round_trip, tmp_path, command):
+def test_without_json_a_table_is_printed(invoke, round_trip, tmp_path, command):
     features, run = round_trip.features, round_trip.run
     args, shown = {
         "synth": ((tmp_path / "x.zarr", "--rows", 50, "--features", 3), "30.00 %"),
@@ -63,7 +63,7 @@ def test_without_json_a_table_for_people(invoke, round_trip, tmp_path, command):
     assert shown not in done.stderr
 
 
-def test_fit_shows_the_numbers_that_it_wrote(invoke, features, tmp_path, record_of):
+def test_fit_prints_the_numbers_that_it_wrote(invoke, features, tmp_path, record_of):
     run = tmp_path / "run"
     done = invoke("fit", features, "--rho", 0.5, "--out", run, "--clusters", 10).ok()
     record = record_of(run)
@@ -74,46 +74,45 @@ def test_fit_shows_the_numbers_that_it_wrote(invoke, features, tmp_path, record_
 
 
 def test_json_and_run_json_agree(round_trip, record_of):
-    said, written = round_trip.outcomes["fit"].json(), record_of(round_trip.run)
+    printed, written = round_trip.outcomes["fit"].json(), record_of(round_trip.run)
     for name in ("outliers", "outlier_share", "clusters", "radius", "phases", "seconds"):
-        assert said[name] == written[name]
-    assert said["candidates"] == written["config"]["n_candidates"]
+        assert printed[name] == written[name]
+    assert printed["candidates"] == written["config"]["n_candidates"]
 
 
-def test_verbose_says_more(invoke, features, tmp_path):
+def test_verbose_prints_more(invoke, features, tmp_path):
     quiet = invoke("fit", features, "--rho", 0.5, "--out", tmp_path / "a").ok().stderr.splitlines()
-    loud = (
+    verbose = (
         invoke("fit", features, "--rho", 0.5, "--out", tmp_path / "b", "-v")
         .ok()
         .stderr.splitlines()
     )
-    assert len(loud) == len(quiet) + 4
-    assert "loss: 4,000 rows in 1 block(s)" in loud
+    assert len(verbose) == len(quiet) + 4
+    assert any(re.match(r"loss: 4,000 rows\b.*\b1 block", line) for line in verbose)
 
 
 def test_verbose_adds_the_traceback_to_an_error(invoke, tmp_path):
     args = ("fit", tmp_path / "missing", "--out", tmp_path / "run")
-    loud = invoke(*args, "-v")
-    assert loud.code == 3
-    assert "Traceback" in loud.stderr
-    assert loud.stderr.splitlines()[-1] == invoke(*args).refused("missing")
+    verbose = invoke(*args, "-v")
+    assert verbose.code == 3
+    assert "Traceback" in verbose.stderr
+    assert verbose.stderr.splitlines()[-1] == invoke(*args).rejected(str(tmp_path / "missing"))
 
 
 @pytest.mark.parametrize(
-    ("on_cluster", "code", "words"),
-    [(False, 1, "read timed out; see that it can be read or written"), (True, 4, "(TimeoutError)")],
+    ("on_cluster", "code", "fact"), [(False, 1, "read timed out"), (True, 4, "TimeoutError")]
 )
-def test_time_that_is_over_is_no_lost_cluster_where_there_is_none(capsys, on_cluster, code, words):
+def test_timeout_is_a_lost_cluster_only_on_a_cluster(capsys, on_cluster, code, fact):
     console = Console(as_json=False, verbose=False)
     console.on_cluster = on_cluster
     with pytest.raises(SystemExit) as ended, exit_on_errors(console):
         raise TimeoutError("read timed out")
     assert ended.value.code == code
-    assert words in capsys.readouterr().err
+    assert fact in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["asyncio", "distributed", "distributed.client"])
-def test_only_verbose_commands_show_what_dask_logs(monkeypatch, name):
+def test_only_verbose_commands_show_logs_of_dask(monkeypatch, name):
     logger = logging.getLogger(name)
     monkeypatch.setattr(logger, "level", logging.WARNING)
     for verbose, level in ((True, logging.WARNING), (False, logging.CRITICAL)):
@@ -122,35 +121,36 @@ def test_only_verbose_commands_show_what_dask_logs(monkeypatch, name):
 
 
 def test_events_as_lines_of_json(invoke, features, tmp_path):
-    asked = ("--rho", 0.5, "--clusters", 10)
-    done = invoke("fit", features, "--out", tmp_path / "run", *asked, "--log-json").ok()
+    options = ("--rho", 0.5, "--clusters", 10)
+    done = invoke("fit", features, "--out", tmp_path / "run", *options, "--log-json").ok()
     events = [json.loads(line) for line in done.stderr.splitlines()]
     names = [event["event"] for event in events]
-    assert names[0] == "Note"  # what it connected to
-    told = [event["name"] for event in events if event["event"] == "PhaseFinished"]
-    assert told == PHASES["fit"]
-    kept = [json.loads(x) for x in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
-    assert [e["event"] for e in kept] == names[names.index("RunStarted") : -1]
-    refused = invoke("fit", tmp_path / "no", "--out", tmp_path / "x", "--log-json")
-    assert refused.code == 3
-    assert "does not exist" in json.loads(refused.stderr)["text"]
+    assert names[0] == "Note"  # the connection
+    finished = [event["name"] for event in events if event["event"] == "PhaseFinished"]
+    assert finished == PHASES["fit"]
+    logged = [json.loads(x) for x in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert [e["event"] for e in logged] == names[names.index("RunStarted") : -1]
+    rejected = invoke("fit", tmp_path / "no", "--out", tmp_path / "x", "--log-json")
+    assert rejected.code == 3
+    assert str(tmp_path / "no") in json.loads(rejected.stderr)["text"]
 
 
-def test_a_performance_report_is_about_a_cluster(invoke, features, tmp_path):
+def test_performance_report_requires_a_cluster_and_a_valid_path(invoke, features, tmp_path):
     fit = ("fit", features, "--out", tmp_path / "x", "--performance-report")
-    invoke(*fit, tmp_path / "p.html").refused("does not go with --nworkers 0", code=2)
-    invoke(*fit, tmp_path / "p.txt", threads=False).refused("must end in .html", code=2)
-    invoke(*fit, tmp_path / "no" / "p.html", threads=False).refused("does not exist", code=2)
+    invoke(*fit, tmp_path / "p.html").rejected("--performance-report", "--nworkers 0", code=2)
+    invoke(*fit, tmp_path / "p.txt", threads=False).rejected("p.txt", ".html", code=2)
+    path = tmp_path / "no" / "p.html"
+    invoke(*fit, path, threads=False).rejected(str(path), code=2)
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_a_performance_report_needs_no_network(scrlm, features, tmp_path):
+def test_performance_report_needs_no_network(scrlm, features, tmp_path):
     report = tmp_path / "p.html"
     args = ("--out", tmp_path / "x", "--clusters", 10, "--performance-report", report)
     scrlm("fit", features, *args, "--nworkers", 1).ok()
     page = report.read_text()
     assert "Dask Performance Report" in page
-    assert not re.search(r"<script[^>]* src=|<link[^>]*stylesheet", page)  # but for its icon
+    assert not re.search(r"<script[^>]* src=|<link[^>]*stylesheet", page)  # except the icon
     assert "loss" in page
