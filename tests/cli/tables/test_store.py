@@ -14,7 +14,6 @@ from scrlm_cli.tables.store import damage_content, rows_content, store_content, 
 from scrlm_dask.passes.digests import DamagedBlock
 from scrlm_dask.pipeline.inspect import inspect_rows, inspect_store
 from scrlm_dask.pipeline.stores import write_features
-from scrlm_dask.pipeline.inspect import inspect_store
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +35,12 @@ def table(content: dict[str, Any]) -> dict[str, str]:
     return {name.strip().replace(" ", "_"): value.strip() for _, name, value, _ in cells}
 
 
-<<<<<<< HEAD
-def test_a_store_without_its_rows(store: Path) -> None:
-    content = store_content(inspect_store(store))
-=======
 def numbers(text: str) -> list[float]:
     return [float(number) for number in re.findall(r"[\d.]+", text)]
 
 
 def test_description_without_rows(store: Path) -> None:
     content = store_content(inspect_store(store))
->>>>>>> b25bd334895c3e6cbfa94a00cf628c0d707dd8f7
     expected = {
         **{"store": str(store), "rows": 5, "features": 2, "dtype": "float32", "bytes": 40},
         **{"chunks": [2, 2], "shards": None, "n_files": 3, "n_missing_chunks": 0},
@@ -89,21 +83,12 @@ def test_statistics_of_the_rows(store: Path) -> None:
         (3.0, (3 + 5 + 3 + 73**0.5 + 45**0.5) / 5)
     )
     assert content["distances"]["pairs"] == 10
-<<<<<<< HEAD
-    shown = table({**store_content(inspect_store(store)), "statistics": content})
-    assert shown["usable rows"] == "5"
-    assert shown["duplicates"] == "1 rows (row 0 x 2)"
-    assert shown["constant features"] == "1 (1)"
-    assert shown["outlier share"] == "20.00 %"
-    assert shown["means"] == "3 to 3.6"
-=======
     shown = table({**store_content(inspect_store(store)), "statistics": content})
     assert shown["usable_rows"] == "5"
     assert numbers(shown["duplicates"]) == [1, 0, 2]  # one duplicate: row 0 occurs twice
     assert shown["constant_features"] == "1 (1)"
     assert shown["outlier_share"] == "20.00 %"
     assert numbers(shown["means"]) == [3, 3.6]
->>>>>>> b25bd334895c3e6cbfa94a00cf628c0d707dd8f7
 
 
 def test_damaged_blocks(store: Path) -> None:
