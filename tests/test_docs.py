@@ -1,7 +1,7 @@
-"""README and docs/ say what is true: their blocks run in small, their links lead somewhere.
+"""README and docs/ are correct: their code runs at a small size, and their links have targets.
 
 A block of Python or shell is run in the order of its page, in a folder with some files, unless the
-line before it says `<!-- not run: why -->`. Commands that are not run are parsed.
+line before it is `<!-- not run: why -->`. Commands that are not run are parsed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def commands_in(block: Block) -> Iterator[list[str]]:
-    """The arguments of every `scrlm` in a block of shell."""
+    """Yield the arguments of every `scrlm` in a block of shell."""
     for line in block.text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         for separates, group in groupby(words, lambda word: word in SEPARATORS):
@@ -86,7 +86,7 @@ def name_of(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that pages speak of: stores, shards, a table, pictures of the rows."""
+    """Write the files that pages use: stores, shards, a table, pictures of the rows."""
     folder = tmp_path_factory.mktemp("prepared")
     rng = np.random.default_rng(0)
     mixture = scrlm_dask.MixtureSpec(n_features=32, n_clusters=6, outliers=0.2)
@@ -107,7 +107,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command_in(words: list[str]) -> tuple[click.Command, list[str]]:
-    """Return the command, of a group the one in the group, and its own arguments."""
+    """Return the command, or the subcommand of a group, and its own arguments."""
     command, *rest = main.commands[words[0]], *words[1:]
     if isinstance(command, click.Group):
         command, *rest = command.commands[rest[0]], *rest[1:]
@@ -115,7 +115,7 @@ def command_in(words: list[str]) -> tuple[click.Command, list[str]]:
 
 
 def small(arguments: list[str]) -> list[str]:
-    """The same command on few rows, in the threads of this process unless it says where."""
+    """Return the command for few rows, in threads of this process unless it names a cluster."""
     command, _ = command_in(arguments)
     before = zip(["", *arguments], arguments, strict=False)
     shrunk = [SMALL.get((arguments[0], option), value) for option, value in before]
@@ -134,7 +134,7 @@ def run_command(arguments: list[str], where: str) -> None:
 def test_blocks_run(
     page: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the rows are like, small as they are, is no matter: warnings of that kind are let be."""
+    """Warnings about the few rows are ignored."""
     blocks = [block for block in blocks_of(page) if block.runs]
     if any(block.kind in ("python", "sh") for block in blocks):
         shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
@@ -168,7 +168,7 @@ def test_commands_have_these_options(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_blocks_are_of_a_known_kind(page: Path) -> None:
-    """Python that is not run is Python all the same, and shell that runs is ours."""
+    """Python blocks compile even if they are not run; shell blocks that run contain only scrlm."""
     assert page.read_text().count("\n```") == 2 * len(blocks_of(page))
     for block in blocks_of(page):
         where = f"{name_of(page)}:{block.line}"
@@ -181,7 +181,7 @@ def test_blocks_are_of_a_known_kind(page: Path) -> None:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """What GitHub calls the headings of a page."""
+    """Return the anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

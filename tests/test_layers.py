@@ -1,4 +1,4 @@
-"""Nothing imports upward: read from the source, so that imports inside functions count too."""
+"""No layer imports a higher one. Imports are read from the source, also inside functions."""
 
 from __future__ import annotations
 
@@ -81,15 +81,15 @@ def test_offences_are_found() -> None:
     assert offences(sources(PACKAGE / "pipeline"), "scrlm_dask.passes")
 
 
-ROOMS = (
+FOLDERS = (
     *("kernels", "storage", "sources", "encoders", "engine", "passes", "planning", "runs"),
     *("pipeline", "estimators", "clusters", "monitoring", "reporting", "paper"),
 )
 
 
-def rooms(*allowed: str) -> tuple[str, ...]:
-    """Return the rooms of the package that a layer must not import: all but the allowed ones."""
-    return tuple(f"scrlm_dask.{room}" for room in ROOMS if room not in allowed)
+def others_than(*allowed: str) -> tuple[str, ...]:
+    """Return all folders of the package except the given ones: a layer must not import these."""
+    return tuple(f"scrlm_dask.{folder}" for folder in FOLDERS if folder not in allowed)
 
 
 FORBIDDEN = {
@@ -97,35 +97,35 @@ FORBIDDEN = {
     "kernels": (
         *BACKENDS,
         *("click", "rich", "logging", "fsspec", "sklearn", "scrlm_dask.events"),
-        *rooms("kernels"),
+        *others_than("kernels"),
     ),
     # files, and no cluster
-    "storage": ("dask", "distributed", "click", *rooms("storage", "kernels")),
+    "storage": ("dask", "distributed", "click", *others_than("storage", "kernels")),
     "sources": (
         "dask",
         "distributed",
         "click",
-        *rooms("sources", "storage", "encoders", "kernels"),
+        *others_than("sources", "storage", "encoders", "kernels"),
     ),
     # one model, without knowledge of where its input and output are stored
-    "encoders": ("dask", "distributed", "zarr", "click", *rooms("encoders")),
+    "encoders": ("dask", "distributed", "zarr", "click", *others_than("encoders")),
     # events in, pages and log lines out
-    "monitoring": ("zarr", "click", "numba", *rooms("monitoring")),
+    "monitoring": ("zarr", "click", "numba", *others_than("monitoring")),
     # a finished run: its files are enough
     "reporting": (
         *("dask", "distributed", "click"),
-        *rooms("reporting", "kernels", "storage", "sources", "runs"),
+        *others_than("reporting", "kernels", "storage", "sources", "runs"),
     ),
-    "engine": ("click", *rooms("engine", "kernels", "storage", "sources", "monitoring")),
-    "passes": ("click", *rooms("passes", "engine", "kernels", "storage", "sources")),
-    "planning": ("click", *rooms("planning", "passes", "engine", "kernels", "storage")),
+    "engine": ("click", *others_than("engine", "kernels", "storage", "sources", "monitoring")),
+    "passes": ("click", *others_than("passes", "engine", "kernels", "storage", "sources")),
+    "planning": ("click", *others_than("planning", "passes", "engine", "kernels", "storage")),
     "runs": (
         "click",
-        *rooms("runs", "planning", "passes", "engine", "kernels", "storage", "monitoring"),
+        *others_than("runs", "planning", "passes", "engine", "kernels", "storage", "monitoring"),
     ),
-    "pipeline": ("click", *rooms(*(set(ROOMS) - {"estimators", "clusters", "paper"}))),
+    "pipeline": ("click", *others_than(*(set(FOLDERS) - {"estimators", "clusters", "paper"}))),
     "estimators": ("click", "scrlm_dask.paper", "scrlm_dask.clusters"),
-    "clusters": ("click", *rooms("clusters")),
+    "clusters": ("click", *others_than("clusters")),
     "paper": ("click", "zarr", "scrlm_dask.clusters"),
 }
 
@@ -153,7 +153,7 @@ def test_of_the_sources_only_the_zarr_source_knows_zarr() -> None:
 
 
 def test_libraries_of_formats_are_imported_when_they_are_needed() -> None:
-    """They are an extra: `require` names it where they are missing."""
+    """They belong to extras: `import_optional` names the extra if one is missing."""
     assert offences(sources(PACKAGE, CLI), "pyarrow", "h5py", "datasets") == []
     assert offences(sources(PACKAGE, CLI), "PIL", "torch", "torchvision", "open_clip") == []
     assert offences(sources(PACKAGE, CLI), "sentence_transformers", "transformers") == []
@@ -169,7 +169,7 @@ def test_baselines_of_other_packages_are_imported_in_one_file() -> None:
     "name", ["choices", "errors", "events", "config", "settings", "text", "optional"]
 )
 def test_modules_for_all_layers_import_no_upper_layer(name: str) -> None:
-    assert offences([PACKAGE / f"{name}.py"], *rooms("kernels")) == []
+    assert offences([PACKAGE / f"{name}.py"], *others_than("kernels")) == []
 
 
 def test_only_methods_for_users_of_a_model_import_upper_layers() -> None:
@@ -184,17 +184,17 @@ def test_only_methods_for_users_of_a_model_import_upper_layers() -> None:
     assert delegating == {"load", "predict", "_repr_html_"}
     on_import = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = [name for node in on_import for _, name in imports_in(ast.unparse(node))]
-    assert [n for n in names if any(within(n, room) for room in rooms("kernels"))] == []
+    assert [n for n in names if any(within(n, folder) for folder in others_than("kernels"))] == []
 
 
-def test_the_folders_of_the_package_are_the_rooms_of_this_test() -> None:
+def test_every_folder_of_the_package_is_covered() -> None:
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     deprecated = {"watching", "experiments"}  # aliases
-    assert folders - deprecated == set(ROOMS)
+    assert folders - deprecated == set(FOLDERS)
 
 
 def test_pictures_are_made_of_what_kernels_found() -> None:
-    assert offences([PACKAGE / "reporting" / "plots.py"], *BACKENDS, *rooms("kernels")) == []
+    assert offences([PACKAGE / "reporting" / "plots.py"], *BACKENDS, *others_than("kernels")) == []
     # Matplotlib is an extra: no other module may need it
     drawing = ("plots.py", "figures.py", "charts.py")
     others = [path for path in sources(PACKAGE, CLI) if path.name not in drawing]
@@ -254,7 +254,7 @@ def keywords(path: Path, name: str) -> Iterator[ast.keyword]:
 
 
 def test_no_kernel_starts_threads_of_its_own() -> None:
-    """Dask runs one task a thread; `parallel=True` inside would take all cores for every task."""
+    """Dask runs one task per thread; with `parallel=True` every task would use all cores."""
     kernels = sources(PACKAGE)
     assert [path.name for path in kernels for _ in keywords(path, "parallel")] == []
     assert offences(kernels, "numba.prange", "threading.Thread", "concurrent", "joblib") == []

@@ -1,4 +1,4 @@
-"""The code base stays easy to find one's way in: counts of files, imports and function lengths."""
+"""The structure of the code base: limits on files, imports and function lengths."""
 
 from __future__ import annotations
 
