@@ -122,9 +122,9 @@ def find_missing_requirement(name: str) -> str | None:
     if package is None:
         return None
     if find_spec(_MODULES[package]) is None:
-        return f"requires {package}, which is not installed; pip install {package}"
+        return f"needs {package}, which is not installed; pip install {package}"
     if name == "faiss-superkmeans" and not hasattr(import_module("faiss"), "SuperKmeans"):
-        return f"requires {package} 1.15 or newer; pip install --upgrade {package}"
+        return f"needs {package} 1.15 or newer; pip install --upgrade {package}"
     return None
 
 
