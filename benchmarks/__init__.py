@@ -1,1 +1,1 @@
-"""Measurements that any reader can run: `python -m benchmarks.NAME --help`."""
+"""Benchmarks and stress tests of scrlm_dask: `python -m benchmarks.NAME --help`."""

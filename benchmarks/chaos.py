@@ -1,12 +1,12 @@
-"""Small fits, each with a random fault at a random moment, resumed where that is needed.
+"""Inject a random fault into small fits at a random moment, and resume them if needed.
 
     python -m benchmarks.chaos --runs 200
 
-Every run must end with the bits of an undisturbed one, or be refused for what is wrong and then,
-when that is mended, go on to those bits. Nothing that is unfinished may look finished. Exits with 1
-if one did not, or hung. Faults: kill -9 of workers, nannies, clients and schedulers, signals, a
-worker that hangs, chunks deleted, truncated and flipped, a full disk (where a tmpfs can be mounted)
-and a network link that is cut (where network namespaces can be made).
+Every run must end with the same bits as an undisturbed run, either directly, or after the fault was
+removed and the run was resumed. No unfinished run may look finished. The exit code is 1 if a run
+violates this or hangs. Faults: kill -9 of workers, nannies, clients and schedulers; signals; a
+worker that hangs; deleted, truncated and flipped chunks; a full disk (requires permission to mount
+a tmpfs); a broken network link (requires permission to create network namespaces).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FIT = (
     "--persist",
     "no",
 )
-# where a run keeps the groups of its passes; the empty one is before there is any
+# Checkpoint folders of the passes, relative to `checkpoint`; "" means before the first checkpoint.
 MOMENTS = (
     "",
     "centers-steps/survey-",
@@ -53,11 +53,12 @@ MOMENTS = (
 )
 _HANG_SECONDS = 120
 _TMPFS_MEGABYTES = 16
+_LOOKS_FINISHED = "unfinished run looks finished"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run; `wrong` says what should not be."""
+    """Result of a run; `wrong` describes the violation, and is empty if there is none."""
 
     fault: str
     code: int
@@ -67,39 +68,42 @@ class Outcome:
 
 
 def command(*args: Any) -> None:
-    """A command in this process, which must end well."""
+    """Run a scrlm command in this process; raise `AssertionError` if it fails."""
     result = CliRunner().invoke(scrlm, [*map(str, args), "--nworkers", "0"])
     if result.exit_code != 0:
-        raise AssertionError(f"{args[:2]} ended with {result.exit_code}: {result.output[-500:]}")
+        raise AssertionError(
+            f"{args[:2]} failed with exit code {result.exit_code}: {result.output[-500:]}"
+        )
 
 
 def bits(out: Path) -> dict[str, bytes]:
+    """Return the content of all files of labels and model, by relative path."""
     files = [f for name in ("labels.zarr", "model.zarr") for f in (out / name).rglob("*")]
     return {str(file.relative_to(out)): file.read_bytes() for file in files if file.is_file()}
 
 
 class Chaos:
-    """The features, the bits that are right, and the cluster that is broken and healed."""
+    """The features, the expected bits, and the cluster into which faults are injected."""
 
     def __init__(self, place: Path, seed: int) -> None:
         self.place, self.rng = place, random.Random(seed)
         self.features, self.cluster = place / "features.zarr", Cluster(place)
         self.disk = place / "disk"
         self.has_disk = False
-        self.right: dict[str, bytes] = {}
+        self.expected: dict[str, bytes] = {}
 
     def prepare(self) -> None:
         self.has_disk = mount_tmpfs(self.disk, _TMPFS_MEGABYTES)
         command("synth", self.features, *SYNTH)
         command("fit", self.features, "--out", self.place / "undisturbed", *FIT)
-        self.right = bits(self.place / "undisturbed")
+        self.expected = bits(self.place / "undisturbed")
 
     def can(self, fault: Fault) -> bool:
-        """Whether this machine has what the fault needs."""
+        """Return whether this machine supports the fault."""
         return (self.has_disk or not fault.on_tmpfs) and (self.cluster.link.up or not fault.on_link)
 
     def _wait(self, fit: subprocess.Popen[bytes], out: Path) -> None:
-        """Until a random moment: before the run has begun, or somewhere in one of its passes."""
+        """Wait for a random moment: before the run starts, or during one of its passes."""
         folder = self.rng.choice(MOMENTS)
         deadline = time.monotonic() + _HANG_SECONDS
         while folder and fit.poll() is None and time.monotonic() < deadline:
@@ -111,12 +115,12 @@ class Chaos:
     def _start(self, out: Path, on_cluster: bool, features: Path) -> subprocess.Popen[bytes]:
         where: tuple[Any, ...] = ("--nworkers", 0)
         if on_cluster:
-            self.cluster.heal()
+            self.cluster.repair()
             deadline = time.monotonic() + 60
             while not self.cluster.file.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
             where = ("--scheduler-file", self.cluster.file, "--stall-timeout", "40s")
-            where += ("--wait-workers", "120s")  # a busy machine is not the fault that is meant
+            where += ("--wait-workers", "120s")  # a slow start on a busy machine is not a failure
         words = [BIN / "scrlm", "fit", features, "--out", out, *FIT, *where]
         with (out.parent / f"{out.name}.err").open("wb") as err:
             return subprocess.Popen(
@@ -124,6 +128,7 @@ class Chaos:
             )
 
     def run(self, number: int, fault: Fault) -> Outcome:
+        """Start a fit, inject the fault, resume if necessary, and check the result."""
         begin = time.monotonic()
         folder = self.disk if fault.on_tmpfs else self.place
         out = folder / f"run-{number}"
@@ -142,39 +147,39 @@ class Chaos:
             wrong = "hung"
         for undo in scene.undo:
             undo()
-        said = (folder / f"{out.name}.err").read_text()
-        wrong = wrong or self._judge(fault, code, out, said)
+        stderr = (folder / f"{out.name}.err").read_text()
+        wrong = wrong or self._judge(fault, code, out, stderr)
         resumed = code != 0
         if resumed and not wrong:
-            wrong = self._go_on(features, out)
-        if not wrong and bits(out) != self.right:
-            wrong = "other bits"
+            wrong = self._resume(features, out)
+        if not wrong and bits(out) != self.expected:
+            wrong = "result differs from the undisturbed run"
         if not wrong and (out / "checkpoint").exists():
-            wrong = "left its checkpoint"
+            wrong = "checkpoint was not removed"
         if not wrong:
             for path in (out, features):
                 shutil.rmtree(path)
         return Outcome(fault.name, code, resumed, time.monotonic() - begin, wrong)
 
-    def _judge(self, fault: Fault, code: int, out: Path, said: str) -> str:
+    def _judge(self, fault: Fault, code: int, out: Path, stderr: str) -> str:
         if code not in fault.codes:
-            return f"ended with {code}: {said[-300:]}"
-        if "Traceback" in said:
-            return f"a traceback: {said[-300:]}"
+            return f"unexpected exit code {code}: {stderr[-300:]}"
+        if "Traceback" in stderr:
+            return f"printed a traceback: {stderr[-300:]}"
         record = out / "run.json"
         if code != 0 and record.exists():
             status = json.loads(record.read_text())["status"]
-            if status == "complete" and bits(out) != self.right:
-                return "looks finished"
+            if status == "complete" and bits(out) != self.expected:
+                return _LOOKS_FINISHED
         return ""
 
-    def _go_on(self, features: Path, out: Path) -> str:
-        """By --resume where there is a run, else by the whole command again."""
+    def _resume(self, features: Path, out: Path) -> str:
+        """Use --resume if there is a run, otherwise repeat the whole command."""
         again = ("--resume", out) if (out / "run.json").exists() else (features, "--out", out, *FIT)
         try:
             command("fit", *again)
         except AssertionError as error:
-            return f"did not go on: {error}"
+            return f"could not be resumed: {error}"
         return ""
 
     def close(self) -> None:
@@ -185,20 +190,20 @@ class Chaos:
 
 
 def play(place: Path, runs: int, seed: int, seconds: float, only: str | None) -> list[Outcome]:
-    """So many runs, the faults in turn so that each comes equally often, or until time is over.
+    """Make up to `runs` runs within `seconds`, cycling through the faults.
 
-    None where this machine lacks what the faults need.
+    Return an empty list if this machine supports none of the faults.
     """
-    wanted = [fault for fault in FAULTS if (only or "") in fault.name]
-    if not wanted:
+    selected = [fault for fault in FAULTS if (only or "") in fault.name]
+    if not selected:
         known = ", ".join(fault.name for fault in FAULTS)
-        raise click.UsageError(f"no fault's name holds {only!r}; there are {known}")
+        raise click.UsageError(f"no fault name contains {only!r}; there are {known}")
     chaos = Chaos(place, seed)
     outcomes: list[Outcome] = []
     deadline = time.monotonic() + seconds
     try:
         chaos.prepare()
-        faults = [fault for fault in wanted if chaos.can(fault)]
+        faults = [fault for fault in selected if chaos.can(fault)]
         for number in range(runs if faults else 0):
             if time.monotonic() > deadline:
                 break
@@ -211,6 +216,7 @@ def play(place: Path, runs: int, seed: int, seconds: float, only: str | None) ->
 
 
 def summary(outcomes: list[Outcome]) -> dict[str, Any]:
+    """Return counts over all runs and per fault."""
     by_fault: dict[str, Counter[str]] = {}
     for outcome in outcomes:
         counts = by_fault.setdefault(outcome.fault, Counter())
@@ -223,7 +229,7 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
         "equal_at_once": sum(not o.resumed and not o.wrong for o in outcomes),
         "equal_when_resumed": sum(o.resumed and not o.wrong for o in outcomes),
         "hung": sum(o.wrong == "hung" for o in outcomes),
-        "looked_finished": sum(o.wrong == "looks finished" for o in outcomes),
+        "looked_finished": sum(o.wrong == _LOOKS_FINISHED for o in outcomes),
         "wrong": [f"{o.fault}: {o.wrong}" for o in outcomes if o.wrong],
         "seconds": sum(o.seconds for o in outcomes),
         "faults": {name: dict(counts) for name, counts in by_fault.items()},
@@ -233,11 +239,11 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
 @click.command()
 @click.option("--runs", default=200, show_default=True)
 @click.option("--seed", default=0, show_default=True)
-@click.option("--seconds", default=7200.0, show_default=True, help="Begin no more runs then.")
-@click.option("--only", help="Faults whose name holds this.")
-@click.option("--scratch", "folder", help="Keep what went wrong here.")
+@click.option("--seconds", default=7200.0, show_default=True, help="Start no new run after this.")
+@click.option("--only", help="Only faults whose name contains this text.")
+@click.option("--scratch", "folder", help="Folder for the data; failed runs are kept there.")
 def main(runs: int, seed: int, seconds: float, only: str | None, folder: str | None) -> None:
-    """Break fits in many ways and print what became of them."""
+    """Inject faults into fits and print the results."""
     with scratch(folder) as place:
         report = summary(play(Path(place), runs, seed, seconds, only))
     print(json.dumps(report, indent=2))

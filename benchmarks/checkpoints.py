@@ -1,9 +1,10 @@
-"""What it costs to keep the work of a run: seconds of saving against those of the run.
+"""Measure the cost of checkpoints.
 
     python -m benchmarks.checkpoints --rows 200000
 
-A fit that keeps its work and one that does not, in turns, in CPU seconds of this process and of its
-threads. Exits with 1 if the best of the first takes over 2 % more than the best of the second.
+Fits with and without checkpoints alternate. CPU seconds are those of this process with all of its
+threads. The exit code is 1 if the best fit with checkpoints takes over 2 % more CPU seconds than
+the best fit without.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _MOST_SHARE = 0.02
 
 
 @contextmanager
-def keeping_nothing() -> Iterator[None]:
-    """Passes run as they do for features in memory: nothing of them is saved."""
+def without_checkpoints() -> Iterator[None]:
+    """Disable the checkpoints of passes, as for features in memory."""
     groups = CheckpointScope.groups
     CheckpointScope.groups = lambda *args, **kwargs: None  # type: ignore[method-assign]
     try:
@@ -40,19 +41,21 @@ def keeping_nothing() -> Iterator[None]:
         CheckpointScope.groups = groups  # type: ignore[method-assign]
 
 
-def measured(store: Path, out: Path, config: FitConfig) -> dict[str, float]:
+def measure_fit(store: Path, out: Path, config: FitConfig) -> dict[str, float]:
+    """Return wall and CPU seconds of a fit."""
     begin, cpu = time.perf_counter(), time.process_time()
     fit(store, config, out=out, overwrite=True)
     return {"seconds": time.perf_counter() - begin, "cpu_seconds": time.process_time() - cpu}
 
 
 def compare(store: Path, place: Path, config: FitConfig, turns: int) -> dict[str, Any]:
-    measured(store, place / "first", config)  # compiles, and fills the disk's cache
+    """Return the times of both kinds of fits, and the relative cost of checkpoints."""
+    measure_fit(store, place / "first", config)  # compiles kernels and fills the disk cache
     kept, plain = [], []
     for turn in range(turns):
-        with keeping_nothing():
-            plain.append(measured(store, place / f"plain-{turn}", config))
-        kept.append(measured(store, place / f"kept-{turn}", config))
+        with without_checkpoints():
+            plain.append(measure_fit(store, place / f"plain-{turn}", config))
+        kept.append(measure_fit(store, place / f"kept-{turn}", config))
     best = {
         name: (min(run[name] for run in kept), min(run[name] for run in plain))
         for name in ("seconds", "cpu_seconds")
@@ -66,9 +69,9 @@ def compare(store: Path, place: Path, config: FitConfig, turns: int) -> dict[str
 @click.option("--features", default=640, show_default=True)
 @click.option("--clusters", default=100, show_default=True)
 @click.option("--turns", default=3, show_default=True)
-@click.option("--scratch", "folder", help="Keep the data here.")
+@click.option("--scratch", "folder", help="Folder for the data; it is kept.")
 def main(rows: int, features: int, clusters: int, turns: int, folder: str | None) -> None:
-    """Fit with and without keeping the work, and print both."""
+    """Fit with and without checkpoints and print the times of both."""
     config = FitConfig(n_clusters=clusters, refine=LloydConfig(max_iter=3, persist="no"))
     with scratch(folder) as place, dask.config.set(scheduler="threads", num_workers=2):
         store = features_store(place, rows, MixtureSpec(features, clusters), 16 * 2**20)

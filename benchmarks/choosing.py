@@ -1,11 +1,11 @@
-"""rho chosen from the data: on the paper's mixture, and on real sets beside k-means++.
+"""Measure rho="auto" on the paper's mixture, and on real data compared with k-means++.
 
-    python -m benchmarks.choosing mixture --seeds 10
-    python -m benchmarks.choosing peers mnist fashion digits --seeds 10
-    python -m benchmarks.choosing grid mnist fashion digits --rows 20000
+    `python -m benchmarks.choosing mixture --seeds 10`
+    `python -m benchmarks.choosing peers mnist fashion digits --seeds 10`
+    `python -m benchmarks.choosing grid mnist fashion digits --rows 20000`
 
-Labels serve to measure accuracy and for nothing else. CPU seconds are those of this process, whose
-threads do the work; features are standardised arrays in memory for everybody.
+Labels are used only to compute accuracy. CPU seconds are those of this process with all of its
+threads. All methods get the same standardized array in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GRID = np.geomspace(0.15, 1.2, 30)
 
 @dataclass(frozen=True)
 class Labelled:
-    """A real set."""
+    """A labelled data set: rows (N, p) and classes (N,)."""
 
     name: str
     rows: NDArray[np.float32]
@@ -51,7 +51,7 @@ class Labelled:
 
 @click.group()
 def main() -> None:
-    """Measure what rho="auto" finds. Each command prints a table."""
+    """Measure the results of rho="auto". Each command prints a table."""
     warnings.simplefilter("ignore", ScrlmWarning)
 
 
@@ -68,7 +68,7 @@ def mixture(
     features: tuple[int, ...],
     outliers: tuple[float, ...],
 ) -> None:
-    """The paper's mixture with no parameter given, and with the theory's rho of 0.5."""
+    """Fit the paper's mixture with default parameters, and with rho 0.5 as in the theory."""
     print("| clusters | features | outliers | auto exact | 0.5 exact | rho | CPU s |")
     print("|---|---|---|---|---|---|---|")
     for cell in ((m, p, o) for m in clusters for p in features for o in outliers):
@@ -100,8 +100,8 @@ def _on_mixture(
 
 
 _names = click.argument("names", nargs=-1, required=True)
-_rows = click.option("--rows", type=int, help="Only so many rows of each set, at random.")
-_folder = click.option("--scratch", "folder", help="Keep the data here.")
+_rows = click.option("--rows", type=int, help="Size of a random sample of each data set.")
+_folder = click.option("--scratch", "folder", help="Folder for the data; it is kept.")
 
 
 @main.command()
@@ -110,15 +110,15 @@ _folder = click.option("--scratch", "folder", help="Keep the data here.")
 @_rows
 @_folder
 def peers(names: tuple[str, ...], seeds: int, rows: int | None, folder: str | None) -> None:
-    """SCRLM + k-means, all on auto but the number of clusters, beside scikit-learn's k-means++.
+    """Compare SCRLM + k-means with scikit-learn's k-means++; only the number of clusters is given.
 
-    Means over the seeds; inertia is a row's and a feature's share.
+    Values are means over the seeds. Inertia is per row and feature.
     """
-    print("| set | inertia | k-means++ | accuracy | k-means++ | SCRLM alone | CPU s | k-means++ |")
+    print("| data | inertia | k-means++ | accuracy | k-means++ | SCRLM only | CPU s | k-means++ |")
     print("|---|---|---|---|---|---|---|---|")
     for data in _sets(names, rows, folder):
-        _beside(data, 0)  # compiles what is not compiled yet
-        runs = np.array([_beside(data, seed) for seed in range(seeds)])
+        _compare(data, 0)  # compiles all kernels
+        runs = np.array([_compare(data, seed) for seed in range(seeds)])
         a = runs.mean(axis=0)
         print(
             f"| {data.name} | {a[0]:.5f} | {a[1]:.5f} | {a[2]:.4f} | {a[3]:.4f} | {a[4]:.4f} "
@@ -127,7 +127,8 @@ def peers(names: tuple[str, ...], seeds: int, rows: int | None, folder: str | No
         )
 
 
-def _beside(data: Labelled, seed: int) -> tuple[float, ...]:
+def _compare(data: Labelled, seed: int) -> tuple[float, ...]:
+    """Return inertias, accuracies (SCRLM without k-means last) and CPU seconds of both methods."""
     from sklearn.cluster import KMeans
 
     k, x = data.n_classes, data.rows
@@ -135,11 +136,11 @@ def _beside(data: Labelled, seed: int) -> tuple[float, ...]:
     found = SCRLM(k, refine=_ITERATIONS, preprocess="none", random_state=seed).fit(x)
     cpu = time.process_time() - begin
     begin = time.process_time()
-    peer = KMeans(k, n_init=1, random_state=seed).fit(x)
-    peer_cpu = time.process_time() - begin
+    other = KMeans(k, n_init=1, random_state=seed).fit(x)
+    other_cpu = time.process_time() - begin
     alone = SCRLM(k, preprocess="none", random_state=seed).fit(x)
-    accuracies = (data.accuracy(labels) for labels in (found.labels_, peer.labels_, alone.labels_))
-    return found.inertia_ / x.size, peer.inertia_ / x.size, *accuracies, cpu, peer_cpu
+    accuracies = (data.accuracy(labels) for labels in (found.labels_, other.labels_, alone.labels_))
+    return found.inertia_ / x.size, other.inertia_ / x.size, *accuracies, cpu, other_cpu
 
 
 @main.command()
@@ -147,13 +148,13 @@ def _beside(data: Labelled, seed: int) -> tuple[float, ...]:
 @_rows
 @_folder
 def grid(names: tuple[str, ...], rows: int | None, folder: str | None) -> None:
-    """Accuracy with rho="auto" against the best of 30 values, by the paper's way and by merging."""
-    print("| set | | auto | best greedy | at rho | best merge | at rho |")
+    """Compare the accuracy of rho="auto" with the best of 30 values, for both extractions."""
+    print("| data | | auto | best greedy | at rho | best merge | at rho |")
     print("|---|---|---|---|---|---|---|")
     for data in _sets(names, rows, folder):
-        for words, options in (("alone", {}), ("+ k-means", {"refine": _ITERATIONS})):
+        for name, options in (("SCRLM only", {}), ("+ k-means", {"refine": _ITERATIONS})):
             auto = _accuracy(data, **options)
-            row = f"| {data.name} | {words} | {auto:.4f}"
+            row = f"| {data.name} | {name} | {auto:.4f}"
             for way in ("greedy", "merge"):
                 given = options | ({"robust": False} if options or way == "merge" else {})
                 found = [_accuracy(data, rho=r, extraction=way, **given) for r in _GRID.tolist()]

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a cluster, CPU seconds of its workers, a place for data."""
+"""Shared helpers of the benchmarks: a cluster, CPU seconds of its workers, a folder for data."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _RESIZE_SECONDS = 120
 
 @contextmanager
 def workers(number: int, memory_limit: str) -> Iterator[Client]:
-    """A local cluster of single-threaded workers, its kernels compiled."""
+    """Start a local cluster of single-threaded workers with compiled kernels."""
     with connect(ClusterOptions(nworkers=number, nthreads=1, memory_limit=memory_limit)):
         warm_up()
         yield get_client()
 
 
 def warm_up() -> None:
-    """Let every worker compile every kernel, so that no benchmark pays for it."""
+    """Compile all kernels on all workers, so that no benchmark measures compilation."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.zarr"
         synth(path, 8192, MixtureSpec(8, 3), chunk_bytes=1024 * 32)
@@ -46,20 +46,20 @@ def warm_up() -> None:
 
 
 def cpu_seconds(client: Client) -> float:
-    """CPU seconds that the workers have used so far, all threads."""
+    """Return the CPU seconds that the workers have used so far, in all threads."""
     return sum(client.run(time.process_time).values())
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds on the clock, and of all processors."""
+    """Wall seconds, and CPU seconds of all processes."""
 
     wall: float
     cpu: float
 
 
 def timed(client: Client, work: Callable[[], Any]) -> Spent:
-    """What some work takes in this process and the workers."""
+    """Return the time that a call takes; CPU seconds are those of this process and the workers."""
     cpu, begin = time.process_time() + cpu_seconds(client), time.perf_counter()
     work()
     wall = time.perf_counter() - begin
@@ -68,7 +68,7 @@ def timed(client: Client, work: Callable[[], Any]) -> Spent:
 
 @dataclass(frozen=True)
 class Measured:
-    """A phase of a run, and CPU seconds of all workers in it."""
+    """A phase of a run, and its CPU seconds on all workers."""
 
     phase: PhaseFinished
     cpu: float
@@ -77,10 +77,10 @@ class Measured:
 def measured_phases(
     client: Client, run: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> tuple[list[Measured], Any]:
-    """Every phase of a run, and what the run gave.
+    """Return all phases of a run, and its result.
 
-    A phase that follows one of its name begins where that one ended: what is prepared for an
-    iteration belongs to it.
+    The time between two phases of the same name belongs to the second one, because it is spent on
+    preparing an iteration.
     """
     phases: list[Measured] = []
     mark = 0.0
@@ -100,23 +100,24 @@ def measured_phases(
 
 
 def phases_called(name: str, phases: list[Measured]) -> list[Measured]:
+    """Return the phases with this name."""
     return [measured for measured in phases if measured.phase.name == name]
 
 
 def resize(client: Client, number: int) -> None:
-    """Give a local cluster so many workers; new ones compile their kernels."""
+    """Scale a local cluster to `number` workers; new workers compile their kernels."""
     before, deadline = len(client.nthreads()), time.monotonic() + _RESIZE_SECONDS
     client.cluster.scale(number)
     while len(client.nthreads()) != number:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{number} workers were not there in {_RESIZE_SECONDS} s")
+            raise TimeoutError(f"{number} workers did not start within {_RESIZE_SECONDS} s")
         time.sleep(0.01)
     if number > before:
         warm_up()
 
 
 def spilled_bytes(client: Client) -> int:
-    """Bytes that the workers have on disk, or ever wrote there."""
+    """Return the bytes that the workers have spilled to disk so far."""
     return sum(client.run(_spilled).values())
 
 
@@ -128,7 +129,7 @@ def _spilled(dask_worker: Any) -> int:
 
 @contextmanager
 def scratch(path: str | None) -> Iterator[Path]:
-    """A given folder, kept, or a temporary one."""
+    """Yield the given folder, which is not removed at the end, or a temporary folder."""
     if path is not None:
         Path(path).mkdir(parents=True, exist_ok=True)
         yield Path(path)
@@ -140,7 +141,7 @@ def scratch(path: str | None) -> Iterator[Path]:
 def features_store(
     folder: Path, rows: int, spec: MixtureSpec, chunk_bytes: int = TARGET_BLOCK_BYTES
 ) -> Path:
-    """The mixture as a store in the folder; drawn only if it is not there."""
+    """Return a features store of the mixture in the folder; draw it if it does not exist."""
     name = f"{rows}x{spec.n_features}-m{spec.n_clusters}-o{spec.outliers}-s{spec.seed}"
     if chunk_bytes != TARGET_BLOCK_BYTES:
         name += f"-c{chunk_bytes}"
@@ -151,13 +152,13 @@ def features_store(
 
 
 def plain_lloyd(iterations: int) -> LloydConfig:
-    """Exactly so many iterations, each of which reads the features from disk."""
+    """Return a config with exactly this number of iterations, each reading the disk."""
     return LloydConfig(max_iter=iterations, tol=0.0, inertia_tol=0.0, persist="no")
 
 
 def print_ratio(name: str, measured: list[float], product: list[float]) -> None:
-    """The best of each, all of them, and how they compare."""
-    for what, seconds in ((name, measured), ("bare product", product)):
-        all_of_them = ", ".join(f"{s:.2f}" for s in seconds)
-        print(f"{what:15} {min(seconds):8.2f} CPU s   (all: {all_of_them})")
+    """Print the best and all measurements of both, and the ratio of the best ones."""
+    for title, seconds in ((name, measured), ("bare product", product)):
+        every = ", ".join(f"{s:.2f}" for s in seconds)
+        print(f"{title:15} {min(seconds):8.2f} CPU s   (all: {every})")
     print(f"ratio           {min(measured) / min(product):8.3f}")

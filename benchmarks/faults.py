@@ -1,4 +1,4 @@
-"""Faults for `benchmarks.chaos`: what is done to a fit while it runs, and to what."""
+"""Faults for `benchmarks.chaos`, and the cluster into which they are injected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 BIN = Path(sys.executable).parent
-# the least that Dask accepts, so that a worker that hangs is given up within a run
+# The smallest timeouts that Dask accepts, so that a hanging worker is removed during a run.
 _QUICK = {
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "10s",
     "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "11s",
@@ -26,7 +26,7 @@ _QUICK = {
 
 
 class Link:
-    """A cable to another host, which is a network namespace; `up` says whether there is one."""
+    """A network link to a second host, which is a network namespace; `up` if it was created."""
 
     here, there = "10.77.9.1", "10.77.9.2"
 
@@ -36,11 +36,10 @@ class Link:
         self.up = shutil.which("ip") is not None and all(map(_ip, self._steps()))
 
     def _steps(self) -> list[str]:
-        pair = f"link add {self.device} type veth peer name eth0 netns {self.name}"
         inside = f"-n {self.name}"
         return [
             f"netns add {self.name}",
-            pair,
+            " ".join(("link add", self.device, "type veth", "peer", "name eth0 netns", self.name)),
             f"addr add {self.here}/24 dev {self.device}",
             f"{inside} addr add {self.there}/24 dev eth0",
             f"{inside} link set eth0 up",
@@ -51,7 +50,7 @@ class Link:
     def cut(self) -> None:
         _ip(f"link set {self.device} down")
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         _ip(f"link set {self.device} up")
 
     def remove(self) -> None:
@@ -60,15 +59,15 @@ class Link:
 
 
 def _ip(words: str) -> bool:
-    """Whether `ip` did it."""
+    """Run the `ip` command; return whether it succeeded."""
     return subprocess.run(["ip", *words.split()], capture_output=True).returncode == 0
 
 
 @dataclass
 class Cluster:
-    """A scheduler and two workers under nannies, healed before each run that needs it.
+    """A scheduler and two workers with nannies, repaired before each run that uses it.
 
-    Where namespaces can be made the second worker is on another host.
+    The second worker is on the second host if network namespaces are available.
     """
 
     folder: Path
@@ -80,7 +79,8 @@ class Cluster:
     def file(self) -> Path:
         return self.folder / "scheduler.json"
 
-    def heal(self) -> None:
+    def repair(self) -> None:
+        """Start the scheduler and the workers that are not running."""
         if self.scheduler is None or self.scheduler.poll() is not None:
             self.stop()
             self.file.unlink(missing_ok=True)
@@ -103,7 +103,7 @@ class Cluster:
         return self._start("worker", *options, netns=self.link.name if away else None)
 
     def workers(self) -> list[psutil.Process]:
-        """The processes that compute: children of the nannies."""
+        """Return the worker processes, which are children of the nannies."""
         found = []
         for nanny in self.nannies:
             with suppress(psutil.Error):
@@ -122,11 +122,11 @@ class Cluster:
             process.wait()
         self.scheduler, self.nannies = None, []
 
-    def _start(self, what: str, *options: str, netns: str | None = None) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "dask", what, "--scheduler-file", str(self.file), *options]
+    def _start(self, role: str, *options: str, netns: str | None = None) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "dask", role, "--scheduler-file", str(self.file), *options]
         if netns is not None:
             command = ["nsenter", f"--net=/run/netns/{netns}", *command]
-        with (self.folder / f"{what}.log").open("ab") as log:
+        with (self.folder / f"{role}.log").open("ab") as log:
             return subprocess.Popen(
                 command, stdout=log, stderr=log, env={**os.environ, **_QUICK}, cwd=self.folder
             )
@@ -134,24 +134,26 @@ class Cluster:
 
 @dataclass
 class Scene:
-    """All that a fault may touch."""
+    """The processes and files that a fault may affect."""
 
     fit: subprocess.Popen[bytes]
     cluster: Cluster
     features: Path
     out: Path
     rng: random.Random
-    undo: list[Callable[[], Any]] = field(default_factory=list)  # before the run goes on
+    undo: list[Callable[[], Any]] = field(default_factory=list)  # called before the run is resumed
 
 
 @dataclass(frozen=True)
 class Fault:
+    """A fault, the exit codes that are allowed after it, and its requirements."""
+
     name: str
     do: Callable[[Scene], None]
-    codes: tuple[int, ...]  # exit codes that are right
-    on_cluster: bool = False  # else in threads of the command
+    codes: tuple[int, ...]
+    on_cluster: bool = False  # otherwise the fit uses threads of its own process
     on_tmpfs: bool = False
-    on_link: bool = False  # to a worker on another host
+    on_link: bool = False  # requires the worker on the second host
 
 
 def _signal(number: int) -> Callable[[Scene], None]:
@@ -179,26 +181,26 @@ def _freeze_worker(scene: Scene) -> None:
         frozen = scene.rng.choice(workers)
         frozen.suspend()
 
-        def thaw() -> None:
+        def kill() -> None:
             with suppress(psutil.Error):
                 frozen.kill()
 
-        scene.undo.append(thaw)
+        scene.undo.append(kill)
 
 
 def _cut_link(scene: Scene) -> None:
-    """The worker on the other host is not heard of again; it ends when the cable is mended."""
+    """Disconnect the worker on the second host; undoing kills its nanny and restores the link."""
     scene.cluster.link.cut()
-    scene.undo += [scene.cluster.nannies[1].kill, scene.cluster.link.mend]
+    scene.undo += [scene.cluster.nannies[1].kill, scene.cluster.link.restore]
 
 
 def _damage(how: Callable[[Path], None]) -> Callable[[Scene], None]:
     def do(scene: Scene) -> None:
         chunks = sorted((scene.features / "features" / "c").rglob("0"))
         chunk = scene.rng.choice([path for path in chunks if path.is_file()])
-        kept = chunk.read_bytes()
+        original = chunk.read_bytes()
         how(chunk)
-        scene.undo.append(lambda: chunk.write_bytes(kept))
+        scene.undo.append(lambda: chunk.write_bytes(original))
 
     return do
 
@@ -214,7 +216,7 @@ def _flip(chunk: Path) -> None:
 
 
 def _fill_disk(scene: Scene) -> None:
-    """Fill the small disk that the run is on."""
+    """Fill the small tmpfs that contains the run."""
     filler = scene.out.parent / "filler"
     with suppress(OSError), filler.open("wb") as file:
         while True:
@@ -224,7 +226,7 @@ def _fill_disk(scene: Scene) -> None:
 
 
 def mount_tmpfs(place: Path, megabytes: int) -> bool:
-    """Whether a small disk could be made there."""
+    """Mount a small tmpfs; return whether it succeeded."""
     place.mkdir(parents=True, exist_ok=True)
     if shutil.which("mount") is None:
         return False
@@ -242,7 +244,7 @@ def unmount(place: Path) -> None:
 
 FAULTS = (
     Fault("kill -9 of the client", _signal(signal.SIGKILL), (0, -9)),
-    Fault("SIGTERM", _signal(signal.SIGTERM), (0, 143, -15)),  # -15: before Python listens
+    Fault("SIGTERM", _signal(signal.SIGTERM), (0, 143, -15)),  # -15: before the handler is set
     Fault("SIGUSR1", _signal(signal.SIGUSR1), (0, 143, -10)),
     Fault("SIGINT", _signal(signal.SIGINT), (0, 130, -2)),
     Fault("chunk deleted", _damage(Path.unlink), (0, 3)),

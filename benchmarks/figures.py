@@ -1,4 +1,4 @@
-"""Pictures of what was measured, from the tables alone."""
+"""Plots of the benchmark tables."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _Draw = Callable[[Any, list[Table]], None]
 
 
 def draw(name: str, tables: list[Table], path: Path) -> None:
-    """The picture of a part; raises `InputError` where Matplotlib is missing."""
+    """Draw the plot of a part; raise `InputError` if Matplotlib is not installed."""
     check_plot(path)
-    # no pyplot: it would look for a screen and keep the figure
+    # Not pyplot: it looks for a display and keeps figures in memory.
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -31,12 +31,12 @@ def draw(name: str, tables: list[Table], path: Path) -> None:
 
 
 def _scaling(figure: Any, tables: list[Table]) -> None:
-    """A line of panels for each pass: CPU seconds in three numbers, wall seconds in workers."""
+    """Draw a row of panels per pass: CPU seconds by three sizes, wall seconds by workers."""
     points, walls = tables[0].rows, tables[2].rows
     names = list(dict.fromkeys(point["pass"] for point in points))
-    fixed = {point["in"]: point["value"] for point in points}  # the last one of a curve
+    fixed = {point["in"]: point["value"] for point in points}  # the last point of each curve
     text = ", ".join(f"{axis} = {cell(value)}" for axis, value in fixed.items())
-    figure.suptitle(f"Where it is not varied: {text}", x=0.01, ha="left", color=GREY, size=11)
+    figure.suptitle(f"Unless varied: {text}", x=0.01, ha="left", color=GREY, size=11)
     figure.get_layout_engine().set(hspace=0.06)
     panels = figure.subplots(len(names), 4, squeeze=False)
     for line, name in zip(panels, names, strict=True):
@@ -54,7 +54,7 @@ def _draw_curve(axes: Any, name: str, axis: str, curve: list[dict[str, Any]]) ->
     ):
         power = f"{axis}$^{{{exponent(curve, what):.2f}}}$"
         axes.loglog(x, [point[what] for point in curve], label=f"{label} ~ {power}", **style)
-    _dress(axes, f"{_TITLES[name]} in {axis}", _MEANINGS[axis], "CPU seconds", x)
+    _format_axes(axes, f"{_TITLES[name]} by {axis}", _MEANINGS[axis], "CPU seconds", x)
 
 
 def _draw_workers(axes: Any, name: str, rows: list[dict[str, Any]]) -> None:
@@ -64,15 +64,15 @@ def _draw_workers(axes: Any, name: str, rows: list[dict[str, Any]]) -> None:
     axes.loglog(x, ours, label=f"{_TITLES[name].lower()}, {next(gains)}", **_OURS)
     axes.loglog(x, product, label=f"bare product, {next(gains)}", **_PRODUCT)
     ideal = [ours[0] * x[0] / number for number in x]
-    axes.loglog(x, ideal, label="in proportion", color=GREY, linestyle=":", linewidth=1.2)
-    _dress(axes, f"{_TITLES[name]} on workers", "workers", "wall seconds", x)
+    axes.loglog(x, ideal, label="ideal", color=GREY, linestyle=":", linewidth=1.2)
+    _format_axes(axes, f"{_TITLES[name]} by workers", "workers", "wall seconds", x)
 
 
-def _dress(axes: Any, title: str, x_label: str, y_label: str, ticks: list[int]) -> None:
+def _format_axes(axes: Any, title: str, x_label: str, y_label: str, ticks: list[int]) -> None:
     axes.set_title(title)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    # every value that was measured, and no others: powers of ten are rarely among them
+    # One tick per measured value; most values are not powers of ten.
     axes.set_xticks(ticks, [cell(tick) for tick in ticks])
     axes.tick_params(axis="x", labelrotation=30 if ticks[-1] > 9999 else 0)
     axes.set_xticks([], minor=True)
@@ -84,14 +84,14 @@ def _dress(axes: Any, title: str, x_label: str, y_label: str, ticks: list[int]) 
 
 
 def _minor(value: float, limits: tuple[float, float]) -> str:
-    """Names between powers of ten only where an axis holds few of those."""
+    """Return the label of a minor tick; only axes with few powers of ten have such labels."""
     digit = float(f"{value:e}".split("e")[0])
     few = limits[1] < 40 * limits[0]
     return f"{value:.2g}" if few and round(digit) in (2, 5) else ""
 
 
 def _peers(figure: Any, tables: list[Table]) -> None:
-    """CPU seconds and accuracy of every method that was measured."""
+    """Draw CPU seconds and accuracy of all methods that finished."""
     rows = [row for row in tables[0].rows if row["cpu_s"] is not None][::-1]
     seconds, accuracy = figure.subplots(1, 2, sharey=True)
     names = [row["method"] for row in rows]
@@ -104,23 +104,23 @@ def _peers(figure: Any, tables: list[Table]) -> None:
     bars = accuracy.barh(names, [row["accuracy"] for row in rows], color=colors)
     accuracy.bar_label(bars, fmt="{:.1%}", padding=3, color=GREY)
     accuracy.set_title("Accuracy")
-    accuracy.set_xlabel("rows of clusters that are matched right")
+    accuracy.set_xlabel("share of correct rows, without outliers")
     accuracy.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     accuracy.set_xlim(0, 1.15)
 
 
 def _overhead(figure: Any, tables: list[Table]) -> None:
-    """Where wall time x workers goes."""
+    """Draw how wall time x workers is spent."""
     rows = tables[0].rows
     axes = figure.subplots()
     names = [f"{_TITLES[row['pass']]}\nworkers: {row['workers']}" for row in rows]
     busy = [1 - row["overhead_share"] for row in rows]
     axes.barh(names, busy, color=BLUE, label="kernels and reading")
     rest = [row["overhead_share"] for row in rows]
-    bars = axes.barh(names, rest, left=busy, color=ORANGE, label="neither")
+    bars = axes.barh(names, rest, left=busy, color=ORANGE, label="overhead")
     axes.bar_label(bars, [f"{share:.1%}" for share in rest], padding=3, color=ORANGE)
     axes.set_xlim(0, 1.1)
-    axes.set_title("Where the time of a pass goes", pad=28)
+    axes.set_title("Time of a pass", pad=28)
     axes.set_xlabel("share of wall time x workers")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1.0))

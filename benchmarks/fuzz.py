@@ -1,10 +1,11 @@
-"""Options and metadata that nobody would write: an answer that is right, or a message.
+"""Fuzz options of `scrlm fit` and the metadata and chunks of features stores.
 
     python -m benchmarks.fuzz --cases 2000
 
-Each case is a command with options drawn by Hypothesis, or a store whose metadata or chunks were
-changed. It must end with one of the documented codes and without a traceback, and if it ends with 0
-every row must have the label that the model gives it, computed naively. Exits with 1 otherwise.
+Each case is a command with options drawn by Hypothesis, or a store with changed metadata or chunks.
+The command must end with a documented exit code and without a traceback. If the exit code is 0,
+every label must equal the label that a naive implementation computes from the model. The exit code
+of the benchmark is 1 if a case fails.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ OPTIONS = st.lists(
     st.tuples(st.sampled_from(_VALUED), _NUMBERS | _WORDS)
     | st.sampled_from(_FLAGS).map(lambda flag: (flag,)),
     max_size=4,
-).map(lambda found: [word for option in found for word in option])
+).map(lambda options: [word for option in options for word in option])
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 2**40) | st.floats() | st.text(max_size=8),
@@ -94,23 +95,23 @@ def make_store(place: Path) -> Path:
 
 
 def changed(store: Path, place: Path, change: Any) -> Path:
-    """A copy of the store, with one thing in it that is other."""
+    """Return a copy of the store with one change."""
     copy = place / "changed.zarr"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(store, copy)
-    kind, what, value = change
+    kind, target, value = change
     metadata = copy / "features" / "zarr.json"
     chunks = sorted(path for path in (copy / "features" / "c").rglob("*") if path.is_file())
     if kind == "text":
-        metadata.write_bytes(what)
+        metadata.write_bytes(target)
     elif kind in ("set", "drop"):
         content = json.loads(metadata.read_text())
-        content.pop(what, None)
-        metadata.write_text(json.dumps(content | ({what: value} if kind == "set" else {})))
+        content.pop(target, None)
+        metadata.write_text(json.dumps(content | ({target: value} if kind == "set" else {})))
     else:
-        chunk = chunks[what % len(chunks)]
+        chunk = chunks[target % len(chunks)]
         content = bytearray(chunk.read_bytes())
-        at = what % len(content)
+        at = target % len(content)
         if kind == "flip":
             content[at] ^= value
         chunk.write_bytes(content if kind == "flip" else content[:at])
@@ -118,21 +119,21 @@ def changed(store: Path, place: Path, change: Any) -> Path:
 
 
 def judge(store: Path, out: Path, options: list[str]) -> str:
-    """What is wrong with a fit with these options; empty if nothing is."""
+    """Run a fit with these options; return a description of the failure, or an empty string."""
     shutil.rmtree(out, ignore_errors=True)
     words = ["fit", str(store), "--out", str(out), "--nworkers", "0", *options]
     result = CliRunner().invoke(scrlm, words)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         return f"{words}: {result.exception!r}"
     if result.exit_code not in CODES or ("Traceback" in result.output and "-v" not in options):
-        return f"{words}: ended with {result.exit_code}: {result.output[-300:]}"
+        return f"{words}: exit code {result.exit_code}: {result.output[-300:]}"
     if result.exit_code == 0 and "-h" not in options and not labels_agree(store, out):
-        return f"{words}: other labels than the model gives"
+        return f"{words}: labels differ from those of the model"
     return ""
 
 
 def labels_agree(store: Path, out: Path) -> bool:
-    """Whether every row has the label that Algorithm 1 gives it, ties and borders aside."""
+    """Return whether each row has the label of Algorithm 1; rounding may decide ties."""
     rows = np.asarray(zarr.open_array(store / "features", mode="r")[:], np.float64)
     labels = zarr.open_array(out / "labels.zarr" / "labels", mode="r")[:]
     model = load_model(out)
@@ -157,7 +158,7 @@ def labels_agree(store: Path, out: Path) -> bool:
 
 
 def fuzz(place: Path, cases: int) -> list[str]:
-    """All that went wrong, shrunk by Hypothesis to one case each."""
+    """Return a description of each failure, reduced to a minimal case by Hypothesis."""
     store, wrong = make_store(place), []
     check = settings(
         max_examples=cases // 2,
@@ -171,15 +172,15 @@ def fuzz(place: Path, cases: int) -> list[str]:
     @check
     @given(OPTIONS)
     def options_at_random(options: list[str]) -> None:
-        said = judge(store, place / "run", options)
-        assert not said, said
+        failure = judge(store, place / "run", options)
+        assert not failure, failure
 
     @check
     @given(CHANGES)
     def stores_at_random(change: Any) -> None:
         copy = changed(store, place, change)
-        said = judge(copy, place / "run", ["--candidates", "1"])
-        assert not said, (change, said)
+        failure = judge(copy, place / "run", ["--candidates", "1"])
+        assert not failure, (change, failure)
 
     for test in (options_at_random, stores_at_random):
         try:
@@ -191,9 +192,9 @@ def fuzz(place: Path, cases: int) -> list[str]:
 
 @click.command()
 @click.option("--cases", default=2000, show_default=True)
-@click.option("--scratch", "folder", help="Keep the data here.")
+@click.option("--scratch", "folder", help="Folder for the data; it is kept.")
 def main(cases: int, folder: str | None) -> None:
-    """Try odd options and odd stores, and print what went wrong."""
+    """Fuzz options and stores, and print the failures."""
     with scratch(folder) as place:
         wrong = fuzz(place, cases)
     print(json.dumps({"cases": cases, "wrong": wrong}, indent=2))

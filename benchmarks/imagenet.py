@@ -1,10 +1,9 @@
-"""A whole fit as large as ImageNet's: 1 281 167 x 640, 1 000 clusters, a fifth of it outliers.
+"""Measure a complete fit of the size of ImageNet: 1 281 167 x 640, 1 000 clusters, 20 % outliers.
 
     python -m benchmarks.imagenet --scratch DIR
 
-SCRLM and ten iterations of k-means, from a store that is drawn first, on two workers of 3 GB.
-Beside it stands scikit-learn's k-means++ on a part of the rows, and what it would take for all of
-them if it grew linearly in their number.
+The fit runs SCRLM and ten iterations of k-means on a synthetic store and two workers of 3 GB each.
+scikit-learn's k-means++ runs on a part of the rows; its time is extrapolated linearly to all rows.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ from .kmeans_peers import Task, compare, inlier_accuracy, run_labels
 from .report import Table, cell
 from .shapes import SIZES, Whole
 
-_PEER = "scikit-learn k-means++"
+_BASELINE = "scikit-learn k-means++"
 _TIMEOUT = 7200
 _NOTE = (
-    "Accuracy over all rows counts outliers as right where they are labelled -1; k-means knows "
-    "none, so the other one is over the rows of clusters alone."
+    "`accuracy` includes outliers, which are correct if they are labelled -1. k-means finds no "
+    "outliers, so `accuracy in clusters` includes only rows that belong to a cluster."
 )
 
 
@@ -51,7 +50,7 @@ _NOTE = (
 @click.option("--features", default=SIZES["imagenet"].whole.features, show_default=True)
 @click.option("--clusters", default=SIZES["imagenet"].whole.clusters, show_default=True)
 @click.option("--part", default=SIZES["imagenet"].whole.part, show_default=True)
-@click.option("--scratch", "folder", help="Keep the data here.")
+@click.option("--scratch", "folder", help="Folder for the data; it is kept.")
 def main(rows: int, features: int, clusters: int, part: int, folder: str | None) -> None:
     """Print phases, CPU and wall seconds, peaks and accuracy."""
     with scratch(folder) as place:
@@ -60,13 +59,13 @@ def main(rows: int, features: int, clusters: int, part: int, folder: str | None)
 
 
 def measure(place: Path, whole: Whole) -> Iterator[Table]:
-    """The phases of the fit, then the fit beside its peer."""
+    """Yield a table of the phases of the fit, and a comparison with the baseline."""
     shape = f"{cell(whole.rows)} x {whole.features}, {cell(whole.clusters)} clusters"
     run = place / "run-whole"
     phases: list[Measured] = []
     config = FitConfig(rho=0.5, n_clusters=whole.clusters, refine=plain_lloyd(whole.refine))
     spec = MixtureSpec(whole.features, whole.clusters, whole.outliers)
-    # before there are workers: a process never forgets its peak
+    # Drawn before the workers start, because the peak memory of a process never decreases.
     store = features_store(place, whole.rows, spec)
     with workers(2, "3GB") as client:
 
@@ -80,22 +79,22 @@ def measure(place: Path, whole: Whole) -> Iterator[Table]:
     ours = _ours(whole.rows, spent, phases, evaluation)
     truth = np.asarray(zarr.open_group(store, mode="r")["labels"][:])
     ours["accuracy_in_clusters"] = inlier_accuracy(truth, run_labels(run))
-    yield Table(f"A fit and {_PEER}, {shape}", [ours, *_peer(place, whole)], _NOTE)
+    yield Table(f"A fit and {_BASELINE}, {shape}", [ours, *_baseline(place, whole)], _NOTE)
 
 
 def phase_rows(phases: list[Measured]) -> list[dict[str, Any]]:
-    """Phases of the same name, one after another, as one."""
+    """Return one table row per group of successive phases with the same name."""
     rows = []
     for name, group in groupby(phases, lambda measured: measured.phase.name):
-        those = list(group)
+        same = list(group)
         rows.append(
             {
                 "phase": name,
-                "times": len(those),
-                "wall_s": sum(one.phase.seconds for one in those),
-                "cpu_s": sum(one.cpu for one in those),
-                "thread_seconds_reading": sum(one.phase.read_seconds for one in those),
-                "peak_worker_MB": max(one.phase.peak_worker_bytes for one in those) / 1e6,
+                "times": len(same),
+                "wall_s": sum(one.phase.seconds for one in same),
+                "cpu_s": sum(one.cpu for one in same),
+                "thread_seconds_reading": sum(one.phase.read_seconds for one in same),
+                "peak_worker_MB": max(one.phase.peak_worker_bytes for one in same) / 1e6,
             }
         )
     return rows
@@ -118,15 +117,15 @@ def _ours(
     }
 
 
-def _peer(place: Path, whole: Whole) -> Iterator[dict[str, Any]]:
-    """Measured on a part, and extrapolated linearly to all rows."""
+def _baseline(place: Path, whole: Whole) -> Iterator[dict[str, Any]]:
+    """Yield the baseline on a part of the rows, and its linear extrapolation to all rows."""
     task = Task(whole.part, whole.features, whole.clusters, whole.outliers, whole.refine)
-    ((_, found),) = compare(place, task, [_PEER], _TIMEOUT)
+    ((_, found),) = compare(place, task, [_BASELINE], _TIMEOUT)
     known = {"cpu": None, "wall": None, "peak": None, "accuracy": None}
     known |= found if isinstance(found, dict) else {}
     unknown = dict.fromkeys(("clusters", "accuracy", "outlier_precision", "outlier_recall"))
     part = {
-        "method": _PEER if isinstance(found, dict) else f"{_PEER}: {found}",
+        "method": _BASELINE if isinstance(found, dict) else f"{_BASELINE}: {found}",
         "rows": whole.part,
         "cpu_s": known["cpu"],
         "wall_s": known["wall"],
@@ -138,7 +137,7 @@ def _peer(place: Path, whole: Whole) -> Iterator[dict[str, Any]]:
     if isinstance(found, dict):
         times = whole.rows / whole.part
         yield part | {
-            "method": f"{_PEER}, extrapolated",
+            "method": f"{_BASELINE}, extrapolated",
             "rows": whole.rows,
             "cpu_s": times * found["cpu"],
             "wall_s": times * found["wall"],

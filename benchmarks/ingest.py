@@ -1,9 +1,9 @@
-"""Bytes a second of an ingest, against a plain loop that copies them through the same codec.
+"""Compare the throughput of an ingest with a simple loop that copies rows with the same codec.
 
     python -m benchmarks.ingest --gigabytes 10 --memory-limit 1GB
 
-Exits with 1 if the ingest has less than 0.6 of the loop's rate, if a worker passed its limit or
-spilled, or if the store is not what the file holds.
+The exit code is 1 if the ingest reaches less than 0.6 of the loop's bytes per second, if a worker
+exceeded its memory limit or spilled, or if the store differs from the file.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ LEAST_RATIO = 0.6
 @click.option("--memory-limit", default="1GB", show_default=True)
 @click.option("--chunk-bytes", default=TARGET_BLOCK_BYTES, show_default=True)
 @click.option("--repeats", default=2, show_default=True)
-@click.option("--shuffle", is_flag=True, help="Shuffle, too; the loop does not.")
-@click.option("--scratch", "folder", help="Keep the data here.")
+@click.option("--shuffle", is_flag=True, help="Shuffle rows in the ingest, but not in the loop.")
+@click.option("--scratch", "folder", help="Folder for the data; it is kept.")
 def main(
     gigabytes: float,
     features: int,
@@ -50,7 +50,7 @@ def main(
     shuffle: bool,
     folder: str | None,
 ) -> None:
-    """Copy and ingest the same file, and print both rates."""
+    """Copy and ingest the same file, and print the throughput of both."""
     rows = int(gigabytes * 1e9 / (4 * features))
     block_rows = min(rows, max(1, chunk_bytes // (4 * features)))
     with scratch(folder) as place, workers(nworkers, memory_limit) as client:
@@ -58,7 +58,8 @@ def main(
         write_source(source, rows, features, block_rows)
         config = IngestConfig(chunk_bytes=chunk_bytes, shuffle=shuffle)
         copies, ingests = [], []
-        for _ in range(repeats):  # in turns, and the best of each counts: others use the disk, too
+        # Alternate and use the best time of each, because other processes also use the disk.
+        for _ in range(repeats):
             copies.append(timed_to_disk(client, lambda: plain_copy(source, str(copy), block_rows)))
             shutil.rmtree(copy)
             ingests.append(
@@ -93,7 +94,7 @@ def write_source(path: Path, rows: int, features: int, block_rows: int) -> None:
 
 
 def plain_copy(source: Path, out: str, block_rows: int) -> None:
-    """What a user would write by hand: no parallel work, no checks, nothing to go on from."""
+    """Copy rows in a simple loop: sequential, without checks and without checkpoints."""
     rows = np.load(source, mmap_mode="r")
     create_array(out, rows.shape, (block_rows, rows.shape[1]), rows.dtype, np.nan)
     for start in range(0, len(rows), block_rows):
@@ -101,7 +102,7 @@ def plain_copy(source: Path, out: str, block_rows: int) -> None:
 
 
 def timed_to_disk(client: Client, work: Callable[[], Any]) -> Spent:
-    """What it takes until the bytes are on the disk, beginning with nothing left to write."""
+    """Return the time until all bytes are on disk; pending writes are flushed first."""
 
     def until_written() -> None:
         work()

@@ -1,8 +1,8 @@
-"""CPU seconds of a k-means iteration, through Dask and from Zarr, against the bare matrix product.
+"""Compare CPU seconds of a k-means iteration (Dask, Zarr) with the bare matrix product.
 
     python -m benchmarks.kmeans_cpu --rows 131072 --clusters 1000
 
-Both are measured in the same worker processes of one run; features are read from disk each time.
+Both are measured in the same worker processes. Every iteration reads the features from disk.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .product import best_product_cpu
 @click.option("--clusters", default=1000, show_default=True)
 @click.option("--iterations", default=5, show_default=True)
 @click.option("--nworkers", default=2, show_default=True)
-@click.option("--scratch", "folder", help="Keep the data here.")
+@click.option("--scratch", "folder", help="Folder for the data; it is kept.")
 def main(
     rows: int, features: int, clusters: int, iterations: int, nworkers: int, folder: str | None
 ) -> None:
@@ -50,14 +50,14 @@ def main(
 
 
 def iteration_cpu(client: Client, store: Any, clusters: int, iterations: int) -> list[float]:
-    """CPU seconds of all workers in each iteration, reads included, from the first rows on."""
+    """Return the CPU seconds of all workers in each iteration, reads included."""
     return [step.cpu for step in kmeans_steps(client, store, clusters, iterations)]
 
 
 def kmeans_steps(
     client: Client, store: Any, clusters: int, iterations: int, **reading: Any
 ) -> list[Measured]:
-    """Each iteration of k-means from disk, from the first rows on."""
+    """Run k-means from disk with the first rows as initial centers; return its iterations."""
     init = np.asarray(open_features(store)[:clusters].compute())
     config = KMeansConfig(n_clusters=clusters, init="given", lloyd=plain_lloyd(iterations))
     phases, _ = measured_phases(client, kmeans, store, config, centers=init, **reading)

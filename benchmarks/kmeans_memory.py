@@ -1,8 +1,9 @@
-"""Peak memory of workers and client in k-means, for features of growing size.
+"""Compare the peak memory of workers and client in k-means for two sizes of features.
 
     python -m benchmarks.kmeans_memory --gigabytes 0.4 --times 10
 
-Exits with 1 if ten times the rows took more memory, a worker passed its plan, or something spilled.
+The exit code is 1 if the larger size took more memory, if a worker exceeded the planned memory, or
+if a worker spilled.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from scrlm_dask.pipeline.kmeans import kmeans
 
 from .common import features_store, plain_lloyd, scratch, spilled_bytes, workers
 
-_GROWTH = 1.15  # what counts as flat: allocators and the order of tasks make some difference
+_GROWTH = 1.15  # tolerance, because allocators and the order of tasks vary
 
 
 @click.command()
-@click.option("--gigabytes", default=0.4, show_default=True, help="Size of the small one.")
-@click.option("--times", default=10, show_default=True, help="Rows of the large one, against it.")
+@click.option("--gigabytes", default=0.4, show_default=True, help="Size of the small features.")
+@click.option("--times", default=10, show_default=True, help="Size of the large, relative to it.")
 @click.option("--features", default=640, show_default=True)
 @click.option("--clusters", default=1000, show_default=True)
 @click.option("--nworkers", default=2, show_default=True)
 @click.option("--memory-limit", default="1GB", show_default=True)
-@click.option("--scratch", "folder", help="Keep the data here.")
-@click.option("--one", is_flag=True, hidden=True, help="Measure this size, in this process.")
+@click.option("--scratch", "folder", help="Folder for the data; it is kept.")
+@click.option("--one", is_flag=True, hidden=True, help="Measure only this size in this process.")
 def main(
     gigabytes: float,
     times: int,
@@ -43,13 +44,13 @@ def main(
     folder: str | None,
     one: bool,
 ) -> None:
-    """Run k-means out of core on two sizes and print what was needed."""
+    """Run out-of-core k-means on two sizes and print the peak memory."""
     if one:
         rows = int(gigabytes * 1e9 / (4 * features))
         print(json.dumps(measure(rows, features, clusters, nworkers, memory_limit, folder)))
         return
     with scratch(folder) as place:
-        # each size in a process of its own: a process never forgets its peak
+        # A separate process for each size, because the peak of a process never decreases.
         reports = [_in_a_process(size, str(place)) for size in (gigabytes, gigabytes * times)]
     small, large = reports
     ok = all(report["spilled_bytes"] == 0 for report in reports)

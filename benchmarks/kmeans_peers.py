@@ -1,10 +1,10 @@
-"""k-means of this package beside the ones that people use, each in a process of its own.
+"""Compare k-means of this package with other libraries, each in its own process.
 
     python -m benchmarks.kmeans_peers --rows 200000 --clusters 1000
 
-All get the same rows of the paper's mixture and the same number of iterations. CPU seconds are
-those of the process and its workers; peers hold the features in memory, `scrlm_dask` reads them
-from disk. Peers that are not installed are left out with a word.
+All methods get the same rows of the paper's mixture and the same number of iterations. CPU seconds
+are those of the process and its workers. Other libraries keep the features in memory; `scrlm_dask`
+reads them from disk. The table names libraries that are not installed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scrlm_dask.engine.threads import cpu_seconds as process_cpu
 from scrlm_dask.engine.threads import peak_memory
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
-from scrlm_dask.paper import baselines as peers
+from scrlm_dask.paper import baselines
 from scrlm_dask.paper.baselines import find_missing_requirement
 from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.storage.label_store import open_labels
@@ -51,10 +51,10 @@ _WARM_UP_ROWS = 1024
 @click.option("--clusters", default=1000, show_default=True)
 @click.option("--outliers", default=0.2, show_default=True)
 @click.option("--iterations", default=10, show_default=True)
-@click.option("--timeout", default=1800, show_default=True, help="Seconds for each method.")
-@click.option("--method", "methods", multiple=True, help="Only these; may be repeated.")
-@click.option("--scratch", "folder", help="Keep the data here.")
-@click.option("--one", hidden=True, help="Measure this method, in this process.")
+@click.option("--timeout", default=1800, show_default=True, help="Seconds per method.")
+@click.option("--method", "methods", multiple=True, help="Run only this method; may be repeated.")
+@click.option("--scratch", "folder", help="Folder for the data; it is kept.")
+@click.option("--one", hidden=True, help="Measure only this method in this process.")
 def main(
     rows: int,
     features: int,
@@ -80,7 +80,7 @@ def main(
 
 @dataclass(frozen=True)
 class Task:
-    """What all methods are given."""
+    """Size of the mixture, number of clusters and iterations; the same for all methods."""
 
     rows: int
     features: int
@@ -96,14 +96,17 @@ class Task:
 def compare(
     place: Path, task: Task, methods: Sequence[str], timeout: int
 ) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    """Each method with its measurements, or why there are none."""
+    """Yield each method with its measurements, or with the reason why there are none."""
     features_store(place, task.rows, task.spec)
     for method in methods:
         yield method, _in_a_process(method, place, task, timeout)
 
 
 def measure(method: str, place: Path, task: Task) -> dict[str, Any]:
-    """CPU and wall seconds of the method alone, without reading the data for its peers."""
+    """Return time, memory, inertia and accuracy of a method.
+
+    For other libraries, the time to read the data is not included.
+    """
     import zarr
 
     group = zarr.open_group(features_store(place, task.rows, task.spec), mode="r")
@@ -112,7 +115,7 @@ def measure(method: str, place: Path, task: Task) -> dict[str, Any]:
         x = np.asarray(group["features"][:])
     else:
         x = np.asarray(group["features"][:])
-        METHODS[method](x[:_WARM_UP_ROWS], 2, 1)  # imports and compiles, as our workers have
+        METHODS[method](x[:_WARM_UP_ROWS], 2, 1)  # import and compile, as our workers already did
         cpu, begin = process_cpu(), time.perf_counter()
         centers, labels = METHODS[method](x, task.clusters, task.iterations)
         report = {
@@ -125,13 +128,13 @@ def measure(method: str, place: Path, task: Task) -> dict[str, Any]:
 
 
 def inlier_accuracy(truth: NDArray[Any], labels: NDArray[Any]) -> float:
-    """Accuracy over the rows of clusters: k-means knows no outliers."""
+    """Return the accuracy over rows that are not outliers, because k-means finds none."""
     inliers = truth >= 0
     table = contingency(truth[inliers], np.asarray(labels, np.int64)[inliers])
     return scores(table).accuracy
 
 
-def _ours(method: str, place: Path, task: Task) -> tuple[dict[str, Any], peers.Clustered]:
+def _ours(method: str, place: Path, task: Task) -> tuple[dict[str, Any], baselines.Clustered]:
     init: Any = method.split()[1]
     config = KMeansConfig(task.clusters, init, plain_lloyd(task.iterations))
     store, out = features_store(place, task.rows, task.spec), place / "run"
@@ -144,11 +147,11 @@ def _ours(method: str, place: Path, task: Task) -> tuple[dict[str, Any], peers.C
             "wall": time.perf_counter() - begin,
             "peak": max(w["peak_memory_bytes"] for w in result.record["workers"].values()),
         }
-    return report, peers.Clustered(result.model.centers, run_labels(out))
+    return report, baselines.Clustered(result.model.centers, run_labels(out))
 
 
 def run_labels(run: Path) -> NDArray[Any]:
-    """All labels that a run wrote."""
+    """Return all labels of a run."""
     import zarr
 
     labels = zarr.open_array(open_labels(run / "labels.zarr", "the labels").location.url, mode="r")
@@ -160,14 +163,14 @@ METHODS: dict[str, Any] = {
     "scrlm_dask random": None,
     "scrlm_dask k-means++": None,
     "scrlm_dask k-means||": None,
-    "scikit-learn k-means++": partial(peers.sklearn_kmeans, seed=0, init="k-means++", tol=0.0),
-    "scikit-learn random": partial(peers.sklearn_kmeans, seed=0, init="random", tol=0.0),
-    "faiss": partial(peers.faiss_kmeans, seed=1),
-    "faiss superkmeans": partial(peers.faiss_superkmeans, seed=1),
-    "dask-ml random": partial(peers.dask_ml_kmeans, seed=0, init="random", tol=0.0),
-    "superkmeans": partial(peers.superkmeans, seed=0),
+    "scikit-learn k-means++": partial(baselines.sklearn_kmeans, seed=0, init="k-means++", tol=0.0),
+    "scikit-learn random": partial(baselines.sklearn_kmeans, seed=0, init="random", tol=0.0),
+    "faiss": partial(baselines.faiss_kmeans, seed=1),
+    "faiss superkmeans": partial(baselines.faiss_superkmeans, seed=1),
+    "dask-ml random": partial(baselines.dask_ml_kmeans, seed=0, init="random", tol=0.0),
+    "superkmeans": partial(baselines.superkmeans, seed=0),
 }
-_RIVALS = {  # how the package calls those that may be missing
+_OPTIONAL = {  # methods of optional packages, and their names in `scrlm_dask.paper.baselines`
     "faiss": "faiss",
     "faiss superkmeans": "faiss-superkmeans",
     "dask-ml random": "dask-ml",
@@ -176,7 +179,7 @@ _RIVALS = {  # how the package calls those that may be missing
 
 
 def _in_a_process(method: str, place: Path, task: Task, timeout: int) -> dict[str, Any] | str:
-    missing = find_missing_requirement(_RIVALS[method]) if method in _RIVALS else None
+    missing = find_missing_requirement(_OPTIONAL[method]) if method in _OPTIONAL else None
     if missing is not None:
         return missing
     words = [word for name, value in asdict(task).items() for word in (f"--{name}", str(value))]
@@ -188,12 +191,12 @@ def _in_a_process(method: str, place: Path, task: Task, timeout: int) -> dict[st
             text=True,
             check=True,
             timeout=timeout,
-            cwd=Path(__file__).parents[1],  # where `benchmarks` is found
+            cwd=Path(__file__).parents[1],  # the folder that contains `benchmarks`
         )
     except subprocess.TimeoutExpired:
-        return f"not done in {timeout} s"
+        return f"not finished within {timeout} s"
     except subprocess.CalledProcessError as error:
-        return f"failed with code {error.returncode}"
+        return f"failed with exit code {error.returncode}"
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return report
 
@@ -208,7 +211,7 @@ def _row(method: str, report: dict[str, Any] | str) -> str:
 
 
 def _inertia(x: NDArray[Any], centers: NDArray[Any]) -> float:
-    """The same measure for all: squared distances in float64 to the given centers."""
+    """Return the sum of squared distances to the centers in float64, the same for all methods."""
     from sklearn.metrics import pairwise_distances_argmin
 
     nearest = pairwise_distances_argmin(x, centers.astype(np.float32))

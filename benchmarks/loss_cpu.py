@@ -1,9 +1,9 @@
-"""CPU seconds of the loss pass, through Dask and from Zarr, against the bare matrix product.
+"""Compare CPU seconds of the loss pass (Dask, Zarr) with the bare matrix product.
 
     python -m benchmarks.loss_cpu --rows 131072 --candidates 4096
 
-Both are measured in the same worker processes of one run. The product has its operands and its
-result in memory and is called in the cheaper of two ways: as one call a block, and tile by tile.
+Both are measured in the same worker processes. Operands and result of the product are in memory.
+It is computed in two ways, with one call per block and with one call per tile; the faster counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .product import best_product_cpu
 @click.option("--rho", default=0.5, show_default=True)
 @click.option("--nworkers", default=2, show_default=True)
 @click.option("--repeats", default=3, show_default=True)
-@click.option("--scratch", "folder", help="Keep the data here.")
+@click.option("--scratch", "folder", help="Folder for the data; it is kept.")
 def main(
     rows: int,
     features: int,
@@ -48,7 +48,7 @@ def main(
     repeats: int,
     folder: str | None,
 ) -> None:
-    """Print CPU seconds and their ratio, best of some repeats."""
+    """Print CPU seconds of both, and the ratio of the best repeats."""
     with scratch(folder) as place, workers(nworkers, "4GB") as client:
         store = features_store(place, rows, MixtureSpec(features, clusters))
         config = FitConfig(rho=rho, n_candidates=candidates)
@@ -58,12 +58,12 @@ def main(
 
 
 def loss_cpu(client: Client, store: Any, config: FitConfig) -> float:
-    """CPU seconds of all workers from the start to the end of the loss pass."""
+    """Return the CPU seconds of all workers in the loss pass."""
     return loss_pass(client, store, config).cpu
 
 
 def loss_pass(client: Client, store: Any, config: FitConfig, **reading: Any) -> Measured:
-    """The loss pass of a fit."""
+    """Run a fit; return its loss pass."""
     phases, _ = measured_phases(client, fit, store, config, **reading)
     return phases_called("loss", phases)[0]
 

@@ -1,8 +1,8 @@
-"""Peak memory of workers and client for features larger than both.
+"""Measure the peak memory of workers and client for features larger than both.
 
     python -m benchmarks.memory --gigabytes 4 --memory-limit 1GB
 
-Exits with 1 if a worker passed its limit, spilled, or the client took more than 500 MB.
+The exit code is 1 if a worker exceeded its limit or spilled, or if the client used over 500 MB.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLIENT_LIMIT = 500e6
 @click.option("--clusters", default=100, show_default=True)
 @click.option("--nworkers", default=2, show_default=True)
 @click.option("--memory-limit", default="1GB", show_default=True)
-@click.option("--scratch", "folder", help="Keep the data here.")
+@click.option("--scratch", "folder", help="Folder for the data; it is kept.")
 def main(
     gigabytes: float,
     features: int,
@@ -39,7 +39,7 @@ def main(
     memory_limit: str,
     folder: str | None,
 ) -> None:
-    """Fit out of core and print what was needed."""
+    """Run an out-of-core fit and print the peak memory."""
     rows = int(gigabytes * 1e9 / (4 * features))
     with scratch(folder) as place, workers(nworkers, memory_limit) as client:
         store = features_store(place, rows, MixtureSpec(features, clusters))
@@ -56,7 +56,7 @@ def measure(client: Client, record: dict[str, Any]) -> dict[str, Any]:
     peaks = {a: w["peak_memory_bytes"] for a, w in record["workers"].items()}
     spilled = spilled_bytes(client)
     ok = (
-        peaks.keys() == limits.keys()  # a worker that was restarted would be another one
+        peaks.keys() == limits.keys()  # a restarted worker would have another address
         and all(peaks[a] < limits[a] for a in peaks)
         and spilled == 0
         and peak_memory() < CLIENT_LIMIT

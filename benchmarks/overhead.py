@@ -1,11 +1,11 @@
-"""How much of a pass' time is neither kernels nor reading, and two workers against one.
+"""Measure the overhead of a pass, and the speedup of two workers compared with one.
 
     python -m benchmarks.run --only overhead
 
-The task of a block reads it, waits while another one computes, and computes. So while any such task
-is on a worker, that worker reads or computes; Dask's task stream says when that was. What is left
-of wall time x workers is overhead: building and sending the graph, merging, waiting for a task or
-for the last worker.
+The task of a block reads the block, waits for a compute slot, and computes. A worker that runs such
+a task reads or computes; Dask's task stream contains these intervals. The rest of wall time x
+workers is overhead: building and sending the graph, merging, and waiting for a task or for the last
+worker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .shapes import PASSES, Pass, Shape
 def overhead(
     client: Client, place: Path, shape: Shape, numbers: Iterable[int], repeats: int
 ) -> Iterator[dict[str, Any]]:
-    """Both passes on fewer and fewer workers, the numbers falling."""
+    """Measure both passes for each number of workers; `numbers` is descending."""
     store = shape.store(place)
     for number in numbers:
         resize(client, number)
@@ -57,7 +57,7 @@ def _measured(
 
 
 def busy_seconds(stream: Iterable[dict[str, Any]], phase: str) -> float:
-    """Seconds in which a worker had a block of the phase in hand, added up over the workers."""
+    """Return the seconds in which a worker ran a task of the phase, summed over the workers."""
     spans = sorted(
         (task["worker"], moment["start"], moment["stop"])
         for task in stream
@@ -71,7 +71,7 @@ def busy_seconds(stream: Iterable[dict[str, Any]], phase: str) -> float:
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Length of the union of intervals, sorted by their start."""
+    """Return the length of the union of intervals, which are sorted by start."""
     total, end = 0.0, float("-inf")
     for start, stop in spans:
         total += max(0.0, stop - max(start, end))
@@ -80,7 +80,7 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def speed_ups(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Wall seconds of each number of workers against those of one, and the product's."""
+    """Return the speedups over one worker, of the pass and of the product."""
     alone = {row["pass"]: row for row in rows if row["workers"] == 1}
     return [
         {

@@ -1,9 +1,9 @@
-"""The paper's mixture with half of the rows outliers, over several seeds.
+"""Fit the paper's mixture with 50 % outliers for several seeds.
 
     python -m benchmarks.paper_mixture --seeds 10
 
-T = N: the number of clusters is found. Exits with 1 if a seed misses: accuracy and outlier recall
-of 1, weights within 10 % and sigmas within 5 %.
+T = N, so the number of clusters is determined from the data. A seed passes if accuracy and outlier
+recall are 1, weights are within 10 % and sigmas within 5 %. The exit code is 1 if a seed fails.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .common import scratch, workers
 @click.option("--rho", default=0.5, show_default=True)
 @click.option("--nworkers", default=2, show_default=True)
 def main(seeds: int, rows: int, features: int, clusters: int, rho: float, nworkers: int) -> None:
-    """Print a line a seed."""
-    misses = 0
+    """Print one line per seed."""
+    failures = 0
     print("seed  clusters  accuracy  outlier recall  weight error  sigma error")
     with scratch(None) as folder, workers(nworkers, "2GB"):
         for seed in range(seeds):
@@ -45,9 +45,9 @@ def main(seeds: int, rows: int, features: int, clusters: int, rho: float, nworke
                 f"{errors.weights:12.2%}  {errors.sigmas:11.2%}",
                 flush=True,
             )
-            misses += not is_hit(found)
-    print(f"{seeds - misses} of {seeds} seeds hold")
-    sys.exit(misses > 0)
+            failures += not passes(found)
+    print(f"{seeds - failures} of {seeds} seeds pass")
+    sys.exit(failures > 0)
 
 
 def run(folder: Path, rows: int, spec: MixtureSpec, config: FitConfig) -> Evaluation:
@@ -57,7 +57,7 @@ def run(folder: Path, rows: int, spec: MixtureSpec, config: FitConfig) -> Evalua
     return evaluate_run(out)
 
 
-def is_hit(found: Evaluation) -> bool:
+def passes(found: Evaluation) -> bool:
     errors = found.recovery
     return (
         found.scores.accuracy == 1.0

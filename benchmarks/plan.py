@@ -1,8 +1,9 @@
-"""What `scrlm plan` predicts against what the fit then takes, with workers that are newly started.
+"""Compare the predictions of `scrlm plan` with a fit on newly started workers.
 
     python -m benchmarks.plan --rows 200000 --clusters 100
 
-Exits with 1 if the total is off by more than 30 %, or if a worker or the client needed more memory.
+The exit code is 1 if the predicted total time differs by more than 30 %, or if a worker or the
+client used more memory than predicted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from scrlm_dask.pipeline.fit import fit
 
 from .common import cpu_seconds, features_store, scratch
 
-_TOLERANCE = 0.3  # of the total time
+_TOLERANCE = 0.3  # relative error of the total time
 
 
 @click.command()
@@ -35,13 +36,13 @@ _TOLERANCE = 0.3  # of the total time
 @click.option("--features", default=640, show_default=True)
 @click.option("--clusters", default=100, show_default=True)
 @click.option("--kmeans-iter", default=3, show_default=True)
-@click.option("--block-rows", type=int, help="Rows handled at a time; default: the store's chunks.")
+@click.option("--block-rows", type=int, help="Rows per block (default: from the store's chunks).")
 @click.option("--margins/--no-margins", default=True, show_default=True)
 @click.option("--polish", is_flag=True)
 @click.option("--nworkers", default=2, show_default=True)
 @click.option("--nthreads", default=1, show_default=True)
 @click.option("--memory-limit", default="2GB", show_default=True)
-@click.option("--scratch", "folder", help="Keep the data here.")
+@click.option("--scratch", "folder", help="Folder for the data; it is kept.")
 def main(
     rows: int,
     features: int,
@@ -68,14 +69,14 @@ def main(
             record = _run(store, config, place / "run", block_rows)
             cpu = cpu_seconds(get_client()) - before
     report = compared(plan, record)
-    # far below 1 where others use the machine, too: then it is not the plan that is wrong
+    # Far below 1 if other processes use the machine; the plan is then not at fault.
     report["busy"] = cpu / record["seconds"] / min(nworkers * nthreads, available_cores())
     print(json.dumps(report, indent=2))
     sys.exit(0 if report["ok"] else 1)
 
 
 def _quiet(event: object) -> None:
-    """What the fit found is not the question here."""
+    """Ignore all events of the fit."""
 
 
 def _run(store: Path, config: FitConfig, out: Path, block_rows: int | None) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def _run(store: Path, config: FitConfig, out: Path, block_rows: int | None) -> d
 def predicted(
     store: Path, config: FitConfig, cluster: ClusterOptions, block_rows: int | None
 ) -> dict[str, Any]:
-    """By the command, in a process of its own: the client's memory is to be the fit's alone."""
+    """Return the plan of `scrlm plan`; a separate process leaves the client's memory unchanged."""
     options: dict[str, Any] = {
         "rho": config.rho,
         "clusters": config.n_clusters,
@@ -108,7 +109,7 @@ def predicted(
 
 
 def compared(plan: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of each phase, iterations counted as often as they came, and memory."""
+    """Compare seconds per phase (for the actual number of iterations) and memory."""
     times = Counter(phase["name"] for phase in record["phases"])
     planned = {phase["name"]: times[phase["name"]] * phase["seconds"] for phase in plan["phases"]}
     total = plan["start_seconds"] + sum(planned.values())
@@ -124,7 +125,7 @@ def compared(plan: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
             name: {"predicted": planned.get(name, 0.0), "measured": seconds}
             for name, seconds in measured.items()
         },
-        "start": plan["start_seconds"],  # part of what is measured of the first phases
+        "start": plan["start_seconds"],  # included in the measured time of the first phases
         "seconds": {"predicted": total, "measured": record["seconds"], "ratio": ratio},
         "worker_bytes": {"predicted": plan["worker_bytes"], "measured": peaks},
         "client_bytes": {"predicted": plan["client_bytes"], "measured": peak_memory()},

@@ -1,4 +1,4 @@
-"""The bare matrix product that passes are measured against, in the same worker processes."""
+"""The bare matrix product in the worker processes, as a reference for the passes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from .common import Spent
 
 
 def product_spent(client: Client, rows: int, features: int, points: int, height: int) -> Spent:
-    """The product alone, the rows shared among the workers as in a pass; the slowest one's wall.
+    """Compute the product with the rows divided among the workers, as in a pass.
 
-    All at once: cores that share caches and memory are slower together than one alone.
+    Return the wall seconds of the slowest worker and the CPU seconds of all. Workers compute at the
+    same time, because cores that share caches and memory slow each other down.
     """
     addresses = list(client.nthreads())
     share = -(-rows // len(addresses))
@@ -31,7 +32,7 @@ def product_spent(client: Client, rows: int, features: int, points: int, height:
 def products(
     client: Client, rows: int, features: int, points: int, repeats: int
 ) -> Iterator[Spent]:
-    """All measurements: as one call a block of 64 MB, and tile by tile."""
+    """Yield all measurements: with one call per block of 64 MB, and with one call per tile."""
     block_rows = 64 * 2**20 // (4 * features)
     for height in (block_rows, 1024):
         for _ in range(repeats):
@@ -41,7 +42,7 @@ def products(
 def best_product_cpu(
     client: Client, rows: int, features: int, points: int, repeats: int
 ) -> list[float]:
-    """CPU seconds of all measurements."""
+    """Return the CPU seconds of all measurements."""
     return [spent.cpu for spent in products(client, rows, features, points, repeats)]
 
 

@@ -1,10 +1,10 @@
-"""CPU seconds of pruned passes, through Dask and from Zarr, against the bare matrix product.
+"""Compare CPU seconds of pruned passes (Dask, Zarr) with the bare matrix product.
 
     python -m benchmarks.pruning --size full
 
-The loss pass on the isotropic mixture and on real images, labelling with a radius, and ten k-means
-iterations on MNIST beside `superkmeans`, where that is installed. Reads are included; each row is
-measured in the same worker processes as the product that it is compared with.
+Measured are the loss pass on the isotropic mixture and on real images, labelling with a radius, and
+ten k-means iterations on MNIST, together with `superkmeans` if it is installed. Reads are included.
+Pass and product are measured in the same worker processes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .product import best_product_cpu
 
 @dataclass(frozen=True)
 class Size:
-    """How large the mixtures are, and whether real images are fetched."""
+    """Size of the mixtures, and whether real images are downloaded."""
 
     rows: int
     features: int
@@ -52,10 +52,10 @@ SIZES = {
 @click.command()
 @click.option("--size", type=click.Choice(list(SIZES)), default="full", show_default=True)
 @click.option("--nworkers", default=2, show_default=True)
-@click.option("--scratch", "folder", help="Keep the data here.")
+@click.option("--scratch", "folder", help="Folder for the data; it is kept.")
 def main(size: str, nworkers: int, folder: str | None) -> None:
-    """Print a table: what was done, CPU seconds, those of the product, their ratio, the cuts."""
-    print("| pass | CPU s | product | ratio | cuts |\n|---|---|---|---|---|")
+    """Print CPU seconds of pass and product, their ratio, and blocks per subspace, as a table."""
+    print("| pass | CPU s | product | ratio | blocks per subspace |\n|---|---|---|---|---|")
     with scratch(folder) as place, workers(nworkers, "4GB") as client:
         for row in measure(client, place, size):
             print(
@@ -66,23 +66,23 @@ def main(size: str, nworkers: int, folder: str | None) -> None:
 
 
 def tools(size: str) -> tuple[str, ...]:
-    """Commands that must be there."""
+    """Return the programs that are required to download images."""
     return ("npm", "apt-get", "dpkg") if SIZES[size].images else ()
 
 
 def measure(client: Client, folder: Path, size: str) -> Iterator[dict[str, Any]]:
-    """One entry a pass: what, cpu, product, cuts."""
-    wanted = SIZES[size]
-    if wanted.images:
-        yield from _lloyd(client, mnist_store(folder), wanted)
-        shape = 60_000, 784, wanted.candidates
-        yield _loss(client, mnist_store(folder), shape, 0.5, "scale", wanted)
-        yield _loss(client, fashion_store(folder), shape, 0.75, "scale", wanted)
-    store = features_store(folder, wanted.rows, MixtureSpec(wanted.features, 100))
-    shape = wanted.rows, wanted.features, wanted.candidates
+    """Yield one entry per pass: title, CPU seconds of pass and product, blocks per subspace."""
+    chosen = SIZES[size]
+    if chosen.images:
+        yield from _lloyd(client, mnist_store(folder), chosen)
+        shape = 60_000, 784, chosen.candidates
+        yield _loss(client, mnist_store(folder), shape, 0.5, "scale", chosen)
+        yield _loss(client, fashion_store(folder), shape, 0.75, "scale", chosen)
+    store = features_store(folder, chosen.rows, MixtureSpec(chosen.features, 100))
+    shape = chosen.rows, chosen.features, chosen.candidates
     for rho in (0.3, 0.5, 0.75):
-        yield _loss(client, store, shape, rho, "standardize", wanted)
-    yield _labelling(client, folder, wanted)
+        yield _loss(client, store, shape, rho, "standardize", chosen)
+    yield _labelling(client, folder, chosen)
 
 
 def _loss(
@@ -90,23 +90,23 @@ def _loss(
 ) -> dict[str, Any]:
     config = FitConfig(rho=rho, n_candidates=shape[2], preprocess=kind)
     runs = [_phases(client, ("loss",), fit, store, config) for _ in range(size.repeats)]
-    what = f"loss, {store.stem}, rho {rho}, n {shape[2]}"
-    return _entry(client, what, [run[0] for run in runs], runs[0][1]["loss"], shape, size)
+    title = f"loss, {store.stem}, rho {rho}, n {shape[2]}"
+    return _entry(client, title, [run[0] for run in runs], runs[0][1]["loss"], shape, size)
 
 
 def _labelling(client: Client, folder: Path, size: Size) -> dict[str, Any]:
-    """With the radius of rho 0.5, by the centers that are found among the candidates."""
+    """Measure labelling with the centers and the radius of a fit with rho 0.5."""
     store = features_store(folder, size.rows, MixtureSpec(size.features, size.centers))
     config = FitConfig(rho=0.5, n_clusters=size.centers, n_candidates=size.candidates)
     runs = [_phases(client, ("assign",), fit, store, config) for _ in range(size.repeats)]
     n_centers = runs[0][1]["assign"]["pairs"] // size.rows
     shape = size.rows, size.features, n_centers
-    what = f"assign, {store.stem}, rho 0.5, k {n_centers}"
-    return _entry(client, what, [run[0] for run in runs], runs[0][1]["assign"], shape, size)
+    title = f"assign, {store.stem}, rho 0.5, k {n_centers}"
+    return _entry(client, title, [run[0] for run in runs], runs[0][1]["assign"], shape, size)
 
 
 def _lloyd(client: Client, store: Path, size: Size) -> list[dict[str, Any]]:
-    """Ten iterations from the first rows, with the read and the projection that they need once."""
+    """Measure ten iterations from the first rows, including the initial read and projection."""
     k, iterations = size.centers, 10
     init = np.asarray(open_features(store)[:k].compute())
     lloyd = LloydConfig(max_iter=iterations, tol=0.0, inertia_tol=0.0)
@@ -116,18 +116,18 @@ def _lloyd(client: Client, store: Path, size: Size) -> list[dict[str, Any]]:
         for _ in range(size.repeats)
     ]
     shape = 60_000, 784, k
-    what = f"k-means, MNIST, k {k}, {iterations} iterations"
-    cuts = runs[0][1]["kmeans-step"]
-    found = [_entry(client, what, [run[0] for run in runs], cuts, shape, size, iterations)]
+    title = f"k-means, MNIST, k {k}, {iterations} iterations"
+    pruning = runs[0][1]["kmeans-step"]
+    found = [_entry(client, title, [run[0] for run in runs], pruning, shape, size, iterations)]
     if importlib.util.find_spec("superkmeans") is not None:
         pixels = np.asarray(open_features(store).compute())
-        peer = [_superkmeans(pixels, k, iterations) for _ in range(size.repeats)]
-        found.append({**found[0], "what": "superkmeans, the same", "cpu": min(peer), "cuts": ""})
+        other = [_superkmeans(pixels, k, iterations) for _ in range(size.repeats)]
+        found.append({**found[0], "what": "superkmeans, the same", "cpu": min(other), "cuts": ""})
     return found
 
 
 def _superkmeans(x: Any, k: int, iterations: int) -> float:
-    """One thread, as a worker has, and no early end: CPU seconds of its training."""
+    """Return the CPU seconds of its training in one thread, without early termination."""
     from superkmeans import SuperKMeans
 
     fitted = SuperKMeans(
@@ -149,7 +149,7 @@ def _superkmeans(x: Any, k: int, iterations: int) -> float:
 def _phases(
     client: Client, names: tuple[str, ...], run: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> tuple[float, dict[str, Any]]:
-    """CPU seconds of all workers in the phases of these names, and what was pruned."""
+    """Return the CPU seconds of all workers in the named phases, and the record of pruning."""
     phases, done = measured_phases(client, run, *args, **kwargs)
     cpu = sum(phase.cpu for name in names for phase in phases_called(name, phases))
     return cpu, done.record["pruning"]
@@ -157,17 +157,17 @@ def _phases(
 
 def _entry(
     client: Client,
-    what: str,
+    title: str,
     cpu: list[float],
     pruning: dict[str, Any],
     shape: tuple[int, int, int],
     size: Size,
     times: int = 1,
 ) -> dict[str, Any]:
-    """Beside the product of the shape, so many times."""
+    """Return the table row of a pass; `times` is the number of products it is compared with."""
     product = best_product_cpu(client, *shape, 1)
-    cuts = ", ".join(f"{cut}: {blocks}" for cut, blocks in pruning["blocks"].items())
-    return {"what": what, "cpu": min(cpu), "product": times * min(product), "cuts": cuts}
+    cuts = ", ".join(f"{axes}: {blocks}" for axes, blocks in pruning["blocks"].items())
+    return {"what": title, "cpu": min(cpu), "product": times * min(product), "cuts": cuts}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a run of benchmarks leaves: tables as Markdown and JSON, and the machine they are from."""
+"""Results of the benchmarks: tables as Markdown and JSON, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np  # noqa: F401  its BLAS is seen only where it is loaded
+import numpy as np  # noqa: F401  loads the BLAS library that threadpoolctl reports
 from threadpoolctl import threadpool_info
 
 from scrlm_dask.clusters.local import available_cores
@@ -20,7 +20,7 @@ _PACKAGES = ("numpy", "dask", "zarr", "numba", "scikit-learn")
 
 @dataclass(frozen=True)
 class Table:
-    """Measurements, one entry a row; all entries have the same names."""
+    """A table of measurements; all rows have the same keys."""
 
     title: str
     rows: list[dict[str, Any]]
@@ -36,7 +36,7 @@ class Table:
 
 @dataclass
 class Outcome:
-    """What came of a part: done, skipped or failed, and what it had measured until then."""
+    """Status of a part (done, skipped or failed), and the tables it has produced so far."""
 
     status: str = "done"
     why: str = ""
@@ -51,7 +51,7 @@ class Outcome:
 
 
 def write_results(out: Path, size: str, outcomes: dict[str, Outcome]) -> None:
-    """All that is known so far: a run that is stopped leaves what it had."""
+    """Write all results so far; called after each part, so an interrupted run keeps its results."""
     here = machine()
     facts = "\n".join(f"- {name}: {value}" for name, value in here.items())
     parts = [outcome.markdown(name) for name, outcome in outcomes.items()]
@@ -63,7 +63,7 @@ def write_results(out: Path, size: str, outcomes: dict[str, Outcome]) -> None:
 
 
 def machine() -> dict[str, str]:
-    """The processor, its cores that may be used, memory, and the versions of what is measured."""
+    """Return processor, usable cores, memory, and versions of the main packages."""
     return {
         "CPU": _cpu_model(),
         "cores": str(available_cores()),
@@ -95,7 +95,7 @@ def _blas() -> list[str]:
 
 
 def cell(value: Any) -> str:
-    """A value as a table shows it: three digits, and thousands apart."""
+    """Format a value for a table: three significant digits, and spaces between thousands."""
     if value is None:
         return ""
     if isinstance(value, float) and abs(value) < 1000:

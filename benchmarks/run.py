@@ -1,10 +1,10 @@
-"""All benchmarks, one after another.
+"""Run all benchmarks.
 
     python -m benchmarks.run --size small --out results
 
-Prints a table when it is done and writes `results.md`, `results.json` and pictures. Everything is
-compared within one run; CPU seconds are those of all workers. A part that fails, or that lacks what
-it needs, is named, and the others go on. The exit code is 1 if one failed.
+Print each table when it is ready, and write `results.md`, `results.json` and plots. All comparisons
+are within one run; CPU seconds are those of all workers. If a part fails or its requirements are
+missing, this is reported and the other parts continue. The exit code is 1 if a part failed.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _MEMORY_LIMIT = "4GB"
 
 
 class SkippedError(Exception):
-    """A part lacks what it needs; the message says what."""
+    """A requirement of a part is missing; the message names it."""
 
 
 @dataclass
 class Lab:
-    """Where parts work: a size, a folder for data, and a cluster that they share."""
+    """Size, data folder and cluster, which all parts share."""
 
     size: Size
     place: Path
@@ -56,7 +56,7 @@ class Lab:
     _client: Client | None = None
 
     def client(self, number: int) -> Client:
-        """So many workers, those of the part before if there are any."""
+        """Return a client of `number` workers; a running cluster is resized."""
         if self._client is None:
             self._client = self._running.enter_context(workers(number, _MEMORY_LIMIT))
         resize(self._client, number)
@@ -80,7 +80,7 @@ def _loss(lab: Lab) -> Iterator[Table]:
         config = FitConfig(rho=rho, n_candidates=shape.candidates)
         runs = [loss_pass(client, store, config) for _ in range(repeats)]
         rows.append(_ratio({"rho": rho}, [(r.phase.seconds, r.cpu) for r in runs], product))
-    yield Table(f"Loss pass against the bare product, {_shape_text(*given)}", rows)
+    yield Table(f"Loss pass compared with the bare product, {_shape_text(*given)}", rows)
 
 
 def _kmeans(lab: Lab) -> Iterator[Table]:
@@ -89,41 +89,41 @@ def _kmeans(lab: Lab) -> Iterator[Table]:
     steps = kmeans_steps(client, shape.store(lab.place), shape.clusters, 1 + 2 * repeats)
     product = list(products(client, *given, repeats))
     row = _ratio({"k": shape.clusters}, [(s.phase.seconds, s.cpu) for s in steps], product)
-    yield Table(f"k-means iteration against the bare product, {_shape_text(*given)}", [row])
+    yield Table(f"k-means iteration compared with the bare product, {_shape_text(*given)}", [row])
 
 
 def _pruning(lab: Lab) -> Iterator[Table]:
     missing = [tool for tool in pruning.tools(lab.size.pruning) if shutil.which(tool) is None]
     if missing:
-        raise SkippedError(f"images are fetched with {', '.join(missing)}, which is not there")
+        raise SkippedError(f"downloading images requires {', '.join(missing)}; not installed")
     found = pruning.measure(lab.client(_WORKERS), lab.place, lab.size.pruning)
     rows = [{**row, "ratio": row["cpu"] / row["product"]} for row in found]
-    yield Table("Pruned passes against the bare product, CPU seconds", rows)
+    yield Table("Pruned passes compared with the bare product, CPU seconds", rows)
 
 
 def _scaling(lab: Lab) -> Iterator[Table]:
     size = lab.size
     client = lab.client(_WORKERS)
     points = list(curves(client, lab.place, size.curves, size.halvings, size.repeats))
-    yield Table("CPU seconds of a pass, in one number, all others fixed", points)
-    yield Table("Exponents, least squares in logarithms", exponents(points))
+    yield Table("CPU seconds of a pass; one size is varied, all others are fixed", points)
+    yield Table("Exponents (least squares of logarithms)", exponents(points))
     numbers = worker_numbers(available_cores())
     client = lab.client(numbers[0])
     walls = list(overhead(client, lab.place, size.curves, numbers, size.repeats))
-    yield Table("Wall seconds against workers", speed_ups(walls))
+    yield Table("Wall seconds by number of workers", speed_ups(walls))
 
 
 def _overhead(lab: Lab) -> Iterator[Table]:
     size = lab.size
     client = lab.client(_WORKERS)
     found = list(overhead(client, lab.place, size.overhead, (_WORKERS, 1), size.repeats))
-    note = "The share of wall time x workers in which a worker neither computed a block nor read."
+    note = "Share of wall time x workers in which a worker neither read nor computed a block."
     yield Table("Overhead of a pass", found, note)
-    yield Table("Two workers against one", speed_ups(found))
+    yield Table("Two workers compared with one", speed_ups(found))
 
 
 def _peers(lab: Lab) -> Iterator[Table]:
-    lab.close()  # idle workers cost little, but they cost
+    lab.close()  # idle workers would use some CPU
     rows, features, clusters, iterations = lab.size.peers
     task = kmeans_peers.Task(rows, features, clusters, 0.2, iterations)
     methods = lab.size.methods or tuple(kmeans_peers.METHODS)
@@ -131,8 +131,8 @@ def _peers(lab: Lab) -> Iterator[Table]:
         _peer_row(method, report)
         for method, report in kmeans_peers.compare(lab.place, task, methods, _TIMEOUT)
     ]
-    title = f"k-means beside its peers, {_shape_text(rows, features, clusters)}"
-    yield Table(title, found, f"{iterations} iterations; accuracy over the rows of clusters.")
+    title = f"k-means and other libraries, {_shape_text(rows, features, clusters)}"
+    yield Table(title, found, f"{iterations} iterations; accuracy over rows without outliers.")
 
 
 def _imagenet(lab: Lab) -> Iterator[Table]:
@@ -153,19 +153,24 @@ PARTS: dict[str, Part] = {
 
 @click.command()
 @click.option("--size", type=click.Choice(list(SIZES)), default="small", show_default=True)
-@click.option("--out", default="benchmark-results", show_default=True, help="Write here.")
-@click.option("--only", multiple=True, type=click.Choice(list(PARTS)), help="May be repeated.")
-@click.option("--data", help="Keep the data here; default: a temporary folder.")
+@click.option("--out", default="benchmark-results", show_default=True, help="Output folder.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(list(PARTS)),
+    help="Run only this part; may be repeated.",
+)
+@click.option("--data", help="Folder for the data (default: temporary).")
 def main(size: str, out: str, only: tuple[str, ...], data: str | None) -> None:
-    """Run all parts, or those asked for; the size imagenet is the part of that name alone."""
+    """Run all parts, or the selected ones. Size imagenet runs only the part imagenet."""
     target = Path(out)
     target.mkdir(parents=True, exist_ok=True)
-    wanted = only or SIZES[size].parts or tuple(PARTS)
+    selected = only or SIZES[size].parts or tuple(PARTS)
     outcomes: dict[str, Outcome] = {}
     with scratch(data) as place:
         lab = Lab(SIZES[size], place)
         try:
-            for name in (name for name in PARTS if name in wanted):
+            for name in (name for name in PARTS if name in selected):
                 outcomes[name] = run_part(name, lab, target)
                 write_results(target, size, outcomes)
         finally:
@@ -175,7 +180,7 @@ def main(size: str, out: str, only: tuple[str, ...], data: str | None) -> None:
 
 
 def run_part(name: str, lab: Lab, target: Path) -> Outcome:
-    """Everything that the part measured, whatever came in between."""
+    """Run a part; return its tables, also those before an error."""
     outcome, begin = Outcome(), time.perf_counter()
     print(f"## {name}", end="\n\n", flush=True)
     try:
@@ -184,9 +189,9 @@ def run_part(name: str, lab: Lab, target: Path) -> Outcome:
             print(table.markdown(), end="\n\n", flush=True)
     except SkippedError as why:
         outcome.status, outcome.why = "skipped", str(why)
-    except Exception as error:  # whatever it is: the others go on
+    except Exception as error:  # any error: the other parts must continue
         outcome.status, outcome.why = "failed", f"{type(error).__name__}: {error}"
-        with suppress(Exception):  # its workers may be what failed, and fail again
+        with suppress(Exception):  # closing broken workers may raise again
             lab.close()
     outcome.seconds = time.perf_counter() - begin
     if outcome.status == "done" and name in PLOTS:
@@ -200,17 +205,17 @@ def _add_plot(name: str, outcome: Outcome, target: Path) -> None:
     try:
         draw(name, outcome.tables, target / f"{name}.png")
     except InputError as error:  # Matplotlib is an extra
-        outcome.why = f"not drawn: {error}"
+        outcome.why = f"plot not drawn: {error}"
     else:
         outcome.plots.append(f"{name}.png")
 
 
-def _ratio(what: dict[str, Any], runs: list[tuple[float, float]], product: Any) -> dict[str, Any]:
-    """The best of each, and how they compare."""
+def _ratio(row: dict[str, Any], runs: list[tuple[float, float]], product: Any) -> dict[str, Any]:
+    """Add the best times of pass and product, and their ratios, to a table row."""
     wall, cpu = (min(values) for values in zip(*runs, strict=True))
     product_cpu = min(spent.cpu for spent in product)
     product_wall = min(spent.wall for spent in product)
-    return what | {
+    return row | {
         "cpu_s": cpu,
         "product_cpu_s": product_cpu,
         "ratio": cpu / product_cpu,

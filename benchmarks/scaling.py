@@ -1,9 +1,10 @@
-"""How the passes grow with the data, and how they shrink with workers.
+"""Measure how the time of passes scales with the data and with the number of workers.
 
     python -m benchmarks.run --only scaling
 
-CPU seconds of the loss pass in N, p and n and of a k-means iteration in N, p and k, everything else
-fixed, each beside the bare product of the same shape.
+CPU seconds are measured for the loss pass as a function of N, p and n, and for a k-means iteration
+as a function of N, p and k. One number varies at a time. Each point is compared with the bare
+product of the same shape.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ SYMBOLS = {"rows": "N", "features": "p", "candidates": "n", "clusters": "k"}
 def curves(
     client: Client, place: Path, largest: Shape, halvings: int, repeats: int
 ) -> Iterator[dict[str, Any]]:
-    """A point for each pass, each number that it grows with and each of its values."""
+    """Yield one point per pass, varied number and value of this number."""
     for work in PASSES:
-        known: dict[Shape, tuple[float, float]] = {}  # the largest point belongs to three curves
+        known: dict[Shape, tuple[float, float]] = {}  # the largest shape is part of three curves
         for axis in ("rows", "features", work.points):
             for halving in reversed(range(halvings + 1)):
                 shape = largest.divided(axis, 2**halving)
@@ -54,7 +55,7 @@ def _point(
 
 
 def exponents(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The power of each curve, and that of the product beside it."""
+    """Return the exponent of each curve, and of the product's curve."""
     return [
         {
             "pass": name,
@@ -69,17 +70,20 @@ def exponents(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def by_curve(
     points: list[dict[str, Any]],
 ) -> list[tuple[tuple[str, str], list[dict[str, Any]]]]:
-    """Points that belong together, in the order in which they were measured."""
+    """Return the points of each curve, in the order of measurement."""
     return [(name, list(curve)) for name, curve in groupby(points, itemgetter("pass", "in"))]
 
 
-def exponent(curve: list[dict[str, Any]], what: str) -> float:
-    """Least squares in logarithms."""
-    x, y = ([point[name] for point in curve] for name in ("value", what))
+def exponent(curve: list[dict[str, Any]], measure: str) -> float:
+    """Return the exponent of a power law, fitted by least squares of logarithms."""
+    x, y = ([point[name] for point in curve] for name in ("value", measure))
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def worker_numbers(cores: int) -> list[int]:
-    """1, 2, 4, ... and all cores, falling: a cluster shrinks faster than it grows."""
+    """Return the powers of two up to `cores`, and `cores`, descending.
+
+    Removing workers from a cluster is faster than adding them.
+    """
     doubled = {2**i for i in range(cores.bit_length())}
     return sorted({number for number in doubled if number <= cores} | {cores}, reverse=True)

@@ -1,4 +1,4 @@
-"""The two passes that cost the most, the shapes that they are measured on, and sizes of it all."""
+"""The two most expensive passes, the shapes of their data, and the sizes of all benchmarks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .loss_cpu import loss_pass
 
 @dataclass(frozen=True)
 class Shape:
-    """Rows x features of the mixture, what they are compared with, and rows of a block."""
+    """Size of the mixture, numbers of candidates and clusters, and rows per block."""
 
     rows: int
     features: int
-    candidates: int  # of the loss
+    candidates: int  # of the loss pass
     clusters: int  # of k-means
     block_rows: int
-    drawn: int = 100  # clusters of the mixture: the data does not change with what is asked of it
+    drawn: int = 100  # clusters of the mixture, independent of `clusters`
 
     def store(self, place: Path) -> Path:
         spec = MixtureSpec(self.features, self.drawn)
@@ -37,15 +37,15 @@ class Shape:
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass over all rows: what it multiplies them with, its phase, and how to run it."""
+    """A pass over all rows: the points it compares rows with, its phase, and its function."""
 
     name: str
-    points: str  # a number of the shape
+    points: str  # the field of `Shape` with the number of points
     phase: str
     run: Callable[[Client, Path, Shape, int], list[Measured]]
 
     def operands(self, shape: Shape) -> tuple[int, int, int]:
-        """Rows, features and points of the product that it is measured against."""
+        """Return rows, features and points of the product that the pass is compared with."""
         return shape.rows, shape.features, getattr(shape, self.points)
 
 
@@ -66,7 +66,7 @@ PASSES = (
 
 @dataclass(frozen=True)
 class Whole:
-    """A whole fit, and the part of its rows that scikit-learn is measured on."""
+    """Size of a complete fit, and the number of rows on which scikit-learn is measured."""
 
     rows: int
     features: int
@@ -78,18 +78,18 @@ class Whole:
 
 @dataclass(frozen=True)
 class Size:
-    """How large everything is."""
+    """Sizes of all parts."""
 
-    ratios: Shape  # loss and k-means against the product
+    ratios: Shape  # of the comparison of passes with the product
     curves: Shape  # the largest point of every curve
-    halvings: int  # how many smaller points a curve has
+    halvings: int  # number of smaller points per curve
     overhead: Shape
     peers: tuple[int, int, int, int]  # rows, features, clusters, iterations
-    methods: tuple[str, ...]  # peers to compare with; none: all
+    methods: tuple[str, ...]  # other libraries to compare with; empty: all
     whole: Whole
     repeats: int
-    pruning: str  # the name of its own size
-    parts: tuple[str, ...] = ()  # that run unless others are asked for; none: all
+    pruning: str  # the name of a size in `benchmarks.pruning`
+    parts: tuple[str, ...] = ()  # that run by default; empty: all
 
 
 _MEDIUM = Size(
@@ -127,6 +127,6 @@ SIZES = {
         pruning="smoke",
     ),
     "medium": _MEDIUM,
-    # the other parts, where they are asked for, are those of the medium size
+    # Other parts have the medium size, if they are selected with --only.
     "imagenet": replace(_MEDIUM, whole=Whole(1_281_167, 640, 1000, 50_000), parts=("imagenet",)),
 }

@@ -1,10 +1,10 @@
-"""Many fits in one process: memory, file descriptors, threads and temporary files do not grow.
+"""Run many fits in one process and check for leaks.
 
     python -m benchmarks.soak --fits 50
 
-Every fifth fit is stopped on its way and resumed. What is there after a fifth of the fits, and at
-least ten, must be all that is there after the last one, but for 16 MB of memory. Exits with 1 if it
-is not.
+Every fifth fit is interrupted and resumed. A fifth of the fits, and at least ten, are the warm-up.
+After it, the numbers of file descriptors, threads and temporary files must not grow, and memory
+must grow by less than 16 MB. The exit code is 1 otherwise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONFIG = FitConfig(n_clusters=6, n_candidates=200, refine=LloydConfig(max_iter=2
 SPEC, ROWS, BLOCK_ROWS = MixtureSpec(16, 4), 4000, 100
 _MOST_GROWTH = 16 * 2**20
 _STOPPED_EVERY = 5
-_WARM_AFTER = 10  # fits: until then code is loaded, and the allocator finds its size
+_WARM_AFTER = 10  # fits; the first ones load code and fill the pools of the allocator
 
 
 class _StoppedError(Exception):
@@ -43,7 +43,7 @@ class _StoppedError(Exception):
 
 
 class _StopOnce:
-    """Stops a run in the middle of its labels."""
+    """A listener that interrupts a run while it writes labels."""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, BlockDone) and event.name == "assign":
@@ -51,8 +51,8 @@ class _StopOnce:
 
 
 @dataclass(frozen=True)
-class Held:
-    """What this process holds, with its children."""
+class Resources:
+    """Resources of this process and its children."""
 
     memory_bytes: int
     descriptors: int
@@ -60,20 +60,21 @@ class Held:
     temporary_files: int
 
 
-def held(folder: Path) -> Held:
+def count_resources(folder: Path) -> Resources:
+    """Return the current resources, with the number of files in the folder."""
     gc.collect()
-    family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    return Held(
-        sum(process.memory_info().rss for process in family),
-        sum(process.num_fds() for process in family),
-        sum(process.num_threads() for process in family),
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    return Resources(
+        sum(process.memory_info().rss for process in processes),
+        sum(process.num_fds() for process in processes),
+        sum(process.num_threads() for process in processes),
         sum(1 for path in folder.rglob("*") if path.is_file()),
     )
 
 
 @contextmanager
 def _temporary_files(folder: Path) -> Iterator[None]:
-    """Whatever asks for a temporary file in this process gets it here."""
+    """Create all temporary files of this process in the folder."""
     folder.mkdir()
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
@@ -83,13 +84,13 @@ def _temporary_files(folder: Path) -> Iterator[None]:
 
 
 def soak(place: Path, fits: int) -> dict[str, Any]:
-    """What is held after each fit, and by how much it grew once the process was warm."""
+    """Run the fits; return the resources after the warm-up and at the end, and their growth."""
     store, seen = place / "features.zarr", []
     synth(store, ROWS, SPEC, chunk_bytes=BLOCK_ROWS * 4 * SPEC.n_features)
     with _temporary_files(place / "temporary"):
         for number in range(fits):
             one_fit(store, place / "run", stopped=number % _STOPPED_EVERY == 0)
-            seen.append(held(place))
+            seen.append(count_resources(place))
     first, last = asdict(seen[min(fits, max(_WARM_AFTER, fits // 5)) - 1]), asdict(seen[-1])
     growth = {name: last[name] - first[name] for name in first}
     memory = growth["memory_bytes"]
@@ -98,6 +99,7 @@ def soak(place: Path, fits: int) -> dict[str, Any]:
 
 
 def one_fit(store: Path, out: Path, stopped: bool) -> None:
+    """Run a fit; if `stopped`, interrupt it once and resume it."""
     options: Any = {"out": out, "block_rows": BLOCK_ROWS}
     if stopped:
         with suppress(_StoppedError):
@@ -107,10 +109,10 @@ def one_fit(store: Path, out: Path, stopped: bool) -> None:
 
 @click.command()
 @click.option("--fits", default=50, show_default=True)
-@click.option("--nworkers", default=0, show_default=True, help="0: threads of this process.")
-@click.option("--scratch", "folder", help="Keep the data here.")
+@click.option("--nworkers", default=0, show_default=True, help="0 uses threads of this process.")
+@click.option("--scratch", "folder", help="Folder for the data; it is kept.")
 def main(fits: int, nworkers: int, folder: str | None) -> None:
-    """Fit again and again and print what is held."""
+    """Run many fits and print the growth of resources."""
     with scratch(folder) as place:
         if nworkers:
             with workers(nworkers, "2GB"):

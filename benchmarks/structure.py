@@ -1,7 +1,7 @@
 """Measure the structure of the code base: `python -m benchmarks.structure`.
 
-Counts files, lines, imports and functions of the package and the command line, and traces one
-`scrlm fit` to count the files and functions it crosses.
+Count files, lines, imports and functions of the package and the command line, and trace one
+`scrlm fit` to count the files and functions it executes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIT = ("--rho", "0.5", "--clusters", "100", "--kmeans-iter", "5", "--nworkers", 
 
 
 def find_modules(root: Path = ROOT) -> dict[str, Path]:
-    """Return the modules of package and command line: dotted name to file."""
+    """Return the modules of the package and the command line as a mapping of name to file."""
     found = {}
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*.py")):
@@ -34,7 +34,7 @@ def find_modules(root: Path = ROOT) -> dict[str, Path]:
 
 
 def imported_modules(name: str, path: Path, modules: dict[str, Path]) -> set[str]:
-    """Return the modules of `modules` that a file imports, also inside functions."""
+    """Return the modules among `modules` that a file imports, including inside functions."""
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -67,7 +67,7 @@ def _import_lines(tree: ast.Module) -> int:
 
 
 def count_tree(root: Path = ROOT) -> dict[str, Any]:
-    """Count what can be read from the source alone."""
+    """Return counts that do not require running any code."""
     modules = find_modules(root)
     importers: dict[str, set[str]] = defaultdict(set)
     stems: dict[str, list[str]] = defaultdict(list)
@@ -151,7 +151,7 @@ print(json.dumps(counts))
 
 
 def trace_fit(root: Path = ROOT) -> dict[str, Any]:
-    """Run `scrlm fit` on a small store in threads; count files and functions it crosses."""
+    """Run `scrlm fit` on a small store in threads; count the files and functions it executes."""
     with tempfile.TemporaryDirectory() as folder:
         store, out = f"{folder}/features.zarr", f"{folder}/run"
         synth = ["--rows", "4000", "--features", "16", "--clusters", "5", "--nworkers", "0"]
@@ -166,10 +166,10 @@ def trace_fit(root: Path = ROOT) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print all counts; `--names` adds the lists behind them."""
+    """Print all counts."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--names", action="store_true", help="print the lists as well")
-    parser.add_argument("--no-trace", action="store_true", help="only count the source")
+    parser.add_argument("--names", action="store_true", help="also list the counted items")
+    parser.add_argument("--no-trace", action="store_true", help="do not run `scrlm fit`")
     options = parser.parse_args()
     counts = count_tree()
     if not options.no_trace:

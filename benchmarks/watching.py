@@ -1,11 +1,12 @@
-"""What watching costs: CPU seconds of a run of many blocks that is watched, and of one that is not.
+"""Measure the CPU cost of monitoring a run with many blocks.
 
     python -m benchmarks.watching
 
-Watched means all at once: the page on the scheduler with somebody who looks at it, bars on a
-terminal, and `events.jsonl`. Whoever watches works in the process of client and scheduler, so what
-that takes more is the cost, set against all CPU seconds, those of the workers among them. Runs take
-turns, and the better half of each kind counts: a machine is never quite still.
+A monitored run has an open dashboard page that polls the scheduler, progress bars on a terminal,
+and `events.jsonl`. Monitoring runs in the process of client and scheduler. The cost is the increase
+of the CPU seconds of this process, relative to all CPU seconds including those of the workers. Runs
+with and without monitoring alternate, and the better half of each counts, because other processes
+disturb the measurement.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from scrlm_dask.pipeline.fit import fit
 
 from .common import features_store, scratch, timed, workers
 
-_LOOK_SECONDS = 2.0  # as often as the page asks
+_LOOK_SECONDS = 2.0  # the polling interval of the page
 
 
 @click.command()
@@ -43,7 +44,7 @@ _LOOK_SECONDS = 2.0  # as often as the page asks
 @click.option("--candidates", default=2000, show_default=True)
 @click.option("--nworkers", default=2, show_default=True)
 @click.option("--repeats", default=4, show_default=True)
-@click.option("--data", help="Keep the data here; default: a temporary folder.")
+@click.option("--data", help="Folder for the data (default: temporary).")
 def main(
     blocks: int,
     block_rows: int,
@@ -53,7 +54,7 @@ def main(
     repeats: int,
     data: str | None,
 ) -> None:
-    """Fit a mixture of so many blocks with and without those who watch."""
+    """Fit a mixture with and without monitoring and print the CPU seconds."""
     config = FitConfig(n_clusters=100, n_candidates=candidates)
     with scratch(data) as place, workers(nworkers, "4GB") as client:
         rows, spec = blocks * block_rows, MixtureSpec(features, 100, 0.2)
@@ -63,20 +64,21 @@ def main(
         for repeat in range(repeats + 1):
             a = _spent(client, lambda: _unwatched(store, config, block_rows, place))
             b = _spent(client, lambda: _watched(client, store, config, block_rows, place))
-            if repeat:  # the first ones warm the disk's cache
+            if repeat:  # the first runs only fill the disk cache
                 alone.append(a)
                 watched.append(b)
-    for name, found in (("alone", alone), ("watched", watched)):
+    for name, found in (("without", alone), ("with", watched)):
         texts = ", ".join(f"{run.here:.2f} of {run.everywhere:.2f}" for run in found)
-        print(f"{name:8} {_better([run.here for run in found]):6.2f} CPU s here   (all: {texts})")
+        mean = _better([run.here for run in found])
+        print(f"{name:8} {mean:6.2f} CPU s in client and scheduler   (runs, of all: {texts})")
     more = _better([run.here for run in watched]) - _better([run.here for run in alone])
     share = more / _better([run.everywhere for run in alone])
-    print(f"watching costs {more:+.2f} CPU s, {share:+.2%} of all")
+    print(f"monitoring costs {more:+.2f} CPU s, {share:+.2%} of all CPU seconds")
 
 
 @dataclass(frozen=True)
 class _Run:
-    """CPU seconds in this process, client and scheduler, and in all."""
+    """CPU seconds in this process (client and scheduler), and in all processes."""
 
     here: float
     everywhere: float
@@ -89,7 +91,7 @@ def _spent(client: Client, work: Callable[[], None]) -> _Run:
 
 
 def _better(found: list[float]) -> float:
-    """The mean of the better half."""
+    """Return the mean of the smaller half of the values."""
     return statistics.mean(sorted(found)[: (len(found) + 1) // 2])
 
 
@@ -118,7 +120,7 @@ def _fit(store: Path, config: FitConfig, block_rows: int, place: Path, listener:
 
 @contextmanager
 def _terminal() -> Iterator[None]:
-    """stderr is a terminal that somebody reads."""
+    """Replace stderr by a pseudo-terminal whose output is read."""
     reader, writer = os.openpty()
     before = sys.stderr
     drain = threading.Thread(target=_drain, args=(reader,), daemon=True)
@@ -137,13 +139,13 @@ def _drain(reader: int) -> None:
     try:
         while os.read(reader, 65536):
             pass
-    except OSError:  # the other side is closed
+    except OSError:  # the writing end is closed
         return
 
 
 @contextmanager
 def _looking(url: str) -> Iterator[None]:
-    """Ask for the page's numbers as a browser does."""
+    """Poll the data of the page in a thread, as a browser does."""
     over = threading.Event()
 
     def look() -> None:
@@ -152,7 +154,7 @@ def _looking(url: str) -> Iterator[None]:
                 with urllib.request.urlopen(url, timeout=10) as answer:
                     answer.read()
             except OSError:
-                time.sleep(0.1)  # the page comes with the first run
+                time.sleep(0.1)  # the first run creates the page
 
     looker = threading.Thread(target=look, daemon=True)
     looker.start()

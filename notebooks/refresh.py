@@ -1,6 +1,6 @@
-"""Run notebooks again and keep their outputs: `python notebooks/refresh.py [NAME...]`.
+"""Run notebooks again and save their outputs: `python notebooks/refresh.py [NAME...]`.
 
-They work in temporary folders, whose names are taken out of what is kept.
+Notebooks use temporary folders; their paths are removed from the saved outputs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ _TEMPORARY = re.compile(re.escape(tempfile.gettempdir()) + r"/scrlm-\w+/?")
 
 
 def refresh(path: Path) -> None:
+    """Execute a notebook in place."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(notebook, timeout=300, kernel_name="python3", record_timing=False)
     client.execute(cwd=path.parent)
@@ -25,7 +26,7 @@ def refresh(path: Path) -> None:
         if cell.cell_type == "code":
             cleaned = json.loads(_TEMPORARY.sub("", json.dumps(cell.outputs)))
             cell.outputs = [nbformat.from_dict(output) for output in cleaned]
-    # what the kernel says of itself differs from machine to machine
+    # The kernel's description of itself differs between machines.
     notebook.metadata["language_info"] = {"name": "python"}
     nbformat.write(notebook, path)
 

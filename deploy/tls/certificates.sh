@@ -1,8 +1,8 @@
 #!/bin/sh
-# A certificate authority and one certificate for scheduler, workers and clients, by OpenSSL.
-#   certificates.sh FOLDER [DAYS]      writes ca.pem, cert.pem and key.pem there, for the owner only
-# Whoever has key.pem can join the cluster and run code as you. Dask compares no host names: one
-# certificate serves all hosts, and the authority's key is thrown away.
+# Create a certificate authority and one certificate for scheduler, workers and clients with OpenSSL.
+#   certificates.sh FOLDER [DAYS]      writes ca.pem, cert.pem and key.pem, readable only by the owner
+# Anyone who has key.pem can join the cluster and run code with your permissions. Dask does not check
+# host names, so one certificate is valid for all hosts. The key of the authority is not kept.
 set -eu
 folder=$1 days=${2:-30}
 command -v openssl >/dev/null || { echo "certificates.sh needs openssl, which is not installed" >&2; exit 1; }
@@ -11,8 +11,8 @@ mkdir -p "$folder"
 chmod 700 "$folder"
 made=$(mktemp -d "$folder/.XXXXXX")
 trap 'rm -rf "$made"' EXIT
-# it talks on stderr even when all is well: heard only where it fails
-ssl() { openssl "$@" 2>"$made/said" || { cat "$made/said" >&2; exit 1; }; }
+# openssl writes to stderr even if it succeeds; show this output only if it fails.
+ssl() { openssl "$@" 2>"$made/stderr" || { cat "$made/stderr" >&2; exit 1; }; }
 new='-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'
 # shellcheck disable=SC2086
 ssl req -x509 $new -days "$days" -subj /CN=scrlm-authority \

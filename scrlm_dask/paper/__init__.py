@@ -1,1 +1,1 @@
-"""The paper's experiments and the baselines it compares with."""
+"""Experiments of the paper and the baselines for comparisons."""

@@ -1,7 +1,7 @@
-"""The baselines: other methods, some from other libraries, under one interface.
+"""Clustering methods under one interface: SCRLM and baselines, some from other libraries.
 
-A library is imported when its method is called: most are extras, and a process that runs one method
-should not need the memory of all libraries.
+A library is imported when its method is called. Most libraries are extras, and a process that runs
+one method should not load all of them into memory.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
 
-_ALL_ROWS = 10**9  # rows per cluster, above which libraries would sample
+_ALL_ROWS = 10**9  # rows per cluster; libraries sample above their own, smaller default
 _CHUNK_BYTES = 64 * 2**20
 
 
 class Clustered(NamedTuple):
+    """Centers and labels of a k-means fit."""
+
     centers: NDArray[Any]  # (k, p)
     labels: NDArray[Any]  # (N,)
 
@@ -35,18 +37,20 @@ def _sklearn(module: str) -> Any:
 def sklearn_kmeans(
     x: NDArray[Any], k: int, iterations: int, seed: int, *, init: str = "k-means++", tol: float
 ) -> Clustered:
+    """Run scikit-learn's Lloyd k-means on rows (N, p)."""
     options = {"max_iter": iterations, "tol": tol, "algorithm": "lloyd", "random_state": seed}
     fitted = _sklearn("cluster").KMeans(k, init=init, n_init=1, **options).fit(x)
     return Clustered(fitted.cluster_centers_, fitted.labels_)
 
 
 def faiss_kmeans(x: NDArray[Any], k: int, iterations: int, seed: int) -> Clustered:
+    """Run FAISS k-means on rows (N, p), without sampling."""
     fitted = _train_faiss("Kmeans", x, k, iterations, seed)
     return Clustered(fitted.centroids, fitted.index.search(x, 1)[1][:, 0])
 
 
 def faiss_superkmeans(x: NDArray[Any], k: int, iterations: int, seed: int) -> Clustered:
-    # from 1.15 on; it has no early end to switch off
+    """Run SuperKmeans of FAISS (1.15 or newer) on rows (N, p), without sampling."""
     fitted = _train_faiss("SuperKmeans", x, k, iterations, seed)
     return Clustered(fitted.centroids, fitted.assign(x)[1])
 
@@ -61,6 +65,7 @@ def _train_faiss(name: str, x: NDArray[Any], k: int, iterations: int, seed: int)
 def dask_ml_kmeans(
     x: NDArray[Any], k: int, iterations: int, seed: int, *, init: str, tol: float
 ) -> Clustered:
+    """Run dask-ml k-means on rows (N, p) in chunks of about 64 MB."""
     import dask.array as da
     from dask_ml.cluster import KMeans
 
@@ -71,6 +76,7 @@ def dask_ml_kmeans(
 
 
 def superkmeans(x: NDArray[Any], k: int, iterations: int, seed: int) -> Clustered:
+    """Run the superkmeans package on rows (N, p), without sampling or early termination."""
     from superkmeans import SuperKMeans
 
     fitted = SuperKMeans(
@@ -90,8 +96,8 @@ def superkmeans(x: NDArray[Any], k: int, iterations: int, seed: int) -> Clustere
 Fit: TypeAlias = Callable[[NDArray[np.float32], int, int], NDArray[np.int64]]
 
 
-_ITERATIONS = 300  # at most, for methods with a stopping rule
-_FIXED_ITERATIONS = 25  # FAISS's default, for methods without one
+_ITERATIONS = 300  # upper bound for methods with a stopping rule
+_FIXED_ITERATIONS = 25  # FAISS's default, for methods without a stopping rule
 _TOL = 1e-4
 _PERPLEXITY = 30.0
 _MODULES = {"faiss-cpu": "faiss", "dask-ml": "dask_ml", "superkmeans": "superkmeans"}
@@ -99,16 +105,19 @@ _MODULES = {"faiss-cpu": "faiss", "dask-ml": "dask_ml", "superkmeans": "superkme
 
 @dataclass(frozen=True)
 class Method:
-    """One way to cluster; `fit(rows, n_clusters, seed)` labels rows (N, p) from 0, -1 outliers."""
+    """A clustering method.
+
+    `fit(rows, n_clusters, seed)` takes rows (N, p) and returns labels (N,); -1 marks outliers.
+    """
 
     name: str
     finds_outliers: bool
     fit: Fit
-    package: str | None = None  # what pip installs it by, where it is no dependency
+    package: str | None = None  # the optional package that it requires, as pip names it
 
 
 def find_missing_requirement(name: str) -> str | None:
-    """Return why the method cannot be used here, or None if it can."""
+    """Return why the method cannot run in this environment, or None if it can."""
     package = find_method(name).package
     if package is None:
         return None
@@ -120,8 +129,9 @@ def find_missing_requirement(name: str) -> str | None:
 
 
 def find_method(name: str) -> Method:
+    """Return the method with this name; raise `InputError` if there is none."""
     if name not in METHODS:
-        raise InputError(f"the method {name!r} is not known; there are {', '.join(METHODS)}")
+        raise InputError(f"method must be one of {', '.join(METHODS)}, got {name!r}")
     return METHODS[name]
 
 
@@ -161,7 +171,7 @@ def _em(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
 
 
 def _tsne(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
-    # rows have other rows enough to be spread over
+    # t-SNE requires a perplexity below the number of rows.
     perplexity = min(_PERPLEXITY, max((len(x) - 1) / 3, 1.0))
     embedded = _sklearn("manifold").TSNE(perplexity=perplexity, random_state=seed).fit_transform(x)
     return _k_means_plus_plus(embedded, k, seed)
@@ -174,7 +184,7 @@ def _td(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
 
 
 def _hdbscan(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
-    # it finds the number of clusters itself
+    # HDBSCAN determines the number of clusters itself.
     return _integers(_sklearn("cluster").HDBSCAN(copy=True).fit_predict(x))
 
 
@@ -186,8 +196,8 @@ def _fixed(kmeans: Callable[..., Clustered]) -> Fit:
 
 
 def _dask_ml(x: NDArray[np.float32], k: int, seed: int) -> NDArray[np.int64]:
-    found = dask_ml_kmeans(x, k, _ITERATIONS, seed, init="k-means||", tol=_TOL)
-    return _integers(found.labels)
+    fitted = dask_ml_kmeans(x, k, _ITERATIONS, seed, init="k-means||", tol=_TOL)
+    return _integers(fitted.labels)
 
 
 def _integers(labels: Any) -> NDArray[np.int64]:
@@ -195,7 +205,7 @@ def _integers(labels: Any) -> NDArray[np.int64]:
 
 
 def _quietly(run: Callable[..., Any], *args: Any) -> Any:
-    """Run without warnings, such as of a method that did not converge: its labels still count."""
+    """Call `run` without warnings; labels of a method that did not converge still count."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return run(*args)

@@ -1,4 +1,4 @@
-"""A panel of the paper's region figures: where runs succeeded, and where theory says they must."""
+"""Figures of the experiments: success regions with theoretical bounds, charts and pictures."""
 
 from __future__ import annotations
 
@@ -17,59 +17,62 @@ from scrlm_dask.reporting.plots import BLUE, GREY, ORANGE, STYLE
 
 @dataclass(frozen=True)
 class Point:
-    """A cell of the grid. `success` is None where it could not be run or was not asked for."""
+    """A cell of the grid; `success` is None if it was not run."""
 
     x: float
     y: float
     success: bool | None
-    inside: bool  # the panel's bounds, which are on y alone
-    promised: bool  # by all of Corollary 7, which also asks for numbers that a panel does not show
+    inside: bool  # whether y satisfies the panel's bounds
+    promised: bool  # whether Corollary 7 guarantees success; it also bounds numbers not shown here
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A grid of points, y against x, and the theoretical bounds on y alone at each x."""
+    """A grid of points (x, y) and the theoretical bounds on y at each x."""
 
     name: str
     title: str
     x_label: str
     y_label: str
     points: tuple[Point, ...]
-    bounds: tuple[dict[float, float], ...]  # x -> y, a line each
+    bounds: tuple[dict[float, float], ...]  # one line each, x -> y
     log_y: bool = True
 
     @property
     def xs(self) -> list[float]:
+        """Distinct values of x, ascending."""
         return sorted({point.x for point in self.points})
 
     @property
     def ys(self) -> list[float]:
+        """Distinct values of y, ascending."""
         return sorted({point.y for point in self.points})
 
     def column(self, x: float) -> list[Point]:
-        """Return the points over x, from below."""
+        """Return the points at x, ordered by y."""
         return sorted((point for point in self.points if point.x == x), key=lambda p: p.y)
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The bound of theory, the least value of the grid that was enough, and their ratio."""
+    """The theoretical bound at x and the smallest sufficient value of the grid."""
 
     x: float
     theory: float
-    observed: float | None  # None: not even the largest of the grid
-    at_least: bool = False  # the least of the grid was enough: the factor may be larger
+    observed: float | None  # None if not even the largest value of the grid was sufficient
+    at_least: bool = False  # the smallest value was sufficient, so the factor may be larger
 
     @property
     def factor(self) -> float | None:
+        """Ratio of the bound to the observed value."""
         return None if self.observed is None else self.theory / self.observed
 
 
 @dataclass(frozen=True)
 class Tightness:
-    """By which factor a bound asks for more than was needed, over the columns of a panel.
+    """Ratios of a theoretical bound to the observed requirement over the columns of a panel.
 
-    Columns in which not even the largest of the grid was enough are not counted.
+    Columns in which not even the largest value was sufficient are not counted.
     """
 
     least: float
@@ -77,47 +80,50 @@ class Tightness:
     most: float
     counted: int
     columns: int
-    open_from: float | None = None  # the least factor that may be larger
+    open_from: float | None = None  # the smallest factor that is only a lower bound
 
     def is_at_least(self, value: float) -> bool:
-        """Return whether one of the three may be larger: a factor up to it may be."""
+        """Return whether a value (least, median or most) is only a lower bound."""
         return self.open_from is not None and self.open_from <= value
 
 
 def find_least_enough(column: Sequence[Point]) -> float | None:
-    """Return the least y from which on all of a column, from below, succeeded."""
+    """Return the smallest y such that this point and all points above it succeeded.
+
+    `column` is ordered by y.
+    """
     successes = takewhile(lambda point: point.success, reversed(column))
     return min((point.y for point in successes), default=None)
 
 
 def find_limits(panel: Panel) -> list[Limit]:
-    """Return a limit for each column, against the first of the panel's bounds."""
+    """Return a limit per column, for the first of the panel's bounds."""
     limits = []
     for column in map(panel.column, panel.xs):
         x, lowest = column[0].x, column[0].y
-        enough = find_least_enough(column)
-        limits.append(Limit(x, panel.bounds[0][x], enough, at_least=enough == lowest))
+        observed = find_least_enough(column)
+        limits.append(Limit(x, panel.bounds[0][x], observed, at_least=observed == lowest))
     return limits
 
 
 def measure_tightness(limits: Sequence[Limit]) -> Tightness | None:
-    """Return the tightness of a bound; None where no column of the grid succeeded."""
+    """Return the tightness of a bound, or None if no column succeeded."""
     factors = [limit.factor for limit in limits if limit.factor is not None]
     if not factors:
         return None
-    unsure = (limit.factor for limit in limits if limit.at_least and limit.factor is not None)
+    open_factors = (limit.factor for limit in limits if limit.at_least and limit.factor is not None)
     spread = (min(factors), median(factors), max(factors))
-    return Tightness(*spread, len(factors), len(limits), min(unsure, default=None))
+    return Tightness(*spread, len(factors), len(limits), min(open_factors, default=None))
 
 
 def find_broken_promises(panel: Panel) -> list[Point]:
-    """Return the points where theory promises success and there was none."""
+    """Return the points that failed although the theory guarantees success."""
     return [point for point in panel.points if point.promised and point.success is False]
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Neighbouring points of a column that all succeeded, from `low` to `high`."""
+    """Adjacent points of a column that all succeeded, from y = `low` to y = `high`."""
 
     x: float
     low: float
@@ -125,30 +131,30 @@ class Stretch:
 
 
 def find_widest_stretch(column: Sequence[Point]) -> Stretch | None:
-    """Return the widest of a column, from below; the first where two are as wide."""
+    """Return the widest stretch of a column, which is ordered by y; the lowest of equal ones."""
     groups = groupby(column, lambda point: bool(point.success))
     runs = [list(points) for success, points in groups if success]
     stretches = [Stretch(run[0].x, run[0].y, run[-1].y) for run in runs]
     return max(stretches, key=lambda s: s.high - s.low, default=None)
 
 
-_FAILED, _LIGHT, _DARK, _IMPOSSIBLE, _BROKEN = range(5)  # what a cell of a region is
+_FAILED, _LIGHT, _DARK, _IMPOSSIBLE, _BROKEN = range(5)  # kinds of cells of a region
 _COLORS = ("#ffffff", "#b9cfe0", "#3c5a78", "#efe9dc", ORANGE)
 _WORDS = (
     "failed",
     "succeeded",
-    "inside the bound on y alone, and succeeded",
+    "succeeded, y inside its bound",
     "fewer rows than candidates",
-    "promised by all of Corollary 7, but failed",
+    "failed, but all bounds of Corollary 7 hold",
 )
 _LINES = (ORANGE, BLUE, "#3f8f6b", "#e09f3e", "#7d5ba6", "#8c564b", "#17a2b8", GREY, "#c06c9b")
 _MARKERS = "osD^vPX<>"
-_MOST_LINES = 50  # between cells: more would hide them
+_MOST_LINES = 50  # more grid lines would hide the cells
 
 
 @dataclass(frozen=True)
 class Line:
-    """Means and spreads over seeds, against x."""
+    """Mean and standard deviation over seeds at each x."""
 
     name: str
     x: tuple[float, ...]
@@ -157,14 +163,14 @@ class Line:
 
 
 def mean_line(name: str, values: Mapping[float, Sequence[float]]) -> Line:
-    """Return the line of the values at each x."""
+    """Return the line for `values`, a mapping of x to the values of all seeds."""
     means, spreads = map(fmean, values.values()), map(pstdev, values.values())
     return Line(name, tuple(values), tuple(means), tuple(spreads))
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over one axis, or single points of them."""
+    """Lines over one axis, or single points if not `joined`."""
 
     title: str
     x_label: str
@@ -176,7 +182,7 @@ class Chart:
 
 
 def draw_regions(panels: Sequence[Panel], title: str) -> bytes:
-    """Draw where runs succeeded (light), and inside the bound on y alone (dark), four panels."""
+    """Draw four panels: light where runs succeeded, dark where y is also inside its bound."""
 
     def draw(figure: Any) -> None:
         from matplotlib.lines import Line2D
@@ -189,14 +195,14 @@ def draw_regions(panels: Sequence[Panel], title: str) -> bytes:
             Patch(facecolor=_COLORS[kind], edgecolor=GREY, linewidth=0.6, label=_WORDS[kind])
             for kind in seen
         ]
-        handles.append(Line2D([], [], color=ORANGE, linewidth=2, label="bound on y alone"))
+        handles.append(Line2D([], [], color=ORANGE, linewidth=2, label="bound on y"))
         figure.legend(handles=handles, loc="outside lower center", ncols=3)
 
     return _png(10.5, 9.0, title, draw)
 
 
 def draw_charts(charts: Sequence[Chart], title: str, columns: int = 3) -> bytes:
-    """Draw charts side by side; a name has the same color and marker in all of them."""
+    """Draw charts side by side; a line name has the same color and marker in all charts."""
     names = list(dict.fromkeys(line.name for chart in charts for line in chart.lines))
     columns = min(columns, len(charts))
     rows = -(-len(charts) // columns)
@@ -221,7 +227,7 @@ def draw_charts(charts: Sequence[Chart], title: str, columns: int = 3) -> bytes:
 
 
 def draw_pictures(pictures: Mapping[str, NDArray[np.uint8]], title: str) -> bytes:
-    """Draw centers (k, height, width[, 3]) of each data set as pictures, ten in a row."""
+    """Draw the centers (k, height, width[, 3]) of each data set as pictures, ten per line."""
     mosaics = {name: _mosaic(values) for name, values in pictures.items()}
     tallest = max(mosaic.shape[0] / mosaic.shape[1] for mosaic in mosaics.values())
 
@@ -262,7 +268,7 @@ def _draw_region(axes: Any, panel: Panel) -> None:
     )
     for bound in panel.bounds:
         heights = list(bound.values())
-        if len(set(heights)) == 1:  # the same everywhere
+        if len(set(heights)) == 1:
             axes.axhline(heights[0], color=ORANGE, linewidth=2)
         else:
             axes.plot(list(bound), heights, color=ORANGE, linewidth=2)
@@ -277,7 +283,7 @@ def _draw_region(axes: Any, panel: Panel) -> None:
 
 
 def _edges(values: Sequence[float], log: bool) -> NDArray[np.float64]:
-    """Return borders halfway between the values, and as far beyond the first and the last."""
+    """Return cell borders halfway between the values, extended symmetrically at both ends."""
     centers = np.log(values) if log else np.asarray(values, np.float64)
     gaps = np.diff(centers) if len(centers) > 1 else np.ones(1)
     inner = centers[:-1] + gaps / 2
@@ -305,7 +311,7 @@ def _draw_chart(axes: Any, chart: Chart, names: Sequence[str]) -> None:
             elinewidth=1,
             capsize=2,
             alpha=0.9,
-            zorder=2 + len(names) - number,  # the first, ours, above the others
+            zorder=2 + len(names) - number,  # the first line is SCRLM: draw it on top
         )
     ticks = sorted({x for line in chart.lines for x in line.x})
     if chart.log_x:
@@ -324,7 +330,7 @@ def _draw_chart(axes: Any, chart: Chart, names: Sequence[str]) -> None:
 
 
 def _plain_ticks(axis: Any) -> None:
-    """Write numbers without exponents, at 1, 2 and 5 of each decade."""
+    """Label ticks at 1, 2 and 5 of each decade, without exponents."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -333,7 +339,7 @@ def _plain_ticks(axis: Any) -> None:
 
 
 def _mosaic(values: NDArray[np.uint8], across: int = 10) -> NDArray[np.uint8]:
-    """Put pictures (k, h, w[, 3]) side by side, `across` in a row, with a gap between them."""
+    """Arrange pictures (k, h, w[, 3]) in a grid with `across` columns and gaps between them."""
     k, h, w, *rest = values.shape
     across = min(across, k)
     down = -(-k // across)
@@ -347,14 +353,14 @@ def _mosaic(values: NDArray[np.uint8], across: int = 10) -> NDArray[np.uint8]:
 
 
 def _png(width: float, height: float, title: str, draw: Callable[[Any], None]) -> bytes:
-    # no pyplot: it would look for a screen and keep the figure
+    # Not pyplot: it looks for a display and keeps figures in memory.
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context({**STYLE, "legend.frameon": False}):
         figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
         draw(figure)
-        # a picture is looked at long after the command: it says what it shows
+        # The title makes the file understandable without the command that wrote it.
         figure.suptitle(title, x=0.01, ha="left", color=GREY, size=11)
         content = BytesIO()
         figure.savefig(content, format="png", metadata={"Software": "scrlm-dask"})

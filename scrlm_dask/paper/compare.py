@@ -1,4 +1,4 @@
-"""Compare methods: the same rows and truth; their scores, time and memory."""
+"""Compare clustering methods on the same labelled rows: scores, time and memory."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ MEASURED = (
     *("accuracy", "purity", "nmi", "ari", "outlier_precision", "outlier_recall"),
     *("cpu_seconds", "wall_seconds", "peak_bytes"),
 )
-_COPIES = 2  # of the rows: a method holds them, and works on them
+_COPIES = 2  # of the rows in memory: the input of a method and its working copy
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A method with one seed: its scores and costs, or why there are none."""
+    """One run of a method with one seed: scores and costs, or the reason of the failure."""
 
     seed: int
     scores: Scores | None
@@ -62,19 +62,19 @@ class Spread:
 
 @dataclass(frozen=True)
 class MethodScores:
-    """A method with every seed; the first that does not finish is the last."""
+    """All runs of a method, one per seed, up to the first failure."""
 
     method: str
-    n_clusters: int  # that it was asked for
+    n_clusters: int  # the requested number
     attempts: tuple[Attempt, ...]
 
     @property
     def reason(self) -> str | None:
-        """Return why it did not finish, if so."""
+        """Reason of the failure, or None."""
         return self.attempts[-1].reason
 
     def spread(self, name: str) -> Spread | None:
-        """Return mean and deviation of one of `MEASURED`; None if it did not finish."""
+        """Return mean and deviation of one of `MEASURED`, or None if a run failed."""
         if self.reason is not None:
             return None
         values = [
@@ -119,18 +119,20 @@ def compare(
     storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> Comparison:
-    """Run each method in a process of its own on the same rows, preprocessed, all in memory.
+    """Run each method in its own process on the same preprocessed rows, in memory.
 
-    `truth` is an array, labels at a path or URL (.npy or Zarr), or by default those of the
-    features store. With `outliers`, methods that know none are asked for one cluster more, and the
-    one that fits the true outliers best counts as outliers. `n_rows` takes a random sample.
+    `truth` is an array of labels, or the path or URL of labels (.npy or Zarr); by default the
+    labels of the features store are used. With `outliers`, methods that cannot find outliers get
+    one more cluster, and the cluster that matches the true outliers best counts as outliers.
+    `n_rows` is the size of a random sample (default: all rows). `timeout` (seconds) and
+    `memory_limit` (bytes) apply to each run.
     """
     chosen = _check_request(methods, n_clusters, seeds)
     check_limits(timeout, memory_limit)
     features = as_features(source, None, storage_options)
     known = _read_truth(truth, features, storage_options)
-    size_wanted = _choose_size(features, n_rows, memory_limit)
-    numbers = sample_rows(0, Purpose.COMPARED_ROWS, features.n_rows, size_wanted)
+    n_sampled = _choose_size(features, n_rows, memory_limit)
+    numbers = sample_rows(0, Purpose.COMPARED_ROWS, features.n_rows, n_sampled)
     with Execution(listener) as execution, tempfile.TemporaryDirectory(prefix="scrlm-") as folder:
         rows = Path(folder) / "rows.npy"
         np.save(rows, _map_rows(execution, features, numbers, preprocess))
@@ -143,9 +145,12 @@ def compare(
 
 def _check_request(methods: Sequence[str], n_clusters: int, seeds: int) -> list[Method]:
     if not methods:
-        raise InputError("no method is named; give some of those that are compared")
+        raise InputError("methods must contain at least one name, got none")
     if n_clusters < 1 or seeds < 1:
-        raise InputError(f"{n_clusters} cluster(s) and {seeds} seed(s); give at least 1 of each")
+        raise InputError(
+            f"n_clusters and seeds must be at least 1, got {n_clusters} cluster(s) and "
+            f"{seeds} seed(s)"
+        )
     return [find_method(name) for name in dict.fromkeys(methods)]
 
 
@@ -153,57 +158,57 @@ def _read_truth(
     truth: TruthLike, features: Features, storage_options: Options | None
 ) -> NDArray[np.int64]:
     if truth is None and features.path is None:
-        raise InputError(f"{features.label} brings no labels; give the truth beside it")
-    place = None if features.path is None else locate(features.path, storage_options)
+        raise InputError(f"{features.label} has no labels; pass them as truth")
+    location = None if features.path is None else locate(features.path, storage_options)
     if truth is not None and not isinstance(truth, np.ndarray):
         truth = locate(truth, storage_options)
-    labels = open_given_truth(truth, place)
+    labels = open_given_truth(truth, location)
     if labels.shape[0] != features.n_rows:
         raise InputError(
-            f"the truth has {labels.shape[0]} rows and {features.label} has {features.n_rows}; "
-            "they must describe the same rows"
+            f"truth must have one label per row of {features.label}, got {labels.shape[0]} labels "
+            f"for {features.n_rows} rows"
         )
     return read_labels(labels, 0, features.n_rows)
 
 
 def _choose_size(features: Features, n_rows: int | None, memory_limit: int | None) -> int:
-    """Return the number of rows to compare on; methods keep all of them in memory."""
+    """Return the number of rows to compare on; raise if they do not fit in memory."""
     if n_rows is not None and n_rows < 1:
-        raise InputError(f"{n_rows} rows cannot be compared on; take at least 1")
-    wanted = min(n_rows or features.n_rows, features.n_rows)
+        raise InputError(f"n_rows must be at least 1, got {n_rows} rows")
+    size = min(n_rows or features.n_rows, features.n_rows)
     limit = memory_limit or machine_memory()
     row_bytes = _COPIES * 4 * features.n_features
-    if wanted * row_bytes <= limit:
-        return wanted
+    if size * row_bytes <= limit:
+        return size
     raise InputError(
-        f"the methods hold rows in memory, and {wanted:,} rows of {features.label} twice over are "
-        f"{format_bytes(wanted * row_bytes)}, of which {format_bytes(limit)} may be "
-        f"used; compare on a random sample (n_rows, --rows {max(limit // row_bytes // 2, 1)})"
+        f"methods keep all rows in memory: {size:,} rows of {features.label} in {_COPIES} copies "
+        f"require {format_bytes(size * row_bytes)}, but the limit is {format_bytes(limit)}; "
+        f"compare on a random sample (n_rows, --rows {max(limit // row_bytes // 2, 1)})"
     )
 
 
 def _map_rows(
     execution: Execution, features: Features, numbers: NDArray[np.int64], kind: Preprocess
 ) -> NDArray[np.float32]:
-    """Return the rows (N, p), mapped as for a fit but for a shift that changes no distance."""
+    """Return the preprocessed rows (N, p), as in a fit except for a shift, which is irrelevant."""
     rows = gather_rows(survey_pass(execution, features, numbers, with_moments=False))
     moments = preprocessing.block_moments(rows) if preprocessing.needs_moments(kind) else None
     return prepare_points(rows, preprocessing.fit_map(kind, rows.shape[1], moments)).mapped
 
 
-def _warn_of_outliers(truth: NDArray[np.int64], outliers: bool, tell: Listener) -> None:
+def _warn_of_outliers(truth: NDArray[np.int64], outliers: bool, emit: Listener) -> None:
     share = float(np.mean(truth == OUTLIER))
     if share > 0.0 and not outliers:
         text = (
-            f"{share:.2%} of the rows are outliers in truth, for which most methods have no "
-            "cluster: their rows count as wrong (outliers=True, --outliers gives one more)"
+            f"{share:.2%} of the rows are true outliers, which count as errors for methods that "
+            "cannot find outliers; use outliers=True (--outliers) to add one cluster for them"
         )
-        tell(Note(text, warning=True))
+        emit(Note(text, warning=True))
 
 
 @dataclass(frozen=True)
 class _Runs:
-    """The settings that are the same for every method."""
+    """Settings shared by all methods."""
 
     rows: Path
     truth: NDArray[np.int64]  # (N,)
@@ -211,24 +216,24 @@ class _Runs:
     outliers: bool
     seeds: int
     limits: tuple[float, int]  # seconds and bytes
-    tell: Listener
+    emit: Listener
 
     def run(self, method: Method) -> MethodScores:
-        asked = self.n_clusters + (self.outliers and not method.finds_outliers)
+        n_clusters = self.n_clusters + (self.outliers and not method.finds_outliers)
         done: list[Attempt] = []
         for seed in range(self.seeds):
-            self.tell(Note(f"running {method.name} with seed {seed}"))
-            done.append(self._attempt(method, asked, seed))
-            self.tell(Note(_describe(method, done[-1])))
+            self.emit(Note(f"running {method.name} with seed {seed}"))
+            done.append(self._attempt(method, n_clusters, seed))
+            self.emit(Note(_describe(method, done[-1])))
             if done[-1].reason is not None:
-                break  # it would not fare better with another seed
-        return MethodScores(method.name, asked, tuple(done))
+                break  # other seeds would fail in the same way
+        return MethodScores(method.name, n_clusters, tuple(done))
 
     def _attempt(self, method: Method, n_clusters: int, seed: int) -> Attempt:
         outcome = run_with_limits(Task(method.name, self.rows, n_clusters, seed), *self.limits)
-        found = None if outcome.labels is None else self._scores(method, outcome.labels)
+        scored = None if outcome.labels is None else self._scores(method, outcome.labels)
         costs = (outcome.cpu_seconds, outcome.wall_seconds, outcome.peak_bytes)
-        return Attempt(seed, found, outcome.reason, *costs)
+        return Attempt(seed, scored, outcome.reason, *costs)
 
     def _scores(self, method: Method, labels: NDArray[np.int64]) -> Scores:
         table = contingency(self.truth, labels)
@@ -238,7 +243,7 @@ class _Runs:
 
 
 def _describe(method: Method, done: Attempt) -> str:
-    """Return the line that is printed after each run: the table comes at the very end."""
+    """Return the line that is printed after each run, before the final table."""
     if done.scores is None:
         return f"{method.name} did not finish: {done.reason}"
     return f"{method.name}: accuracy {done.scores.accuracy:.2%}, {done.cpu_seconds:.2f} CPU s"

@@ -1,4 +1,4 @@
-"""What an experiment is, and its folder: one small JSON file per finished cell of its grid."""
+"""Experiments and their folders: one small JSON file per finished cell of the grid."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from scrlm_dask.storage.run_directory import write_json
 RECORD, CELLS, EXPERIMENT_KIND = "experiment.json", "cells", "experiment"
 Size = Literal["smoke", "small", "paper"]
 SIZES: tuple[str, ...] = get_args(Size)
-Result: TypeAlias = dict[str, Any]  # of a cell, as JSON holds it
-NOT_RUN = "-"  # in tables, where there is no result
+Result: TypeAlias = dict[str, Any]  # of a cell; JSON values
+NOT_RUN = "-"  # shown in tables if there is no result
 
 
 class Cell(Protocol):
-    """A frozen dataclass of plain values, on which alone its result depends."""
+    """A frozen dataclass of plain values; the result depends on these values only."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def n_rows(self) -> int:
-        """Return the number of rows that are processed, for progress."""
+        """Number of rows that are processed, for progress."""
 
 
 def cell_key(parameters: Mapping[str, Any]) -> str:
@@ -39,7 +39,7 @@ def cell_key(parameters: Mapping[str, Any]) -> str:
 
 
 def seed_for(parameters: Mapping[str, Any], number: int) -> int:
-    """Return the seed of one run of a cell, which depends on the cell alone."""
+    """Return the seed of run `number` of a cell; it depends on the cell only."""
     return int(cell_key({"parameters": dict(parameters), "run": number})[:15], 16)
 
 
@@ -50,7 +50,7 @@ class Folder:
     location: Location
 
     def open(self, record: dict[str, Any]) -> None:
-        """Create the folder, or resume the same experiment; raise for any other content."""
+        """Create the folder, or resume the same experiment; raise if it has other content."""
         if not self.location.is_occupied():
             if not self.location.is_remote:
                 (Path(self.location.url) / CELLS).mkdir(parents=True, exist_ok=True)
@@ -60,19 +60,19 @@ class Folder:
         for name, value in json.loads(json.dumps(record)).items():
             if before.get(name) != value:
                 raise StoreError(
-                    f"{self.location} holds an experiment with another {name}: "
+                    f"{self.location} contains an experiment with another {name}: "
                     f"{_describe_change(before.get(name), value)}; "
-                    "choose another --out, or remove it"
+                    "use another --out, or remove the folder"
                 )
 
     def read(self, cell: Cell) -> dict[str, Any] | None:
         """Return the result of a cell, or None if it is not finished."""
         parameters = asdict(cell)
-        place = self._place(parameters)
-        if not place.is_file():
+        path = self._cell_path(parameters)
+        if not path.is_file():
             return None
         try:
-            stored = json.loads(place.read_text())
+            stored = json.loads(path.read_text())
             result = stored["result"]
         except (ValueError, KeyError, TypeError):
             return None  # damaged: the cell is computed again
@@ -82,9 +82,9 @@ class Folder:
     def write(self, cell: Cell, result: dict[str, Any]) -> None:
         """Write the result of a finished cell."""
         parameters = asdict(cell)
-        write_json(self._place(parameters), {"cell": parameters, "result": result})
+        write_json(self._cell_path(parameters), {"cell": parameters, "result": result})
 
-    def _place(self, parameters: dict[str, Any]) -> Location:
+    def _cell_path(self, parameters: dict[str, Any]) -> Location:
         return self.location / CELLS / f"{cell_key(parameters)}.json"
 
     def _record(self) -> dict[str, Any]:
@@ -94,23 +94,23 @@ class Folder:
             record = None
         if not isinstance(record, dict) or record.get(KIND) != EXPERIMENT_KIND:
             raise StoreError(
-                f"{self.location} exists and holds no experiment, so it is left alone; "
-                "choose another --out"
+                f"{self.location} exists and does not contain an experiment, so nothing was "
+                "written; use another --out"
             )
         return record
 
 
 def _describe_change(before: Any, now: Any) -> str:
-    """Return both values as text; of mappings the first entries that differ."""
+    """Return both values as text; for mappings, the first three entries that differ."""
     if isinstance(before, dict) and isinstance(now, dict):
         names = [n for n in sorted(before.keys() | now.keys()) if before.get(n) != now.get(n)]
         return "; ".join(f"{n} was {before.get(n)}, is now {now.get(n)}" for n in names[:3])
-    return f"it was {before}, is now {now}"
+    return f"was {before}, is now {now}"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts for a terminal."""
+    """A table of strings, printed on the terminal."""
 
     title: str
     header: tuple[str, ...]
@@ -119,18 +119,18 @@ class Table:
 
 @dataclass(frozen=True)
 class ExperimentResult:
-    """The rows of the results table, a summary, tables for a terminal, figures and notes."""
+    """Rows of the results file, summary, tables for the terminal, figures and notes."""
 
     rows: list[dict[str, Any]]
     summary: dict[str, Any]
     tables: tuple[Table, ...]
-    figures: Callable[[], dict[str, bytes]]  # PNG files by name; they need Matplotlib
+    figures: Callable[[], dict[str, bytes]]  # PNG files by name; requires Matplotlib
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Independent cells; a folder is resumed only if it has the same `settings`."""
+    """A set of independent cells; a folder is resumed only if its `settings` are the same."""
 
     name: str
     settings: dict[str, Any]
@@ -140,11 +140,11 @@ class Experiment:
 
 
 def doubling(first: int, last: int) -> tuple[int, ...]:
-    """Return `first`, twice `first` and so on, up to `last`."""
+    """Return `first`, 2 `first`, 4 `first` and so on, up to `last`."""
     return steps(first, last, 2.0)
 
 
 def steps(first: int, last: int, ratio: float) -> tuple[int, ...]:
-    """Return integers from `first` up to `last`, each about `ratio` times the one before."""
+    """Return integers from `first` up to `last`, each about `ratio` times the previous one."""
     count = math.floor(math.log(last / first) / math.log(ratio) + 1e-9)
     return tuple(sorted({round(first * ratio**k) for k in range(count + 1)}))

@@ -1,4 +1,4 @@
-"""Methods on real images with known classes: the paper's Figures 7 to 10 and Tables 1 and 2."""
+"""Compare methods on labelled images: the paper's Figures 7 to 10 and Tables 1 and 2."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from scrlm_dask.storage.label_store import open_labels
 from scrlm_dask.storage.locations import HiddenOptions, Location, Options, Place, locate
 from scrlm_dask.storage.store_info import features_digest
 
-OURS = "scrlm"  # the method whose clusters are shown
+OURS = "scrlm"  # the method whose clusters are drawn
 SWEPT = ("scrlm", "scrlm+kmeans", "k-means++")
 OTHERS = ("minibatch", "td", "em", "spectral", "complete-linkage", "t-sne+k-means++")
-SEEDLESS = ("complete-linkage",)  # deterministic: one fit is enough
+SEEDLESS = ("complete-linkage",)  # deterministic: one fit is sufficient
 SHOWN = {
     "scrlm": "SCRLM",
     "scrlm+kmeans": "SCRLM + k-means",
@@ -47,14 +47,14 @@ SHOWN = {
 }
 _BRIGHTEST = 255
 _PIXELS = (
-    "{names}: raw pixels at deviation 1, not the features of SimCLR or CLIP that the paper has, so "
-    "compare methods with each other and not with the paper's numbers"
+    "{names}: features are raw pixels scaled to standard deviation 1, not SimCLR or CLIP features "
+    "as in the paper; compare methods with each other, not with the paper's numbers"
 )
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a features store."""
+    """Numbers of rows, features and classes of a features store."""
 
     n_rows: int
     n_features: int
@@ -63,34 +63,37 @@ class Shape:
 
 @dataclass(frozen=True)
 class Labelled:
-    """Rows (N, p) at standard deviation 1 per feature, as in the paper, and their classes (N,)."""
+    """Rows (N, p), scaled to standard deviation 1 per feature as in the paper, and classes (N,)."""
 
     rows: NDArray[np.float32]
     truth: NDArray[np.int64]
     affine: AffineMap
-    pixels: bool  # integers from 0 to 255, not the features of an encoder
+    pixels: bool  # whether the raw features are integers from 0 to 255
 
     def pictures(self, labels: NDArray[np.int64]) -> NDArray[np.uint8] | None:
-        """Return the mean of each cluster as a picture (k, h, w[, 3]), largest cluster first."""
+        """Return the cluster means as pictures (k, h, w[, 3]), largest cluster first.
+
+        Return None if the features are not the pixels of square pictures.
+        """
         frame = _picture_frame(self.rows.shape[1])
         if frame is None or not self.pixels:
             return None
         inliers = labels != OUTLIER
-        kinds, places, counts = np.unique(labels[inliers], return_inverse=True, return_counts=True)
-        if len(kinds) == 0:
+        used, clusters, counts = np.unique(labels[inliers], return_inverse=True, return_counts=True)
+        if len(used) == 0:
             return None
-        sums = np.zeros((len(kinds), self.rows.shape[1]))
-        np.add.at(sums, places, self.rows[inliers])
+        sums = np.zeros((len(used), self.rows.shape[1]))
+        np.add.at(sums, clusters, self.rows[inliers])
         means = sums / counts[:, None] / self.affine.scale + self.affine.shift
         largest = np.argsort(-counts, kind="stable")
         values = np.clip(np.rint(means[largest]), 0, _BRIGHTEST).astype(np.uint8)
         if len(frame) == 2:
             return values.reshape(-1, *frame)
-        return values.reshape(-1, *frame).transpose(0, 2, 3, 1)  # stores keep colors first
+        return values.reshape(-1, *frame).transpose(0, 2, 3, 1)  # channels are first in stores
 
 
 def _picture_frame(n_features: int) -> tuple[int, ...] | None:
-    """Return (h, w) of square pictures, (3, h, w) of colored ones, None for anything else."""
+    """Return (h, w) of square gray pictures, (3, h, w) of square RGB pictures, otherwise None."""
     side = math.isqrt(n_features)
     if side * side == n_features:
         return side, side
@@ -103,8 +106,8 @@ def _read_shape(location: Location) -> Shape:
     stored = open_features_store(location)
     if not has_truth(location):
         raise InputError(
-            f"the features {location} hold no labels, by which methods are compared; write a store "
-            "that has them, as scrlm ingest --labels does"
+            f"the features store {location} has no labels, which are required to compare methods; "
+            "write a store with labels, for example with scrlm ingest --labels"
         )
     truth = open_labels(location, "the truth")
     classes = np.unique(read_rows(truth, 0, truth.shape[0], "the truth"))
@@ -112,7 +115,7 @@ def _read_shape(location: Location) -> Shape:
 
 
 def _read_labelled(location: Location, n_rows: int) -> Labelled:
-    """Return a random sample of rows of a store, the same in each call."""
+    """Return a random sample of the rows of a store; every call returns the same sample."""
     stored, labels = open_features_store(location), open_labels(location, "the truth")
     numbers = sample_rows(0, Purpose.COMPARED_ROWS, stored.shape[0], n_rows)
     parts, step = [], stored.chunks[0]
@@ -131,13 +134,13 @@ def _read_labelled(location: Location, n_rows: int) -> Labelled:
 
 @dataclass(frozen=True)
 class ImageGrid:
-    """Rows of each set (None: all), seeds, clusters T, and the limits of a fit."""
+    """Rows per data set (None: all), seeds, numbers of clusters T, and limits of a fit."""
 
     rows: int | None
     seeds: int
     clusters: tuple[int, ...]
-    swept: tuple[str, ...]  # methods that are run for every T
-    others: tuple[str, ...]  # methods that are run for T = number of classes
+    swept: tuple[str, ...]  # methods that run for every T
+    others: tuple[str, ...]  # methods that run only for T = number of classes
     seconds: float
     memory: int
 
@@ -153,7 +156,7 @@ IMAGE_GRIDS: dict[Size, ImageGrid] = {
 
 @dataclass(frozen=True)
 class ImageCell:
-    """One method on rows of one set, with one or more seeds."""
+    """One method on the rows of one data set, with one or more seeds."""
 
     data: str
     path: str
@@ -167,6 +170,7 @@ class ImageCell:
 
     @property
     def n_rows(self) -> int:
+        """Number of rows of all runs."""
         return self.seeds * self.rows
 
 
@@ -181,17 +185,17 @@ def define_images(
 ) -> Experiment:
     """Return the experiment on labelled features stores."""
     grid = grid or IMAGE_GRIDS[size]
-    places = {name: locate(path, storage_options) for name, path in stores.items()}
-    shapes = {name: _read_shape(place) for name, place in places.items()}
+    locations = {name: locate(path, storage_options) for name, path in stores.items()}
+    shapes = {name: _read_shape(location) for name, location in locations.items()}
     cells = [
         cell
-        for name, place in places.items()
-        for cell in _cells(name, place.url, shapes[name], grid)
+        for name, location in locations.items()
+        for cell in _cells(name, location.url, shapes[name], grid)
     ]
-    # a cell has the path and the number of its rows; the digest detects other rows at that path
+    # Cells contain only path and number of rows; the digest detects changed rows at that path.
     sets = {
-        name: {"path": place.url, **asdict(shapes[name]), "digest": features_digest(place)}
-        for name, place in places.items()
+        name: {"path": location.url, **asdict(shapes[name]), "digest": features_digest(location)}
+        for name, location in locations.items()
     }
     return Experiment(
         "images",
@@ -205,21 +209,21 @@ def define_images(
 def _cells(name: str, path: str, shape: Shape, grid: ImageGrid) -> list[ImageCell]:
     rows = min(grid.rows or shape.n_rows, shape.n_rows)
     sweep = sorted({*grid.clusters, shape.n_classes})
-    # the slowest first, so that the last cells are short
-    wanted = [(method, shape.n_classes) for method in reversed(grid.others)]
-    wanted += [(method, T) for method in grid.swept for T in sweep]
+    # The slowest cells are first, so that no worker starts a long cell at the end.
+    requested = [(method, shape.n_classes) for method in reversed(grid.others)]
+    requested += [(method, T) for method in grid.swept for T in sweep]
     shown = (OURS, max(grid.clusters))
     limits = (grid.seconds, grid.memory)
     return [
         ImageCell(name, path, rows, method, T, seeds, *limits, shown=(method, T) == shown)
-        for method, T in wanted
+        for method, T in requested
         if find_missing_requirement(method) is None and rows > T
         for seeds in [1 if method in SEEDLESS else grid.seeds]
     ]
 
 
 def measure_images(cell: ImageCell, options: HiddenOptions) -> Result:
-    """Return the scores of each seed up to the first that does not finish, and why it did not."""
+    """Return the scores of each seed, up to the first failure and its reason."""
     data = _read_labelled(locate(cell.path, options.reveal()), cell.rows)
     result: Result = {"pixels": data.pixels, "runs": [], "reason": None, "pictures": None}
     with tempfile.TemporaryDirectory(prefix="scrlm-images-") as folder:
@@ -239,9 +243,9 @@ def measure_images(cell: ImageCell, options: HiddenOptions) -> Result:
 def _score(
     data: Labelled, labels: NDArray[np.int64], seed: int, seconds: float | None
 ) -> dict[str, Any]:
-    found = scores(contingency(data.truth, labels))
-    shares = {name: getattr(found, name) for name in ("accuracy", "purity", "nmi")}
-    return {"seed": seed, **shares, "clusters": found.n_clusters, "cpu_seconds": seconds}
+    scored = scores(contingency(data.truth, labels))
+    shares = {name: getattr(scored, name) for name in ("accuracy", "purity", "nmi")}
+    return {"seed": seed, **shares, "clusters": scored.n_clusters, "cpu_seconds": seconds}
 
 
 def _pack(pictures: NDArray[np.uint8] | None) -> dict[str, Any] | None:
@@ -256,7 +260,7 @@ def _unpack(packed: dict[str, Any]) -> NDArray[np.uint8]:
 
 
 def _finish(classes: Mapping[str, int], size: Size, results: Cells) -> ExperimentResult:
-    """Return the paper's tables and figures; `classes` has the number of classes of each set."""
+    """Return the paper's tables and figures; `classes` maps data sets to numbers of classes."""
     rows = [
         {"data": c.data, "rows": c.rows, "method": SHOWN[c.method], "T": c.n_clusters, **run}
         for c, found in results.items()
@@ -265,7 +269,7 @@ def _finish(classes: Mapping[str, int], size: Size, results: Cells) -> Experimen
     at_classes = {c: found for c, found in results.items() if c.n_clusters == classes[c.data]}
     summary = {
         "sets": {name: _summarize_set(name, results) for name in classes},
-        "features": "each at mean 0 and deviation 1; CPU seconds of the fit alone",
+        "features": "standardized to mean 0 and standard deviation 1; CPU seconds of the fit only",
     }
     tables = (
         _table("Accuracy (%)", classes, at_classes, "accuracy", 100.0),
@@ -284,8 +288,8 @@ def _finish(classes: Mapping[str, int], size: Size, results: Cells) -> Experimen
 
 def _in_order(names: Iterable[str]) -> list[str]:
     """Return the methods in the order of `SHOWN`."""
-    found = set(names)
-    return [name for name in SHOWN if name in found]
+    included = set(names)
+    return [name for name in SHOWN if name in included]
 
 
 def _values(found: Result, name: str, factor: float = 1.0) -> list[float]:
@@ -297,7 +301,7 @@ def _is_finished(found: Result) -> bool:
 
 
 def _format(found: Result | None, name: str, factor: float) -> str:
-    """Return mean and deviation of a method that finished all of its seeds."""
+    """Return mean and deviation as text, or `NOT_RUN` if a seed failed."""
     if found is None or not _is_finished(found):
         return NOT_RUN
     values, digits = _values(found, name, factor), 1 if factor == 100.0 else 2
@@ -311,7 +315,7 @@ def _table(title: str, classes: Mapping[str, int], cells: Cells, name: str, fact
         for method in _in_order(method for _, method in by_set)
     )
     header = ("method", *(f"{data} (T = {n})" for data, n in classes.items()))
-    return Table(f"{title}, mean and deviation over seeds", header, lines)
+    return Table(f"{title}, mean ± standard deviation over seeds", header, lines)
 
 
 def _sweep_table(classes: Mapping[str, int], results: Cells) -> Table:
@@ -322,12 +326,12 @@ def _sweep_table(classes: Mapping[str, int], results: Cells) -> Table:
             if c.data == data and c.method in swept:
                 texts = _format(found, "purity", 100.0), _format(found, "cpu_seconds", 1.0)
                 lines.append((data, str(c.n_clusters), SHOWN[c.method], *texts))
-    header = ("set", "T", "method", "purity (%)", "CPU seconds")
+    header = ("data set", "T", "method", "purity (%)", "CPU seconds")
     return Table("Purity and time against T", header, tuple(lines))
 
 
 def _swept(data: str, results: Cells) -> list[str]:
-    """Return the methods that were run for more than one T."""
+    """Return the methods that ran for more than one T."""
     pairs = {(c.method, c.n_clusters) for c in results if c.data == data}
     methods = [method for method, _ in pairs]
     return _in_order(method for method in methods if methods.count(method) > 1)
@@ -342,9 +346,9 @@ def _summarize_set(name: str, results: Cells) -> list[dict[str, Any]]:
             "seeds": len(found["runs"]),
             "reason": found["reason"],
             **{
-                f"{what}_{word}": function(_values(found, what)) if found["runs"] else None
-                for what in ("accuracy", "purity", "cpu_seconds")
-                for word, function in (("mean", fmean), ("deviation", pstdev))
+                f"{value}_{suffix}": function(_values(found, value)) if found["runs"] else None
+                for value in ("accuracy", "purity", "cpu_seconds")
+                for suffix, function in (("mean", fmean), ("deviation", pstdev))
             },
         }
         for c, found in results.items()
@@ -359,7 +363,7 @@ def _pixel_notes(results: Cells) -> Iterable[str]:
 
 
 def _reasons(results: Cells) -> Iterable[str]:
-    """Yield why a cell has no numbers."""
+    """Yield the reason of each failed cell."""
     for c, found in results.items():
         if found["reason"] is not None:
             yield f"{c.data}, {SHOWN[c.method]}, T {c.n_clusters}: {found['reason']}"

@@ -1,7 +1,7 @@
-"""SCRLM and baselines on mixtures with 50 % outliers: the paper's Figure 6.
+"""Compare SCRLM with baselines on mixtures with 50 % outliers: the paper's Figure 6.
 
-Baselines get m + 1 clusters, one of them for the outliers. SCRLM gets T = N and finds the number
-of clusters. All methods see the same draws.
+Baselines get m + 1 clusters, one of them for the outliers. SCRLM gets T = N and determines the
+number of clusters itself. All methods get the same draws.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-# here and not in tasks: two threads that import scikit-learn at once see it half imported
+# Imported here, not in tasks: concurrent imports of scikit-learn in two threads can fail.
 import sklearn.cluster
 import sklearn.manifold
 import sklearn.mixture  # noqa: F401
@@ -43,7 +43,7 @@ SHOWN = {  # the paper's names of the baselines
 
 @dataclass(frozen=True)
 class MethodGrid:
-    """The values of m, p and N where they are fixed, and the axes where they are not."""
+    """Fixed values of m, p and N, and the values of each where it is varied."""
 
     runs: int
     n_clusters: int
@@ -72,7 +72,7 @@ _Results = Mapping[Setting, framework.Result]  # of one method
 
 @dataclass(frozen=True)
 class MethodCell:
-    """A number of draws of a setting, clustered by one method."""
+    """One method on a number of draws of a setting."""
 
     setting: Setting
     method: str
@@ -80,10 +80,12 @@ class MethodCell:
 
     @property
     def n_rows(self) -> int:
+        """Number of rows of all draws."""
         return self.runs * self.setting.n_rows
 
 
 def define_methods(size: framework.Size, grid: MethodGrid | None = None) -> framework.Experiment:
+    """Return the experiment of Figure 6."""
     grid = grid or METHOD_GRIDS[size]
     panels = _panels(grid)
     settings = dict.fromkeys(setting for panel in panels.values() for setting in panel.values())
@@ -108,13 +110,14 @@ def _panels(grid: MethodGrid) -> _Panels:
 
 
 def measure_method(cell: MethodCell) -> framework.Result:
+    """Return accuracy and CPU seconds of each draw, or the reason why a baseline failed."""
     accuracies, seconds = [], []
     for number in range(cell.runs):
         drawn = cell.setting.draw(framework.seed_for(asdict(cell.setting), number))
         begin = time.thread_time()
         try:
             labels = _labels(cell, drawn.features, number)
-        except Exception as error:  # any error of a library; the other methods continue
+        except Exception as error:  # libraries may raise anything; other methods must continue
             if cell.method == SCRLM:
                 raise
             return {"accuracies": [], "seconds": [], "reason": one_line(error)}
@@ -130,7 +133,7 @@ def _labels(cell: MethodCell, rows: NDArray[np.float32], seed: int) -> NDArray[A
 
 
 def _accuracy(cell: MethodCell, truth: NDArray[np.int32], labels: NDArray[Any]) -> float:
-    """Return the accuracy; the cluster of a baseline that fits the outliers best is theirs."""
+    """Return the accuracy; the best matching cluster of a baseline counts as outliers."""
     table = contingency(truth, labels)
     return scores(table if cell.method == SCRLM else with_outlier_cluster(table)).accuracy
 
@@ -158,8 +161,8 @@ def _finish(
         key=lambda s: -(s["mean_accuracy"] or 0.0),
     )
     n_cells = len({cell.setting for cell in results})
-    fixed = f"m = {grid.n_clusters}, p = {grid.n_features:,}, N = {grid.n_rows:,} where fixed"
-    title = f"Accuracy ({size}: 50 % outliers, {grid.runs} draws a cell; {fixed})"
+    fixed = f"m = {grid.n_clusters}, p = {grid.n_features:,}, N = {grid.n_rows:,} unless varied"
+    title = f"Accuracy ({size}: 50 % outliers, {grid.runs} draws per cell; {fixed})"
     return framework.ExperimentResult(
         _rows(panels, by_method),
         {"runs": grid.runs, "cells_a_method": n_cells, "methods": ranked},
@@ -176,7 +179,7 @@ def _line(name: str, results: _Results, columns: dict[int, Setting]) -> Line:
 
 
 def _standing(name: str, results: _Results) -> dict[str, Any]:
-    """Return the scores of a method over the cells that did not fail."""
+    """Return the scores of a method over all cells that did not fail."""
     found = [result["accuracies"] for result in results.values() if result["accuracies"]]
     runs = [value for values in found for value in values]
     return {
@@ -189,17 +192,17 @@ def _standing(name: str, results: _Results) -> dict[str, Any]:
 
 
 def _doubts(ranked: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return what differs from the paper."""
+    """Return notes on results that differ from the paper."""
     return tuple(
-        f"{found['method']} is not at 100 % in all runs (worst {100 * found['worst_run']:.2f} %), "
-        "as it is in the paper"
+        f"{found['method']} does not reach 100 % in all runs (worst "
+        f"{100 * found['worst_run']:.2f} %), unlike in the paper"
         for found in ranked
         if found["method"] in (SCRLM, "TD") and found["worst_run"] not in (None, 1.0)
     )
 
 
 def _failures(results: Mapping[MethodCell, framework.Result]) -> list[str]:
-    """Return why cells failed; cells of earlier versions have no reason."""
+    """Return the reasons of failed cells; results of earlier versions contain no reason."""
     return [
         f"{SHOWN[cell.method]} failed at m = {cell.setting.n_clusters}, "
         f"p = {cell.setting.n_features:,}, N = {cell.setting.n_rows:,}: {found['reason']}"
@@ -226,7 +229,7 @@ def _rows(panels: _Panels, by_method: Mapping[str, _Results]) -> list[dict[str, 
 
 
 def _table(panels: _Panels, by_method: Mapping[str, _Results]) -> framework.Table:
-    """Return a table with a line per setting and a column per method."""
+    """Return a table with one line per setting and one column per method."""
 
     def means(setting: Setting) -> list[str]:
         return [_percent(_mean(found[setting]["accuracies"]), 1) for found in by_method.values()]
@@ -258,4 +261,4 @@ def _standings(ranked: list[dict[str, Any]], n_cells: int) -> framework.Table:
         )
         for found in ranked
     )
-    return framework.Table("Order", ("method", "mean %", "worst run %", "cells at 100 %"), lines)
+    return framework.Table("Ranking", ("method", "mean %", "worst run %", "cells at 100 %"), lines)

@@ -1,24 +1,25 @@
-"""Mixtures of spherical Gaussians by their moments: Theorem 2 of Hsu and Kakade (2013).
+"""Estimate mixtures of spherical Gaussians from moments: Theorem 2 of Hsu and Kakade (2013).
 
-With k components of weight w, mean mu and variance s each, and v a direction in which the means do
-not differ,
+For k components with weights w, means mu and variances s, and a direction v in which all means are
+equal,
 
     M1 = E[x (v.(x - E x))^2]                   = sum w s mu
     M2 = E[x x] - (sum w s) I                   = sum w mu mu
     M3 = E[x x x] - (M1 in each of three places) = sum w mu mu mu
 
-so that M2 whitens M3, and the eigenvectors of M3 are the components. Four liberties, which change
-no expectation:
+so that M2 whitens M3, and the eigenvectors of M3 are the components. The implementation differs
+from the theorem in four points, none of which changes an expectation:
 
-- All directions off the means' span stand for v, and their average variance for the smallest
-  eigenvalue: one direction alone is noisy, and with fewer rows than features its variance is 0.
-- Rows are reduced to their coordinates in the span of the means first: nothing has p^3 entries.
-- The theorem needs independent means, which a component at the origin is not. Rows are taken
-  about their mean and get one more coordinate, the constant 1, which has no noise: means that no
-  plane of k - 2 dimensions holds are independent then, and the last entry of an eigenvector is the
-  square root of its component's weight.
-- Eigenvectors along one random direction mix components whose eigenvalues are close by chance:
-  steps of the tensor power method, for all components at once, part them.
+- All directions orthogonal to the span of the means are used instead of a single v, and their
+  average variance instead of the smallest eigenvalue. A single direction is noisy, and its variance
+  is 0 if there are fewer rows than features.
+- Rows are first projected onto the span of the means, so no array has p^3 entries.
+- The theorem requires linearly independent means, which excludes a mean at the origin. Rows are
+  centered and extended by a constant coordinate 1, which has no noise. The extended means are
+  independent unless a plane of k - 2 dimensions contains all means, and the last entry of an
+  eigenvector is the square root of the component's weight.
+- Eigenvectors along one random direction mix components with nearly equal eigenvalues. Steps of
+  the tensor power method, for all components at once, separate them.
 """
 
 from __future__ import annotations
@@ -31,22 +32,23 @@ from scipy.linalg import eigh
 
 from scrlm_dask.errors import InputError
 
-_TRIALS = 16  # random directions of M3, of which the one that tells components apart best is kept
-# Of the average variance. The estimate of a narrow component is lost in the noise of wide ones and
-# may be negative; one that is too small takes the component's rows from it, a large one does not.
+_TRIALS = 16  # random directions of M3; the one that separates components best is used
+# Lower bound of a component's variance, relative to the average. The estimate of a narrow component
+# among wide ones is noisy and may be negative. With a variance that is too small, a component loses
+# its rows to other components; with one that is too large, it does not.
 _LEAST_SHARE = 0.1
 _POWER_STEPS, _STILL = 30, 1e-12
-_FLAT = 1e-9  # of the largest signal: an axis without any
-_TINY = 1e-200  # squares of float32 can be divided by it
+_FLAT = 1e-9  # lower bound of the signal along an axis, relative to the largest
+_TINY = 1e-200  # smallest variance; dividing squares of float32 by it does not overflow
 _TILE_ROWS = 4096
 
 
 @dataclass(frozen=True)
 class SphericalMixture:
-    """Weights (k,), means (k, p) and variances (k,) of the components, heaviest first.
+    """Weights (k,), means (k, p) and variances (k,) of the components, by descending weight.
 
-    Variances are what the moments say, which for a narrow component among wide ones may be
-    negative.
+    Variances are estimated from the moments and may be negative for a narrow component among wide
+    ones.
     """
 
     weights: NDArray[np.float64]
@@ -56,17 +58,17 @@ class SphericalMixture:
 
 @dataclass(frozen=True)
 class _Lifted:
-    """Rows in the means' span, whitened, and the constant 1."""
+    """Rows projected onto the span of the means, whitened, and extended by a constant 1."""
 
     rows: NDArray[np.float64]  # (N, k)
-    noise: NDArray[np.float64]  # (N,) variance of each row off the span
+    noise: NDArray[np.float64]  # (N,) variance of each row orthogonal to the span
     scales: NDArray[np.float64]  # (k - 1,) deviation of the means along each axis
     axes: NDArray[np.float64]  # (p, k - 1)
     center: NDArray[np.float64]  # (p,)
 
     @property
     def noise_shape(self) -> NDArray[np.float64]:
-        """Return variances (k,) of noise of variance 1 after whitening; the constant has none."""
+        """Variances (k,) after whitening of noise with variance 1; 0 for the constant."""
         return np.append(self.scales**-2.0, 0.0)
 
 
@@ -77,8 +79,8 @@ def spherical_mixture(
     n_rows, p = rows.shape
     if not 1 <= n_components <= min(n_rows, p):
         raise InputError(
-            f"a tensor decomposition of {n_rows} rows with {p} features into {n_components} "
-            f"components is not determined; ask for 1 to {min(n_rows, p)} of them"
+            f"a tensor decomposition of {n_rows} rows with {p} features requires 1 to "
+            f"{min(n_rows, p)} components, got {n_components}"
         )
     lifted = _lift(rows, n_components - 1)
     components = _components(lifted, rng)
@@ -90,14 +92,14 @@ def spherical_mixture(
 
 
 def most_likely(rows: NDArray[np.float32], mixture: SphericalMixture) -> NDArray[np.int64]:
-    """Label each row (N, p) with the component that it most likely came from."""
+    """Return the most likely component of each row (N, p)."""
     p = rows.shape[1]
     labels = np.empty(len(rows), np.int64)
     average = float(mixture.weights @ np.maximum(mixture.variances, 0.0) / mixture.weights.sum())
     variances = np.maximum(mixture.variances, max(_LEAST_SHARE * average, _TINY))
     heights = np.log(mixture.weights) - 0.5 * p * np.log(variances)
     center = mixture.weights @ mixture.means / mixture.weights.sum()
-    means = mixture.means - center  # or products cancel where the data lies far out
+    means = mixture.means - center  # avoids cancellation if the data is far from the origin
     sq_norms = np.square(means).sum(axis=1)
     for start in range(0, len(rows), _TILE_ROWS):
         tile = rows[start : start + _TILE_ROWS] - center
@@ -113,7 +115,7 @@ def _lift(rows: NDArray[np.float32], n_axes: int) -> _Lifted:
     centered = (rows - center).astype(np.float32)
     axes, variances = _principal(centered, n_axes)
     if n_axes and variances.max() == 0.0:
-        raise InputError(f"the {n_rows} rows are all the same; there is nothing to decompose")
+        raise InputError(f"all {n_rows} rows are identical; a decomposition requires distinct rows")
     along = centered @ axes.astype(np.float32)
     sq_norms = np.einsum("ij,ij->i", centered, centered, dtype=np.float64)
     off = sq_norms - np.einsum("ij,ij->i", along, along, dtype=np.float64)
@@ -126,12 +128,12 @@ def _lift(rows: NDArray[np.float32], n_axes: int) -> _Lifted:
 def _principal(
     centered: NDArray[np.float32], number: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the strongest axes (p, number) of centered rows (N, p), and their variances."""
+    """Return the principal axes (p, number) of centered rows (N, p), and their variances."""
     n_rows, p = centered.shape
     if number == 0:
         return np.empty((p, 0)), np.empty(0)
     wide = n_rows < p
-    # whichever product is smaller: both have the same eigenvalues
+    # Use the smaller of the two products; both have the same nonzero eigenvalues.
     product = (centered @ centered.T if wide else centered.T @ centered).astype(np.float64)
     size = len(product)
     values, vectors = eigh(product, subset_by_index=(size - number, size - 1))
@@ -146,7 +148,7 @@ def _first_moment(lifted: _Lifted) -> NDArray[np.float64]:
 
 
 def _components(lifted: _Lifted, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return eigenvectors (k, k) of M3 as columns, along the direction that parts them best."""
+    """Return eigenvectors (k, k) of M3 as columns, for the direction that separates them best."""
     best, widest = np.empty(0), -1.0
     for _ in range(_TRIALS):
         direction = rng.standard_normal((lifted.rows.shape[1],))
@@ -159,7 +161,7 @@ def _components(lifted: _Lifted, rng: np.random.Generator) -> NDArray[np.float64
 
 
 def _power_steps(lifted: _Lifted, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Move each of the vectors (k, k) to the component it is nearest to, all at right angles."""
+    """Move each column of `vectors` (k, k) to its nearest component; keep them orthogonal."""
     rows, first = lifted.rows, _first_moment(lifted)
     noise = lifted.noise_shape
     for _ in range(_POWER_STEPS):
@@ -168,7 +170,7 @@ def _power_steps(lifted: _Lifted, vectors: NDArray[np.float64]) -> NDArray[np.fl
         moved -= 2.0 * noise[:, None] * vectors * (first @ vectors)
         moved -= np.outer(first, noise @ np.square(vectors))
         left, _, right = np.linalg.svd(moved)
-        vectors = left @ right  # the nearest matrix with columns at right angles
+        vectors = left @ right  # the nearest orthogonal matrix
         if np.abs(np.abs((before * vectors).sum(axis=0)) - 1.0).max() < _STILL:
             break
     return vectors

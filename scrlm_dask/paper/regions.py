@@ -1,12 +1,12 @@
-"""Regions in which SCRLM succeeds, against the paper's theory: Figures 4 and 5.
+"""Compare the regions in which SCRLM succeeds with the paper's theory: Figures 4 and 5.
 
-`bounds` shows how tight each bound of Corollary 7 is by itself, at rho 0.5. The corollary promises
-success where all of its bounds hold at once, which some panels never reach at small sizes.
-`bandwidth` shows for which rho SCRLM succeeds: theory requires a rho from sigma_max to sqrt(0.6).
-All bandwidths of a column see the same draws.
+`bounds` measures how tight each bound of Corollary 7 is, at rho 0.5. The corollary guarantees
+success only if all of its bounds hold, which never happens in some panels at small sizes.
+`bandwidth` measures for which rho SCRLM succeeds; the theory requires a rho from sigma_max to
+sqrt(0.6). All bandwidths of a column use the same draws.
 
-Mixtures have no outliers and sigmas from 1/16 to 1/4. Success is 100 % accuracy in 99 % of the
-runs.
+Mixtures have no outliers and sigmas from 1/16 to 1/4. Success means 100 % accuracy in at least
+99 % of the runs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from scrlm_dask.paper.charts import Limit, Panel, Point, Stretch, Tightness
 from scrlm_dask.paper.trials import Setting, TrialCell
 
 RHO, SIGMA_MAX = 0.5, 0.25
-FEW_CLUSTERS, FEW_ROWS = 3, 32  # m and N where others are varied
-PAPER_FEATURES = 4200  # p of the paper's last panel of `bandwidth`
-# by panel: the factor by which the bound exceeds the observed requirement in the paper
+FEW_CLUSTERS, FEW_ROWS = 3, 32  # m and N in panels that vary other numbers
+PAPER_FEATURES = 4200  # p in the paper's last panel of `bandwidth`
+# The factor by which the bound exceeds the observed requirement in the paper, by panel.
 PAPER_FACTORS = {
     "p vs N": "over 64",
     "n vs m": "about 1.2",
@@ -33,7 +33,9 @@ PAPER_FACTORS = {
     "N vs m": "about 1",
 }
 PAPER_LOWER, PAPER_UPPER = "within 0.02", "more than 0.1 above"
-NO_FEWER_ROWS = "N vs m: the factor cannot exceed 1, as N is at least n, of which the bound is made"
+NO_FEWER_ROWS = (
+    "N vs m: the factor cannot exceed 1, because the bound on N is n and N is at least n"
+)
 
 
 _Results = Mapping[Any, framework.Result]
@@ -44,7 +46,7 @@ _Summarize = Callable[
 
 @dataclass(frozen=True)
 class RegionGrid:
-    """The paper's N and p where they are fixed, and the axes where they are not."""
+    """Fixed values of N and p, and the values of each axis where it is varied."""
 
     runs: int
     n_rows: int
@@ -57,7 +59,7 @@ class RegionGrid:
 
 @dataclass(frozen=True)
 class BandwidthGrid(RegionGrid):
-    """The same with the bandwidths that each column tries."""
+    """A region grid with the bandwidths of each column."""
 
     rhos: tuple[float, ...]
 
@@ -131,17 +133,17 @@ BANDWIDTH_GRIDS: dict[framework.Size, BandwidthGrid] = {
 
 @dataclass(frozen=True)
 class _Place:
-    """A point of a panel, and the cell and the number of its bandwidth that measure it."""
+    """A point of a panel, its cell, and the index of its bandwidth in the cell."""
 
     x: int
     y: float
-    inside: bool  # the panel's bounds, which are on y alone
-    cell: TrialCell | None  # None where there are fewer rows than candidates
+    inside: bool  # whether y satisfies the panel's bounds
+    cell: TrialCell | None  # None if there are fewer rows than candidates
     number: int = 0
 
     @property
     def promised(self) -> bool:
-        """Return whether all of Corollary 7 holds, with the bounds on rho."""
+        """Return whether all bounds of Corollary 7 hold, including those on rho."""
         if self.cell is None:
             return False
         return _is_inside(self.cell.rhos[self.number]) and trials.is_promised(self.cell.setting)
@@ -158,7 +160,7 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A panel before it is measured."""
+    """A panel without its results."""
 
     name: str
     title: str
@@ -172,7 +174,7 @@ class _Plan:
         return Panel(self.name, self.title, *self.labels, points, self.bounds, self.log_y)
 
     def rows(self, results: _Results, with_bounds: bool) -> list[dict[str, Any]]:
-        """Return a row of the results table per place that has a cell."""
+        """Return one row of the results table per point that was run."""
         rows = []
         for place, point in zip(self.places, self.panel(results).points, strict=True):
             if place.cell is not None:
@@ -268,7 +270,7 @@ def _bounds_plans(grid: RegionGrid) -> tuple[_Plan, ...]:
 
 
 def _bandwidth_plans(grid: BandwidthGrid, last_features: int) -> tuple[_Plan, ...]:
-    """Return the four panels; `last_features` is p of the last one."""
+    """Return the four panels; `last_features` is p in the last one."""
     N, p, few, n = grid.n_rows, grid.n_features, FEW_CLUSTERS, _candidates(FEW_CLUSTERS)
 
     def plan(title: str, x_label: str, settings: dict[int, Setting]) -> _Plan:
@@ -319,18 +321,18 @@ def _summarize_bounds(
     summary = {
         "success": "100 % accuracy in at least 99 % of the runs of a cell",
         "runs": grid.runs,
-        "bounds": "a panel's is that on one number alone; promised is what all of them allow",
+        "bounds": "a panel shows the bound on one number; promised means that all bounds hold",
         "panels": {name: _bound_summary(name, *known) for name, known in found.items()},
     }
-    header = ("panel", "bound on y alone", "observed", "factor", "columns", "paper")
+    header = ("panel", "bound on y", "observed", "factor", "columns", "paper")
     lines = tuple(_bound_line(name, *known) for name, known in found.items())
-    title = "Bounds of Corollary 7 against what was enough"
-    what = f"{size}: {grid.runs} runs a cell, rho {RHO:g}"
+    title = "Bounds of Corollary 7 and observed requirements"
+    details = f"{size}: {grid.runs} runs per cell, rho {RHO:g}"
     return framework.ExperimentResult(
         rows,
         summary,
         (framework.Table(title, (*header, "promised but failed"), lines),),
-        lambda: {"bounds.png": charts.draw_regions(panels, f"Success regions ({what})")},
+        lambda: {"bounds.png": charts.draw_regions(panels, f"Success regions ({details})")},
         (NO_FEWER_ROWS,),
     )
 
@@ -338,7 +340,7 @@ def _summarize_bounds(
 def _bound_summary(name: str, limits: list[Limit], broken: int) -> dict[str, Any]:
     factor = charts.measure_tightness(limits)
     return {
-        "bound": f"the bound on {name.split()[0]} alone",
+        "bound": f"the bound on {name.split()[0]}",
         "limits": [{**asdict(limit), "factor": limit.factor} for limit in limits],
         "factor": None if factor is None else asdict(factor),
         "paper_factor": PAPER_FACTORS[name],
@@ -386,15 +388,18 @@ def _summarize_bandwidth(
         "panels": {name: _rho_summary(stretches) for name, stretches in found.items()},
         "paper": {"lower": PAPER_LOWER, "upper": PAPER_UPPER},
     }
-    header = ("panel", "columns", "lower", "to sigma_max", "upper", "to sqrt(0.6)", "at the last")
+    header = (
+        *("panel", "columns", "lower", "minus sigma_max"),
+        *("upper", "minus sqrt(0.6)", "last column"),
+    )
     lines = tuple(_rho_line(panel, found[panel.name]) for panel in panels)
     title = f"Limits of rho (median over columns); paper: lower {PAPER_LOWER}, upper {PAPER_UPPER}"
-    what = f"{size}: {grid.runs} runs a column, sigma_max {SIGMA_MAX:g}"
+    details = f"{size}: {grid.runs} runs per column, sigma_max {SIGMA_MAX:g}"
     return framework.ExperimentResult(
         rows,
         summary,
         (framework.Table(title, header, lines),),
-        lambda: {"bandwidth.png": charts.draw_regions(panels, f"Bandwidths that succeed ({what})")},
+        lambda: {"bandwidth.png": charts.draw_regions(panels, f"Success by bandwidth ({details})")},
     )
 
 

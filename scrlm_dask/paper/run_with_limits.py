@@ -1,11 +1,11 @@
-"""Run one method in a process of its own, ended when it takes too long or too much memory.
+"""Run one method in a separate process with limits on time and memory.
 
-The process is this module:
+The process runs this module:
 
     python -m scrlm_dask.paper.run_with_limits METHOD ROWS.npy CLUSTERS SEED FOLDER
 
-It writes "ready" to stdout when it has the rows and the fit begins and, at its end, what the fit
-took as a line of JSON. Labels are left in the folder.
+It writes "ready" to stdout after it has loaded the rows and before the fit starts. After the fit it
+writes time and memory as one line of JSON, and the labels into the folder.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from scrlm_dask.text import format_bytes, one_line
 
 _READY = b"ready\n"
 _LABELS_FILE, _ROWS_FILE, _ERRORS_FILE = "labels.npy", "rows.npy", "stderr"
-_START_SECONDS = 300.0  # imports, compilation and reading the rows, which the limit is not for
+_START_SECONDS = 300.0  # for imports, compilation and reading; `timeout` limits the fit only
 _POLL_SECONDS = 0.05
 _WARM_UP_ROWS, _WARM_UP_CLUSTERS = 256, 3
-# clusters with a clear scale, and none: SCRLM goes different ways
+# One mixture with clear clusters and one without: SCRLM takes different code paths.
 _WARM_UP = [MixtureSpec(8, _WARM_UP_CLUSTERS, outliers) for outliers in (0.2, 1.0)]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A method and what it is given; rows (N, p) as an array, or as a .npy file of float32."""
+    """A method and its input; rows (N, p) are an array, or a .npy file of float32."""
 
     method: str
     rows: NDArray[np.float32] | Path
@@ -57,10 +57,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Labels and what they took, or why there are none.
+    """Labels with time and memory, or the reason of the failure.
 
-    CPU seconds, of all threads and children, and wall seconds are those of the fit alone; memory
-    is the most that the process ever held, libraries and rows included.
+    CPU seconds (of all threads and child processes) and wall seconds are those of the fit only.
+    Memory is the peak of the whole process, including libraries and rows.
     """
 
     labels: NDArray[np.int64] | None  # (N,)
@@ -71,7 +71,7 @@ class Outcome:
 
 
 def run_with_limits(task: Task, timeout: float, memory: int | None = None) -> Outcome:
-    """Run a task with `timeout` seconds for the fit and `memory` bytes (None: any)."""
+    """Run a task with at most `timeout` seconds for the fit and `memory` bytes (None: no limit)."""
     check_limits(timeout, memory)
     missing = find_missing_requirement(task.method)
     if missing is not None:
@@ -87,25 +87,28 @@ def run_with_limits(task: Task, timeout: float, memory: int | None = None) -> Ou
 
 
 def check_limits(timeout: float, memory: int | None) -> None:
+    """Raise `InputError` unless both limits are positive; `memory` may be None."""
     if not timeout > 0:
-        raise InputError(f"the time limit is {timeout:g} s; give more than 0")
+        raise InputError(f"timeout must be positive, got {timeout:g} s")
     if memory is not None and memory < 1:
-        raise InputError(f"the memory limit is {memory} bytes; give more, or None for no limit")
+        raise InputError(
+            f"the memory limit must be positive, or None for no limit, got {memory} bytes"
+        )
 
 
 @contextmanager
 def _start(task: Task, rows: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the process, and end it with all its children, whatever happens."""
+    """Start the process; on exit, always kill it and all of its children."""
     method = find_method(task.method).name
-    words = [method, str(rows), str(task.n_clusters), str(task.seed), str(folder)]
+    arguments = [method, str(rows), str(task.n_clusters), str(task.seed), str(folder)]
     with (folder / _ERRORS_FILE).open("wb") as errors:
         process = subprocess.Popen(
-            # -P: a file in the current folder must not stand in for a library
-            [sys.executable, "-P", "-m", "scrlm_dask.paper.run_with_limits", *words],
-            stdin=subprocess.PIPE,  # closed when this process dies, by whatever: then it ends
+            # -P: files in the working directory must not be imported instead of libraries.
+            [sys.executable, "-P", "-m", "scrlm_dask.paper.run_with_limits", *arguments],
+            stdin=subprocess.PIPE,  # closed if this process dies; the child then exits
             stdout=subprocess.PIPE,
             stderr=errors,
-            start_new_session=True,  # a group of its own, to be ended with its children
+            start_new_session=True,  # a process group of its own, to kill it with its children
         )
     try:
         yield process
@@ -121,30 +124,30 @@ def _start(task: Task, rows: Path, folder: Path) -> Iterator[subprocess.Popen[by
 def _watch(
     process: subprocess.Popen[bytes], folder: Path, timeout: float, memory: int | None
 ) -> Outcome:
-    """Poll the process until it is done, or takes more time or memory than it may."""
+    """Poll the process until it finishes or exceeds a limit."""
     assert process.stdout is not None
-    peak, said, began = 0, b"", None
+    peak, output, began = 0, b"", None
     limit, deadline = _START_SECONDS, time.monotonic() + _START_SECONDS
     while True:
         peak = max(peak, _memory_of(process.pid))
         if memory is not None and peak > memory:
             return Outcome(None, f"more than {format_bytes(memory)}", None, None, peak)
         if time.monotonic() > deadline:
-            words = f"more than {timeout:g} s" if began else f"did not start in {limit:g} s"
-            return Outcome(None, words, None, None, peak)
+            reason = f"more than {timeout:g} s" if began else f"did not start within {limit:g} s"
+            return Outcome(None, reason, None, None, peak)
         if not select.select([process.stdout], [], [], _POLL_SECONDS)[0]:
             continue
         piece = os.read(process.stdout.fileno(), 2**16)
-        said += piece
+        output += piece
         if not piece:
-            return _finish(process, said, folder, peak)
-        if began is None and said.startswith(_READY):
+            return _finish(process, output, folder, peak)
+        if began is None and output.startswith(_READY):
             began = time.monotonic()
             deadline = began + timeout
 
 
 def _memory_of(pid: int) -> int:
-    """Return the resident bytes of a process and all its children."""
+    """Return the resident bytes of a process and all of its children."""
     total = 0
     with suppress(psutil.Error):
         parent = psutil.Process(pid)
@@ -154,23 +157,24 @@ def _memory_of(pid: int) -> int:
     return total
 
 
-def _finish(process: subprocess.Popen[bytes], said: bytes, folder: Path, peak: int) -> Outcome:
-    """Return the outcome that a process that ended by itself left behind."""
+def _finish(process: subprocess.Popen[bytes], output: bytes, folder: Path, peak: int) -> Outcome:
+    """Return the outcome of a process that has exited by itself."""
     code = process.wait()
-    told: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     with suppress(ValueError):
-        told = json.loads(said.removeprefix(_READY) or b"{}")
-    peak = max(peak, told.get("peak_bytes", 0))
-    if "error" in told:
-        return Outcome(None, told["error"], None, None, peak)
-    if code != 0 or not told:
-        return Outcome(None, _last_words(code, folder), None, None, peak)
+        report = json.loads(output.removeprefix(_READY) or b"{}")
+    peak = max(peak, report.get("peak_bytes", 0))
+    if "error" in report:
+        return Outcome(None, report["error"], None, None, peak)
+    if code != 0 or not report:
+        return Outcome(None, _describe_exit(code, folder), None, None, peak)
     labels = np.load(folder / _LABELS_FILE, allow_pickle=False)
-    return Outcome(labels, None, told["cpu_seconds"], told["wall_seconds"], peak)
+    return Outcome(labels, None, report["cpu_seconds"], report["wall_seconds"], peak)
 
 
-def _last_words(code: int, folder: Path) -> str:
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+def _describe_exit(code: int, folder: Path) -> str:
+    """Return exit code or signal, and the last line of stderr."""
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
     lines = (folder / _ERRORS_FILE).read_text(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f"{how}: {last}" if last else how
@@ -179,7 +183,7 @@ def _last_words(code: int, folder: Path) -> str:
 def _main(method: str, rows: str, n_clusters: str, seed: str, folder: str) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     write = _take_stdout()
-    warnings.simplefilter("ignore")  # no user reads them here
+    warnings.simplefilter("ignore")  # stderr is only shown if the process fails
     chosen = find_method(method)
     _warm_up(chosen)
     given = np.load(rows, allow_pickle=False)
@@ -189,24 +193,24 @@ def _main(method: str, rows: str, n_clusters: str, seed: str, folder: str) -> No
 
 
 def _end_with_parent() -> None:
-    """Wait for the end of stdin, to which nothing is written: it ends with the parent process."""
+    """Kill this process group when stdin is closed, which happens when the parent exits."""
     while os.read(0, 1):
         pass
     os.killpg(0, signal.SIGKILL)
 
 
 def _take_stdout() -> Callable[[bytes], Any]:
-    """Return a function that writes to stdout, which libraries that print do not disturb."""
+    """Return a function that writes to stdout; redirect all other output to stderr."""
     own = os.dup(1)
     os.dup2(2, 1)
     return lambda text: os.write(own, text)
 
 
 def _warm_up(method: Method) -> None:
-    """Import and compile what the method needs."""
+    """Run the method on small data, so that its modules are imported and compiled."""
     for spec in _WARM_UP:
         drawn = synth_block(spec, true_mixture(spec), 0, _WARM_UP_ROWS)
-        with suppress(Exception):  # an error shows in the fit also
+        with suppress(Exception):  # the fit raises the same error
             method.fit(drawn.features, _WARM_UP_CLUSTERS, 0)
 
 
@@ -218,7 +222,7 @@ def _measure(
         labels = method.fit(rows, n_clusters, seed)
         cpu, wall = cpu_seconds() - cpu, time.perf_counter() - begin
     except MemoryError:
-        return {"error": "more memory than there is", "peak_bytes": peak_memory()}
+        return {"error": "out of memory", "peak_bytes": peak_memory()}
     except Exception as error:
         return {"error": one_line(error), "peak_bytes": peak_memory()}
     np.save(folder / _LABELS_FILE, labels)

@@ -1,4 +1,4 @@
-"""Run an experiment of the paper by name: measure missing cells, write tables and figures."""
+"""Run an experiment of the paper: measure missing cells, write tables and figures."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ ON_MIXTURES: dict[str, Callable[[Size], Experiment]] = {
     "bandwidth": define_bandwidth,
     "methods": define_methods,
 }
-IMAGES = "images"  # the only experiment that takes data sets
+IMAGES = "images"  # the only experiment with data sets as input
 NAMES = (*ON_MIXTURES, IMAGES)
 TABLE, SUMMARY = "results", "summary.json"
 NO_FIGURES = (
-    "no figures: Matplotlib is not installed; install scrlm-dask[plot] and run the command again, "
-    "which repeats no cell"
+    "no figures were drawn: Matplotlib is not installed; install scrlm-dask[plot] and run the "
+    "command again. Finished cells are not repeated"
 )
 
 
 def write_results(
     folder: Location, result: ExperimentResult, head: dict[str, Any]
 ) -> dict[str, Any]:
-    """Write all files; return the summary as it is written, with the names of the files."""
+    """Write all files; return the content of `summary.json`, which lists the files."""
     files = [*_write_tables(folder, result.rows), *_write_figures(folder, result), SUMMARY]
     notes = [*result.notes, *([] if find_spec("matplotlib") else [NO_FIGURES])]
     summary: dict[str, Any] = plain({**head, **result.summary, "notes": notes, "files": files})
-    write_json(folder / SUMMARY, summary)  # the last file: where it exists, the others do also
+    write_json(folder / SUMMARY, summary)  # written last: if it exists, all other files do
     return summary
 
 
 def _write_tables(folder: Location, rows: list[dict[str, Any]]) -> list[str]:
-    """Write CSV, and Parquet if pyarrow is installed; return the names of the files."""
+    """Write CSV, and Parquet if pyarrow is installed; return the file names."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -76,8 +76,8 @@ def _write_figures(folder: Location, result: ExperimentResult) -> list[str]:
     return list(figures)
 
 
-def _write_bytes(place: Location, data: bytes) -> None:
-    with place.writing() as file:
+def _write_bytes(path: Location, data: bytes) -> None:
+    with path.writing() as file:
         file.write(data)
 
 
@@ -88,8 +88,8 @@ Keep = Callable[[Any, Result], None]
 def run_cells(
     execution: Execution, name: str, cells: Sequence[Cell], measure: Measure, keep: Keep
 ) -> None:
-    """Measure every cell; `keep` gets each result as soon as it is there, in this process."""
-    # the longest first, so that the last cells are short
+    """Measure every cell; call `keep` in this process with each result as soon as it is ready."""
+    # The longest cells are first, so that no worker starts a long cell at the end.
     ordered = sorted(cells, key=lambda cell: cell.n_rows, reverse=True)
 
     def done(cell: Cell, result: Result) -> None:
@@ -119,7 +119,7 @@ def _on_workers(name: str, cells: Sequence[Cell], measure: Measure, done: Keep) 
     by_key = {future.key: cell for future, cell in zip(futures, cells, strict=True)}
     try:
         for future in as_completed(futures):
-            # not `with_results`: it returns the error of a cancelled future as a result
+            # Not `with_results`: it returns the error of a cancelled future as a result.
             done(by_key[future.key], future.result())
     finally:
         client.cancel(futures)
@@ -127,14 +127,14 @@ def _on_workers(name: str, cells: Sequence[Cell], measure: Measure, done: Keep) 
 
 @dataclass(frozen=True)
 class ExperimentRun:
-    """The results of an experiment, the files that have them, and the number of cells."""
+    """Results of an experiment, their files, and the number of cells."""
 
     out: str
     summary: dict[str, Any]
     tables: tuple[framework.Table, ...]
     files: tuple[str, ...]
     n_cells: int
-    n_kept: int  # cells that an earlier run had finished
+    n_kept: int  # cells that were finished by an earlier run
 
 
 def run_experiment(
@@ -151,11 +151,11 @@ def run_experiment(
     Parameters
     ----------
     name : one of `NAMES`
-    out : folder for finished cells, tables and figures; the same call again resumes from it
-    size : `smoke` shows that it runs, `small` takes minutes on two cores, `paper` has the paper's
-        own grids
-    data : for `images`, labelled features stores by name. None instead of a path downloads one of
-        the known sets; without `data`, all of them are downloaded.
+    out : folder for finished cells, tables and figures; the same call resumes an interrupted run
+    size : `smoke` is a quick test, `small` takes minutes on two cores, `paper` uses the grids of
+        the paper
+    data : for `images`, names and paths of labelled features stores. A known data set with None
+        instead of a path is downloaded; without `data`, all known data sets are downloaded.
     """
     _check(name, size, data)
     folder = framework.Folder(locate(out, storage_options))
@@ -175,11 +175,14 @@ def run_experiment(
 
 def _check(name: str, size: str, data: Mapping[str, Any] | None) -> None:
     if name not in NAMES:
-        raise InputError(f"there is no experiment {name!r}; use one of {', '.join(NAMES)}")
+        raise InputError(f"experiment must be one of {', '.join(NAMES)}, got {name!r}")
     if size not in framework.SIZES:
-        raise InputError(f"the size {size!r} is not known; use one of {', '.join(framework.SIZES)}")
+        raise InputError(f"size must be one of {', '.join(framework.SIZES)}, got {size!r}")
     if data and name != IMAGES:
-        raise InputError(f"the experiment {name} draws its own data; leave data sets out")
+        raise InputError(
+            f"experiment {name} does not accept data sets: it draws its own data; only {IMAGES} "
+            "accepts data sets"
+        )
 
 
 def _define(
@@ -201,22 +204,22 @@ def _define(
 def _measure_missing(
     experiment: Experiment, folder: framework.Folder, listener: Listener
 ) -> tuple[dict[Cell, Result], int]:
-    """Return the results of all cells in order, and how many were finished before."""
-    before = {cell: folder.read(cell) for cell in experiment.cells}
-    results = {cell: result for cell, result in before.items() if result is not None}
-    left = [cell for cell in experiment.cells if cell not in results]
+    """Return the results of all cells in order, and the number of cells finished earlier."""
+    stored = {cell: folder.read(cell) for cell in experiment.cells}
+    results = {cell: result for cell, result in stored.items() if result is not None}
+    missing = [cell for cell in experiment.cells if cell not in results]
     n_kept = len(results)
     if n_kept:
-        listener(Note(f"{n_kept} of {len(before)} cells are done already"))
+        listener(Note(f"resuming: {n_kept} of {len(stored)} cells are already finished"))
 
     def keep(cell: Cell, result: Result) -> None:
         folder.write(cell, result)
         results[cell] = result
 
-    if left:
+    if missing:
         with Execution(listener) as execution:
-            rows = sum(cell.n_rows for cell in left)
-            where = folder.location.url
-            execution.emit(RunStarted("experiment", experiment.name, rows, 0, where))
-            run_cells(execution, experiment.name, left, experiment.measure, keep)
+            rows = sum(cell.n_rows for cell in missing)
+            url = folder.location.url
+            execution.emit(RunStarted("experiment", experiment.name, rows, 0, url))
+            run_cells(execution, experiment.name, missing, experiment.measure, keep)
     return {cell: results[cell] for cell in experiment.cells}, n_kept

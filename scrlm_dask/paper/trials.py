@@ -1,7 +1,7 @@
-"""Algorithm 1 on fresh draws of the paper's mixture, in memory, and how often it is exactly right.
+"""Run Algorithm 1 in memory on draws of the paper's mixture, and count exact results.
 
-Thousands of small runs: a draw is judged at a whole ladder of bandwidths from one loss, and a
-bandwidth whose failures rule out success already is not tried any more.
+An experiment has thousands of small runs. One loss computation per draw serves all bandwidths, and
+a bandwidth is dropped as soon as it has too many failures to succeed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from scrlm_dask.kernels.scrlm.theory import required_sizes
 from scrlm_dask.paper.framework import seed_for
 
 F = 2.5  # the paper's depth of the loss
-ALLOWED = 0.01  # share of runs that may fail where the paper speaks of success
+ALLOWED = 0.01  # share of runs that may fail in the paper's definition of success
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A mixture and how many of its rows are candidates: the paper's N, p, m and n."""
+    """A mixture and a number of candidates: the paper's N, p, m and n."""
 
     n_rows: int
     n_features: int
@@ -40,13 +40,14 @@ class Setting:
     outliers: float = 0.0
 
     def draw(self, seed: int) -> synthesis.SynthBlock:
+        """Return N rows of the mixture and their labels."""
         spec = synthesis.MixtureSpec(self.n_features, self.n_clusters, self.outliers, seed=seed)
         return synthesis.synth_block(spec, synthesis.true_mixture(spec), 0, self.n_rows)
 
 
 @dataclass(frozen=True)
 class TrialCell:
-    """A number of runs of a setting, at each of some rising bandwidths."""
+    """A number of runs of a setting at each of several ascending bandwidths."""
 
     setting: Setting
     rhos: tuple[float, ...]
@@ -54,29 +55,30 @@ class TrialCell:
 
     @property
     def n_rows(self) -> int:
-        """Return the number of rows that are drawn if no failure ends it early."""
+        """Number of rows that are drawn unless all bandwidths fail early."""
         return self.runs * self.setting.n_rows
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Runs at one bandwidth, and those in which not every row was labelled right."""
+    """Number of runs at one bandwidth, and of runs with at least one wrong label."""
 
     runs: int
     failures: int
 
 
 def allowed_failures(runs: int) -> int:
-    """Return how many runs may fail: 1 % of them, and none of fewer than 100."""
+    """Return the number of runs that may fail: 1 % rounded down, so 0 if `runs` < 100."""
     return int(ALLOWED * runs)
 
 
 def is_success(tally: Tally, runs: int) -> bool:
+    """Return whether all `runs` were made and at most 1 % of them failed."""
     return tally.runs == runs and tally.failures <= allowed_failures(runs)
 
 
 def is_promised(setting: Setting) -> bool:
-    """Return whether N, p and n satisfy all of Corollary 7; rho has bounds of its own."""
+    """Return whether N, p and n satisfy Corollary 7; its bounds on rho are not checked."""
     need = required_sizes(setting.n_clusters, n_rows=setting.n_rows)
     return (
         setting.n_candidates >= need.n_candidates
@@ -86,22 +88,22 @@ def is_promised(setting: Setting) -> bool:
 
 
 def count_failures(cell: TrialCell) -> list[Tally]:
-    """Return a tally for each bandwidth. The cell alone decides the draws: any worker may count."""
+    """Return a tally for each bandwidth; the result depends on the cell only."""
     runs, failures = np.zeros(len(cell.rhos), int), np.zeros(len(cell.rhos), int)
     for number in range(cell.runs):
-        left = np.flatnonzero(failures <= allowed_failures(cell.runs))
-        if len(left) == 0:
+        active = np.flatnonzero(failures <= allowed_failures(cell.runs))
+        if len(active) == 0:
             break
-        # bandwidths have no part in it: all of them see the same draws
+        # The seed does not depend on the bandwidths: all of them get the same draws.
         seed = seed_for(asdict(cell.setting), number)
-        exact = exact_at(cell.setting, seed, [cell.rhos[i] for i in left])
-        runs[left] += 1
-        failures[left] += ~exact
+        exact = exact_at(cell.setting, seed, [cell.rhos[i] for i in active])
+        runs[active] += 1
+        failures[active] += ~exact
     return [Tally(int(n), int(k)) for n, k in zip(runs, failures, strict=True)]
 
 
 def exact_at(setting: Setting, seed: int, rhos: Sequence[float]) -> NDArray[np.bool_]:
-    """Return for which of the rising bandwidths every row of a draw gets its true label."""
+    """Return for each of the ascending bandwidths whether all rows of a draw are labelled right."""
     drawn = setting.draw(seed)
     search = Search(drawn.features, setting.n_candidates, rhos, seed)
     classes = len(np.unique(drawn.labels[drawn.labels != OUTLIER]))
@@ -110,7 +112,7 @@ def exact_at(setting: Setting, seed: int, rhos: Sequence[float]) -> NDArray[np.b
 
 def _is_exact(search: Search, k: int, truth: NDArray[np.int32], n_classes: int) -> bool:
     centers = search.centers(k)
-    # another number of clusters cannot be right, which saves labelling
+    # A wrong number of clusters cannot be exact, so labelling is not necessary.
     if len(centers) != n_classes:
         return False
     labels = search.labels(k, centers)
@@ -118,7 +120,7 @@ def _is_exact(search: Search, k: int, truth: NDArray[np.int32], n_classes: int) 
 
 
 class Search:
-    """The losses of random candidates among rows (N, p) for rising bandwidths, and what follows."""
+    """Losses of random candidates of rows (N, p) for ascending bandwidths, centers and labels."""
 
     def __init__(
         self, rows: NDArray[np.float32], n_candidates: int, rhos: Sequence[float], seed: int
@@ -134,17 +136,18 @@ class Search:
 
     def centers(self, k: int = 0) -> NDArray[np.int64]:
         """Return the row numbers of all centers at the k-th bandwidth (T = N)."""
-        found = extract_centers(
+        extracted = extract_centers(
             self._candidates, self._numbers, self._losses[k], self._rhos[k], F, None, 1
         )
-        return np.asarray(self._numbers[found.picks])
+        return np.asarray(self._numbers[extracted.picks])
 
     def labels(self, k: int, centers: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the label of each row (N,) at the k-th bandwidth; `centers` are row numbers."""
         points = prepare_points(self._rows[centers], self._affine)
         return assign_rows(self._rows, points, self._sq_radii[k]).labels
 
 
 def scrlm_labels(rows: NDArray[np.float32], rho: float, seed: int) -> NDArray[Any]:
-    """Return the labels of SCRLM with T = N: every row may be a cluster, so all are candidates."""
+    """Return the labels of SCRLM with T = N and all rows as candidates."""
     search = Search(rows, len(rows), (rho,), seed)
     return search.labels(0, search.centers())
