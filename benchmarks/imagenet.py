@@ -19,7 +19,7 @@ import zarr
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
-from scrlm_dask.pipeline.evaluate import Evaluation, evaluate_run
+from scrlm_dask.pipeline.evaluate import Evaluation, evaluate
 from scrlm_dask.pipeline.fit import fit
 
 from .common import (
@@ -74,7 +74,7 @@ def measure(place: Path, whole: Whole) -> Iterator[Table]:
             phases.extend(found)
 
         spent, spilled = timed(client, work), spilled_bytes(client)
-        evaluation = evaluate_run(run)
+        evaluation = evaluate(run)
     yield Table(f"Phases of a fit, {shape}", phase_rows(phases), f"Spilled: {spilled} bytes.")
     ours = _ours(whole.rows, spent, phases, evaluation)
     truth = np.asarray(zarr.open_group(store, mode="r")["labels"][:])

@@ -15,7 +15,7 @@ import click
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
-from scrlm_dask.pipeline.evaluate import Evaluation, evaluate_run
+from scrlm_dask.pipeline.evaluate import Evaluation, evaluate
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.synth import synth
 
@@ -54,7 +54,7 @@ def run(folder: Path, rows: int, spec: MixtureSpec, config: FitConfig) -> Evalua
     store, out = folder / "features.zarr", folder / "run"
     synth(store, rows, spec, chunk_bytes=8_000_000, overwrite=True)
     fit(store, config, out=out, overwrite=True, block_rows=2048)
-    return evaluate_run(out)
+    return evaluate(out)
 
 
 def passes(found: Evaluation) -> bool:
