@@ -1,7 +1,7 @@
 """Measure rho="auto" on the paper's mixture, and on real data compared with k-means++.
 
     `python -m benchmarks.choosing mixture --seeds 10`
-    `python -m benchmarks.choosing peers mnist fashion digits --seeds 10`
+    `python -m benchmarks.choosing baselines mnist fashion digits --seeds 10`
     `python -m benchmarks.choosing grid mnist fashion digits --rows 20000`
 
 Labels are used only to compute accuracy. CPU seconds are those of this process with all of its
@@ -109,7 +109,7 @@ _folder = click.option("--scratch", "folder", help="Folder for the data; it is k
 @click.option("--seeds", default=10, show_default=True)
 @_rows
 @_folder
-def peers(names: tuple[str, ...], seeds: int, rows: int | None, folder: str | None) -> None:
+def baselines(names: tuple[str, ...], seeds: int, rows: int | None, folder: str | None) -> None:
     """Compare SCRLM + k-means with scikit-learn's k-means++; only the number of clusters is given.
 
     Values are means over the seeds. Inertia is per row and feature.

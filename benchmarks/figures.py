@@ -90,7 +90,7 @@ def _minor(value: float, limits: tuple[float, float]) -> str:
     return f"{value:.2g}" if few and round(digit) in (2, 5) else ""
 
 
-def _peers(figure: Any, tables: list[Table]) -> None:
+def _baselines(figure: Any, tables: list[Table]) -> None:
     """Draw CPU seconds and accuracy of all methods that finished."""
     rows = [row for row in tables[0].rows if row["cpu_s"] is not None][::-1]
     seconds, accuracy = figure.subplots(1, 2, sharey=True)
@@ -137,5 +137,5 @@ _PRODUCT: dict[str, Any] = {
 PLOTS: dict[str, tuple[tuple[float, float], _Draw]] = {
     "scaling": ((17, 7.6), _scaling),
     "overhead": ((8, 3.6), _overhead),
-    "peers": ((11, 4.2), _peers),
+    "baselines": ((11, 4.2), _baselines),
 }

@@ -33,7 +33,7 @@ from .common import (
     timed,
     workers,
 )
-from .kmeans_peers import Task, compare, inlier_accuracy, run_labels
+from .kmeans_baselines import Task, compare, inlier_accuracy, run_labels
 from .report import Table, cell
 from .shapes import SIZES, Whole
 

@@ -25,7 +25,7 @@ from scrlm_dask.clusters.local import available_cores
 from scrlm_dask.config import FitConfig
 from scrlm_dask.errors import InputError
 
-from . import imagenet, kmeans_peers, pruning
+from . import imagenet, kmeans_baselines, pruning
 from .common import resize, scratch, workers
 from .figures import PLOTS, draw
 from .kmeans_cpu import kmeans_steps
@@ -122,14 +122,14 @@ def _overhead(lab: Lab) -> Iterator[Table]:
     yield Table("Two workers compared with one", speed_ups(found))
 
 
-def _peers(lab: Lab) -> Iterator[Table]:
+def _baselines(lab: Lab) -> Iterator[Table]:
     lab.close()  # idle workers would use some CPU
-    rows, features, clusters, iterations = lab.size.peers
-    task = kmeans_peers.Task(rows, features, clusters, 0.2, iterations)
-    methods = lab.size.methods or tuple(kmeans_peers.METHODS)
+    rows, features, clusters, iterations = lab.size.baselines
+    task = kmeans_baselines.Task(rows, features, clusters, 0.2, iterations)
+    methods = lab.size.methods or tuple(kmeans_baselines.METHODS)
     found = [
         _peer_row(method, report)
-        for method, report in kmeans_peers.compare(lab.place, task, methods, _TIMEOUT)
+        for method, report in kmeans_baselines.compare(lab.place, task, methods, _TIMEOUT)
     ]
     title = f"k-means and other libraries, {_shape_text(rows, features, clusters)}"
     yield Table(title, found, f"{iterations} iterations; accuracy over rows without outliers.")
@@ -146,7 +146,7 @@ PARTS: dict[str, Part] = {
     "pruning": _pruning,
     "scaling": _scaling,
     "overhead": _overhead,
-    "peers": _peers,
+    "baselines": _baselines,
     "imagenet": _imagenet,
 }
 

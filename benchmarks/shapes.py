@@ -84,7 +84,7 @@ class Size:
     curves: Shape  # the largest point of every curve
     halvings: int  # number of smaller points per curve
     overhead: Shape
-    peers: tuple[int, int, int, int]  # rows, features, clusters, iterations
+    baselines: tuple[int, int, int, int]  # rows, features, clusters, iterations
     methods: tuple[str, ...]  # other libraries to compare with; empty: all
     whole: Whole
     repeats: int
@@ -97,7 +97,7 @@ _MEDIUM = Size(
     curves=Shape(262_144, 640, 4096, 1000, 8192),
     halvings=4,
     overhead=Shape(24 * 25 * 1024, 640, 4096, 1000, 25 * 1024),
-    peers=(100_000, 640, 1000, 10),
+    baselines=(100_000, 640, 1000, 10),
     methods=(),
     whole=Whole(200_000, 640, 200, 20_000),
     repeats=2,
@@ -109,7 +109,7 @@ SIZES = {
         curves=Shape(8192, 32, 256, 32, 1024),
         halvings=1,
         overhead=Shape(8192, 32, 256, 32, 1024),
-        peers=(2048, 32, 8, 2),
+        baselines=(2048, 32, 8, 2),
         methods=("scrlm_dask random", "faiss superkmeans"),
         whole=Whole(8192, 32, 8, 2048, refine=2),
         repeats=1,
@@ -120,7 +120,7 @@ SIZES = {
         curves=Shape(65_536, 256, 2048, 256, 4096),
         halvings=3,
         overhead=Shape(8 * 64 * 1024, 256, 1024, 256, 64 * 1024),
-        peers=(20_000, 128, 100, 10),
+        baselines=(20_000, 128, 100, 10),
         methods=(),
         whole=Whole(65_536, 128, 50, 10_000),
         repeats=2,

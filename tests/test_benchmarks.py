@@ -94,7 +94,7 @@ def test_all_benchmarks_run_from_one_command(tmp_path: Path) -> None:
         assert part["status"] == "done", (name, part["why"])
         assert has_numbers(part["tables"]), name
         assert all((tmp_path / "out" / plot).stat().st_size for plot in part["plots"])
-    assert [name for name in parts if parts[name]["plots"]] == ["scaling", "overhead", "peers"]
+    assert [name for name in parts if parts[name]["plots"]] == ["scaling", "overhead", "baselines"]
     report = (tmp_path / "out" / "results.md").read_text()
     for title in (table["title"] for part in parts.values() for table in part["tables"]):
         assert title in report

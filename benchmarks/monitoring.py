@@ -1,6 +1,6 @@
 """Measure the CPU cost of monitoring a run with many blocks.
 
-    python -m benchmarks.watching
+    python -m benchmarks.monitoring
 
 A monitored run has an open dashboard page that polls the scheduler, progress bars on a terminal,
 and `events.jsonl`. Monitoring runs in the process of client and scheduler. The cost is the increase

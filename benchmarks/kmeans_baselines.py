@@ -1,6 +1,6 @@
 """Compare k-means of this package with other libraries, each in its own process.
 
-    python -m benchmarks.kmeans_peers --rows 200000 --clusters 1000
+    python -m benchmarks.kmeans_baselines --rows 200000 --clusters 1000
 
 All methods get the same rows of the paper's mixture and the same number of iterations. CPU seconds
 are those of the process and its workers. Other libraries keep the features in memory; `scrlm_dask`
@@ -186,7 +186,7 @@ def _in_a_process(method: str, place: Path, task: Task, timeout: int) -> dict[st
     words += ["--scratch", str(place.absolute())]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.kmeans_peers", "--one", method, *words],
+            [sys.executable, "-m", "benchmarks.kmeans_baselines", "--one", method, *words],
             stdout=subprocess.PIPE,
             text=True,
             check=True,
