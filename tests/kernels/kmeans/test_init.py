@@ -88,7 +88,7 @@ def test_given_points_stay_first() -> None:
     picks = plus_plus(points(x), 10, rng(), begin=begin)
     assert picks[:3].tolist() == [5, 17, 3]
     assert len(set(picks)) == 10
-    # more points than fit into one tile
+    # more points than are processed in one batch
     many = plus_plus(points(x), 599, rng(), begin=np.arange(590, dtype=np.int64))
     assert sorted(many)[:590] == list(range(590))
     assert len(set(many)) == 599
