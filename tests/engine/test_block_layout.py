@@ -1,4 +1,4 @@
-"""Sizes of blocks and of what is read for them."""
+"""Sizes of blocks, and of the chunks that are read for them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ def test_blocks() -> None:
     ("block_rows", "chunk_rows", "chunks"),
     [(4, 4, 1), (8, 4, 2), (2, 4, 1), (6, 4, 2), (3, 4, 2), (5, 4, 2), (4, 3, 2), (7, 4, 3)],
 )
-def test_a_read_brings_all_of_each_chunk_it_touches(
-    block_rows: int, chunk_rows: int, chunks: int
-) -> None:
+def test_read_includes_whole_chunks(block_rows: int, chunk_rows: int, chunks: int) -> None:
     layout = Layout(1000, 1, 1, block_rows, chunk_rows, read_copies=1)
     touched = max(
         math.ceil((start + block_rows) / chunk_rows) - start // chunk_rows
@@ -45,12 +43,12 @@ def test_rows_of_some_blocks(n_rows: int, block_rows: int, data: st.DataObject) 
 
 def test_sizes_by_hand() -> None:
     assert TINY.total_bytes == 120
-    # one block is smaller than the 4 rows that a block may have
+    # the only block has 3 rows, fewer than block_rows
     assert Layout(3, 5, 2, block_rows=4, chunk_rows=4).block_bytes == 3 * 5 * 2
 
 
-def test_a_read_of_few_rows_brings_no_more_chunks_than_there_are() -> None:
-    # 3 rows are one chunk of 4, encoded and decoded, whatever the alignment
+def test_read_includes_only_existing_chunks() -> None:
+    # 3 rows are in one chunk of 4 rows, which exists encoded and decoded
     layout = Layout(3, 1, 1, block_rows=6, chunk_rows=4, read_copies=2)
     assert layout.reading_bytes == 3 + 2 * 4
 
@@ -61,7 +59,7 @@ def test_smaller_blocks() -> None:
 
 
 def test_blocks_grow_to_the_size_of_the_sums() -> None:
-    # 5 clusters: 5 * 3 * 8 = 120 bytes of sums, which are 10 rows of 12 bytes: 3 blocks of 4
+    # 5 clusters have 5 * 3 * 8 = 120 bytes of sums, as much as 10 rows of 12 bytes: 3 blocks of 4
     grown = TINY.in_blocks_for(5)
     assert (grown.block_rows, grown.chunk_rows, grown.read_copies) == (12, 4, 2)
     assert TINY.in_blocks_for(2) == TINY  # 48 bytes are one block

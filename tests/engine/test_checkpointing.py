@@ -1,4 +1,4 @@
-"""Checkpoints of a pass in groups of blocks, and of values by name."""
+"""Checkpoints of passes, in groups of blocks, and of named values."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_groups_are_whole_subtrees(n_parts: int, fan_in: int) -> None:
         size //= fan_in
 
 
-def test_a_tree_of_groups_is_the_tree() -> None:
-    """What is merged with what, written out as text."""
+def test_groups_do_not_change_the_merge_order() -> None:
+    """The order of merging, written as text, does not depend on groups."""
     parts = [dask.delayed(str(i)) for i in range(300)]
 
     def merged(a: str, b: str) -> str:
@@ -68,7 +68,7 @@ def combine(a: Order, b: Order) -> Order:
 
 
 class Parts:
-    """One task per block, which counts its calls."""
+    """One task per block; `computed` lists the calls."""
 
     def __init__(self, n_parts: int) -> None:
         self.computed: list[int] = []
@@ -80,53 +80,51 @@ class Parts:
 
 
 def scope(path: Path) -> tuple[CheckpointScope, list[Any]]:
-    heard: list[Any] = []
-    return CheckpointScope(Checkpoint(locate(path)), heard.append), heard
+    events: list[Any] = []
+    return CheckpointScope(Checkpoint(locate(path)), events.append), events
 
 
-N = 70  # groups of two blocks: the fan-in is 2, and there are at most 32 groups
+N = 70  # with a fan-in of 2 and at most 32 groups, this makes groups of 4 blocks
 GROUP = 4
 
 
 def reduced(path: Path, n_parts: int = N) -> tuple[str, Parts, CheckpointScope, list[Any]]:
-    parts, (here, heard) = Parts(n_parts), scope(path)
+    parts, (here, events) = Parts(n_parts), scope(path)
     saved = here.next_groups("loss", (Order,))
     total = here.reduce(parts.tasks, combine, "loss", 2, saved).total.compute()
-    return total.text, parts, here, heard
+    return total.text, parts, here, events
 
 
-def test_a_second_attempt_computes_nothing_again(tmp_path: Path) -> None:
+def test_second_attempt_reuses_all_groups(tmp_path: Path) -> None:
     assert group_size(N, 2) == GROUP
     first, parts, here, _ = reduced(tmp_path)
     assert sorted(parts.computed) == list(range(N))
     assert here.reused == {}
     alone = Parts(N)
     assert first == tree_reduce(alone.tasks, combine, "alone", 2).compute().text
-    again, parts, here, heard = reduced(tmp_path)
+    again, parts, here, events = reduced(tmp_path)
     assert again == first
     assert parts.computed == []
     assert here.reused == {"loss": N}
-    assert heard == []
+    assert events == []
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a checkpoint"])
-def test_a_group_that_is_missing_or_damaged_is_computed_again(
-    tmp_path: Path, damage: bytes
-) -> None:
+def test_missing_or_damaged_group_is_recomputed(tmp_path: Path, damage: bytes) -> None:
     first, *_ = reduced(tmp_path)
     third = sorted((tmp_path / "loss-1").iterdir())[2]
     assert third.name == "group.000002"
     third.write_bytes(damage) if damage else third.unlink()
-    again, parts, here, heard = reduced(tmp_path)
+    again, parts, here, events = reduced(tmp_path)
     assert again == first
     assert sorted(parts.computed) == list(range(2 * GROUP, 3 * GROUP))
     assert here.reused == {"loss": N - GROUP}
-    warnings = [event.text for event in heard if isinstance(event, Note) and event.warning]
+    warnings = [event.text for event in events if isinstance(event, Note) and event.warning]
     assert len(warnings) == bool(damage)
-    assert all("group 2 of the pass loss" in text for text in warnings)
+    assert all("group 2" in text and "loss" in text for text in warnings)
 
 
-def test_groups_whose_outputs_are_gone_are_computed_again(tmp_path: Path) -> None:
+def test_groups_with_missing_outputs_are_recomputed(tmp_path: Path) -> None:
     folder = Checkpoint(locate(tmp_path)) / "assign"
     for valid, expected in ((True, list(range(6))), (True, []), (False, [2])):
         parts = Parts(6)
@@ -181,18 +179,18 @@ def test_values_are_computed_once(tmp_path: Path) -> None:
     assert "centers" not in here.names()
 
 
-def test_a_damaged_value_is_computed_again(tmp_path: Path) -> None:
+def test_damaged_value_is_recomputed(tmp_path: Path) -> None:
     scope(tmp_path)[0].save("centers", Order("value"))
     (tmp_path / "centers").write_bytes(b"nothing")
-    here, heard = scope(tmp_path)
+    here, events = scope(tmp_path)
     assert here.load_or_compute("centers", (Order,), lambda: Order("new")) == Order("new")
-    (note,) = heard
+    (note,) = events
     assert note.warning
     assert "centers" in note.text
     assert here.reused == {}
 
 
-def test_steps_inside_a_value_have_names_of_their_own(tmp_path: Path) -> None:
+def test_nested_steps_are_numbered_separately(tmp_path: Path) -> None:
     names = []
 
     def compute() -> Order:
@@ -209,7 +207,7 @@ def test_steps_inside_a_value_have_names_of_their_own(tmp_path: Path) -> None:
     assert after == again == folder / "loss-1"
 
 
-def test_without_a_folder_nothing_is_saved() -> None:
+def test_no_checkpoints_without_a_folder() -> None:
     here = CheckpointScope(None, lambda event: None)
     assert here.next_groups("loss", (Order,)) is None
     assert here.load_or_compute("centers", (Order,), lambda: Order("new")) == Order("new")
@@ -220,7 +218,7 @@ def test_without_a_folder_nothing_is_saved() -> None:
     assert not here.is_due()
 
 
-def test_repeated_work_is_saved_at_intervals(tmp_path: Path) -> None:
+def test_checkpoints_are_due_at_intervals(tmp_path: Path) -> None:
     here, _ = scope(tmp_path)
     with dask.config.set({"scrlm.checkpoint-seconds": 3600}):
         assert here.is_due()

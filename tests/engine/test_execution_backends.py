@@ -1,4 +1,4 @@
-"""The same bits and the same number of reads, whatever does the work."""
+"""All backends give the same bits and read each block equally often."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.synth import synth
 
 ROWS, FEATURES, BLOCK = 6000, 48, 512
-CONFIG = FitConfig(rho=0.5, n_clusters=30, seed=2, prune=20)  # blocks are too small to try
+# Blocks are too small to choose the number of axes for pruning by measurement.
+CONFIG = FitConfig(rho=0.5, n_clusters=30, seed=2, prune=20)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def tree(combine: Any, parts: list[Any]) -> Any:
 
 
 def plain_loop(x: Any) -> dict[str, Any]:
-    """The specification: the passes as loops over blocks, with no Dask."""
+    """Compute the expected result: the passes as plain loops over blocks, without Dask."""
     starts = range(0, ROWS, BLOCK)
     blocks = [x[start : start + BLOCK] for start in starts]
     need = CONFIG.resolve(ROWS)
@@ -88,9 +89,7 @@ def plain_loop(x: Any) -> dict[str, Any]:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", BACKENDS)
-def test_every_backend_gives_the_bits_of_the_plain_loop(
-    store: Path, tmp_path: Path, name: str
-) -> None:
+def test_every_backend_equals_the_plain_loop(store: Path, tmp_path: Path, name: str) -> None:
     expected = plain_loop(zarr.open_group(store, mode="r")["features"][:])
     with backend(name):
         result = fit(store, CONFIG, out=tmp_path / "run", block_rows=BLOCK)
@@ -136,7 +135,7 @@ def test_each_pass_reads_each_block_once_on_workers(store: Path) -> None:
     with backend("two workers of two threads"):
         with get_task_stream() as stream:
             result = fit(store, CONFIG, block_rows=BLOCK, listener=events.append)
-        # reading is part of these tasks: no task of its own reads
+        # blocks are read inside these tasks, not in separate ones
         names = Counter(str(record["key"]).split("-")[0].strip("('") for record in stream.data)
         merges = sum("-merge-" in str(record["key"]) for record in stream.data)
     assert names["survey"] + names["loss"] + names["assign"] - merges == 3 * N_BLOCKS
@@ -178,7 +177,7 @@ def test_without_moments_only_blocks_with_candidates_are_surveyed(store: Path) -
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_a_killed_worker_changes_nothing(store: Path) -> None:
+def test_killed_worker_does_not_change_the_result(store: Path) -> None:
     from distributed import get_client
 
     with backend("one thread"):
@@ -188,7 +187,7 @@ def test_a_killed_worker_changes_nothing(store: Path) -> None:
 
     def kill_one(event: Any) -> None:
         if isinstance(event, PhaseStarted) and event.name == "loss":
-            # while blocks are done the client's own thread speaks, which cannot wait for workers
+            # BlockDone events come from the client's event loop, which cannot wait for workers
             victims.extend(get_client().run(os.getpid).values())
         if not killed and isinstance(event, BlockDone) and event.name == "loss":
             killed.append(victims[0])

@@ -1,4 +1,4 @@
-"""What all blocks need is with every worker that will have one, where blocks are few."""
+"""Shared values are copied to the workers before the blocks start, if blocks are few."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    # else copies that nobody needs any more are removed every now and then
+    # the active memory manager would remove copies during the test
     kept = {"distributed.scheduler.active-memory-manager.start": False}
     with (
         dask.config.set(kept),
@@ -38,22 +38,22 @@ def holders(client: Client, value: Delayed) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n_blocks", "wanted"), [(2, 2), (3, 3), (6, 3), (1, 1), (7, 1)])
-def test_as_many_copies_as_there_are_blocks_for(
-    client: Client, shared: dict[str, Any], n_blocks: int, wanted: int
+@pytest.mark.parametrize(("n_blocks", "expected"), [(2, 2), (3, 3), (6, 3), (1, 1), (7, 1)])
+def test_number_of_copies(
+    client: Client, shared: dict[str, Any], n_blocks: int, expected: int
 ) -> None:
     _spread(shared, n_blocks)
-    # the worker that prepared it need not be among those that are chosen
-    assert wanted <= holders(client, shared["points"]) <= wanted + (1 < n_blocks < 3)
+    # the worker that prepared the value may be one more
+    assert expected <= holders(client, shared["points"]) <= expected + (1 < n_blocks < 3)
 
 
-def test_what_is_not_computed_yet_is_not_spread(client: Client) -> None:
+def test_pending_values_are_not_copied(client: Client) -> None:
     _spread({"points": task("points", bytes, 10)}, 2)
     assert not client.who_has()
 
 
-def test_points_that_cannot_be_prepared_are_left_to_the_blocks(client: Client) -> None:
-    broken = persist(task("points", int, "no number"))
+def test_failed_preparation_is_left_to_the_blocks(client: Client) -> None:
+    broken = persist(task("points", int, "abc"))
     _spread({"points": broken}, 2)
-    with pytest.raises(ValueError, match="no number"):
+    with pytest.raises(ValueError, match="abc"):
         broken.compute()

@@ -1,4 +1,4 @@
-"""Tasks of a run that has ended do nothing that could be taken for a result."""
+"""Tasks that are still running when their run ends return no result."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from scrlm_dask.events import warn
 
 
 @pytest.mark.slow
-def test_a_block_that_comes_too_late_gives_nothing_to_merge_or_to_keep() -> None:
+def test_draining_task_returns_no_result() -> None:
     seen: list[int] = []
 
     def part(block: Any, start: int) -> int:
         seen.append(start)
-        drain_tasks(execution._topic, leaving=True)  # as when the run fails meanwhile
+        drain_tasks(execution._topic, leaving=True)  # the run fails while the task computes
         return len(block)
 
     features = as_features(np.zeros((4, 2), np.float32), 2)

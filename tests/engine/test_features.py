@@ -1,4 +1,4 @@
-"""Features and weights of any kind, as blocks of rows."""
+"""Features and sample weights of all supported types, as blocks of rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def source_of(kind: str, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["numpy", "dask", "zarr in memory", "path", "text", "url"])
-def test_every_kind_has_the_same_rows_and_blocks(kind: str, tmp_path: Path) -> None:
+def test_every_source_has_the_same_rows_and_blocks(kind: str, tmp_path: Path) -> None:
     features = as_features(source_of(kind, tmp_path), 4)
     assert features.array.chunks == ((4, 4, 2), (2,))
     np.testing.assert_array_equal(features.array.compute(), X)
@@ -62,39 +62,39 @@ def test_every_kind_has_the_same_rows_and_blocks(kind: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "fact"),
     [
-        ([[1.0]], "list"),
-        (np.ones(3), "1 dimension"),
+        ([[1.0]], r"\blist\b"),
+        (np.ones(3), r"\b1\b"),
         (np.ones((0, 3)), r"\(0, 3\)"),
         (np.ones((2, 2), int), "int64"),
         (da.ones((4, 2), chunks=2)[da.ones(4, chunks=2) > 0], "compute_chunk_sizes"),
         (da.ones((4, 2), chunks=2, dtype=int), "int64"),
-        (zarr.array(np.ones((2, 2, 2))), "3 dimension"),
+        (zarr.array(np.ones((2, 2, 2))), r"\b3\b"),
     ],
     ids=["a list", "a column", "no rows", "integers", "unknown chunks", "lazy integers", "a cube"],
 )
-def test_rejected_features(source: Any, words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_rejected_features(source: Any, fact: str) -> None:
+    with pytest.raises(InputError, match=fact):
         as_features(source)
 
 
-def test_a_block_has_rows() -> None:
-    with pytest.raises(InputError, match="block_rows is 0"):
+def test_block_rows_must_be_positive() -> None:
+    with pytest.raises(InputError, match=r"(?=.*block_rows)(?=.*\b0\b)"):
         as_features(X, 0)
 
 
 def test_missing_chunks_of_an_array_in_memory_are_counted() -> None:
     array = zarr.create_array({}, shape=(10, 2), chunks=(4, 2), dtype="f4")
     array[:4] = 1.0
-    with pytest.raises(StoreError, match=r"^2 chunk"):
+    with pytest.raises(StoreError, match=r"(?=.*\b2\b)(?=.*write_empty_chunks=True)"):
         as_features(array)
 
 
-def test_what_is_opened_knows_its_chunks(tmp_path: Path) -> None:
+def test_layout_of_a_stored_array(tmp_path: Path) -> None:
     synth(tmp_path / "x.zarr", 3000, MixtureSpec(8, 3), chunk_bytes=1024 * 32)
     layout = as_features(tmp_path / "x.zarr", 500).layout
-    # a block may lie across the end of a chunk; checksums are not unpacked
+    # blocks need not be aligned with chunks; checksums need no second copy
     assert layout == Layout(3000, 8, 4, 500, 1024, read_copies=1)
     larger = as_features(tmp_path / "x.zarr", 500).in_blocks_for(400)
     assert larger.layout == layout.in_blocks_for(400) == Layout(3000, 8, 4, 1000, 1024, 2)
@@ -117,7 +117,7 @@ def test_persisted_features_are_not_read_again() -> None:
     np.testing.assert_array_equal(features.array.compute(), X)
 
 
-def test_placeholders_have_shape_and_no_memory() -> None:
+def test_placeholders_use_no_memory() -> None:
     features = placeholder_blocks((10, 3), np.dtype("f4"), 4)
     assert features.array.chunks == ((4, 4, 2), (3,))
     block = features.array.to_delayed()[0, 0].compute()
@@ -147,7 +147,7 @@ def weights_of(kind: str, values: np.ndarray, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["numpy", "dask", "npy", "zarr"])
-def test_weights_have_the_blocks_of_the_rows(kind: str, tmp_path: Path) -> None:
+def test_weights_have_the_same_blocks_as_the_rows(kind: str, tmp_path: Path) -> None:
     features, values = as_features(X, 4), np.arange(1, 11, dtype=np.float32)
     source = weights_of(kind, values, tmp_path)
     check_weights(source, features)
@@ -162,30 +162,30 @@ def test_no_weights() -> None:
 
 
 @pytest.mark.parametrize("kind", ["npy", "zarr"])
-def test_a_file_of_weights_is_checked_before_it_is_read(kind: str, tmp_path: Path) -> None:
+def test_length_of_a_weights_file_is_checked_before_reading(kind: str, tmp_path: Path) -> None:
     source = weights_of(kind, np.ones(9), tmp_path)
-    with pytest.raises(InputError, match="9 sample weights and 10 rows"):
+    with pytest.raises(InputError, match=r"(?=.*\b9\b)(?=.*\b10\b)"):
         check_weights(source, as_features(X))
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "facts"),
     [
-        (np.where(np.arange(10) == 6, -2.0, 1.0), r"row 6 is -2\.0"),
-        (np.where(np.arange(10) == 5, np.nan, 1.0), "row 5 is nan"),
-        (np.zeros(10), "zero"),
+        (np.where(np.arange(10) == 6, -2.0, 1.0), r"(?=.*\brow 6\b)(?=.*-2\.0)"),
+        (np.where(np.arange(10) == 5, np.nan, 1.0), r"(?=.*\brow 5\b)(?=.*\bnan\b)"),
+        (np.zeros(10), r"\bzero|\b0\b"),
         (np.full(10, 1e250), r"1e\+250"),
         (np.ones((10, 1)), r"\(10, 1\)"),
     ],
-    ids=["negative", "NaN", "all zero", "too large", "a table"],
+    ids=["negative", "NaN", "zeros", "1e250", "table"],
 )
-def test_rejected_weights(values: np.ndarray, words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_rejected_weights(values: np.ndarray, facts: str) -> None:
+    with pytest.raises(InputError, match=facts):
         as_weights(values, as_features(X, 4))
 
 
 @pytest.mark.parametrize(("blocks", "rows"), [(None, [0, 1, 2]), ([2, 0], [2, 0])])
-def test_a_column_of_the_results_of_blocks(blocks: list[int] | None, rows: list[int]) -> None:
+def test_results_of_blocks_as_a_column(blocks: list[int] | None, rows: list[int]) -> None:
     features, sizes = as_features(X, 4), [4, 4, 2]
     parts = [dask.delayed(np.full)((sizes[i], 2), i) for i in rows]
     found = column_of(parts, features, blocks, np.int64, width=2)

@@ -1,7 +1,6 @@
-"""Threads and memory of a process, as the libraries and the kernel themselves see them.
+"""Threads and memory of a process, as reported by the libraries and the kernel.
 
-Each case has a process of its own: limits belong to the process, and one that is not given back
-would be felt by every test after it.
+Each case runs in its own process: a limit that is not restored would affect all later tests.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import pytest
 from scrlm_dask.clusters.local import available_cores
 from scrlm_dask.engine.threads import peak_memory, process_report
 
-# OpenBLAS takes no more threads than there are cores, and one cannot be told from a pinned one
+# OpenBLAS uses at most one thread per core, and with one thread pinning would not be visible
 two_cores = pytest.mark.skipif(available_cores() < 2, reason="needs two cores")
 
 _ENVIRONMENT = {
@@ -46,18 +45,18 @@ def look(name):
     seen[name] = {**pools, "numba": [numba.get_num_threads()]}
 
 class Actor(threading.Thread):
-    \"\"\"A thread that goes in and out of `pinned_threads` when it is told.\"\"\"
+    \"\"\"A thread that enters and leaves `pinned_threads` on request.\"\"\"
 
     def __init__(self, name):
         super().__init__(daemon=True)
         self.label, self.steps, self.done = name, [], threading.Semaphore(0)
-        self.told = threading.Semaphore(0)
+        self.requested = threading.Semaphore(0)
         self.start()
 
     def run(self):
         stack = ExitStack()
         while True:
-            self.told.acquire()
+            self.requested.acquire()
             step = self.steps.pop(0)
             if step == "enter":
                 stack.enter_context(pinned_threads())
@@ -69,13 +68,13 @@ class Actor(threading.Thread):
 
     def do(self, step):
         self.steps.append(step)
-        self.told.release()
+        self.requested.release()
         assert self.done.acquire(timeout=20), step
 """
 
 
 def observe(script: str) -> dict[str, Any]:
-    """What `script` saw, in an interpreter whose libraries have two threads each."""
+    """Run `script` in an interpreter whose libraries use two threads; return its `seen`."""
     done = subprocess.run(
         [sys.executable, "-c", f"{_PRELUDE}\n{script}\nprint(json.dumps(seen))"],
         capture_output=True,
@@ -94,7 +93,7 @@ def numbers(seen: dict[str, list[int]]) -> set[int]:
 
 
 @two_cores
-def test_one_thread_inside_and_as_before_outside() -> None:
+def test_threads_are_pinned_inside_and_restored_outside() -> None:
     seen = observe("""
 look("before")
 with pinned_threads():
@@ -146,17 +145,17 @@ def two_threads() -> dict[str, Any]:
 
 
 @two_cores
-def test_every_thread_inside_has_one_thread(two_threads: dict[str, Any]) -> None:
+def test_libraries_are_pinned_in_every_thread(two_threads: dict[str, Any]) -> None:
     seen = two_threads
     assert numbers(seen["a before"]) == numbers(seen["b before"]) == {2}
     assert numbers(seen["a with b"]) == {1}
     assert numbers(seen["b with a"]) == {1}  # the limits of OpenMP belong to each thread
-    assert numbers(seen["b alone"]) == {1}  # the first one in is gone
+    assert numbers(seen["b alone"]) == {1}  # the first thread to enter has left
 
 
 @two_cores
-def test_the_last_one_out_gives_everything_back(two_threads: dict[str, Any]) -> None:
-    # else a fit in threads leaves the caller's process with one thread for good
+def test_last_thread_to_leave_restores_the_limits(two_threads: dict[str, Any]) -> None:
+    # otherwise a fit in threads would leave the caller's process with one thread
     seen = two_threads
     assert numbers(seen["a after"]) == {2}
     assert numbers(seen["b after"]) == {2}
@@ -164,7 +163,7 @@ def test_the_last_one_out_gives_everything_back(two_threads: dict[str, Any]) -> 
 
 
 @two_cores
-def test_many_threads_in_and_out_at_once() -> None:
+def test_many_threads_enter_and_leave_concurrently() -> None:
     seen = observe("""
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
@@ -189,8 +188,8 @@ look("after")
 
 
 @two_cores
-def test_a_limit_that_the_caller_set_does_not_undo_the_pin() -> None:
-    # threadpoolctl lets one thread only set the limits of OpenBLAS: here the main one
+def test_limit_set_by_the_caller_does_not_undo_the_pinning() -> None:
+    # with threadpoolctl only one thread can set the limits of OpenBLAS, here the main thread
     seen = observe("""
 from threadpoolctl import threadpool_limits
 threadpool_limits(2, user_api="blas")
@@ -207,7 +206,7 @@ look("after")
 # --- memory -------------------------------------------------------------------------------------
 
 
-def test_peak_memory_rises_with_what_is_used_and_does_not_fall() -> None:
+def test_peak_memory_rises_and_does_not_fall() -> None:
     seen = observe("""
 import numpy as np
 seen["before"] = peak_memory()
@@ -221,8 +220,8 @@ seen["after"] = peak_memory()
     assert seen["after"] >= seen["with"] - 2**20  # the kernel counts in batches
 
 
-def test_a_spawned_process_does_not_start_at_its_parents_memory() -> None:
-    # ru_maxrss would: that of a worker is then at least that of the client
+def test_peak_memory_of_a_spawned_process_is_its_own() -> None:
+    # ru_maxrss is inherited, so that of a worker would be at least that of the client
     block = np.ones(400 * 2**20, np.uint8)
     assert peak_memory() > 400 * 2**20
     seen = observe('seen["peak"] = peak_memory()')
@@ -230,9 +229,9 @@ def test_a_spawned_process_does_not_start_at_its_parents_memory() -> None:
     del block
 
 
-def test_what_a_run_keeps_of_a_process() -> None:
+def test_report_of_a_process() -> None:
     report = process_report()
     assert set(report) == {"peak_memory_bytes", "threads"}
     assert 10 * 2**20 < report["peak_memory_bytes"] <= peak_memory() + 2**20
     assert set(report["threads"].values()) == {1}
-    assert json.loads(json.dumps(report)) == report  # it goes into run.json
+    assert json.loads(json.dumps(report)) == report  # it is written to run.json

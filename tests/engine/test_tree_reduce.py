@@ -1,4 +1,4 @@
-"""The tree that combines the parts of blocks."""
+"""The tree reduction of the parts of blocks."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_order_by_hand() -> None:
 
 @settings(max_examples=5)
 @given(n_parts=st.integers(1, 30), fan_in=st.sampled_from([2, 3, 8]))
-def test_it_is_the_plain_loop_over_levels(n_parts: int, fan_in: int) -> None:
+def test_equals_a_plain_loop_over_levels(n_parts: int, fan_in: int) -> None:
     level = [str(i) for i in range(n_parts)]
     while len(level) > 1:
         level = [reduce(pair, level[i : i + fan_in]) for i in range(0, len(level), fan_in)]
     assert reduced(n_parts, fan_in) == level[0]
 
 
-def test_two_reductions_of_one_name_do_not_mix() -> None:
+def test_reductions_of_the_same_name_are_independent() -> None:
     first, second = (
         tree_reduce([dask.delayed(text) for text in texts], pair, "same") for texts in ("ab", "cd")
     )

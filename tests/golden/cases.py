@@ -1,7 +1,7 @@
-"""Small fixed runs whose results are recorded: what users call, and what they get.
+"""Small fixed runs whose results are recorded.
 
-A case is a function that is given an empty folder and returns a plain dict. Only names are used
-that users know: those at the root of `scrlm_dask`, and the command line.
+A case is a function that takes an empty folder and returns a plain dict. Cases use only the public
+interface: the names at the root of `scrlm_dask`, and the command line.
 """
 
 from __future__ import annotations
@@ -36,18 +36,7 @@ from golden.summaries import (
 )
 
 import scrlm_dask
-from scrlm_dask import (
-    SCRLM,
-    EmbedConfig,
-    FitConfig,
-    IngestConfig,
-    KMeans,
-    KMeansConfig,
-    LloydConfig,
-    MixtureSpec,
-    ScrlmWarning,
-    SourceOptions,
-)
+from scrlm_dask import SCRLM, EmbedConfig, FitConfig, IngestConfig, KMeans, KMeansConfig, LloydConfig, MixtureSpec, ScrlmWarning, SourceOptions
 from scrlm_dask.pipeline.cut import cut_run
 from scrlm_dask.pipeline.evaluate import evaluate
 from scrlm_dask.pipeline.export import export
@@ -56,18 +45,19 @@ from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.pipeline.stores import open_features, write_features
 from scrlm_dask.pipeline.verify import verify_run
 from scrlm_dask.storage.model_store import load_model
+from scrlm_dask.pipeline.cut import cut_run
 
-THREADS = 2  # the memory plan of a run counts them
+THREADS = 2  # the planned memory of a run depends on the number of threads
 
 Case = Callable[[Path], Result]
 CASES: dict[str, Case] = {}
-# Floats of these cases follow from a bandwidth near the smallest distances between rows, of which
-# float32 keeps fewer digits.
+# Floats of these cases depend on a bandwidth near the smallest distances between rows, which have
+# fewer exact digits in float32.
 ROUGH_RTOL = {"fit_merged": 5e-4, "rho_scanned": 1e-4}
 
 
 def run_case(name: str, folder: Path) -> Result:
-    """Return the result of a case as JSON would give it back, with `<tmp>` for the folder."""
+    """Return the result of a case after a round trip through JSON, with `<tmp>` for the folder."""
     folder = folder.resolve()
     settings = {"scheduler": "threads", "num_workers": THREADS, "scrlm.checkpoint-seconds": 0}
     with warnings.catch_warnings(), dask.config.set(settings):
@@ -78,23 +68,23 @@ def run_case(name: str, folder: Path) -> Result:
 
 
 def case(function: Case) -> Case:
-    """Add a function to the cases, by its name."""
+    """Register a function as a case under its name."""
     CASES[function.__name__] = function
     return function
 
 
 def quiet(event: Any) -> None:
-    """Listen to nothing."""
+    """Ignore all events."""
 
 
 class StopAfter:
-    """Interrupt a run, as Ctrl-C does, when so many of its blocks are done."""
+    """Interrupt a run, as Ctrl-C does, after the given number of blocks."""
 
     def __init__(self, blocks: int) -> None:
         self._left = blocks
 
     def __call__(self, event: Any) -> None:
-        """Count down at each block."""
+        """Count the block, and interrupt the run at the last one."""
         if type(event).__name__ == "BlockDone":
             self._left -= 1
             if self._left == 0:
@@ -102,7 +92,7 @@ class StopAfter:
 
 
 def command(*args: Any, cluster: bool = True) -> Result:
-    """Run `scrlm ARGS --json` in threads of this process; return the exit code and the object."""
+    """Run `scrlm ARGS --json` in threads of this process; return exit code and parsed output."""
     texts = [str(arg) for arg in args] + ["--json"]
     if cluster:
         texts += ["--nworkers", "0", "--nthreads", str(THREADS)]
@@ -122,7 +112,7 @@ def _invoke(texts: list[str]) -> Any:
 
 
 def run_by_command(folder: Path, verb: str, *args: Any) -> Result:
-    """Run `scrlm fit` or `scrlm kmeans` on the mixture; return what it printed and the run."""
+    """Run `scrlm fit` or `scrlm kmeans` on the mixture; return its output and the run."""
     store, run = features_store(folder), folder / "run"
     done = command(verb, store, *args, "--block-rows", BLOCK_ROWS, "--out", run)
     record = json.loads((run / "run.json").read_text())
@@ -133,16 +123,16 @@ def run_by_command(folder: Path, verb: str, *args: Any) -> Result:
     return {"code": done["code"], "printed": printed, **run_of(run)}
 
 
-def fitted(folder: Path, config: FitConfig, **options: Any) -> Result:
-    """Fit the mixture in blocks, into a run directory."""
+def fit_to_run(folder: Path, config: FitConfig, **options: Any) -> Result:
+    """Fit the mixture in blocks, and return the run directory."""
     store, run = features_store(folder), folder / "run"
     options = {"block_rows": BLOCK_ROWS, "collect_labels": True, "listener": quiet, **options}
     found = scrlm_dask.fit(store, config, out=run, **options)
     return {**run_of(run), "collected": labels_of(found.labels)}
 
 
-def clustered(folder: Path, config: KMeansConfig, **options: Any) -> Result:
-    """Run k-means on the mixture in blocks, into a run directory."""
+def kmeans_to_run(folder: Path, config: KMeansConfig, **options: Any) -> Result:
+    """Run k-means on the mixture in blocks, and return the run directory."""
     store, run = features_store(folder), folder / "run"
     options = {"block_rows": BLOCK_ROWS, "collect_labels": True, "listener": quiet, **options}
     found = scrlm_dask.kmeans(store, config, out=run, **options)
@@ -154,8 +144,8 @@ def clustered(folder: Path, config: KMeansConfig, **options: Any) -> Result:
 
 @case
 def fit_with_rho(folder: Path) -> Result:
-    """Fit with a given bandwidth, the paper's way."""
-    return fitted(folder, FitConfig(rho=RHO))
+    """Fit with a given bandwidth by the method of the paper."""
+    return fit_to_run(folder, FitConfig(rho=RHO))
 
 
 @case
@@ -167,73 +157,79 @@ def fit_command(folder: Path) -> Result:
 @case
 def fit_with_rho_auto(folder: Path) -> Result:
     """Fit with a bandwidth that is chosen on a sample."""
-    return fitted(folder, FitConfig())
+    return fit_to_run(folder, FitConfig())
 
 
 @case
 def fit_greedy_with_rho_auto(folder: Path) -> Result:
-    """Fit the paper's way with a bandwidth that is chosen on a sample."""
-    return fitted(folder, FitConfig(extraction="greedy", n_clusters=5, seed=1))
+    """Fit by the method of the paper with a bandwidth that is chosen on a sample."""
+    return fit_to_run(folder, FitConfig(extraction="greedy", n_clusters=5, seed=1))
 
 
 @case
 def fit_merged(folder: Path) -> Result:
-    """Fit by merging centers to more clusters than there are, and refine them.
+    """Fit by merging centers to more clusters than exist, and refine them.
 
-    With fewer, several values of rho would serve equally well, and rounding would choose.
+    With fewer clusters several values of rho are equally good, and rounding would decide.
     """
     lloyd = LloydConfig(max_iter=4)
-    return fitted(folder, FitConfig(n_clusters=7, extraction="merge", refine=lloyd))
+    return fit_to_run(folder, FitConfig(n_clusters=7, extraction="merge", refine=lloyd))
 
 
 @case
 def fit_merged_with_rho(folder: Path) -> Result:
+<<<<<<< HEAD
     """Fit by merging without k-means, so that the tree stays; then join clusters by it."""
     found = fitted(folder, FitConfig(rho=0.12, n_clusters=5, extraction="merge"))
     return {**found, "cut": cut_run(folder / "run", 3)}
+=======
+    """Fit by merging without k-means, which keeps the tree; then merge clusters along the tree."""
+    found = fit_to_run(folder, FitConfig(rho=0.12, n_clusters=5, extraction="merge"))
+    return {**found, "cut": cut_run(folder / "run", 3)}
+>>>>>>> a6c683c258714758e2761ab5628147259904706f
 
 
 @case
 def fit_residual(folder: Path) -> Result:
-    """Fit by judging candidates on rows that no center covers yet."""
-    return fitted(folder, FitConfig(rho=RHO, extraction="residual"))
+    """Fit with losses of the rows that are not covered by a center yet."""
+    return fit_to_run(folder, FitConfig(rho=RHO, extraction="residual"))
 
 
 @case
 def fit_with_robust_kmeans(folder: Path) -> Result:
     """Fit by the command line and refine within the radius, first on a sample of blocks."""
-    asked = ("--rho", RHO, "--kmeans-iter", 4, "--robust", "--kmeans-sample", 0.4)
-    return run_by_command(folder, "fit", *asked)
+    options = ("--rho", RHO, "--kmeans-iter", 4, "--robust", "--kmeans-sample", 0.4)
+    return run_by_command(folder, "fit", *options)
 
 
 @case
 def fit_with_kmeans_on_all_rows(folder: Path) -> Result:
     """Fit by the command line and refine with all rows, as in the paper."""
-    asked = ("--rho", RHO, "--kmeans-iter", 3, "--no-robust", "--persist", "no")
-    return run_by_command(folder, "fit", *asked)
+    options = ("--rho", RHO, "--kmeans-iter", 3, "--no-robust", "--persist", "no")
+    return run_by_command(folder, "fit", *options)
 
 
 @case
 def fit_polished(folder: Path) -> Result:
     """Fit and move each center to the mean of its rows."""
-    return fitted(folder, FitConfig(rho=RHO, polish=True, min_neighbors=5))
+    return fit_to_run(folder, FitConfig(rho=RHO, polish=True, min_neighbors=5))
 
 
 @case
 def fit_l2(folder: Path) -> Result:
     """Fit by cosine distance."""
-    return fitted(folder, FitConfig(rho=0.06, preprocess="l2", min_neighbors=5))
+    return fit_to_run(folder, FitConfig(rho=0.06, preprocess="l2", min_neighbors=5))
 
 
 @case
 def fit_without_preprocessing(folder: Path) -> Result:
-    """Fit rows as they are, with another depth of the loss."""
-    return fitted(folder, FitConfig(rho=1.0, F=3.0, preprocess="none"))
+    """Fit rows without preprocessing, with another value of F."""
+    return fit_to_run(folder, FitConfig(rho=1.0, F=3.0, preprocess="none"))
 
 
 @case
 def fit_centered_and_scaled(folder: Path) -> Result:
-    """Fit with each of the two maps that are left."""
+    """Fit with each of the two remaining preprocessing maps."""
     rows, _ = mixture()
     found: Result = {}
     for kind, rho in (("center", 1.0), ("scale", RHO)):
@@ -247,19 +243,19 @@ def fit_centered_and_scaled(folder: Path) -> Result:
 
 @case
 def fit_on_samples(folder: Path) -> Result:
-    """Fit with few candidates that are judged on some of the rows."""
-    return fitted(folder, FitConfig(rho=RHO, n_candidates=80, loss_rows=250, seed=5))
+    """Fit with few candidates, whose losses are computed on a subset of the rows."""
+    return fit_to_run(folder, FitConfig(rho=RHO, n_candidates=80, loss_rows=250, seed=5))
 
 
 @case
 def fit_pruned(folder: Path) -> Result:
-    """Fit with a fixed number of axes to rule pairs out by, and without margins."""
-    return fitted(folder, FitConfig(rho=RHO, prune=3, margins=False))
+    """Fit with a fixed number of axes for pruning, and without margins."""
+    return fit_to_run(folder, FitConfig(rho=RHO, prune=3, margins=False))
 
 
 @case
 def fit_resumed(folder: Path) -> Result:
-    """Interrupt a fit in the middle and run it again: as if nothing had been."""
+    """Interrupt a fit and resume it: the result equals that of an uninterrupted fit."""
     lloyd = LloydConfig(max_iter=3, tol=0.0, inertia_tol=0.0, persist="no")
     config = FitConfig(rho=RHO, n_clusters=5, polish=True, refine=lloyd)
     return _resumed(folder, partial(scrlm_dask.fit, config=config), "fit", blocks=20)
@@ -267,16 +263,16 @@ def fit_resumed(folder: Path) -> Result:
 
 @case
 def kmeans_resumed(folder: Path) -> Result:
-    """Interrupt k-means in the middle and run it again: as if nothing had been."""
+    """Interrupt k-means and resume it: the result equals that of an uninterrupted run."""
     lloyd = LloydConfig(max_iter=4, tol=0.0, inertia_tol=0.0, persist="no")
     config = KMeansConfig(n_clusters=6, init="k-means++", lloyd=lloyd)
     return _resumed(folder, partial(scrlm_dask.kmeans, config=config), "kmeans", blocks=21)
 
 
 def _resumed(folder: Path, run: Callable[..., Any], verb: str, blocks: int) -> Result:
-    """Return both attempts of a run that was interrupted, and whether it equals another one."""
+    """Interrupt and resume a run, and compare it with an uninterrupted one."""
     store, whole, stopped = features_store(folder), folder / "whole", folder / "stopped"
-    with dask.config.set(num_workers=1):  # blocks come one after the other
+    with dask.config.set(num_workers=1):  # blocks are computed one after the other
         run(store, out=whole, block_rows=BLOCK_ROWS, listener=quiet)
         try:
             run(store, out=stopped, block_rows=BLOCK_ROWS, listener=StopAfter(blocks))
@@ -287,10 +283,10 @@ def _resumed(folder: Path, run: Callable[..., Any], verb: str, blocks: int) -> R
             [verb, "--resume", str(stopped), "--json", "--nworkers", "0", "--nthreads", "1"]
         )
     taken = json.loads((stopped / "run.json").read_text())["taken_over"]
-    assert taken, "nothing was taken over from the attempt before"
+    assert taken, "the second attempt reused no checkpoints of the first one"
     same = all(_bytes_below(whole / name) == _bytes_below(stopped / name)
                for name in ("labels.zarr", "model.zarr"))  # fmt: skip
-    assert same, "the run that was interrupted found something else"
+    assert same, "the result of the interrupted run differs"
     return {
         "status": status,
         "kept": kept,
@@ -307,12 +303,12 @@ def _bytes_below(path: Path) -> dict[str, bytes]:
 
 @case
 def fit_without_clusters(folder: Path) -> Result:
-    """Fit with a bandwidth that is too small: what is found, and what is warned of, and where."""
+    """Fit with a bandwidth that is too small; return result and warnings."""
     rows, _ = mixture()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         done = scrlm_dask.fit(rows, FitConfig(rho=1e-3), block_rows=BLOCK_ROWS)
-    told = [
+    recorded = [
         {
             "category": warning.category.__name__,
             "file": Path(warning.filename).name,
@@ -320,7 +316,7 @@ def fit_without_clusters(folder: Path) -> Result:
         }
         for warning in caught
     ]
-    return {"model": model_of(done.model), "record": done.record, "warnings": told}
+    return {"model": model_of(done.model), "record": done.record, "warnings": recorded}
 
 
 # k-means
@@ -328,42 +324,44 @@ def fit_without_clusters(folder: Path) -> Result:
 
 @case
 def kmeans_from_scrlm(folder: Path) -> Result:
-    """Begin with SCRLM on a sample."""
-    return clustered(folder, KMeansConfig(n_clusters=5, init="scrlm"))
+    """Run k-means with initial centers from SCRLM on a sample."""
+    return kmeans_to_run(folder, KMeansConfig(n_clusters=5, init="scrlm"))
 
 
 @case
 def kmeans_plus_plus(folder: Path) -> Result:
-    """Begin with k-means++ on a sample, with standardized rows."""
+    """Run k-means with k-means++ on a sample of standardized rows."""
     config = KMeansConfig(n_clusters=6, init="k-means++", preprocess="standardize", seed=2)
-    return clustered(folder, config)
+    return kmeans_to_run(folder, config)
 
 
 @case
 def kmeans_parallel(folder: Path) -> Result:
-    """Begin with k-means||."""
-    return clustered(folder, KMeansConfig(n_clusters=5, init="k-means||"))
+    """Run k-means with k-means||."""
+    return kmeans_to_run(folder, KMeansConfig(n_clusters=5, init="k-means||"))
 
 
 @case
 def kmeans_random(folder: Path) -> Result:
-    """Begin with random rows, by the command line."""
-    asked = ("--clusters", 5, "--init", "random", "--max-iter", 8, "--no-margins")
-    return run_by_command(folder, "kmeans", *asked)
+    """Run k-means with random rows as centers, by the command line."""
+    options = ("--clusters", 5, "--init", "random", "--max-iter", 8, "--no-margins")
+    return run_by_command(folder, "kmeans", *options)
 
 
 @case
 def kmeans_given_array(folder: Path) -> Result:
-    """Begin with given rows."""
+    """Run k-means with given centers."""
     rows, labels = mixture()
     centers = np.stack([rows[labels == k][0] for k in range(len(SIZES))])
     lloyd = LloydConfig(max_iter=10, tol=0.0, inertia_tol=0.0)
-    return clustered(folder, KMeansConfig(n_clusters=5, init="given", lloyd=lloyd), centers=centers)
+    return kmeans_to_run(
+        folder, KMeansConfig(n_clusters=5, init="given", lloyd=lloyd), centers=centers
+    )
 
 
 @case
 def kmeans_given_run(folder: Path) -> Result:
-    """Begin with the centers of another run, by the command line."""
+    """Run k-means with the centers of another run, by the command line."""
     first = folder / "first"
     scrlm_dask.fit(
         mixture()[0], FitConfig(rho=RHO), out=first, block_rows=BLOCK_ROWS, listener=quiet
@@ -373,22 +371,22 @@ def kmeans_given_run(folder: Path) -> Result:
 
 @case
 def kmeans_weighted(folder: Path) -> Result:
-    """Let rows count differently, by weights in a file."""
+    """Run k-means with sample weights from a file."""
     weights = folder / "weights.npy"
     np.save(weights, 1.0 + np.arange(ROWS) % 3)
     config = KMeansConfig(n_clusters=5, init="k-means++")
-    return clustered(folder, config, sample_weight=weights)
+    return kmeans_to_run(folder, config, sample_weight=weights)
 
 
 @case
 def kmeans_spherical(folder: Path) -> Result:
-    """Iterate at unit length, first on a sample of blocks."""
+    """Run k-means on rows of unit length, first on a sample of blocks."""
     lloyd = LloydConfig(max_iter=6, sample=0.3)
     config = KMeansConfig(n_clusters=5, init="k-means||", preprocess="l2", lloyd=lloyd, prune=2)
-    return clustered(folder, config)
+    return kmeans_to_run(folder, config)
 
 
-# after a run
+# Commands after a run
 
 
 @case
@@ -412,7 +410,7 @@ def predicted(folder: Path) -> Result:
 
 @case
 def cut(folder: Path) -> Result:
-    """Join the clusters of a run to fewer."""
+    """Merge the clusters of a run to fewer clusters."""
     store, run, out = features_store(folder), folder / "run", folder / "cut.zarr"
     scrlm_dask.fit(store, FitConfig(rho=RHO), out=run, block_rows=BLOCK_ROWS, listener=quiet)
     return {
@@ -424,7 +422,7 @@ def cut(folder: Path) -> Result:
 
 @case
 def evaluated(folder: Path) -> Result:
-    """Score the labels of a run against the truth: of a drawn mixture, and another one."""
+    """Score the labels of a run with the labels of the store, and with other true labels."""
     store, run = folder / "drawn.zarr", folder / "run"
     spec = MixtureSpec(24, 4, outliers=0.2, seed=1)
     scrlm_dask.synth(store, ROWS, spec, chunk_bytes=BLOCK_ROWS * 24 * 4, listener=quiet)
@@ -446,7 +444,7 @@ def evaluated(folder: Path) -> Result:
 
 @case
 def verified(folder: Path) -> Result:
-    """Compute a part of a run again: as it is, and with a label changed."""
+    """Recompute a part of a run, before and after a label is changed."""
     store, run = features_store(folder), folder / "run"
     scrlm_dask.fit(store, FitConfig(rho=RHO), out=run, block_rows=BLOCK_ROWS, listener=quiet)
     sound = verify_run(run, blocks=4, losses=3, seed=1, listener=quiet)
@@ -462,7 +460,7 @@ def verified(folder: Path) -> Result:
 
 @case
 def rho_scanned(folder: Path) -> Result:
-    """Ask which bandwidth the rows speak for."""
+    """Estimate the bandwidth from a sample."""
     store = features_store(folder)
     found = scrlm_dask.scan_rho(store, block_rows=50, seed=2, listener=quiet)
     few = scrlm_dask.scan_rho(store, n_clusters=3, block_rows=50, listener=quiet)
@@ -475,7 +473,7 @@ def rho_scanned(folder: Path) -> Result:
         "sigma_max": found.sigma_max,
         "assumption_1": found.assumption_1,
         "choice": asdict(found.choice),
-        # several values of rho serve so few clusters equally well, and rounding chooses
+        # for few clusters several values of rho are equally good, and rounding decides
         "few": {name: few.record[name] for name in ("basis", "extraction", "clusters")},
         "code": done["code"],
         "same": done["json"] == found.record,
@@ -484,7 +482,7 @@ def rho_scanned(folder: Path) -> Result:
 
 @case
 def exported(folder: Path) -> Result:
-    """Write a run for other programs: tables and centers."""
+    """Export the labels and centers of a run."""
     import pyarrow.csv
     import pyarrow.parquet
 
@@ -526,27 +524,27 @@ def _table_of(table: Any) -> Result:
 
 @case
 def inspected(folder: Path) -> Result:
-    """Describe a store, its rows and its soundness."""
+    """Describe a store, compute statistics of its rows and verify its digests."""
     store = features_store(folder)
     return command("inspect", store, "--stats", "--verify", "--rho", RHO)
 
 
 @case
 def planned(folder: Path) -> Result:
-    """Ask what a fit would take: its numbers without the times."""
+    """Plan a fit; times are not recorded."""
     rows, _ = mixture()
     lloyd = LloydConfig(max_iter=3)
     plan = scrlm_dask.plan_fit(rows, FitConfig(rho=RHO, n_clusters=5, refine=lloyd))
-    asked = ("--rows", 100_000, "--features", 640, "--clusters", 50)
-    theory = command("theory", *asked, cluster=False)
+    options = ("--rows", 100_000, "--features", 640, "--clusters", 50)
+    theory = command("theory", *options, cluster=False)
     return {"plan": {**asdict(plan), "notes": "*"}, "theory": theory}
 
 
-# estimators
+# Estimators
 
 
 def _estimated(estimator: Any, folder: Path, inputs: dict[str, Any]) -> Result:
-    """Fit an estimator to each input; return what it has then."""
+    """Fit an estimator to each input; return its attributes."""
     found: Result = {"parameters": sorted(estimator.get_params())}
     for name, X in inputs.items():
         estimator.fit(X)
@@ -589,7 +587,7 @@ def kmeans_estimator(folder: Path) -> Result:
     return _estimated(estimator, folder, _inputs(folder))
 
 
-# files of other formats
+# Files of other formats
 
 
 def _ingest(folder: Path, *, writer: Callable[[Path], tuple[Any, ...]]) -> Result:
@@ -608,19 +606,19 @@ for _name, _writer in WRITERS.items():
 
 @case
 def ingest_with_options(folder: Path) -> Result:
-    """Ingest in random order, without rows that are not finite, as float16, and the first rows."""
+    """Ingest as float16: shuffled without non-finite rows, and limited to the first rows."""
     rows = ingested_rows()
     rows[[7, 31]] = np.nan
     np.save(folder / "x.npy", rows)
     np.save(folder / "labels.npy", np.arange(INGESTED) % 4)
     labels, chunk = str(folder / "labels.npy"), 16 * FEATURES * 2
     common: Result = {"labels": labels, "dtype": "float16", "chunk_bytes": chunk}
-    ways = {
+    configs = {
         "shuffled": IngestConfig(shuffle=True, seed=3, nan="drop", **common),
         "limited": IngestConfig(limit=20, nan="keep", **common),
     }
     found: Result = {}
-    for name, config in ways.items():
+    for name, config in configs.items():
         out = folder / f"{name}.zarr"
         options = SourceOptions(format="npy")
         done = scrlm_dask.ingest([folder / "x.npy"], out, config, options=options, listener=quiet)
@@ -643,12 +641,12 @@ def embedded(folder: Path) -> Result:
     return {"done": asdict(done), "first": rows[0], "rows": column_of(rows.ravel())}
 
 
-# what users call
+# Public interface
 
 
 @case
 def public_names(folder: Path) -> Result:
-    """List the names at the root, with their parameters and fields."""
+    """List the public names with their parameters and methods."""
     return {name: _signature_of(getattr(scrlm_dask, name)) for name in sorted(scrlm_dask.__all__)}
 
 
@@ -665,7 +663,7 @@ def _signature_of(value: Any) -> Result:
 
 
 def _methods_of(kind: type) -> list[str]:
-    """Return methods and properties of its own; scikit-learn adds some that depend on it."""
+    """Return methods and properties of the package; those of scikit-learn depend on its version."""
     ours = [base for base in kind.__mro__ if base.__module__.startswith("scrlm_dask")]
     names = {name for base in ours for name, value in vars(base).items() if _is_own(value)}
     return sorted(name for name in names if not name.startswith(("_", "set_", "get_")))
@@ -692,7 +690,7 @@ COMMANDS = (
 
 @case
 def command_options(folder: Path) -> Result:
-    """List the recorded commands with their arguments and options; others may be added."""
+    """List the commands in `COMMANDS` with their arguments and options."""
     import click
     from scrlm_cli.main import main
 
@@ -719,14 +717,14 @@ def _has_default(parameter: Any) -> bool:
 
 @case
 def refusals(folder: Path) -> Result:
-    """Ask for what cannot be done: how commands end, and what they say."""
+    """Run commands with invalid input; return exit codes and messages."""
     store, rows = features_store(folder), mixture()[0]
     bad = rows.copy()
     bad[123, 4] = np.nan
     write_features(rows[:, :5], folder / "narrow.zarr", listener=quiet)
     run = folder / "run"
     scrlm_dask.fit(store, FitConfig(rho=RHO), out=run, listener=quiet)
-    asked: dict[str, tuple[Any, ...]] = {
+    commands: dict[str, tuple[Any, ...]] = {
         "missing": ("fit", folder / "nothing.zarr", "--rho", 1, "--out", folder / "a"),
         "in the way": ("fit", store, "--rho", 1, "--out", run),
         "too many": ("kmeans", store, "--clusters", 601, "--out", folder / "b"),
@@ -735,7 +733,7 @@ def refusals(folder: Path) -> Result:
         "usage": ("fit", store, "--rho", "small", "--out", folder / "e"),
     }
     found: Result = {}
-    for name, args in asked.items():
+    for name, args in commands.items():
         done = _invoke([*map(str, args), "--nworkers", "0"])
         last = done.stderr.splitlines()[-1]
         found[name] = {"code": done.exit_code, "said": last}
@@ -748,20 +746,20 @@ def refusals(folder: Path) -> Result:
 
 @case
 def events_told(folder: Path) -> Result:
-    """Listen to a fit: which events come, and in which order phases do."""
+    """Return the events of a fit, in order."""
     rows, _ = mixture()
-    told: list[Any] = []
+    events: list[Any] = []
     config = FitConfig(rho=RHO, refine=LloydConfig(max_iter=2, persist="no"))
-    scrlm_dask.fit(rows, config, block_rows=BLOCK_ROWS, listener=told.append)
-    others = [event for event in told if type(event).__name__ != "BlockDone"]
+    scrlm_dask.fit(rows, config, block_rows=BLOCK_ROWS, listener=events.append)
+    others = [event for event in events if type(event).__name__ != "BlockDone"]
     return {
-        "blocks": Counter(event.name for event in told if type(event).__name__ == "BlockDone"),
+        "blocks": Counter(event.name for event in events if type(event).__name__ == "BlockDone"),
         "order": [type(event).__name__ for event in others],
         "events": [_event_of(event) for event in others],
     }
 
 
 def _event_of(event: Any) -> Result:
-    """Return the fields of an event; a note may speak of the machine's memory."""
+    """Return the fields of an event without the text of notes, which may depend on the machine."""
     content = asdict(event)
     return {**content, "text": "*"} if "text" in content else content

@@ -1,7 +1,7 @@
 """Comparison of results with recorded ones: integers exactly, floats to a tolerance.
 
-Some values change from run to run or from machine to machine. Of these only the place in the
-result is compared, so that a field that is lost, or a new one, is noticed all the same.
+Some values change from run to run or from machine to machine. For these only the presence of the
+field is compared, so that lost and new fields are still detected.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 
 RTOL = 1e-5
 ATOL = 1e-8
-LIST_ATOL = 1e-7  # of the largest number of a list of floats, for its small ones
+LIST_ATOL = 1e-7  # absolute tolerance in a list of floats, relative to its largest number
 TEXT_RTOL = 0.05  # numbers in a text have few digits
 SIGNIFICANT_DIGITS = 8
-ANY = "*"  # stands for a value that is not compared
+ANY = "*"  # replaces a value that is not compared
 
 # Values that differ from run to run on one machine.
 RUN_VALUES = frozenset(
@@ -33,15 +33,15 @@ RUN_VALUES = frozenset(
         "start_seconds",
         "memory_limit",
         "modified",
-        "weights_digest",  # of a file: its time
+        "weights_digest",  # includes the modification time of a file
     }
 )
-# Values that are the same for the same code on one machine, and may differ on another one.
+# Values that are the same for the same code on one machine, but may differ on another machine.
 MACHINE_VALUES = frozenset({"digest", "bits"})
 # Objects whose keys are compared and whose values are not.
 MACHINE_OBJECTS = frozenset({"versions"})
-# Columns of a scan's ladder, with the relative and the absolute difference that they may have. At
-# radii deep inside of clusters many pairs of rows lie near the radius, and rounding moves a few of
+# Relative and absolute tolerances for the columns of trial bandwidths. If the radius is much
+# smaller than the clusters, many pairs of rows are near the radius, and rounding moves a few of
 # them across.
 LADDER = "rungs"
 LADDER_TOLERANCES = {
@@ -59,7 +59,7 @@ _NUMBER = re.compile(r"[-+]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 def masked(value: Any, *, on_one_machine: bool = False) -> Any:
     """Return the result with `ANY` in place of values that are not compared.
 
-    With `on_one_machine`, values stay that only another machine may change.
+    With `on_one_machine`, values that differ only between machines are kept.
     """
     if isinstance(value, dict):
         return {key: _masked_entry(key, item, on_one_machine) for key, item in value.items()}
@@ -81,12 +81,12 @@ def _masked_entry(key: str, value: Any, on_one_machine: bool) -> Any:
 
 
 def _masked_pruning(phases: dict[str, Any]) -> dict[str, Any]:
-    """Return the phases and their keys: how much is pruned may differ by processor."""
+    """Return phases and keys without values: the pruned share may depend on the processor."""
     return {phase: dict.fromkeys(found, ANY) for phase, found in phases.items()}
 
 
 def rounded(value: Any) -> Any:
-    """Return the result with floats that have as many digits as are worth storing."""
+    """Return the result with floats rounded to `SIGNIFICANT_DIGITS`."""
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -97,9 +97,9 @@ def rounded(value: Any) -> Any:
 
 
 def full_digest(value: Any) -> str:
-    """Return a SHA-256 over the result with all bits of its floats."""
-    kept = _with_hex_floats(masked(value, on_one_machine=True))
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    """Return a SHA-256 of the result, including all bits of its floats."""
+    content = _with_hex_floats(masked(value, on_one_machine=True))
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _with_hex_floats(value: Any) -> Any:
@@ -118,7 +118,7 @@ def differences(found: Any, expected: Any, rtol: float = RTOL) -> list[str]:
 def _differences(
     found: Any, expected: Any, path: str, rtol: float, atol: float | None = None
 ) -> Iterator[str]:
-    """Yield what differs; with `atol` integers are compared to tolerances, too."""
+    """Yield the differences; with `atol`, integers are also compared with tolerances."""
     if isinstance(expected, dict) and isinstance(found, dict):
         yield from _dict_differences(found, expected, path, rtol)
     elif isinstance(expected, list) and isinstance(found, list):
@@ -152,7 +152,7 @@ def _dict_differences(
 def _list_differences(
     found: list[Any], expected: list[Any], path: str, rtol: float, atol: float | None
 ) -> Iterator[str]:
-    """Yield what differs; small floats of a list may be off by a part of its largest one."""
+    """Yield the differences; the tolerance of floats depends on the largest one of the list."""
     if len(found) != len(expected):
         yield f"{path}: {len(found)} items instead of {len(expected)}"
         return
@@ -167,8 +167,8 @@ def _list_differences(
 
 
 def _same_text(found: str, expected: str) -> bool:
-    """Compare words and integers exactly, and other numbers to their few digits."""
-    if found == expected or " " not in expected:  # one word is a name or a digest
+    """Compare words and integers exactly, and other numbers to `TEXT_RTOL`."""
+    if found == expected or " " not in expected:  # a single word is a name or a digest
         return found == expected
     if _NUMBER.split(found) != _NUMBER.split(expected):
         return False

@@ -1,4 +1,4 @@
-"""The rows that all cases work on."""
+"""The rows that all cases use."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from scrlm_dask.pipeline.stores import write_features
 ROWS, FEATURES, BLOCK_ROWS = 600, 12, 100
 SIZES = (170, 140, 110, 80, 60)  # rows of the clusters; the rest are outliers
 SIGMA, SPREAD, REACH = 0.3, 4.0, 12.0
-RHO = 0.3  # after standardization: above every cluster's sigma, and far below their distances
+RHO = 0.3  # after standardization: larger than all sigmas, much smaller than the distances
 
 
 def mixture() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return rows of clusters that lie far apart, with outliers between them, and their labels."""
+    """Return rows of separate clusters with outliers between them, and their labels."""
     rng = np.random.default_rng(20240229)
     means = rng.normal(size=(len(SIZES), FEATURES)) * SPREAD
     parts = [means[k] + rng.normal(size=(size, FEATURES)) * SIGMA for k, size in enumerate(SIZES)]
@@ -27,7 +27,7 @@ def mixture() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 
 def features_store(folder: Path) -> Path:
-    """Write the mixture with its labels as a features store, a chunk a block."""
+    """Write the mixture with its labels as a features store with one chunk per block."""
     rows, labels = mixture()
     path = folder / "features.zarr"
     write_features(rows, path, labels=labels, chunk_bytes=BLOCK_ROWS * FEATURES * 4)

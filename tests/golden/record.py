@@ -1,8 +1,8 @@
 """Record the results of all cases, or print a digest of each.
 
 `python tests/golden/record.py` rewrites expected.json. `python tests/golden/record.py --bits`
-prints a line for each case with a SHA-256 over all bits of its floats: on one machine the lines
-before and after a change are the same, unless the change has another result.
+prints a line for each case with a SHA-256 that includes all bits of its floats. On one machine,
+these lines are the same before and after a change that does not change results.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _WIDTH = 160
 
 
 def main() -> None:
-    """Run the cases that are asked for."""
+    """Run the selected cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bits", action="store_true", help="print digests, write nothing")
-    parser.add_argument("--case", action="append", help="only this one; may be repeated")
+    parser.add_argument("--case", action="append", help="run only this case; may be repeated")
     parser.add_argument("--times", action="store_true", help="print seconds on stderr")
     arguments = parser.parse_args()
     _prepare()
@@ -45,11 +45,11 @@ def _prepare() -> None:
     sys.path[:0] = [str(HERE.parent), str(root)]
     os.environ.setdefault("SCIPY_ARRAY_API", "1")
     os.environ.setdefault("DASK_SCRLM__DASHBOARD_PORT", "0")
-    # Numba does not notice changes to the kernels that a kernel calls
+    # Numba's cache does not detect changes in functions that a kernel calls
     code = b"".join(path.read_bytes() for path in sorted((root / "scrlm_dask").rglob("*.py")))
     cache = f"scrlm-golden-numba-{hashlib.sha256(code).hexdigest()[:16]}"
     os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / cache))
-    # an editable install may bring the commands of another checkout
+    # an editable install may import the commands of another checkout
     for package in ("scrlm_dask", "scrlm_cli"):
         spec = importlib.util.find_spec(package)
         print(f"{package}: {spec.origin if spec else 'not found'}", file=sys.stderr)
@@ -74,7 +74,7 @@ def _print_bits(results: Iterator[tuple[str, dict[str, Any]]]) -> None:
 
 
 def _write(results: Iterator[tuple[str, dict[str, Any]]], *, whole: bool) -> None:
-    """Rewrite expected.json, or the cases of it that were run."""
+    """Rewrite expected.json, or only the cases that were run."""
     from golden.comparing import masked, rounded
 
     expected = {} if whole else json.loads(EXPECTED.read_text())
@@ -84,7 +84,7 @@ def _write(results: Iterator[tuple[str, dict[str, Any]]], *, whole: bool) -> Non
 
 
 def _laid_out(value: Any, indent: int = 0) -> str:
-    """Return JSON in which what fits in a line has one, so that differences are short."""
+    """Return JSON in which values that fit into one line are not split, for short diffs."""
     line = json.dumps(value, separators=(",", ":"), allow_nan=False)
     if not isinstance(value, dict | list) or len(line) + indent <= _WIDTH:
         return line

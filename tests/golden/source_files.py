@@ -1,6 +1,6 @@
-"""Files of other formats, as their own libraries write them.
+"""Files of all source formats, written by the libraries of these formats.
 
-A function writes them to a folder, and returns the sources and the options of `scrlm ingest`.
+Each function writes files to a folder, and returns the sources and options for `scrlm ingest`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def write_npz(folder: Path) -> Written:
 
 
 def write_shards(folder: Path) -> Written:
-    """Write eleven files, so that 2 must come before 10."""
+    """Write eleven files, so that numeric and alphabetic order differ."""
     (folder / "shards").mkdir()
     for i, part in enumerate(np.array_split(ingested_rows().astype(np.float64), 11)):
         np.save(folder / "shards" / f"emb_{i}.npy", part)

@@ -40,7 +40,7 @@ def plain(value: Any) -> Any:
 
 
 def digest_of(values: NDArray[Any]) -> str:
-    """Return a SHA-256 of the bytes of an array, and of what they mean."""
+    """Return a SHA-256 of the bytes, kind and shape of an array."""
     if values.dtype.kind in "OUT":
         content = json.dumps([str(value) for value in values]).encode()
     else:
@@ -49,7 +49,7 @@ def digest_of(values: NDArray[Any]) -> str:
 
 
 def labels_of(labels: Any) -> Result:
-    """Return what identifies labels exactly."""
+    """Return counts and a digest of labels, which identify them exactly."""
     values = np.asarray(labels).astype(np.int32)
     names, counts = np.unique(values, return_counts=True)
     return {
@@ -61,7 +61,7 @@ def labels_of(labels: Any) -> Result:
 
 
 def column_of(values: Any) -> Result:
-    """Return a summary of floats, one a row, and a digest of their bits."""
+    """Return a summary of floats, one per row, and a digest of their bits."""
     array = np.asarray(values)
     finite = array[np.isfinite(array)].astype(np.float64)
     return {
@@ -75,7 +75,7 @@ def column_of(values: Any) -> Result:
 
 
 def model_of(model: Model) -> Result:
-    """Return all that a model says."""
+    """Return all fields of a model."""
     tree = model.tree
     return {
         "repr": repr(model),
@@ -90,14 +90,14 @@ def model_of(model: Model) -> Result:
         "dtypes": [str(array.dtype) for array in (model.centers, model.means, model.weights)],
         "affine": asdict(model.affine),
         "config": {"class": type(model.config).__name__, **asdict(model.config)},
-        # the leaves are many, and lie where rounding may choose between neighbors
+        # the tree has many leaves, and rounding may choose between neighboring ones
         "tree": None if tree is None else {name: {"bits": digest_of(np.asarray(array))}
                                            for name, array in asdict(tree).items()},
     }  # fmt: skip
 
 
 def labels_store_of(path: Path) -> Result:
-    """Return what a labels store holds."""
+    """Return the content of a labels store."""
     group = zarr.open_group(path, mode="r")
     found: Result = {"attributes": dict(group.attrs), "arrays": sorted(group.array_keys())}
     for name in found["arrays"]:
@@ -107,7 +107,7 @@ def labels_store_of(path: Path) -> Result:
 
 
 def run_of(path: Path) -> Result:
-    """Return what a finished run directory holds."""
+    """Return the content of a finished run directory."""
     stored = zarr.open_group(path / "model.zarr", mode="r")
     model = load_model(path)
     attributes = dict(stored.attrs)
@@ -124,19 +124,19 @@ def run_of(path: Path) -> Result:
 
 
 def record_of(record: Result) -> Result:
-    """Return a record of a run, or of a scan, with the rungs of its ladder as columns."""
+    """Return a record of a run or of a scan, with its trial bandwidths as columns."""
     if "scan" in record:
         return {**record, "scan": record_of(record["scan"])}
     if "rungs" not in record:
         return record
     names = list(record["rungs"][0])
-    assert all(list(rung) == names for rung in record["rungs"])
-    columns = {name: [rung[name] for rung in record["rungs"]] for name in names}
+    assert all(list(trial) == names for trial in record["rungs"])
+    columns = {name: [trial[name] for trial in record["rungs"]] for name in names}
     return {**record, "rungs": columns}
 
 
 def _events_in(path: Path) -> Iterator[str]:
-    """Yield what was told, in order; how many blocks are told at a time depends on the clock."""
+    """Yield the events in order, without BlocksDone, whose number depends on timing."""
     for line in path.read_text().splitlines():
         event = json.loads(line)
         if event["event"] != "BlocksDone":
@@ -144,11 +144,11 @@ def _events_in(path: Path) -> Iterator[str]:
 
 
 def features_of(path: Path) -> Result:
-    """Return what a features store holds: rows, labels and ids exactly."""
+    """Return the content of a features store, with digests of rows, labels and ids."""
     group = zarr.open_group(path, mode="r")
     attributes = dict(group.attrs)
     manifest = attributes.get("manifest", {})
-    # sizes of files are those that another version of their library writes
+    # file sizes depend on the version of the library that wrote them
     manifest["sources"] = [source["path"] for source in manifest.get("sources", [])]
     found: Result = {"attributes": attributes, "arrays": sorted(group.array_keys())}
     for name in found["arrays"]:

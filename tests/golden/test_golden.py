@@ -1,7 +1,7 @@
-"""Results of small fixed runs against those that were recorded, entry by entry.
+"""Comparison of small fixed runs with recorded results, entry by entry.
 
-After a change that is meant to change results, `python tests/golden/record.py` records them again;
-the difference of expected.json shows what changed.
+After a change that is meant to change results, record them again with
+`python tests/golden/record.py`; the diff of expected.json shows the changes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_case_gives_the_recorded_result(name: str, tmp_path: Path) -> None:
 
 
 def fit_result() -> dict[str, Any]:
-    """Return a recorded result that can be changed."""
+    """Return a copy of a recorded result, for tests that change it."""
     return copy.deepcopy(EXPECTED["fit_with_rho"])
 
 
@@ -67,7 +67,7 @@ def test_rounding_is_not_reported() -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("record", "seconds"), 1.5),  # only its value may change, not that it is there
+        (("record", "seconds"), 1.5),  # its value may change, but the field must exist
         (("record", "phases"), None),
         (("record", "versions", "numpy"), "0"),
         (("record", "pruning", "assign", "pairs"), 1),
@@ -91,14 +91,14 @@ def test_other_type_is_reported(changed: Any) -> None:
 
 
 def test_changed_words_are_reported() -> None:
-    said = "5 clusters, moved by 1.4e-16, distance 9.4885"
+    text = "5 clusters, moved by 1.4e-16, distance 9.4885"
     for other in (
         "5 clusters, moved by 0, distance 9.4884",
         "5 clusters, moved by 2e-16, distance 9.5",
     ):
-        assert differences({"why": other}, {"why": said}) == []
-    for other in (said.replace("5 c", "6 c"), said.replace("9.4", "8.4"), said.replace("by", "to")):
-        assert differences({"why": other}, {"why": said})
+        assert differences({"why": other}, {"why": text}) == []
+    for other in (text.replace("5 c", "6 c"), text.replace("9.4", "8.4"), text.replace("by", "to")):
+        assert differences({"why": other}, {"why": text})
 
 
 def test_values_of_the_machine_are_not_compared() -> None:

@@ -1,7 +1,7 @@
-"""Makes blocks of a loss pass wait; Python imports this where the folder is on PYTHONPATH.
+"""Make blocks of the loss pass wait; Python imports this file if its folder is on PYTHONPATH.
 
-SCRLM_TEST_HOLD is `FILE:BLOCKS`: after so many blocks in a process, the others wait as long as the
-file is there. See tests/holding.py.
+SCRLM_TEST_HOLD is `FILE:BLOCKS`: after BLOCKS blocks in a process, further blocks wait while FILE
+exists. See tests/holding.py.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 _MODULE, _FUNCTION = "scrlm_dask.kernels.scrlm.loss", "loss_part"
-_MOST_SECONDS = 200  # no process is to outlive its test for long
+_MAX_SECONDS = 200  # a process must not run long after its test has ended
 
 
-def _held(function: Any) -> Any:
+def _make_waiting(function: Any) -> Any:
     file, _, blocks = os.environ["SCRLM_TEST_HOLD"].rpartition(":")
     seen = itertools.count()
 
     @functools.wraps(function)
     def wait_first(*args: Any) -> Any:
-        deadline = time.monotonic() + _MOST_SECONDS
+        deadline = time.monotonic() + _MAX_SECONDS
         held = next(seen) >= int(blocks)
         while held and Path(file).exists() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -36,7 +36,7 @@ def _held(function: Any) -> Any:
 
 
 class _Holding(MetaPathFinder):
-    """Changes the one function when its module is imported; to import it here would be slow."""
+    """Replaces the function when its module is imported; importing it here would be slow."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != _MODULE:
@@ -49,7 +49,7 @@ class _Holding(MetaPathFinder):
 
         def execute_and_change(module: Any) -> None:
             execute(module)
-            setattr(module, _FUNCTION, _held(getattr(module, _FUNCTION)))
+            setattr(module, _FUNCTION, _make_waiting(getattr(module, _FUNCTION)))
 
         loader.exec_module = execute_and_change
         return spec

@@ -19,7 +19,7 @@ def count_nan(x):  # type: ignore[no-untyped-def]
     return n
 
 
-def test_kernels_are_compiled_without_the_lock_and_keep_nan() -> None:
+def test_kernels_release_the_gil_and_keep_nan() -> None:
     kernel: Any = count_nan
     assert kernel(np.array([1.0, np.nan, np.inf])) == 1
     assert kernel.nopython_signatures
@@ -29,12 +29,12 @@ def test_kernels_are_compiled_without_the_lock_and_keep_nan() -> None:
 
 
 @pytest.mark.parametrize("flags", [("reassoc",), ("reassoc", "contract")])
-def test_liberties_of_fast_math_are_those_given(flags: tuple[str, ...]) -> None:
+def test_only_the_given_fastmath_flags_are_set(flags: tuple[str, ...]) -> None:
     kernel: Any = jit(*flags)(count_nan.py_func)  # type: ignore[attr-defined]
     assert kernel.targetoptions["fastmath"] == set(flags)
 
 
-def test_a_function_that_cannot_be_cached_is_compiled_all_the_same() -> None:
+def test_function_that_cannot_be_cached_is_compiled() -> None:
     names: dict[str, Any] = {}
     exec(compile("def double(x):\n    return 2 * x\n", "/nowhere/at/all.py", "exec"), names)
     assert jit()(names["double"])(21) == 42

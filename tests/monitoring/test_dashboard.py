@@ -1,4 +1,4 @@
-"""The page, the metrics and the names on Dask's own pages, on a real cluster in a real browser."""
+"""The page /scrlm, metrics, and names on Dask's pages, with a real cluster and a real browser."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def client() -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """1 600 rows around 4 points, in 32 blocks, at a path that is markup."""
+    """Write 1,600 rows around 4 points, in 32 blocks, at a path that contains HTML."""
     path = tmp_path_factory.mktemp("page") / NASTY / "x.zarr"
     rng = np.random.default_rng(0)
     x = rng.normal(0, 8, (4, 16))[rng.integers(0, 4, 1600)] + rng.normal(size=(1600, 16))
@@ -60,11 +60,11 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-class Watched:
-    """A k-means run that waits when its first iteration is done until it is let go on."""
+class PausedRun:
+    """A k-means run that pauses after its first iteration until `resumed` is set."""
 
     def __init__(self, features: Path, out: Path | None = None) -> None:
-        self.reached, self.goes_on = threading.Event(), threading.Event()
+        self.reached, self.resumed = threading.Event(), threading.Event()
         self.error: BaseException | None = None
         self._features, self._out = features, out
         self._thread = threading.Thread(target=self._run)
@@ -75,18 +75,18 @@ class Watched:
         config = scrlm_dask.KMeansConfig(n_clusters=4, init="random", lloyd=lloyd)
         try:
             scrlm_dask.kmeans(
-                self._features, config, out=self._out, listener=self._hear, block_rows=50
+                self._features, config, out=self._out, listener=self._listen, block_rows=50
             )
         except BaseException as error:
             self.error = error
 
-    def _hear(self, event: Event) -> None:
+    def _listen(self, event: Event) -> None:
         if isinstance(event, IterationDone) and event.number == 1:
             self.reached.set()
-            assert self.goes_on.wait(120)
+            assert self.resumed.wait(120)
 
     def finish(self) -> None:
-        self.goes_on.set()
+        self.resumed.set()
         self._thread.join(120)
         assert self.error is None, self.error
 
@@ -103,7 +103,7 @@ def page_of(client: Client) -> str:
 
 
 class _Proxy(http.server.BaseHTTPRequestHandler):
-    """Takes its prefix away and passes on, as Jupyter's proxies do."""
+    """Forwards requests without the prefix of their path, like the proxies of Jupyter."""
 
     target = ""
 
@@ -135,10 +135,10 @@ def proxied(client: Client) -> Iterator[str]:
 
 @pytest.mark.slow
 @needs_browser
-def test_a_browser_watches_a_run_behind_a_proxy(
+def test_browser_shows_a_run_behind_a_proxy(
     client: Client, features: Path, proxied: str, tmp_path: Path
 ) -> None:
-    run = Watched(features)
+    run = PausedRun(features)
     try:
         assert run.reached.wait(120)
         with browsing(tmp_path) as page:
@@ -146,7 +146,7 @@ def test_a_browser_watches_a_run_behind_a_proxy(
             page.wait_for("document.querySelector('[data-phase=\"kmeans-step\"]') !== null")
             before = page.text()
             assert "preparing" in before
-            assert f"{NASTY}/x.zarr" in before  # as text
+            assert f"{NASTY}/x.zarr" in before  # shown as text
             assert page.ask("document.querySelectorAll('b[onclick]').length") == 0
             assert page.ask("document.querySelector('#status').className") == "live"
             assert page.ask("document.querySelectorAll('#inertia circle').length") == 1
@@ -164,11 +164,11 @@ def test_a_browser_watches_a_run_behind_a_proxy(
             assert page.complaints == []
             assert all(url.startswith((proxied, "data:")) for url in page.requested)
     finally:
-        run.goes_on.set()
+        run.resumed.set()
 
 
 def hold_steps(client: Client, file: Path) -> None:
-    """From now on the workers' blocks of a k-means step wait as long as the file is there."""
+    """Make the workers' blocks of k-means steps wait while the file exists."""
 
     def hold(file: str) -> None:
         from scrlm_dask.kernels.kmeans import lloyd
@@ -186,7 +186,7 @@ def hold_steps(client: Client, file: Path) -> None:
 
 
 def wait_for_step(client: Client, worker: str) -> None:
-    """Until the worker has a block of a step in its hands."""
+    """Wait until the worker processes a block of a step."""
 
     def has_one(dask_scheduler: Any) -> bool:
         return any("kmeans-step" in str(t.key) for t in dask_scheduler.workers[worker].processing)
@@ -198,17 +198,17 @@ def wait_for_step(client: Client, worker: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_lost_worker_shows_as_blocks_done_again(
+def test_blocks_of_a_lost_worker_are_counted_as_retried(
     client: Client, features: Path, tmp_path: Path
 ) -> None:
     hold = tmp_path / "hold"
     hold_steps(client, hold)
     worker, pid = next(iter(client.run(os.getpid).items()))
-    run = Watched(features)
+    run = PausedRun(features)
     try:
         assert run.reached.wait(120)
         hold.touch()
-        run.goes_on.set()
+        run.resumed.set()
         wait_for_step(client, worker)
         os.kill(pid, signal.SIGKILL)
     finally:
@@ -223,7 +223,7 @@ def test_a_lost_worker_shows_as_blocks_done_again(
 
 
 @pytest.mark.slow
-def test_the_numbers_are_those_of_the_run(client: Client, features: Path, tmp_path: Path) -> None:
+def test_state_and_metrics_equal_the_run(client: Client, features: Path, tmp_path: Path) -> None:
     before = _metrics(client)
     config = scrlm_dask.FitConfig(n_clusters=6, rho=0.5)
     found = scrlm_dask.fit(features, config, out=tmp_path / "run", block_rows=50)
@@ -252,7 +252,7 @@ def test_the_numbers_are_those_of_the_run(client: Client, features: Path, tmp_pa
     assert after["scrlm_planned_memory_bytes"] == found.record["plan"]["worker_bytes"]
     assert after['scrlm_phase_progress{phase="assign"}'] == 1.0
     assert after['scrlm_worker_memory_bytes{worker="0"}'] > 1e6
-    # the same events lie in the run
+    # the run directory has the same events
     lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
     events = [json.loads(line)["event"] for line in lines]
     assert events[0] == "RunStarted"
@@ -266,8 +266,7 @@ def _metrics(client: Client) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
-def test_dask_tells_the_same_story(client: Client, features: Path) -> None:
-    """Names of tasks and spans are those of the phases."""
+def test_names_of_tasks_and_spans_are_phases(client: Client, features: Path) -> None:
     refine = scrlm_dask.LloydConfig(max_iter=1)
     config = scrlm_dask.FitConfig(n_clusters=6, rho=0.5, refine=refine)
     scrlm_dask.fit(features, config, block_rows=200)
@@ -282,20 +281,20 @@ def test_dask_tells_the_same_story(client: Client, features: Path) -> None:
     assert phases <= spans
 
 
-def test_nothing_can_be_sent_to_the_page(client: Client, features: Path) -> None:
+def test_page_is_read_only(client: Client, features: Path) -> None:
     scrlm_dask.fit(features, scrlm_dask.FitConfig(n_clusters=6), block_rows=400)
     for url in (page_of(client), page_of(client) + "/state.json"):
         for method in ("POST", "PUT", "DELETE"):
             request = urllib.request.Request(url, data=b"x", method=method)
-            with pytest.raises(urllib.error.HTTPError) as refused:
+            with pytest.raises(urllib.error.HTTPError) as caught:
                 urllib.request.urlopen(request, timeout=60)
-            assert refused.value.code in (403, 405)
-            refused.value.close()
+            assert caught.value.code in (403, 405)
+            caught.value.close()
     assert json.loads(get(page_of(client) + "/state.json?run=no-such-run"))["run"] is not None
     assert 'href="scrlm"' in get(str(client.dashboard_link))
 
 
-def test_runs_that_are_over_are_forgotten_in_time(client: Client) -> None:
+def test_only_the_last_runs_are_kept(client: Client) -> None:
     for number in range(30):
         client.log_event("scrlm", {"run": f"old-{number}", "event": "CentersFound", "centers": 1})
     deadline = time.monotonic() + 60
@@ -307,16 +306,16 @@ def test_runs_that_are_over_are_forgotten_in_time(client: Client) -> None:
     assert len(runs) == 20
 
 
-def test_who_does_not_want_to_be_watched_is_not(client: Client, features: Path) -> None:
-    said: list[Event] = []
+def test_watching_can_be_disabled(client: Client, features: Path) -> None:
+    events: list[Event] = []
     with dask.config.set({"scrlm.watch": "0"}):
-        assert make_publisher(client, "scrlm-x", said.append) is None
-    assert said == []
+        assert make_publisher(client, "scrlm-x", events.append) is None
+    assert events == []
 
 
 @pytest.mark.slow
-def test_a_scheduler_without_the_package_says_so_and_works(tmp_path: Path) -> None:
-    """And one that was started with the preload has the page before the first run."""
+def test_scheduler_without_the_package_is_reported(tmp_path: Path) -> None:
+    """A scheduler that was started with the preload has the page before the first run."""
     blocked = tmp_path / "blocked.py"
     blocked.write_text(
         "import sys\n"
@@ -329,21 +328,21 @@ def test_a_scheduler_without_the_package_says_so_and_works(tmp_path: Path) -> No
         _scheduler(tmp_path / "without.json", str(blocked)) as without,
         _scheduler(tmp_path / "with.json", "scrlm_dask.preload") as ours,
     ):
-        said: list[Event] = []
+        events: list[Event] = []
         with Client(without, set_as_default=False) as client:
-            assert make_publisher(client, "scrlm-x", said.append) is None
-        assert len(said) == 1
-        assert isinstance(said[0], Note)
-        assert "no page /scrlm on this scheduler" in said[0].text
+            assert make_publisher(client, "scrlm-x", events.append) is None
+        assert len(events) == 1
+        assert isinstance(events[0], Note)
+        assert "/scrlm" in events[0].text
         with Client(ours, set_as_default=False) as client:
             page = page_of(client)
             assert json.loads(get(f"{page}/state.json"))["run"] is None
-            assert make_publisher(client, "scrlm-x", said.append) is not None
+            assert make_publisher(client, "scrlm-x", events.append) is not None
             assert 'href="scrlm"' in get(str(client.dashboard_link))
 
 
 class _scheduler:  # noqa: N801 - a context manager
-    """`dask scheduler` in a process of its own, with a preload."""
+    """Run `dask scheduler` with a preload in a subprocess."""
 
     def __init__(self, file: Path, preload: str) -> None:
         dask_command = Path(sys.executable).parent / "dask"

@@ -15,7 +15,7 @@ from scrlm_dask.events import (
 from scrlm_dask.monitoring.json_log import JsonLines, event_record, plain
 
 
-def test_lines_are_json_and_blocks_are_told_together() -> None:
+def test_lines_are_json_and_blocks_are_summed() -> None:
     lines: list[str] = []
     listener = JsonLines(lines.append)
     listener(CandidatesJudged(2, (1, 2), (-3.0, float("nan"))))
@@ -35,7 +35,7 @@ def test_lines_are_json_and_blocks_are_told_together() -> None:
     assert all(isinstance(record["time"], float) for record in records)
 
 
-def test_what_json_cannot_represent() -> None:
+def test_values_that_json_cannot_represent() -> None:
     value = {"a": [1.5, float("inf"), (float("nan"), "x")], "b": None}
     assert plain(value) == {"a": [1.5, None, [None, "x"]], "b": None}
     assert event_record(BlockDone("loss", 5, 40)) == {

@@ -1,4 +1,4 @@
-"""How a run stands, by hand: what was told, and what the page makes of it."""
+"""State of a run, computed by hand from its events."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ PLAN = Planned({"loss": 8000, "assign": 2000}, {"loss": 80.0, "assign": 20.0}, 7
 NASTY = "<img src=x onerror=alert(1)>"
 
 
-def told(*events: tuple[float, Event]) -> RunState:
-    """A run that began at 0 and told these."""
+def apply_events(*events: tuple[float, Event]) -> RunState:
+    """Return the state of a run that started at 0 and reported these events."""
     state = RunState("r", 0.0)
     for now, event in events:
         state.apply(event_record(event), now)
     return state
 
 
-def test_rate_share_and_time_left_of_a_phase() -> None:
-    state = told(
+def test_rate_share_and_remaining_time_of_a_phase() -> None:
+    state = apply_events(
         (0.0, PLAN),
         (10.0, PhaseStarted("loss", 4, 100, 800)),
         (12.0, BlockDone("loss", 25, 200)),
@@ -46,11 +46,11 @@ def test_rate_share_and_time_left_of_a_phase() -> None:
     assert phase["gflops"] == pytest.approx(25 / 4 * 80 / 1e9)
     assert phase["seconds_left"] == 75 * 4 / 25
     assert (phase["done_blocks"], phase["blocks"]) == (1, 4)
-    assert state.snapshot(14.0)["seconds_left"] is None  # nobody knows the clusters yet
+    assert state.snapshot(14.0)["seconds_left"] is None  # the number of clusters is not known yet
 
 
-def test_time_left_of_the_run_goes_by_what_is_left_to_compute() -> None:
-    state = told(
+def test_remaining_time_of_a_run_depends_on_remaining_flops() -> None:
+    state = apply_events(
         (0.0, PLAN),
         (0.0, PhaseStarted("loss", 4, 100, 800)),
         (8.0, PhaseFinished("loss", 8.0, 100, 800, 4, 650, 0.1)),
@@ -58,7 +58,7 @@ def test_time_left_of_the_run_goes_by_what_is_left_to_compute() -> None:
         (8.0, PhaseStarted("assign", 4, 100, 800)),
         (9.0, BlockDone("assign", 50, 400)),
     )
-    # 8 000 + 1 000 FLOPs in 9 s, 1 000 are left
+    # 8,000 + 1,000 FLOPs took 9 s, and 1,000 remain
     assert state.snapshot(9.0)["seconds_left"] == pytest.approx(1.0)
     assert state.snapshot(9.0)["centers"] == 3
     assert state.snapshot(9.0)["planned_worker_bytes"] == 700
@@ -72,7 +72,7 @@ def test_iterations_are_one_phase() -> None:
             (start + 1, BlockDone("kmeans-step", 5, 40)),
             (start + 2, PhaseFinished("kmeans-step", 2.0, 10, 80, 2, 5, 0.0)),
         ]
-    (phase,) = told(*events).snapshot(20.0)["phases"]
+    (phase,) = apply_events(*events).snapshot(20.0)["phases"]
     assert phase["times"] == 2
     assert phase["seconds"] == 4.0
     assert phase["rows_per_second"] == 20 / 4
@@ -80,16 +80,16 @@ def test_iterations_are_one_phase() -> None:
     assert not phase["running"]
 
 
-def test_late_and_unknown_words_change_nothing() -> None:
-    state = told((0.0, PhaseStarted("loss", 1, 10, 80)), (0.1, BlockDone("survey", 10, 80)))
+def test_late_and_unknown_events_are_ignored() -> None:
+    state = apply_events((0.0, PhaseStarted("loss", 1, 10, 80)), (0.1, BlockDone("survey", 10, 80)))
     state.apply({"event": "Invented", "by": "another version"}, 0.2)
     assert state.snapshot(1.0)["phases"][0]["done_rows"] == 0
     state.apply(event_record(BlockDone("loss", 99, 80)), 0.3)
     assert state.snapshot(1.0)["phases"][0]["share"] == 1.0
 
 
-def test_a_scheduler_keeps_little_of_a_run_that_tells_much() -> None:
-    state = told((0.0, RunStarted("SCRLM", "x" * 10_000, 5, 2, None)))
+def test_memory_of_the_state_is_bounded() -> None:
+    state = apply_events((0.0, RunStarted("SCRLM", "x" * 10_000, 5, 2, None)))
     for number in range(3000):
         done = IterationDone(number, 5, False, 1.0, float("inf"), None, 0, 0, 0.1)
         state.apply(event_record(done), 1.0)
@@ -104,10 +104,12 @@ def test_a_scheduler_keeps_little_of_a_run_that_tells_much() -> None:
     assert len(totals.blocks) <= 3 * 64
 
 
-def test_the_end_stops_the_clock_and_says_why() -> None:
-    state = told((0.0, PhaseStarted("loss", 1, 10, 80)), (5.0, RunEnded(5.0, "KilledWorker")))
-    shown = state.snapshot(99.0)
-    assert shown["seconds"] == 5.0
-    assert shown["running"] is False
-    assert shown["error"] == "KilledWorker"
-    assert shown["messages"][-1][1] == "ended by KilledWorker"
+def test_end_of_a_run_stops_the_clock() -> None:
+    state = apply_events(
+        (0.0, PhaseStarted("loss", 1, 10, 80)), (5.0, RunEnded(5.0, "KilledWorker"))
+    )
+    snapshot = state.snapshot(99.0)
+    assert snapshot["seconds"] == 5.0
+    assert snapshot["running"] is False
+    assert snapshot["error"] == "KilledWorker"
+    assert "KilledWorker" in snapshot["messages"][-1][1]

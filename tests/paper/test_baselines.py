@@ -1,7 +1,8 @@
-"""Every method labels an easy mixture as it was drawn, and says so if it cannot be used."""
+"""All methods label an easy mixture correctly; missing packages are reported."""
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -28,25 +29,25 @@ NAMES = (
 )
 
 
-def drawn(n_clusters: int, outliers: float) -> SynthBlock:
+def draw_mixture(n_clusters: int, outliers: float) -> SynthBlock:
     spec = MixtureSpec(40, n_clusters, outliers)
     return synth_block(spec, true_mixture(spec), 0, 300)
 
 
-def test_the_names() -> None:
+def test_names() -> None:
     assert tuple(METHODS) == NAMES
     assert all(name == method.name for name, method in METHODS.items())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.filterwarnings("ignore")  # of other packages
-def test_an_easy_mixture(name: str) -> None:
+@pytest.mark.filterwarnings("ignore")  # warnings of other packages
+def test_easy_mixture(name: str) -> None:
     reason = find_missing_requirement(name)
     if reason is not None:
         pytest.skip(reason)
-    block = drawn(2, 0.0)
-    with pinned_threads():  # as in experiments; many threads for few rows wait for each other
+    block = draw_mixture(2, 0.0)
+    with pinned_threads():  # as in experiments; with few rows many threads are slow
         labels = METHODS[name].fit(block.features, 2, 0)
         again = METHODS[name].fit(block.features, 2, 0)
     assert labels.dtype == np.int64
@@ -56,41 +57,37 @@ def test_an_easy_mixture(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, m in METHODS.items() if m.finds_outliers])
-def test_outliers_are_found_by_those_who_say_so(name: str) -> None:
-    block = drawn(3, 0.3)
+def test_methods_with_outliers_find_them(name: str) -> None:
+    block = draw_mixture(3, 0.3)
     found = scores(contingency(block.labels, METHODS[name].fit(block.features, 3, 0)))
     assert found.outlier_precision == 1.0
     assert found.outlier_recall > 0.9
 
 
 @pytest.mark.parametrize("name", ["k-means++", "td", "em"])
-def test_others_have_no_outliers(name: str) -> None:
-    labels = METHODS[name].fit(drawn(3, 0.3).features, 4, 0)
+def test_other_methods_have_no_outliers(name: str) -> None:
+    labels = METHODS[name].fit(draw_mixture(3, 0.3).features, 4, 0)
     assert not METHODS[name].finds_outliers
     assert OUTLIER not in labels
     assert labels.max() == 3
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "superkmeans", None)
-    assert find_missing_requirement("superkmeans") == (
-        "needs superkmeans, which is not installed; pip install superkmeans"
-    )
+    assert "superkmeans" in str(find_missing_requirement("superkmeans"))
     assert find_missing_requirement("td") is None
 
 
-def test_a_package_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outdated_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     old = ModuleType("faiss")
     old.__spec__ = ModuleSpec("faiss", None)
     monkeypatch.setitem(sys.modules, "faiss", old)
     assert find_missing_requirement("faiss") is None
-    assert find_missing_requirement("faiss-superkmeans") == (
-        "needs faiss-cpu 1.15 or newer; pip install --upgrade faiss-cpu"
+    assert re.search(
+        r"\bfaiss-cpu\b.*\b1\.15\b", str(find_missing_requirement("faiss-superkmeans"))
     )
 
 
-def test_an_unknown_method_is_refused() -> None:
-    with pytest.raises(
-        InputError, match=r"'dbscan' is not known; there are scrlm, .*, superkmeans"
-    ):
+def test_unknown_method_is_rejected() -> None:
+    with pytest.raises(InputError, match=r"(?=.*'dbscan')(?=.*\bscrlm, .*, superkmeans\b)"):
         find_missing_requirement("dbscan")

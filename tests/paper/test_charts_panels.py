@@ -1,4 +1,4 @@
-"""Regions and how tight bounds are, on grids small enough to be counted by hand."""
+"""Regions of success and tightness of bounds, on grids small enough to count by hand."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from scrlm_dask.paper.framework import doubling, steps
 
 
 def column(x: float, *successes: bool | None) -> list[Point]:
-    """Points at y = 1, 2, 4, ... over x; inside the bound from 4 on, promised from 8 on."""
+    """Return points (x, y) for y = 1, 2, 4, ...; y >= 4 is inside the bound, y >= 8 promised."""
     return [
         Point(x, 2.0**k, success, 2.0**k >= 4, 2.0**k >= 8) for k, success in enumerate(successes)
     ]
 
 
-def fake(*columns: list[Point]) -> Panel:
+def make_panel(*columns: list[Point]) -> Panel:
     points = tuple(point for some in columns for point in some)
     return Panel("p vs N", "", "N", "p", points, ({10.0: 64.0, 20.0: 96.0, 30.0: 128.0},))
 
 
 def test_tightness_by_hand() -> None:
-    panel = fake(
+    panel = make_panel(
         column(10, False, True, True, True),  # from 2 on: 64 / 2
-        column(20, True, False, True, True),  # a success below a failure does not count: 96 / 4
-        column(30, True, True, True, False),  # the largest failed: nothing is known
+        column(20, True, False, True, True),  # a success below a failure is not counted: 96 / 4
+        column(30, True, True, True, False),  # the largest y failed, so the limit is unknown
     )
     assert find_limits(panel) == [Limit(10, 64, 2), Limit(20, 96, 4), Limit(30, 128, None)]
     assert [limit.factor for limit in find_limits(panel)] == [32, 24, None]
@@ -43,9 +43,9 @@ def test_tightness_by_hand() -> None:
     assert find_broken_promises(panel) == [Point(30, 8, False, True, True)]
 
 
-def test_where_the_least_of_the_grid_is_enough_the_factor_may_be_larger() -> None:
-    panel = fake(
-        column(10, True, True),  # from 1 on, or from less: at least 64
+def test_factor_is_a_lower_bound_if_the_smallest_value_succeeds() -> None:
+    panel = make_panel(
+        column(10, True, True),  # the limit is 1 or less: the factor is at least 64
         column(20, False, True),  # 96 / 2
         column(30, False, True),  # 128 / 2
     )
@@ -55,19 +55,19 @@ def test_where_the_least_of_the_grid_is_enough_the_factor_may_be_larger() -> Non
     assert [found.is_at_least(value) for value in (48, 64)] == [False, True]
 
 
-def test_inside_the_bound_on_y_alone_nothing_is_promised() -> None:
-    panel = fake(column(10, False, False, False, True))
+def test_bound_on_y_alone_promises_nothing() -> None:
+    panel = make_panel(column(10, False, False, False, True))
     assert [point.inside for point in panel.points] == [False, False, True, True]
     assert find_broken_promises(panel) == []
 
 
-def test_a_grid_without_success_has_no_factor() -> None:
-    assert measure_tightness(find_limits(fake(column(10, False, False, False)))) is None
+def test_grid_without_success_has_no_factor() -> None:
+    assert measure_tightness(find_limits(make_panel(column(10, False, False, False)))) is None
 
 
-def test_what_could_not_be_run_is_no_success() -> None:
+def test_missing_runs_do_not_count_as_success() -> None:
     assert find_least_enough(column(10, None, None, True, True)) == 4
-    assert find_broken_promises(fake(column(10, None, None, None, None))) == []
+    assert find_broken_promises(make_panel(column(10, None, None, None, None))) == []
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_could_not_be_run_is_no_success() -> None:
         ((False, False, False, False), None),
     ],
 )
-def test_the_widest_stretch(successes: tuple[bool, ...], found: Stretch | None) -> None:
+def test_widest_stretch(successes: tuple[bool, ...], found: Stretch | None) -> None:
     assert find_widest_stretch(column(5, *successes)) == found
 
 

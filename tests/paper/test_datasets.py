@@ -1,4 +1,4 @@
-"""Known data sets: a package that is unpacked already becomes a store, without a network."""
+"""Known data sets: stores from unpacked packages, without a network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write_idx(path: Path, values: np.ndarray, kind: int = 8) -> None:
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
-def test_an_unpacked_package_becomes_a_store(tmp_path: Path) -> None:
+def test_store_from_an_unpacked_package(tmp_path: Path) -> None:
     images, labels = np.arange(12).reshape(3, 2, 2), np.array([7, 0, 7])
     for open_store, folder, ending in (
         (mnist_store, tmp_path / "mnist/package/data", ""),
@@ -35,14 +35,14 @@ def test_an_unpacked_package_becomes_a_store(tmp_path: Path) -> None:
         assert group["labels"][:].tolist() == [7, 0, 7]
 
 
-def test_a_file_of_another_type_is_rejected(tmp_path: Path) -> None:
+def test_file_of_another_type_is_rejected(tmp_path: Path) -> None:
     write_idx(tmp_path / "mnist/package/data/train-images-idx3-ubyte", np.zeros((1, 2, 2)), kind=13)
-    with pytest.raises(StoreError, match="is no idx file of bytes"):
+    with pytest.raises(StoreError, match=rf"{tmp_path}/mnist/.*train-images-idx3-ubyte"):
         mnist_store(tmp_path)
 
 
-def test_nothing_is_fetched_into_a_url() -> None:
+def test_data_sets_are_not_fetched_into_a_url() -> None:
     out = locate("memory://out")
-    with pytest.raises(InputError, match="not fetched into memory://out"):
+    with pytest.raises(InputError, match="memory://out"):
         stores_for({"mnist": None}, out, print)
     assert stores_for({"mine": "x.zarr"}, out, print) == {"mine": "x.zarr"}

@@ -1,4 +1,4 @@
-"""Experiments on images: what identifies their rows, and the pictures of clusters."""
+"""Experiments on images: identity of the rows, and images of clusters."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from scrlm_dask.paper.images import Labelled, define_images
 from scrlm_dask.pipeline.stores import write_features
 
 
-def test_other_rows_at_the_same_place_are_another_experiment(tmp_path: Path) -> None:
-    """Their cells would be those of rows that are gone."""
+def test_replaced_rows_are_another_experiment(tmp_path: Path) -> None:
+    """Otherwise cells of the replaced rows would be reused."""
 
     def settings(seed: int) -> dict[str, Any]:
         rows = np.random.default_rng(seed).random((40, 4), np.float32)
@@ -27,7 +27,7 @@ def test_other_rows_at_the_same_place_are_another_experiment(tmp_path: Path) -> 
     assert {name for name in after if after[name] != before[name]} == {"data"}
 
 
-def test_outliers_are_no_picture() -> None:
+def test_outliers_have_no_image() -> None:
     rows = np.array([[0, 0, 0, 0], [2, 2, 2, 2], [9, 9, 9, 9], [200, 200, 200, 200]], np.float32)
     whole = Labelled(rows, np.zeros(4, np.int64), fit_map("none", 4, None), pixels=True)
     found = whole.pictures(np.array([1, 1, 0, -1]))

@@ -1,4 +1,4 @@
-"""Baselines at 50 % outliers: one that fails, and what the tables say of it."""
+"""Baselines with 50 % outliers: tables and notes about a baseline that fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scrlm_dask.paper.baselines import METHODS, Method
 from scrlm_dask.paper.methods import MethodGrid, define_methods
 
 
-def test_a_baseline_that_fails_does_not_end_the_experiment(
+def test_failing_baseline_does_not_end_the_experiment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(rows: object, clusters: int, seed: int) -> NDArray[np.int64]:
@@ -31,6 +31,7 @@ def test_a_baseline_that_fails_does_not_end_the_experiment(
         assert failed == "-"
         assert "-" not in (setting, scrlm, other)
     assert order.lines[-1] == ("SC", "-", "-", "0 of 1")
-    assert found.notes[-1] == "SC failed at m = 2, p = 16, N = 40: ValueError: no convergence"
+    for fact in ("SC", "m = 2, p = 16, N = 40", "ValueError: no convergence"):
+        assert fact in found.notes[-1]
     assert "SC" not in {row["method"] for row in found.rows}
     assert found.figures()["methods.png"].startswith(b"\x89PNG")

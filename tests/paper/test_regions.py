@@ -1,4 +1,4 @@
-"""Region experiments: their panels, and tables of tallies that are known."""
+"""Region experiments: panels, and tables of known tallies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scrlm_dask.paper.regions import (
 )
 
 
-def test_the_papers_last_panel_has_features_of_its_own() -> None:
+def test_last_panel_of_the_paper_has_its_own_number_of_features() -> None:
     settings = [cell.setting for cell in define_bandwidth("paper").cells]
     assert {s.n_candidates for s in settings if s.n_features == 4200} == set(
         BANDWIDTH_GRIDS["paper"].candidates
@@ -19,8 +19,8 @@ def test_the_papers_last_panel_has_features_of_its_own() -> None:
     assert 4200 not in {cell.setting.n_features for cell in define_bandwidth("small").cells}
 
 
-def test_bounds_of_tallies_by_hand() -> None:
-    """Let runs succeed from 8 features on; cells with too few rows have no row in the table."""
+def test_bounds_from_tallies_by_hand() -> None:
+    """Runs succeed with 8 features or more; cells with too few rows are not in the table."""
     grid = RegionGrid(10, 100, 16, (100,), (4, 8, 16), (2,), (8, 200))
     experiment = define_bounds("smoke", grid)
     results = {
@@ -37,7 +37,7 @@ def test_bounds_of_tallies_by_hand() -> None:
     assert [line[0] for line in found.tables[0].lines] == list(panels)
 
 
-def test_bandwidths_of_tallies_by_hand() -> None:
+def test_bandwidths_from_tallies_by_hand() -> None:
     grid = BandwidthGrid(10, 32, 16, (32,), (16,), (2,), (8,), rhos=(0.2, 0.3, 0.4, 0.9))
     experiment = define_bandwidth("smoke", grid)
     tallies = [{"runs": 10, "failures": failures} for failures in (1, 0, 0, 1)]

@@ -1,4 +1,4 @@
-"""Limits are really hit, on methods that really take long or much, and nothing is left running."""
+"""Limits of time and memory, with real methods; no process is left running."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_labels_and_costs(tmp_path: Path) -> None:
     assert np.array_equal(done.labels, METHODS["td"].fit(rows, 4, 1))
     assert done.cpu_seconds is not None
     assert done.wall_seconds is not None
-    # start-up is not counted, and importing alone takes longer than the fit
+    # the start of the process is not counted, and imports alone take longer than the fit
     assert 0.0 < done.wall_seconds < whole / 2
     assert 0.0 < done.cpu_seconds < 1.0
     assert 50e6 < done.peak_bytes < 2e9
@@ -54,53 +54,63 @@ def test_labels_and_costs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_method_that_takes_too_long_is_ended() -> None:
+def test_method_that_takes_too_long_is_stopped() -> None:
     began = time.monotonic()
     done = run_with_limits(Task(SLOW, rows_of(20_000), 4), 0.5)
     assert time.monotonic() - began < 120
-    assert (done.labels, done.reason) == (None, "more than 0.5 s")
+    assert done.labels is None
+    assert "0.5 s" in str(done.reason)
     assert done.cpu_seconds is None
     assert done.peak_bytes > 50e6
     assert family(psutil.Process().pid) == []
 
 
 @pytest.mark.slow
-def test_a_method_that_takes_too_much_memory_is_ended() -> None:
-    # all distances of 16 000 rows are 1 GB
+def test_method_that_takes_too_much_memory_is_stopped() -> None:
+    # all distances of 16,000 rows take 1 GB
     done = run_with_limits(Task("complete-linkage", rows_of(16_000), 4), 240.0, 600 * 10**6)
-    assert (done.labels, done.reason) == (None, "more than 600.0 MB")
+    assert done.labels is None
+    assert "600.0 MB" in str(done.reason)
     assert done.peak_bytes > 600e6
     assert family(psutil.Process().pid) == []
 
 
-def test_an_error_is_told() -> None:
+def test_error_is_reported() -> None:
     done = run_with_limits(Task("k-means++", rows_of(5), 9), 60.0)
     assert done.labels is None
     assert done.reason is not None
     assert done.reason.startswith("ValueError: n_samples=5 should be >= n_clusters=9")
 
 
-def test_a_process_that_dies_is_told(tmp_path: Path) -> None:
+def test_failed_process_is_reported(tmp_path: Path) -> None:
     done = run_with_limits(Task("td", tmp_path / "nothing.npy", 9), 60.0)
     assert done.reason is not None
     assert "nothing.npy" in done.reason
 
 
-def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "superkmeans", None)
     done = run_with_limits(Task("superkmeans", rows_of(100), 3), 60.0)
-    assert done.reason == "needs superkmeans, which is not installed; pip install superkmeans"
+    assert done.labels is None
+    assert "superkmeans" in str(done.reason)
 
 
-@pytest.mark.parametrize(("timeout", "memory"), [(0.0, None), (float("nan"), None), (1.0, 0)])
-def test_limits_that_allow_nothing_are_refused(timeout: float, memory: int | None) -> None:
-    with pytest.raises(InputError, match="limit is"):
+@pytest.mark.parametrize(
+    ("timeout", "memory", "facts"),
+    [
+        (0.0, None, r"(?=.*\b0\b)(?=.*time)"),
+        (float("nan"), None, r"(?=.*\bnan\b)(?=.*time)"),
+        (1.0, 0, r"(?=.*\b0\b)(?=.*memory)"),
+    ],
+)
+def test_invalid_limits_are_rejected(timeout: float, memory: int | None, facts: str) -> None:
+    with pytest.raises(InputError, match=facts):
         run_with_limits(Task("td", rows_of(100), 3), timeout, memory)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_outlives_whoever_started_it(number: signal.Signals, tmp_path: Path) -> None:
+def test_processes_end_with_their_parent(number: signal.Signals, tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", rows_of(20_000))
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"

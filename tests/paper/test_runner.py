@@ -1,4 +1,4 @@
-"""Every experiment in its smallest size, as it is: what it writes, and what it says."""
+"""All experiments in their smallest size: files, summaries and resuming."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIGURES = {
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory, digits: Path) -> dict[str, ExperimentRun]:
+def runs(tmp_path_factory: pytest.TempPathFactory, digits: Path) -> dict[str, ExperimentRun]:
     folder = tmp_path_factory.mktemp("experiments")
     data = {"images": {"digits": digits}}
     return {
@@ -42,8 +42,8 @@ def rows_of(done: ExperimentRun) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_tables_figures_and_summary_are_there(ran: dict[str, ExperimentRun], name: str) -> None:
-    done, folder = ran[name], Path(ran[name].out)
+def test_tables_figures_and_summary_are_written(runs: dict[str, ExperimentRun], name: str) -> None:
+    done, folder = runs[name], Path(runs[name].out)
     assert set(done.files) == {
         "results.csv",
         "results.parquet",
@@ -58,39 +58,39 @@ def test_tables_figures_and_summary_are_there(ran: dict[str, ExperimentRun], nam
     for figure in FIGURES[name]:
         picture = imread(folder / figure)[:, :, :3]
         assert min(picture.shape[:2]) > 150
-        assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20  # something is drawn
+        assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20  # the figure is not empty
 
 
-def test_bounds_say_how_tight_they_are(ran: dict[str, ExperimentRun]) -> None:
-    panels = ran["bounds"].summary["panels"]
+def test_tightness_of_bounds(runs: dict[str, ExperimentRun]) -> None:
+    panels = runs["bounds"].summary["panels"]
     assert set(panels) == {"p vs N", "n vs m", "p vs m", "N vs m"}
-    # few runs a cell: n looks looser than it is, and p is looser than anything
+    # with few runs per cell the bound on n seems looser than it is; that on p is the loosest
     assert 1.0 < panels["n vs m"]["factor"]["median"] < 4.0
     assert panels["p vs N"]["factor"]["median"] > 32.0
     assert panels["p vs m"]["factor"]["median"] > 16.0
     assert 0.5 < panels["N vs m"]["factor"]["median"] <= 1.0
     assert all(panel["promised_but_failed"] == 0 for panel in panels.values())
-    rows = [row for row in rows_of(ran["bounds"]) if row["panel"] == "N vs m"]
+    rows = [row for row in rows_of(runs["bounds"]) if row["panel"] == "N vs m"]
     assert all(int(row["n_rows"]) >= int(row["n_candidates"]) for row in rows)
 
 
-def test_bandwidths_reach_from_sigma_max_to_beyond_theory(ran: dict[str, ExperimentRun]) -> None:
-    panel = ran["bandwidth"].summary["panels"]["rho vs N"]
-    assert abs(panel["lower_minus_sigma_max"]) <= 0.025  # a step of the grid
+def test_range_of_bandwidths(runs: dict[str, ExperimentRun]) -> None:
+    panel = runs["bandwidth"].summary["panels"]["rho vs N"]
+    assert abs(panel["lower_minus_sigma_max"]) <= 0.025  # one step of the grid
     assert panel["upper_minus_most_rho"] > 0.02
 
 
-def test_scrlm_finds_all_outliers(ran: dict[str, ExperimentRun]) -> None:
-    found = {entry["method"]: entry for entry in ran["methods"].summary["methods"]}
+def test_scrlm_finds_all_outliers(runs: dict[str, ExperimentRun]) -> None:
+    found = {entry["method"]: entry for entry in runs["methods"].summary["methods"]}
     assert set(found) == {"SCRLM", "TD", "SC", "EM", "k-means++", "t-SNE + k-means++", "CL"}
     assert found["SCRLM"]["worst_run"] == found["TD"]["worst_run"] == 1.0
     assert found["CL"]["mean_accuracy"] < 0.8
-    assert ran["methods"].summary["notes"] == []
+    assert runs["methods"].summary["notes"] == []
 
 
-def test_images_say_what_they_are(ran: dict[str, ExperimentRun]) -> None:
-    summary = ran["images"].summary
-    assert "raw pixels" in summary["notes"][0]
+def test_accuracy_and_purity_on_images(runs: dict[str, ExperimentRun]) -> None:
+    summary = runs["images"].summary
+    assert "pixels" in summary["notes"][0]
     found = {(entry["method"], entry["T"]): entry for entry in summary["sets"]["digits"]}
     assert {T for _, T in found} == {10, 20}
     for entry in found.values():
@@ -100,20 +100,20 @@ def test_images_say_what_they_are(ran: dict[str, ExperimentRun]) -> None:
 
 
 def cells_of(done: ExperimentRun) -> dict[str, int]:
-    """When each cell was written."""
+    """Return the time at which each cell was written."""
     return {file.name: file.stat().st_mtime_ns for file in (Path(done.out) / "cells").iterdir()}
 
 
-def test_a_cell_is_never_repeated(ran: dict[str, ExperimentRun]) -> None:
-    before, done = cells_of(ran["bandwidth"]), ran["bandwidth"]
-    told: list[Any] = []
-    again = run_experiment("bandwidth", done.out, size="smoke", listener=told.append)
+def test_finished_cells_are_not_repeated(runs: dict[str, ExperimentRun]) -> None:
+    before, done = cells_of(runs["bandwidth"]), runs["bandwidth"]
+    events: list[Any] = []
+    again = run_experiment("bandwidth", done.out, size="smoke", listener=events.append)
     assert (again.n_cells, again.n_kept) == (14, 14)
     assert cells_of(again) == before
-    # stopped before three of them were done
+    # as if the experiment had stopped before three cells were finished
     for name in sorted(before)[:3]:
         (Path(done.out) / "cells" / name).unlink()
-    rest = run_experiment("bandwidth", done.out, size="smoke", listener=told.append)
+    rest = run_experiment("bandwidth", done.out, size="smoke", listener=events.append)
     assert (rest.n_cells, rest.n_kept) == (14, 11)
     after = cells_of(rest)
     assert {name for name in after if after[name] != before[name]} == set(sorted(before)[:3])
@@ -122,7 +122,7 @@ def test_a_cell_is_never_repeated(ran: dict[str, ExperimentRun]) -> None:
 
 def test_the_old_package_still_runs_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "scrlm_dask.experiments", raising=False)
-    with pytest.warns(FutureWarning, match=r"use scrlm_dask\.paper\.runner\.run_experiment"):
+    with pytest.warns(FutureWarning, match=r"scrlm_dask\.paper\.runner\.run_experiment"):
         old = importlib.import_module("scrlm_dask.experiments")
     assert old.run is run_experiment
     assert old.Ran is ExperimentRun

@@ -1,4 +1,4 @@
-"""Runs on mixtures: the algorithm itself, what is counted, and what decides the draws."""
+"""Trials on mixtures: the algorithm, counting of failures, and seeds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EASY = Setting(n_rows=120, n_features=64, n_clusters=3, n_candidates=40)
 
 
 @pytest.mark.parametrize("outliers", [0.0, 0.4])
-def test_a_search_is_the_papers_algorithm(outliers: float) -> None:
+def test_search_equals_the_algorithm_of_the_paper(outliers: float) -> None:
     setting = replace(EASY, outliers=outliers)
     rows = setting.draw(5).features
     rhos = (0.2, 0.5, 0.9)
@@ -44,18 +44,18 @@ def test_a_search_is_the_papers_algorithm(outliers: float) -> None:
         assert np.array_equal(search.labels(k, centers), naive.labels)
 
 
-def test_every_row_is_a_candidate_where_t_is_n() -> None:
+def test_all_rows_are_candidates_by_default() -> None:
     rows = replace(EASY, outliers=0.5).draw(1).features
     naive = naive_scrlm(rows, np.arange(120), 0.5)
     assert np.array_equal(scrlm_labels(rows, 0.5, seed=1), naive.labels)
 
 
-def test_bandwidths_that_are_right_too_narrow_and_too_wide() -> None:
+def test_exact_only_for_a_suitable_bandwidth() -> None:
     assert exact_at(EASY, 3, (0.05, 0.5, 3.0)).tolist() == [False, True, False]
 
 
-def test_failures_that_rule_out_success_end_the_counting() -> None:
-    # 3.0 swallows everything: of 100 runs one may fail, so that the second failure is the last
+def test_counting_stops_when_success_is_impossible() -> None:
+    # rho 3.0 always fails; of 100 runs one may fail, so counting stops at the second failure
     narrow, wide = count_failures(TrialCell(EASY, (0.5, 3.0), 100))
     assert (narrow, wide) == (Tally(100, 0), Tally(2, 2))
     assert is_success(narrow, 100)
@@ -66,13 +66,15 @@ def test_failures_that_rule_out_success_end_the_counting() -> None:
     ("runs", "failures", "success"),
     [(100, 1, True), (100, 2, False), (10, 0, True), (10, 1, False), (99, 0, False)],
 )
-def test_success_is_99_of_100_and_all_of_fewer(runs: int, failures: int, success: bool) -> None:
+def test_success_requires_99_of_100_or_all_of_fewer_runs(
+    runs: int, failures: int, success: bool
+) -> None:
     planned = 10 if runs == 10 else 100
     assert is_success(Tally(runs, failures), planned) is success
 
 
 @pytest.mark.parametrize("short", ["n_rows", "n_features", "n_candidates", None])
-def test_a_promise_needs_all_of_the_corollary(short: str | None) -> None:
+def test_promise_requires_all_sizes_of_the_corollary(short: str | None) -> None:
     need = required_sizes(3, n_rows=500)
     enough = Setting(500, need.n_features, 3, need.n_candidates)
     less = {
@@ -83,11 +85,11 @@ def test_a_promise_needs_all_of_the_corollary(short: str | None) -> None:
     assert is_promised(less[short] if short else enough) is (short is None)
 
 
-def test_seeds_come_from_parameters_alone() -> None:
+def test_seeds_depend_only_on_parameters() -> None:
     seeds = {seed_for(asdict(replace(EASY, n_rows=n)), k) for n in (100, 200) for k in range(50)}
     assert len(seeds) == 100
     assert seed_for({"a": 1, "b": 2}, 3) == seed_for({"b": 2, "a": 1}, 3)
-    # all bandwidths of a setting see the same draws, whatever the others are
+    # all bandwidths of a setting use the same rows, regardless of other bandwidths
     alone = count_failures(TrialCell(EASY, (0.28,), 10))
     among = count_failures(TrialCell(EASY, (0.05, 0.28, 0.5), 10))
     assert among[1] == alone[0]
@@ -95,7 +97,7 @@ def test_seeds_come_from_parameters_alone() -> None:
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_the_same_tallies_whoever_counts() -> None:
+def test_backends_give_the_same_tallies() -> None:
     cells = [
         TrialCell(replace(EASY, n_features=p, n_candidates=n), (0.5,), 10)
         for p in (8, 16, 32)

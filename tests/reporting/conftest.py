@@ -1,4 +1,4 @@
-"""A run that is known by hand, as a report sees it."""
+"""Data of a report of the run that is computed by hand."""
 
 from __future__ import annotations
 

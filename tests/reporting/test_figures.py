@@ -1,4 +1,4 @@
-"""Which figures a run has, and that they are pictures of it."""
+"""Figures of a run, and their data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from scrlm_dask.reporting.report_data import PlaneMap, ReportData
 from scrlm_dask.runs.record import KMeansRecord
 
 ITERATIONS = [IterationDone(n, 6, n == 1, 9.0 / n, 0.0, 1, 0, 0, 1.0) for n in (1, 2, 3)]
-DRAWN = b"a picture"
+DRAWN = b"PNG"
 
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Figures are saved as a word, which takes no time; the figures themselves."""
+    """Save a constant instead of drawing, and return the list of saved figures."""
     saved: list[Any] = []
 
     def save(self: Any, content: BytesIO, **kwargs: Any) -> None:
@@ -40,7 +40,7 @@ def with_everything(found: ReportData) -> ReportData:
     return replace(found, record=replace(found.record, scan=scan, kmeans=kmeans))
 
 
-def test_figures_of_what_the_run_has(found: ReportData, undrawn: list[Any]) -> None:
+def test_figures_depend_on_the_data_of_the_run(found: ReportData, undrawn: list[Any]) -> None:
     plain = [name for name, _, _ in figures.run_figures(found, None)]
     assert plain == ["phases", "sizes", "sigmas", "outliers", "distances", "margins", "losses"]
     plane = PlaneMap(np.array([[0.0, 0.0], [9.0, 0.0]]), "PCA")
@@ -50,12 +50,12 @@ def test_figures_of_what_the_run_has(found: ReportData, undrawn: list[Any]) -> N
     assert {png for _, _, png in drawn} == {DRAWN}
 
 
-def test_what_is_drawn(found: ReportData, undrawn: list[Any]) -> None:
+def test_data_of_the_figures(found: ReportData, undrawn: list[Any]) -> None:
     names = [name for name, _, _ in figures.run_figures(with_everything(found), None)]
     axes = {name: figure.axes[0] for name, figure in zip(names, undrawn, strict=True)}
     assert axes["sizes"].lines[0].get_xydata().tolist() == [[1, 3], [2, 2]]
     assert axes["losses"].lines[0].get_xydata()[0].tolist() == [1, pytest.approx(-3.0)]
-    # iterations on a sample have another inertia
+    # the first iteration used a sample, so its inertia is not comparable
     assert axes["inertia"].lines[0].get_xydata().tolist() == [[2, 4.5], [3, 3.0]]
     widths = [bar.get_width() for bar in axes["outliers"].patches]
     assert widths == pytest.approx([5 / 6, 1 / 6])
@@ -64,7 +64,7 @@ def test_what_is_drawn(found: ReportData, undrawn: list[Any]) -> None:
     assert axes["rho"].lines[0].get_xdata().tolist() == [0.25, 0.5, 1.0]
 
 
-def test_runs_of_one_name_are_numbered(found: ReportData, undrawn: list[Any]) -> None:
+def test_runs_of_the_same_name_are_numbered(found: ReportData, undrawn: list[Any]) -> None:
     runs = [found, replace(found, name="other"), found]
     names = [name for name, _, _ in figures.comparison_figures(runs)]
     assert names == ["compared-sizes", "compared-phases"]  # none has iterations
@@ -72,7 +72,7 @@ def test_runs_of_one_name_are_numbered(found: ReportData, undrawn: list[Any]) ->
     assert legend == ["run (1)", "other", "run (3)"]
 
 
-def test_the_same_run_gives_the_same_bytes(found: ReportData) -> None:
+def test_figures_are_reproducible(found: ReportData) -> None:
     first, again = (next(figures.run_figures(found, None))[2] for _ in range(2))
     assert first == again
     with Image.open(BytesIO(first)) as image:

@@ -1,7 +1,8 @@
-"""A run in sentences and tables: the numbers in them."""
+"""Numbers in the sentences and tables about a run."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,27 +27,31 @@ def with_record(data: ReportData, **changes: Any) -> ReportData:
 
 @pytest.fixture
 def timed(found: ReportData) -> ReportData:
-    """The run with times that are known."""
+    """Return the data with known times."""
     return with_record(found, phases=PHASES, seconds=4.0)
 
 
 def test_sentences(timed: ReportData) -> None:
     first, sizes, near, second, time = summary_sentences(timed)
-    assert first.startswith("SCRLM found 2 clusters in 6 rows of 1 features")
-    assert "1 rows (16.67 %) as outliers" in first
-    assert "3 rows, the median one 2 and the smallest 2; one holds half" in sizes
-    assert "of the radius" in near
-    assert "farther" in second
-    assert "4.0 s, 75% of them for loss" in time
-    assert "7.0 MB" in time
+    for fact in ("SCRLM", "2 clusters", "6 rows", "1 feature", "16.67 %"):
+        assert fact in first
+    assert re.search(r"\b3\b.*\b2\b.*\b2\b", sizes)  # largest, median, smallest
+    distance, margin = timed.columns.median_distance, timed.columns.median_margin
+    assert distance is not None
+    assert timed.record.radius is not None
+    for fact in (f"{distance:.4g}", f"{distance / timed.record.radius:.0%}"):
+        assert fact in near
+    assert f"{margin:.4g}" in second
+    for fact in ("4.0 s", "75%", "loss", "7.0 MB"):
+        assert fact in time
 
 
 def test_iterations_have_a_sentence(timed: ReportData) -> None:
     steps = [IterationDone(n, 6, False, inertia, 0.0, 1, 0, 0, 1.0) for n, inertia in STEPS]
     refined = with_record(timed, kmeans=KMeansRecord(steps, "max_iter"))
     sentences = summary_sentences(refined)
-    assert sentences[0].startswith("SCRLM + k-means found")
-    assert any("2 iterations" in s and "2.5: max_iter" in s for s in sentences)
+    assert "SCRLM + k-means" in sentences[0]
+    assert any(all(fact in s for fact in ("2 iterations", "2.5", "max_iter")) for s in sentences)
 
 
 @pytest.mark.parametrize(
@@ -67,25 +72,23 @@ def test_settings_and_input(found: ReportData, run_by_hand: Path) -> None:
     facts = dict(run_facts(found))
     assert facts["Run"] == str(run_by_hand)
     assert facts["Features"] == str(run_by_hand.parent / "x.zarr")
-    assert facts["Shape"] == "6 rows x 1 features"
-    assert facts["Stored as"] == "float32, 3 blocks"
+    assert re.match(r"6\b.*\b1\b", facts["Shape"])
+    assert any("float32" in value and "3 blocks" in value for value in facts.values())
     assert (facts["rho"], facts["F"], facts["seed"]) == ("1", "2.5", "0")
     assert facts["radius"] == "1.58114"
     assert facts["preprocess"] == "none"
     assert "n_clusters" not in facts  # not given
     assert "scrlm" in facts["Versions"]
-    assert (
-        dict(run_facts(replace(found, encoded="texts of a by b")))["Encoded"] == "texts of a by b"
-    )
+    assert dict(run_facts(replace(found, encoded="x.csv")))["Encoded"] == "x.csv"
 
 
-def test_runs_next_to_each_other(timed: ReportData) -> None:
+def test_comparison_of_runs(timed: ReportData) -> None:
     other = with_record(timed, config={**timed.record.config, "rho": None}, seconds=12.25)
     rows = dict(comparison([timed, other]))
     assert rows["rho"] == ["1", "-"]
     assert rows["clusters"] == ["2", "2"]
     assert rows["outliers"] == ["16.67 %", "16.67 %"]
-    assert rows["largest cluster"] == ["3 rows", "3 rows"]
+    assert ["3 rows", "3 rows"] in rows.values()  # the largest cluster
     assert rows["inertia"] == ["5.5", "5.5"]
     assert rows["seconds"] == ["4.0", "12.2"]
-    assert rows["largest worker"] == ["7.0 MB", "7.0 MB"]
+    assert ["7.0 MB", "7.0 MB"] in rows.values()  # peak memory of a worker

@@ -1,4 +1,4 @@
-"""How a report shows the item of a row."""
+"""Items of rows as text or thumbnails in a report."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from scrlm_dask.reporting.thumbnails import Item, show_item
 
 
 @pytest.mark.parametrize("times", [1.5, 3])
-def test_pictures_that_would_fill_the_memory(monkeypatch, times: float) -> None:
-    """Pillow warns of those that are larger than its bound, and refuses those of twice that."""
+def test_oversized_images_are_not_decoded(monkeypatch, times: float) -> None:
+    """Pillow warns above its limit, and raises above twice the limit."""
     content = BytesIO()
     Image.new("1", (100, 100)).save(content, "PNG")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", int(100 * 100 / times))
-    assert str(show_item(content.getvalue()).text).startswith("not a picture (Decompression")
+    item = show_item(content.getvalue())
+    assert item.picture is None
+    assert "DecompressionBomb" in str(item.text)
 
 
 def pixels(item: Item) -> np.ndarray:
@@ -29,22 +31,22 @@ def pixels(item: Item) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
-def test_numbers_become_greys_from_the_least_to_the_largest() -> None:
+def test_numbers_are_scaled_to_grey_levels() -> None:
     shown = pixels(show_item(np.array([[-1.0, 0.0], [1.0, np.nan]])))
     assert shown[:, :, 0].tolist() == [[0, 127], [255, 0]]
     assert (shown == shown[:, :, :1]).all()
-    assert pixels(show_item(np.full((2, 2), 5.0))).max() == 0  # all alike
+    assert pixels(show_item(np.full((2, 2), 5.0))).max() == 0  # all values are equal
     assert show_item(np.full((2, 2), np.nan)).picture is None
 
 
-def test_bytes_are_pixels_as_they_are() -> None:
+def test_uint8_values_are_pixels() -> None:
     colours = np.array([[[9, 99, 199], [0, 1, 2]]], np.uint8)
     assert pixels(show_item(colours)).tolist() == colours.tolist()
     one = np.array([[[7], [8]]], np.uint8)
     assert pixels(show_item(one))[0, :, 0].tolist() == [7, 8]
 
 
-def test_large_pictures_become_small_ones() -> None:
+def test_large_images_are_scaled_down() -> None:
     content = BytesIO()
     Image.new("RGB", (288, 144), (9, 99, 199)).save(content, "PNG")
     shown = pixels(show_item(content.getvalue()))
@@ -52,13 +54,13 @@ def test_large_pictures_become_small_ones() -> None:
     assert (shown == [9, 99, 199]).all()
 
 
-def test_what_is_not_a_picture() -> None:
+def test_invalid_image() -> None:
     found = show_item(b"no picture")
     assert found.picture is None
     assert "UnidentifiedImageError" in str(found.text)
 
 
-def test_texts_are_one_short_line() -> None:
+def test_texts_are_shortened_to_one_line() -> None:
     assert show_item(" two\n lines\t") == Item(text="two lines")
     assert show_item("x" * 280).text == "x" * 280
     assert show_item("x" * 281).text == "x" * 279 + "…"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Two hosts in network namespaces, joined by a cable: hosts-up.sh NAME [SUBNET=10.77.3]
-# NAME-1 is SUBNET.1 and NAME-2 is SUBNET.2. Removed by `ip netns del`. Root; iproute2.
+# Create two hosts in network namespaces, connected by a veth pair: hosts-up.sh NAME [SUBNET=10.77.3]
+# NAME-1 is SUBNET.1 and NAME-2 is SUBNET.2. Remove them with `ip netns del`. Requires root and iproute2.
 set -euo pipefail
 NAME=$1 NET=${2:-10.77.3}
 ip netns add "$NAME-1"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Stops what slurm-up.sh FOLDER started, by its pid files only.
+# Stop the daemons that slurm-up.sh FOLDER started, by their pid files only.
 D=$1
 export SLURM_CONF=$D/slurm.conf
 if [ -s "$D/slurmctld.pid" ]; then

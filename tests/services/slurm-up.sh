@@ -1,13 +1,14 @@
 #!/bin/bash
-# A real Slurm on this host, without systemd: munged, slurmctld and N slurmd, all on loopback.
-#   slurm-up.sh FOLDER [nodes=2] [cpus of a node=2]
-# FOLDER must be where user munge can go. Root, Debian's slurmctld slurmd slurm-client munge. Stopped by slurm-down.sh FOLDER.
+# Start Slurm on this host, without systemd: munged, slurmctld and N slurmd, all on loopback.
+#   slurm-up.sh FOLDER [nodes=2] [cpus per node=2]
+# The user munge must be able to enter FOLDER. Requires root and Debian's slurmctld, slurmd,
+# slurm-client and munge. Stop it with slurm-down.sh FOLDER.
 set -euo pipefail
 D=$1 N=${2:-2} CPUS=${3:-2} HOST=$(hostname -s)
 mkdir -p "$D/state" "$D/log" "$D/munge"
 chmod 755 "$D"
 
-# munged refuses folders that others may write to, and keys that others may read
+# munged rejects folders that other users can write to, and keys that other users can read
 chown -R munge:munge "$D/munge"
 [ -s "$D/munge/key" ] || { dd if=/dev/urandom of="$D/munge/key" bs=128 count=1 status=none; }
 chown munge:munge "$D/munge/key"; chmod 400 "$D/munge/key"; chmod 755 "$D/munge"

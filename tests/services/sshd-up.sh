@@ -1,6 +1,6 @@
 #!/bin/bash
-# An sshd of our own on loopback, with keys and settings in a folder: sshd-up.sh FOLDER PORT
-# Writes FOLDER/config for `ssh -F`, and FOLDER/sshd.pid. Root; Debian's openssh-server.
+# Start an sshd on loopback, with its keys and settings in a folder: sshd-up.sh FOLDER PORT
+# Writes FOLDER/config for `ssh -F`, and FOLDER/sshd.pid. Requires root and Debian's openssh-server.
 set -euo pipefail
 D=$1 PORT=$2
 mkdir -p "$D" /run/sshd

@@ -1,7 +1,8 @@
-"""Tables with columns that are no features: the same rule for every format."""
+"""Tables with columns that are not features: all formats follow the same rules."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -33,73 +34,76 @@ def write(folder: Path, kind: str, frame: pandas.DataFrame = FRAME) -> str:
     return str(path)
 
 
-def opened(path: str, *apart: str, **options: tuple[str, ...]) -> Source:
+def open_one(path: str, *apart: str, **options: tuple[str, ...]) -> Source:
     return open_source([path], SourceOptions(**options), apart)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_texts_are_not_left_out_in_silence(tmp_path: Path, kind: str) -> None:
+def test_text_columns_are_not_dropped_silently(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path, kind)
     with pytest.raises(InputError) as caught:
-        opened(path)
+        open_one(path)
     message = str(caught.value)
-    for words in (
-        f"column 'file name' of {path} holds",
-        "(and 1 more are no numbers)",
+    for fact in (
+        "column 'file name'",
+        path,
         "--exclude 'file name' --exclude class",
-        "--ids or --labels",
+        "--ids",
+        "--labels",
         "--column",
     ):
-        assert words in message
-    with pytest.raises(InputError, match=r"column 'class' of .*--exclude class, keep it"):
-        opened(path, "file name")
+        assert fact in message
+    assert re.search(r"\b1\b", message.replace(path, ""))  # the number of other such columns
+    with pytest.raises(InputError, match=r"(?=.*column 'class')(?=.*--exclude class)") as caught:
+        open_one(path, "file name")
+    assert "--exclude 'file name'" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("way", ["exclude", "labels and ids", "column"])
-def test_the_ways_out(tmp_path: Path, kind: str, way: str) -> None:
+@pytest.mark.parametrize("way", ["exclude", "labels-ids", "column"])
+def test_text_columns_are_excluded_on_request(tmp_path: Path, kind: str, way: str) -> None:
     path = write(tmp_path, kind)
     source = {
-        "exclude": lambda: opened(path, exclude=("class", "file name")),
-        "labels and ids": lambda: opened(path, "class", "file name"),
-        "column": lambda: opened(path, columns=("f0", "f1")),
+        "exclude": lambda: open_one(path, exclude=("class", "file name")),
+        "labels-ids": lambda: open_one(path, "class", "file name"),
+        "column": lambda: open_one(path, columns=("f0", "f1")),
     }[way]()
     assert source.columns == ("f0", "f1")
     assert source.read(0, 2).tolist() == [[1, 3], [2, 4]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_column_that_is_not_there(tmp_path: Path, kind: str) -> None:
+def test_missing_column(tmp_path: Path, kind: str) -> None:
     many = {f"col{i}": [1.0, 2.0] for i in range(200)}
     path = write(tmp_path, kind, pandas.DataFrame({**many, "Embedding": [1.0, 2.0]}))
     for options in ({"columns": ("embeding",)}, {"exclude": ("embeding",)}):
         with pytest.raises(InputError) as caught:
-            opened(path, **options)
-        assert "has no column 'embeding' (it has Embedding, col" in str(caught.value)
-        assert "... (201 in all)" in str(caught.value)
-    with pytest.raises(InputError, match=r"no column 'COL199' \(it has col199, "):
-        opened(path).column("COL199")
+            open_one(path, **options)
+        for fact in (path, "column 'embeding'", "Embedding, col", "201"):
+            assert fact in str(caught.value)
+    with pytest.raises(InputError, match=r"(?=.*column 'COL199')(?=.*\bcol199, )"):
+        open_one(path).column("COL199")
 
 
-def test_lists_need_nobody_else(tmp_path: Path) -> None:
-    """Columns beside the only one of lists are no part of a table of features."""
+def test_single_column_of_lists_is_enough(tmp_path: Path) -> None:
+    """If exactly one column contains lists, other columns are ignored."""
     vectors = pa.array([[1.0, 2.0], [3.0, 4.0]])
     pq.write_table(pa.table({"url": ["a", "b"], "emb": vectors}), tmp_path / "x.parquet")
-    assert opened(str(tmp_path / "x.parquet")).columns == ("emb",)
+    assert open_one(str(tmp_path / "x.parquet")).columns == ("emb",)
     pq.write_table(pa.table({"one": vectors, "emb": vectors}), tmp_path / "x.parquet")
-    assert opened(str(tmp_path / "x.parquet"), exclude=("one",)).columns == ("emb",)
+    assert open_one(str(tmp_path / "x.parquet"), exclude=("one",)).columns == ("emb",)
 
 
-def test_either_named_or_left_out(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--column or --exclude"):
-        opened(write(tmp_path, "csv"), columns=("f0",), exclude=("class",))
+def test_columns_are_either_named_or_excluded(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"(?=.*--column)(?=.*--exclude)(?=.*f0)(?=.*class)"):
+        open_one(write(tmp_path, "csv"), columns=("f0",), exclude=("class",))
     np.save(tmp_path / "x.npy", np.ones((2, 2)))
-    with pytest.raises(InputError, match=r"--exclude says nothing about .*x\.npy"):
-        opened(str(tmp_path / "x.npy"), exclude=("a",))
+    with pytest.raises(InputError, match=rf"(?=.*--exclude)(?=.*{tmp_path}/x\.npy)"):
+        open_one(str(tmp_path / "x.npy"), exclude=("a",))
 
 
-def test_an_index_without_a_name_is_left_out_when_told(tmp_path: Path) -> None:
+def test_unnamed_index_is_excluded_on_request(tmp_path: Path) -> None:
     FRAME[["f0", "f1"]].to_csv(tmp_path / "x.csv")
-    with pytest.raises(InputError, match=r"has no name.*--exclude ''"):
-        opened(str(tmp_path / "x.csv"))
-    assert opened(str(tmp_path / "x.csv"), exclude=("",)).columns == ("f0", "f1")
+    with pytest.raises(InputError, match="--exclude ''"):
+        open_one(str(tmp_path / "x.csv"))
+    assert open_one(str(tmp_path / "x.csv"), exclude=("",)).columns == ("f0", "f1")

@@ -1,9 +1,10 @@
-"""Text files by the index of their lines and records: tables of numbers, and texts of people."""
+"""Text files: tables of numbers and free texts, read by an index of lines or records."""
 
 from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from scrlm_dask.sources.items import Items, open_items
 X = np.random.default_rng(0).normal(size=(10_000, 2)).round(3)
 
 
-def test_rows_around_the_places_that_the_index_knows(tmp_path: Path) -> None:
-    """More lines than lie between two of them, with and without a header."""
+def test_rows_around_indexed_positions(tmp_path: Path) -> None:
+    """The file has more lines than the step of the index, with and without a header."""
     for header in ("", "a,b"):
         path = tmp_path / f"x{header}.csv"
         np.savetxt(path, X, delimiter=",", header=header, comments="", fmt="%.3f")
@@ -32,7 +33,7 @@ def test_rows_around_the_places_that_the_index_knows(tmp_path: Path) -> None:
                 np.testing.assert_array_equal(source.read(start, stop), X[start:stop])
 
 
-def test_the_index_is_made_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_is_built_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from scrlm_dask.sources import delimited
 
     np.savetxt(tmp_path / "x.csv", X, delimiter=",", fmt="%.3f")
@@ -59,7 +60,7 @@ def test_the_index_is_made_piece_by_piece(tmp_path: Path, monkeypatch: pytest.Mo
         "a,b\n1e0,+2.0\n3,.4e1\n",
     ],
 )
-def test_how_people_write_tables(tmp_path: Path, text: str) -> None:
+def test_common_ways_to_write_tables(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.txt").write_text(text, newline="")
     source = open_csv(str(tmp_path / "x.txt"))
     assert source.read(0, source.n_rows).tolist() == [[1, 2], [3, 4]]
@@ -75,7 +76,8 @@ def test_one_column_and_nan(tmp_path: Path) -> None:
 def test_columns_by_name(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text('file,a,b,class\n"x, y.jpg",1,2,7\nz.jpg,3,4,8\n')
     path = str(tmp_path / "x.csv")
-    with pytest.raises(InputError, match=r"column 'file' of .* holds 'x, y.jpg' in row 0"):
+    facts = rf"(?=.*column 'file')(?=.*{path})(?=.*'x, y\.jpg')(?=.*\brow 0\b)"
+    with pytest.raises(InputError, match=facts):
         open_csv(path)
     source = open_csv(path, (), ("file", "class"))
     assert source.read(0, 2).tolist() == [[1, 2], [3, 4]]
@@ -84,28 +86,30 @@ def test_columns_by_name(tmp_path: Path) -> None:
     assert open_csv(path, ("b",)).read(0, 2).tolist() == [[2], [4]]
 
 
-def test_ids_with_zeros_in_front_stay_texts(tmp_path: Path) -> None:
+def test_ids_with_leading_zeros_stay_texts(tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("007\n008\n")
     assert open_value_lines(str(tmp_path / "ids.txt"), 2).read(0, 2).tolist() == ["007", "008"]
     (tmp_path / "ids.csv").write_text("7\nx\n")
-    with pytest.raises(StoreError, match=r"row 1 of .* holds 'x'"):
+    with pytest.raises(StoreError, match=rf"(?=.*\brow 1\b)(?=.*{tmp_path}/ids\.csv)(?=.*'x')"):
         open_value_lines(str(tmp_path / "ids.csv"), 2).read(0, 2)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n \n"])
 def test_empty(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.csv").write_bytes(content)
-    with pytest.raises(StoreError, match="is empty"):
+    with pytest.raises(StoreError, match=rf"{tmp_path}/x\.csv") as caught:
         open_csv(str(tmp_path / "x.csv"))
+    assert caught.value.__cause__ is None  # not an error of decoding or parsing
 
 
-def test_no_text(tmp_path: Path) -> None:
+def test_binary_content(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_bytes(b"1,2\n\xff\xfe\n")
-    with pytest.raises(StoreError, match=r"x\.csv is no text"):
+    with pytest.raises(StoreError, match=rf"(?=.*{tmp_path}/x\.csv)(?=.*--format)") as caught:
         open_csv(str(tmp_path / "x.csv"))
+    assert isinstance(caught.value.__cause__, UnicodeDecodeError)
 
 
-def test_the_names_that_pandas_gives_are_a_header(tmp_path: Path) -> None:
+def test_default_names_of_pandas_are_a_header(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     x = np.arange(6.0).reshape(2, 3)
     pandas.DataFrame(x).to_csv(path, index=False)
@@ -115,25 +119,26 @@ def test_the_names_that_pandas_gives_are_a_header(tmp_path: Path) -> None:
     np.testing.assert_array_equal(source.read(0, 2), x[:, :2])
 
 
-@pytest.mark.parametrize("first", ["0.1,NA,0.3", "a,0.5,0.6"])
-def test_a_row_with_something_else_in_it_is_no_header(tmp_path: Path, first: str) -> None:
+@pytest.mark.parametrize(("first", "text"), [("0.1,NA,0.3", "NA"), ("a,0.5,0.6", "a")])
+def test_row_with_numbers_is_not_a_header(tmp_path: Path, first: str, text: str) -> None:
     (tmp_path / "x.csv").write_text(f"{first}\n1,2,3\n")
-    with pytest.raises(InputError, match="row 0, which is no number"):
+    with pytest.raises(InputError, match=rf"(?=.*'{text}')(?=.*\brow 0\b)"):
         open_csv(str(tmp_path / "x.csv"))
 
 
 @pytest.mark.parametrize("other", ["02139", "1_000", "--5", "²", str(2**63)])
-def test_ids_that_would_become_others_are_refused(tmp_path: Path, other: str) -> None:
+def test_ids_that_int_would_change_are_rejected(tmp_path: Path, other: str) -> None:
     (tmp_path / "ids.csv").write_text(f"10001\n{other}\n")
     source = open_value_lines(str(tmp_path / "ids.csv"), 2)
-    with pytest.raises(StoreError, match=r"row 1 of .*where row 0 holds an integer"):
+    facts = rf"(?=.*\brow 1\b)(?=.*{tmp_path}/ids\.csv)(?=.*'{re.escape(other)}')"
+    with pytest.raises(StoreError, match=facts):
         source.read(0, 2)
-    (tmp_path / "ids.csv").write_text(f"{other}\n10001\n")  # as the first it makes all of them text
+    (tmp_path / "ids.csv").write_text(f"{other}\n10001\n")  # the first id makes all of them texts
     found = open_value_lines(str(tmp_path / "ids.csv"), 2).read(0, 2)
     assert found.tolist() == [other, "10001"]
 
 
-def test_nothing_at_all_is_nan_and_an_index_is_no_feature(tmp_path: Path) -> None:
+def test_empty_field_is_nan_and_unnamed_index_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     frame = pandas.DataFrame({"a": [1.0, np.nan, 3.0], "b": [np.nan, 5.0, 6.0]})
     frame.to_csv(path, index=False)
@@ -142,7 +147,7 @@ def test_nothing_at_all_is_nan_and_an_index_is_no_feature(tmp_path: Path) -> Non
     found = open_csv(str(path), apart=["name"]).read(0, 3)
     np.testing.assert_array_equal(found, frame.to_numpy())
     frame.to_csv(path)
-    with pytest.raises(InputError, match=r"first column of .* has no name.*index=False"):
+    with pytest.raises(InputError, match=rf"(?=.*{path})(?=.*--exclude '')(?=.*index=False)"):
         open_csv(str(path))
     np.testing.assert_array_equal(open_csv(str(path), asked=["a"]).read(0, 3), frame[["a"]])
 
@@ -161,22 +166,22 @@ def write_csv(path: Path, rows: list[list[Any]], delimiter: str = ",") -> Path:
 
 
 class TestLines:
-    def test_a_text_a_line(self, tmp_path: Path) -> None:
+    def test_one_text_per_line(self, tmp_path: Path) -> None:
         path = tmp_path / "x.txt"
         path.write_bytes(b"\xef\xbb\xbfone, two\r\n  three\n\nfour\n\n\n")
         items = open_items(str(path), None)
         assert items.kind == "texts"
-        # empty lines at the end are none; those between are, for who reads to judge
+        # empty lines at the end are dropped; the caller decides about others
         assert values(items) == ["one, two", "  three", "", "four"]
         assert items.ids.read(0, 4).tolist() == [0, 1, 2, 3]
         assert items.source.locate(2) == f"line 3 of {path}"
 
-    def test_other_alphabets_and_what_is_none(self, tmp_path: Path) -> None:
+    def test_other_alphabets_and_invalid_utf8(self, tmp_path: Path) -> None:
         path = tmp_path / "x.txt"
         path.write_bytes("naïve\n猫\n".encode() + b"caf\xe9\n")
         source = open_texts(str(path))
         assert source.read(0, 2).tolist() == ["naïve", "猫"]
-        with pytest.raises(StoreError, match=r"x\.txt is not UTF-8 text"):
+        with pytest.raises(StoreError, match=rf"(?=.*{path})(?=.*UTF-8)"):
             source.read(0, 3)
 
 
@@ -206,7 +211,7 @@ class TestTables:
         start=st.integers(0, 20),
         rows=st.integers(1, 7),
     )
-    def test_any_texts_come_back(
+    def test_any_texts_are_read_back(
         self, tmp_path_factory: pytest.TempPathFactory, texts: list[str], start: int, rows: int
     ) -> None:
         path = tmp_path_factory.mktemp("any") / "x.csv"
@@ -217,48 +222,49 @@ class TestTables:
         assert [text for piece in pieces for text in piece.tolist()] == texts[start:]
         assert all(len(piece) == rows for piece in pieces[:-1])
 
-    def test_far_rows_are_found_by_the_index(self, tmp_path: Path) -> None:
+    def test_rows_far_into_the_file_are_read(self, tmp_path: Path) -> None:
         rows = [["i", "t"], *([i, f"{i}\n" * (i % 3 + 1)] for i in range(9000))]
         source = open_texts(str(write_csv(tmp_path / "x.csv", rows)), "t")
         for row in (0, 4094, 4095, 4096, 8191, 8999):
             assert source.read(row, row + 1).tolist() == [rows[row + 1][1]]
 
 
-class TestRefused:
-    def test_what_is_no_table(self, tmp_path: Path) -> None:
+class TestRejected:
+    def test_invalid_tables(self, tmp_path: Path) -> None:
         path = tmp_path / "x.csv"
         path.write_text('id,text\n1,"never closed\n')
-        with pytest.raises(StoreError, match=r"x\.csv is no good CSV"):
+        with pytest.raises(StoreError, match=rf"(?=.*{path})(?=.*CSV)"):
             open_texts(str(path), "text")
         path.write_text("id,text\n1,a\n2,b,c\n")
-        with pytest.raises(StoreError, match=r"row 1 of .* has 3 fields and its header has 2"):
+        with pytest.raises(StoreError, match=rf"(?=.*\brow 1\b)(?=.*{path})(?=.*\b3\b)(?=.*\b2\b)"):
             open_texts(str(path), "text").read(0, 2)
         path.write_text("id,text\n")
-        with pytest.raises(StoreError, match="no row after its header"):
+        with pytest.raises(StoreError, match=f"(?=.*{path})(?=.*header)"):
             open_texts(str(path), "text")
 
-    def test_what_is_no_json(self, tmp_path: Path) -> None:
+    def test_invalid_json(self, tmp_path: Path) -> None:
         path = tmp_path / "x.jsonl"
         path.write_text('{"t": "a"}\n{"t": ["b"]}\n[1]\n{"t": \n')
         source = open_texts(str(path), "t")
-        for row, words in ((1, "line 2 of .* holds .*'b'.* no text"), (2, "line 3 .* an object")):
-            with pytest.raises(StoreError, match=words):
+        for row, fact in ((1, "'b'"), (2, r"\[1\]"), (3, "JSON")):
+            with pytest.raises(
+                StoreError, match=rf"(?=.*\bline {row + 1}\b)(?=.*{path})(?=.*{fact})"
+            ):
                 source.read(row, row + 1)
-        with pytest.raises(StoreError, match=r"line 4 of .* is no JSON"):
-            source.read(3, 4)
 
-    def test_json_that_is_no_text(self, tmp_path: Path) -> None:
+    def test_json_that_cannot_be_a_text(self, tmp_path: Path) -> None:
         path = tmp_path / "x.jsonl"
         deep = "[" * 100_000 + "]" * 100_000
         path.write_text(f'{{"t": "a"}}\n{{"t": "\\ud800"}}\n{{"t": "b", "u": {deep}}}\n')
         source = open_texts(str(path), "t")
-        with pytest.raises(StoreError, match=r"line 2 of .*ud800.* half of a surrogate pair"):
+        with pytest.raises(StoreError, match=rf"(?=.*\bline 2\b)(?=.*{path})(?=.*ud800)"):
             source.read(1, 2)
-        with pytest.raises(StoreError, match=r"line 3 of .* is nested too deeply"):
+        with pytest.raises(StoreError, match=rf"(?=.*\bline 3\b)(?=.*{path})") as caught:
             source.read(2, 3)
+        assert isinstance(caught.value.__cause__, RecursionError)
 
-    def test_integers_that_are_none_later(self, tmp_path: Path) -> None:
+    def test_text_after_integers(self, tmp_path: Path) -> None:
         rows = [["t", "y"], *(["a", i] for i in range(1200)), ["a", "owl"]]
         source = open_texts(str(write_csv(tmp_path / "x.csv", rows)), "t").column("y")
-        with pytest.raises(StoreError, match=r"row 1200 of column 'y' .* holds 'owl'"):
+        with pytest.raises(StoreError, match=r"(?=.*\brow 1200\b)(?=.*column 'y')(?=.*'owl')"):
             source.read(1190, 1201)

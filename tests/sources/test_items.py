@@ -1,4 +1,4 @@
-"""Items to encode: which files they come from, and what is rejected."""
+"""Items to encode: supported files, and rejected input."""
 
 from __future__ import annotations
 
@@ -26,29 +26,30 @@ def test_parquet_streams_row_groups_and_null_is_empty(tmp_path: Path) -> None:
 def test_columns(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("id,text\n1,a\n")
-    with pytest.raises(InputError, match=r"x\.csv has several columns .*text.*--column"):
+    with pytest.raises(InputError, match=f"(?=.*{path})(?=.*text, id)(?=.*--column)"):
         open_items(str(path), None)
-    with pytest.raises(InputError, match=r"no column 'txt' \(it has text, id\)"):
+    with pytest.raises(InputError, match=f"(?=.*{path})(?=.*column 'txt')(?=.*text, id)"):
         open_items(str(path), "txt")
     (tmp_path / "x.txt").write_text("a\n")
-    with pytest.raises(InputError, match=r"--column says nothing about .*x\.txt"):
+    with pytest.raises(InputError, match=rf"(?=.*--column)(?=.*{tmp_path}/x\.txt)"):
         open_items(str(tmp_path / "x.txt"), "text")
     pq.write_table(pa.table({"n": [1], "t": ["a"]}), tmp_path / "x.parquet")
-    with pytest.raises(InputError, match=r"column 'n' of .* holds int64; name one of texts"):
+    facts = rf"(?=.*column 'n')(?=.*{tmp_path}/x\.parquet)(?=.*\bint64\b)"
+    with pytest.raises(InputError, match=facts):
         open_items(str(tmp_path / "x.parquet"), "n")
 
 
 def test_inputs(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"gone\.txt does not exist"):
+    with pytest.raises(StoreError, match=rf"{tmp_path}/gone\.txt"):
         open_items(str(tmp_path / "gone.txt"), None)
     (tmp_path / "x.docx").write_bytes(b"x")
-    with pytest.raises(InputError, match=r"x\.docx ends with \.docx; .*\.jsonl.*folder"):
+    with pytest.raises(InputError, match=rf"(?=.*{tmp_path}/x\.docx)(?=.*\.jsonl)(?=.*folder)"):
         open_items(str(tmp_path / "x.docx"), None)
-    with pytest.raises(InputError, match="is a URL"):
+    with pytest.raises(InputError, match=r"s3://bucket/x\.txt"):
         open_items("s3://bucket/x.txt", None)
 
 
-def test_an_empty_text_is_no_item() -> None:
+def test_empty_text_is_rejected() -> None:
     assert load_text(" a ") == " a "
-    with pytest.raises(DamagedItemError, match="is empty"):
+    with pytest.raises(DamagedItemError):
         load_text(" \n")

@@ -1,4 +1,4 @@
-"""Labels that are texts, piece by piece."""
+"""Text labels are encoded as integers, in pieces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXTS = ["b", "a", "-1", "c", "a"]
 
 
 @pytest.mark.parametrize("dtype", ["U3", "S3"])
-def test_every_piece_has_the_same_numbers(tmp_path: Path, dtype: str) -> None:
+def test_all_pieces_use_the_same_codes(tmp_path: Path, dtype: str) -> None:
     np.save(tmp_path / "y.npy", np.array(TEXTS, dtype))
     texts = open_npy(str(tmp_path / "y.npy"))
     assert names_among(texts.read(0, 5), 0, texts) == {"a", "b", "c"}
@@ -26,22 +26,22 @@ def test_every_piece_has_the_same_numbers(tmp_path: Path, dtype: str) -> None:
     assert labels.read(2, 2).tolist() == []
 
 
-def test_a_text_that_was_not_there_before(tmp_path: Path) -> None:
+def test_new_label_is_rejected(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", np.array(TEXTS))
     labels = encode_labels(open_npy(str(tmp_path / "y.npy")), ("a", "b"))
-    with pytest.raises(StoreError, match=r"y\.npy hold 'c' now, and did not"):
+    with pytest.raises(StoreError, match=r"(?=.*y\.npy)(?=.*'c')"):
         labels.read(0, 5)
 
 
-def test_the_row_of_a_doubtful_text_is_named(tmp_path: Path) -> None:
+def test_row_of_an_empty_label_is_named(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", np.array(["a", "", "a"]))
     texts = open_npy(str(tmp_path / "y.npy"))
-    with pytest.raises(InputError, match=r"row 101 of .*y\.npy has the label ''"):
+    with pytest.raises(InputError, match=r"(?=.*\brow 101\b)(?=.*y\.npy)(?=.*'')(?=.*-1\b)"):
         names_among(texts.read(0, 3), 100, texts)
 
 
-def test_too_many_names() -> None:
+def test_too_many_labels() -> None:
     many = frozenset(str(i) for i in range(60_000))
     assert len(merge_names(many, many, "y.npy")) == 60_000
-    with pytest.raises(InputError, match=r"the labels y\.npy are more than 100000 .* --ids"):
+    with pytest.raises(InputError, match=r"(?=.*y\.npy)(?=.*100,?000)(?=.*--ids)"):
         merge_names(many, frozenset(f"x{name}" for name in many), "y.npy")

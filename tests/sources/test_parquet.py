@@ -1,4 +1,4 @@
-"""Parquet: row groups larger than memory should be, and slices that Arrow gets wrong."""
+"""Parquet: large lists, and row groups that are streamed instead of kept in memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_large_lists(tmp_path: Path) -> None:
     np.testing.assert_array_equal(open_parquet(str(tmp_path / "x.parquet")).read(2, 9), x[2:9])
 
 
-def test_a_row_group_is_decoded_once_and_never_held(tmp_path: Path) -> None:
-    """123 MB in one row group: a process that streams it stays far below."""
+def test_row_group_is_streamed(tmp_path: Path) -> None:
+    """Peak memory stays far below the 123 MB of the row group."""
     path = tmp_path / "x.parquet"
     rng = np.random.default_rng(0)
     schema = pa.schema({"emb": pa.list_(pa.float32(), 512)})

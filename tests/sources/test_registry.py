@@ -1,4 +1,4 @@
-"""Formats by content and name."""
+"""Detection of formats by content and by name."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from scrlm_dask.sources.registry import FORMATS, SourceOptions, open_source
 X = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 
-def test_the_command_knows_all_formats() -> None:
+def test_command_offers_all_formats() -> None:
     option = next(p for p in ingest.params if p.name == "format")
     assert list(option.type.choices) == list(FORMATS)
 
 
 @pytest.mark.parametrize("name", ["npy", "npz", "hdf5", "parquet, fixed-size lists", "arrow"])
-def test_the_content_says_more_than_the_name(name: str, tmp_path: Path) -> None:
+def test_format_is_detected_by_content(name: str, tmp_path: Path) -> None:
     paths, options = WRITERS[name][0](tmp_path, X)
     (tmp_path / "renamed").mkdir()
     for other in ("x.data", "x.npy", "x"):
@@ -30,7 +30,7 @@ def test_the_content_says_more_than_the_name(name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(open_source([target], options).read(0, 10), X)
 
 
-def test_a_format_that_is_forced(tmp_path: Path) -> None:
+def test_given_format_is_used(tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_text("1,2\n3,4\n")
     source = open_source([tmp_path / "x.npy"], SourceOptions(format="csv"))
     assert source.read(0, 2).tolist() == [[1, 2], [3, 4]]
@@ -41,7 +41,7 @@ def test_a_format_that_is_forced(tmp_path: Path) -> None:
     assert source.shape == (2, 2)
 
 
-def test_several_sources_of_several_formats_follow_each_other(tmp_path: Path) -> None:
+def test_sources_of_different_formats_are_concatenated(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", X)
     X[:3].tofile(tmp_path / "x")
     np.savetxt(tmp_path / "b.csv", X[5:], delimiter=",")
@@ -51,17 +51,17 @@ def test_several_sources_of_several_formats_follow_each_other(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "fact"),
     [
-        (np.ones(4), r"has the shape \(4,\)"),
-        (np.ones((2, 3, 4)), r"has the shape \(2, 3, 4\)"),
-        (np.ones((0, 4)), r"has the shape \(0, 4\)"),
-        (np.ones((4, 4), bool), "holds bool"),
-        (np.ones((4, 4), complex), "holds complex128"),
-        (np.array([["a", "b"]]), "holds <U1"),
+        (np.ones(4), r"\(4,\)"),
+        (np.ones((2, 3, 4)), r"\(2, 3, 4\)"),
+        (np.ones((0, 4)), r"\(0, 4\)"),
+        (np.ones((4, 4), bool), r"\bbool\b"),
+        (np.ones((4, 4), complex), r"\bcomplex128\b"),
+        (np.array([["a", "b"]]), "<U1"),
     ],
 )
-def test_what_is_no_table_of_numbers(tmp_path: Path, values: np.ndarray, words: str) -> None:
+def test_other_shapes_and_types_are_rejected(tmp_path: Path, values: np.ndarray, fact: str) -> None:
     np.save(tmp_path / "x.npy", values)
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=rf"(?=.*{tmp_path}/x\.npy)(?=.*{fact})"):
         open_source([tmp_path / "x.npy"], SourceOptions())

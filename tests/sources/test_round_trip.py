@@ -1,4 +1,4 @@
-"""Every format gives back, bit for bit, what its own library wrote."""
+"""Rows written by the library of each format are read back bit for bit."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from scrlm_dask.sources.registry import open_source
 
-SLOW = {"huggingface"}  # seconds to import, and files beside files
+SLOW = {"huggingface"}  # takes seconds to import
 
 
-def drawn(rows: int, features: int, dtype: str, seed: int = 0) -> np.ndarray:
+def random_rows(rows: int, features: int, dtype: str, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     return (rng.normal(size=(rows, features)) * 40).astype(dtype)
 
@@ -25,10 +25,12 @@ def drawn(rows: int, features: int, dtype: str, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("name", WRITERS)
 @given(data=st.data())
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
-def test_any_rows_of_any_shape(name: str, data: st.DataObject) -> None:
+def test_rows_of_any_shape(name: str, data: st.DataObject) -> None:
     write, dtypes = WRITERS[name]
     rows = data.draw(st.integers(1, 40), "rows")
-    x = drawn(rows, data.draw(st.integers(1, 6), "features"), data.draw(st.sampled_from(dtypes)))
+    x = random_rows(
+        rows, data.draw(st.integers(1, 6), "features"), data.draw(st.sampled_from(dtypes))
+    )
     start = data.draw(st.integers(0, rows), "start")
     stop = data.draw(st.integers(start, rows), "stop")
     step = data.draw(st.integers(1, rows), "rows of a batch")
@@ -48,9 +50,9 @@ def test_any_rows_of_any_shape(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_what_is_known_before_reading(name: str, tmp_path: Path) -> None:
+def test_metadata_without_reading(name: str, tmp_path: Path) -> None:
     write, dtypes = WRITERS[name]
-    x = drawn(30, 4, dtypes[0])
+    x = random_rows(30, 4, dtypes[0])
     paths, options = write(tmp_path, x)
     source = open_source(paths, options)
     assert source.dtype.newbyteorder("=") == x.dtype
@@ -69,9 +71,9 @@ def test_what_is_known_before_reading(name: str, tmp_path: Path) -> None:
         ("arrow", "label", "name"),
     ],
 )
-def test_columns_beside_the_features(name: str, labels: str, ids: str, tmp_path: Path) -> None:
+def test_label_and_id_columns(name: str, labels: str, ids: str, tmp_path: Path) -> None:
     write, _ = WRITERS[name]
-    paths, options = write(tmp_path, drawn(30, 4, "float32"))
+    paths, options = write(tmp_path, random_rows(30, 4, "float32"))
     source = open_source(paths, options, (labels, ids))
     assert source.column(labels).read(3, 21).tolist() == [i % 5 for i in range(3, 21)]
     assert source.column(ids).read(3, 21).tolist() == [f"{i}.jpg" for i in range(3, 21)]

@@ -1,4 +1,4 @@
-"""Tables by hand: rows that are dropped, and rows in another order."""
+"""Tables with dropped rows, and tables in shuffled order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_table(folder: Path, ids: np.ndarray) -> PlainTable:
     return PlainTable(features, labels, names, "float32", 5)
 
 
-def test_rows_that_are_left_keep_labels_and_ids(tmp_path: Path) -> None:
+def test_kept_rows_have_their_labels_and_ids(tmp_path: Path) -> None:
     table = KeptTable(open_table(tmp_path, np.array(list("abcde"))), np.array([0, 2]))
     assert table.n_rows == 3
     assert table.locate(1) == f"row 3 of {tmp_path}/x.npy"
@@ -39,11 +39,11 @@ def test_rows_that_are_left_keep_labels_and_ids(tmp_path: Path) -> None:
 def test_ids_are_integers_or_texts(tmp_path: Path) -> None:
     assert open_table(tmp_path, np.arange(5, dtype=np.uint8)).ids_dtype == "int64"
     assert open_table(tmp_path, np.array(list("abcde"))).ids_dtype == "str"
-    with pytest.raises(InputError, match=r"ids\.npy hold float64; ids are integers or texts"):
+    with pytest.raises(InputError, match=r"(?=.*ids\.npy)(?=.*\bfloat64\b)"):
         print(open_table(tmp_path, np.zeros(5)).ids_dtype)
 
 
-def test_every_row_goes_where_the_permutation_says(tmp_path: Path) -> None:
+def test_rows_are_shuffled_by_the_permutation(tmp_path: Path) -> None:
     manifest = Manifest(5, 2, "float32", 2, (), {})
     table = ShuffledTable(str(tmp_path / "parts"), manifest, 7, labels=True, ids="str")
     ids = np.array(["a", "bb", "", "dddd", "é"], np.dtypes.StringDType())
@@ -60,5 +60,5 @@ def test_every_row_goes_where_the_permutation_says(tmp_path: Path) -> None:
         assert rows.ids.tolist() == ids[origin].tolist()
     path = table.part_path(1)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(StoreError, match=r"parts/1 was cut: block \d lacks rows"):
+    with pytest.raises(StoreError, match=r"(?=.*parts/1\b)(?=.*\bblock \d)(?=.*--overwrite)"):
         list(table.batches(0, 5, 2))

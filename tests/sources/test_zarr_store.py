@@ -1,4 +1,4 @@
-"""Zarr arrays of others: which array of a group is read, and its columns."""
+"""Foreign Zarr groups: choice of the array, and columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scrlm_dask.storage.locations import locate
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
 
 
-def test_the_table_of_a_group(tmp_path: Path) -> None:
+def test_table_of_a_group(tmp_path: Path) -> None:
     group = zarr.create_group(tmp_path / "x")
     group.create_array("emb", data=X, chunks=(4, 2))
     group.create_array("label", data=np.arange(6))
@@ -26,16 +26,19 @@ def test_the_table_of_a_group(tmp_path: Path) -> None:
     assert source.column("label").read(1, 3).tolist() == [1, 2]
     assert open_zarr_values(locate(tmp_path / "x"), "label").shape == (6,)
     group.create_array("other", data=X)
-    with pytest.raises(InputError, match=r"holds 2 tables \(emb, other\); say which"):
+    with pytest.raises(InputError, match=r"(?=.*\b2\b)(?=.*\bemb, other\b)(?=.*--dataset)"):
         open_zarr(locate(tmp_path / "x"))
-    with pytest.raises(InputError, match=r"no array 'embed' \(it holds emb, "):
+    with pytest.raises(InputError, match=rf"(?=.*{tmp_path}/x)(?=.*'embed')(?=.*\bemb, )"):
         open_zarr(locate(tmp_path / "x"), "embed")
 
 
-def test_an_array_has_no_columns_and_an_unfinished_group_is_rejected(tmp_path: Path) -> None:
+def test_column_of_an_array_and_unfinished_group_are_rejected(tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "a", data=X)
-    with pytest.raises(InputError, match="is an array, so it holds no 'label'"):
+    with pytest.raises(InputError, match=f"(?=.*{tmp_path}/a)(?=.*'label')"):
         open_zarr(locate(tmp_path / "a"), "label")
-    zarr.create_group(tmp_path / "g", attributes={"complete": False})
-    with pytest.raises(StoreError, match="is unfinished"):
+    group = zarr.create_group(tmp_path / "g", attributes={"complete": False})
+    group.create_array("emb", data=X)
+    with pytest.raises(StoreError, match=f"{tmp_path}/g"):
         open_zarr(locate(tmp_path / "g"))
+    group.attrs["complete"] = True
+    assert open_zarr(locate(tmp_path / "g")).shape == X.shape

@@ -1,4 +1,4 @@
-"""Places to write to: a folder, and a URL in the memory of this process."""
+"""Locations for tests: a local folder, and a URL of fsspec's in-memory file system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scrlm_dask.storage.locations import Location, locate
 
 @pytest.fixture
 def memory() -> Iterator[str]:
-    """A URL in the memory of this process, empty before and after."""
+    """Return a unique URL of the in-memory file system, and remove its files afterwards."""
     root = f"memory://scrlm-{uuid4().hex}"
     yield root
     filesystem = fsspec.filesystem("memory")

@@ -1,7 +1,8 @@
-"""Zarr arrays, ours and others': what is there is read, what is missing or broken is named."""
+"""Zarr arrays, our own and foreign ones: rows are read; missing or damaged chunks are reported."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ZstdCodec
 
 from scrlm_dask.engine.features import as_features
-from scrlm_dask.errors import StoreError
+from scrlm_dask.errors import MissingError, StoreError
 from scrlm_dask.storage.arrays import (
     StoredArray,
     add_array,
@@ -31,21 +32,21 @@ from scrlm_dask.storage.arrays import (
 )
 from scrlm_dask.storage.locations import locate
 
-WHAT = "the features store"
+WHAT = "array-7"  # the name of the array in messages
 # 10 rows of 4 features; row i is 4i, 4i+1, 4i+2, 4i+3. In chunks of 3: rows 0-2, 3-5, 6-8 and 9.
 ROWS: NDArray[np.float32] = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 
-def written(path: Path | str, **options: Any) -> StoredArray:
-    """ROWS as somebody else would write them."""
+def write_foreign(path: Path | str, **options: Any) -> StoredArray:
+    """Write ROWS as another program would write them."""
     options = {"shape": ROWS.shape, "chunks": (3, 4), "dtype": "float32", **options}
     array = zarr.create_array(str(path), **options)
     array[...] = ROWS
     return describe(array)
 
 
-def ours(path: Path) -> StoredArray:
-    """ROWS as this project writes them."""
+def write_ours(path: Path) -> StoredArray:
+    """Write ROWS as this project writes them."""
     array = create_array(str(path), ROWS.shape, (3, 4), "float32", np.nan)
     write_rows(str(path), 0, ROWS[:6])
     write_rows(str(path), 6, ROWS[6:])
@@ -62,11 +63,11 @@ def check(stored: StoredArray) -> None:
     check_complete(stored, array_at(stored.location.url), WHAT)
 
 
-# --- what we write -----------------------------------------------------------------------------
+# --- our arrays --------------------------------------------------------------------------------
 
 
 def test_our_arrays_are_zarr_v3_with_a_checksum_and_no_compression(tmp_path: Path) -> None:
-    ours(tmp_path / "a")
+    write_ours(tmp_path / "a")
     array = array_at(tmp_path / "a")
     metadata = array.metadata.to_dict()
     assert metadata["zarr_format"] == 3
@@ -77,8 +78,8 @@ def test_our_arrays_are_zarr_v3_with_a_checksum_and_no_compression(tmp_path: Pat
 
 
 @pytest.mark.parametrize("fill", [0.0, np.nan])
-def test_chunks_of_nothing_but_fill_are_stored(tmp_path: Path, fill: float) -> None:
-    # left out, as zarr does it, they could not be told from lost ones
+def test_chunks_of_fill_values_are_stored(tmp_path: Path, fill: float) -> None:
+    # Zarr omits such chunks by default, and then they look like lost ones
     array = create_array(str(tmp_path / "a"), (6, 4), (3, 4), "float32", fill)
     for start in (0, 3):
         write_rows(str(tmp_path / "a"), start, np.full((3, 4), fill, np.float32))
@@ -99,14 +100,14 @@ def test_chunks_of_nothing_but_fill_are_stored(tmp_path: Path, fill: float) -> N
     ],
     ids=str,
 )
-def test_a_small_array_comes_back_bit_for_bit(tmp_path: Path, values: NDArray[Any]) -> None:
+def test_small_array_is_restored_bit_for_bit(tmp_path: Path, values: NDArray[Any]) -> None:
     add_array(f"{tmp_path}/a", values)
     back = read_rows(describe(array_at(tmp_path / "a")), 0, len(values), WHAT)
     assert (back.dtype, back.shape) == (values.dtype, values.shape)
     assert back.tobytes() == values.tobytes()
 
 
-def test_an_array_without_rows_can_be_written_and_read(tmp_path: Path) -> None:
+def test_array_without_rows_is_written_and_read(tmp_path: Path) -> None:
     create_array(str(tmp_path / "a"), (0, 4), (0, 4), "float64", 0)
     stored = describe(array_at(tmp_path / "a"))
     assert (stored.shape, stored.chunks) == ((0, 4), (1, 4))
@@ -114,18 +115,18 @@ def test_an_array_without_rows_can_be_written_and_read(tmp_path: Path) -> None:
     assert read_rows(stored, 0, 0, WHAT).shape == (0, 4)
 
 
-def test_a_member_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_member_is_named(tmp_path: Path) -> None:
     group = zarr.create_group(str(tmp_path / "g"))
     add_array(f"{tmp_path}/g/there", np.array([7, 8], np.int32))
     assert read_member(group, locate(tmp_path / "g"), "there", "the model").tolist() == [7, 8]
-    with pytest.raises(StoreError, match=rf"{tmp_path}/g holds no array called 'elsewhere'"):
+    with pytest.raises(StoreError, match=f"(?=.*{tmp_path}/g)(?=.*'elsewhere')"):
         member(group, locate(tmp_path / "g"), "elsewhere")
     group.create_group("folder")
-    with pytest.raises(StoreError, match="no array called 'folder'"):
+    with pytest.raises(StoreError, match=f"(?=.*{tmp_path}/g)(?=.*'folder')"):
         member(group, locate(tmp_path / "g"), "folder")
 
 
-# --- what others wrote -------------------------------------------------------------------------
+# --- foreign arrays ----------------------------------------------------------------------------
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "v3 as zarr writes it": {},
@@ -142,7 +143,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "sharded": {"chunks": (2, 4), "shards": (4, 4)},
     "sharded across columns": {"chunks": (2, 2), "shards": (4, 2)},
     "chunked across columns": {"chunks": (3, 3)},
-    "one column a chunk": {"chunks": (10, 1)},
+    "one column per chunk": {"chunks": (10, 1)},
     "chunk larger than array": {"chunks": (64, 8)},
     "not compressed": {"compressors": None},
     "zstd": {"compressors": [ZstdCodec(level=3)]},
@@ -154,8 +155,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_arrays_others_wrote_are_read(tmp_path: Path, layout: str) -> None:
-    stored = written(tmp_path / "a", **LAYOUTS[layout])
+def test_foreign_arrays_are_read(tmp_path: Path, layout: str) -> None:
+    stored = write_foreign(tmp_path / "a", **LAYOUTS[layout])
     check(stored)
     assert stored.shape == (10, 4)
     # within a chunk, across a border, the last row, everything
@@ -165,15 +166,15 @@ def test_arrays_others_wrote_are_read(tmp_path: Path, layout: str) -> None:
         )
 
 
-def test_the_unit_of_storage_of_a_sharded_array_is_the_shard(tmp_path: Path) -> None:
-    stored = written(tmp_path / "a", chunks=(2, 4), shards=(4, 4))
+def test_shard_is_the_unit_of_storage(tmp_path: Path) -> None:
+    stored = write_foreign(tmp_path / "a", chunks=(2, 4), shards=(4, 4))
     assert stored.chunks == (4, 4)
     assert sorted(p.name for p in (tmp_path / "a/c").iterdir()) == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("layout", ["v2 big-endian", "sharded", "chunked across columns"])
-def test_blocks_that_ignore_the_chunks_give_the_same_rows(tmp_path: Path, layout: str) -> None:
-    written(tmp_path / "a", **LAYOUTS[layout])
+def test_blocks_not_aligned_with_chunks_give_the_same_rows(tmp_path: Path, layout: str) -> None:
+    write_foreign(tmp_path / "a", **LAYOUTS[layout])
     features = as_features(tmp_path / "a", block_rows=4)
     assert features.array.chunks == ((4, 4, 2), (4,))
     blocks = features.array.compute(scheduler="sync")
@@ -184,16 +185,14 @@ def test_blocks_that_ignore_the_chunks_give_the_same_rows(tmp_path: Path, layout
 @pytest.mark.parametrize("name", ["a b", "a#b", "a%20b", "a?b", "[a]", "a*b", "a:b", "ü", "x/../y"])
 def test_odd_paths(tmp_path: Path, name: str) -> None:
     (tmp_path / "x").mkdir()
-    stored = written(tmp_path / name)
+    stored = write_foreign(tmp_path / name)
     check(stored)
     np.testing.assert_array_equal(read_rows(stored, 0, 10, WHAT), ROWS)
 
 
-def test_relative_paths_are_made_absolute_for_workers_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    written("a")
+    write_foreign("a")
     assert locate("a").url == locate(Path("a")).url == f"{tmp_path}/a"
     assert locate(f"file://{tmp_path}/a").url == f"{tmp_path}/a"
     stored = describe(array_at("a"))
@@ -204,8 +203,8 @@ def test_relative_paths_are_made_absolute_for_workers_elsewhere(
 
 
 @pytest.mark.parametrize("part", ["", "c", "c/1", "c/1/0"])
-def test_any_part_of_a_store_may_be_a_symbolic_link(tmp_path: Path, part: str) -> None:
-    written(tmp_path / "a")
+def test_symbolic_links_are_followed(tmp_path: Path, part: str) -> None:
+    write_foreign(tmp_path / "a")
     shutil.move(tmp_path / "a" / part, tmp_path / "moved")
     (tmp_path / "a" / part).symlink_to(tmp_path / "moved")
     stored = describe(array_at(tmp_path / "a"))
@@ -213,7 +212,7 @@ def test_any_part_of_a_store_may_be_a_symbolic_link(tmp_path: Path, part: str) -
     check(stored)
 
 
-# --- what is missing ---------------------------------------------------------------------------
+# --- missing chunks ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -226,100 +225,103 @@ def test_any_part_of_a_store_may_be_a_symbolic_link(tmp_path: Path, part: str) -
         ("v3 flat keys", "c.1.0", 3),
         ("sharded", "c/1/0", 4),
         ("chunked across columns", "c/0/1", 0),
-        ("one column a chunk", "c/0/3", 0),
+        ("one column per chunk", "c/0/3", 0),
     ],
 )
-def test_a_missing_chunk_is_refused_up_front(
+def test_missing_chunk_is_rejected_before_reading(
     tmp_path: Path, layout: str, key: str, row: int
 ) -> None:
-    stored = written(tmp_path / "a", **LAYOUTS[layout])
+    stored = write_foreign(tmp_path / "a", **LAYOUTS[layout])
     (tmp_path / "a" / key).unlink()
     with pytest.raises(StoreError) as caught:
         check(stored)
     message = str(caught.value)
-    assert f"1 chunk(s) of {WHAT} {tmp_path}/a are missing" in message
-    assert f"the first is {key} (from row {row} on)" in message
-    assert "would read as 0.0" in message
-    assert "Restore the files" in message
+    for fact in (WHAT, f"{tmp_path}/a", key, "0.0"):
+        assert fact in message
+    assert re.search(rf"\brow {row}\b", message)
+    assert re.search(r"\b1\b", message.replace(f"{tmp_path}/a", "").replace(key, ""))
 
 
 def test_all_missing_chunks_are_counted(tmp_path: Path) -> None:
-    stored = written(tmp_path / "a")
+    stored = write_foreign(tmp_path / "a")
     for number in (1, 3):
         (tmp_path / f"a/c/{number}/0").unlink()
-    with pytest.raises(StoreError, match=r"^2 chunk\(s\) .* the first is c/1/0 \(from row 3 on\)"):
+    with pytest.raises(StoreError, match=r"(?=.*\bc/1/0\b)(?=.*\brow 3\b)") as caught:
         check(stored)
+    assert re.search(r"\b2\b", str(caught.value).replace(f"{tmp_path}/a", ""))
 
 
-def test_half_written_temporary_files_do_not_stand_for_a_chunk(tmp_path: Path) -> None:
-    stored = written(tmp_path / "a")
+def test_temporary_file_does_not_count_as_chunk(tmp_path: Path) -> None:
+    stored = write_foreign(tmp_path / "a")
     chunk = tmp_path / "a/c/1/0"
     chunk.rename(chunk.with_name("0.1f2e.partial"))
-    with pytest.raises(StoreError, match="the first is c/1/0"):
+    with pytest.raises(StoreError, match=r"\bc/1/0\b"):
         check(stored)
 
 
-def test_a_zero_chunk_that_others_left_out_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    # zarr's default: it cannot be told from a chunk that was lost
+def test_omitted_zero_chunk_is_rejected_with_a_hint(tmp_path: Path) -> None:
+    # Zarr's default: such a chunk looks like a lost one
     array = zarr.create_array(str(tmp_path / "a"), shape=(6, 4), chunks=(3, 4), dtype="float32")
     array[0:3] = 1
     array[3:6] = 0
-    with pytest.raises(StoreError, match=r"c/1/0 \(from row 3 on\).*write_empty_chunks=True"):
+    facts = r"(?=.*\bc/1/0\b)(?=.*\brow 3\b)(?=.*write_empty_chunks=True)"
+    with pytest.raises(StoreError, match=facts):
         check(describe(array))
 
 
-def test_a_chunk_missing_inside_a_shard_is_refused(tmp_path: Path) -> None:
-    # a writer that was stopped in the middle of the second shard: rows 15 to 19 read as 0
+def test_chunk_missing_inside_a_shard_is_rejected(tmp_path: Path) -> None:
+    # the writer stopped in the middle of the second shard: rows 15 to 19 would be read as 0
     array = zarr.create_array(
         str(tmp_path / "a"), shape=(20, 4), chunks=(5, 4), shards=(10, 4), dtype="float32"
     )
     array[0:15] = 1
-    with pytest.raises(StoreError, match="missing"):
+    with pytest.raises(StoreError, match=r"(?=.*\bc/1/0\b)(?=.*\brow 15\b)"):
         check(describe(array))
 
 
 @pytest.mark.parametrize("layout", ["v3 as zarr writes it", "v2", "chunked across columns"])
-def test_a_chunk_that_vanishes_during_a_run_is_noticed(tmp_path: Path, layout: str) -> None:
-    stored = written(tmp_path / "a", **LAYOUTS[layout])
+def test_chunk_removed_during_a_run_is_detected(tmp_path: Path, layout: str) -> None:
+    stored = write_foreign(tmp_path / "a", **LAYOUTS[layout])
     check(stored)
     key = {"v2": "1.0", "chunked across columns": "c/1/1"}.get(layout, "c/1/0")
     (tmp_path / "a" / key).unlink()
-    # rows of other chunks can still be had
+    # rows of other chunks can still be read
     np.testing.assert_array_equal(read_rows(stored, 0, 3, WHAT), ROWS[0:3])
     np.testing.assert_array_equal(read_rows(stored, 6, 10, WHAT), ROWS[6:10])
     for start, stop in ((3, 6), (2, 4), (5, 6), (0, 10)):
         with pytest.raises(StoreError) as caught:
             read_rows(stored, start, stop, WHAT)
         message = str(caught.value)
-        assert f"chunk {key} of {WHAT} {tmp_path}/a is missing" in message
-        assert f"rows {start} to {stop - 1}" in message
-        assert "restore" in message
+        for fact in (key, WHAT, f"{tmp_path}/a"):
+            assert fact in message
+        assert re.search(rf"\brows {start}\D+{stop - 1}\b", message)
+        assert caught.value.__cause__ is None  # not an error of the codec
 
 
-def test_a_chunk_that_vanishes_during_a_run_stops_the_dask_graph(tmp_path: Path) -> None:
-    written(tmp_path / "a")
+def test_chunk_removed_during_a_run_stops_the_dask_graph(tmp_path: Path) -> None:
+    write_foreign(tmp_path / "a")
     features = as_features(tmp_path / "a", block_rows=3)
     (tmp_path / "a/c/2/0").unlink()
-    with pytest.raises(StoreError, match=r"chunk c/2/0 .* \(rows 6 to 8\)"):
+    with pytest.raises(StoreError, match=r"(?=.*\bc/2/0\b)(?=.*\brows 6\D+8\b)"):
         features.array.compute(scheduler="sync")
 
 
-def test_a_store_that_vanishes_during_a_run_is_noticed(tmp_path: Path) -> None:
-    # what a worker on a host without the mount sees: an error, not zeros
-    stored = written(tmp_path / "a")
+def test_store_removed_during_a_run_is_detected(tmp_path: Path) -> None:
+    # a worker on a host without the mount gets an error, not zeros
+    stored = write_foreign(tmp_path / "a")
     shutil.rmtree(tmp_path / "a")
-    with pytest.raises(StoreError, match=rf"{WHAT} {tmp_path}/a does not exist; check the path"):
+    with pytest.raises(MissingError, match=f"(?=.*{WHAT})(?=.*{tmp_path}/a)"):
         read_rows(stored, 0, 3, WHAT)
 
 
-def test_a_shape_that_changed_since_the_run_began_is_noticed(tmp_path: Path) -> None:
-    stored = written(tmp_path / "a")
+def test_shape_changed_during_a_run_is_detected(tmp_path: Path) -> None:
+    stored = write_foreign(tmp_path / "a")
     zarr.open_array(str(tmp_path / "a"), mode="r+").resize((12, 4))
-    with pytest.raises(StoreError, match=r"shape \(12, 4\) now and had \(10, 4\) when the run"):
+    with pytest.raises(StoreError, match=r"(?=.*\(12, 4\))(?=.*\(10, 4\))"):
         read_rows(stored, 0, 3, WHAT)
 
 
-# --- what is broken ----------------------------------------------------------------------------
+# --- damaged chunks ----------------------------------------------------------------------------
 
 
 def flip_a_bit(content: bytes) -> bytes:
@@ -335,31 +337,33 @@ def empty(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [flip_a_bit, cut_in_half, empty])
-def test_damage_to_our_chunks_is_noticed(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    stored = ours(tmp_path / "a")
+def test_damage_to_our_chunks_is_detected(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    stored = write_ours(tmp_path / "a")
     chunk = tmp_path / "a/c/1/0"
     chunk.write_bytes(damage(chunk.read_bytes()))
-    check(stored)  # every chunk is there, so nobody knows yet
+    check(stored)  # the file exists, and its content is not read yet
     np.testing.assert_array_equal(read_rows(stored, 0, 3, WHAT), ROWS[0:3])
     with pytest.raises(StoreError) as caught:
         read_rows(stored, 2, 5, WHAT)
     message = str(caught.value)
-    assert f"rows 2 to 4 of {WHAT} {tmp_path}/a cannot be read" in message
-    assert "damaged: restore or rewrite it" in message
+    assert WHAT in message
+    assert f"{tmp_path}/a" in message
+    assert re.search(r"\brows 2\D+4\b", message)
     assert "\n" not in message
     assert caught.value.__cause__ is not None
 
 
 @pytest.mark.parametrize("damage", [cut_in_half, empty])
 @pytest.mark.parametrize("layout", ["v2", "not compressed", "zstd", "sharded"])
-def test_truncated_chunks_of_others_are_noticed(
+def test_truncated_foreign_chunks_are_detected(
     tmp_path: Path, layout: str, damage: Callable[[bytes], bytes]
 ) -> None:
-    stored = written(tmp_path / "a", **LAYOUTS[layout])
+    stored = write_foreign(tmp_path / "a", **LAYOUTS[layout])
     chunk = tmp_path / "a" / ("1.0" if layout == "v2" else "c/1/0")
     chunk.write_bytes(damage(chunk.read_bytes()))
-    with pytest.raises(StoreError, match=r"rows 4 to 5 of .*/a cannot be read .*damaged"):
+    with pytest.raises(StoreError, match=rf"(?=.*\brows 4\D+5\b)(?=.*{tmp_path}/a)") as caught:
         read_rows(stored, 4, 6, WHAT)
+    assert caught.value.__cause__ is not None  # the error of the codec
 
 
 _READ_ROWS_3_TO_5 = """
@@ -374,10 +378,10 @@ except StoreError as error:
 """
 
 
-def test_a_truncated_blosc_chunk_is_noticed(tmp_path: Path) -> None:
-    # numcodecs (issue 228) believes the length in the header and reads past the end: rubbish for
-    # rows, or a crash of the process, which is why another one tries it
-    written(tmp_path / "a", **LAYOUTS["blosc"])
+def test_truncated_blosc_chunk_is_detected(tmp_path: Path) -> None:
+    # numcodecs trusts the length in the header and reads past the end: garbage, or a crash of the
+    # process. Therefore a subprocess reads it.
+    write_foreign(tmp_path / "a", **LAYOUTS["blosc"])
     chunk = tmp_path / "a/c/1/0"
     chunk.write_bytes(cut_in_half(chunk.read_bytes()))
     done = subprocess.run(
@@ -388,16 +392,16 @@ def test_a_truncated_blosc_chunk_is_noticed(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0
-    assert "rows 3 to 5" in done.stdout
-    assert "is cut short: 32 of 64 bytes" in done.stdout
+    assert re.search(r"\brows 3\D+5\b", done.stdout)
+    assert re.search(r"\b32\b.*\b64\b", done.stdout)
 
 
-# --- what is no array at all -------------------------------------------------------------------
+# --- other files -------------------------------------------------------------------------------
 
 
-def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=rf"the truth {tmp_path}/nowhere does not exist; check"):
-        open_node(tmp_path / "nowhere", "the truth")
+def test_missing_path(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match=f"(?=.*{WHAT})(?=.*{tmp_path}/nowhere)"):
+        open_node(tmp_path / "nowhere", WHAT)
 
 
 def text_file(path: Path) -> None:
@@ -419,16 +423,18 @@ def broken_metadata(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [text_file, empty_folder, folder_of_files, broken_metadata])
-def test_what_is_no_zarr_store_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_path_that_is_not_a_zarr_store_is_rejected(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
     make(tmp_path / "a")
     with pytest.raises(StoreError) as caught:
         open_node(tmp_path / "a", WHAT)
     message = str(caught.value)
-    assert f"{WHAT} {tmp_path}/a cannot be opened as a Zarr store" in message
-    assert "give the path of a Zarr array" in message
+    for fact in (WHAT, f"{tmp_path}/a", "Zarr"):
+        assert fact in message
     assert "\n" not in message
 
 
-def test_store_errors_are_also_what_a_caller_would_catch(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="does not exist"):
+def test_missing_store_raises_the_builtin_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/nowhere"):
         open_node(tmp_path / "nowhere", WHAT)

@@ -1,4 +1,4 @@
-"""Saved values: the same bits again, or a refusal; never code, never a half."""
+"""Checkpoint files: values are restored bit for bit, and damaged files are rejected."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def is_nan(value: Any) -> bool:
 
 @settings(max_examples=60, deadline=None)
 @given(ARRAYS, SCALARS.filter(lambda v: not is_nan(v)), st.dictionaries(st.text(), st.integers()))
-def test_the_same_bits_come_back(array: Any, scalar: Any, mapping: dict[str, int]) -> None:
+def test_values_are_restored_bit_for_bit(array: Any, scalar: Any, mapping: dict[str, int]) -> None:
     value = Outer(Inner(array, "é"), [scalar, mapping], (array, np.float64(0.1), np.int32(7)))
     back = decode(b"".join(encode(value)), (Outer, Inner))
     assert same(back.inner, value.inner)
@@ -75,27 +75,30 @@ DATA = b"".join(encode(VALUE))
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, len(DATA) - 1), st.integers(1, 255))
-def test_a_flipped_byte_is_noticed_wherever_it_is(at: int, flip: int) -> None:
+def test_any_flipped_byte_is_detected(at: int, flip: int) -> None:
     damaged = bytearray(DATA)
     damaged[at] ^= flip
-    with pytest.raises(StoreError, match="damaged"):
-        decode(bytes(damaged), (Outer, Inner))
+    with pytest.raises(StoreError, match=r"x\.bin") as caught:
+        decode(bytes(damaged), (Outer, Inner), "x.bin")
+    assert caught.value.__cause__ is None  # the digest differs, so the content is not parsed
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, len(DATA) - 1))
-def test_what_is_cut_short_is_noticed(length: int) -> None:
-    with pytest.raises(StoreError, match="damaged"):
-        decode(DATA[:length], (Outer, Inner))
+def test_truncated_data_is_detected(length: int) -> None:
+    with pytest.raises(StoreError, match=r"x\.bin") as caught:
+        decode(DATA[:length], (Outer, Inner), "x.bin")
+    assert caught.value.__cause__ is None  # the digest differs, so the content is not parsed
 
 
-def test_only_the_classes_that_are_asked_for_are_made() -> None:
-    with pytest.raises(StoreError, match=r"another version.*Inner"):
+def test_only_allowed_classes_are_restored() -> None:
+    with pytest.raises(StoreError, match=r"(?=.*Inner)(?=.*--overwrite)") as caught:
         decode(DATA, (Outer,))
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, np.array([object()]), np.array(["text"])])
-def test_what_cannot_be_saved_as_plain_memory_is_refused(value: Any) -> None:
+def test_unsupported_types_are_rejected(value: Any) -> None:
     with pytest.raises(TypeError):
         encode(value)
 
@@ -107,13 +110,13 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoint:
     return Checkpoint(Location(f"memory://{tmp_path.name}/checkpoint"))
 
 
-def test_a_folder_of_values(folder: Checkpoint) -> None:
+def test_folder_of_values(folder: Checkpoint) -> None:
     assert folder.names() == set()
     folder.make()
     (folder / "loss-1").make()
     folder.save("centers", VALUE)
     (folder / "loss-1").save("group.000000", 3)
-    folder.save("centers", VALUE)  # a task that ran twice
+    folder.save("centers", VALUE)  # again, like a task that runs twice
     assert folder.names() == {"centers", "loss-1"}
     assert same(folder.load("centers", (Outer, Inner)), VALUE)
     assert folder.is_sound("centers")
@@ -124,8 +127,8 @@ def test_a_folder_of_values(folder: Checkpoint) -> None:
     assert folder.names() == set()
 
 
-def test_a_worker_without_the_mount_says_so(tmp_path: Path) -> None:
-    """Only the client makes folders: a worker that made its own would save for nobody."""
-    with pytest.raises(StoreError, match="every worker must see"):
-        Checkpoint(locate(tmp_path / "not mounted")).save("group", 1)
-    assert not (tmp_path / "not mounted").exists()
+def test_missing_mount_on_a_worker_is_reported(tmp_path: Path) -> None:
+    """Only the client creates folders: no other process could read a folder local to a worker."""
+    with pytest.raises(StoreError, match=f"(?=.*{tmp_path}/not-mounted/group)(?=.*worker)"):
+        Checkpoint(locate(tmp_path / "not-mounted")).save("group", 1)
+    assert not (tmp_path / "not-mounted").exists()

@@ -1,4 +1,4 @@
-"""The labels store, and the truth in its two forms."""
+"""The labels store, and true labels as .npy files or Zarr arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import zarr
 from numpy.typing import NDArray
 
 from scrlm_dask.config import FitConfig
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import InputError, MissingError, StoreError
 from scrlm_dask.kernels.distances.assignment import Assignment
 from scrlm_dask.pipeline.evaluate import evaluate
 from scrlm_dask.pipeline.fit import fit
@@ -28,8 +28,8 @@ from scrlm_dask.storage.label_store import (
 )
 from scrlm_dask.storage.npy_files import NpyColumn
 
-# 5 rows: three at a cluster, one far from both, one at the border of the two. Distances 0, 3, 4, 12
-# and 5, second ones 5, 5, 5, 13 and 5.
+# 5 rows: three near a cluster, one outlier, one halfway between the two centers. Distances to the
+# nearest center are 0, 3, 4, 12 and 5; to the second-nearest 5, 5, 5, 13 and 5.
 ASSIGNED = Assignment(
     labels=np.array([0, 0, 1, -1, 0], np.int32),
     sq_distances=np.array([0.0, 9.0, 16.0, 144.0, 25.0]),
@@ -72,11 +72,11 @@ def test_layout(tmp_path: Path) -> None:
         assert isinstance(array, zarr.Array)
         assert (array.dtype, array.shape, array.chunks) == (np.dtype(dtype), (5,), (2,)), name
         assert [c["name"] for c in array.metadata.to_dict()["codecs"]] == ["bytes", "crc32c"]
-        # neither a label nor a distance that a row could have
+        # no row can have this label or distance
         assert array.fill_value == -2 if name == "labels" else np.isnan(array.fill_value)
 
 
-def test_what_is_written_is_what_was_assigned(tmp_path: Path) -> None:
+def test_assignment_is_written(tmp_path: Path) -> None:
     group = zarr.open_group(finished_store(tmp_path / "l"), mode="r")
     found = {name: array[...].tolist() for name, array in group.arrays()}
     assert found == {
@@ -86,7 +86,7 @@ def test_what_is_written_is_what_was_assigned(tmp_path: Path) -> None:
     }
 
 
-def test_rows_of_a_model_without_clusters_are_infinitely_far(tmp_path: Path) -> None:
+def test_distances_are_infinite_without_clusters(tmp_path: Path) -> None:
     url = create_labels_store(tmp_path / "l", 2, 2, margins=True).url
     nothing = np.full(2, np.inf)
     write_labels_block(url, 0, Assignment(np.full(2, -1, np.int32), nothing, nothing))
@@ -97,32 +97,33 @@ def test_rows_of_a_model_without_clusters_are_infinitely_far(tmp_path: Path) -> 
         assert group[name][...].tolist() == [np.inf, np.inf]  # type: ignore[union-attr,index]
 
 
-def test_a_finished_store_is_opened(tmp_path: Path) -> None:
+def test_finished_store_is_opened(tmp_path: Path) -> None:
     stored = open_labels(finished_store(tmp_path / "l"), "the labels")
     assert stored.location.url == f"{tmp_path}/l/labels"
     assert (stored.shape, stored.chunks) == ((5,), (2,))
     assert read_rows(stored, 1, 4, "the labels").tolist() == [0, 1, -1]
 
 
-def test_an_unfinished_store_is_refused(tmp_path: Path) -> None:
+def test_unfinished_store_is_rejected(tmp_path: Path) -> None:
     url = finished_store(tmp_path / "l")
+    open_labels(url, "labels-7")
     zarr.open_group(url, mode="r+").attrs["complete"] = False
-    with pytest.raises(StoreError, match=rf"the labels {tmp_path}/l is unfinished; run the comm"):
-        open_labels(url, "the labels")
+    with pytest.raises(StoreError, match=f"(?=.*labels-7)(?=.*{tmp_path}/l)"):
+        open_labels(url, "labels-7")
 
 
-def test_a_block_that_was_never_written_is_missing(tmp_path: Path) -> None:
+def test_missing_block_is_rejected(tmp_path: Path) -> None:
     url = create_labels_store(tmp_path / "l", 5, 2, margins=True).url
     write_labels_block(url, 0, rows_of(ASSIGNED, 0, 2))
     write_labels_block(url, 4, rows_of(ASSIGNED, 4, 5))
     mark_complete(url)
-    with pytest.raises(StoreError, match=r"first is c/1 \(from row 2 on\); they would read as -2"):
+    with pytest.raises(StoreError, match=r"(?=.*\bc/1\b)(?=.*\brow 2\b)(?=.*-2\b)"):
         open_labels(url, "the labels")
 
 
-def test_a_group_without_labels_is_refused(tmp_path: Path) -> None:
+def test_group_without_labels_is_rejected(tmp_path: Path) -> None:
     zarr.create_group(str(tmp_path / "g"))
-    with pytest.raises(StoreError, match=rf"{tmp_path}/g holds no array called 'labels'"):
+    with pytest.raises(StoreError, match=f"(?=.*{tmp_path}/g)(?=.*'labels')"):
         open_labels(tmp_path / "g", "the truth")
 
 
@@ -133,7 +134,7 @@ def test_a_group_without_labels_is_refused(tmp_path: Path) -> None:
 def test_truth_as_npy(tmp_path: Path, dtype: str) -> None:
     np.save(tmp_path / "y.npy", np.array([3, 1, 2], dtype))
     truth = open_truth(tmp_path / "y.npy")
-    assert isinstance(truth, NpyColumn)  # a path: nothing is read before it is compared
+    assert isinstance(truth, NpyColumn)  # a path; the rows are not read yet
     assert truth.shape == (3,)
     assert truth.read(1, 3).tolist() == [1, 2]
 
@@ -146,7 +147,7 @@ def test_truth_as_zarr(tmp_path: Path, dtype: str) -> None:
     assert read_rows(truth, 0, 3, "the truth").tolist() == [3, 1, 2]
 
 
-def test_truth_as_the_labels_of_a_group(tmp_path: Path) -> None:
+def test_truth_as_labels_of_a_group(tmp_path: Path) -> None:
     zarr.create_group(str(tmp_path / "g"))
     array_in(tmp_path / "g/labels", np.array([3, 1, 2]))
     truth = open_truth(tmp_path / "g")
@@ -154,10 +155,10 @@ def test_truth_as_the_labels_of_a_group(tmp_path: Path) -> None:
     assert truth.location.url == f"{tmp_path}/g/labels"
 
 
-def test_a_chunk_missing_from_the_truth_is_noticed(tmp_path: Path) -> None:
+def test_missing_chunk_of_the_truth_is_detected(tmp_path: Path) -> None:
     array_in(tmp_path / "y", np.array([3, 1, 2]), chunks=(2,))
     (tmp_path / "y/c/1").unlink()
-    with pytest.raises(StoreError, match=r"the truth .*/y are missing, the first is c/1 \(from ro"):
+    with pytest.raises(StoreError, match=rf"(?=.*{tmp_path}/y)(?=.*\bc/1\b)(?=.*\brow 2\b)"):
         open_truth(tmp_path / "y")
 
 
@@ -173,7 +174,7 @@ def test_a_chunk_missing_from_the_truth_is_noticed(tmp_path: Path) -> None:
     ids=["2-D", "0-D", "float", "bool", "complex"],
 )
 @pytest.mark.parametrize("form", ["npy", "zarr"])
-def test_what_is_not_one_integer_a_row_is_refused(
+def test_only_one_integer_per_row_is_accepted(
     tmp_path: Path, values: NDArray[Any], found: str, form: str
 ) -> None:
     path = tmp_path / f"y.{form}"
@@ -183,23 +184,28 @@ def test_what_is_not_one_integer_a_row_is_refused(
         array_in(path, values)
     with pytest.raises(InputError) as caught:
         open_truth(path)
-    for word in (f"the truth {path}", found, "labels are one integer a row"):
-        assert word in str(caught.value)
+    for fact in (str(path), found):
+        assert fact in str(caught.value)
 
 
-def test_the_truth_inside_a_features_store_is_checked_like_any_other(tmp_path: Path) -> None:
-    # as integers 0.2 and 0.9 would be one class, and the scores would be wrong without a word
+def test_truth_inside_a_features_store_is_checked(tmp_path: Path) -> None:
+    # converted to integers, 0.2 and 0.9 would be one class and the scores would be wrong
     x = np.repeat(np.array([[0.0] * 4, [9.0] * 4], np.float32), 10, axis=0)
     zarr.create_group(str(tmp_path / "x.zarr"))
     array_in(tmp_path / "x.zarr/features", x)
     array_in(tmp_path / "x.zarr/labels", np.repeat([0.2, 0.9], 10))
     fit(tmp_path / "x.zarr", FitConfig(rho=0.5, preprocess="none"), out=tmp_path / "run")
+<<<<<<< HEAD
     with pytest.raises(InputError, match=r"x\.zarr/labels .*float64; labels are one integer a row"):
         evaluate(tmp_path / "run")
+=======
+    with pytest.raises(InputError, match=r"(?=.*x\.zarr/labels)(?=.*float64)"):
+        evaluate(tmp_path / "run")
+>>>>>>> a6c683c258714758e2761ab5628147259904706f
 
 
 class Unpickled:
-    """Leaves a trace if somebody unpickles it."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace
@@ -208,24 +214,24 @@ class Unpickled:
         return Path.touch, (self.trace,)
 
 
-def test_a_pickle_in_a_npy_file_is_refused_and_never_run(tmp_path: Path) -> None:
+def test_pickle_in_a_npy_file_is_rejected_and_not_executed(tmp_path: Path) -> None:
     values = np.array([Unpickled(tmp_path / "trace"), None], object)
     np.save(tmp_path / "y.npy", values, allow_pickle=True)
-    with pytest.raises(StoreError, match=rf"the truth {tmp_path}/y.npy cannot be read as \.npy"):
+    with pytest.raises(StoreError, match=f"{tmp_path}/y.npy"):
         open_truth(tmp_path / "y.npy")
     assert not (tmp_path / "trace").exists()
     np.load(tmp_path / "y.npy", allow_pickle=True)
-    assert (tmp_path / "trace").exists()  # it would have been
+    assert (tmp_path / "trace").exists()
 
 
-def test_a_bare_pickle_called_npy_is_refused_and_never_run(tmp_path: Path) -> None:
+def test_pickle_renamed_to_npy_is_rejected_and_not_executed(tmp_path: Path) -> None:
     (tmp_path / "y.npy").write_bytes(pickle.dumps(Unpickled(tmp_path / "trace")))
-    with pytest.raises(StoreError, match=r"cannot be read as \.npy"):
+    with pytest.raises(StoreError, match=f"{tmp_path}/y.npy"):
         open_truth(tmp_path / "y.npy")
     assert not (tmp_path / "trace").exists()
 
 
-def test_it_says_whose_labels_it_has(tmp_path: Path) -> None:
+def test_path_of_the_features_is_recorded(tmp_path: Path) -> None:
     for features in (None, "/data/x.zarr"):
         url = create_labels_store(tmp_path / str(features is None), 5, 2, True, features)
         assert is_labels_store(url)
@@ -252,7 +258,7 @@ def truncated_header(path: Path) -> bytes:
     return whole(path)[:40]
 
 
-def promising_more_than_there_is(path: Path) -> bytes:
+def wrong_shape_in_header(path: Path) -> bytes:
     return whole(path).replace(b"(1000,)", b"(9999,)")
 
 
@@ -268,16 +274,17 @@ def renamed_npz(path: Path) -> bytes:
 
 @pytest.mark.parametrize(
     "content",
-    [text, truncated, truncated_header, promising_more_than_there_is, empty, renamed_npz],
+    [text, truncated, truncated_header, wrong_shape_in_header, empty, renamed_npz],
 )
-def test_what_is_no_npy_file_is_refused(tmp_path: Path, content: Any) -> None:
+def test_invalid_npy_file_is_rejected(tmp_path: Path, content: Any) -> None:
     path = tmp_path / "y.npy"
     path.write_bytes(content(path))
-    with pytest.raises(StoreError, match=rf"the truth {path} cannot be read as \.npy"):
+    with pytest.raises(StoreError, match=rf"{path}\b.*\.npy\b") as caught:
         open_truth(path)
+    assert not isinstance(caught.value, MissingError)
 
 
-def test_a_truth_that_does_not_exist(tmp_path: Path) -> None:
+def test_missing_truth(tmp_path: Path) -> None:
     for name in ("y.npy", "y.zarr"):
-        with pytest.raises(StoreError, match=f"the truth {tmp_path}/{name}"):
+        with pytest.raises(MissingError, match=f"{tmp_path}/{name}"):
             open_truth(tmp_path / name)

@@ -1,4 +1,4 @@
-"""A model on disk: the same bits come back, and nothing half or foreign is taken for one."""
+"""The model store: models are restored bit for bit; incomplete or other stores are rejected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import zarr
 
 from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
-from scrlm_dask.errors import StoreError
+from scrlm_dask.errors import MissingError, StoreError
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.model import Model
 from scrlm_dask.storage.model_store import load_model, package_versions, save_model
@@ -27,8 +27,8 @@ CONFIG = FitConfig(
 )
 
 
-def a_model(k: int = 2, p: int = 8, dtype: str = "float32") -> Model:
-    """k clusters in p dimensions, with numbers that are easy to lose a bit of."""
+def make_model(k: int = 2, p: int = 8, dtype: str = "float32") -> Model:
+    """Return a model of k clusters in p dimensions whose numbers need full precision."""
     rng = np.random.default_rng(5)
     sigmas = rng.random(k) / 3
     if k:
@@ -78,13 +78,13 @@ def attrs_of(path: Path) -> Any:
     return zarr.open_group(str(path), mode="r+").attrs
 
 
-# --- there and back ----------------------------------------------------------------------------
+# --- save and load -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("k", [0, 1, 3])
-def test_the_same_bits_come_back(tmp_path: Path, k: int, dtype: str) -> None:
-    model = a_model(k, dtype=dtype)
+def test_model_is_restored_bit_for_bit(tmp_path: Path, k: int, dtype: str) -> None:
+    model = make_model(k, dtype=dtype)
     save_model(model, tmp_path / "model.zarr")
     found = load_model(tmp_path / "model.zarr")
     assert_same_bits(found, model)
@@ -92,25 +92,25 @@ def test_the_same_bits_come_back(tmp_path: Path, k: int, dtype: str) -> None:
     assert found.n_features == 8
 
 
-def test_a_model_comes_from_its_run_and_from_its_own_path(tmp_path: Path) -> None:
-    model = a_model()
+def test_model_is_loaded_from_a_run_or_from_its_own_path(tmp_path: Path) -> None:
+    model = make_model()
     run = finished_run(tmp_path / "run", model)
     for path in (run.path, Path(run.path), run.model, Path(run.model.url)):
         assert_same_bits(load_model(path), model)
 
 
 def test_a_model_can_be_moved(tmp_path: Path) -> None:
-    model = a_model()
+    model = make_model()
     finished_run(tmp_path / "run", model)
     (tmp_path / "run").rename(tmp_path / "elsewhere")
     assert_same_bits(load_model(tmp_path / "elsewhere"), model)
 
 
 @pytest.mark.parametrize("kind", ["none", "center", "standardize", "scale", "l2"])
-def test_every_kind_of_map_comes_back(tmp_path: Path, kind: Any) -> None:
-    # shifts of nothing but zeros among them, which zarr would not store by itself
+def test_every_preprocessing_map_is_restored(tmp_path: Path, kind: Any) -> None:
+    # shifts of zeros are included: by default Zarr does not store such chunks
     model = replace(
-        a_model(),
+        make_model(),
         affine=AffineMap(kind, np.zeros(8), np.ones(8)),
         config=FitConfig(rho=0.5, preprocess=kind),
     )
@@ -129,16 +129,16 @@ def test_every_kind_of_map_comes_back(tmp_path: Path, kind: Any) -> None:
     ],
     ids=["defaults", "extremes", "numpy scalars", "refined", "k-means"],
 )
-def test_every_config_comes_back(tmp_path: Path, config: FitConfig) -> None:
-    save_model(replace(a_model(), config=config), tmp_path / "m")
+def test_every_config_is_restored(tmp_path: Path, config: FitConfig) -> None:
+    save_model(replace(make_model(), config=config), tmp_path / "m")
     assert load_model(tmp_path / "m").config == config
 
 
 # --- on disk -----------------------------------------------------------------------------------
 
 
-def test_the_attributes_say_what_the_model_is(tmp_path: Path) -> None:
-    save_model(a_model(), tmp_path / "m")
+def test_attributes_describe_the_model(tmp_path: Path) -> None:
+    save_model(make_model(), tmp_path / "m")
     attrs = dict(attrs_of(tmp_path / "m"))
     assert (attrs["scrlm"], attrs["format"]) == ("model", 1)
     assert attrs["complete"] is True
@@ -156,27 +156,27 @@ def test_the_attributes_say_what_the_model_is(tmp_path: Path) -> None:
     assert attrs["versions"]["scrlm-dask"] == version("scrlm-dask")
 
 
-def test_other_programs_can_read_the_attributes(tmp_path: Path) -> None:
-    # strict JSON: no NaN, no Infinity
-    save_model(a_model(0), tmp_path / "m")
+def test_attributes_are_strict_json(tmp_path: Path) -> None:
+    # NaN and Infinity are not part of JSON
+    save_model(make_model(0), tmp_path / "m")
 
-    def refuse(constant: str) -> None:
+    def reject(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    found = json.loads((tmp_path / "m/zarr.json").read_text(), parse_constant=refuse)
+    found = json.loads((tmp_path / "m/zarr.json").read_text(), parse_constant=reject)
     assert math.isclose(found["attributes"]["radius"], 1.2)
 
 
 def looks_like_pickle(content: bytes) -> bool:
     try:
         return bool(list(pickletools.genops(content)))
-    except Exception:  # it raises what it pleases
+    except Exception:  # genops raises many types of errors
         return False
 
 
-def test_there_is_no_pickle_in_a_model(tmp_path: Path) -> None:
+def test_model_contains_no_pickle(tmp_path: Path) -> None:
     assert looks_like_pickle(pickle.dumps(np.arange(3)))
-    finished_run(tmp_path / "run", a_model())
+    finished_run(tmp_path / "run", make_model())
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert len(files) >= 20  # 10 arrays of one chunk, each with its metadata
     for path in files:
@@ -188,66 +188,71 @@ def test_there_is_no_pickle_in_a_model(tmp_path: Path) -> None:
 
 
 def test_a_model_does_not_replace_another(tmp_path: Path) -> None:
-    model = a_model()
+    model = make_model()
     save_model(model, tmp_path / "m")
     with pytest.raises(Exception, match=r"(?i)exists|contains"):
-        save_model(a_model(3), tmp_path / "m")
+        save_model(make_model(3), tmp_path / "m")
     assert_same_bits(load_model(tmp_path / "m"), model)
 
 
-# --- what is refused ---------------------------------------------------------------------------
+# --- rejected stores ---------------------------------------------------------------------------
 
 
-def test_an_unfinished_model_is_refused(tmp_path: Path) -> None:
-    save_model(a_model(), tmp_path / "m")
+def test_unfinished_model_is_rejected(tmp_path: Path) -> None:
+    save_model(make_model(), tmp_path / "m")
+    load_model(tmp_path / "m")
     attrs_of(tmp_path / "m")["complete"] = False
-    with pytest.raises(StoreError, match=rf"the model {tmp_path}/m is unfinished .*fit it again"):
+    with pytest.raises(StoreError, match=f"{tmp_path}/m") as caught:
         load_model(tmp_path / "m")
+    assert caught.value.__cause__ is None  # not an error of reading the attributes
 
 
-def test_a_model_that_never_says_complete_is_refused(tmp_path: Path) -> None:
-    save_model(a_model(), tmp_path / "m")
+def test_model_without_complete_attribute_is_rejected(tmp_path: Path) -> None:
+    save_model(make_model(), tmp_path / "m")
+    load_model(tmp_path / "m")
     del attrs_of(tmp_path / "m")["complete"]
-    with pytest.raises(StoreError, match="unfinished"):
+    with pytest.raises(StoreError, match=f"{tmp_path}/m") as caught:
         load_model(tmp_path / "m")
+    assert caught.value.__cause__ is None  # not an error of reading the attributes
 
 
 @pytest.mark.parametrize("number", [0, 2, "1", None])
-def test_a_model_of_another_format_is_refused(tmp_path: Path, number: Any) -> None:
-    save_model(a_model(), tmp_path / "m")
+def test_model_of_another_format_is_rejected(tmp_path: Path, number: Any) -> None:
+    save_model(make_model(), tmp_path / "m")
     attrs_of(tmp_path / "m")["format"] = number
     with pytest.raises(StoreError) as caught:
         load_model(tmp_path / "m")
-    for word in (f"{tmp_path}/m", "another format", f"format {number}", "read here: 1", "fit it"):
-        assert word in str(caught.value)
+    without_path = str(caught.value).replace(f"{tmp_path}/m", "PATH")
+    for fact in ("PATH", f"{number}", "1"):
+        assert fact in without_path
 
 
-def test_the_model_of_an_incomplete_run_is_refused(tmp_path: Path) -> None:
+def test_model_of_an_incomplete_run_is_rejected(tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
     run.begin(False, {})
-    save_model(a_model(), run.model)
-    with pytest.raises(StoreError, match=r"run is not complete \(status: running\).*--overwrite"):
+    save_model(make_model(), run.model)
+    with pytest.raises(StoreError, match=rf"(?=.*{run.path}\b)(?=.*running)(?=.*--overwrite)"):
         load_model(run.path)
 
 
-def test_a_run_without_its_model(tmp_path: Path) -> None:
+def test_run_without_model(tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
     run.begin(False, {})
     run.write_record({}, COMPLETE)
-    with pytest.raises(StoreError, match=r"run/model\.zarr does not exist"):
+    with pytest.raises(MissingError, match=r"run/model\.zarr"):
         load_model(run.path)
 
 
-def test_what_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=f"the model {tmp_path}/nowhere does not exist"):
+def test_other_stores_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match=f"{tmp_path}/nowhere"):
         load_model(tmp_path / "nowhere")
     zarr.create_group(str(tmp_path / "group"))
     zarr.create_array(str(tmp_path / "array"), shape=(2, 2), dtype="float32", chunks=(2, 2))
     for name in ("group", "array"):
-        with pytest.raises(StoreError, match=rf"{name} is not a model; give a run dir.*model\.zar"):
+        with pytest.raises(StoreError, match=rf"(?=.*{tmp_path}/{name}\b)(?=.*model\.zarr)"):
             load_model(tmp_path / name)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(StoreError, match="cannot be opened"):
+    with pytest.raises(StoreError, match=f"(?=.*{tmp_path}/folder)(?=.*Zarr)"):
         load_model(tmp_path / "folder")
 
 
@@ -257,25 +262,28 @@ def flip_a_bit(chunk: Path) -> None:
 
 
 @pytest.mark.parametrize("array", ["centers", "sigmas", "shift"])
-def test_a_damaged_array_is_named(tmp_path: Path, array: str) -> None:
-    save_model(a_model(), tmp_path / "m")
+def test_damaged_array_is_named(tmp_path: Path, array: str) -> None:
+    save_model(make_model(), tmp_path / "m")
     (chunk,) = (path for path in (tmp_path / "m" / array / "c").rglob("*") if path.is_file())
     flip_a_bit(chunk)
-    with pytest.raises(StoreError, match=rf"the model {tmp_path}/m/{array} cannot be read"):
+    with pytest.raises(StoreError, match=f"{tmp_path}/m/{array}") as caught:
         load_model(tmp_path / "m")
+    assert caught.value.__cause__ is not None  # the error of the codec
     chunk.unlink()
-    with pytest.raises(StoreError, match=rf"the model {tmp_path}/m/{array} is missing"):
+    key = chunk.relative_to(tmp_path / "m" / array)
+    with pytest.raises(StoreError, match=rf"(?=.*\b{key}\b)(?=.*{tmp_path}/m/{array})") as caught:
         load_model(tmp_path / "m")
+    assert caught.value.__cause__ is None
 
 
-def test_a_missing_array_is_named(tmp_path: Path) -> None:
-    save_model(a_model(), tmp_path / "m")
+def test_missing_array_is_named(tmp_path: Path) -> None:
+    save_model(make_model(), tmp_path / "m")
     del zarr.open_group(str(tmp_path / "m"), mode="r+")["means"]
-    with pytest.raises(StoreError, match=rf"{tmp_path}/m holds no array called 'means'"):
+    with pytest.raises(StoreError, match=f"(?=.*{tmp_path}/m)(?=.*'means')"):
         load_model(tmp_path / "m")
 
 
-def test_versions_of_all_that_shapes_the_numbers() -> None:
+def test_versions_of_numerical_packages_are_recorded() -> None:
     found = package_versions()
     assert {"scrlm-dask", "dask", "distributed", "zarr", "numpy", "numba", "scipy"} <= set(found)
     assert found["numpy"] == np.__version__

@@ -1,7 +1,8 @@
-"""Outputs: only what this package wrote makes way, and only when the user asks for it."""
+"""Outputs: only outputs of this package are replaced, and only with `overwrite`."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from scrlm_dask.storage.outputs import (
 from scrlm_dask.storage.run_directory import COMPLETE, RunDirectory
 
 
-def test_a_link_in_the_way_is_refused_in_words(tmp_path: Path) -> None:
+def test_link_is_rejected(tmp_path: Path) -> None:
     real = RunDirectory(str(tmp_path / "real"))
     real.begin(False, {})
     (tmp_path / "link").symlink_to(tmp_path / "real")
@@ -48,7 +49,7 @@ def test_a_link_in_the_way_is_refused_in_words(tmp_path: Path) -> None:
     assert tree(tmp_path / "real") == before
 
 
-def test_a_broken_link_in_the_way_is_refused_in_words(tmp_path: Path) -> None:
+def test_broken_link_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(StoreError, match=f"{tmp_path}/link"):
         RunDirectory(str(tmp_path / "link")).begin(True, {})
@@ -56,7 +57,7 @@ def test_a_broken_link_in_the_way_is_refused_in_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", ["thesis.tex", ".hidden", "zarr.json", "model.zarr/zarr.json"])
-def test_a_folder_with_a_users_file_is_never_removed(
+def test_folder_with_a_users_file_is_not_removed(
     tmp_path: Path, name: str, overwrite: bool
 ) -> None:
     file = tmp_path / "folder" / name
@@ -64,35 +65,35 @@ def test_a_folder_with_a_users_file_is_never_removed(
     file.write_text("mine")
     with pytest.raises(StoreError) as caught:
         RunDirectory(str(tmp_path / "folder")).begin(overwrite, {})
-    assert f"the output {tmp_path}/folder exists" in str(caught.value)
-    assert "choose another" in str(caught.value)
+    assert f"{tmp_path}/folder" in str(caught.value)
+    assert overwrite or "--overwrite" not in str(caught.value)  # it would not help
     assert file.read_text() == "mine"
     assert len([p for p in (tmp_path / "folder").rglob("*") if p.is_file()]) == 1
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_file_in_the_way_is_never_removed(tmp_path: Path, overwrite: bool) -> None:
+def test_users_file_is_not_removed(tmp_path: Path, overwrite: bool) -> None:
     (tmp_path / "run").write_text("mine")
-    with pytest.raises(StoreError, match=f"the output {tmp_path}/run exists"):
+    with pytest.raises(StoreError, match=f"{tmp_path}/run"):
         RunDirectory(str(tmp_path / "run")).begin(overwrite, {})
     assert (tmp_path / "run").read_text() == "mine"
 
 
-def test_a_folder_called_like_the_record_is_no_marker(tmp_path: Path) -> None:
+def test_folder_called_run_json_does_not_mark_a_run(tmp_path: Path) -> None:
     (tmp_path / "run/run.json").mkdir(parents=True)
-    with pytest.raises(StoreError, match="left alone"):
+    with pytest.raises(StoreError, match=f"{tmp_path}/run"):
         RunDirectory(str(tmp_path / "run")).begin(True, {})
     assert (tmp_path / "run/run.json").is_dir()
 
 
-def test_somebody_elses_run_json_is_no_marker(tmp_path: Path) -> None:
-    # the name is not rare: experiment trackers write one too
+def test_foreign_run_json_does_not_mark_a_run(tmp_path: Path) -> None:
+    # experiment trackers also write files called run.json
     folder = tmp_path / "experiment"
     folder.mkdir()
     (folder / "run.json").write_text('{"name": "baseline", "lr": 0.1}')
     (folder / "weights.bin").write_bytes(b"a week of work")
     before = tree(folder)
-    with pytest.raises(StoreError, match="left alone"):
+    with pytest.raises(StoreError, match=f"{folder}"):
         RunDirectory(str(folder)).begin(True, {})
     assert tree(folder) == before
 
@@ -114,26 +115,26 @@ WRITERS = {FEATURES_KIND: write_features, LABELS_KIND: write_labels, RUN_KIND: w
 
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("written", WRITERS)
-def test_each_kind_makes_way_for_its_own_only(tmp_path: Path, kind: str, written: str) -> None:
+def test_output_is_replaced_only_by_its_own_kind(tmp_path: Path, kind: str, written: str) -> None:
     target = tmp_path / "out"
-    clear_output(str(target), False, kind)  # nothing there: nothing to do
+    clear_output(str(target), False, kind)  # nothing to remove
     assert not target.exists()
     WRITERS[written](target)
     before = tree(target)
-    way_out = "--overwrite to replace it" if written == kind else "choose another$"
-    with pytest.raises(StoreError, match=rf"the output {target} exists already; .*{way_out}"):
+    with pytest.raises(StoreError, match=f"{target}") as caught:
         clear_output(str(target), False, kind)
+    assert ("--overwrite" in str(caught.value)) == (written == kind)
     assert tree(target) == before
     if written == kind:
         clear_output(str(target), True, kind)
         assert not target.exists()
         return
-    with pytest.raises(StoreError, match=rf"{target} exists .*left alone: choose another path"):
+    with pytest.raises(StoreError, match=rf"(?=.*{target})(?=.*\b{kind}\b)"):
         clear_output(str(target), True, kind)
     assert tree(target) == before
 
 
-def test_what_synth_and_predict_wrote_is_replaced_when_asked(tmp_path: Path) -> None:
+def test_synth_and_predict_replace_their_outputs(tmp_path: Path) -> None:
     x, labels = tmp_path / "x.zarr", tmp_path / "labels.zarr"
     model = fit(two_clusters(), FitConfig(rho=0.5, seed=1)).model
     for n_rows in (30, 20):
@@ -148,8 +149,8 @@ def two_clusters() -> NDArray[np.float32]:
     return (centers + rng.normal(0, 0.1, (40, 8))).astype(np.float32)
 
 
-def features_of_a_user(path: Path) -> None:
-    """A store that somebody else wrote: `features`, and an array that only they know of."""
+def write_foreign_store(path: Path) -> None:
+    """Write a store as another program would: `features` and an array of its own."""
     zarr.create_group(str(path))
     for name in ("features", "thumbnails"):
         array = zarr.create_array(
@@ -158,8 +159,8 @@ def features_of_a_user(path: Path) -> None:
         array[...] = two_clusters()
 
 
-def test_synth_does_not_overwrite_somebody_elses_store(tmp_path: Path) -> None:
-    features_of_a_user(tmp_path / "x.zarr")
+def test_synth_does_not_overwrite_a_foreign_store(tmp_path: Path) -> None:
+    write_foreign_store(tmp_path / "x.zarr")
     before = tree(tmp_path / "x.zarr")
     with pytest.raises(StoreError, match=r"x\.zarr"):
         synth(tmp_path / "x.zarr", 10, MixtureSpec(4, 2, 0.1), overwrite=True)
@@ -172,7 +173,7 @@ def test_predict_does_not_overwrite_the_features_it_reads(tmp_path: Path, origin
     if origin == "synth":
         synth(x, 20, MixtureSpec(8, 2, 0.1))
     else:
-        features_of_a_user(x)
+        write_foreign_store(x)
     before = tree(x)
     model = fit(two_clusters(), FitConfig(rho=0.5, seed=1)).model
     with pytest.raises(StoreError, match=r"x\.zarr"):
@@ -181,11 +182,11 @@ def test_predict_does_not_overwrite_the_features_it_reads(tmp_path: Path, origin
 
 
 def test_fit_does_not_overwrite_the_features_it_reads(tmp_path: Path) -> None:
-    # kept beside the results of the first fit, as people do
+    # users may store features next to the results of the first fit
     fit(two_clusters(), FitConfig(rho=0.5, seed=1), out=tmp_path / "run")
-    features_of_a_user(tmp_path / "run/x.zarr")
+    write_foreign_store(tmp_path / "run/x.zarr")
     before = tree(tmp_path / "run/x.zarr")
-    with pytest.raises(StoreError, match="run"):
+    with pytest.raises(StoreError, match=f"{tmp_path}/run"):
         fit(
             tmp_path / "run/x.zarr",
             FitConfig(rho=0.5, seed=2),
@@ -195,16 +196,16 @@ def test_fit_does_not_overwrite_the_features_it_reads(tmp_path: Path) -> None:
     assert tree(tmp_path / "run/x.zarr") == before
 
 
-def test_only_our_own_makes_way(root: Location) -> None:
+def test_only_our_outputs_are_replaced(root: Location) -> None:
     run = RunDirectory(root / "run")
     run.begin(False, {})
     run.write_record({}, COMPLETE)
     (root / "run-2").write_text("mine")
     with pytest.raises(StoreError, match="--overwrite"):
         clear_output(run.location, False, RUN_KIND)
-    with pytest.raises(StoreError, match="left alone"):
+    with pytest.raises(StoreError, match=rf"(?=.*{run.location})(?=.*\bfeatures\b)"):
         clear_output(run.location, True, FEATURES_KIND)
-    with pytest.raises(StoreError, match=f"lies inside the run {run.location}"):
+    with pytest.raises(StoreError, match=rf"(?=.*{run.location}/inner\b)(?=.*{run.location}(?!/))"):
         check_output_free(run.location / "inner", True, RUN_KIND)
     assert run.check_complete()["status"] == "complete"
     clear_output(run.location, True, RUN_KIND)
@@ -212,50 +213,55 @@ def test_only_our_own_makes_way(root: Location) -> None:
     assert (root / "run-2").read_text() == "mine"
 
 
-class BrittleFileSystem(MemoryFileSystem):
-    """Memory whose removals stop after the first file, while it is brittle."""
+class FailingFileSystem(MemoryFileSystem):
+    """In-memory file system; while `fails` is set, removals stop after the first file."""
 
-    protocol = "brittle"
-    is_brittle = False
+    protocol = "failing"
+    fails = False
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
-        return str(super()._strip_protocol(path.replace("brittle://", "memory://")))
+        return str(super()._strip_protocol(path.replace("failing://", "memory://")))
 
     def rm(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        if BrittleFileSystem.is_brittle:
+        if FailingFileSystem.fails:
             self.rm_file(next(name for name in path if "/c/" in name))
-            raise ConnectionError("the line went dead")
+            raise ConnectionError("connection lost")
         super().rm(path, *args, **kwargs)
 
 
 @pytest.mark.parametrize("kind", [RUN_KIND, FEATURES_KIND])
-def test_a_removal_that_stops_halfway_leaves_nothing_that_looks_finished(
-    memory: str, kind: str
-) -> None:
-    fsspec.register_implementation("brittle", BrittleFileSystem, clobber=True)
-    root = memory.replace("memory://", "brittle://")
+def test_interrupted_removal_leaves_an_incomplete_output(memory: str, kind: str) -> None:
+    fsspec.register_implementation("failing", FailingFileSystem, clobber=True)
+    root = memory.replace("memory://", "failing://")
     x, run = f"{root}/x.zarr", f"{root}/run"
     synth(x, 40, MixtureSpec(8, 2, 0.1))
     fit(x, FitConfig(rho=0.5, n_clusters=2), out=run)
     target = locate(run if kind == RUN_KIND else x)
-    BrittleFileSystem.is_brittle = True
+    FailingFileSystem.fails = True
     try:
-        with pytest.raises(StoreError, match="the line went dead"):
+        with pytest.raises(StoreError, match="ConnectionError: connection lost"):
             clear_output(target, True, kind)
     finally:
+<<<<<<< HEAD
         BrittleFileSystem.is_brittle = False
     with pytest.raises(StoreError, match=r"not complete|unfinished"):
         evaluate(run) if kind == RUN_KIND else fit(x, FitConfig(rho=0.5))
     clear_output(target, True, kind)  # and it is still known to be ours
+=======
+        FailingFileSystem.fails = False
+    with pytest.raises(StoreError, match=f"{target}"):
+        evaluate(run) if kind == RUN_KIND else fit(x, FitConfig(rho=0.5))
+    clear_output(target, True, kind)  # the output is still recognized as ours
+>>>>>>> a6c683c258714758e2761ab5628147259904706f
     assert not target.is_occupied()
 
 
-def test_a_new_output_is_written_in_its_place(root: Location) -> None:
+def test_new_output_is_not_staged(root: Location) -> None:
     assert staging(root / "out") == root / "out"
 
 
-def test_a_finished_output_replaces_the_old_one_in_one_step(root: Location) -> None:
+def test_staged_output_replaces_the_old_one(root: Location) -> None:
     run = RunDirectory(root / "run")
     run.begin(False, {})
     run.write_record({"number": 1}, COMPLETE)
@@ -264,18 +270,18 @@ def test_a_finished_output_replaces_the_old_one_in_one_step(root: Location) -> N
     assert staged.url == f"{run.location.url}.partial"
     RunDirectory(staged).begin(False, {})
     RunDirectory(staged).write_record({"number": 2}, COMPLETE)
-    assert run.check_complete()["number"] == 1  # still there until the new one is finished
+    assert run.check_complete()["number"] == 1  # kept until the new one is finished
     move_into_place(staged, run.location)
     assert run.check_complete()["number"] == 2
     assert not (run.location / "old").exists()
     assert not staged.is_occupied()
 
 
-def test_a_discarded_output_leaves_nothing(root: Location) -> None:
+def test_discarded_output_leaves_no_files(root: Location) -> None:
     RunDirectory(root / "run").begin(False, {})
     (root / "other").write_text("mine")
     discard(root / "run")
-    discard(root / "run")  # nothing is there: nothing to do
+    discard(root / "run")  # nothing is left to remove
     assert not (root / "run").is_occupied()
     assert (root / "other").read_text() == "mine"
 
@@ -285,7 +291,7 @@ def test_features_at_or_inside_the_output_are_rejected(tmp_path: Path, source: s
     with pytest.raises(StoreError) as caught:
         check_not_inside(tmp_path / "out", tmp_path / source)
     assert str(tmp_path / source) in str(caught.value)
-    assert f"output {tmp_path}/out;" in str(caught.value)
+    assert re.search(rf"{tmp_path}/out(?!/)", str(caught.value))
 
 
 @pytest.mark.parametrize("source", [None, "x.zarr", "output", "."])
@@ -293,6 +299,6 @@ def test_features_elsewhere_are_accepted(tmp_path: Path, source: str | None) -> 
     check_not_inside(tmp_path / "out", None if source is None else tmp_path / source)
 
 
-def test_a_whole_bucket_is_rejected() -> None:
+def test_whole_bucket_is_rejected() -> None:
     with pytest.raises(StoreError, match="s3://bucket"):
         check_output_free("s3://bucket", True, RUN_KIND)

@@ -1,4 +1,4 @@
-"""What is said of a store without reading its rows."""
+"""Descriptions of stores, made without reading their rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import InputError, MissingError, StoreError
 from scrlm_dask.storage.arrays import read_rows
 from scrlm_dask.storage.feature_store import (
     create_features_store,
@@ -31,7 +31,7 @@ def array_in(path: Path, **options: Any) -> None:
     array[...] = ROWS
 
 
-def test_our_own(tmp_path: Path) -> None:
+def test_our_store(tmp_path: Path) -> None:
     url = create_features_store(tmp_path / "s", MANIFEST, labels=True, ids="str")
     empty = describe_store(url)
     assert not empty.is_complete
@@ -45,7 +45,7 @@ def test_our_own(tmp_path: Path) -> None:
         rows = ROWS[start : start + 4]
         labels = np.zeros(len(rows), np.int32)
         write_features_block(url, start, rows, labels, names[: len(rows)])
-    assert not describe_store(url).is_complete  # nobody has said so yet
+    assert not describe_store(url).is_complete  # it is not marked complete yet
     mark_complete(url)
     found = describe_store(url)
     assert found.is_complete
@@ -61,7 +61,7 @@ def test_our_own(tmp_path: Path) -> None:
     assert (found.labels, found.ids) == ("int32", "str")
 
 
-def test_a_bare_array_with_shards(tmp_path: Path) -> None:
+def test_bare_array_with_shards(tmp_path: Path) -> None:
     array_in(tmp_path / "a", chunks=(2, 4), shards=(4, 4), compressors=[Crc32cCodec()])
     found = describe_store(tmp_path / "a")
     assert (found.features.chunks, found.inner_chunks, found.n_chunks) == ((4, 4), (2, 4), 3)
@@ -96,31 +96,31 @@ def test_codecs(tmp_path: Path, options: dict[str, Any], codecs: tuple[str, ...]
     ],
     ids=["zstd", "zstd in shards", "gzip", "zstd of Zarr 2"],
 )
-def test_checksums_that_notice_a_flipped_byte(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_checksums_detect_a_flipped_byte(tmp_path: Path, options: dict[str, Any]) -> None:
     array_in(tmp_path / "a", chunks=(5, 4), **options)
     found = describe_store(tmp_path / "a")
     assert found.has_checksums
     path = next(p for p in sorted((tmp_path / "a").rglob("*")) if p.is_file() and p.suffix == "")
     whole = path.read_bytes()
-    for at in range(20, 90):  # among the numbers, whatever comes before and after them
+    for at in range(20, 90):  # the stored numbers, without headers and checksums
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises(StoreError):
             read_rows(found.features, 0, 5, "it")
 
 
-def test_missing_chunks_are_counted_not_refused(tmp_path: Path) -> None:
+def test_missing_chunks_are_counted(tmp_path: Path) -> None:
     array_in(tmp_path / "a", chunks=(3, 4))
     (tmp_path / "a/c/1/0").unlink()
     found = describe_store(tmp_path / "a")
     assert (found.n_chunks, found.n_missing_chunks, found.is_complete) == (4, 1, False)
 
 
-def test_what_is_no_features_store_is_refused(tmp_path: Path) -> None:
+def test_other_stores_are_rejected(tmp_path: Path) -> None:
     zarr.create_group(str(tmp_path / "g"))
-    with pytest.raises(StoreError, match="holds no array called 'features'"):
+    with pytest.raises(StoreError, match=f"(?=.*{tmp_path}/g)(?=.*'features')"):
         describe_store(tmp_path / "g")
-    with pytest.raises(StoreError, match="does not exist"):
+    with pytest.raises(MissingError, match=f"{tmp_path}/nowhere"):
         describe_store(tmp_path / "nowhere")
     zarr.create_array(str(tmp_path / "i"), shape=(3, 3), dtype="int32")
-    with pytest.raises(InputError, match="holds int32"):
+    with pytest.raises(InputError, match=rf"(?=.*{tmp_path}/i\b)(?=.*\bint32\b)"):
         describe_store(tmp_path / "i")

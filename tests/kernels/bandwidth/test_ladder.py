@@ -1,4 +1,4 @@
-"""Trial bandwidths on a sample, from one table of distances."""
+"""Trial bandwidths on a sample, computed from one table of distances."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scrlm_dask.kernels.distances.preprocessing import fit_map
 
 
 def table(raw: list[list[float]], n_candidates: int | None = None) -> np.ndarray:
-    """Squared distances as they are defined, in float32."""
+    """Return squared distances by their definition, in float32."""
     x = np.array(raw)
     n = len(x) if n_candidates is None else n_candidates
     return np.square(x[:n, None] - x[None]).sum(axis=2).astype(np.float32)
@@ -33,7 +33,7 @@ LINE = [[0.0], [1.0], [2.0], [10.0], [11.0], [30.0]]
 def test_distances_of_pairs(far: float) -> None:
     raw = np.random.default_rng(0).normal(size=(300, 5)) + far
     raw[7] = raw[3]
-    raw[8] = raw[3] + 1e-4  # products in float32 would lose it
+    raw[8] = raw[3] + 1e-4  # float32 products would lose this difference
     points = prepare_points(raw, fit_map("none", 5, None))
     found = pair_sq_distances(points, 280)
     expected = np.square(raw[:280, None] - raw[None]).sum(axis=2)
@@ -43,7 +43,7 @@ def test_distances_of_pairs(far: float) -> None:
     assert (found[np.arange(280), np.arange(280)] == 0.0).all()
 
 
-def test_a_ladder_rises_from_near_to_far_pairs() -> None:
+def test_ladder_rises_from_near_to_far_pairs() -> None:
     radii = make_ladder(table(LINE))
     assert (np.diff(radii) > 0.0).all()
     assert radii[0] == pytest.approx(1.0)  # the nearest neighbors are 1 apart
@@ -54,11 +54,11 @@ def test_a_ladder_rises_from_near_to_far_pairs() -> None:
     assert 8 <= len(radii) <= 64
 
 
-def test_no_ladder_where_no_rows_differ() -> None:
+def test_no_ladder_for_equal_rows() -> None:
     assert len(make_ladder(table([[1.0]] * 4))) == 0
 
 
-def test_a_ladder_for_repeated_rows_begins_below_all_distances() -> None:
+def test_ladder_for_repeated_rows_starts_below_all_distances() -> None:
     radii = make_ladder(table([[0.0], [0.0], [3.0], [3.0]]))
     assert radii[0] < 9.0
     assert len(radii) >= 8
@@ -78,7 +78,7 @@ def test_losses_by_hand() -> None:
     values=st.lists(st.integers(0, 40), min_size=2, max_size=12),
     radii=st.lists(st.integers(1, 400), min_size=1, max_size=5, unique=True),
 )
-def test_many_radii_give_the_losses_of_each(values: list[int], radii: list[int]) -> None:
+def test_losses_of_many_radii_equal_those_of_each(values: list[int], radii: list[int]) -> None:
     distances = table([[float(value)] for value in values])
     rising = np.array(sorted(radii), np.float64)
     for sq_radius, losses in zip(rising, trial_losses(distances, rising, 2.5), strict=True):
@@ -114,7 +114,7 @@ def test_rows_belong_to_the_nearest_pick() -> None:
     assert labels.tolist() == [1, 0, 1, 0, -1]
 
 
-def test_a_record_has_the_names_of_the_file_format() -> None:
+def test_record_has_the_keys_of_the_file_format() -> None:
     trial = BandwidthTrial(0.5, 3, 0.9, 0.25, (1.0, 2.0, 3.0))
     assert trial.shell == 0.25
     assert trial.record() == {

@@ -1,4 +1,4 @@
-"""The search for rho on a sample: sizes, the number of candidates, and the centers."""
+"""The search for rho on a sample: sizes, number of candidates, and centers."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def mixture(p: int, m: int, outliers: float, rows: int) -> Any:
     return synth_block(spec, true_mixture(spec), 0, rows)
 
 
-def test_one_table_of_distances_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_table_of_distances_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     tables: list[weakref.ref[np.ndarray]] = []
 
-    def watched(*args: Any) -> np.ndarray:
+    def check_and_compute(*args: Any) -> np.ndarray:
         assert all(table() is None for table in tables)
         found = pair_sq_distances(*args)
         tables.append(weakref.ref(found))
         return found
 
-    monkeypatch.setattr("scrlm_dask.kernels.bandwidth.ladder.pair_sq_distances", watched)
+    monkeypatch.setattr("scrlm_dask.kernels.bandwidth.ladder.pair_sq_distances", check_and_compute)
     scan_sample(
         mixture(32, 40, 0.5, rows=2000).features,
         fit_map("none", 32, None),
@@ -53,7 +53,7 @@ def test_one_table_of_distances_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(tables) > 1
 
 
-def test_candidates_are_made_more_first() -> None:
+def test_number_of_candidates_is_increased_if_needed() -> None:
     rows = np.random.default_rng(0).normal(size=(600, 12))
     scan = scan_sample(
         rows,
@@ -86,20 +86,20 @@ def test_sizes_have_bounds(n_rows: int, n_clusters: int | None, expected: ScanSi
 
 
 def three_groups() -> np.ndarray:
-    """40 rows each around 0, 100 and 200, in an order that mixes the groups."""
+    """Return 40 rows each around 0, 100 and 200, in random order."""
     rng = np.random.default_rng(0)
     rows = np.repeat([[0.0] * 8, [100.0] * 8, [200.0] * 8], 40, axis=0)
     return rng.permutation(rows + rng.normal(size=rows.shape))
 
 
 def scan(rows: np.ndarray, **options: Any) -> SampleScan | None:
-    usual = {"rho": None, "F": 2.5, "n_clusters": None, "min_neighbors": 1, "extraction": None}
+    defaults = {"rho": None, "F": 2.5, "n_clusters": None, "min_neighbors": 1, "extraction": None}
     sizes = ScanSizes(len(rows), len(rows), 0)
-    return scan_sample(rows, fit_map("none", rows.shape[1], None), sizes, **usual | options)
+    return scan_sample(rows, fit_map("none", rows.shape[1], None), sizes, **defaults | options)
 
 
 @pytest.mark.parametrize("options", [{}, {"n_clusters": 3, "extraction": "merge"}, {"rho": 3.0}])
-def test_clear_groups_are_found(options: dict[str, Any]) -> None:
+def test_separate_groups_are_found(options: dict[str, Any]) -> None:
     rows = three_groups()
     found = scan(rows, **options)
     assert found is not None
@@ -107,7 +107,7 @@ def test_clear_groups_are_found(options: dict[str, Any]) -> None:
     means = [rows[np.round(rows[:, 0] / 100) == k, 0].mean() for k in range(3)]
     np.testing.assert_allclose(centers, means, atol=1e-6)
     assert found.coverage == 1.0
-    assert 0.8 < found.sigma_max < 1.3  # rows were drawn with 1
+    assert 0.8 < found.sigma_max < 1.3  # the true sigma is 1
     assert found.extraction == options.get("extraction", "residual")
     if "rho" in options:
         assert (found.choice.rho, found.choice.basis) == (3.0, "given")
@@ -118,11 +118,11 @@ def test_clear_groups_are_found(options: dict[str, Any]) -> None:
         assert [(other.clusters, other.ari) for other in found.perturbed] == [(3, 1.0)] * 2
 
 
-def test_equal_rows_have_no_scale() -> None:
+def test_no_result_for_equal_rows() -> None:
     assert scan(np.ones((20, 3))) is None
 
 
-def test_a_given_number_of_candidates_is_kept() -> None:
+def test_given_number_of_candidates_is_not_changed() -> None:
     rows = np.random.default_rng(0).normal(size=(300, 4))
     found = scan_sample(
         rows,

@@ -1,4 +1,4 @@
-"""Nearest center, or outlier, and the sums of clusters."""
+"""Assignment of rows to their nearest center or as outliers, and sums of clusters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def centers_at(raw: list[list[float]], scale: list[float] | None = None) -> Poin
 
 
 def test_by_hand() -> None:
-    # centers 0 and 10, R = 3: 1 -> 0 (1 away, other 9), 8 -> 1 (2, 8), 5 is 5 from both: outlier
+    # centers 0 and 10, R = 3: 1 is 1 from the first center and 9 from the second, 8 is 2 from the
+    # second and 8 from the first, 5 is 5 from both and an outlier
     found = assign_rows(
         np.array([[1.0], [8], [5], [13]], np.float32),
         centers_at([[0.0], [10.0]]),
@@ -40,7 +41,7 @@ def test_ties_go_to_the_first_center() -> None:
     assert found.labels.tolist() == [0]
 
 
-def test_one_center_and_none() -> None:
+def test_one_center_and_no_center() -> None:
     x = np.array([[1.0], [9.0]], np.float32)
     one = assign_rows(x, centers_at([[0.0]]), 4.0, margins=True)
     assert one.labels.tolist() == [0, -1]
@@ -74,7 +75,7 @@ def test_sums_by_hand() -> None:
 def test_equals_float64(seed: int, rows: int, p: int, k: int, offset: float, spread: float) -> None:
     rng = np.random.default_rng(seed)
     c = (rng.normal(size=(k, p)) * spread + offset).astype(np.float32)
-    # near copies of the centers, and rows between two of them: close calls
+    # rows near the centers and between two of them, with near ties
     x = (c[rng.integers(k, size=rows)] + c[rng.integers(k, size=rows)]) / 2
     x = (x + rng.normal(scale=1e-3 * spread, size=x.shape)).astype(np.float32)
     points = prepare_points(c, AffineMap("none", np.zeros(p), np.ones(p)))
@@ -105,16 +106,16 @@ def test_equals_float64(seed: int, rows: int, p: int, k: int, offset: float, spr
 
 @pytest.mark.parametrize("k", [1, 2, 127, 128, 129, 300])
 @pytest.mark.parametrize("prune", [0, 7])
-def test_the_nearest_of_any_number_of_centers(k: int, prune: int) -> None:
+def test_nearest_of_any_number_of_centers(k: int, prune: int) -> None:
     rng = np.random.default_rng(k)
-    raw = rng.integers(-3, 4, (k, 8)).astype(np.float32)  # whole numbers: many ties, all exact
+    raw = rng.integers(-3, 4, (k, 8)).astype(np.float32)  # integers: many ties, no rounding
     x = rng.integers(-3, 4, (400, 8)).astype(np.float32)
     found = assign_rows(x, centers_at(raw.tolist()), np.inf, prune=prune)
     sq_distances = np.square(x[:, None] - raw).sum(axis=-1)
     assert np.array_equal(found.labels, sq_distances.argmin(axis=1))
 
 
-def test_a_center_beyond_float32_is_nobodys_nearest() -> None:
+def test_center_too_large_for_float32_is_never_the_nearest() -> None:
     rng = np.random.default_rng(0)
     raw = rng.normal(size=(600, 4)).astype(np.float32)
     raw[127] = 1e15

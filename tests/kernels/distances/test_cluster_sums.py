@@ -1,4 +1,4 @@
-"""Sums per cluster: by hand, by definition, and over any split of the rows."""
+"""Sums per cluster: by hand, by definition, and for any split of the rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scrlm_dask.kernels.distances.preprocessing import AffineMap
 CENTERS, SCALE = np.array([[0.0, 0.0], [3.0, -2.0], [7.0, 7.0]]), np.array([1.0, 2.0])
 
 
-def summed(
+def sum_with_labels(
     x: np.ndarray,
     labels: np.ndarray,
     sq_radius: float = math.inf,
@@ -35,7 +35,7 @@ def summed(
 def test_by_hand() -> None:
     # the center is (3, -2): (4, -2) is 1 away, (3, 0) is 2 away, which is 4 in model units
     x = np.array([[4.0, -2.0], [3.0, 0.0], [9.0, 9.0], [0.0, 0.0]])
-    found = summed(x, np.array([1, 1, -1, 0]), weights=np.array([2.0, 1.0, 5.0, 0.5]))
+    found = sum_with_labels(x, np.array([1, 1, -1, 0]), weights=np.array([2.0, 1.0, 5.0, 0.5]))
     assert found.labels.tolist() == [1, 1, -1, 0]
     np.testing.assert_array_equal(found.sq_distances, [1.0, 16.0, np.nan, 0.0])
     sums = found.sums
@@ -52,7 +52,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize(("sq_radius", "labels"), [(16.0, [1, -1]), (16.5, [1, 1])])
 def test_rows_outside_the_radius_become_outliers(sq_radius: float, labels: list[int]) -> None:
     given_labels = np.array([1, 1], np.int32)
-    found = summed(np.array([[4.0, -2.0], [3.0, 0.0]]), given_labels, sq_radius)
+    found = sum_with_labels(np.array([[4.0, -2.0], [3.0, 0.0]]), given_labels, sq_radius)
     assert found.labels.tolist() == labels
     assert found.sums.counts.sum() == labels.count(1)
     assert found.sums.n_rows == 2
@@ -81,11 +81,11 @@ def by_definition(x: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> Clu
 def test_merging_any_split_equals_the_whole(
     rows: list[tuple[int, int, int, int]], cut: int
 ) -> None:
-    # whole numbers: float64 adds them without rounding, so equality can be exact
+    # float64 adds integers without rounding, so the sums are exactly equal
     numbers = np.array(rows, dtype=np.float64).reshape(-1, 4)
     x, labels, weights = numbers[:, :2], numbers[:, 2].astype(np.int32), numbers[:, 3]
     parts = [
-        summed(x[some], labels[some], weights=weights[some]).sums
+        sum_with_labels(x[some], labels[some], weights=weights[some]).sums
         for some in (slice(cut), slice(cut, None))
     ]
     merged, expected = merge_sums(*parts), by_definition(x, labels, weights)

@@ -1,4 +1,4 @@
-"""Known coordinates of rows are valid for other points with the same axes."""
+"""Stored coordinates of rows are valid for other points with the same axes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def frame_of(points: Points) -> AxisFrame:
     shift=st.sampled_from([0.0, 0.01, 50.0]),
     n_axes=st.sampled_from([1, 15, 31]),
 )
-def test_no_pair_is_nearer_than_known_coordinates_say(
+def test_stored_coordinates_give_a_lower_bound(
     seed: int, p: int, offset: float, shift: float, n_axes: int
 ) -> None:
     x = (steep(seed, 120, p) + offset).astype(np.float32)
@@ -71,10 +71,10 @@ def test_no_pair_is_nearer_than_known_coordinates_say(
     assert (
         found <= distance_bound(true, seen.errors[:, None]) + projected.error_factor * sq_sums
     ).all()
-    # and they are the projected of these rows, not of any others
-    projected = project_block(map_like(x, later), projected)
+    # the projections of these rows are the same
+    expected = project_block(map_like(x, later), projected)
     np.testing.assert_allclose(
-        seen.products, projected.products, atol=2e-3 * float(np.sqrt(sq_sums.max())) + 1e-3
+        seen.products, expected.products, atol=2e-3 * float(np.sqrt(sq_sums.max())) + 1e-3
     )
 
 
@@ -82,9 +82,9 @@ def test_no_pair_is_nearer_than_known_coordinates_say(
 @given(
     seed=st.integers(0, 2**32 - 1),
     kind=st.sampled_from(["none", "l2"]),
-    prune=st.sampled_from(["auto", 7, 31, 50]),  # of which some are not known
+    prune=st.sampled_from(["auto", 7, 31, 50]),  # 50 is more than the stored coordinates
 )
-def test_labels_do_not_depend_on_what_is_held(seed: int, kind: str, prune: Any) -> None:
+def test_labels_do_not_depend_on_stored_coordinates(seed: int, kind: str, prune: Any) -> None:
     x = steep(seed, 1100, 120)
     first = prepare_centers(x[:90], plain(120, kind))
     later = prepare_centers(x[10:100] * np.float32(1.1), plain(120, kind), frame_of(first))
@@ -92,7 +92,7 @@ def test_labels_do_not_depend_on_what_is_held(seed: int, kind: str, prune: Any) 
     np.testing.assert_array_equal(found.labels, nearest_centers(x, later, prune=0).labels)
 
 
-def test_what_is_held_need_not_be_projected() -> None:
+def test_stored_coordinates_reduce_the_cost() -> None:
     subspace, none = Subspace(31, principal=True), np.zeros(1, np.int64)
     projected, known = (subspace_cost(subspace, none, 100, 700, n) for n in (30, 31))
     assert projected - known == 31 * 700

@@ -1,4 +1,4 @@
-"""Points in the model's space, and what float32 may do to their distances."""
+"""Points in model space, and rounding of their distances in float32."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_radius_by_hand() -> None:
     assert radius(0.5, 2.5, 640) == 20.0
 
 
-def test_mapped_points_stand_around_their_own_mean() -> None:
+def test_mapped_points_are_centered_at_their_mean() -> None:
     raw = np.array([[1e6, 2.0], [1e6 + 2, 6.0]], np.float32)
     points = prepare_points(raw, AffineMap("standardize", np.zeros(2), np.array([0.5, 2.0])))
     np.testing.assert_array_equal(points.shift, [1e6 + 1, 4.0])
@@ -46,7 +46,7 @@ def test_unit_length_by_hand() -> None:
     spread=st.sampled_from([1e-2, 1.0, 1e4]),
     offset=st.sampled_from([0.0, 1e5]),
 )
-def test_rounding_stays_inside_its_bound(seed: int, p: int, spread: float, offset: float) -> None:
+def test_rounding_errors_are_bounded(seed: int, p: int, spread: float, offset: float) -> None:
     rng = np.random.default_rng(seed)
     x = (rng.normal(size=(30, p)) * spread + offset).astype(np.float32)
     points = prepare_points(x[:7], AffineMap("none", np.zeros(p), np.ones(p)))

@@ -1,4 +1,4 @@
-"""Moments that do not cancel, and the maps made of them."""
+"""Moments without cancellation, and the preprocessing maps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_moments_by_hand() -> None:
     offset=st.sampled_from([0.0, 1e4, -1e8]),
     dtype=st.sampled_from(["float32", "float64", ">f4"]),
 )
-def test_any_cut_gives_the_moments_of_the_whole(
+def test_any_split_gives_the_moments_of_all_rows(
     seed: int, rows: int, cut: int, offset: float, dtype: str
 ) -> None:
     x = (np.random.default_rng(seed).normal(size=(rows, 3)) + offset).astype(dtype)
@@ -48,7 +48,7 @@ def test_float16_is_summed_in_float64() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_bad_row_is_named(bad: float) -> None:
+def test_non_finite_row_is_named(bad: float) -> None:
     x = np.ones((1300, 2), np.float32)
     x[700, 1] = bad
     with pytest.raises(NonFiniteRowError) as caught:
@@ -56,7 +56,7 @@ def test_a_bad_row_is_named(bad: float) -> None:
     assert caught.value.row == 700
 
 
-def test_squares_that_overflow_are_bad_too() -> None:
+def test_row_with_overflowing_squares_is_named() -> None:
     x = np.ones((10, 1))
     x[4] = 1e200
     with pytest.raises(NonFiniteRowError) as caught:
@@ -70,7 +70,9 @@ MOMENTS = Moments(4, np.array([1.0, 5.0, -2.0]), np.array([16.0, 0.0, 64.0]))  #
 def test_maps_by_hand() -> None:
     standard = fit_map("standardize", 3, MOMENTS)
     np.testing.assert_array_equal(standard.shift, MOMENTS.mean)
-    np.testing.assert_array_equal(standard.scale, [0.5, 1.0, 0.25])  # a constant is left alone
+    np.testing.assert_array_equal(
+        standard.scale, [0.5, 1.0, 0.25]
+    )  # a constant feature is not scaled
     center = fit_map("center", 3, MOMENTS)
     np.testing.assert_array_equal(center.shift, MOMENTS.mean)
     np.testing.assert_array_equal(center.scale, np.ones(3))
@@ -85,7 +87,7 @@ def test_maps_by_hand() -> None:
         assert not needs_moments(kind)
 
 
-def test_what_rounding_leaves_of_a_constant_is_constant() -> None:
+def test_rounding_errors_of_a_constant_feature_are_ignored() -> None:
     x = np.full((100_000, 1), 0.1, np.float32)
     assert fit_map("standardize", 1, block_moments(x)).scale.tolist() == [1.0]
     small = np.full((1000, 1), 1e6)

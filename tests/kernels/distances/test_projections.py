@@ -1,4 +1,4 @@
-"""Shadows never lie farther apart than what casts them."""
+"""Distances between projections are lower bounds of distances between rows."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from scrlm_dask.kernels.distances.pruning import prepare_with_axes
 
 
 def spectrum(rng: np.random.Generator, rows: int, p: int, steepness: float) -> NDArray[np.float32]:
-    """Rows whose variances fall like a power along axes that are no features.
+    """Draw rows whose variances decay as a power along axes that are not features.
 
-    They are turned by a cosine transform of random signs: an orthonormal map that needs no matrix.
+    A cosine transform with random signs rotates them: an orthonormal map without a matrix.
     """
     deviations = np.arange(1, p + 1) ** -steepness * rng.choice([-1.0, 1.0], p)
-    turned = dct(rng.normal(size=(rows, p)) * deviations, norm="ortho", axis=1)
-    return np.asarray(turned[:, rng.permutation(p)], np.float32)
+    rotated = dct(rng.normal(size=(rows, p)) * deviations, norm="ortho", axis=1)
+    return np.asarray(rotated[:, rng.permutation(p)], np.float32)
 
 
 def plain(p: int) -> AffineMap:
     return AffineMap("none", np.zeros(p), np.ones(p))
 
 
-def test_axes_are_orthonormal_and_the_strongest_come_first() -> None:
+def test_axes_are_orthonormal_and_ordered_by_variance() -> None:
     rng = np.random.default_rng(0)
     x = spectrum(rng, 500, 60, 1.0)
     x -= x.mean(axis=0)
@@ -48,9 +48,9 @@ def test_axes_are_orthonormal_and_the_strongest_come_first() -> None:
     assert seen.sum() >= 0.99 * best.sum()
 
 
-def test_a_projection_by_hand() -> None:
-    # the first feature of (3, 4, 0) is 3, and 4 lies off it; of (0, 0, 5): 0 and 5. They are
-    # sqrt(9 + 1) apart where the rows are sqrt(9 + 16 + 25) apart
+def test_projection_by_hand() -> None:
+    # The first feature of (3, 4, 0) is 3, and the rest has length 4; of (0, 0, 5): 0 and 5. The
+    # projections are sqrt(9 + 1) apart, the rows sqrt(9 + 16 + 25).
     x = np.array([[3.0, 4.0, 0.0], [0.0, 0.0, 5.0], [-3.0, -4.0, -5.0]], np.float32)
     points = prepare_with_axes(x, plain(3))
     np.testing.assert_allclose(points.shift, 0.0)
@@ -69,7 +69,7 @@ def test_a_projection_by_hand() -> None:
     share=st.floats(0.0, 1.0),
     principal=st.booleans(),
 )
-def test_no_pair_is_nearer_than_its_projections_say(
+def test_distance_of_projections_is_a_lower_bound(
     seed: int, p: int, steepness: float, offset: float, share: float, principal: bool
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -90,7 +90,7 @@ def test_no_pair_is_nearer_than_its_projections_say(
 
 
 @pytest.mark.parametrize("n_axes", [8, 24])
-def test_principal_projections_tell_more_than_features(n_axes: int) -> None:
+def test_principal_axes_give_tighter_bounds_than_features(n_axes: int) -> None:
     x = spectrum(np.random.default_rng(3), 300, 100, 1.0)
     points = prepare_with_axes(x, plain(100))
     rows = map_like(x, points)

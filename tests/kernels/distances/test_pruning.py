@@ -1,4 +1,4 @@
-"""Pruned passes give what the whole products give, and blocks choose what is cheapest."""
+"""Pruning does not change results, and each block chooses the cheapest subspace."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def mixture(
     on_a_pair=st.booleans(),
     prune=st.integers(1, 300),
 )
-def test_the_loss_does_not_depend_on_pruning(
+def test_loss_does_not_depend_on_pruning(
     seed: int,
     p: int,
     n: int,
@@ -69,7 +69,7 @@ def test_the_loss_does_not_depend_on_pruning(
     x[1] = x[0]
     candidates = prepare_with_axes(x[:n], plain(p))
     distances = cdist(x[:n].astype(np.float64), x.astype(np.float64), "sqeuclidean")
-    method = "nearest" if on_a_pair else "linear"  # a pair exactly on the radius lies outside
+    method = "nearest" if on_a_pair else "linear"  # a pair exactly on the radius is outside
     radii = [float(np.quantile(distances, share, method=method)) + 1e-9 * size**2]
     numbers = np.arange(300)
     dense, pruned = (
@@ -77,7 +77,7 @@ def test_the_loss_does_not_depend_on_pruning(
     )
     a, b = losses_of(dense, radii, 2.5)[0], losses_of(pruned, radii, 2.5)[0]
     np.testing.assert_array_equal(a.neighbors, b.neighbors)
-    # a neighbour on the edge adds next to nothing, but rounds like any other
+    # a neighbor near the radius adds almost nothing, but has the usual rounding error
     off = np.abs(a.losses - b.losses) / (2.5 * np.maximum(a.neighbors, 1))
     assert off.max() <= 1e-5
     assert pruned.pruned.pairs == 300 * n
@@ -111,9 +111,9 @@ def test_labels_do_not_depend_on_pruning(
     kind: str,
     reach: float,
 ) -> None:
-    assume(p > 1 or kind == "none")  # at unit length all numbers are one
+    assume(p > 1 or kind == "none")  # at unit length all rows would be equal
     x = ((mixture(seed, 400, p, 20, spread, steepness) + offset) * size).astype(dtype)
-    x[90] = x[3]  # two centers in one place: the first gets the rows
+    x[90] = x[3]  # duplicate centers: the first one gets the rows
     centers = prepare_with_axes(x[:k], plain(p, kind))
     sq_radius = reach * float(np.median(centers.sq_norms))
     dense = nearest_centers(x, centers, sq_radius, 0)
@@ -127,7 +127,7 @@ def test_labels_do_not_depend_on_pruning(
             )
             found = exact[np.arange(400), dense.labels]
             assert (found <= exact.min(axis=1) * (1 + 1e-9) + 1e-18).all()
-    else:  # an outlier may have the label of a center that it lies outside of
+    else:  # an outlier may have the label of a center that is farther away than the radius
         known = pruned.labels >= 0
         np.testing.assert_array_equal(dense.labels[known], pruned.labels[known])
         nearest = dense.labels[~known]
@@ -139,7 +139,7 @@ def test_labels_do_not_depend_on_pruning(
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), p=st.integers(2, 90), prune=st.sampled_from([0, 3, 40]))
-def test_a_ladder_of_radii_is_each_radius_by_itself(seed: int, p: int, prune: int) -> None:
+def test_losses_of_several_radii_equal_those_of_each(seed: int, p: int, prune: int) -> None:
     x = mixture(seed, 200, p, 6, 0.4)
     candidates = prepare_with_axes(x[:100], plain(p))
     radii = [0.05 * p, 0.3 * p, 0.31 * p, 2.0 * p, 9.0 * p]
@@ -157,7 +157,7 @@ def test_a_ladder_of_radii_is_each_radius_by_itself(seed: int, p: int, prune: in
         np.testing.assert_allclose(one.losses, many.losses, rtol=1e-5, atol=1e-5)
 
 
-def test_clusters_apart_are_told_by_few_axes_and_blobs_by_whole_products() -> None:
+def test_few_axes_for_separate_clusters_and_dense_products_for_one_blob() -> None:
     numbers = np.arange(2048)
     apart = mixture(0, 2048, 128, 30, 0.1)
     candidates = prepare_with_axes(apart[:600], plain(128))
@@ -188,7 +188,7 @@ def test_rows_labelled_by_the_quick_check_have_their_nearest_center(
     rng = np.random.default_rng(seed)
     means = rng.normal(size=(80, p))
     x = means[rng.integers(80, size=1200)] + spread * rng.normal(size=(1200, p))
-    x[::3] = rng.normal(size=(400, p))  # a third belongs to none
+    x[::3] = rng.normal(size=(400, p))  # a third of the rows belongs to no cluster
     raw = ((means + offset) * size).astype(np.float32)
     raw[7] = raw[5] if twins else raw[7]
     rows = ((x + offset) * size).astype(np.float32)
@@ -197,22 +197,22 @@ def test_rows_labelled_by_the_quick_check_have_their_nearest_center(
     np.testing.assert_array_equal(found.labels, nearest_centers(rows, centers, prune=0).labels)
 
 
-def test_the_quick_check_labels_rows_near_a_center() -> None:
+def test_quick_check_labels_rows_near_a_center() -> None:
     rng = np.random.default_rng(0)
     means = rng.normal(size=(600, 400)).astype(np.float32)
     x = means[rng.integers(600, size=2048)] + 0.25 * rng.normal(size=(2048, 400))
-    x[:1024] = rng.normal(size=(1024, 400))  # as far from one center as from any other
+    x[:1024] = rng.normal(size=(1024, 400))  # about equally far from all centers
     x = x.astype(np.float32)
     centers = prepare_centers(means, plain(400))
     found = nearest_centers(x, centers).pruned
     assert found == Pruned({"15 features, then dense": 1}, 2048 * 600, 0, 1024 * 600)
     all_near = nearest_centers(x[1024:].repeat(2, axis=0), centers).pruned
     assert (all_near.finished, all_near.dense) == (0, 0)
-    # candidates of a loss have no gaps: every pair inside the radius counts
+    # not used for candidates of a loss, where every pair inside the radius counts
     assert prepare_with_axes(means, plain(400)).half_distances is None
 
 
-def test_the_choice_can_be_forced_and_small_blocks_do_not_try() -> None:
+def test_given_number_of_axes_and_small_blocks() -> None:
     x = mixture(0, 1500, 100, 30, 0.1)
     centers = prepare_with_axes(x[:80], plain(100))
     assert nearest_centers(x, centers, prune=7).pruned.cuts == {"7 principal axes": 1}
@@ -226,13 +226,13 @@ def test_the_choice_can_be_forced_and_small_blocks_do_not_try() -> None:
     assert nearest_centers(x, few, prune=500).pruned.cuts == {"100 features": 1}
 
 
-def test_rows_with_many_near_points_are_finished_by_whole_products() -> None:
-    # half of the rows are as far from one center as from any other, half lie beside one each
+def test_rows_with_many_near_points_use_dense_products() -> None:
+    # half of the rows are about equally far from all centers, half are close to one center
     rng = np.random.default_rng(0)
     centers = rng.normal(size=(200, 64)).astype(np.float32)
     anywhere = rng.normal(size=(1500, 64))
-    beside = centers[rng.integers(200, size=1500)] + 0.01 * anywhere
-    x = np.concatenate([anywhere, beside]).astype(np.float32)
+    close = centers[rng.integers(200, size=1500)] + 0.01 * anywhere
+    x = np.concatenate([anywhere, close]).astype(np.float32)
     points = prepare_with_axes(centers, plain(64))
     found = nearest_centers(x, points, prune=16)
     np.testing.assert_array_equal(found.labels, nearest_centers(x, points, prune=0).labels)
@@ -253,7 +253,7 @@ def test_costs_by_hand() -> None:
     )
 
 
-def test_parts_add_up_to_a_record() -> None:
+def test_merged_counts_and_record() -> None:
     a = Pruned({"dense": 2}, 100, 0, 100)
     b = Pruned({"dense": 1, "16 features": 3}, 300, 30, 20)
     total = merge_pruned(a, b)
@@ -268,10 +268,10 @@ def test_parts_add_up_to_a_record() -> None:
 
 @pytest.mark.parametrize("prune", [0, 20, "auto"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
-def test_a_bad_row_is_named_however_it_is_pruned(prune: Any, bad: float) -> None:
+def test_non_finite_row_is_named_with_any_pruning(prune: Any, bad: float) -> None:
     x = mixture(0, 2048, 64, 10, 0.1)
     centers = prepare_with_axes(x[:100], plain(64))
-    x[1984, 5] = bad  # one that is tried, too
+    x[1984, 5] = bad  # also one of the rows by which the subspace is chosen
     with pytest.raises(NonFiniteRowError) as caught:
         nearest_centers(x, centers, prune=prune)
     assert caught.value.row == 1984
@@ -285,7 +285,7 @@ def test_no_center_at_all() -> None:
 
 
 @pytest.mark.parametrize("size", [2.0**-55, 1.0, 2.0**55])
-def test_rows_of_any_size_that_float32_can_hold(size: float) -> None:
+def test_rows_of_any_magnitude_of_float32(size: float) -> None:
     x = mixture(0, 2048, 128, 30, 0.1) * np.float32(size)
     numbers = np.arange(2048)
     candidates = prepare_with_axes(x[:600], plain(128))
@@ -296,14 +296,14 @@ def test_rows_of_any_size_that_float32_can_hold(size: float) -> None:
         )
         np.testing.assert_array_equal(whole.neighbors, chosen.neighbors)
         assert whole.neighbors.sum() > 0
-        assert whole.neighbors.max() <= 2047  # a row is no neighbour of itself
+        assert whole.neighbors.max() <= 2047  # a row is not a neighbor of itself
     assert any(
         "principal" in cut
         for cut in loss_part(x, numbers, candidates, numbers[:600], [16.0 * size**2]).pruned.cuts
     )
 
 
-def test_radii_that_do_not_rise_are_refused() -> None:
+def test_radii_that_do_not_increase_are_rejected() -> None:
     x = mixture(0, 50, 8, 3, 0.1)
-    with pytest.raises(ValueError, match="must rise"):
+    with pytest.raises(ValueError, match=r"\[2\.0, 1\.0\]"):
         loss_part(x, np.arange(50), prepare_with_axes(x, plain(8)), np.arange(50), [2.0, 1.0])

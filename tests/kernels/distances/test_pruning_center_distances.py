@@ -1,4 +1,4 @@
-"""Half the distance to the next center is never said too large."""
+"""Half the distance to the nearest other center is never overestimated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_centers_on_a_line() -> None:
     np.testing.assert_allclose(found, [1.0, 1.0, 0.0, 0.0], rtol=1e-5, atol=1e-6)
 
 
-def test_one_center_has_no_next_one() -> None:
+def test_single_center() -> None:
     np.testing.assert_array_equal(
         half_center_distances(prepare_points(np.ones((1, 3)), plain(3))), [np.inf]
     )
@@ -41,9 +41,7 @@ def test_one_center_has_no_next_one() -> None:
     offset=st.sampled_from([0.0, 1e4]),
     size=st.sampled_from([1e-12, 1.0, 1e12]),
 )
-def test_never_more_than_half_and_nearly_that(
-    seed: int, k: int, p: int, offset: float, size: float
-) -> None:
+def test_tight_lower_bound(seed: int, k: int, p: int, offset: float, size: float) -> None:
     rng = np.random.default_rng(seed)
     raw = ((rng.normal(size=(k, p)) + offset) * size).astype(np.float32)
     exact = cdist(raw.astype(np.float64), raw.astype(np.float64))
@@ -54,7 +52,7 @@ def test_never_more_than_half_and_nearly_that(
     assert (found >= least - 0.01 * size * np.sqrt(p)).all()
 
 
-def test_too_many_or_too_large_centers_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_or_too_large_centers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert half_center_distances(prepare_points(np.array([[1e25], [-1e25]]), plain(1))) is None
     monkeypatch.setattr(gaps, "MOST_CENTERS", 3)
     assert half_center_distances(prepare_points(np.ones((4, 2)), plain(2))) is None

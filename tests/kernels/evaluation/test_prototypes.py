@@ -14,7 +14,7 @@ from scrlm_dask.kernels.evaluation.prototypes import (
 )
 
 
-def test_nearest_rows_merge_like_the_whole() -> None:
+def test_merged_prototypes_equal_those_of_all_rows() -> None:
     rng = np.random.default_rng(1)
     labels = rng.integers(-1, 4, 500).astype(np.int32)
     distances = rng.integers(0, 20, 500).astype(np.float32)  # many ties
@@ -31,7 +31,7 @@ def test_nearest_rows_merge_like_the_whole() -> None:
     assert -1 not in whole.clusters
 
 
-def test_nearest_pairs_are_the_nearest() -> None:
+def test_nearest_pairs() -> None:
     points = np.random.default_rng(2).normal(size=(600, 3)) + 1e4
     distances = np.linalg.norm(points[:, None] - points[None], axis=2)
     first, second = np.triu_indices(600, 1)
@@ -67,13 +67,13 @@ def test_any_split_of_rows_gives_the_same_prototypes(rows: Rows, cut: int, most:
 
 
 def test_pairs_by_hand() -> None:
-    # on a line at 0, 10, 11, 13: the gaps are 1, 2, 3 and 10
+    # points 0, 10, 11 and 13 on a line: the smallest distances are 1, 2, 3 and 10
     found = nearest_pairs(np.array([[0.0], [10.0], [11.0], [13.0]]), 4)
     assert found.first.tolist() == [1, 2, 1, 0]
     assert found.second.tolist() == [2, 3, 3, 1]
     assert found.distances.tolist() == [1.0, 2.0, 3.0, 10.0]
 
 
-def test_fewer_pairs_than_asked_for() -> None:
+def test_fewer_pairs_than_requested() -> None:
     assert nearest_pairs(np.array([[0.0], [2.0]]), 5).distances.tolist() == [2.0]
     assert len(nearest_pairs(np.array([[0.0]]), 5).first) == 0

@@ -1,4 +1,4 @@
-"""k-means||: how rows are served by the points drawn, and which are drawn next."""
+"""k-means||: distances of rows to the drawn points, and drawing of more points."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def points(raw: list[list[float]]) -> Points:
 ROWS = np.array([[0.0], [4.0], [10.0]], np.float32)
 
 
-def test_serve_by_hand() -> None:
+def test_row_costs_by_hand() -> None:
     first = row_costs(ROWS, points([[1.0]]), 0, None)
     assert first.sq_distances.tolist() == [1.0, 9.0, 81.0]
     assert first.nearest.tolist() == [0, 0, 0]
-    # 7 is as far from 4 as 1 is: who came earlier keeps the row
+    # 7 and 1 are equally far from 4: the earlier point keeps the row
     second = row_costs(ROWS, points([[7.0], [11.0]]), 1, first)
     assert second.sq_distances.tolist() == [1.0, 9.0, 1.0]
     assert second.nearest.tolist() == [0, 0, 2]
     assert second.nearest.dtype == np.int64
 
 
-def test_a_row_is_drawn_by_its_own_number() -> None:
+def test_row_is_drawn_by_its_own_random_number() -> None:
     masses = np.array([1.0, 3.0, 0.0])
-    # chances 2 * mass / 4: a half, all and none
+    # the probabilities 2 * mass / 4 are 0.5, 1 and 0
     drawn = draw_rows(ROWS, 50, np.array([0.49, 0.999, 0.0]), masses, 2.0, 4.0)
     assert drawn.numbers.tolist() == [50, 51]
     assert drawn.raw.tolist() == [[0.0], [4.0]]
@@ -41,7 +41,7 @@ def test_a_row_is_drawn_by_its_own_number() -> None:
     assert none.raw.shape == (0, 1)
 
 
-def test_the_number_of_draws_is_as_asked() -> None:
+def test_expected_number_of_draws() -> None:
     rng = np.random.default_rng(0)
     masses = rng.exponential(size=20_000)
     x = np.zeros((20_000, 1), np.float32)
@@ -60,14 +60,14 @@ def test_merge_keeps_the_order() -> None:
     assert merged.raw.tolist() == [[1.0], [5.0], [9.0]]
 
 
-def test_points_drawn_in_rounds_serve_like_all_at_once() -> None:
+def test_costs_after_several_rounds_equal_those_of_one() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(300, 1)).astype(np.float32)
     raw = rng.normal(size=(30, 1)).tolist()
-    served: RowCosts | None = None
+    costs: RowCosts | None = None
     for begin in range(0, 30, 7):
-        served = row_costs(x, points(raw[begin : begin + 7]), begin, served)
+        costs = row_costs(x, points(raw[begin : begin + 7]), begin, costs)
     whole = row_costs(x, points(raw), 0, None)
-    assert served is not None
-    np.testing.assert_array_equal(served.nearest, whole.nearest)
-    np.testing.assert_array_equal(served.sq_distances, whole.sq_distances)
+    assert costs is not None
+    np.testing.assert_array_equal(costs.nearest, whole.nearest)
+    np.testing.assert_array_equal(costs.sq_distances, whole.sq_distances)

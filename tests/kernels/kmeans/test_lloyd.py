@@ -1,4 +1,4 @@
-"""One Lloyd iteration: labels, sums, worst-served rows, and where the centers go."""
+"""One Lloyd iteration: labels, sums, rows farthest from their centers, and new centers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TWO = [[0.0], [10.0]]
 
 
 def test_by_hand() -> None:
-    # 1, 2 -> 0; 8, 13 -> 10; 5 is as far from both: the first center
+    # 1, 2 -> 0; 8, 13 -> 10; 5 is equally far from both: the first center
     found = lloyd_part(ROWS, 100, points(TWO), math.inf)
     assert found.labels.tolist() == [0, 0, 1, 1, 0]
     assert found.labels.dtype == np.int32
@@ -60,7 +60,7 @@ def test_by_hand() -> None:
     assert found.part.worst.numbers.tolist() == [104, 103, 101, 102, 100]
     assert found.part.worst.sq_distances.tolist() == [25.0, 9.0, 4.0, 4.0, 1.0]
     assert found.part.worst.raw.tolist() == [[5.0], [13], [2], [8], [1]]
-    assert found.part.moved == 5  # none had a label before
+    assert found.part.moved == 5  # no row had a label before
     moved = move_centers(np.array(TWO), found.part, False)
     assert moved.centers.tolist() == [[8.0 / 3.0], [10.5]]
     assert (moved.empty, moved.reseeded) == (0, 0)
@@ -71,13 +71,13 @@ def test_moved_counts_changed_labels() -> None:
     before = np.array([0, 1, 1, -1, 1], np.int32)
     assert compare_labels(found, before).moved == 3
     assert compare_labels(found, found.labels.copy()).moved == 0
-    # a row of no weight may go where it likes
+    # rows of weight 0 are not counted
     weighed = lloyd_part(ROWS, 0, points(TWO), math.inf, np.array([1.0, 0.0, 1.0, 1.0, 1.0]))
     assert compare_labels(weighed, before).moved == 2
 
 
-def test_with_a_radius_rows_outside_take_no_part() -> None:
-    # R = 3: 13 lies on the radius, which is outside, and 5 beyond it
+def test_rows_outside_the_radius_are_excluded() -> None:
+    # R = 3: 13 is on the radius, which counts as outside, and 5 is beyond it
     found = lloyd_part(ROWS, 100, points(TWO), 9.0)
     assert found.labels.tolist() == [0, 0, 1, -1, -1]
     assert found.part.sums.counts.tolist() == [2, 1]
@@ -91,20 +91,20 @@ def test_weights_count_like_rows() -> None:
     weights = np.array([1.0, 0.0, 2.0, 0.5, 1.0])
     found = lloyd_part(ROWS, 0, points(TWO), math.inf, weights)
     sums = found.part.sums
-    assert found.labels.tolist() == [0, 0, 1, 1, 0]  # a row of weight 0 is labelled all the same
+    assert found.labels.tolist() == [0, 0, 1, 1, 0]  # a row of weight 0 is also labelled
     assert sums.counts.tolist() == [3, 2]
     assert sums.masses.tolist() == [2.0, 2.5]
     assert sums.offsets.tolist() == [[1.0 + 5.0], [2 * -2.0 + 0.5 * 3.0]]
     assert sums.sq_distances.tolist() == [1.0 + 25, 2 * 4.0 + 0.5 * 9]
     assert sums.total_mass == 4.5
-    assert found.part.worst.numbers.tolist() == [4, 3, 2, 0]  # row 1 weighs nothing
+    assert found.part.worst.numbers.tolist() == [4, 3, 2, 0]  # row 1 has weight 0
     assert inertia(lloyd_part(ROWS, 0, points(TWO), 9.0, weights).part.sums, 9.0) == (
         1.0 + 2 * 4.0 + (0.5 + 1.0) * 9.0
     )
 
 
-def test_the_scale_belongs_to_distances_and_not_to_centers() -> None:
-    # the first feature counts a hundredfold: (1, 0) is closer to (1, 9) than to (0, 0)
+def test_scale_applies_to_distances_and_not_to_centers() -> None:
+    # the first feature is scaled by 100: (1, 0) is closer to (1, 9) than to (0, 0)
     x = np.array([[1.0, 0.0], [0.0, 8.0]])
     found = lloyd_part(x, 0, points([[0.0, 0.0], [1.0, 9.0]], scale=[100.0, 1.0]), math.inf)
     assert found.labels.tolist() == [1, 0]
@@ -112,15 +112,15 @@ def test_the_scale_belongs_to_distances_and_not_to_centers() -> None:
     assert found.part.sums.offsets.tolist() == [[0.0, 8.0], [0.0, -9.0]]
 
 
-def test_identical_centers_leave_the_second_empty_and_it_is_reseeded() -> None:
+def test_duplicate_center_is_reseeded() -> None:
     part = lloyd_part(ROWS, 0, points([[10.0], [10.0], [0.0]]), math.inf).part
-    assert part.sums.counts.tolist() == [3, 0, 2]  # 5 goes to the first of three now
+    assert part.sums.counts.tolist() == [3, 0, 2]  # 5 is now assigned to the first center
     moved = move_centers(np.array([[10.0], [10.0], [0.0]]), part, False)
     assert moved.centers.tolist() == [[26.0 / 3.0], [5.0], [1.5]]
     assert (moved.empty, moved.reseeded) == (1, 1)
 
 
-def test_rows_that_are_alike_reseed_one_center_only() -> None:
+def test_equal_rows_reseed_one_center() -> None:
     x = np.array([[0.0], [0.0], [4.0], [4.0]], np.float32)
     centers = np.array([[0.0], [99.0], [98.0], [97.0]])
     part = lloyd_part(x, 0, prepare_points(centers, affine(1)), math.inf).part
@@ -129,7 +129,7 @@ def test_rows_that_are_alike_reseed_one_center_only() -> None:
     assert moved.centers.tolist() == [[2.0], [4.0], [98.0], [97.0]]
 
 
-def test_rows_on_their_centers_reseed_nothing() -> None:
+def test_rows_at_their_centers_reseed_nothing() -> None:
     x = np.array([[0.0], [0.0]], np.float32)
     centers = np.array([[0.0], [99.0]])
     moved = move_centers(
@@ -140,7 +140,7 @@ def test_rows_on_their_centers_reseed_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "l2"])
-def test_rows_that_rounding_alone_keeps_from_their_center_reseed_nothing(kind: Any) -> None:
+def test_rows_with_rounding_errors_reseed_nothing(kind: Any) -> None:
     x = np.full((50, 3), 0.1)
     centers = np.concatenate([x[:1], np.full((1, 3), -9.0)])
     for _ in range(3):
@@ -148,13 +148,13 @@ def test_rows_that_rounding_alone_keeps_from_their_center_reseed_nothing(kind: A
         moved = move_centers(centers, part, kind == "l2")
         assert (moved.empty, moved.reseeded) == (1, 0)
         centers = moved.centers
-    # what is more than rounding is served badly, however little it is
+    # a distance larger than rounding errors counts, however small it is
     x[7, 0] = 0.1 + 1e-12
     part = lloyd_part(x, 0, prepare_points(x[:1], affine(3, kind)), math.inf).part
     assert part.worst.numbers.tolist() == [7]
 
 
-def test_a_cluster_of_weightless_rows_is_empty() -> None:
+def test_cluster_of_weight_zero_is_empty() -> None:
     centers = np.array(TWO)
     weights = np.array([1.0, 1.0, 0.0, 0.0, 1.0])
     part = lloyd_part(ROWS, 0, points(TWO), math.inf, weights).part
@@ -163,7 +163,7 @@ def test_a_cluster_of_weightless_rows_is_empty() -> None:
     assert moved.centers.tolist() == [[8.0 / 3.0], [5.0]]
 
 
-def test_on_a_sample_empty_clusters_stay() -> None:
+def test_empty_clusters_are_kept_on_a_sample() -> None:
     centers = np.array([[10.0], [10.0], [0.0]])
     part = lloyd_part(ROWS, 0, prepare_points(centers, affine(1)), math.inf).part
     moved = move_centers(centers, part, False, reseed=False)
@@ -171,7 +171,7 @@ def test_on_a_sample_empty_clusters_stay() -> None:
     assert (moved.empty, moved.reseeded) == (1, 0)
 
 
-def test_no_more_reseeds_than_rows_were_brought_home() -> None:
+def test_number_of_reseeds_is_limited_by_the_worst_rows() -> None:
     x = np.arange(1.0, 101.0, dtype=np.float32)[:, None]
     centers = np.concatenate([[[0.0]], np.full((30, 1), 1e6)])
     part = lloyd_part(x, 0, prepare_points(centers, affine(1)), math.inf).part
@@ -182,7 +182,7 @@ def test_no_more_reseeds_than_rows_were_brought_home() -> None:
     assert (moved.centers[1 + MOST_WORST :] == 1e6).all()
 
 
-def test_among_many_equally_bad_rows_the_first_are_chosen() -> None:
+def test_first_of_equally_distant_rows_are_chosen() -> None:
     x = np.full((60, 1), 3.0, np.float32)
     x[50:] = 7.0
     part = lloyd_part(x, 0, points([[0.0]]), math.inf).part
@@ -190,7 +190,7 @@ def test_among_many_equally_bad_rows_the_first_are_chosen() -> None:
 
 
 def test_unit_length_by_hand() -> None:
-    # at unit length: (1, 0), (0.6, 0.8), (0, 1); the centers' lengths do not matter, either
+    # at unit length: (1, 0), (0.6, 0.8), (0, 1); the lengths of the centers do not matter either
     x = np.array([[2.0, 0.0], [3.0, 4.0], [0.0, 9.0]])
     centers = np.array([[5.0, 0.0], [0.0, 0.1]])
     found = lloyd_part(x, 0, prepare_points(centers, affine(2, "l2")), math.inf)
@@ -200,7 +200,7 @@ def test_unit_length_by_hand() -> None:
     np.testing.assert_allclose(moved, [[1.0, 0.0], np.array([0.6, 1.8]) / math.sqrt(3.6)])
 
 
-def test_rows_that_cancel_leave_a_direction_where_it_was() -> None:
+def test_rows_that_cancel_do_not_move_a_direction() -> None:
     x = np.array([[0.0, 1.0], [0.0, -1.0]])
     centers = np.array([[1.0, 0.0]])
     part = lloyd_part(x, 0, prepare_points(centers, affine(2, "l2")), math.inf).part
@@ -208,7 +208,7 @@ def test_rows_that_cancel_leave_a_direction_where_it_was() -> None:
     assert move_centers(centers, part, True).centers.tolist() == [[1.0, 0.0]]
 
 
-def test_reseeded_centers_have_unit_length_too() -> None:
+def test_reseeded_centers_have_unit_length() -> None:
     x = np.array([[3.0, 0.0], [0.0, 5.0]])
     centers = np.array([[1.0, 0.0], [1.0, 0.0]])
     part = lloyd_part(x, 0, prepare_points(centers, affine(2, "l2")), math.inf).part
@@ -217,7 +217,7 @@ def test_reseeded_centers_have_unit_length_too() -> None:
 
 def test_relative_shift_by_hand() -> None:
     before, after = np.zeros((2, 2)), np.array([[3.0, 4.0], [0.0, 0.0]])
-    # one of two centers moved by 5, rows lie 10 away on average
+    # one of two centers moved by 5, and the rows are 10 away on average
     shift = relative_shift(before, after, np.ones(2), 100.0)
     assert shift == pytest.approx(math.sqrt(12.5 / 100.0))
     assert relative_shift(before, after, np.full(2, 2.0), 100.0) == pytest.approx(2 * shift)
@@ -225,8 +225,8 @@ def test_relative_shift_by_hand() -> None:
     assert relative_shift(before, after, np.ones(2), 0.0) == math.inf
 
 
-def test_what_float32_cannot_tell_apart_is_measured() -> None:
-    # twins 1e-6 apart, far from the other center: float32 sees their distances as one
+def test_close_centers_are_compared_in_float64() -> None:
+    # two centers 1e-6 apart, far from the third: in float32 their distances are equal
     rng = np.random.default_rng(0)
     twin = rng.normal(scale=10.0, size=16)
     centers = np.array([twin, twin + rng.normal(scale=1e-6, size=16), -twin])
@@ -238,7 +238,7 @@ def test_what_float32_cannot_tell_apart_is_measured() -> None:
     np.testing.assert_array_equal(found.labels[naive.clear], naive.labels[naive.clear])
 
 
-def test_a_bad_row_is_named() -> None:
+def test_non_finite_row_is_named() -> None:
     x = np.ones((2000, 3), np.float32)
     x[1500, 1] = np.nan
     with pytest.raises(NonFiniteRowError) as caught:
@@ -248,7 +248,7 @@ def test_a_bad_row_is_named() -> None:
 
 @st.composite
 def cases(draw: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Rows (some repeated) and centers, with close calls among them."""
+    """Draw rows (some repeated) and centers, with near ties among them."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     rows, p = draw(st.integers(1, 150)), draw(st.integers(1, 20))
     k = draw(st.one_of(st.integers(1, 40), st.just(rows)))
@@ -259,7 +259,7 @@ def cases(draw: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
     x = (x + rng.normal(scale=draw(st.sampled_from([1e-3, 1.0])), size=x.shape)).astype(dtype)
     repeats = rng.integers(rows, size=draw(st.integers(0, 5)))
     x[repeats] = x[rng.integers(rows, size=len(repeats))]
-    if draw(st.booleans()):  # centers that are rows, as at a start
+    if draw(st.booleans()):  # centers that are rows, as initial centers are
         centers = x[rng.integers(rows, size=k)].astype(np.float64)
     return x, centers
 
@@ -285,11 +285,11 @@ def test_equals_a_naive_loop(
     naive = naive_step(x, centers, sq_radius, weights, spherical)
     labels = found.labels
     np.testing.assert_array_equal(labels[naive.clear], naive.labels[naive.clear])
-    # where a tie was decided the other way, the distance is the same all the same
+    # ties may be broken differently, but the distances are equal
     value = inertia(found.part.sums, sq_radius)
     scale = float(np.square(x.astype(np.float64)).sum()) if not spherical else len(x)
     assert value == pytest.approx(naive.inertia, rel=1e-9, abs=1e-20 * scale)
-    # the sums, by the labels found
+    # the sums for these labels
     w = np.ones(len(x)) if weights is None else weights
     counts = np.bincount(labels[labels >= 0], minlength=k)
     np.testing.assert_array_equal(found.part.sums.counts, counts)
@@ -301,18 +301,18 @@ def test_equals_a_naive_loop(
         full = masses > 0.0
         if not spherical:
             np.testing.assert_allclose(moved[full], naive.means[full], rtol=1e-11, atol=1e-11)
-    # the worst rows: all that count, by distance and row number
-    inside = (labels >= 0) & (w > 0.0) & (naive.sq_distances > 1e-24)  # rounding is no distance
+    # the farthest rows, ordered by distance and row number, without rounding errors
+    inside = (labels >= 0) & (w > 0.0) & (naive.sq_distances > 1e-24)
     near = nearest_centers(x, here)
     summed = sum_rows(x, near.labels, near.inv_norms, here, math.inf)
-    served = np.where(inside, summed.sq_distances, 0.0)
-    rows = [i for i in np.lexsort((np.arange(len(x)), -served)) if served[i] > 0.0]
+    sq_distances = np.where(inside, summed.sq_distances, 0.0)
+    rows = [i for i in np.lexsort((np.arange(len(x)), -sq_distances)) if sq_distances[i] > 0.0]
     assert found.part.worst.numbers.tolist() == [7 + i for i in rows[:MOST_WORST]]
 
 
 @settings(max_examples=50)
 @given(case=cases(), cuts=st.lists(st.integers(0, 150), max_size=4))
-def test_parts_of_any_cut_add_up(
+def test_parts_of_any_split_add_up(
     case: tuple[NDArray[Any], NDArray[np.float64]], cuts: list[int]
 ) -> None:
     x, centers = case

@@ -1,4 +1,4 @@
-"""Random choices keyed by their purpose."""
+"""Random choices with a separate stream for each purpose."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scrlm_dask.kernels.randomness.sampling import (
 )
 
 
-def test_rows_are_distinct_rising_and_repeatable() -> None:
+def test_sampled_rows_are_distinct_sorted_and_reproducible() -> None:
     rows = sample_rows(3, Purpose.CANDIDATES, 1000, 200)
     assert len(np.unique(rows)) == 200
     assert (np.diff(rows) > 0).all()
@@ -24,8 +24,8 @@ def test_rows_are_distinct_rising_and_repeatable() -> None:
     np.testing.assert_array_equal(sample_rows(3, Purpose.CANDIDATES, 50, 50), np.arange(50))
 
 
-def test_these_rows_and_no_others() -> None:
-    # written down: a change here changes every result that users have stored
+def test_sampled_rows_are_fixed() -> None:
+    # if this changes, all results that users have stored can no longer be reproduced
     assert sample_rows(0, Purpose.CANDIDATES, 100, 5).tolist() == [6, 30, 52, 80, 99]
 
 
@@ -36,7 +36,7 @@ def test_seed_and_purpose_matter() -> None:
     assert stream(0, Purpose.SYNTH_ROWS, 1).random() != stream(0, Purpose.SYNTH_ROWS, 2).random()
 
 
-def test_uniform() -> None:
+def test_rows_are_sampled_uniformly() -> None:
     hits = np.zeros(20)
     for seed in range(2000):
         hits[sample_rows(seed, Purpose.CANDIDATES, 20, 5)] += 1
@@ -49,7 +49,7 @@ def test_rows_within() -> None:
     assert rows_within(rows, 10, 20).tolist() == []
 
 
-def test_a_row_has_its_uniform_however_rows_are_cut() -> None:
+def test_uniform_number_of_a_row_does_not_depend_on_the_split() -> None:
     whole = row_uniforms(4, Purpose.INIT_ROUNDS, 0, 5000, 1)
     assert len(whole) == 5000
     for start, stop in ((0, 1), (1023, 1025), (1024, 2048), (777, 4999), (5000, 5000)):
@@ -65,7 +65,7 @@ def test_a_row_has_its_uniform_however_rows_are_cut() -> None:
         assert not np.array_equal(whole, other)
 
 
-def test_weighted_keys_draw_by_weight_and_never_without() -> None:
+def test_weighted_keys_draw_by_weight() -> None:
     weights = np.array([1.0, 0.0, 2.0, 5.0])
     rng, firsts = np.random.default_rng(0), np.zeros(4)
     for _ in range(4000):
@@ -74,5 +74,5 @@ def test_weighted_keys_draw_by_weight_and_never_without() -> None:
         firsts[int(np.argmax(keys))] += 1
     share = weights / weights.sum()
     assert (np.abs(firsts - 4000 * share) <= 5 * np.sqrt(4000 * share * (1 - share))).all()
-    # weightless even where the uniform number is 0
+    # also if the uniform number is 0
     assert weighted_keys(np.zeros(1), np.zeros(1)).tolist() == [-np.inf]

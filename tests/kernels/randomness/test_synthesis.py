@@ -1,4 +1,4 @@
-"""The paper's mixture, cut anywhere."""
+"""Rows of the mixture of the paper, drawn in blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPEC = MixtureSpec(n_features=16, n_clusters=5, outliers=0.4, seed=9)
 
 @settings(max_examples=20, deadline=None)
 @given(start=st.integers(0, 4000), length=st.integers(0, 2500))
-def test_any_cut_gives_the_same_bits(start: int, length: int) -> None:
+def test_rows_do_not_depend_on_the_split(start: int, length: int) -> None:
     mixture = true_mixture(SPEC)
     whole = synth_block(SPEC, mixture, 0, 6500)
     part = synth_block(SPEC, mixture, start, start + length)
@@ -23,7 +23,7 @@ def test_any_cut_gives_the_same_bits(start: int, length: int) -> None:
     assert part.labels.tobytes() == whole.labels[start : start + length].tobytes()
 
 
-def test_it_is_the_mixture_of_the_paper() -> None:
+def test_parameters_of_the_mixture() -> None:
     spec = MixtureSpec(n_features=200, n_clusters=4, outliers=0.5, seed=1)
     mixture = true_mixture(spec)
     drawn = synth_block(spec, mixture, 0, 20_000)
@@ -55,16 +55,16 @@ def test_seeds_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "facts"),
     [
-        ({"n_features": 0}, "in 0 features"),
-        ({"n_clusters": 0}, "0 clusters"),
-        ({"outliers": 1.5}, "1.5"),
-        ({"sigma_min": 0.0}, "sigma runs from 0.0"),
-        ({"sigma_min": 0.5}, "from 0.5 to 0.25"),
-        ({"seed": -1}, "seed is -1"),
+        ({"n_features": 0}, r"(?=.*features)(?=.*\b0\b)"),
+        ({"n_clusters": 0}, r"(?=.*clusters)(?=.*\b0\b)"),
+        ({"outliers": 1.5}, r"(?=.*outliers)(?=.*\b1\.5\b)"),
+        ({"sigma_min": 0.0}, r"(?=.*sigma)(?=.*\b0\.0\b)"),
+        ({"sigma_min": 0.5}, r"(?=.*sigma)(?=.*\b0\.5\b)(?=.*\b0\.25\b)"),
+        ({"seed": -1}, r"(?=.*seed)(?=.*-1\b)"),
     ],
 )
-def test_impossible_mixtures(change: dict[str, float], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_invalid_parameters_are_rejected(change: dict[str, float], facts: str) -> None:
+    with pytest.raises(InputError, match=facts):
         MixtureSpec(**{"n_features": 2, "n_clusters": 2, **change})

@@ -21,7 +21,7 @@ def extract(
     at_most: int | None = None,
     least: int = 1,
 ) -> Extraction:
-    """With rho and F such that R = 1."""
+    """Extract centers with rho and F such that R = 1."""
     p = x.shape[1]
     points = prepare_points(x, AffineMap("none", np.zeros(p), np.ones(p)))
     found = Losses(np.array(losses), np.array(neighbors or [1] * len(x)))
@@ -34,16 +34,16 @@ LINE = np.array([[0.0], [0.9], [1.8], [5.0]], np.float32)
 
 
 def test_by_hand() -> None:
-    # the lowest is 0.9, which drops 0 and 1.8 (both 0.9 away); then 5.0
+    # 0.9 has the lowest loss and removes 0 and 1.8 (both 0.9 away); then 5.0 is chosen
     assert extract(LINE, [-2, -3, -2, -1]).picks.tolist() == [1, 3]
-    # the lowest is 0, which drops 0.9 only: 1.8 keeps its loss and comes next
+    # 0 has the lowest loss and removes only 0.9; 1.8 keeps its loss and is chosen next
     assert extract(LINE, [-4, -3, -2, -1]).picks.tolist() == [0, 2, 3]
 
 
-def test_at_most_and_neighbors() -> None:
+def test_maximum_number_and_minimum_neighbors() -> None:
     assert extract(LINE, [-2, -3, -2, -1], at_most=1).picks.tolist() == [1]
     assert extract(LINE, [-2, -3, -2, 0], neighbors=[1, 2, 1, 0]).picks.tolist() == [1]
-    # the best one lacks neighbours and neither counts nor suppresses
+    # the best candidate has too few neighbors: it is not chosen and removes no other
     found = extract(LINE, [-2, -3, -2.5, -1], neighbors=[5, 4, 5, 5], least=5)
     assert found.picks.tolist() == [2, 0, 3]
     assert found.losses.tolist() == [-2.5, -2.0, -1.0]
@@ -58,16 +58,16 @@ def test_ties_go_to_the_lowest_row() -> None:
     assert extract(x, [-3.0, clearly, -3.0], rows=[7, 3, 5]).picks.tolist() == [2, 0, 1]
 
 
-def test_nobody_left() -> None:
+def test_no_candidate_with_neighbors() -> None:
     assert extract(LINE, [0.0] * 4, neighbors=[0, 0, 0, 0]).picks.tolist() == []
 
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), n=st.integers(1, 900), p=st.integers(1, 4))
-def test_batches_change_nothing(seed: int, n: int, p: int) -> None:
+def test_batches_do_not_change_the_result(seed: int, n: int, p: int) -> None:
     rng = np.random.default_rng(seed)
     x = rng.uniform(0, 6, size=(n, p)).astype(np.float32)
-    losses = -rng.permutation(n).astype(float) - 1.0  # n apart: no ties
+    losses = -rng.permutation(n).astype(float) - 1.0  # distinct, so there are no ties
     found = extract(x, losses.tolist())
     y, left, expected = x.astype(float), set(range(n)), []
     while left:

@@ -1,4 +1,4 @@
-"""Residual extraction by hand, and against its definition."""
+"""Residual extraction, by hand and by its definition."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def naive(sq: np.ndarray, sq_radius: float, most: int, least: int) -> list[int]:
     return picks
 
 
-def test_rows_that_are_covered_stop_counting() -> None:
-    """Five rows about 0, three about 1.5, two about 9; the radius is 1."""
+def test_covered_rows_are_not_counted_again() -> None:
+    """There are five rows near 0, three near 1.5 and two near 9; the radius is 1."""
     points = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 1.5, 1.6, 1.7, 9.0, 9.5])[:, None]
     found = extract_residual(pairs(points, 10), 1.0, 2.5, 10, 1)
     assert found.picks.tolist() == [2, 6, 8]
@@ -44,7 +44,7 @@ def test_rows_that_are_covered_stop_counting() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 12), st.integers(0, 20), st.integers(1, 3), st.integers(0, 10**6))
-def test_it_is_its_definition(n: int, more: int, least: int, seed: int) -> None:
+def test_equals_the_definition(n: int, more: int, least: int, seed: int) -> None:
     points = np.random.default_rng(seed).normal(size=(n + more, 2))
     sq = pairs(points, n)
     for sq_radius in (0.05, 0.5, 4.0):

@@ -1,4 +1,4 @@
-"""The robust loss of candidates over blocks."""
+"""The robust loss of candidates, summed over blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plain(p: int) -> AffineMap:
 def losses(
     x: NDArray[Any], rows: list[int], rho: float, cuts: list[int] | None = None, prune: Any = "auto"
 ) -> Losses:
-    """Losses of the rows as candidates, over x cut at the given places."""
+    """Return the losses of the given rows as candidates; x is split at `cuts`."""
     sq_radii = [squared_radius(rho, 2.5, x.shape[1])]
     candidates = prepare_points(x[rows], plain(x.shape[1]))
     edges = [0, *(cuts or []), len(x)]
@@ -40,22 +40,22 @@ def losses(
 
 def test_by_hand() -> None:
     # p = 2, rho = 1, F = 2.5, R^2 = 5. From (0, 0): (1, 0) at 1 gives 1/2 - 2.5 = -2, (2, 0) at 4
-    # gives -0.5, (0, 2.2) at 4.84 gives -0.08, (2, 1) at 5 is on the radius: nothing.
+    # gives -0.5, (0, 2.2) at 4.84 gives -0.08, and (2, 1) at 5 is on the radius and gives 0.
     x = np.array([[0, 0], [1, 0], [2, 0], [0, 2.2], [2, 1]], np.float32)
     part = losses(x, [0], 1.0)
     np.testing.assert_allclose(part.losses, [-2.58], rtol=1e-6)
     assert part.neighbors.tolist() == [3]
 
 
-def test_the_row_itself_is_left_out_by_its_number_and_its_twin_is_not() -> None:
+def test_candidate_is_excluded_by_number_and_its_duplicate_is_not() -> None:
     x = np.array([[3.0, 4.0], [3.0, 4.0], [100.0, 0.0]], np.float32)
     part = losses(x, [0, 1, 2], 1.0)
     assert part.neighbors.tolist() == [1, 1, 0]
     np.testing.assert_allclose(part.losses, [-2.5, -2.5, 0.0], rtol=1e-6)
 
 
-def test_a_lone_row_far_out_has_no_loss_at_all() -> None:
-    # |x|^2 + |x|^2 - 2 x.x is not 0 in float32: a naive sum would see a neighbour here
+def test_distant_row_has_a_loss_of_zero() -> None:
+    # |x|^2 + |x|^2 - 2 x.x is not 0 in float32, so a naive sum would count a neighbor
     x = (np.random.default_rng(0).normal(size=(50, 100)) * 1e3).astype(np.float32)
     part = losses(x, list(range(50)), 0.1)
     assert (part.neighbors == 0).all()
@@ -96,7 +96,7 @@ def test_equals_the_definition_in_float64(
     np.testing.assert_allclose(part.losses, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_more_candidates_than_a_tile_is_wide_and_more_rows_than_it_is_high() -> None:
+def test_several_tiles_of_rows_and_candidates() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(3000, 8)).astype(np.float32)
     part = losses(x, list(range(3000)), 0.4)
@@ -105,7 +105,7 @@ def test_more_candidates_than_a_tile_is_wide_and_more_rows_than_it_is_high() -> 
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_the_first_bad_row_is_named(bad: float) -> None:
+def test_first_non_finite_row_is_named(bad: float) -> None:
     x = np.zeros((3000, 4), np.float32)
     x[2100, 1] = x[2900, 2] = bad
     with pytest.raises(NonFiniteRowError) as caught:
@@ -113,7 +113,7 @@ def test_the_first_bad_row_is_named(bad: float) -> None:
     assert caught.value.row == 2100
 
 
-def test_float16_rows_count_as_they_are() -> None:
+def test_float16_rows_equal_float32_rows() -> None:
     x = np.random.default_rng(2).normal(size=(200, 20)).astype(np.float16)
     half, single = losses(x, [0, 5], 0.9), losses(x.astype(np.float32), [0, 5], 0.9)
     assert half.losses.tobytes() == single.losses.tobytes()

@@ -1,4 +1,4 @@
-"""Sigma under truncation, and the mixture from sums over blocks."""
+"""Sigma of truncated clusters, and the mixture from sums over blocks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from scrlm_dask.kernels.scrlm.mixture import mixture_parameters, truncated_sigma
 
 
 def mean_sq_by_quadrature(sigma: float, n_features: int, radius: float) -> float:
-    """E |y|^2 inside the radius, from the density of |y|: no chi-squared CDF anywhere."""
-    # midpoints: the logarithm never meets 0, and equal steps cancel in the ratio
+    """Return E |y|^2 inside the radius by integrating the density of |y|."""
+    # midpoints avoid log(0), and the step size cancels in the ratio
     r = (np.arange(200_000) + 0.5) * (radius / 200_000)
     log_density = (n_features - 1) * np.log(r) - 0.5 * (r / sigma) ** 2
     density = np.exp(log_density - log_density.max())
@@ -30,7 +30,7 @@ def sums_of(
     centers: NDArray[np.float64],
     scale: NDArray[np.float64],
 ) -> ClusterSums:
-    """The sums as their docstring defines them, cluster by cluster."""
+    """Compute the sums of each cluster by their definition."""
     own = [x[labels == j] - center for j, center in enumerate(centers)]
     return ClusterSums(
         counts=np.array([d.shape[0] for d in own], dtype=np.int64),
@@ -46,7 +46,7 @@ def sums_of(
 def unscaled(
     counts: list[int], offsets: NDArray[np.float64], sq_distances: list[float], n_rows: int
 ) -> ClusterSums:
-    """Sums where model units are input units."""
+    """Return sums whose model units equal the input units."""
     sq = np.array(sq_distances)
     masses = np.array(counts, np.float64)
     return ClusterSums(np.array(counts, np.int64), masses, offsets, sq, sq, n_rows, float(n_rows))
@@ -59,8 +59,8 @@ def test_sigma_of_identical_rows_is_zero() -> None:
     assert truncated_sigma(0.0, 5, 2.0) == 0.0
 
 
-def test_sigma_in_a_ball_far_too_large_is_the_plain_one() -> None:
-    # nothing is cut off: sigma^2 = 12 / 3 = 4
+def test_sigma_with_a_large_radius_is_not_corrected() -> None:
+    # no rows are truncated: sigma^2 = 12 / 3 = 4
     assert truncated_sigma(12.0, 3, 1e3) == pytest.approx(2.0, rel=1e-15)
     assert truncated_sigma(12.0, 3, math.inf) == pytest.approx(2.0, rel=1e-15)
     assert truncated_sigma(1e-300, 3, 1e100) == pytest.approx(math.sqrt(1e-300 / 3))
@@ -72,17 +72,17 @@ def test_sigma_in_two_dimensions_by_hand() -> None:
     # 3/4 - 0.3465736, so E = 2 (1 - 0.3465736/0.75) = 1.0758037
     radius = math.sqrt(2 * math.log(4))
     assert truncated_sigma(1.0758037, 2, radius) == pytest.approx(1.0, abs=1e-6)
-    # three times as wide in every length
+    # all lengths are three times as large
     assert truncated_sigma(9 * 1.0758037, 2, 3 * radius) == pytest.approx(3.0, abs=3e-6)
 
 
 @pytest.mark.parametrize("n_features", [1, 2, 5, 64, 640, 4096])
-def test_sigma_is_capped_where_the_ball_shows_no_bell(n_features: int) -> None:
+def test_sigma_is_capped_if_rows_fill_the_ball_evenly(n_features: int) -> None:
     radius = 3.0
     cap = radius / math.sqrt(n_features)
     edge = mean_sq_by_quadrature(cap, n_features, radius)
     assert truncated_sigma(edge * 1.001, n_features, radius) == cap
-    even = radius**2 * n_features / (n_features + 2)  # a ball filled evenly
+    even = radius**2 * n_features / (n_features + 2)  # rows that fill the ball evenly
     assert truncated_sigma(even, n_features, radius) == cap
     assert truncated_sigma(radius**2, n_features, radius) == cap
     below = truncated_sigma(edge * 0.999, n_features, radius)
@@ -99,10 +99,10 @@ def test_sigma_inverts_an_integral_of_the_density(n_features: int, relative: flo
 
 
 @pytest.mark.parametrize("n_features", [1, 2, 5, 64, 640])
-def test_sigma_of_drawn_rows(n_features: int) -> None:
+def test_sigma_of_random_rows(n_features: int) -> None:
     rng = np.random.default_rng(20240 + n_features)
     sigma, radius = 0.4, 0.4 * math.sqrt(n_features) / 0.97
-    # |y|^2 / sigma^2 of a Gaussian row is chi-squared: drawing it directly spares the features
+    # |y|^2 / sigma^2 of a Gaussian row is chi-squared, so no features need to be drawn
     sq = sigma**2 * rng.chisquare(n_features, size=200_000)
     mean_sq = float(sq[sq < radius**2].mean())
     plain_error = abs(math.sqrt(mean_sq / n_features) - sigma)
@@ -115,7 +115,7 @@ def test_sigma_of_drawn_rows(n_features: int) -> None:
     factor=st.floats(1.0, 1.2),
     radius=st.floats(1e-3, 1e3),
 )
-def test_sigma_grows_with_the_spread_between_its_bounds(
+def test_sigma_grows_with_the_distances_and_is_bounded(
     n_features: int, share: float, factor: float, radius: float
 ) -> None:
     mean_sq = share * radius**2
@@ -129,7 +129,7 @@ def test_sigma_grows_with_the_spread_between_its_bounds(
 
 
 def test_mixture_by_hand() -> None:
-    # Four rows, p = 1, center 10, nothing cut off: rows 10, 12, 14 are its cluster, one outlier.
+    # Four rows, p = 1, center 10, no truncation: rows 10, 12, 14 are its cluster, one outlier.
     # offsets 0+2+4 = 6, mean 10 + 6/3 = 12; scale 1/2: squared distances 0 + 1 + 4 = 5,
     # scatter 5 - 3 (2/2)^2 = 2, sigma^2 = 2/(3-1) = 1 in model units; in input units the squared
     # distances are 0 + 4 + 16 = 20, the scatter 20 - 3 2^2 = 8, sigma^2 = 8/2 = 4
@@ -153,8 +153,8 @@ def test_sigma_is_measured_in_input_units() -> None:
     np.testing.assert_allclose(fit.sigmas, [math.sqrt(4.5)])
 
 
-def test_weight_is_divided_by_the_share_inside() -> None:
-    # p = 2, R^2 = 2 log 4: 3/4 of a unit Gaussian lies inside (see the hand case of sigma above)
+def test_weight_is_divided_by_the_share_inside_the_radius() -> None:
+    # p = 2, R^2 = 2 log 4: 3/4 of a unit Gaussian is inside (see the test of sigma above)
     count = 3001
     sums = unscaled([count], np.zeros((1, 2)), [1.0758037 * (count - 1)], 10 * count)
     fit = mixture_parameters(sums, np.zeros((1, 2)), np.ones(2), math.sqrt(2 * math.log(4)))
@@ -163,8 +163,8 @@ def test_weight_is_divided_by_the_share_inside() -> None:
     assert fit.outlier_weight == pytest.approx(1 - 0.1 / 0.75, abs=1e-6)
 
 
-def test_clusters_of_none_and_one_row() -> None:
-    # the second center's row lies 0.1 away: its scatter is 0 but for rounding, and must be 0
+def test_clusters_without_rows_and_with_one_row() -> None:
+    # the row of the second center is 0.1 away: its scatter is 0 except for rounding
     centers = np.array([[1.0, 2.0], [5.0, 5.0]])
     offsets = np.array([[0.0, 0.0], [0.1, 0.0]])
     sums = unscaled([0, 1], offsets, [0.0, 0.1**2 + 1e-17], 4)
@@ -175,7 +175,7 @@ def test_clusters_of_none_and_one_row() -> None:
     assert fit.outlier_weight == 0.75
 
 
-def test_negative_scatter_is_rounding() -> None:
+def test_negative_scatter_is_set_to_zero() -> None:
     sums = unscaled([2], np.array([[0.2]]), [0.02 - 1e-12], 2)
     fit = mixture_parameters(sums, np.zeros((1, 1)), np.ones(1), 1.0)
     assert fit.sigmas[0] == 0.0
@@ -191,7 +191,7 @@ def test_no_clusters_and_no_rows() -> None:
     assert mixture_parameters(empty, np.ones((1, 3)), np.ones(3), 1.0).outlier_weight == 1.0
 
 
-def test_corrected_weights_never_exceed_all() -> None:
+def test_corrected_weights_sum_to_at_most_one() -> None:
     # both clusters at the cap: each weight 1/4 or 3/4 is divided by G_2(2) = 1 - 1/e = 0.632
     sums = unscaled([100, 300], np.zeros((2, 2)), [99.0, 299.0], 400)
     fit = mixture_parameters(sums, np.zeros((2, 2)), np.ones(2), 1.0)
@@ -202,12 +202,12 @@ def test_corrected_weights_never_exceed_all() -> None:
 def test_far_from_the_origin() -> None:
     sums = unscaled([3], np.array([[3.0]]), [5.0], 3)
     near = mixture_parameters(sums, np.zeros((1, 1)), np.ones(1), 10.0)
-    # 1e16 + 1 is no float64 number: the mean cannot hold the drift, sigma still must
+    # float64 cannot represent 1e16 + 1, so the mean loses the drift, but sigma must not
     far = mixture_parameters(sums, np.full((1, 1), 1e16), np.ones(1), 10.0)
     np.testing.assert_array_equal(far.sigmas, near.sigmas)
 
 
-def test_recovers_the_mixture_that_rows_were_drawn_from() -> None:
+def test_recovers_the_true_mixture() -> None:
     rng = np.random.default_rng(7)
     n_features, radius, counts = 5, 2.0, (12_000, 6_000, 2_000)  # the last are outliers
     scale = np.array([1.0, 2.0, 0.5, 1.0, 4.0])
@@ -229,7 +229,7 @@ def test_recovers_the_mixture_that_rows_were_drawn_from() -> None:
     np.testing.assert_allclose(fit.weights, [0.6, 0.3], rtol=0.02)
     np.testing.assert_allclose(fit.means * scale, means * scale, atol=0.05)
     assert fit.outlier_weight == pytest.approx(0.1, abs=0.01)
-    # and the correction is what does it
+    # without the correction the weight would be too small
     share = chdtr(n_features, (radius / sigmas[1]) ** 2)
     assert share < 0.9
     assert (labels == 1).mean() == pytest.approx(0.3 * share, rel=0.02)

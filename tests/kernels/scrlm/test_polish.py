@@ -1,4 +1,4 @@
-"""Polishing: centers to the mean of the rows inside their radius."""
+"""Polishing moves centers to the mean of the rows inside their radius."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def affine(p: int, kind: Any = "none", scale: float = 1.0) -> AffineMap:
 
 
 def test_by_hand() -> None:
-    # R = 3 around 0 and 4: 2 lies in both, 3 is on the radius of 0, 7 on that of 4, 9 in none
+    # R = 3 around 0 and 4: 2 is inside both, 3 on the radius of 0, 7 on that of 4, 9 outside
     x = np.array([[1.0], [2], [3], [7], [9]], np.float32)
     centers = np.array([[0.0], [4.0]], np.float32)
     part = polish_part(x, prepare_points(centers, affine(1)), 9.0)
@@ -30,7 +30,7 @@ def test_by_hand() -> None:
     assert polish_centers(centers, part, False).tolist() == [[1.5], [2.5]]
 
 
-def test_a_center_with_nobody_near_stays() -> None:
+def test_center_without_rows_does_not_move() -> None:
     x = np.array([[100.0]])
     part = polish_part(x, prepare_points(np.array([[5.0]]), affine(1)), 1.0)
     assert polish_centers(np.array([[5.0]]), part, False).tolist() == [[5.0]]
@@ -75,6 +75,6 @@ def test_equals_a_naive_loop(
         inside = sq < sq_radius
         assert part.counts[j] == inside.sum()
         mean = y[inside].mean(axis=0)
-        wanted = mean / np.linalg.norm(mean) if spherical else mean
+        expected = mean / np.linalg.norm(mean) if spherical else mean
         found = polish_centers(centers, part, spherical)[j]
-        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)

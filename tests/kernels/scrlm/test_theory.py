@@ -1,8 +1,9 @@
-"""Theorem 1 and Corollary 7, by hand first."""
+"""Theorem 1 and Corollary 7 of the paper."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -30,8 +31,8 @@ def test_success_probability_by_hand() -> None:
     assert success_probability(11, 1280, 2, 10) == pytest.approx(0.871622, abs=1e-6)
 
 
-def test_each_term_of_the_theorem_counts() -> None:
-    # one argument small at a time leaves one term; all the others are below 1e-12
+def test_each_term_of_the_theorem() -> None:
+    # with one small argument, one term remains and the others are below 1e-12
     assert success_probability(10_000, 128 * 30, 1, 10_000) == pytest.approx(
         1 - 1e9 * math.exp(-30) - 2 * math.exp(-30), abs=1e-12
     )
@@ -51,17 +52,17 @@ def test_each_term_of_the_theorem_counts() -> None:
     [
         ((10**200, 1, 1, 1), 0.0),  # N^2 alone would overflow a float
         ((10, 1, 1, 1), 0.0),
-        ((100, 10**9, 1, 10**9), 1.0),  # exp of -1e7 underflows to no failure at all
+        ((100, 10**9, 1, 10**9), 1.0),  # exp(-1e7) underflows to 0
         ((10**9, 10**6, 10, 10**9), 1.0),
     ],
 )
-def test_success_probability_is_clipped_and_never_overflows(
+def test_success_probability_is_clipped_and_does_not_overflow(
     arguments: tuple[int, int, int, int], expected: float
 ) -> None:
     assert success_probability(*arguments) == expected
 
 
-def test_required_by_hand() -> None:
+def test_required_sizes_by_hand() -> None:
     # m=10, delta=0.01, a=0.8: (10/0.8)(log 10 + log 400) = 12.5 (2.302585 + 5.991465) = 103.6756
     # so n = 104, and N > 104.6756 gives 105
     # p > 128 (2 log 105 + log 4000) = 128 (9.307921 + 8.294050) = 2253.05 and
@@ -69,7 +70,7 @@ def test_required_by_hand() -> None:
     assert required_sizes(10) == Requirements(n_candidates=104, n_rows=105, n_features=2254)
 
 
-def test_required_features_follow_the_rows_given() -> None:
+def test_required_features_depend_on_the_given_rows() -> None:
     # 128 (2 log 20000 + log 4000) = 128 (19.806975 + 8.294050) = 3596.93; n and N stay
     assert required_sizes(10, n_rows=20_000) == Requirements(104, 105, 3597)
 
@@ -79,7 +80,7 @@ def test_required_features_by_the_second_bound() -> None:
     assert required_sizes(1000, n_rows=1).n_features == 1740
 
 
-def test_required_follows_delta_and_min_weight() -> None:
+def test_required_sizes_depend_on_delta_and_min_weight() -> None:
     # m=1, delta=0.04, a=0.5: 2 log 100 = 9.2103, so n = 10 and N > 10.2103 gives 11
     # p > 128 (2 log 11 + log 1000) = 128 (4.795791 + 6.907755) = 1498.05
     assert required_sizes(1, delta=0.04, min_weight=0.5) == Requirements(10, 11, 1499)
@@ -90,11 +91,11 @@ def test_required_follows_delta_and_min_weight() -> None:
     delta=st.floats(1e-6, 0.5),
     min_weight=st.floats(0.01, 1.0),
 )
-def test_required_is_enough_and_nothing_less_is(
+def test_required_sizes_are_the_smallest_that_suffice(
     n_clusters: int, delta: float, min_weight: float
 ) -> None:
     need = required_sizes(n_clusters, delta, min_weight)
-    # an ulp of slack: 1 - failure rounds
+    # a small tolerance, as 1 - failure is rounded
     assert (
         success_probability(need.n_rows, need.n_features, n_clusters, need.n_candidates, min_weight)
         > 1 - delta - 1e-12
@@ -117,23 +118,24 @@ def test_default_candidates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "name", "value"),
     [
-        (lambda: success_probability(0, 1, 1, 1), "n_rows is 0"),
-        (lambda: success_probability(1, 0, 1, 1), "n_features is 0"),
-        (lambda: success_probability(1, 1, 0, 1), "n_clusters is 0"),
-        (lambda: success_probability(1, 1, 1, 0), "n_candidates is 0"),
-        (lambda: success_probability(1, 1, 1, 1, min_weight=1.5), "min_weight is 1.5"),
-        (lambda: required_sizes(0), "n_clusters is 0"),
-        (lambda: required_sizes(3, delta=0.0), "delta is 0.0"),
-        (lambda: required_sizes(3, delta=1.0), "delta is 1.0"),
-        (lambda: required_sizes(3, delta=math.nan), "delta is nan"),
-        (lambda: required_sizes(3, min_weight=0.0), "min_weight is 0.0"),
-        (lambda: required_sizes(3, n_rows=0), "n_rows is 0"),
-        (lambda: default_candidates(0, 3), "n_rows is 0"),
-        (lambda: default_candidates(3, -1), "n_clusters is -1"),
+        (lambda: success_probability(0, 1, 1, 1), "n_rows", "0"),
+        (lambda: success_probability(1, 0, 1, 1), "n_features", "0"),
+        (lambda: success_probability(1, 1, 0, 1), "n_clusters", "0"),
+        (lambda: success_probability(1, 1, 1, 0), "n_candidates", "0"),
+        (lambda: success_probability(1, 1, 1, 1, min_weight=1.5), "min_weight", "1.5"),
+        (lambda: required_sizes(0), "n_clusters", "0"),
+        (lambda: required_sizes(3, delta=0.0), "delta", "0.0"),
+        (lambda: required_sizes(3, delta=1.0), "delta", "1.0"),
+        (lambda: required_sizes(3, delta=math.nan), "delta", "nan"),
+        (lambda: required_sizes(3, min_weight=0.0), "min_weight", "0.0"),
+        (lambda: required_sizes(3, n_rows=0), "n_rows", "0"),
+        (lambda: default_candidates(0, 3), "n_rows", "0"),
+        (lambda: default_candidates(3, -1), "n_clusters", "-1"),
     ],
 )
-def test_bad_arguments_are_named(call: Callable[[], object], words: str) -> None:
-    with pytest.raises(InputError, match=f"{words}.*use"):
+def test_invalid_arguments_are_named(call: Callable[[], object], name: str, value: str) -> None:
+    facts = rf"(?=.*\b{name}\b)(?=.*(?<![\w.]){re.escape(value)}(?![\w]|\.\d))"
+    with pytest.raises(InputError, match=facts):
         call()

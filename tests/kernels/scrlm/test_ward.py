@@ -1,4 +1,4 @@
-"""Weighted Ward against SciPy's, which knows no weights: a point of weight w is w equal points."""
+"""Weighted Ward linkage, compared with SciPy: a point of weight w is w equal points there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def tree_of(points: np.ndarray, weights: np.ndarray):
 
 
 def test_by_hand() -> None:
-    """0 and 1 join at 1/2; then 10 (weight 3) against 0.5 (weight 2): 6/5 * 9.5^2."""
+    """Merging 0 and 1 costs 1/2; then 10 (weight 3) and 0.5 (weight 2) cost 6/5 * 9.5^2."""
     tree = tree_of(np.array([[0.0], [10.0], [1.0]]), np.array([1, 3, 1]))
     assert tree.merges.tolist() == [[0, 2], [1, 3]]
     assert tree.costs == pytest.approx([0.5, 1.2 * 9.5**2])
@@ -35,7 +35,7 @@ def test_repeated_points_are_weights(n: int, p: int, seed: int) -> None:
     points, weights = rng.normal(size=(n, p)), rng.integers(1, 4, n)
     tree = tree_of(points, weights)
     repeated = linkage(np.repeat(points, weights, axis=0), "ward")
-    # SciPy's heights are sqrt(2 cost); copies of a point join at 0
+    # SciPy's heights are sqrt(2 cost); copies of a point are merged at height 0
     np.testing.assert_allclose(
         np.sqrt(2.0 * tree.costs), repeated[weights.sum() - n :, 2], rtol=1e-6
     )
@@ -45,7 +45,7 @@ def test_repeated_points_are_weights(n: int, p: int, seed: int) -> None:
         assert scores(contingency(theirs, mine)).ari == 1.0
 
 
-def test_ties_and_equal_points_are_no_trouble() -> None:
+def test_ties_and_equal_points() -> None:
     tree = tree_of(np.zeros((5, 2)), np.ones(5))
     assert tree.costs.tolist() == [0.0] * 4
     grid = np.array([[x, y] for x in range(4) for y in range(4)], float)
@@ -55,11 +55,11 @@ def test_ties_and_equal_points_are_no_trouble() -> None:
         assert len(np.unique(cut_tree(again, k))) == k
 
 
-def test_a_simplex_away_from_the_origin() -> None:
-    """All pairs are equally far apart, but for the last bits."""
+def test_simplex_far_from_the_origin() -> None:
+    """All pairs are equally far apart, except for rounding."""
     for offset in (0.1, 0.3, 1.7, 1e3 / 3):
         for scale in (1.0, 0.7, 1.0 / 3):
-            assert_a_tree(scale * np.eye(7) + offset, np.ones(7))
+            assert_valid_tree(scale * np.eye(7) + offset, np.ones(7))
 
 
 @settings(max_examples=200, deadline=None)
@@ -71,17 +71,17 @@ def test_a_simplex_away_from_the_origin() -> None:
     st.booleans(),
     st.integers(0, 10**6),
 )
-def test_every_cut_of_tied_points_has_its_groups(
+def test_every_cut_of_tied_points_has_the_requested_groups(
     n: int, copies: int, scale: float, offset: float, weighted: bool, seed: int
 ) -> None:
-    """One-hot rows, moved away from the origin, some of them more than once."""
+    """The points are shifted one-hot rows, some of them repeated."""
     rng = np.random.default_rng(seed)
     points = np.repeat(scale * np.eye(n) + offset, rng.integers(1, copies + 1, n), axis=0)
     weights = rng.integers(1, 50, len(points)) / 7.0 if weighted else np.ones(len(points))
-    assert_a_tree(points[rng.permutation(len(points))], weights)
+    assert_valid_tree(points[rng.permutation(len(points))], weights)
 
 
-def assert_a_tree(points: np.ndarray, weights: np.ndarray) -> None:
+def assert_valid_tree(points: np.ndarray, weights: np.ndarray) -> None:
     costs = _costs(points, weights)
     assert np.array_equal(costs, costs.T)
     tree, n = tree_of(points, weights), len(points)

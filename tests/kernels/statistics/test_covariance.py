@@ -1,4 +1,4 @@
-"""Covariance that does not cancel, and its spectrum."""
+"""Covariance without cancellation, and its spectrum."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_by_hand() -> None:
     dtype=st.sampled_from(["float32", "float64", ">f4"]),
     unit_length=st.booleans(),
 )
-def test_any_cut_gives_the_covariance_of_the_whole(
+def test_any_split_gives_the_covariance_of_all_rows(
     seed: int, rows: int, cut: int, offset: float, dtype: str, unit_length: bool
 ) -> None:
     x = (np.random.default_rng(seed).normal(size=(rows, 3)) + offset).astype(dtype)
@@ -50,7 +50,7 @@ def test_any_cut_gives_the_covariance_of_the_whole(
         y /= np.linalg.norm(y, axis=1)[:, None]
     d = y - y.mean(axis=0)
     assert merged.count == rows
-    # a mean near zero is as exact as the numbers that cancel in it
+    # a mean near zero is only as exact as the numbers that cancel in it
     largest = float(np.abs(y).max())
     np.testing.assert_allclose(merged.mean, y.mean(axis=0), rtol=1e-12, atol=1e-15 * largest)
     scale = max(1e-30, float(np.abs(d).max())) ** 2 * rows
@@ -58,7 +58,7 @@ def test_any_cut_gives_the_covariance_of_the_whole(
 
 
 @pytest.mark.parametrize("kind", ["none", "center", "scale", "standardize", "l2"])
-def test_the_spectrum_is_that_of_the_mapped_rows(kind: Any) -> None:
+def test_spectrum_of_the_mapped_rows(kind: Any) -> None:
     rng = np.random.default_rng(3)
     x = (rng.normal(size=(400, 6)) * [1, 2, 3, 0.1, 5, 1] + 4).astype(np.float32)
     affine = fit_map(kind, 6, None if kind in ("none", "l2") else block_moments(x))
@@ -82,7 +82,7 @@ def test_axes() -> None:
     assert axes_holding(np.empty(0), 0.9) == 0
 
 
-def test_a_rank_that_is_not_full_has_no_negative_variance() -> None:
+def test_low_rank_has_no_negative_variances() -> None:
     x = np.random.default_rng(0).normal(size=(50, 2)) @ np.ones((2, 8))
     found = spectrum(block_comoments(x, False), fit_map("none", 8, None))
     assert (found >= 0).all()

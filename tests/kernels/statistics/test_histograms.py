@@ -1,4 +1,4 @@
-"""Counts of positive numbers of any size."""
+"""Logarithmic histograms of positive numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_by_hand() -> None:
 
 
 @given(values=NORMS, cut=st.integers(0, 80))
-def test_any_cut_counts_the_same(values: list[float], cut: int) -> None:
+def test_any_split_gives_the_same_counts(values: list[float], cut: int) -> None:
     x = np.array(values)
     whole = log_histogram(x)
     merged = merge_histograms(log_histogram(x[:cut]), log_histogram(x[cut:]))
@@ -39,14 +39,14 @@ def test_any_cut_counts_the_same(values: list[float], cut: int) -> None:
 
 
 @given(values=NORMS, share=st.sampled_from([0.0, 0.01, 0.25, 0.5, 0.99, 1.0]))
-def test_quantiles_are_those_of_the_numbers_to_a_bin(values: list[float], share: float) -> None:
+def test_quantiles_are_exact_to_one_bin(values: list[float], share: float) -> None:
     x = np.sort(values)
     expected = x[int(share * (len(x) - 1))]
     assert quantile(log_histogram(x), share) == pytest.approx(expected, rel=1e-3)
 
 
 @given(values=NORMS)
-def test_coarse_bins_hold_every_number(values: list[float]) -> None:
+def test_coarse_bins_contain_every_number(values: list[float]) -> None:
     x = np.array(values)
     found = coarse(log_histogram(x), 50)
     assert found.counts.sum() == len(x)
@@ -56,14 +56,14 @@ def test_coarse_bins_hold_every_number(values: list[float]) -> None:
     assert found.edges[-1] == (x.max() or 1.0)
 
 
-def test_coarse_bins_hold_about_what_numpy_counts() -> None:
+def test_coarse_bins_are_close_to_the_counts_of_numpy() -> None:
     x = np.random.default_rng(0).normal(25, 1, size=20_000)
     found = coarse(log_histogram(x), 20)
     expected, _ = np.histogram(x, found.edges)
     np.testing.assert_allclose(found.counts, expected, atol=60)
 
 
-def test_distances_are_counted_from_zero() -> None:
+def test_bins_start_at_zero() -> None:
     found = histogram_of(np.array([1.0, 3.5, 4.0]), 4)
     assert found.edges.tolist() == [0, 1, 2, 3, 4]
     assert found.counts.tolist() == [0, 1, 0, 2]

@@ -1,4 +1,4 @@
-"""Counts of whole numbers, and what labels say."""
+"""Counts of integers, and classes of labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scrlm_dask.kernels.statistics.histograms import (
 
 
 @given(values=st.lists(st.integers(-3, 3), max_size=40), cut=st.integers(0, 40))
-def test_any_cut_counts_what_a_dictionary_counts(values: list[int], cut: int) -> None:
+def test_any_split_gives_the_counts_of_a_dictionary(values: list[int], cut: int) -> None:
     x = np.array(values, np.int32)
     found = merge_counts(count_values(x[:cut]), count_values(x[cut:]))
     assert dict(zip(found.values.tolist(), found.counts.tolist(), strict=True)) == Counter(values)

@@ -1,4 +1,4 @@
-"""All statistics of rows in one mergeable part, against NumPy on the whole."""
+"""Mergeable statistics of rows, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scrlm_dask.kernels.statistics.row_statistics import (
 )
 
 
-def found_in(
+def statistics_of(
     x: NDArray[Any],
     cuts: tuple[int, ...] = (),
     preprocess: Any = "standardize",
@@ -44,8 +44,8 @@ def rows() -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("cuts", [(), (100,), (1, 2, 150, 299)])
-def test_what_numpy_says_of_the_whole(rows: NDArray[np.float32], cuts: tuple[int, ...]) -> None:
-    found = found_in(rows, cuts, radius=2.0)
+def test_equals_numpy(rows: NDArray[np.float32], cuts: tuple[int, ...]) -> None:
+    found = statistics_of(rows, cuts, radius=2.0)
     y = rows.astype(np.float64)
     norms = np.linalg.norm(y, axis=1)
     np.testing.assert_allclose(found.means, y.mean(axis=0), rtol=1e-12)
@@ -68,12 +68,12 @@ def test_what_numpy_says_of_the_whole(rows: NDArray[np.float32], cuts: tuple[int
     assert found.spectrum is not None
     np.testing.assert_allclose(
         found.spectrum.variances.sum(), 6.0
-    )  # of 6 features with deviation 1
+    )  # 6 features have a standard deviation of 1
 
 
-def test_unusable_rows_are_counted_and_left_out(rows: NDArray[np.float32]) -> None:
+def test_unusable_rows_are_counted_and_excluded(rows: NDArray[np.float32]) -> None:
     bad = np.insert(rows, [0, 150, 300], [[np.nan], [np.inf], [np.nan]], axis=0)
-    clean, found = found_in(rows), found_in(bad, (100, 301))
+    clean, found = statistics_of(rows), statistics_of(bad, (100, 301))
     assert (found.unusable.nan, found.unusable.infinite) == (2, 1)
     assert found.unusable.first == (0, 151, 302)
     assert found.n_rows == 300
@@ -86,8 +86,8 @@ def test_unusable_rows_are_counted_and_left_out(rows: NDArray[np.float32]) -> No
 
 
 @pytest.mark.parametrize("preprocess", ["standardize", "none", "l2", "scale", "center"])
-def test_no_usable_row_and_a_single_one(preprocess: Any) -> None:
-    nothing = found_in(np.full((4, 3), np.nan, np.float32), (2,), preprocess)
+def test_no_usable_row_and_one_row(preprocess: Any) -> None:
+    nothing = statistics_of(np.full((4, 3), np.nan, np.float32), (2,), preprocess)
     assert (nothing.n_rows, nothing.norms, nothing.spectrum, nothing.distances) == (
         0,
         None,
@@ -95,7 +95,7 @@ def test_no_usable_row_and_a_single_one(preprocess: Any) -> None:
         None,
     )
     assert nothing.constant == ()
-    one = found_in(np.array([[3.0, 4.0]], np.float32), (), preprocess)
+    one = statistics_of(np.array([[3.0, 4.0]], np.float32), (), preprocess)
     assert one.norms is not None
     assert (one.n_rows, one.norms.mean, one.distances) == (1, 5.0, None)
     assert one.spectrum is not None
@@ -103,21 +103,21 @@ def test_no_usable_row_and_a_single_one(preprocess: Any) -> None:
 
 
 def test_only_sampled_rows_are_compared(rows: NDArray[np.float32]) -> None:
-    found = found_in(rows, (40, 200), "none", sampled=[3, 39, 40, 299])
+    found = statistics_of(rows, (40, 200), "none", sampled=[3, 39, 40, 299])
     assert found.distances is not None
     assert found.distances.n_pairs == 6
     expected = max(np.linalg.norm(rows[a] - rows[b]) for a in (3, 39) for b in (40, 299))
     assert found.distances.histogram.edges[-1] >= expected * (1 - 1e-6)
 
 
-def test_with_too_many_features_the_spectrum_is_that_of_the_sample(
+def test_spectrum_of_many_features_is_sampled(
     rows: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = found_in(rows).spectrum
+    whole = statistics_of(rows).spectrum
     monkeypatch.setattr(statistics, "WIDEST_COVARIANCE", 6)
-    sampled = found_in(rows, (100,)).spectrum
+    sampled = statistics_of(rows, (100,)).spectrum
     assert whole is not None
     assert sampled is not None
     assert (whole.sampled_rows, sampled.sampled_rows) == (None, 300)
     np.testing.assert_allclose(sampled.variances, whole.variances, rtol=1e-4, atol=1e-6)
-    assert found_in(rows, sampled=[7]).distances is None
+    assert statistics_of(rows, sampled=[7]).distances is None

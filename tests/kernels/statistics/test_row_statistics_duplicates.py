@@ -1,4 +1,4 @@
-"""Equal rows, found by hash: exactly while they fit, and by a share that hashes choose beyond."""
+"""Duplicate rows by their hashes: exact up to a capacity, estimated from a share beyond it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def hashes_of(x: NDArray[Any], cuts: list[int], capacity: int = CAPACITY) -> Row
 
 
 def test_by_hand() -> None:
-    # rows 0 = 2 = 5 and 1 = 3: three rows repeat an earlier one
+    # rows 0, 2 and 5 are equal, and 1 and 3: three rows repeat an earlier one
     x = np.array([[1, 2], [3, 4], [1, 2], [3, 4], [2, 1], [1, 2]], np.float32)
     found = duplicates_among(hashes_of(x, [2]))
     assert (found.rows, found.counted_share) == (3, 1.0)
     assert found.groups == ((0, 3), (1, 2))
 
 
-def test_no_two_equal() -> None:
+def test_no_duplicates() -> None:
     found = duplicates_among(hashes_of(np.eye(50, dtype=np.float32), [7, 30]))
     assert (found.rows, found.groups) == (0, ())
 
@@ -46,7 +46,7 @@ def test_no_two_equal() -> None:
     cuts=st.lists(st.integers(0, 50), max_size=4),
     dtype=st.sampled_from(["float16", "float32", "float64", ">f4"]),
 )
-def test_any_cut_counts_what_a_dictionary_counts(
+def test_any_split_gives_the_counts_of_a_dictionary(
     values: list[tuple[int, int]], cuts: list[int], dtype: str
 ) -> None:
     x = np.array(values).astype(dtype)
@@ -60,7 +60,7 @@ def test_any_cut_counts_what_a_dictionary_counts(
 
 
 @given(cuts=st.lists(st.integers(0, 3000), max_size=6), seed=st.integers(0, 99))
-def test_beyond_the_capacity_the_same_share_whatever_the_cuts(cuts: list[int], seed: int) -> None:
+def test_sampled_share_does_not_depend_on_the_split(cuts: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(3000, 3)).astype(np.float32)
     x[rng.permutation(3000)[:600]] = x[rng.integers(3000, size=600)]
@@ -71,16 +71,16 @@ def test_beyond_the_capacity_the_same_share_whatever_the_cuts(cuts: list[int], s
     assert 50 < len(one.hashes) <= 200
 
 
-def test_the_estimate_is_near_the_truth() -> None:
+def test_estimate_is_close() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40_000, 2)).astype(np.float32)
     x[20_000:30_000] = x[:10_000]
     found = duplicates_among(hashes_of(x, [15_000], 4000))
-    assert found.counted_share == 2.0**-3  # 30 000 different rows, 4 000 of them fit
+    assert found.counted_share == 2.0**-3  # of 30,000 different rows 4,000 fit
     assert found.rows == pytest.approx(10_000, rel=0.1)
 
 
-def test_the_hash_tells_apart_what_is_alike() -> None:
+def test_similar_rows_have_different_hashes() -> None:
     x = np.array([[0.0, 0.0], [-0.0, 0.0], [0.0, -0.0], [1e-45, 0.0], [0.0, 1e-45]], np.float32)
     ints = np.stack(np.divmod(np.arange(2**16), 2**8), axis=1).astype(np.float32)
     for rows in (x, ints, np.full((500, 40), 2.0, np.float32) + np.eye(500, 40, -3, np.float32)):

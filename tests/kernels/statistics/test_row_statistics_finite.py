@@ -1,4 +1,4 @@
-"""Rows that cannot be worked with: counted, named and left out."""
+"""Rows with NaN, infinity or values too large: counted, named and excluded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_by_hand() -> None:
     x = np.ones((6, 3))
     x[1, 2] = np.nan
     x[2, 0] = -np.inf
-    x[3] = [np.inf, np.nan, 1]  # NaN is worse
+    x[3] = [np.inf, np.nan, 1]  # counted as NaN
     x[4, 1] = -1e39
     found = finite_rows(x, 100)
     assert found.unusable == NonFiniteRows(2, 1, 1, (101, 102, 103, 104))
@@ -28,7 +28,7 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f4"])
-def test_a_clean_block_is_not_copied(dtype: str) -> None:
+def test_finite_block_is_not_copied(dtype: str) -> None:
     x = np.full((5, 2), 6e4).astype(dtype)
     found = finite_rows(x, 0)
     assert found.block is x
@@ -39,7 +39,7 @@ def test_a_clean_block_is_not_copied(dtype: str) -> None:
     kinds=st.lists(st.sampled_from([0.0, np.nan, np.inf, 1e300]), min_size=1, max_size=60),
     cut=st.integers(0, 60),
 )
-def test_any_cut_counts_the_same(kinds: list[float], cut: int) -> None:
+def test_any_split_gives_the_same_counts(kinds: list[float], cut: int) -> None:
     x = np.array(kinds)[:, None]
     cut = min(cut, len(x))
     whole = finite_rows(x, 0).unusable
