@@ -19,7 +19,6 @@ from holding import Hold
 import scrlm_dask
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.storage.model_store import load_model
-from scrlm_dask.storage.model_store import load_model
 
 ROWS, BLOCK_ROWS, CANDIDATES = 8_000, 250, 400
 RHO = 0.5  # with a given rho the loss pass reads all blocks
@@ -38,15 +37,9 @@ class Fit:
         return ["fit", str(self.features), "--out", str(out), "--rho", str(RHO), *size]
 
     def check(self, out: Path) -> None:
-<<<<<<< HEAD
-        """The run is complete, and holds the bits of an undisturbed one."""
-        assert load_model(out).n_rows == ROWS
-        for name, expected in self.found.items():
-=======
         """Check that the run is complete and equals an undisturbed one bit for bit."""
         assert load_model(out).n_rows == ROWS
         for name, expected in self.expected.items():
->>>>>>> a6c683c258714758e2761ab5628147259904706f
             np.testing.assert_array_equal(zarr.open_array(out / name, mode="r")[:], expected)
 
 

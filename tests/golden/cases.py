@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import dask
@@ -36,7 +37,18 @@ from golden.summaries import (
 )
 
 import scrlm_dask
-from scrlm_dask import SCRLM, EmbedConfig, FitConfig, IngestConfig, KMeans, KMeansConfig, LloydConfig, MixtureSpec, ScrlmWarning, SourceOptions
+from scrlm_dask import (
+    SCRLM,
+    EmbedConfig,
+    FitConfig,
+    IngestConfig,
+    KMeans,
+    KMeansConfig,
+    LloydConfig,
+    MixtureSpec,
+    ScrlmWarning,
+    SourceOptions,
+)
 from scrlm_dask.pipeline.cut import cut_run
 from scrlm_dask.pipeline.evaluate import evaluate
 from scrlm_dask.pipeline.export import export
@@ -45,7 +57,6 @@ from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.pipeline.stores import open_features, write_features
 from scrlm_dask.pipeline.verify import verify_run
 from scrlm_dask.storage.model_store import load_model
-from scrlm_dask.pipeline.cut import cut_run
 
 THREADS = 2  # the planned memory of a run depends on the number of threads
 
@@ -178,15 +189,9 @@ def fit_merged(folder: Path) -> Result:
 
 @case
 def fit_merged_with_rho(folder: Path) -> Result:
-<<<<<<< HEAD
-    """Fit by merging without k-means, so that the tree stays; then join clusters by it."""
-    found = fitted(folder, FitConfig(rho=0.12, n_clusters=5, extraction="merge"))
-    return {**found, "cut": cut_run(folder / "run", 3)}
-=======
     """Fit by merging without k-means, which keeps the tree; then merge clusters along the tree."""
     found = fit_to_run(folder, FitConfig(rho=0.12, n_clusters=5, extraction="merge"))
     return {**found, "cut": cut_run(folder / "run", 3)}
->>>>>>> a6c683c258714758e2761ab5628147259904706f
 
 
 @case
@@ -651,6 +656,8 @@ def public_names(folder: Path) -> Result:
 
 
 def _signature_of(value: Any) -> Result:
+    if isinstance(value, ModuleType):
+        return {"module": value.__name__}
     if isinstance(value, type) and issubclass(value, Exception | Warning):
         bases = value.__mro__[1:]
         return {"bases": [base.__name__ for base in bases if base is not object]}

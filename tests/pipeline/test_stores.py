@@ -220,7 +220,7 @@ x = da.zeros((1000, 16), dtype=np.float32, chunks=(200, 16)).map_blocks(
     die_late, dtype="f4", meta=np.empty((0, 0), "f4")
 )
 with dask.config.set(scheduler="synchronous"):
-    write_features(x, {str(tmp_path / "x.zarr")!r}, chunk_bytes={200 * 64})
+    scrlm_dask.FeatureStore.write(x, {str(tmp_path / "x.zarr")!r}, chunk_bytes={200 * 64})
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 9
     assert len(missing_blocks(str(tmp_path / "x.zarr"))) == 2

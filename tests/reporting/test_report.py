@@ -21,7 +21,6 @@ import scrlm_dask
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.reporting.report import write_report
 from scrlm_dask.runs.lifecycle import load_fit
-from scrlm_dask.reporting.report import write_report
 
 NASTY = "<script>alert('x')</script> & \"quotes\""
 SIDE = 8  # rows are square images with this side in pixels
@@ -125,13 +124,8 @@ def test_figure_of_rho_is_shown_if_rho_was_chosen(folder: Path, page: str) -> No
     assert "rho.png" not in {Path(name).name for name in done.figures}
 
 
-<<<<<<< HEAD
-def test_figures_lie_beside_the_page(folder: Path) -> None:
-    done = write_report([folder / "kmeans"], folder / "other.html")
-=======
 def test_figures_are_saved_next_to_the_page(folder: Path) -> None:
     done = write_report([folder / "kmeans"], folder / "other.html")
->>>>>>> a6c683c258714758e2761ab5628147259904706f
     assert {Path(name).name for name in done.figures} >= {"phases.png", "sizes.png", "inertia.png"}
     for name in done.figures:
         assert Path(name).parent == folder / "other"
@@ -148,13 +142,8 @@ def test_figures_are_saved_next_to_the_page(folder: Path) -> None:
 @pytest.mark.slow
 def test_runs_are_compared(folder: Path) -> None:
     runs = [folder / "scrlm", folder / "kmeans"]
-<<<<<<< HEAD
-    page = Path(write_report(runs, folder / "both.html").page).read_text()
-    assert "Report of 2 runs" in page
-=======
     page = Path(write_report(runs, folder / "both.html").page).read_text()
     assert re.search(r"<title>[^<]*\b2\b", page)
->>>>>>> a6c683c258714758e2761ab5628147259904706f
     assert "<td>method</td><td>SCRLM</td><td>k-means</td>" in page
     labels = [zarr.open_array(run / "labels.zarr/labels", mode="r")[:] for run in runs]
     from sklearn.metrics import adjusted_rand_score
@@ -204,23 +193,6 @@ def test_items_of_every_kind(folder: Path, tmp_path: Path, kind: str) -> None:
 def test_rejected_input(folder: Path, tmp_path: Path) -> None:
     run = folder / "scrlm"
     (tmp_path / "thesis.html").write_text("<h1>precious</h1>")
-<<<<<<< HEAD
-    with pytest.raises(StoreError, match="is no report, so it is left alone"):
-        write_report([run], tmp_path / "thesis.html")
-    with pytest.raises(InputError, match=r"does not end in \.html"):
-        write_report([run], tmp_path / "thesis")
-    with pytest.raises(StoreError, match="is not a run directory"):
-        write_report([tmp_path])
-    np.save(tmp_path / "few.npy", np.zeros((5, 4, 4)))
-    with pytest.raises(InputError, match="are 5 and the run has 260 rows"):
-        write_report([run], tmp_path / "r.html", items=tmp_path / "few.npy")
-    np.save(tmp_path / "flat.npy", np.zeros((260, 4)))
-    with pytest.raises(InputError, match="rows x height x width"):
-        write_report([run], tmp_path / "r.html", items=tmp_path / "flat.npy")
-    np.save(tmp_path / "code.npy", np.array([print] * 260, object), allow_pickle=True)
-    with pytest.raises(StoreError, match="never loaded"):
-        write_report([run], tmp_path / "r.html", items=tmp_path / "code.npy")
-=======
     with pytest.raises(StoreError, match=rf"(?=.*{tmp_path}/thesis\.html)(?=.*--out)"):
         write_report([run], tmp_path / "thesis.html")
     assert (tmp_path / "thesis.html").read_text() == "<h1>precious</h1>"
@@ -237,19 +209,13 @@ def test_rejected_input(folder: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "code.npy", np.array([print] * 260, object), allow_pickle=True)
     with pytest.raises(StoreError, match=r"(?=.*code\.npy)(?=.*\bobject\b)"):
         write_report([run], tmp_path / "r.html", items=tmp_path / "code.npy")
->>>>>>> a6c683c258714758e2761ab5628147259904706f
     config = scrlm_dask.IngestConfig(shuffle=True)
     scrlm_dask.ingest([folder / "x.npy"], tmp_path / "s.zarr", config)
     scrlm_dask.kmeans(
         tmp_path / "s.zarr", scrlm_dask.KMeansConfig(n_clusters=2), out=tmp_path / "s"
     )
-<<<<<<< HEAD
-    with pytest.raises(InputError, match="were shuffled"):
-        write_report([tmp_path / "s"], items=folder / "x.npy")
-=======
     with pytest.raises(InputError, match=rf"(?=.*{tmp_path}/s\.zarr)(?=.*x\.npy)(?=.*--shuffle)"):
         write_report([tmp_path / "s"], items=folder / "x.npy")
->>>>>>> a6c683c258714758e2761ab5628147259904706f
     assert not (tmp_path / "s" / "report.html").exists()
 
 
@@ -265,15 +231,9 @@ def test_invalid_events_are_ignored(folder: Path, tmp_path: Path) -> None:
     ]
     with (run / "events.jsonl").open("ab") as file:
         file.write(b"\n".join(odd) + b"\n")
-<<<<<<< HEAD
-    page = Path(write_report([run], tmp_path / "r.html").page).read_text()
-    assert "still heard" in page
-    assert "<h3>Losses of the candidates</h3>" in page  # of the line that is whole
-=======
     done = write_report([run], tmp_path / "r.html")
     assert "valid note" in Path(done.page).read_text()
     assert "losses.png" in {Path(name).name for name in done.figures}  # from the valid event
->>>>>>> a6c683c258714758e2761ab5628147259904706f
 
 
 @pytest.mark.parametrize("name", ["phases", "outlier_share", "features", "peak_worker_bytes"])
@@ -282,33 +242,16 @@ def test_incomplete_records_are_rejected(folder: Path, tmp_path: Path, name: str
     record = json.loads((run / "run.json").read_text())
     del (record["phases"][0] if name.startswith("peak") else record)[name]
     (run / "run.json").write_text(json.dumps(record))
-<<<<<<< HEAD
-    with pytest.raises(StoreError, match=rf"run\.json lacks '{name}'"):
-        write_report([run])
-    with pytest.raises(StoreError, match=rf"run\.json lacks '{name}'"):
-        load_fit(run)  # what `fit --resume` shows of it
-=======
     with pytest.raises(StoreError, match=rf"(?=.*run\.json)(?=.*'{name}')"):
         write_report([run])
     with pytest.raises(StoreError, match=rf"(?=.*run\.json)(?=.*'{name}')"):
         load_fit(run)  # used by `fit --resume`
->>>>>>> a6c683c258714758e2761ab5628147259904706f
 
 
 @pytest.mark.slow
 def test_foreign_files_are_not_overwritten(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "pics").mkdir()
     (tmp_path / "pics" / "sizes.png").write_text("precious")
-<<<<<<< HEAD
-    with pytest.raises(StoreError, match="exists without a report beside it"):
-        write_report([folder / "scrlm"], tmp_path / "pics.html")
-    assert (tmp_path / "pics" / "sizes.png").read_text() == "precious"
-    (tmp_path / "odd.html").write_bytes(b"\xff\xfe")
-    with pytest.raises(StoreError, match="is no report, so it is left alone"):
-        write_report([folder / "scrlm"], tmp_path / "odd.html")
-    for _ in range(2):  # over a report of ours
-        write_report([folder / "kmeans"], tmp_path / "mine.html")
-=======
     with pytest.raises(StoreError, match=rf"(?=.*{tmp_path}/pics\b)(?=.*--out)"):
         write_report([folder / "scrlm"], tmp_path / "pics.html")
     assert (tmp_path / "pics" / "sizes.png").read_text() == "precious"
@@ -317,7 +260,6 @@ def test_foreign_files_are_not_overwritten(folder: Path, tmp_path: Path) -> None
         write_report([folder / "scrlm"], tmp_path / "odd.html")
     for _ in range(2):  # our own report is replaced
         write_report([folder / "kmeans"], tmp_path / "mine.html")
->>>>>>> a6c683c258714758e2761ab5628147259904706f
 
 
 def test_damaged_items_are_named(folder: Path, tmp_path: Path) -> None:
@@ -327,28 +269,17 @@ def test_damaged_items_are_named(folder: Path, tmp_path: Path) -> None:
     content = bytearray(items.read_bytes())
     content[400] ^= 1
     items.write_bytes(content)
-<<<<<<< HEAD
-    with pytest.raises(StoreError, match=f"the items {items} are damaged"):
-        write_report([folder / "scrlm"], tmp_path / "r.html", items=items)
-=======
     with pytest.raises(StoreError, match=str(items)):
         write_report([folder / "scrlm"], tmp_path / "r.html", items=items)
->>>>>>> a6c683c258714758e2761ab5628147259904706f
 
 
 def test_report_of_a_run_without_clusters(folder: Path, tmp_path: Path) -> None:
     fit = scrlm_dask.FitConfig(rho=1e-6, preprocess="none", n_candidates=50)
     with pytest.warns(scrlm_dask.ScrlmWarning, match="min_neighbors") as caught:
         scrlm_dask.fit(folder / "x.zarr", fit, out=tmp_path / "none")
-<<<<<<< HEAD
-    page = Path(write_report([tmp_path / "none"]).page).read_text()
-    assert "SCRLM found 0 clusters" in page
-    assert "no cluster found" in page  # the warning stands in it
-=======
     page = unescape(Path(write_report([tmp_path / "none"]).page).read_text())
     assert "0 clusters" in page
     assert str(caught[0].message) in page
->>>>>>> a6c683c258714758e2761ab5628147259904706f
 
 
 @pytest.mark.slow

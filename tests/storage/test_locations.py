@@ -37,7 +37,6 @@ from scrlm_dask.storage.outputs import (
     discard,
 )
 from scrlm_dask.storage.run_directory import EventLog, RunDirectory
-from scrlm_dask.storage.model_store import load_model
 
 SECRET = "do-not-print-me"
 OPTIONS = {"key": "a-key", "secret": SECRET, "client_kwargs": {"headers": [SECRET + "2"]}}
@@ -190,12 +189,9 @@ def test_unknown_protocol() -> None:
 def test_missing_s3fs_names_the_extra() -> None:
     code = """
 import sys
-<<<<<<< HEAD
-sys.modules["s3fs"] = None  # as if it were not installed
-=======
 sys.modules["s3fs"] = None  # imports fail as if it were not installed
->>>>>>> a6c683c258714758e2761ab5628147259904706f
-load_model("s3://bucket/run")
+import scrlm_dask
+scrlm_dask.Model.load("s3://bucket/run")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
@@ -246,20 +242,12 @@ def test_all_commands_write_the_same_files_to_a_url(memory: str, tmp_path: Path)
     }
     for files in (remote, local):
         assert json.loads(files.pop("run/run.json"))["status"] == "complete"
-<<<<<<< HEAD
-        told = [json.loads(line)["event"] for line in files.pop("run/events.jsonl").splitlines()]
-        assert (told[0], told[-1]) == ("RunStarted", "RunEnded")  # each at its own time
-        del files["labels.zarr/zarr.json"]  # says where the features lie
-    assert found == local
-    assert evaluate(f"{memory}/run") == evaluate(tmp_path / "run")
-=======
         # run.json and events.jsonl contain times
         events = [json.loads(line)["event"] for line in files.pop("run/events.jsonl").splitlines()]
         assert (events[0], events[-1]) == ("RunStarted", "RunEnded")
         del files["labels.zarr/zarr.json"]  # contains the path of the features
     assert remote == local
     assert evaluate(f"{memory}/run") == evaluate(tmp_path / "run")
->>>>>>> a6c683c258714758e2761ab5628147259904706f
     assert load_model(f"{memory}/run").n_clusters == 3
 
 
