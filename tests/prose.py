@@ -70,7 +70,8 @@ RULES = (
     ),
     _rule("so many|so long|so much|so few", "N, the given number, this long"),
     _rule("for ever", "without limit"),
-    _rule("refus(?:e|es|ed|al|ing)", "reject, raise"),
+    # `--on-error refuse` is a value, shown in quotes or in a list of choices
+    _rule(r"(?<![\"'|\[])refus(?:e|es|ed|al|ing)(?![\"'|])", "reject, raise"),
     _rule("f(?:ou|i)nds? out|finding out", "detect"),
     _rule("mend(?:s|ed|ing)?", "fix"),
     _rule(
@@ -309,6 +310,7 @@ def _expected(node: ast.AST, at_stake: bool) -> Iterator[ast.Constant]:
         children = node.body
         at_stake = False
     elif isinstance(node, ast.Assert):
+        children = [node.test]  # its message is for the reader of a failure
         at_stake = True
     elif isinstance(node, ast.Call):
         called = getattr(node.func, "attr", getattr(node.func, "id", ""))

@@ -154,8 +154,8 @@ def plan_fit(
     Raises
     ------
     InputError
-        As `fit` would raise before it reads a row; also if the run does not fit in the memory of
-        the workers.
+        As `fit` would raise before the first row is read; also if the run does not fit in the
+        memory of the workers.
 
     Examples
     --------

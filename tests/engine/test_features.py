@@ -72,7 +72,7 @@ def test_every_source_has_the_same_rows_and_blocks(kind: str, tmp_path: Path) ->
         (da.ones((4, 2), chunks=2, dtype=int), "int64"),
         (zarr.array(np.ones((2, 2, 2))), r"\b3\b"),
     ],
-    ids=["a list", "a column", "no rows", "integers", "unknown chunks", "lazy integers", "a cube"],
+    ids=["a list", "a column", "empty", "integers", "unknown chunks", "lazy integers", "a cube"],
 )
 def test_rejected_features(source: Any, fact: str) -> None:
     with pytest.raises(InputError, match=fact):

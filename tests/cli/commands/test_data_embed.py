@@ -201,9 +201,9 @@ class TestEncoders:
         assert not out.exists()
 
     def test_failed_embed_resumes_with_smaller_batches(self, embed, lines, mine, out):
-        body = "assert len(items) < 4, 'out of memory'\nreturn [[len(t)] * 16 for t in items]"
+        body = "assert len(items) < 4, 'CUDA-OOM'\nreturn [[len(t)] * 16 for t in items]"
         args = (*SMALL, "--batch-size")
-        embed(lines, mine(body), *args, 4).rejected("4", "out of memory", "--batch-size")
+        embed(lines, mine(body), *args, 4).rejected("4", "CUDA-OOM", "--batch-size")
         assert embed(lines, mine(body), *args, 3, "--json").json()["kept_blocks"] == 0
         assert stored(out)[:, 0].tolist() == [len(text) for text in TEXTS]
 

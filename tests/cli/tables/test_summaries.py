@@ -130,7 +130,7 @@ def test_methods_with_deviation_and_reason_of_failure() -> None:
     mean = {**dict.fromkeys(names, 0.5), "cpu_seconds": 2000.0, "wall_seconds": 2.0}
     mean |= {"peak_bytes": 3e6, "outlier_precision": float("nan")}
     scores = {"method": "ours", "seeds": [0, 1], "mean": mean, "deviation": mean, "reason": None}
-    none = {**scores, "method": "other", "mean": dict.fromkeys(mean), "reason": "out of memory"}
+    none = {**scores, "method": "other", "mean": dict.fromkeys(mean), "reason": "OOM"}
     console = Console(width=160)
     with console.capture() as text:
         content = {"rows": 1000, "features": 2, "methods": [scores, none]}
@@ -140,4 +140,4 @@ def test_methods_with_deviation_and_reason_of_failure() -> None:
     (ours,) = (line.split() for line in lines if "ours" in line)
     assert ours == ["ours", "50.00", "50.00", "0.500", "0.500", "-", "50.00", "2,000", "2.00", "3"]
     assert any("±50.00" in line for line in lines)
-    assert "other: out of memory" in lines
+    assert "other: OOM" in lines
