@@ -71,7 +71,7 @@ RULES = (
     _rule("so many|so long|so much|so few", "N, the given number, this long"),
     _rule("for ever", "without limit"),
     # `--on-error refuse` is a value, shown in quotes or in a list of choices
-    _rule(r"(?<![\"'|\[])refus(?:e|es|ed|al|ing)(?![\"'|])", "reject, raise"),
+    _rule(r"(?<![\"'|\[])(?<!default:\s)refus(?:e|es|ed|al|ing)(?![\"'|])", "reject, raise"),
     _rule("f(?:ou|i)nds? out|finding out", "detect"),
     _rule("mend(?:s|ed|ing)?", "fix"),
     _rule(
