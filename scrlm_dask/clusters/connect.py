@@ -136,9 +136,7 @@ def connect(
 
     A Slurm cluster, or a scheduler that runs already:
 
-    >>> scrlm_dask.connect(
-    ...     cluster="slurm", cluster_config="slurm.yaml", nworkers=8
-    ... )  # doctest: +SKIP
+    >>> scrlm_dask.connect(cluster="slurm", cluster_config="slurm.yaml")  # doctest: +SKIP
     >>> scrlm_dask.connect(scheduler="tls://host:8786", require_tls=True)  # doctest: +SKIP
     """
     options = replace(options or ClusterOptions(), **given)
