@@ -32,6 +32,7 @@ from .common import scratch
 
 ROWS = 60
 CODES = (0, 1, 2, 3)
+STALLED = 4  # also correct for a --stall-timeout that is shorter than a block takes
 
 _NUMBERS = st.one_of(
     st.integers(-2, 70).map(str),
@@ -125,7 +126,8 @@ def judge(store: Path, out: Path, options: list[str]) -> str:
     result = CliRunner().invoke(scrlm, words)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         return f"{words}: {result.exception!r}"
-    if result.exit_code not in CODES or ("Traceback" in result.output and "-v" not in options):
+    codes = (*CODES, STALLED) if "--stall-timeout" in options else CODES
+    if result.exit_code not in codes or ("Traceback" in result.output and "-v" not in options):
         return f"{words}: exit code {result.exit_code}: {result.output[-300:]}"
     if result.exit_code == 0 and "-h" not in options and not labels_agree(store, out):
         return f"{words}: labels differ from those of the model"

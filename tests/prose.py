@@ -1,4 +1,4 @@
-"""Find words of the private register that this project has left, in source, documents and help.
+"""Find words that plain technical English does not need, in source, documents and help.
 
 `python tests/prose.py [PATH ...]` lists what it finds; `--pins` lists literals in tests that pin
 the wording of a message. `tests/test_prose.py` runs both over the repository.

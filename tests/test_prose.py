@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from scrlm_cli.main import main
 
-# The twenty texts that a review found hardest to read. Each must be found by a rule.
+# Texts that are hard to read. Each must be found by a rule.
 HARD_TO_READ = (
     "whoever expects more of them keeps that",
     "What is known before the first row is read, and all that a run is known again by.",

@@ -89,6 +89,12 @@ def test_results_are_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
+def test_named_results_exist(name: str) -> None:
+    named = re.findall(r"scrlm_dask\.results\.(\w+)", inspect.getdoc(DOCUMENTED[name]) or "")
+    assert set(named) <= set(results.__all__)
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
 def test_every_name_has_an_example(name: str) -> None:
     assert ">>>" in sections(DOCUMENTED[name]).get("Examples", "")
 

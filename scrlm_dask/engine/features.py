@@ -50,7 +50,7 @@ class Features:
     array: da.Array
     block_rows: int
     label: str  # for messages
-    path: str | None = None  # for the record
+    location: Location | None = None  # of the store, with its options; None for an array
     in_memory: bool = False  # persisted on the workers: reading again costs nothing
     coordinate_axes: int = 0  # number of axes whose row coordinates may also be persisted
     chunk_rows: int | None = None  # the unit of a read; None if unknown
@@ -70,6 +70,11 @@ class Features:
         object.__setattr__(self, "n_features", n_features)
         object.__setattr__(self, "n_blocks", int(self.array.numblocks[0]))
         object.__setattr__(self, "layout", layout)
+
+    @property
+    def path(self) -> str | None:
+        """Path or URL of the store; None for an array."""
+        return None if self.location is None else self.location.url
 
     def in_blocks_for(self, n_clusters: int) -> Features:
         """Return the same rows in the blocks of `Layout.in_blocks_for`."""
@@ -227,7 +232,7 @@ def _from_store(location: Location, block_rows: int | None) -> Features:
         _lazy_rows(_read_stored, stored, shape, dtype, block_rows),
         block_rows,
         f"the features store {stored.location.url}",
-        location.url,
+        location,
         chunk_rows=chunk_rows,
         uncompressed=stored.plain,
     )
@@ -298,7 +303,7 @@ def _read_stored(source: StoredArray, block_info: Any = None) -> NDArray[Any]:
 
 def _read_column(source: StoredArray, block_info: Any = None) -> NDArray[Any]:
     ((start, stop),) = block_info[None]["array-location"]
-    return read_rows(source, start, stop, source.location.url)
+    return read_rows(source, start, stop, "the labels store")
 
 
 def _read_object(source: zarr.Array[Any], block_info: Any = None) -> NDArray[Any]:

@@ -157,12 +157,11 @@ def _check_request(methods: Sequence[str], n_clusters: int, seeds: int) -> list[
 def _read_truth(
     truth: TruthLike, features: Features, storage_options: Options | None
 ) -> NDArray[np.int64]:
-    if truth is None and features.path is None:
+    if truth is None and features.location is None:
         raise InputError(f"{features.label} has no labels; pass them as truth")
-    location = None if features.path is None else locate(features.path, storage_options)
     if truth is not None and not isinstance(truth, np.ndarray):
         truth = locate(truth, storage_options)
-    labels = open_given_truth(truth, location)
+    labels = open_given_truth(truth, features.location)
     if labels.shape[0] != features.n_rows:
         raise InputError(
             f"truth must have one label per row of {features.label}, got {labels.shape[0]} labels "

@@ -82,7 +82,7 @@ def cut_run(
         return cut
     stored = open_labels(directory.labels, "the labels store")
     target, n_rows, block_rows = locate(out, storage_options), stored.shape[0], stored.chunks[0]
-    check_not_inside(target, location.url)
+    check_not_inside(target, location)
     clear_output(target, overwrite, LABELS_KIND)
     # label -1 (outlier) selects the last entry
     coarse = np.append(cut.groups, OUTLIER).astype(np.int32)

@@ -134,7 +134,6 @@ def prepare_fit(
         numbers=_resolved_numbers(resolved),
         inputs={},
         block_rows=block_rows,
-        storage_options=storage_options,
     )
     target = prepare_target(features, record, out, overwrite, collect_labels, storage_options)
     check_fit_memory(features.layout, resolved, most_clusters(resolved), workers)

@@ -158,7 +158,6 @@ def prepare_kmeans(
         numbers={},
         inputs=_describe_inputs(centers, given, sample_weight),
         block_rows=block_rows,
-        storage_options=storage_options,
     )
     target = prepare_target(features, record, out, overwrite, collect_labels, storage_options)
     check_kmeans_memory(features.layout, config, workers)

@@ -85,7 +85,7 @@ def prepare_predict(
     check_width(fitted, features.n_features, features.label)
     labels_at = None if out is None else locate(out, storage_options)
     if labels_at is not None:
-        outputs.check_not_inside(labels_at, features.path)
+        outputs.check_not_inside(labels_at, features.location)
         outputs.check_output_free(labels_at, overwrite, outputs.LABELS_KIND)
     collects = labels_at is None if collect_labels is None else collect_labels
     return PredictJob(given, features, labels_at, overwrite, margins, collects)
@@ -105,8 +105,8 @@ class PredictJob:
     def run(self, listener: Listener = warn) -> Prediction:
         """Label the rows in the workers of the current client, or in threads of this process."""
         features = self.features
-        if features.path is not None:  # the store may have been opened before workers started
-            check_paths_visible(locate(features.path))
+        if features.location is not None:  # the store may have been opened before workers started
+            check_paths_visible(features.location)
         # load again: the run may have been replaced while a cluster was starting
         fitted = self.model if isinstance(self.model, Model) else load_model(self.model)
         check_width(fitted, features.n_features, features.label)

@@ -29,7 +29,7 @@ from scrlm_dask.passes.loss import ExtractedCenters
 from scrlm_dask.passes.scan import Scanned, scan_pass
 from scrlm_dask.planning.memory import check_fit_memory
 from scrlm_dask.runs.record import ScanRecord
-from scrlm_dask.storage.locations import Options, locate
+from scrlm_dask.storage.locations import Options
 
 _FEW_OUTLIERS = 0.02
 
@@ -380,8 +380,8 @@ class ScanJob:
         """Scan in the workers of the current client, or in threads of this process."""
         features, config = self.features, self.config
         assert config.sample is not None
-        if features.path is not None:
-            check_paths_visible(locate(features.path))
+        if features.location is not None:
+            check_paths_visible(features.location)
         check_fit_memory(features.layout, config, None, worker_memories())
         blocks = _choose_blocks(features, config.sample, config.asked.seed)
         with Execution(listener) as execution:

@@ -260,7 +260,7 @@ class Run:
 
         Returns
         -------
-        scrlm_dask.results.Cut
+        scrlm_dask.results.ClusterCut
             `groups` has the new cluster of each cluster of the run.
 
         Raises
@@ -306,7 +306,7 @@ class Run:
 
         Returns
         -------
-        scrlm_dask.results.Export
+        scrlm_dask.results.ExportResult
             `files` has the names of the files.
 
         Raises
@@ -357,7 +357,7 @@ class Run:
 
         Returns
         -------
-        scrlm_dask.results.Report
+        scrlm_dask.results.ReportFiles
             Paths of the page and of its figures.
 
         Raises

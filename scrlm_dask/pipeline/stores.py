@@ -98,7 +98,7 @@ class FeatureStore:
 
         Returns
         -------
-        scrlm_dask.results.Description
+        scrlm_dask.results.StoreInfo
             Shape, chunks, codecs, size, completeness and manifest.
 
         Examples

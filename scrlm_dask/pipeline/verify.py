@@ -109,8 +109,8 @@ class VerifyJob:
 
     def run(self, listener: Listener = warn) -> Verification:
         """Recompute labels and losses, and count the differences."""
-        assert self.features.path is not None  # runs on arrays are rejected
-        check_paths_visible(locate(self.features.path))
+        assert self.features.location is not None  # runs on arrays are rejected
+        check_paths_visible(self.features.location)
         compared = LabelComparison(0, 0, 0, None)
         wrong: tuple[int, ...] = ()
         with Execution(listener) as execution:

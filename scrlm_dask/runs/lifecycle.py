@@ -57,9 +57,9 @@ def prepare_target(
 ) -> RunTarget:
     """Check that the output can be created or resumed; write nothing."""
     out_at = None if out is None else locate(out, storage_options)
-    features_at = None if features.path is None else locate(features.path, storage_options)
+    features_at = features.location
     if out_at is not None:
-        check_not_inside(out_at, features.path)
+        check_not_inside(out_at, features.location)
         directory, begin_again = RunDirectory(out_at), overwrite or not record.is_resumable
         if resume.find_unfinished(directory, record, begin_again) is None:
             check_output_free(out_at, overwrite, RUN_KIND)

@@ -16,7 +16,6 @@ from scrlm_dask.events import IterationDone, PhaseFinished
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 from scrlm_dask.kernels.bandwidth.search import PerturbedRho
 from scrlm_dask.model import Model
-from scrlm_dask.storage.locations import Options, locate
 from scrlm_dask.storage.model_store import package_versions
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.store_info import features_digest
@@ -223,26 +222,25 @@ def start_record(
     numbers: dict[str, Any],
     inputs: dict[str, Any],
     block_rows: int | None,
-    storage_options: Options | None,
 ) -> RunRecord:
     """Build the initial record of a run, including the fields that identify it on resume.
 
     `numbers` are the resolved values of settings such as "auto"; `inputs` are inputs other than
     the features.
     """
-    path = features.path
+    location = features.location
     return RunRecord(
         method="scrlm" if isinstance(config, FitConfig) else "k-means",
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         features=FeaturesRecord(
             source=features.label,
-            path=path,
+            path=features.path,
             rows=features.n_rows,
             features=features.n_features,
             dtype=str(features.array.dtype),
             blocks=features.n_blocks,
             block_rows=features.block_rows,
-            digest=None if path is None else features_digest(locate(path, storage_options)),
+            digest=None if location is None else features_digest(location),
         ),
         asked=RequestRecord(asdict(config), block_rows, inputs, IN_MEMORY in inputs.values()),
         features_written=None,

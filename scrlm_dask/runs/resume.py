@@ -73,7 +73,7 @@ def open_directory(
     if out is None:
         yield OpenRun(record)
         return
-    check_not_inside(out, record.features.path)
+    check_not_inside(out, features_at)
     run, keeps = RunDirectory(out), record.is_resumable
     before = find_unfinished(run, record, overwrite or not keeps)
     attempts = 1 if before is None else before.get("attempts", 1) + 1

@@ -63,7 +63,8 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Features]:
         # other blocks that were assigned to each lost worker are also suspected
         (None, 0, r"(?=.*\b3\W+rows 300\D+399\b)(?=.*features\.zarr)"),
         ([1, 3, 5], 0, r"(?=.*\b3\W+rows 300\D+399\b)(?=.*features\.zarr)"),
-        ([1], None, r"(?=.*\bextra-)(?!.*\brows\b)"),
+        # Dask may give up on any task of the pass first: a key and no block is named
+        ([1], None, r"(?!.*\brows\b)(?=.*-[0-9a-f]{32}\b)"),
     ],
 )
 def test_block_that_kills_its_workers_is_named(

@@ -42,9 +42,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def target_of(source: Any, out: Path | None, overwrite: bool = False) -> RunTarget:
     features = as_features(source, 15)
-    record = start_record(
-        features, CONFIG, numbers={}, inputs={}, block_rows=15, storage_options=None
-    )
+    record = start_record(features, CONFIG, numbers={}, inputs={}, block_rows=15)
     return prepare_target(features, record, out, overwrite, True, None)
 
 

@@ -28,7 +28,6 @@ def record_of(source: Any, config: Any = None, **inputs: Any) -> RunRecord:
         numbers={"n_candidates": 7},
         inputs=inputs,
         block_rows=15,
-        storage_options=None,
     )
 
 
