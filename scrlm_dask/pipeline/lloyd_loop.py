@@ -98,9 +98,7 @@ class _Loop:
     samples: tuple[list[int], ...]
     first: NDArray[np.float64]  # initial centers (k, p)
     state: Refinement = field(init=False)
-    frame: Delayed | None = (
-        None  # axes of the initial centers, used in all iterations
-    )
+    frame: Delayed | None = None  # axes of the initial centers, used in all iterations
     coordinates: da.Array | None = None  # coordinates of all rows along `frame`, once persisted
     projecting: bool = False  # whether the previous iteration projected rows
     quick_check: bool = True  # whether the quick check helped in the previous iteration
