@@ -122,7 +122,8 @@ def _seeding(layout: Layout, n_clusters: int, n_workers: int, init: Init) -> Ite
 
 
 def _thinning_bytes(layout: Layout, n_rows: int) -> int:
-    """Return the bytes of k-means++: rows (received, concatenated, mapped) and distances per draw."""
+    """Return the bytes of k-means++: three copies of the rows, and distances per draw."""
+    # rows as received, concatenated, and mapped
     rows = n_rows * layout.n_features * (2 * layout.float_bytes + 4)
     return rows + _MOST_DRAWS * n_rows * 32
 
