@@ -99,7 +99,7 @@ class IterationDone:
     number: int
     rows: int
     sampled: bool  # True if the iteration used only a sample of blocks
-    inertia: float  # sum of squared distances; an outlier counts with the radius
+    inertia: float  # sum of squared distances; for an outlier, the squared radius
     # movement of the centers, relative to the distance between rows and centers (RMS)
     shift: float = field(metadata={"null": math.inf})  # JSON has no infinity
     moved: int | None  # rows whose label changed; None in the first iteration

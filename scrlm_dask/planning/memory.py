@@ -158,7 +158,7 @@ def _oversampling(layout: Layout, n_clusters: int, n_workers: int) -> Iterator[P
 
 
 def _most_drawn(n_clusters: int, rounds: int) -> int:
-    """Return the maximum number of drawn rows: mean + 8 standard deviations + the first row."""
+    """Return a bound on the number of drawn rows: mean + 8 standard deviations + the first row."""
     mean = rounds * seeding.OVERSAMPLING * n_clusters
     return 1 + mean + int(8 * math.sqrt(mean))
 

@@ -63,7 +63,7 @@ def persist_or_stream(
     wanted: Persist,
     n_reads: int,
 ) -> Features:
-    """Persist the features in the workers' memory if `choose_persist` decides so; report it."""
+    """Persist the features in the workers' memory if `choose_persist` decides so; report why."""
     if features.in_memory:
         return features
     choice = choose_persist(features.layout, plan, workers, wanted, n_reads)

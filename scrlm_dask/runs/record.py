@@ -122,7 +122,7 @@ class _StoredRecord:
 
     @classmethod
     def from_json(cls, content: dict[str, Any], place: object = "the record of the run") -> Self:
-        """Read the fields; a field that is missing or has a wrong type raises StoreError."""
+        """Read the fields; StoreError names a field that is missing or has a wrong type."""
         try:
             return read_fields(cls, content)
         except KeyError as error:

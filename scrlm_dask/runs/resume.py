@@ -317,7 +317,7 @@ def _reject_if_alive(run: RunDirectory, record: dict[str, Any]) -> None:
 
 
 def _describe_process(pid: int) -> dict[str, Any]:
-    """Return host, PID and start time of a process; a PID alone may belong to another one."""
+    """Return host, PID and start time of a process; a PID alone may be reused by the system."""
     host = {"host": socket.gethostname()}
     try:
         return host | {"pid": pid, "began": round(psutil.Process(pid).create_time())}
