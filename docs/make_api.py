@@ -24,7 +24,7 @@ package is typed. Functions take a source of features first, then a config, then
 - `source` is a path or URL of a features store, a `FeatureStore`, a Zarr array, a Dask array or a
   NumPy array.
 - `out` is the directory or store to write; `overwrite=True` replaces an earlier one.
-- `storage_options` open URLs. They are neither printed nor saved.
+- `storage_options` are the fsspec options used to open URLs. They are neither printed nor saved.
 - `listener` is a function that receives [events](../scrlm_dask/events.py): progress, notes and
   warnings.
 

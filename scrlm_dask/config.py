@@ -15,17 +15,17 @@ from scrlm_dask.kernels.distances.points import squared_radius
 from scrlm_dask.kernels.distances.pruning import Prune
 from scrlm_dask.kernels.scrlm.theory import default_candidates
 
-# Number of clusters that candidates are drawn for if `n_clusters` is None.
+# If `n_clusters` is None, enough candidates are drawn to find this many clusters.
 ASSUMED_CLUSTERS = 1000
 _LEAST_SQ_REACH = 1e-30  # smallest rho^2 F that float32 arithmetic can handle
 _MOST_FINITE = math.nextafter(math.inf, 0.0)
 
 
 class _Rule(NamedTuple):
-    """Values that a field accepts."""
+    """Rule for a field of a config: the values that it accepts."""
 
     expected: str  # for messages
-    kind: Any  # Integral, Real or bool; (): only the words
+    kind: Any  # type: Integral, Real or bool; (): only `words` are accepted
     words: tuple[str | None, ...] = ()
     least: float = 0.0
     most: float = math.inf
@@ -84,7 +84,7 @@ _OPTIONS = {
 
 
 def _spell(name: str) -> str:
-    """Return the name of a field with its option, if that has another name."""
+    """Return the name of a field, with its option if the option has another name."""
     return f"{name} ({_OPTIONS[name]})" if name in _OPTIONS else name
 
 
@@ -98,7 +98,7 @@ def _check_fields(config: object, rules: dict[str, _Rule]) -> None:
 
 
 def _convert(name: str, value: Any, rule: _Rule) -> Any:
-    # Compare texts: np.bool_ is not a subclass of bool.
+    # Compare as text, because np.bool_ is not a subclass of bool.
     if rule.kind is bool and str(value) in ("True", "False"):
         return str(value) == "True"
     if isinstance(value, rule.kind) and not isinstance(value, bool):
@@ -170,8 +170,8 @@ class KMeansConfig:
     init : {"scrlm", "k-means++", "k-means||", "random", "given"}, default="scrlm"
         Method that chooses the initial centers:
 
-        - "scrlm": run SCRLM with several bandwidths on a sample and take the centers that are
-          nearest to other rows.
+        - "scrlm": run SCRLM with several bandwidths on a sample, and take the centers that are
+          nearest to held-out rows.
         - "k-means++": run k-means++ on a sample.
         - "k-means||": draw about ``2 * n_clusters`` rows in each of three passes and reduce them to
           `n_clusters`.
@@ -233,14 +233,14 @@ class FitConfig:
         tighter clusters and more outliers; a larger value joins neighboring clusters. "auto"
         estimates it on a sample of rows.
     F : float, default=2.5
-        Depth of the loss: a row at the position of a candidate adds ``-F`` to its loss. The default
-        is the value of the paper.
+        Depth of the loss: a row at the position of a candidate adds ``-F`` to the loss of the
+        candidate. The default is the value of the paper.
     n_clusters : int or None, default=None
         Maximum number of clusters. None determines the number from the data.
     n_candidates : int or "auto", default="auto"
         Number of random rows that are tried as centers. "auto" uses the number that the theory
-        requires for `n_clusters`, or for 1000 clusters if that is None; on a sample, 2048 to 4096.
-        The cost of a fit with a given `rho` grows with ``n_candidates * n_rows``.
+        requires for `n_clusters`, or for 1000 clusters if `n_clusters` is None. On a sample, it is
+        2048 to 4096. The cost of a fit with a given `rho` grows with ``n_candidates * n_rows``.
     loss_rows : int or "all", default="all"
         Number of random rows on which the loss of the candidates is computed. A subset saves most
         of the time if clusters are large. Every row gets a label regardless.
@@ -279,8 +279,8 @@ class FitConfig:
           its radius, as in the paper.
         - "residual": compute the loss of the candidates on rows of a sample that no center covers
           yet.
-        - "merge": extract about ten centers per cluster, like "residual", and merge them to
-          `n_clusters`, which is required.
+        - "merge": extract about ten centers per cluster, like "residual", and merge them into
+          `n_clusters` clusters; `n_clusters` is required.
         - "auto": "greedy" if `rho` is given. Otherwise "merge" if `n_clusters` is given and the
           data shows no clear scale, else usually "residual".
 
@@ -333,11 +333,11 @@ class FitConfig:
             )
 
     def _settle_extraction(self, rho: float) -> None:
-        """Replace the values "auto" that a given rho determines."""
+        """Replace "auto" in the settings that a given rho determines."""
         if rho * rho * self.F < _LEAST_SQ_REACH:
             raise InputError(
                 f"rho must be larger, got {rho!r}, whose square underflows in float32; multiply "
-                "rho and the features (or preprocess='scale') by a large number"
+                "rho and the features by a large number, or use preprocess='scale'"
             )
         if self.extraction == "auto":
             object.__setattr__(self, "extraction", "greedy")
@@ -362,7 +362,7 @@ class FitConfig:
         return squared_radius(self.given_rho, self.F, n_features) if self.robust else math.inf
 
     def resolve(self, n_rows: int) -> ResolvedConfig:
-        """Replace numbers that depend on the data by those for `n_rows` rows."""
+        """Return the config with the numbers of candidates and sampled rows for `n_rows` rows."""
         for name in ("n_candidates", "loss_rows"):
             value = getattr(self, name)
             if isinstance(value, int) and value > n_rows:
@@ -380,7 +380,7 @@ class FitConfig:
         return ResolvedConfig(self, n_rows, n_candidates, loss_rows)
 
     def _sizes(self, n_rows: int) -> ScanSizes:
-        """Return the sample sizes: the given numbers, or else those of the theory."""
+        """Return the sizes of the sample: the numbers that the user gave, or the defaults."""
         sizes = scan_sizes(n_rows, self.n_clusters)
         judged = sizes.judged if self.loss_rows == "all" else self.loss_rows
         candidates = sizes.candidates if self.n_candidates == "auto" else self.n_candidates
@@ -390,7 +390,7 @@ class FitConfig:
 
 @dataclass(frozen=True)
 class ResolvedConfig:
-    """A config with the numbers that depend on the data."""
+    """A `FitConfig`, and the numbers that depend on the number of rows."""
 
     asked: FitConfig
     n_rows: int
@@ -405,7 +405,7 @@ class ResolvedConfig:
 
 
 def lloyd_config(value: Any) -> LloydConfig:
-    """Return a `LloydConfig`, from its maximum number of iterations or its fields as a dict."""
+    """Return a `LloydConfig`, built from `max_iter` or from a dict of its fields if necessary."""
     if isinstance(value, LloydConfig):
         return value
     return LloydConfig(**value) if isinstance(value, dict) else LloydConfig(max_iter=value)

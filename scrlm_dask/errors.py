@@ -1,8 +1,8 @@
 """Errors and warnings of the package.
 
 Each error inherits from `ScrlmError` and from the builtin exception that a caller would expect.
-It takes a single message, because workers send exceptions to the client by pickle, which calls the
-class again with `args`.
+An error takes a single argument, because workers send exceptions to the client by pickle, which
+calls the class again with `args`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class MissingError(StoreError, FileNotFoundError):
 class UnreachableError(StoreError):
     """Raised if a remote store does not respond or denies access; also an `OSError`.
 
-    Whether the file or store exists is unknown then.
+    It is then unknown whether the file or store exists.
     """
 
 

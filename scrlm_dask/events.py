@@ -13,7 +13,7 @@ from scrlm_dask.errors import ScrlmWarning
 
 @dataclass(frozen=True)
 class RunStarted:
-    """Method and input of a run."""
+    """Event at the start of a run: its method, features and output."""
 
     method: str
     features: str
@@ -24,9 +24,9 @@ class RunStarted:
 
 @dataclass(frozen=True)
 class Planned:
-    """Predicted work and memory; sent again when the number of clusters is known."""
+    """Predicted work and memory of a run; sent again when the number of clusters is known."""
 
-    flops: dict[str, int]  # by phase, over all its iterations, without pruning
+    flops: dict[str, int]  # by phase, over all iterations, without pruning
     row_flops: dict[str, float]  # by phase, per row that is read
     worker_bytes: int  # upper bound per worker
     client_bytes: int
@@ -34,7 +34,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class PhaseStarted:
-    """Start of a phase, with the work that it has to do."""
+    """Event at the start of a phase, with the work that the phase has to do."""
 
     name: str
     blocks: int
@@ -44,16 +44,16 @@ class PhaseStarted:
 
 @dataclass(frozen=True)
 class BlockDone:
-    """A finished block of a phase."""
+    """Event after a block of a phase is finished."""
 
-    name: str  # of the phase
+    name: str  # name of the phase
     rows: int
     bytes: int
 
 
 @dataclass(frozen=True)
 class PhaseFinished:
-    """End of a phase, with its time, work and memory."""
+    """Event at the end of a phase, with the time, work and memory of the phase."""
 
     name: str
     seconds: float
@@ -66,23 +66,23 @@ class PhaseFinished:
 
 @dataclass(frozen=True)
 class CandidatesJudged:
-    """Losses of selected candidates, in ascending order."""
+    """Event after the loss pass: a curve of the sorted losses of the candidates."""
 
     candidates: int  # number of all candidates
-    ranks: tuple[int, ...]
-    losses: tuple[float, ...]
+    ranks: tuple[int, ...]  # ranks of some candidates; the lowest loss has rank 1
+    losses: tuple[float, ...]  # losses of these candidates, ascending
 
 
 @dataclass(frozen=True)
 class CentersFound:
-    """Number of centers that were extracted or chosen as initial centers."""
+    """Event after centers were extracted or initial centers were chosen: their number."""
 
     centers: int
 
 
 @dataclass(frozen=True)
 class RowsLabelled:
-    """Counts of labelled rows and outliers, and a histogram of the cluster sizes."""
+    """Event after rows were labelled: outliers, inertia and a histogram of the cluster sizes."""
 
     rows: int
     outliers: int
@@ -94,12 +94,12 @@ class RowsLabelled:
 
 @dataclass(frozen=True)
 class IterationDone:
-    """An iteration of k-means; all numbers refer to the centers at its start."""
+    """Event after an iteration of k-means; labels and inertia refer to the centers at its start."""
 
     number: int
     rows: int
-    sampled: bool  # on a sample of blocks
-    inertia: float  # sum of squared distances; an outlier counts as if it were on the radius
+    sampled: bool  # True if the iteration used only a sample of blocks
+    inertia: float  # sum of squared distances; for an outlier, the squared radius
     # movement of the centers, relative to the distance between rows and centers (RMS)
     shift: float = field(metadata={"null": math.inf})  # JSON has no infinity
     moved: int | None  # rows whose label changed; None in the first iteration
@@ -118,7 +118,7 @@ class Note:
 
 @dataclass(frozen=True)
 class RunEnded:
-    """End of a run."""
+    """Event at the end of a run."""
 
     seconds: float
     error: str | None = None  # message of the error that ended the run

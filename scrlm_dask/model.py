@@ -1,4 +1,4 @@
-"""The fitted model and its prediction of new rows."""
+"""The fitted model, which can label new rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Model:
     losses : numpy.ndarray of shape (k,)
         Robust loss of each center; empty for k-means.
     neighbors : numpy.ndarray of shape (k,)
-        Other rows inside the radius when the loss was computed; empty for k-means.
+        Number of other rows inside the radius when the loss was computed; empty for k-means.
     means : numpy.ndarray of shape (k, p)
         Mean of the rows with each label.
     counts : numpy.ndarray of shape (k,)
@@ -47,10 +47,10 @@ class Model:
     outlier_weight : float
         Weight of the outliers in the mixture.
     n_outliers, n_rows, n_candidates : int
-        Outliers, rows and candidates of the fit.
+        Numbers of outliers, rows and candidates of the fit.
     inertia : float
-        Sum of squared distances to the nearest center; a row outside the radius counts as if it
-        were on the radius.
+        Sum of squared distances to the nearest center. For a row outside the radius, the radius is
+        used as its distance.
     affine : AffineMap
         The preprocessing: how rows are shifted and scaled before distances are measured.
     config : FitConfig or KMeansConfig
@@ -107,7 +107,7 @@ class Model:
         path : str or Path
             Path or URL of a run directory or of a `model.zarr`.
         storage_options : dict or None
-            Options for fsspec that open a URL. They are neither printed nor saved.
+            fsspec options used to open URLs. They are neither printed nor saved.
 
         Returns
         -------
@@ -141,12 +141,12 @@ class Model:
         storage_options: Options | None = None,
         listener: Listener = warn,
     ) -> Prediction:
-        """Label rows: the number of the nearest center, or -1 outside every radius.
+        """Label each row with the number of its nearest center, or with -1 outside every radius.
 
         Parameters
         ----------
         source : str, Path, FeatureStore, zarr.Array, dask.array.Array or numpy.ndarray
-            Features (rows, p) of the encoder that the model was fitted on.
+            Features (rows, p), computed with the same encoder as the features of the fit.
         out : str, Path or None
             Labels store to write. Required if the labels do not fit in memory.
         overwrite : bool
@@ -159,7 +159,7 @@ class Model:
         block_rows : int or None
             Rows per block; None follows the chunks of the source.
         storage_options : dict or None
-            Options for fsspec that open URLs. They are neither printed nor saved.
+            fsspec options used to open URLs. They are neither printed nor saved.
         listener : callable
             Receives the events of the pass; by default, warnings are emitted.
 

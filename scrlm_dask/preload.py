@@ -1,6 +1,6 @@
 """Preload module for Dask workers and schedulers: `dask worker --preload scrlm_dask.preload`.
 
-Workers ignore Ctrl-C; the scheduler serves the page `/scrlm` before the first run.
+Workers then ignore Ctrl-C, and the scheduler serves the page `/scrlm` even before the first run.
 """
 
 from __future__ import annotations

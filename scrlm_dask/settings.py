@@ -1,4 +1,4 @@
-"""Settings `scrlm.*` in Dask's configuration: config files or variables `DASK_SCRLM__NAME`."""
+"""Settings `scrlm.*` in Dask's configuration files or in variables `DASK_SCRLM__NAME`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from scrlm_dask.errors import InputError
 
 READ_AHEAD_SETTING = "scrlm.read-ahead"
 WORKERS_SETTING = "scrlm.wait-workers"
-WAIT_LONGER = "--wait-workers (or DASK_SCRLM__WAIT_WORKERS)"  # not every command has the option
+WAIT_LONGER = "--wait-workers (or DASK_SCRLM__WAIT_WORKERS)"  # some commands lack the option
 _MONITORING_SETTING = "scrlm.watch"
 _CHECKPOINT_SETTING, _CHECKPOINT_SECONDS = "scrlm.checkpoint-seconds", 5.0
 _PORT_SETTING, _DASHBOARD_PORT = "scrlm.dashboard-port", 8787
@@ -26,12 +26,12 @@ def read_ahead(default: int = 0) -> int:
 
 
 def computing_threads(n_threads: int, ahead: int) -> int:
-    """Return the number of threads that compute if `ahead` of them prefetch; at least 1."""
+    """Return the number of compute threads if `ahead` of `n_threads` prefetch; at least 1."""
     return max(1, n_threads - ahead)
 
 
 def workers_timeout(default: str = "25s") -> float:
-    """Return the timeout for the first worker, in seconds."""
+    """Return the maximum time to wait for the first worker, in seconds."""
     import dask
     from dask.utils import parse_timedelta
 
@@ -64,7 +64,8 @@ def checkpoint_seconds() -> float:
 def dashboard_port() -> int:
     """Return the port that the dashboard tries first; 0 means any free port.
 
-    Use 0 for runs that start at the same time: both may find the usual port free, and one fails.
+    Use 0 for runs that start at the same time: two of them may find the same port free, and one
+    would fail.
     """
     import dask
 

@@ -21,7 +21,7 @@ def plural(number: int, word: str) -> str:
 
 
 def first_few(items: Sequence[Any], most: int = 5, *, total: bool = True) -> str:
-    """List the first `most` items; for more, add an ellipsis and, with `total`, their number."""
+    """List up to `most` items; if there are more, add "..." and, with `total`, the total number."""
     shown = ", ".join(str(item) for item in items[:most])
     if len(items) <= most:
         return shown
@@ -34,12 +34,12 @@ def one_line(error: BaseException) -> str:
 
 
 def first_line(error: BaseException, most: int | None = None) -> str:
-    """Return the type of an error and the first line of its message, at most `most` characters."""
+    """Return the type of an error and the first line of its message, cut to `most` characters."""
     return ": ".join(
         [type(error).__name__, *(x[:most] for x in str(error).strip().splitlines()[:1])]
     )
 
 
 def repeated(name: str, times: int) -> str:
-    """Return the name of a phase, with its number of iterations if it runs more than once."""
+    """Return the name of a phase, followed by "x N" if the phase runs N > 1 times."""
     return name if times == 1 else f"{name} x {times}"

@@ -1,1 +1,1 @@
-"""SCRLM and k-means in scikit-learn's conventions: validate, delegate, store."""
+"""Estimators for SCRLM and k-means, with the conventions of scikit-learn."""

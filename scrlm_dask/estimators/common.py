@@ -1,4 +1,4 @@
-"""Base class of both estimators: lazy or in-memory input, and labels of the same kind.
+"""Base class of both estimators: NumPy labels for NumPy input, lazy labels for other input.
 
 The pipeline is imported on first use, so that importing an estimator is fast.
 """
@@ -35,7 +35,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
     record_: dict[str, Any]
 
     def _repr_html_(self) -> str:
-        """Return scikit-learn's diagram, with the result after a fit."""
+        """Return scikit-learn's diagram as HTML; after a fit, followed by the result."""
         from scrlm_dask.runs.lifecycle import FitResult
 
         diagram = str(estimator_html_repr(self))
@@ -57,9 +57,9 @@ class Clusterer(ClusterMixin, BaseEstimator):
         Parameters
         ----------
         X : str, Path, FeatureStore, zarr.Array, dask.array.Array or array of shape (rows, p)
-            Features. A path or URL leads to a features store or a Zarr array.
+            Features. A path or URL must point to a features store or a Zarr array.
         storage_options : dict or None
-            Options for fsspec that open a URL. They are neither printed nor saved.
+            fsspec options used to open URLs. They are neither printed nor saved.
 
         Returns
         -------
@@ -69,7 +69,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         Raises
         ------
         InputError
-            If X has another number of features than the fitted rows.
+            If X has another number of features than the fitted data.
 
         Examples
         --------
@@ -114,7 +114,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return lazy_labels(array, center_points(self.model_), self.model_.sq_radius)
 
     def _validated(self, X: object, *, reset: bool) -> NDArray[Any]:
-        """Validate an in-memory array as scikit-learn does; lazy input would be loaded."""
+        """Validate an in-memory array with scikit-learn, which would load lazy input."""
         floats = [np.float64, np.float32, np.float16]
         checked: NDArray[Any] = validate_data(self, X, reset=reset, dtype=floats)
         return checked
@@ -127,7 +127,7 @@ def is_lazy(X: object) -> bool:
 
 
 def seed_of(random_state: Any) -> int:
-    """Return an integer seed; an integer is returned unchanged, so that the record contains it."""
+    """Return an integer seed; return an integer unchanged, so that the record contains it."""
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31))

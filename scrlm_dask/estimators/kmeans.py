@@ -1,4 +1,4 @@
-"""k-means in scikit-learn's conventions."""
+"""Estimator for k-means, with the conventions of scikit-learn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class KMeans(Clusterer):
-    """k-means for features that may be larger than memory; each iteration reads them once.
+    """k-means for features that may exceed the memory; each iteration reads all features once.
 
     A path or URL of a Zarr store, a `zarr.Array` or a Dask array is read block by block. The
     current Dask client does the work; without a client, threads of this process do.
@@ -32,20 +32,22 @@ class KMeans(Clusterer):
         Number of clusters.
     init : {"scrlm", "k-means++", "k-means||", "random"}, array, Model or Path
         Initial centers, or how to choose them. "scrlm" runs SCRLM on a sample of rows and chooses
-        its bandwidth; "k-means++" works on a sample of rows; "k-means||" draws 2 * n_clusters rows
-        in each of a few passes; "random" draws rows. An array has the shape (n_clusters, p); a Path
-        leads to a run, a model or a .npy file. `record_["init"]` has details.
+        its bandwidth; "k-means++" works on a sample of rows; "k-means||" draws about
+        2 * n_clusters rows in each of three passes; "random" draws random rows. An array has the
+        shape (n_clusters, p); a Path must point to a run, a model or a .npy file.
+        `record_["init"]` has details.
     max_iter : int
         Maximum number of iterations over all rows.
     tol : float
-        Stop when the centers move by less than this share of the distance of rows to their centers.
+        Stop when the centers move by at most this fraction of the distance between rows and their
+        centers (both as root mean square).
     inertia_tol : float
-        Stop when the inertia decreases by less than this share.
+        Stop when the inertia changes by at most this fraction in an iteration.
     max_seconds : float or None
-        Start no iteration after this time.
+        Start no new iteration after this time, in seconds since the start of the run.
     sample : float or None
-        Start with iterations on this share of the blocks, and double it up to all blocks; the last
-        iterations use all rows. `record_["kmeans"]` has the share of each iteration.
+        Start with iterations on a sample of this fraction of the blocks, and double the sample
+        until it contains all blocks. `record_["kmeans"]` has the number of rows per iteration.
     spherical : bool
         Scale rows and centers to unit length, for cosine distance; the same as `preprocess="l2"`.
     preprocess : {"none", "standardize", "center", "scale", "l2"}
@@ -53,12 +55,12 @@ class KMeans(Clusterer):
     persist : {"auto", "yes", "no"}
         Keep the features in the memory of the workers between passes; "auto": if they fit.
     random_state : int, RandomState instance or None
-        Seed for the initial centers. The same integer gives the same bits.
+        Seed for the initial centers. The same integer gives the same result, bit by bit.
     block_rows : int or None
         Rows per block; None follows the chunks of the input.
     prune : int or "auto"
-        Number of axes on which far pairs of rows and centers are pruned; 0: no pruning; "auto":
-        each block uses the cheapest number. The result does not depend on it.
+        Number of axes for pruning pairs of rows and centers that are far apart; 0: no pruning;
+        "auto": the cheapest number per block. Pruning does not change the result.
 
     Attributes
     ----------
@@ -130,13 +132,13 @@ class KMeans(Clusterer):
         Parameters
         ----------
         X : str, Path, FeatureStore, zarr.Array, dask.array.Array or array of shape (rows, p)
-            Features. A path or URL leads to a features store or a Zarr array.
+            Features. A path or URL must point to a features store or a Zarr array.
         y : object
             Ignored, for compatibility with scikit-learn.
         sample_weight : array of shape (rows,), str, Path or None
             Weight of each row: an array, a .npy file or a Zarr array. None: all rows count equally.
         storage_options : dict or None
-            Options for fsspec that open a URL. They are neither printed nor saved.
+            fsspec options used to open URLs. They are neither printed nor saved.
 
         Returns
         -------
@@ -154,7 +156,7 @@ class KMeans(Clusterer):
         >>> KMeans(n_clusters=5).fit("features.zarr").cluster_centers_.shape
         (5, 32)
         """
-        from scrlm_dask.pipeline.kmeans import kmeans  # importing the class stays quick
+        from scrlm_dask.pipeline.kmeans import kmeans  # imported late, to import the class fast
 
         config, centers = self._config()
         in_memory = not is_lazy(X)
@@ -185,13 +187,13 @@ class KMeans(Clusterer):
         Parameters
         ----------
         X : str, Path, FeatureStore, zarr.Array, dask.array.Array or array of shape (rows, p)
-            Features. A path or URL leads to a features store or a Zarr array.
+            Features. A path or URL must point to a features store or a Zarr array.
         y : object
             Ignored, for compatibility with scikit-learn.
         sample_weight : array of shape (rows,), str, Path or None
             Weight of each row: an array, a .npy file or a Zarr array. None: all rows count equally.
         storage_options : dict or None
-            Options for fsspec that open a URL. They are neither printed nor saved.
+            fsspec options used to open URLs. They are neither printed nor saved.
 
         Returns
         -------
@@ -236,7 +238,7 @@ class KMeans(Clusterer):
             return self.preprocess
         if self.preprocess not in ("none", "l2"):
             raise InputError(
-                f"spherical is True and preprocess is {self.preprocess!r}; spherical k-means takes "
-                "rows at unit length ('l2'): leave one of them out"
+                f"spherical is True and preprocess is {self.preprocess!r}; spherical k-means "
+                "scales rows to unit length (preprocess='l2'); omit spherical or preprocess"
             )
         return "l2"

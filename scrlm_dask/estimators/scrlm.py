@@ -1,4 +1,4 @@
-"""SCRLM in scikit-learn's conventions."""
+"""Estimator for SCRLM, with the conventions of scikit-learn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class SCRLM(Clusterer):
         the widest cluster. The radius of a cluster is `rho * sqrt(p * F)`. "auto" chooses rho on a
         sample of rows; `record_["scan"]` has the reason and all trial bandwidths.
     F : float
-        The constant F of the paper's loss: the loss of a row at the position of its candidate.
+        Depth of the paper's loss: a row at the position of a candidate adds -F to the loss of the
+        candidate.
     n_candidates : int or "auto"
         Number of random rows that are tried as centers; "auto": as many as the theory requires for
         `n_clusters`.
@@ -46,7 +47,7 @@ class SCRLM(Clusterer):
         Preprocessing of rows, saved with the model. "l2" scales rows to unit length, for cosine
         distance.
     random_state : int, RandomState instance or None
-        Seed for the choice of candidates. The same integer gives the same bits.
+        Seed for the choice of candidates. The same integer gives the same result, bit by bit.
     block_rows : int or None
         Rows per block; None follows the chunks of the input.
     polish : bool
@@ -57,13 +58,13 @@ class SCRLM(Clusterer):
         True: rows outside the radius are excluded from k-means and stay outliers. False: as in the
         paper's SCRLM + k-means, all rows are used and labelled. "auto": True, except after merging.
     prune : int or "auto"
-        Number of axes on which far pairs of rows and centers are pruned; 0: no pruning; "auto":
-        each block uses the cheapest number. The result does not depend on it.
+        Number of axes for pruning pairs of rows and centers that are far apart; 0: no pruning;
+        "auto": the cheapest number per block. Pruning does not change the result.
     extraction : {"auto", "greedy", "residual", "merge"}
         How centers are extracted from candidates. "greedy": the paper's method. "residual": losses
         over rows of a sample that no center covers yet. "merge": like "residual" with more centers,
-        which are merged to `n_clusters`. "auto": "greedy" for a given rho, otherwise "residual" or,
-        for a given number of clusters, "merge".
+        which are merged into `n_clusters`. "auto": "greedy" if `rho` is given; otherwise "merge" if
+        `n_clusters` is given and the data shows no clear scale, else usually "residual".
 
     Attributes
     ----------
@@ -80,7 +81,7 @@ class SCRLM(Clusterer):
     n_clusters_, n_features_in_ : int
         Number of clusters and of features.
     rho_, radius_ : float
-        Bandwidth, and radius after preprocessing.
+        Bandwidth and radius, in units of the preprocessed features.
     inertia_ : float
         Sum of squared distances to the nearest center, after preprocessing.
     n_iter_ : int
@@ -140,11 +141,11 @@ class SCRLM(Clusterer):
         Parameters
         ----------
         X : str, Path, FeatureStore, zarr.Array, dask.array.Array or array of shape (rows, p)
-            Features. A path or URL leads to a features store or a Zarr array.
+            Features. A path or URL must point to a features store or a Zarr array.
         y : object
             Ignored, for compatibility with scikit-learn.
         storage_options : dict or None
-            Options for fsspec that open a URL. They are neither printed nor saved.
+            fsspec options used to open URLs. They are neither printed nor saved.
 
         Returns
         -------
@@ -162,7 +163,7 @@ class SCRLM(Clusterer):
         >>> SCRLM(n_clusters=6, rho=0.5).fit("features.zarr").n_clusters_
         6
         """
-        from scrlm_dask.pipeline.fit import fit  # importing the class stays quick
+        from scrlm_dask.pipeline.fit import fit  # imported late, to import the class fast
 
         config = self._config()
         in_memory = not is_lazy(X)
@@ -193,11 +194,11 @@ class SCRLM(Clusterer):
         Parameters
         ----------
         X : str, Path, FeatureStore, zarr.Array, dask.array.Array or array of shape (rows, p)
-            Features. A path or URL leads to a features store or a Zarr array.
+            Features. A path or URL must point to a features store or a Zarr array.
         y : object
             Ignored, for compatibility with scikit-learn.
         storage_options : dict or None
-            Options for fsspec that open a URL. They are neither printed nor saved.
+            fsspec options used to open URLs. They are neither printed nor saved.
 
         Returns
         -------

@@ -1,4 +1,7 @@
-"""Join the clusters of a run into fewer, along its merge tree or a Ward tree of its clusters."""
+"""Join the clusters of a run into fewer clusters, along a tree of merges.
+
+The tree is the merge tree of the model if it contains all clusters, otherwise a new Ward tree.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,12 @@ _USABLE_SHARE = 0.5  # share of the machine's memory that building a tree may us
 
 @dataclass(frozen=True)
 class ClusterCut:
-    """Clusters of a run, joined to fewer; outliers stay outliers.
+    """The clusters of a run, joined into fewer clusters; outliers stay outliers.
 
     Attributes
     ----------
     groups : numpy.ndarray of shape (k,)
-        Cluster of the cut to which each cluster of the run belongs.
+        Number of the joined cluster to which each cluster of the run belongs.
     centers : numpy.ndarray of shape (g, p)
         Means of the joined clusters, in input units.
     counts : numpy.ndarray of shape (g,)
@@ -50,7 +53,7 @@ class ClusterCut:
 
 
 def cut_model(model: Model, n_clusters: int) -> ClusterCut:
-    """Join the clusters of a model to `n_clusters`, in the order of Ward's tree."""
+    """Join the clusters of a model into `n_clusters`, along its merge tree or a Ward tree."""
     if not 1 <= n_clusters <= model.n_clusters:
         raise InputError(
             f"--clusters (n_clusters) must be from 1 to {model.n_clusters}, the number of clusters "
@@ -70,9 +73,9 @@ def cut_run(
     overwrite: bool = False,
     storage_options: Options | None = None,
 ) -> ClusterCut:
-    """Join the clusters of a run; with `out`, write the joined labels to that labels store.
+    """Join the clusters of a run into `n_clusters`; with `out`, write a labels store of the cut.
 
-    Features are not read: every cluster of the cut is a union of clusters of the run.
+    Features are not read: every joined cluster is a union of clusters of the run.
     """
     location = locate(run, storage_options)
     directory = RunDirectory(location)
@@ -84,7 +87,7 @@ def cut_run(
     target, n_rows, block_rows = locate(out, storage_options), stored.shape[0], stored.chunks[0]
     check_not_inside(target, location)
     clear_output(target, overwrite, LABELS_KIND)
-    # label -1 (outlier) selects the last entry
+    # outliers stay outliers: label -1 selects the last entry
     coarse = np.append(cut.groups, OUTLIER).astype(np.int32)
     with ExitStack() as undo:
         undo.callback(discard, target)
@@ -99,7 +102,7 @@ def cut_run(
 
 
 def _join_clusters(model: Model, n_clusters: int) -> NDArray[np.int64]:
-    """Return the coarse cluster (k,) of each cluster of the model."""
+    """Return the joined cluster (k,) to which each cluster of the model belongs."""
     tree = model.tree
     if tree is None or tree.n_leaves < model.n_clusters:
         tree = _build_tree(model)
@@ -110,7 +113,7 @@ def _join_clusters(model: Model, n_clusters: int) -> NDArray[np.int64]:
 
 
 def _build_tree(model: Model) -> MergeTree:
-    """Build a Ward tree of the clusters, for a model whose merge tree does not contain them."""
+    """Build a Ward tree of all clusters, for a model without a merge tree that contains them."""
     need, here = tree_bytes(model.n_clusters), machine_memory()
     if need > _USABLE_SHARE * here:
         raise InputError(
@@ -125,8 +128,8 @@ def _build_tree(model: Model) -> MergeTree:
 def _masses(model: Model) -> NDArray[np.float64]:
     """Return the weight of each cluster: the sum of the sample weights of its rows.
 
-    With a radius there are no sample weights, and `model.weights` are mixture weights, which also
-    include rows outside the radius: use the counts instead. An empty cluster gets weight 1.
+    A model with a radius has no sample weights: its `model.weights` are mixture weights, which also
+    include rows outside the radius. Its counts are used instead. An empty cluster gets weight 1.
     """
     has_radius = math.isfinite(model.radius)
     masses = model.counts.astype(np.float64) if has_radius else model.weights * model.n_rows

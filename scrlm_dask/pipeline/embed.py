@@ -1,4 +1,4 @@
-"""Encode texts and images into a features store; the encoder stays in this process."""
+"""Encode texts and images into a features store; the encoder runs in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scrlm_dask.storage.feature_store import ENCODED, read_dropped
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.outputs import check_not_inside
 
-_BLOCK_BYTES = 8 * 2**20  # smaller than in ingest: an interrupted block is encoded again
+_BLOCK_BYTES = 8 * 2**20  # smaller than for `ingest`: an interrupted block is encoded again
 # Settings that may differ when an unfinished store is resumed.
 _EXECUTION_SETTINGS = ("batch_size", "device")
 _MAX_NAMED = 5
@@ -33,9 +33,9 @@ class EmbedConfig:
     Parameters
     ----------
     encoder : str
-        `pixels[:SIDE]` and `hashing[:FEATURES]` need no model; `sentence-transformers:NAME`,
-        `open_clip:MODEL/PRETRAINED` and `torchvision:MODEL` do. `module:function` or
-        `file.py:function` is your own function, which is given a list of texts or PIL images and
+        `pixels[:SIDE]` and `hashing[:FEATURES]` need no model. `sentence-transformers:NAME`,
+        `open_clip:MODEL/PRETRAINED` and `torchvision:MODEL` load a model. `module:function` or
+        `file.py:function` is your own function, which receives a list of texts or PIL images and
         returns an array.
     column : str or None
         Column of the texts in a table.
@@ -54,7 +54,7 @@ class EmbedConfig:
     limit : int or None
         Number of items to take from the start of the source; None: all.
     on_error : {"refuse", "skip"}
-        What to do with items that cannot be read: raise, or leave them out.
+        What to do with items that cannot be read: "refuse" raises, "skip" leaves them out.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class EmbedConfig:
         self.ingest()  # validates the other settings
 
     def ingest(self) -> ingest_job.IngestConfig:
-        """Return the settings that an embedding shares with an ingest."""
+        """Return the settings that `embed` shares with `ingest`."""
         return ingest_job.IngestConfig(
             self.labels, self.ids, self.dtype, self.chunk_bytes, self.limit
         )
@@ -101,8 +101,8 @@ def embed(
 ) -> ingest_job.IngestResult:
     """Encode the texts of a file, or the images of a folder, as a features store.
 
-    The encoder runs in this process, also if there is a Dask client. An embedding that was
-    interrupted is resumed by the same call.
+    The encoder runs in this process, even if there is a Dask client. To resume an interrupted
+    embedding, repeat the same call.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def embed(
     overwrite : bool
         Replace a features store that exists at `out`.
     storage_options : dict or None
-        Options for fsspec that open URLs. They are neither printed nor saved.
+        fsspec options used to open URLs. They are neither printed nor saved.
     listener : callable
         Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
 
@@ -162,7 +162,7 @@ def _prepare(
     ids = ids or items.ids
     sources = tuple(source for source in (rows, labels, ids) if source is not None)
     files = ingest_job.source_files(sources)
-    for file in files:  # before the encoder is loaded, which is slow
+    for file in files:  # check first, because loading the encoder is slow
         check_not_inside(location, file.path)
     n_rows = min(rows.n_rows, config.limit or rows.n_rows)
     skip = config.on_error == "skip"

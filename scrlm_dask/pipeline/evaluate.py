@@ -32,14 +32,14 @@ TruthLike: TypeAlias = Place | NDArray[Any] | None
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Agreement of labels, and of the mixture, with the truth.
+    """Result of `evaluate`: how well labels and mixture agree with the truth.
 
     Attributes
     ----------
     scores : Scores
-        Agreement of the labels.
+        Agreement of the labels with the true labels.
     recovery : Recovery or None
-        Errors of the mixture; None if the features store does not contain the true mixture.
+        Errors of the estimated mixture; None if the true mixture is not known.
     """
 
     scores: metrics.Scores
@@ -63,7 +63,7 @@ def evaluate(
         True labels, -1 for outliers: an array, a .npy file or a Zarr store. None: the labels in the
         features store.
     storage_options : dict or None
-        Options for fsspec that open URLs. They are neither printed nor saved.
+        fsspec options used to open URLs. They are neither printed nor saved.
     listener : callable
         Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
 
@@ -93,7 +93,7 @@ def evaluate(
 def prepare_evaluate(
     path: Place, truth: TruthLike = None, storage_options: Options | None = None
 ) -> EvaluateJob:
-    """Open the labels and the truth of `evaluate`; no label is read."""
+    """Open the labels and the true labels of `evaluate`, without reading them."""
     location = locate(path, storage_options)
     run = None if label_store.is_labels_store(location) else RunDirectory(location)
     recorded = (
@@ -113,11 +113,11 @@ class EvaluateJob:
 
     labels: Labels
     truth: Labels
-    location: Location  # of the run or the labels store
-    drawn_from: Location | None  # features store of a run, if the truth is the store's own
+    location: Location  # location of the run or of the labels store
+    drawn_from: Location | None  # features store of the run, if it contains the truth
 
     def run(self, listener: Listener = warn) -> Evaluation:
-        """Compare the labels with the truth in the workers of the current client, or locally."""
+        """Compare labels and truth in the workers of the current client, or in local threads."""
         with Execution(listener) as execution:
             table = contingency_pass(execution, self.truth, self.labels)
         scored = metrics.scores(table)
@@ -130,13 +130,13 @@ class EvaluateJob:
 
 
 def open_given_truth(truth: TruthLike, source: Location | None) -> Labels:
-    """Return the given truth, or the labels of the features store at `source` by default."""
+    """Open the given true labels, or by default the labels in the features store at `source`."""
     if isinstance(truth, np.ndarray):
         label_store.check_labels_like(truth.shape, truth.dtype, "the truth")
         return truth
     if truth is not None:
         return label_store.open_truth(truth)
-    way_out = "give the true labels with --truth FILE (truth), as .npy or Zarr"
+    way_out = "give the true labels with --truth (truth), as a .npy file or a Zarr array"
     if source is None:
         raise InputError(f"these labels do not record the path of their features; {way_out}")
     try:
@@ -149,7 +149,7 @@ def open_given_truth(truth: TruthLike, source: Location | None) -> Labels:
 
 
 def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> metrics.Contingency:
-    """Count how often each true class coincides with each label."""
+    """Count the rows with each combination of true class and label."""
     n_rows = labels.shape[0]
     if truth.shape[0] != n_rows:
         raise InputError(
@@ -171,7 +171,7 @@ def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> met
 
 
 def _slice(labels: Labels, start: int, stop: int) -> Labels:
-    """Return rows start..stop-1 of an array; stored labels stay whole and are read in the task."""
+    """Return rows start..stop-1 of an array; return stored labels whole, for the task to read."""
     return labels[start:stop] if isinstance(labels, np.ndarray) else labels
 
 
@@ -180,7 +180,7 @@ def _part(truth: Labels, labels: Labels, start: int, stop: int) -> metrics.Conti
 
 
 def read_labels(labels: Labels, start: int, stop: int) -> NDArray[np.int64]:
-    """Read rows start..stop-1 of stored labels; an array contains only these rows already."""
+    """Read rows start..stop-1 of stored labels; an array already contains only these rows."""
     if isinstance(labels, StoredArray):
         labels = read_rows(labels, start, stop, "the labels")
     elif isinstance(labels, NpyColumn):

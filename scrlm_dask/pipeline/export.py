@@ -25,14 +25,14 @@ from scrlm_dask.storage.run_directory import RunDirectory, write_json
 
 @dataclass(frozen=True)
 class ExportResult:
-    """Files that an export wrote.
+    """Result of an export: the files that it wrote.
 
     Attributes
     ----------
     files : tuple of str
         Names of the files in the folder.
     n_rows, n_clusters : int
-        Rows of the table, and centers.
+        Number of rows in the table, and number of centers.
     ids : bool
         Whether the table has the ids of the rows.
     """
@@ -54,9 +54,9 @@ def export(
 ) -> ExportResult:
     """Write a run's labels and centers to the folder `out`, in formats that other programs read.
 
-    The table has one line per row: its number, its id if the features have ids, label, distance
-    and, if stored, margin. Centers are in the units of the features, in a .npy and a .fbin file.
-    If FAISS is installed, its index of the centers takes rows as they are.
+    The table has one line per row: row number, id (if the features have ids), label, distance and
+    margin (if stored). Centers are in the units of the features, in a .npy and a .fbin file. If
+    FAISS is installed, an index of the centers is also written; it preprocesses the rows itself.
     """
     if table not in TABLE_FORMATS:
         raise InputError(f"--format (table) must be {' or '.join(TABLE_FORMATS)}, got {table!r}")
@@ -84,7 +84,7 @@ def export(
 
 
 def _write_table(store: LabelTable, location: Location, table: TableFormat) -> None:
-    """Write the table piece by piece, as all rows may not fit in memory."""
+    """Write the table piece by piece, because it may not fit in memory as a whole."""
     writer: Any = None
     with location.writing() as file:
         for piece in store.pieces():
@@ -97,7 +97,7 @@ def _write_table(store: LabelTable, location: Location, table: TableFormat) -> N
 def _open_writer(file: Any, schema: Any, table: TableFormat) -> Any:
     if table == "csv":
         return import_optional("pyarrow.csv", "CSV").CSVWriter(file, schema)
-    # page checksums detect flipped bytes on reading
+    # with page checksums, a reader detects damaged bytes
     parquet = import_optional("pyarrow.parquet", "Parquet")
     return parquet.ParquetWriter(file, schema, write_page_checksum=True)
 
@@ -130,10 +130,10 @@ def _write_centers(model: Model, target: Location) -> list[str]:
 
 
 def _build_faiss_index(model: Model) -> bytes | None:
-    """Return the content of the index file, or None without FAISS or without centers.
+    """Return the content of the index file; None if FAISS or centers are missing.
 
     The index applies the preprocessing map of the model before the search. It accepts unprocessed
-    rows and returns the labels and squared distances of the model.
+    rows, and returns the number of the nearest center and the squared distance to it.
     """
     try:
         faiss = import_module("faiss")

@@ -1,4 +1,4 @@
-"""SCRLM from features to labels, in the paper's order."""
+"""Fit SCRLM, from features to labels; the steps are in the order of the paper."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def fit(
     Parameters
     ----------
     source : str, Path, FeatureStore, zarr.Array, dask.array.Array or numpy.ndarray
-        Features (rows, p). A path or URL leads to a features store or a Zarr array.
+        Features (rows, p). A path or URL must point to a features store or a Zarr array.
     config : FitConfig or None
         Parameters of the fit; None: the defaults, which choose the bandwidth and the number of
         clusters from the data.
     out : str, Path or None
-        Run directory to write: model, labels and record. If an earlier attempt at the same run
-        stopped there, it is resumed. None: nothing is written.
+        Run directory to write: model, labels and record. An unfinished run in this
+        directory with the same settings is resumed. None: nothing is written.
     overwrite : bool
         Replace a run that exists at `out`.
     collect_labels : bool
@@ -72,7 +72,7 @@ def fit(
     block_rows : int or None
         Rows per block; None follows the chunks of the source.
     storage_options : dict or None
-        Options for fsspec that open URLs. They are neither printed nor saved.
+        fsspec options used to open URLs. They are neither printed nor saved.
     listener : callable
         Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
 
@@ -87,7 +87,8 @@ def fit(
         If the features or the parameters are invalid, or if the run does not fit in the memory of
         the workers.
     StoreError
-        If the features cannot be read, or if `out` exists and is not the same unfinished run.
+        If the features cannot be read, or if `out` exists and can be neither resumed nor
+        overwritten.
     ClusterError
         If the scheduler or its workers are lost.
 
@@ -122,9 +123,9 @@ def prepare_fit(
     storage_options: Options | None = None,
     workers: Sequence[WorkerMemory] = (),
 ) -> FitJob:
-    """Validate a fit before workers start and rows are read.
+    """Validate a fit before workers are started or rows are read.
 
-    `workers` are the workers of the run, if they are already known.
+    `workers` describes the workers of the run, if they are already known, to check their memory.
     """
     features = as_features(source, block_rows, storage_options)
     resolved = config.resolve(features.n_rows)
@@ -148,7 +149,7 @@ class FitJob:
     config: ResolvedConfig
 
     def run(self, listener: Listener = warn) -> FitResult:
-        """Fit in the workers of the current client, or in threads of this process."""
+        """Run the fit in the workers of the current client, or in threads of this process."""
         config, request = self.config, self.config.asked
         layout, workers = self.target.features.layout, worker_memories()
         n_clusters = most_clusters(config)
@@ -172,7 +173,7 @@ class FitJob:
 
 
 def _resolved_numbers(config: ResolvedConfig) -> dict[str, int]:
-    """Return the resolved values of settings such as "auto"."""
+    """Return the numbers that replace the settings "auto" and "all"."""
     return {"n_candidates": config.n_candidates, "loss_rows": config.loss_rows}
 
 
@@ -219,7 +220,7 @@ def _run_algorithm(
 
 @dataclass(frozen=True)
 class _Start:
-    """Extracted centers, and other results of the sample and the losses that later steps need."""
+    """State after the extraction: the centers, and other results that later steps need."""
 
     config: ResolvedConfig  # with every "auto" resolved
     affine: AffineMap
@@ -236,7 +237,7 @@ _START_TYPES = (
 
 
 def _find_centers(execution: Execution, features: Features, config: ResolvedConfig) -> _Start:
-    """Find centers on a sample if it is sufficient, otherwise by the losses of the candidates."""
+    """Find centers on a sample of rows if that is sufficient, otherwise with a loss pass."""
     samples = config.asked.samples
     chosen = choose_on_sample(execution, features, config) if samples else Chosen(config)
     affine, extracted, pruned = chosen.affine, chosen.extracted, dict[str, Any]()
@@ -250,9 +251,9 @@ def _find_centers(execution: Execution, features: Features, config: ResolvedConf
 def _extract_by_loss(
     execution: Execution, features: Features, config: ResolvedConfig
 ) -> tuple[AffineMap, ExtractedCenters, dict[str, Any]]:
-    """Compute the losses of the candidates over the rows, then extract greedily.
+    """Compute the losses of the candidates over the rows, then extract centers greedily.
 
-    The third result is the pruning record of the loss pass.
+    Returns the preprocessing map, the centers, and the pruning record of the loss pass.
     """
     affine, candidates = _draw_candidates(execution, features, config)
     result = loss_pass(execution, features, candidates, config, [config.asked.given_rho])
@@ -265,11 +266,11 @@ def _extract_by_loss(
 def _persist_for_kmeans(
     run: ActiveRun, config: ResolvedConfig, workers: Sequence[WorkerMemory]
 ) -> Features:
-    """Persist the features in the workers' memory if k-means reads them often and they fit."""
+    """Persist the features for k-means in the workers' memory, if requested or if they fit."""
     features, refine = run.target.features, config.asked.refine
     if refine.max_iter == 0:
         return features
-    # the number of clusters may be unknown before the fit; candidates are an upper bound
+    # if the number of clusters is unknown, the number of candidates is an upper bound
     most = most_clusters(config) or config.n_candidates
     plan = fit_memory(features.layout, config, most, len(workers))
     reads = 3 + refine.max_iter
@@ -279,7 +280,7 @@ def _persist_for_kmeans(
 def _move_centers(
     run: ActiveRun, features: Features, centers: NDArray[Any], affine: AffineMap, config: FitConfig
 ) -> Refinement:
-    """Polish the extracted centers and refine them by k-means, as configured."""
+    """Move the extracted centers by polishing and by k-means, each only if configured."""
     if len(centers) == 0 or not (config.polish or config.refine.max_iter):
         return Refinement(centers)
     features = features.in_blocks_for(len(centers))
@@ -306,7 +307,7 @@ def _move_centers(
 def _assign_rows(
     run: ActiveRun, features: Features, centers: NDArray[Any], affine: AffineMap, config: FitConfig
 ) -> AssignedPart:
-    """Label all rows and sum them by cluster."""
+    """Label all rows, and sum the rows of each cluster."""
     sq_radius = config.sq_radius(features.n_features)
     assigned = assign_pass(
         run.execution,
@@ -327,7 +328,7 @@ def _assign_rows(
 def _draw_candidates(
     execution: Execution, features: Features, config: ResolvedConfig
 ) -> tuple[AffineMap, Delayed]:
-    """Fit the preprocessing map and draw the candidates; the survey is freed on return."""
+    """Fit the preprocessing map and draw the candidates; the workers free the survey on return."""
     asked = config.asked
     rows = sample_rows(asked.seed, Purpose.CANDIDATES, config.n_rows, config.n_candidates)
     survey = survey_pass(execution, features, rows, needs_moments(asked.preprocess))

@@ -1,4 +1,4 @@
-"""Write files of any format as a features store."""
+"""Write files of any supported format as a features store."""
 
 from __future__ import annotations
 
@@ -30,25 +30,24 @@ def ingest(
 ) -> ingest_job.IngestResult:
     """Write the rows of files as a features store.
 
-    An ingest that was interrupted is resumed by the same call: chunks that are complete are not
-    written again.
+    To resume an interrupted ingest, repeat the same call: complete chunks are not written again.
 
     Parameters
     ----------
     sources : str, Path or sequence of them
         Files, folders or glob patterns: .npy, .npz, .fbin, .fvecs, HDF5, Parquet, Arrow, CSV, raw
         binary files, Zarr stores, clip-retrieval and Hugging Face folders. Several sources are
-        concatenated in natural order.
+        concatenated in natural order of their names ("part2" before "part10").
     out : str or Path
         Path or URL of the new features store.
     config : IngestConfig or None
-        Labels, ids, type, order and treatment of NaN; None: the defaults.
+        Labels, ids, type of the features, order of the rows, treatment of NaN; None: the defaults.
     options : SourceOptions or None
         Properties of the files that cannot be detected; None: everything is detected.
     overwrite : bool
         Replace a features store that exists at `out`.
     storage_options : dict or None
-        Options for fsspec that open URLs. They are neither printed nor saved.
+        fsspec options used to open URLs. They are neither printed nor saved.
     listener : callable
         Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
 
@@ -84,7 +83,7 @@ def prepare_ingest(
     overwrite: bool = False,
     storage_options: Options | None = None,
 ) -> ingest_job.IngestJob:
-    """Open the sources of an `ingest` and check its output; write nothing."""
+    """Open the sources of `ingest` and check its output; write nothing."""
     config, options = config or ingest_job.IngestConfig(), options or SourceOptions()
     if isinstance(sources, str | Path):
         sources = [sources]
@@ -113,6 +112,6 @@ def prepare_ingest(
 
 
 def _to_json(options: SourceOptions) -> dict[str, Any]:
-    """Return the options with lists instead of tuples, as JSON reads them back."""
+    """Return the options with lists instead of tuples, because JSON reads tuples as lists."""
     lists = {"columns": list(options.columns), "exclude": list(options.exclude)}
     return {**asdict(options), **lists}

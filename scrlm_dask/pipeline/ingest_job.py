@@ -33,7 +33,7 @@ from scrlm_dask.storage.arrays import add_array
 from scrlm_dask.storage.locations import Location, Options, locate
 from scrlm_dask.storage.manifest import Manifest, SourceFile, describe_changes, missing_blocks
 
-# Names of columns that are rarely meant as features.
+# Names of columns that are probably not features; their use is reported.
 _NO_FEATURES = frozenset(
     {"id", "ids", "index", "key", "label", "labels", "class", "target", "y", "cluster"}
 )
@@ -48,8 +48,8 @@ class IngestConfig:
     Parameters
     ----------
     labels : str or None
-        True labels: a file (.npy, one label per line, or Zarr) or a column of the source. Texts are
-        replaced by numbers.
+        True labels: a file (.npy, Zarr, or text with one label per line) or a column of the
+        source. Labels that are texts are replaced by numbers.
     ids : str or None
         Ids of the rows: a file or a column of the source.
     dtype : {"float16", "float32"} or None
@@ -63,7 +63,8 @@ class IngestConfig:
     seed : int
         Seed for `shuffle`.
     nan : {"error", "drop", "keep"}
-        What to do with rows that contain NaN or infinity.
+        What to do with rows that contain NaN or infinity: "error" raises, "drop" leaves them out,
+        "keep" stores them.
 
     Examples
     --------
@@ -111,15 +112,15 @@ class IngestResult:
     n_blocks : int
         Number of blocks.
     kept_blocks : int
-        Blocks that an earlier, interrupted attempt had written.
+        Number of blocks that an earlier, interrupted attempt had written.
     n_dropped : int
-        Rows or items that were left out.
+        Number of rows or items that were left out.
     n_bytes : int
         Size of the features in bytes, before compression.
     columns : tuple of str
         Names of the feature columns, if they have names.
     label_names : tuple of str or None
-        Texts that the labels 0, 1, ... represent, if labels were texts.
+        Names of the labels 0, 1, ..., if the labels of the source were texts.
     """
 
     path: str
@@ -140,13 +141,13 @@ class IngestJob:
 
     table: tables.PlainTable
     sources: tuple[Source, ...]
-    manifest: Manifest  # counts the rows of the source, before any are dropped
+    manifest: Manifest  # its `n_rows` includes rows that will be dropped
     config: IngestConfig
     location: Location
     overwrite: bool
-    modified: str | None  # modification time of the newest source file, at preparation
-    unfinished: Manifest | None = None  # of the store at the output, if it is to be resumed
-    checked: tables.PlainTable | None = None  # rows that are not finite here are dropped
+    modified: str | None  # modification time of the newest source file when prepared
+    unfinished: Manifest | None = None  # manifest of the store to resume, if any
+    checked: tables.PlainTable | None = None  # its rows that are not finite are dropped
     attributes: dict[str, Any] = field(default_factory=dict)  # additional attributes of the store
 
     def run(self, listener: Listener = warn) -> IngestResult:
@@ -180,7 +181,7 @@ class IngestJob:
             )
 
     def _notes(self) -> list[str]:
-        """Return notes for the user, without duplicates of columns from the same file."""
+        """Return notes for the user; labels and ids of the same file do not repeat a note."""
         notes = [f"{source.what}: {note}" for source in self.sources for note in source.notes()]
         rows = self.manifest.block_rows
         notes += [note for source in self.sources for note in _reread_notes(source, rows)]
@@ -193,10 +194,10 @@ class IngestJob:
         return replace(self, table=replace(self.table, labels=labels))
 
     def _invalidates_store(self, error: BaseException) -> bool:
-        """Return whether the blocks written so far cannot be used by a later attempt.
+        """Return whether the error makes the blocks written so far unusable for a later attempt.
 
         Rejected rows would be rejected again. Rows of a damaged source may have been written before
-        the damage was detected. A remote store that was unreachable is still valid.
+        the damage was detected. A remote store may only have been unreachable: its blocks are kept.
         """
         return isinstance(error, InputError) or (
             isinstance(error, StoreError) and not self.location.is_remote
@@ -270,7 +271,7 @@ def prepare_job(
 def _check_output(
     location: Location, manifest: Manifest, config: IngestConfig, overwrite: bool
 ) -> Manifest | None:
-    """Return the manifest of the unfinished store to resume, or check that one can be created."""
+    """Return the manifest of the store to resume, or None if a new store can be created."""
     unfinished = None if overwrite else _find_unfinished(location, manifest)
     if unfinished is None:
         outputs.check_output_free(
@@ -306,13 +307,13 @@ def source_files(sources: Sequence[Source]) -> tuple[SourceFile, ...]:
 
 
 def last_modified(files: Sequence[SourceFile]) -> str | None:
-    """Return the modification time of the newest file; equal sizes do not prove equal content."""
+    """Return the modification time of the newest file, to detect changes that keep its size."""
     times = [Path(file.path).stat().st_mtime for file in files if Path(file.path).exists()]
     return datetime.fromtimestamp(max(times), UTC).isoformat() if times else None
 
 
 def _find_unfinished(location: Location, requested: Manifest) -> Manifest | None:
-    """Return the manifest of an unfinished store of the same request, if there is one."""
+    """Return the manifest of an unfinished store, if any; raise if its request was different."""
     unfinished = feature_store.unfinished_manifest(location)
     if unfinished is None:
         return None
@@ -358,7 +359,7 @@ def _feature_bytes(manifest: Manifest) -> int:
 
 
 def _reread_notes(source: Source, block_rows: int) -> list[str]:
-    """Report chunks that are larger than a block and are decoded again for each block."""
+    """Return a note if chunks are larger than blocks, and decoded again for each block."""
     times = source.unit_rows / block_rows
     if source.streams or times < _MAX_REREADS:
         return []
@@ -378,7 +379,7 @@ def _column_notes(columns: tuple[str, ...]) -> Iterator[str]:
 
 
 def _label_names(execution: Execution, job: IngestJob) -> tuple[str, ...] | None:
-    """Return the names of string labels, from the unfinished store or from a pass."""
+    """Return the names of string labels, from the unfinished store or from a pass over them."""
     labels = job.table.labels
     if labels is None or not holds_texts(labels):
         return None
@@ -406,7 +407,7 @@ def _describe_dropped(number: int) -> str:
 
 
 def _dropped_rows(execution: Execution, job: IngestJob) -> NDArray[np.int64] | None:
-    """Return the rows to drop, from the unfinished store or from a pass over the source."""
+    """Return the numbers of rows to drop, from the unfinished store or a pass over the source."""
     checked, manifest = job.checked, job.manifest
     if checked is None:
         return None
@@ -466,7 +467,7 @@ def _write_blocks(
     table: tables.Table,
     missing: list[int],
 ) -> None:
-    keep_nan = job.config.nan != "error"  # rows to drop have already been removed
+    keep_nan = job.config.nan != "error"  # with "drop", such rows are already removed
     if job.config.shuffle:
         folder = (job.location / feature_store.SHUFFLE).url
         columns = (job.table.labels is not None, job.table.ids_dtype)

@@ -38,7 +38,7 @@ class RowsReport:
     Attributes
     ----------
     statistics : Statistics
-        Ranges, NaN, duplicates, norms, spectrum and distances.
+        Ranges, NaN, duplicates, norms, spectrum and distances of the rows.
     classes : Classes or None
         Sizes of the classes, if the store has labels.
     """
@@ -66,8 +66,8 @@ def inspect_rows(
 ) -> RowsReport:
     """Compute statistics of all rows in one read; rows that are not finite are only counted.
 
-    Spectrum and distances are those of the rows that `preprocess` maps, as a fit would; with a
-    `rho` distances are compared with the radius of its clusters.
+    Spectrum and distances are computed after the preprocessing, as in a fit. If `rho` is given,
+    the distances are compared with the radius of its clusters.
     """
     if preprocess not in PREPROCESS_KINDS:
         kinds = ", ".join(PREPROCESS_KINDS)
@@ -85,7 +85,7 @@ def inspect_rows(
 def verify_store(
     path: Place, *, storage_options: Options | None = None, listener: Listener = warn
 ) -> tuple[DamagedBlock, ...]:
-    """Read all blocks, check them against checksums and digests, and return the damaged ones."""
+    """Read all blocks, compare them with checksums and digests, and return the damaged blocks."""
     store = inspect_store(path, storage_options=storage_options)
     manifest, stored = store.manifest, store.features
     if manifest is not None:
@@ -97,7 +97,10 @@ def verify_store(
 
 
 def _open_truth(execution: Execution, location: Location, n_rows: int) -> StoredArray | None:
-    """Open the true labels, if any; in other writers' stores `labels` may be something else."""
+    """Open the true labels, if any.
+
+    In a store of another program, the array `labels` may be something else, and is then ignored.
+    """
     if not has_truth(location):
         return None
     try:
@@ -124,7 +127,7 @@ def statistics_pass(
     preprocess: Preprocess,
     radius: float | None,
 ) -> RowsReport:
-    """Read all rows once; only the final result, of size O(p), is sent to the client."""
+    """Compute statistics in one read; only the result, of size O(p), is sent to the client."""
     p = features.n_features
     size = min(_SAMPLE_ROWS, features.n_rows, max(2, _SAMPLE_BYTES // (8 * p)))
     sampled = sample_rows(_SEED, Purpose.INSPECTED_ROWS, features.n_rows, size)

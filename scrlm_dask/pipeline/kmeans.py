@@ -1,4 +1,4 @@
-"""k-means from features to labels: seed, iterate, label."""
+"""Run k-means from features to labels: choose initial centers, iterate, label."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def kmeans(
     storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> FitResult:
-    """Run k-means on features; each iteration reads them once.
+    """Run k-means; each iteration reads the features once.
 
     The current Dask client runs the passes; without a client, threads of this process do.
 
     Parameters
     ----------
     source : str, Path, FeatureStore, zarr.Array, dask.array.Array or numpy.ndarray
-        Features (rows, p). A path or URL leads to a features store or a Zarr array.
+        Features (rows, p). A path or URL must point to a features store or a Zarr array.
     config : KMeansConfig or None
         Number of clusters, initialization and stopping rules; None: the defaults.
     centers : numpy.ndarray of shape (k, p), Model, str, Path or None
@@ -81,8 +81,8 @@ def kmeans(
     sample_weight : array of shape (rows,), str, Path or None
         Weight of each row: an array, a .npy file or a Zarr array. None: all rows count equally.
     out : str, Path or None
-        Run directory to write: model, labels and record. If an earlier attempt at the same run
-        stopped there, it is resumed. None: nothing is written.
+        Run directory to write: model, labels and record. An unfinished run in this
+        directory with the same settings is resumed. None: nothing is written.
     overwrite : bool
         Replace a run that exists at `out`.
     collect_labels : bool
@@ -90,7 +90,7 @@ def kmeans(
     block_rows : int or None
         Rows per block; None follows the chunks of the source.
     storage_options : dict or None
-        Options for fsspec that open URLs. They are neither printed nor saved.
+        fsspec options used to open URLs. They are neither printed nor saved.
     listener : callable
         Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
 
@@ -105,7 +105,8 @@ def kmeans(
         If the features, weights, centers or parameters are invalid, or if the run does not fit in
         the memory of the workers.
     StoreError
-        If an input cannot be read, or if `out` exists and is not the same unfinished run.
+        If an input cannot be read, or if `out` exists and can be neither resumed nor
+        overwritten.
     ClusterError
         If the scheduler or its workers are lost.
 
@@ -143,9 +144,9 @@ def prepare_kmeans(
     storage_options: Options | None = None,
     workers: Sequence[WorkerMemory] = (),
 ) -> KMeansJob:
-    """Validate a k-means run before workers start and rows are read.
+    """Validate a k-means run before workers are started or rows are read.
 
-    `workers` are the workers of the run, if they are already known.
+    `workers` describes the workers of the run, if they are already known, to check their memory.
     """
     features = as_features(source, block_rows, storage_options).in_blocks_for(config.n_clusters)
     given = _read_given(centers, config, features, storage_options)
@@ -174,7 +175,7 @@ class KMeansJob:
     sample_weight: WeightsLike
 
     def run(self, listener: Listener = warn) -> FitResult:
-        """Run in the workers of the current client, or in threads of this process."""
+        """Run k-means in the workers of the current client, or in threads of this process."""
         config, workers = self.config, worker_memories()
         self._check_weights_unchanged()
         weights = as_weights(self.sample_weight, self.target.features)
@@ -201,7 +202,7 @@ class KMeansJob:
 def _describe_inputs(
     centers: CentersLike, given: NDArray[np.float64] | None, weights: WeightsLike
 ) -> dict[str, Any]:
-    """Return origin and digest of the initial centers and the sample weights."""
+    """Return origin and digest of the initial centers and the sample weights, for the record."""
     inputs: dict[str, Any] = {}
     if centers is not None and given is not None:
         inputs |= {"centers": _origin(centers), "centers_digest": digest_arrays(given).hex()}
@@ -226,7 +227,7 @@ def read_centers(path: Place, *, storage_options: Options | None = None) -> NDAr
 
 
 def _origin(centers: NDArray[Any] | Model | Place) -> str:
-    """Return the origin of centers for the record."""
+    """Return the origin of the initial centers, for the record."""
     if isinstance(centers, Model):
         return "model"
     return locate(centers).url if isinstance(centers, str | Path | Location) else IN_MEMORY
@@ -238,7 +239,7 @@ def _read_given(
     features: Features,
     storage_options: Options | None,
 ) -> NDArray[np.float64] | None:
-    """Read the given centers, if any, and check them against config and features."""
+    """Read the given centers, if any; raise if they do not match the config or the features."""
     if config.n_clusters > features.n_rows:
         raise InputError(
             f"--clusters (n_clusters) must be at most {features.n_rows}, the number of rows of "
@@ -277,11 +278,11 @@ def _run_algorithm(
     weights: da.Array | None,
     workers: Sequence[WorkerMemory],
 ) -> tuple[Model, AssignedPart, dict[str, Any]]:
-    """Seed, iterate, then assign all rows once more so that labels match the final centers."""
+    """Choose initial centers, iterate, and label all rows once more with the final centers."""
     execution, features = run.execution, run.target.features
     plan = kmeans_memory(features.layout, config.n_clusters, len(workers), config.init)
     reads = 2 + config.lloyd.max_iter
-    # without seeding, which is cheap in comparison
+    # the plan omits the choice of initial centers, which is cheap in comparison
     costs = kmeans_costs(features.layout, config.n_clusters, config.lloyd.max_iter)
     report_plan(execution, costs, plan, workers)
     features = persist_or_stream(execution, features, plan, workers, config.lloyd.persist, reads)
@@ -344,7 +345,7 @@ def _warn_about_empty_clusters(execution: Execution, model: Model) -> None:
 
 @dataclass(frozen=True)
 class Seeding:
-    """Initial centers, the preprocessing map they were found under, and details for the record."""
+    """Initial centers, the preprocessing map used to find them, and details for the record."""
 
     centers: NDArray[np.float64]  # (k, p) in input units
     affine: AffineMap
@@ -353,7 +354,7 @@ class Seeding:
 
 @dataclass(frozen=True)
 class _Gathered:
-    """Random rows, kept on a worker, and the preprocessing map from the same pass."""
+    """Random rows, which stay on a worker, and the preprocessing map from the same pass."""
 
     survey: Delayed
     affine: AffineMap
@@ -408,7 +409,7 @@ def _plus_plus(
 def _scrlm(
     execution: Execution, features: Features, config: KMeansConfig, weights: da.Array | None
 ) -> Seeding:
-    """Run SCRLM on a sample of rows for a few trial radii; take the best on held-out rows."""
+    """Run SCRLM on a sample with several radii; take the centers nearest to held-out rows."""
     k, seed = config.n_clusters, config.seed
     sizes = init.scrlm_sample_sizes(features.n_rows, features.n_features, k)
     gathered = _gather(execution, features, config, sizes.rows, weights)
@@ -430,7 +431,7 @@ def _scrlm(
 def _parallel_init(
     execution: Execution, features: Features, config: KMeansConfig, weights: da.Array | None
 ) -> Seeding:
-    """Run k-means||: draw rows by their cost in a few rounds, then thin by weighted k-means++."""
+    """Run k-means||: draw rows by cost in a few rounds, then select k by weighted k-means++."""
     gathered = _gather(execution, features, config, 1, weights)
     affine, points = gathered.affine, seeding.gather_rows(gathered.survey)
     cover = seeding.cost_pass(execution, features, points, affine, 0, None, weights)
@@ -466,7 +467,7 @@ def _gather(
     n_rows: int,
     weights: da.Array | None,
 ) -> _Gathered:
-    """Read random rows, and the moments if the preprocessing needs them, in one pass."""
+    """Read random rows, and the moments that the preprocessing needs, if any, in one pass."""
     with_moments = needs_moments(config.preprocess)
     if n_rows == 0 and not with_moments:
         return _Gathered(None, fit_map(config.preprocess, features.n_features, None), 0)

@@ -1,4 +1,4 @@
-"""Lloyd iterations over a features store until a stopping rule applies."""
+"""Run Lloyd iterations of k-means over the features until a stopping rule applies."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from scrlm_dask.planning.work import SAMPLE_ITERATIONS, block_samples
 
 # Iterations on a sample stop when the relative decrease of the inertia is at most this.
 _SAMPLE_TOL = 0.01
-# A quick check that did not help is tried again after this many iterations, when centers may be
-# farther apart.
+# After a quick check that did not help, only every N-th iteration tries it again, because the
+# centers may be farther apart by then.
 _QUICK_CHECK_AGAIN = 4
 
 
 @dataclass(frozen=True)
 class Refinement:
-    """Refined centers and the history of the iterations."""
+    """State and result of k-means: the current centers and the history of the iterations."""
 
     centers: NDArray[np.float64]  # (k, p) in input units
     iterations: tuple[IterationDone, ...] = ()
     stopped: str = ""  # the stopping rule that applied
     pruned: pruning.Pruned = field(default_factory=pruning.Pruned)
-    stage: int = 0  # index of the sample of blocks; the last stage reads all blocks
-    turn: int = 0  # iterations in that stage
+    stage: int = 0  # each stage uses a larger sample of blocks; the last one uses all blocks
+    turn: int = 0  # number of iterations in this stage
 
     def record(self) -> dict[str, Any]:
         """Return the entry of `run.json`, with None for infinity, which JSON does not have."""
@@ -64,9 +64,9 @@ def refine(
     began: float,
     weights: da.Array | None = None,
 ) -> Refinement:
-    """Run k-means from centers (k, p), on growing samples of blocks if configured, then on all.
+    """Run k-means from centers (k, p): on growing samples if configured, then on all blocks.
 
-    `began` is the `time.perf_counter` at the start of the run; `max_seconds` counts from there.
+    `began` is `time.perf_counter()` at the start of the run; `max_seconds` counts from this time.
     """
     loop = _Loop(
         execution,
@@ -85,7 +85,7 @@ def refine(
 
 @dataclass
 class _Loop:
-    """Lloyd iterations and the state between them."""
+    """The loop of Lloyd iterations, and its state between two iterations."""
 
     execution: Execution
     features: Features
@@ -98,13 +98,13 @@ class _Loop:
     samples: tuple[list[int], ...]
     first: NDArray[np.float64]  # initial centers (k, p)
     state: Refinement = field(init=False)
-    frame: Delayed | None = None  # axes of the initial centers, also used for later centers
-    coordinates: da.Array | None = None  # of all rows along these axes, once they are persisted
+    frame: Delayed | None = None  # axes of the initial centers, used in all iterations
+    coordinates: da.Array | None = None  # coordinates of all rows along `frame`, once persisted
     projecting: bool = False  # whether the previous iteration projected rows
     quick_check: bool = True  # whether the quick check helped in the previous iteration
 
     def run_all(self) -> Refinement:
-        """Run all stages, samples and then all blocks; resume from a checkpoint if there is one."""
+        """Run all stages: on samples, then on all blocks. Resume from a checkpoint, if any."""
         self.state = Refinement(self.first)
         labels = self._resume()
         for stage in range(self.state.stage, len(self.samples) + 1):
@@ -117,7 +117,7 @@ class _Loop:
         return self.samples[stage] if stage < len(self.samples) else None
 
     def _run(self, blocks: list[int] | None, labels: da.Array | None) -> None:
-        """Iterate over the blocks until a stopping rule applies."""
+        """Iterate on the given blocks (None: all) until a stopping rule applies."""
         most = self.config.max_iter if blocks is None else SAMPLE_ITERATIONS
         inertia_tol = self.config.inertia_tol if blocks is None else _SAMPLE_TOL
         while not self.state.stopped:
@@ -139,7 +139,7 @@ class _Loop:
         self.state = replace(self.state, stopped=reason)
 
     def _resume(self) -> da.Array | None:
-        """Load the newest intact checkpoint of an earlier attempt and return its labels."""
+        """Restore the newest intact checkpoint of an earlier attempt; return its labels, if any."""
         for state in load_iterations(self.execution.checkpoints):
             saved = self._saved(len(state.iterations))
             labels = None
@@ -221,19 +221,19 @@ _SAVED = "iteration."  # prefix of checkpoint names, followed by the iteration n
 
 
 def step_name(number: int) -> str:
-    """Return the checkpoint name of the groups of an iteration."""
+    """Return the name under which the groups of blocks of an iteration are checkpointed."""
     return f"kmeans-step-{number}"
 
 
 def save_iteration(checkpoints: CheckpointScope, state: Refinement) -> None:
-    """Checkpoint the state after an iteration; keep the previous one in case a file is damaged."""
+    """Checkpoint the state after an iteration; keep also the previous one as a fallback."""
     checkpoints.save(f"{_SAVED}{len(state.iterations):06d}", state)
     for number in _saved_numbers(checkpoints)[:-2]:
         checkpoints.delete(f"{_SAVED}{number:06d}", step_name(number))
 
 
 def load_iterations(checkpoints: CheckpointScope) -> Iterator[Refinement]:
-    """Yield the intact checkpoints of an earlier attempt, newest first."""
+    """Yield the states in the intact checkpoints of an earlier attempt, newest first."""
     for number in reversed(_saved_numbers(checkpoints)):
         state: Refinement | None = checkpoints.load(f"{_SAVED}{number:06d}", STATE_TYPES)
         if state is not None:
@@ -253,8 +253,9 @@ def _reason(done: IterationDone, before: float, tol: float, inertia_tol: float) 
         return "converged: no row changed its cluster"
     if done.shift <= tol:
         return f"tol: the relative shift of the centers was {done.shift:.2g}"
-    # A larger increase does not stop the loop: in spherical k-means a center of zeros is equally
-    # far from all rows until it gets a direction, and then farther from some.
+    # An increase of the inertia beyond the tolerance does not stop the loop. It can happen in
+    # spherical k-means: a center of zeros is equally far from all rows. When it gets a direction,
+    # it becomes farther from some rows.
     if math.isfinite(before) and abs(before - done.inertia) <= inertia_tol * before:
         share = (before - done.inertia) / before if before > 0.0 else 0.0
         return f"inertia_tol: the relative decrease of the inertia was {share:.2g}"

@@ -16,9 +16,9 @@ from scrlm_dask.planning.work import PhaseCost, fit_costs
 from scrlm_dask.storage.locations import Options
 
 # Overhead of a pass in addition to reading and computing, measured on a local cluster:
-_PHASE_SECONDS = 0.1  # to send the graph, and to query the memory of the workers at the end
-_TASK_SECONDS = 0.004  # of the scheduler, per block
-_WRITE_SECONDS = 0.02  # to write the labels of a block
+_PHASE_SECONDS = 0.1  # per pass: send the graph, and query the workers' memory at the end
+_TASK_SECONDS = 0.004  # time of the scheduler per block
+_WRITE_SECONDS = 0.02  # time to write the labels of a block
 # Bounds of the startup time of a new worker. A shorter time is measured only in a process that has
 # already loaded the kernels. A longer time includes their compilation, which happens only once.
 _LEAST_START_SECONDS, _MOST_START_SECONDS = 0.5, 2.5
@@ -27,7 +27,7 @@ _SENT_SECONDS = 2e-9  # per byte of candidates or centers and per worker
 
 @dataclass(frozen=True)
 class WorkerPool:
-    """Total resources of all workers."""
+    """Total threads and cores of all workers."""
 
     n_workers: int
     n_threads: int  # compute threads
@@ -37,22 +37,22 @@ class WorkerPool:
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """Predicted cost of one phase, each time it runs.
+    """Predicted cost of a phase; all numbers except `times` are for one execution.
 
     Attributes
     ----------
     name : str
         Name of the phase.
     times : int
-        Maximum number of times that the phase runs.
+        Maximum number of executions.
     rows, bytes : int
         Rows and bytes to read.
     flops : int
         FLOPs of full matrix products; pruning needs fewer.
     worker_bytes : int
-        Upper bound of the memory per worker.
+        Upper bound of the memory per worker, in bytes.
     seconds : float
-        Predicted time.
+        Predicted time in seconds.
     """
 
     name: str
@@ -66,7 +66,7 @@ class PhasePlan:
 
 @dataclass(frozen=True)
 class FitPlan:
-    """Predicted cost of a fit, if k-means runs all of its iterations.
+    """Predicted cost of a fit, assuming that k-means runs all of its iterations.
 
     Attributes
     ----------
@@ -79,21 +79,21 @@ class FitPlan:
     threads : int
         Threads of the worker with the most threads.
     memory_limit : int or None
-        Bytes of the worker with the least memory; None without a limit.
+        Smallest memory limit of a worker, in bytes; None if there is no limit.
     phases : tuple of PhasePlan
         Cost of each phase.
     start_seconds : float
-        Time until new workers have loaded the code.
+        Seconds until new workers have loaded the code.
     seconds : float
-        Time of all phases and of the start.
+        Seconds of all phases, including `start_seconds`.
     bytes, flops : int
-        Bytes and FLOPs of all phases.
+        Bytes to read and FLOPs, summed over all phases.
     worker_bytes, client_bytes : int
-        Upper bound of the memory per worker and of the client.
+        Upper bounds of the memory of a worker and of the client, in bytes.
     held_bytes : int
-        Size of the features persisted in the memory of all workers.
+        Size of the features that are persisted in the memory of the workers, in total.
     calibration_seconds : float
-        Time spent on measuring kernels and reads.
+        Seconds spent on measuring kernels and reads.
     notes : tuple of str
         Remarks for the user.
     """
@@ -134,7 +134,7 @@ def plan_fit(
     Parameters
     ----------
     source : str, Path, FeatureStore, zarr.Array, dask.array.Array or numpy.ndarray
-        Features (rows, p). A path or URL leads to a features store or a Zarr array.
+        Features (rows, p). A path or URL must point to a features store or a Zarr array.
     config : FitConfig or None
         Parameters of the fit; None: the defaults.
     workers : sequence of WorkerMemory or None
@@ -144,7 +144,7 @@ def plan_fit(
     block_rows : int or None
         Rows per block; None follows the chunks of the source.
     storage_options : dict or None
-        Options for fsspec that open URLs. They are neither printed nor saved.
+        fsspec options used to open URLs. They are neither printed nor saved.
 
     Returns
     -------
@@ -154,8 +154,8 @@ def plan_fit(
     Raises
     ------
     InputError
-        As `fit` would raise before the first row is read; also if the run does not fit in the
-        memory of the workers.
+        If the features or the parameters are invalid, or if the run does not fit in the memory of
+        the workers.
 
     Examples
     --------
@@ -177,7 +177,7 @@ def prepare_plan(
     block_rows: int | None = None,
     storage_options: Options | None = None,
 ) -> PlanJob:
-    """Validate a fit to plan, before workers start."""
+    """Validate the features and the config of a plan, before workers are started."""
     features = as_features(source, block_rows, storage_options)
     return PlanJob(features, config.resolve(features.n_rows))
 
@@ -190,10 +190,10 @@ class PlanJob:
     config: ResolvedConfig
 
     def run(self, workers: Sequence[WorkerMemory], n_cores: int | None = None) -> FitPlan:
-        """Measure kernels and reads, and plan the fit for these workers."""
+        """Measure kernels and reads, and return the plan of the fit for the given workers."""
         layout, config = self.features.layout, self.config
         memory.check_fit_memory(layout, config, memory.most_clusters(config), workers)
-        # without a number of clusters, candidates are an upper bound
+        # if the number of clusters is unknown, the number of candidates is an upper bound
         n_clusters = memory.most_clusters(config) or config.n_candidates
         calibration = calibrate(self.features, config, n_clusters)
         return make_plan(layout, config, n_clusters, workers, n_cores, calibration)
@@ -207,7 +207,7 @@ def make_plan(
     n_cores: int | None,
     calibration: Calibration,
 ) -> FitPlan:
-    """Combine the predicted costs of all phases of the fit."""
+    """Predict the cost of each phase of the fit, and combine them to a plan."""
     refine = config.asked.refine
     pool = worker_pool(workers, n_cores)
     memory_plan = memory.fit_memory(layout, config, n_clusters, len(workers))
@@ -256,7 +256,7 @@ def make_plan(
 
 
 def worker_pool(workers: Sequence[WorkerMemory], n_cores: int | None = None) -> WorkerPool:
-    """Add up the workers; without `n_cores`, each compute thread has a core."""
+    """Add up the threads of the workers; `n_cores` is one per compute thread by default."""
     n_threads = sum(worker.n_threads for worker in workers)
     n_ahead = sum(worker.n_ahead for worker in workers)
     return WorkerPool(len(workers), n_threads, n_ahead, n_cores or n_threads)
@@ -267,8 +267,8 @@ def phase_seconds(
 ) -> float:
     """Return the seconds to read and compute the blocks of a phase with all threads.
 
-    The bottleneck decides: compute threads, all threads, or cores, which reads also use. No thread
-    computes before the first block is read.
+    The slowest of three limits decides: the busiest compute thread, all threads together, or the
+    cores, because reads also use CPU time. No thread computes before its first block is read.
     """
     n_bytes = work.n_bytes if work.from_store else 0
     reading, cpu = n_bytes * read.seconds, n_bytes * read.cpu_seconds
@@ -286,7 +286,7 @@ def phase_seconds(
 def _extra_seconds(
     work: PhaseCost, layout: Layout, n_candidates: int, n_clusters: int, pool: WorkerPool
 ) -> float:
-    """Return the seconds to schedule tasks, send points and write labels."""
+    """Return the seconds to schedule tasks, send candidates or centers, and write labels."""
     if work.name in ("hold", "survey", "extract"):
         n_points = 0
     else:
@@ -297,13 +297,13 @@ def _extra_seconds(
 
 
 def _start_seconds(calibration: Calibration, pool: WorkerPool) -> float:
-    """Return the seconds in which new workers load the kernels, limited by the cores."""
+    """Return the seconds that new workers, which share the cores, need to load the kernels."""
     seconds = min(max(calibration.load_seconds, _LEAST_START_SECONDS), _MOST_START_SECONDS)
     return seconds * max(1.0, pool.n_workers / pool.n_cores)
 
 
 def _phase_bytes(plan: memory.MemoryPlan, name: str, worker: WorkerMemory) -> int:
-    # persisting features ("hold") reads blocks like the survey
+    # the phase "hold" (persisting the features) needs the memory of the survey: both read blocks
     phase = plan.of("survey" if name == "hold" else name)
     return phase.worker_bytes(worker.n_threads, worker.n_ahead)
 

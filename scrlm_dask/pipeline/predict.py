@@ -57,10 +57,10 @@ def predict(
     storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> Prediction:
-    """Label rows with a model, or with the model in a run directory, which the workers then load.
+    """Label rows with a model; if it is the path of a run directory, the workers load the model.
 
-    Without `margins` the labels store `out` has no margins and no distances of outliers, which is
-    faster. `storage_options` open the URLs of the run, the features and `out`.
+    Without `margins`, the labels store `out` has no margins and no distances of outliers; this is
+    faster. `storage_options` are used to open the URLs of the run, the features and `out`.
     """
     job = prepare_predict(
         *(model, source, out, overwrite, margins, collect_labels, block_rows, storage_options)
@@ -105,7 +105,7 @@ class PredictJob:
     def run(self, listener: Listener = warn) -> Prediction:
         """Label the rows in the workers of the current client, or in threads of this process."""
         features = self.features
-        if features.location is not None:  # the store may have been opened before workers started
+        if features.location is not None:  # workers may have started after the store was opened
             check_paths_visible(features.location)
         # load again: the run may have been replaced while a cluster was starting
         fitted = self.model if isinstance(self.model, Model) else load_model(self.model)
@@ -138,7 +138,7 @@ class PredictJob:
 
 
 def center_points(model: Model | Place) -> Delayed:
-    """Return a task that prepares the centers; the worker loads a model that is given by path."""
+    """Return a task that prepares the centers; if `model` is a path, the worker loads it."""
     if not isinstance(model, Model):
         return task("centers", _load_points, locate(model))
     return task("centers", prepare_centers, model.centers, model.affine)

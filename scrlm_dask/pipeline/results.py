@@ -33,7 +33,7 @@ def build_model(
     neighbors: NDArray[np.int64] = _NO_ROWS,
     n_candidates: int = 0,
 ) -> Model:
-    """Build the model of centers (k, p), in input units, from the sums of their rows."""
+    """Build a model from centers (k, p), in input units, and sums over the rows of each cluster."""
     points = prepare_points(centers, affine)
     sq_radius = config.sq_radius(affine.n_features)
     mixture = mixture_parameters(
@@ -63,7 +63,7 @@ _CURVE_POINTS = 100
 
 
 def report_losses(execution: Execution, losses: NDArray[np.float64]) -> None:
-    """Report the losses (n,) of all candidates as a curve."""
+    """Report the sorted losses (n,) of the candidates as a curve of at most 100 points."""
     rising = np.sort(losses)
     ranks = np.unique(np.linspace(0, len(rising) - 1, _CURVE_POINTS).astype(np.int64))
     curve = tuple(float(loss) for loss in rising[ranks])
@@ -71,7 +71,7 @@ def report_losses(execution: Execution, losses: NDArray[np.float64]) -> None:
 
 
 def report_sizes(execution: Execution, sums: ClusterSums, sq_radius: float) -> None:
-    """Report the sizes of the clusters in the pass that computed these sums."""
+    """Report the number of outliers and the sizes of the clusters, from the sums of a pass."""
     counts, outliers = sums.counts, sums.n_rows - int(sums.counts.sum())
     filled = counts[counts > 0]
     sizes = tuple(int(n) for n in np.bincount(np.frexp(filled)[1] - 1)) if len(filled) else ()
@@ -80,7 +80,7 @@ def report_sizes(execution: Execution, sums: ClusterSums, sq_radius: float) -> N
 
 
 def report_candidates(execution: Execution, config: ResolvedConfig) -> None:
-    """Report the number of candidates if neither it nor the number of clusters is given."""
+    """Report the number of candidates if the user gave neither it nor the number of clusters."""
     asked, text = config.asked, f"all {config.n_rows} rows are candidates"
     if asked.n_candidates == "auto" and not asked.samples:
         if config.n_candidates < config.n_rows:
@@ -114,11 +114,11 @@ def warn_about_result(
         )
         return
     if config.extraction == "merge":
-        return  # the theory does not cover merging, and fewer clusters were reported already
+        return  # the theory does not cover merging, and the scan has reported missing clusters
     if config.n_clusters is not None and model.n_clusters < config.n_clusters:
         text = f"{model.n_clusters} clusters found; {config.n_clusters} were requested"
         execution.emit(Note(text))
-    # outliers among the candidates leave fewer candidates for the clusters
+    # candidates that are outliers do not find clusters
     inliers = 1.0 - model.n_outliers / model.n_rows
     risk = missed_cluster_risk(model.n_clusters, model.n_candidates, MIN_WEIGHT * inliers)
     if risk > _NOTABLE_RISK and model.n_candidates < model.n_rows:
@@ -136,7 +136,7 @@ def _warn(execution: Execution, text: str) -> None:
 
 
 def _can_prune(config: FitConfig, with_margins: bool) -> bool:
-    """Return whether any pass of the fit can prune distances."""
+    """Return whether any pass of the fit can use pruning."""
     return config.extraction == "greedy" or bool(config.refine.max_iter) or not with_margins
 
 

@@ -42,10 +42,10 @@ _EVERY_ROW = (
 
 @dataclass(frozen=True)
 class Chosen:
-    """A config with a rho, and the centers if they were found on the sample."""
+    """Result of a scan: a config with a rho, and the centers if they were found on the sample."""
 
     config: ResolvedConfig
-    extracted: ExtractedCenters | None = None  # None: extract by the losses of the candidates
+    extracted: ExtractedCenters | None = None  # None: a loss pass is needed to find them
     affine: AffineMap | None = None  # preprocessing map of the sample
     tree: MergeTree | None = None
     record: dict[str, Any] = field(default_factory=dict)
@@ -71,7 +71,7 @@ def settle_config(scanned: Scanned, config: ResolvedConfig) -> ResolvedConfig:
     """Return the config with every "auto" resolved by the scan."""
     asked, scan = config.asked, scanned.scan
     if scan is None:
-        # without k-means only merged centers need no radius, and none were merged
+        # robust=False requires k-means or merged centers, and no centers were merged
         robust = True if asked.robust == "auto" or not asked.refine.max_iter else asked.robust
         settled = replace(asked, rho=PAPER_RHO, extraction="greedy", robust=robust)
         return settled.resolve(config.n_rows)
@@ -84,7 +84,7 @@ def settle_config(scanned: Scanned, config: ResolvedConfig) -> ResolvedConfig:
     resolved = settled.resolve(config.n_rows)
     if asked.n_candidates != "auto":
         return resolved
-    # without a given number of clusters, the number found on the sample beats an assumption
+    # if the number of clusters is not given, use the number found on the sample
     least = 0 if asked.n_clusters is None else resolved.n_candidates
     n_candidates = min(config.n_rows, max(least, scan.needed_candidates))
     return replace(resolved, n_candidates=n_candidates)
@@ -93,20 +93,24 @@ def settle_config(scanned: Scanned, config: ResolvedConfig) -> ResolvedConfig:
 def _falls_short(scan: SampleScan, asked: FitConfig) -> bool:
     """Return whether the clusters need more candidates than a scan of a sample can use.
 
-    False if the user gave the number of candidates: a loss over all rows would use the same number.
+    False if the user set the extraction or the number of candidates: these are not changed.
     """
     free = asked.extraction == "auto" and asked.n_candidates == "auto"
     return free and _lacks_candidates(scan)
 
 
 def _lacks_candidates(scan: SampleScan) -> bool:
-    """Return whether the theory requires more candidates; it does not cover merging."""
+    """Return whether the theory requires more candidates than the scan used.
+
+    False if the data shows no clear scale: centers may then be merged, which the theory does not
+    cover.
+    """
     few = scan.needed_candidates > scan.n_candidates
     return few and scan.choice.clear and scan.n_candidates < scan.sizes.judged
 
 
 def scan_notes(scanned: Scanned, config: ResolvedConfig) -> list[Note]:
-    """Describe the chosen rho, the reason and possible problems."""
+    """Return notes on the chosen rho, the reason for it, and possible problems."""
     scan, asked = scanned.scan, config.asked
     if scan is None:
         why = "no row of the sample has a neighbor at any radius, or all rows are identical"
@@ -124,7 +128,7 @@ def scan_notes(scanned: Scanned, config: ResolvedConfig) -> list[Note]:
 
 
 def _merging_note(scan: SampleScan, asked: FitConfig) -> Note:
-    """Report that merging leaves no outliers; warn if the data has some, with ways to keep them."""
+    """Note that merging leaves no outliers; if the data has outliers, warn and list ways out."""
     clear, most = clear_scale(scan.trials), asked.n_clusters
     if clear is None or most is None or clear.clusters <= most:
         return Note(_EVERY_ROW)
@@ -143,13 +147,13 @@ def _merging_note(scan: SampleScan, asked: FitConfig) -> Note:
 
 
 def _candidate_notes(scan: SampleScan, config: ResolvedConfig) -> Iterator[Note]:
-    """Report that there were too few candidates, and the consequence."""
+    """Yield notes about too few candidates and the consequences."""
     asked, n_found = config.asked, len(scan.found.centers)
     if scan.n_candidates > scan.first_candidates:
         if scan.extraction == "merge":
             purpose = f"{asked.n_clusters} merged clusters"
         else:
-            purpose = f"{n_found} clusters at a risk of {DELTA:g}"
+            purpose = f"{n_found} clusters at a risk of {DELTA:g} of missing one"
         yield Note(
             f"{scan.first_candidates} candidates are too few for {purpose}: the scan was repeated "
             f"with {scan.n_candidates}"
@@ -159,15 +163,18 @@ def _candidate_notes(scan: SampleScan, config: ResolvedConfig) -> Iterator[Note]
     needed = f"about {n_found} clusters need {scan.needed_candidates} candidates at a risk of"
     if _falls_short(scan, asked):
         yield Note(
-            f"{needed} {DELTA:g}, but a scan of a sample uses at most {scan.n_candidates}: a fit "
-            "computes their losses over all rows"
+            f"{needed} {DELTA:g} of missing one, but a scan of a sample uses at most "
+            f"{scan.n_candidates}: a fit computes the losses of the candidates over all rows"
         )
     elif asked.n_candidates != "auto" and _lacks_candidates(scan):
-        yield Note(f"{needed} {DELTA:g}, but --candidates (n_candidates) is {scan.n_candidates}")
+        yield Note(
+            f"{needed} {DELTA:g} of missing one, but --candidates (n_candidates) is "
+            f"{scan.n_candidates}"
+        )
 
 
 def _describe_shortage(scan: SampleScan, config: ResolvedConfig) -> str:
-    """Compare the numbers of requested and found clusters, and list ways to get more."""
+    """Return a message that fewer clusters than requested were found, with ways to get more."""
     n_clusters = config.asked.n_clusters or 0
     return (
         f"{n_clusters} clusters were requested, but {scan.n_candidates} candidates on a sample of "
@@ -188,7 +195,7 @@ def _ways_to_more(scan: SampleScan, config: ResolvedConfig, n_clusters: int) -> 
 
 
 def _scan_record(scanned: Scanned) -> dict[str, Any]:
-    """Return the trials, the choice and its reliability for `run.json`."""
+    """Return the entry of `run.json`: the trials, the chosen rho and its reliability."""
     scan = scanned.scan
     if scan is None:
         return {"sampled_rows": len(scanned.rows), "blocks": scanned.n_blocks, "rungs": []}
@@ -221,25 +228,25 @@ def _meets_assumption(scan: SampleScan) -> bool:
     return bool(scan.sigma_max <= scan.choice.rho < MOST_RHO) and math.isfinite(scan.sigma_max)
 
 
-# Number of blocks to read from a large store. With fewer blocks of sorted rows, the sample might
-# contain only a few classes.
+# Minimum number of blocks to read. If the rows are sorted by class, fewer blocks might contain only
+# a few classes.
 _LEAST_BLOCKS = 16
 
 
 @dataclass(frozen=True)
 class RhoScan:
-    """Bandwidths that were tried on a sample, the one chosen, and its reliability.
+    """Result of `scan_rho`: trial bandwidths, the chosen bandwidth, and its reliability.
 
     Attributes
     ----------
     choice : Choice
-        The chosen bandwidth, its interval and the reason.
+        The chosen bandwidth, the interval of equally good bandwidths, and the reason.
     trials : tuple of BandwidthTrial
         All trial bandwidths.
     stability : tuple of PerturbedRho
         Clusters at rho - 10 % and rho + 10 %.
     n_clusters : int
-        Clusters found on the sample.
+        Number of clusters found on the sample.
     sigma_max : float
         Largest standard deviation of a cluster, after preprocessing.
     assumption_1 : bool
@@ -253,7 +260,7 @@ class RhoScan:
     source : str
         Description of the features, for messages.
     record : dict
-        The scan as in `run.json`.
+        The scan in the format of `run.json`.
     """
 
     choice: Choice
@@ -307,7 +314,7 @@ def scan_rho(
     Parameters
     ----------
     source : str, Path, FeatureStore, zarr.Array, dask.array.Array or numpy.ndarray
-        Features (rows, p). A path or URL leads to a features store or a Zarr array.
+        Features (rows, p). A path or URL must point to a features store or a Zarr array.
     n_clusters : int or None
         Maximum number of clusters; None: determined from the data.
     F : float
@@ -323,14 +330,14 @@ def scan_rho(
     block_rows : int or None
         Rows per block; None follows the chunks of the source.
     storage_options : dict or None
-        Options for fsspec that open URLs. They are neither printed nor saved.
+        fsspec options used to open URLs. They are neither printed nor saved.
     listener : callable
         Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
 
     Returns
     -------
     scrlm_dask.results.RhoScan
-        The bandwidth `rho`, the interval in which it would do as well, and all trials.
+        The bandwidth `rho`, the interval of equally good bandwidths, and all trials.
 
     Raises
     ------
@@ -364,7 +371,7 @@ def prepare_scan(
     block_rows: int | None = None,
     storage_options: Options | None = None,
 ) -> ScanJob:
-    """Validate a scan of rho before workers start and rows are read."""
+    """Validate a scan of rho before workers are started or rows are read."""
     features = as_features(source, block_rows, storage_options)
     return ScanJob(features, config.resolve(features.n_rows))
 
@@ -377,7 +384,7 @@ class ScanJob:
     config: ResolvedConfig  # with rho "auto"
 
     def run(self, listener: Listener = warn) -> RhoScan:
-        """Scan in the workers of the current client, or in threads of this process."""
+        """Run the scan in the workers of the current client, or in threads of this process."""
         features, config = self.features, self.config
         assert config.sample is not None
         if features.location is not None:
@@ -416,7 +423,7 @@ def _describe_scan(
 
 
 def _choose_blocks(features: Features, sizes: ScanSizes, seed: int) -> list[int] | None:
-    """Choose random blocks with enough rows, at least 16 of them; None for all blocks."""
+    """Choose at least 16 random blocks with enough rows for the sample; None: all blocks."""
     size = max(_LEAST_BLOCKS, math.ceil(2 * sizes.rows / features.block_rows))
     if size >= features.n_blocks:
         return None

@@ -1,4 +1,4 @@
-"""A complete run as an object: its model, labels and record, and the verbs for them."""
+"""The class `Run`: a complete run with its model, labels and record."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from scrlm_dask.storage.run_directory import RunDirectory
 
 
 class Run:
-    """A complete run directory: what `fit` and `kmeans` wrote to `out`.
+    """A complete run directory that `fit` or `kmeans` wrote to `out`.
 
     Parameters
     ----------
     path : str or Path
         Path or URL of the run directory.
     storage_options : dict or None
-        Options for fsspec that open URLs, of the run and of its features. They are neither printed
-        nor saved.
+        fsspec options used to open the URLs of the run and of its features. They are neither
+        printed nor saved.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Run:
         self.location: Location = locate(path, storage_options)
         self._directory = RunDirectory(self.location)
         self.record: dict[str, Any] = self._directory.check_complete()
-        ResultRecord.from_json(self.record, self._directory.record)  # raises if it was edited
+        ResultRecord.from_json(self.record, self._directory.record)  # raises if the file was edited
 
     def __repr__(self) -> str:
         clusters, rows = self.record["clusters"], self.record["features"]["rows"]
@@ -119,12 +119,12 @@ class Run:
         block_rows: int | None = None,
         listener: Listener = warn,
     ) -> Prediction:
-        """Label new rows with the model of the run; the workers load it from the run directory.
+        """Label new rows with the model of the run; the workers load the model from its directory.
 
         Parameters
         ----------
         source : str, Path, FeatureStore, zarr.Array, dask.array.Array or numpy.ndarray
-            Features (rows, p) of the encoder that the run was fitted on.
+            Features (rows, p), computed with the same encoder as the features of the run.
         out : str, Path or None
             Labels store to write. Required if the labels do not fit in memory.
         overwrite : bool
@@ -190,7 +190,7 @@ class Run:
         Raises
         ------
         InputError
-            If there is no truth, or if it has another number of rows.
+            If there are no true labels, or if the run has another number of rows.
 
         Examples
         --------
@@ -211,7 +211,7 @@ class Run:
             Number of random blocks whose rows are labelled again.
         losses : int
             Number of random clusters whose losses are computed again. Losses are sums over all
-            rows, so they take one read of all features.
+            rows, so computing them takes one read of all features.
         seed : int
             Seed for the choice of blocks and clusters.
         listener : callable
@@ -245,23 +245,24 @@ class Run:
     def cut(
         self, n_clusters: int, *, out: Place | None = None, overwrite: bool = False
     ) -> ClusterCut:
-        """Join the clusters of the run to fewer, along its merge tree; features are not read.
+        """Join the clusters of the run into fewer clusters; the features are not read.
 
-        Every cluster of the cut is a union of clusters of the run, and outliers stay outliers.
+        Clusters are joined along the merge tree of the run, or along a new Ward tree. Every joined
+        cluster is a union of clusters of the run, and outliers stay outliers.
 
         Parameters
         ----------
         n_clusters : int
-            Number of clusters of the cut, at most the number of clusters of the run.
+            Number of joined clusters, at most the number of clusters of the run.
         out : str, Path or None
-            Labels store to write with the labels of the cut.
+            Labels store to write, with the label of each row after joining.
         overwrite : bool
             Replace a labels store that exists at `out`.
 
         Returns
         -------
         scrlm_dask.results.ClusterCut
-            `groups` has the new cluster of each cluster of the run.
+            `groups` has the number of the joined cluster of each cluster of the run.
 
         Raises
         ------
@@ -291,7 +292,7 @@ class Run:
 
         The folder gets a table with one line per row (row number, id if the features have ids,
         label, distance, margin), `centers.npy`, `centers.fbin` and, if FAISS is installed,
-        `centers.faiss`: an index that accepts rows as they are and returns the labels of the run.
+        `centers.faiss`: an index that accepts unprocessed rows and returns the nearest center.
 
         Parameters
         ----------
@@ -346,7 +347,7 @@ class Run:
             Page to write. None: `report.html` in the run directory, or in the current folder if
             there are `others`.
         others : sequence of str or Path
-            Other runs to compare this one with, on the same page.
+            Other runs to compare with this run, on the same page.
         items : str, Path or None
             A text or a picture for every row, in the order of the rows: a .npy or Parquet file or
             a folder.

@@ -28,7 +28,7 @@ _INT32 = np.iinfo(np.int32)
 
 
 class FeatureStore:
-    """A features store on disk: rows and features in a Zarr array, with a manifest.
+    """A features store: a Zarr array (rows x features) with a manifest.
 
     `ingest`, `embed`, `synth` and `FeatureStore.write` write such stores. A plain Zarr array
     (rows, features), or a group with an array `features`, is a features store without a manifest.
@@ -38,7 +38,7 @@ class FeatureStore:
     path : str or Path
         Path or URL of the store.
     storage_options : dict or None
-        Options for fsspec that open a URL. They are neither printed nor saved.
+        fsspec options used to open URLs. They are neither printed nor saved.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class FeatureStore:
     def array(self) -> da.Array:
         """The features (rows, p) as a lazy Dask array.
 
-        A worker that does not see the path raises `StoreError`; with `dask.array.from_zarr` it
+        A worker that cannot find the path raises `StoreError`; with `dask.array.from_zarr` it
         would read zeros.
         """
         return open_features(self.location)
@@ -126,7 +126,7 @@ class FeatureStore:
         Parameters
         ----------
         rho : float or None
-            Bandwidth whose radius is compared with the distances between rows.
+            Bandwidth whose radius is compared with the distances between rows; None: no comparison.
         F : float
             The constant F of the radius `rho * sqrt(p * F)`.
         preprocess : {"standardize", "center", "scale", "none", "l2"}
@@ -201,8 +201,8 @@ class FeatureStore:
     ) -> FeatureStore:
         """Write an array of floats as a features store; the workers write its chunks.
 
-        A failed write leaves no output. A store that is replaced stays until the new one is
-        complete.
+        A failed write leaves no output. With `overwrite`, the old store stays until the new
+        store is complete.
 
         Parameters
         ----------
@@ -219,7 +219,7 @@ class FeatureStore:
         overwrite : bool
             Replace a features store that exists at `path`.
         storage_options : dict or None
-            Options for fsspec that open URLs. They are neither printed nor saved.
+            fsspec options used to open URLs. They are neither printed nor saved.
         listener : callable
             Receives the events of the pass; by default, warnings are emitted.
 
@@ -261,7 +261,7 @@ def open_features(
 ) -> da.Array:
     """Return the features store at a path or URL as a lazy Dask array (rows, p).
 
-    A worker that does not see the path raises `StoreError`; with `da.from_zarr` it would read
+    A worker that cannot find the path raises `StoreError`; with `da.from_zarr` it would read
     zeros.
     """
     return as_features(path, block_rows, storage_options).array
@@ -281,9 +281,9 @@ def write_features(
     """Write a Dask array of floats, or other features, as a features store; return its URL.
 
     The workers write whole chunks of `chunk_bytes`, by default in float16 if the source is float16
-    and in float32 otherwise. `labels`, one integer per row with -1 for outliers, are the truth.
-    A failed write leaves no output, and a store that is replaced stays until the new one is
-    finished.
+    and in float32 otherwise. `labels` are the true labels: one integer per row, -1 for
+    outliers. A failed write leaves no output. With `overwrite`, the old store stays until the new
+    store is complete.
     """
     whole = as_features(source, None, storage_options)
     shape = (whole.n_rows, whole.n_features)

@@ -1,4 +1,4 @@
-"""Draw the paper's mixture into a features store; workers draw the blocks."""
+"""Draw rows of the paper's mixture and write a features store; each task draws one block."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def synth(
     storage_options: Options | None = None,
     listener: Listener = warn,
 ) -> str:
-    """Draw rows of the paper's mixture into a features store, with their true labels.
+    """Draw rows of the paper's mixture, and write them with their labels as a features store.
 
-    The rows depend on the seed and the row number only, not on workers or chunks.
+    Each row depends only on `spec` and its row number, not on the workers or the chunks.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def synth(
     overwrite : bool
         Replace a features store that exists at `path`.
     storage_options : dict or None
-        Options for fsspec that open URLs. They are neither printed nor saved.
+        fsspec options used to open URLs. They are neither printed nor saved.
     listener : callable
         Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
 
@@ -92,14 +92,14 @@ def prepare_synth(
     check_output_free(location, overwrite, FEATURES_KIND)
     shape = (n_rows, spec.n_features)
     fitting = feature_store.block_rows_for(shape, np.dtype(np.float32), None, chunk_bytes)
-    # whole strata, so that none is drawn twice
+    # blocks of whole strata, so that no stratum is drawn for two blocks
     block_rows = min(n_rows, -(-fitting // synthesis.STRATUM_ROWS) * synthesis.STRATUM_ROWS)
     return SynthJob(location, n_rows, spec, block_rows, overwrite)
 
 
 @dataclass(frozen=True)
 class SynthJob:
-    """A validated sample, ready to be drawn."""
+    """A validated call of `synth`, ready to run."""
 
     location: Location
     n_rows: int
@@ -108,7 +108,7 @@ class SynthJob:
     overwrite: bool
 
     def run(self, listener: Listener = warn) -> str:
-        """Draw and write the sample and its truth; return the URL of the store."""
+        """Draw and write the rows, their labels and the mixture; return the URL of the store."""
         location, spec, n_rows = self.location, self.spec, self.n_rows
         request = {"mixture": asdict(spec)}
         manifest = Manifest(n_rows, spec.n_features, "float32", self.block_rows, (), request)
@@ -133,7 +133,7 @@ def synth_pass(
     n_rows: int,
     block_rows: int,
 ) -> int:
-    """Write all rows of the sample to the store at `location`; return the number of rows."""
+    """Draw all rows and write them to the store at `location`; return their number."""
     written: int = execution.run(
         Pass("synth", _synth_part, int.__add__),
         placeholder_blocks((n_rows, spec.n_features), np.dtype(np.float32), block_rows),

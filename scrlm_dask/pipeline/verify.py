@@ -31,19 +31,19 @@ from scrlm_dask.storage.store_info import features_digest
 
 # Relative tolerance of distances: a CPU with other instructions rounds differently.
 _DISTANCE_TOLERANCE = 1e-5
-_LOSS_TOLERANCE = 1e-5  # losses that were computed with other sets of candidates differ by less
+_LOSS_TOLERANCE = 1e-5  # larger than rounding differences between different sets of candidates
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Comparison of a run with a part of it that was computed again.
+    """Result of `Run.verify`: differences between a run and a part that was computed again.
 
     Attributes
     ----------
     blocks : tuple of int
         Blocks whose rows were labelled again.
     rows : int
-        Number of these rows.
+        Number of rows that were labelled again.
     wrong_labels, wrong_distances : int
         Number of rows whose label or distance differs.
     first_wrong_row : int or None
@@ -79,7 +79,7 @@ def verify_run(
 ) -> Verification:
     """Label a random sample of blocks again, and compute the losses of some clusters again.
 
-    Losses are sums over all rows of the run, so they take one read of all features.
+    Losses are sums over all rows of the run, so computing them takes one read of all features.
     """
     return prepare_verify(path, blocks, losses, seed, storage_options).run(listener)
 
@@ -109,7 +109,8 @@ class VerifyJob:
 
     def run(self, listener: Listener = warn) -> Verification:
         """Recompute labels and losses, and count the differences."""
-        assert self.features.location is not None  # runs on arrays are rejected
+        # `prepare_verify` rejects runs on arrays in memory
+        assert self.features.location is not None
         check_paths_visible(self.features.location)
         compared = LabelComparison(0, 0, 0, None)
         wrong: tuple[int, ...] = ()
@@ -146,7 +147,7 @@ class VerifyJob:
 
 
 def _open_features(recorded: FeaturesRecord, storage_options: Options | None) -> Features:
-    """Open the features of the run, if they are unchanged."""
+    """Open the features of the run; raise if they have changed."""
     if recorded.path is None:
         raise StoreError("the run cannot be verified: its features were an array in memory")
     location = locate(recorded.path, storage_options)
@@ -158,7 +159,7 @@ def _open_features(recorded: FeaturesRecord, storage_options: Options | None) ->
 
 
 def _count_losses(model: Model) -> int:
-    """Count the losses that can be compared: those over all rows, not those on a sample."""
+    """Return the number of losses that can be compared: 0 if they were computed on a sample."""
     config = model.config
     over_all_rows = isinstance(config, FitConfig) and config.extraction == "greedy"
     return len(model.losses) if over_all_rows else 0
@@ -167,7 +168,7 @@ def _count_losses(model: Model) -> int:
 def _find_wrong_losses(
     execution: Execution, features: Features, model: Model, clusters: NDArray[np.int64]
 ) -> tuple[int, ...]:
-    """Return the clusters whose loss or number of neighbors differs from the model's."""
+    """Return the clusters whose loss or number of neighbors differs from that in the model."""
     assert isinstance(model.config, FitConfig)  # k-means has no losses
     order = clusters[np.argsort(model.center_rows[clusters])]
     rows = model.center_rows[order]
@@ -181,7 +182,7 @@ def _find_wrong_losses(
 
 
 class LabelComparison(NamedTuple):
-    """Differences between stored and computed labels of some rows: a mergeable part."""
+    """Numbers of differences between stored and recomputed labels of some rows; mergeable."""
 
     rows: int
     wrong_labels: int

@@ -1,7 +1,7 @@
 """Measure the speed of this machine with the kernels of a fit, in one thread, for about 2 s.
 
-Rows of the store are used as candidates, and the candidates that the extraction picks as centers.
-The first run of each kernel is not counted: it compiles or loads the kernel.
+Rows of the store serve as candidates, and candidates that the extraction picks serve as centers.
+The first call of each kernel is not counted, because it compiles or loads the kernel.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from scrlm_dask.kernels.scrlm.loss import Losses, LossPart, loss_part, losses_of
 from scrlm_dask.kernels.scrlm.polish import polish_part
 from scrlm_dask.kernels.scrlm.theory import PAPER_RHO
 
-# Seconds for each measurement; the loss dominates a fit.
+# Seconds for each measurement, most for the loss, which dominates the time of a fit.
 _SECONDS = {"survey": 0.1, "loss": 0.5, "polish": 0.2, "kmeans-step": 0.3, "assign": 0.3}
 _READ_COPIES = 2  # copies of a block while it is read
-_LEAST_READS = 3  # timed reads, unless they exceed one of the next two limits
+_LEAST_READS = 3  # minimum number of timed reads, unless one of the next two limits is exceeded
 _READ_SECONDS, _READ_BYTES = 0.5, 256 * 10**6
 _FEW_ROWS = 1024  # rows of the smaller of two measurements; fewer rows are not pruned
 _LEAST_SECONDS = 0.02  # a shorter measurement is repeated
 _TIMES = 2  # repetitions of the larger measurement
 _MOST_EXTRACTED = 2048
-_SCAN_LOSSES = 3.0  # time of a scan per row, relative to losses of as many candidates
+_SCAN_LOSSES = 3.0  # time per row of a scan, relative to a loss pass with as many candidates
 
 
 @dataclass(frozen=True)
 class ReadRate:
-    """Seconds per byte, and the CPU seconds they include."""
+    """Speed of reads: seconds per byte, and the CPU seconds among them."""
 
     seconds: float
     cpu_seconds: float
@@ -53,11 +53,11 @@ class ReadRate:
 
 @dataclass(frozen=True)
 class Rate:
-    """Seconds of one thread per row, per block and per phase."""
+    """Speed of a phase: seconds of one thread per row, per block, and once per execution."""
 
     row: float = 0.0
-    block: float = 0.0  # in addition to its rows
-    once: float = 0.0  # before the phase, to map points and compute their axes
+    block: float = 0.0  # in addition to the time of its rows
+    once: float = 0.0  # before the first block: map candidates or centers and compute axes
 
 
 @dataclass(frozen=True)
@@ -66,16 +66,16 @@ class Calibration:
 
     read: ReadRate
     rates: dict[str, Rate]  # by phase
-    seconds: float  # of the whole calibration
-    first_seconds: float  # of these, for first runs of kernels and first reads
-    load_seconds: float  # of these, for loading kernels, as every new worker does
+    seconds: float  # time of the whole calibration
+    first_seconds: float  # part of `seconds`: first calls of kernels and first reads
+    load_seconds: float  # part of `first_seconds`: loading kernels, as every new worker does
     rows: int  # rows that were read
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """The blocks that were read."""
+    """The blocks that the calibration has read, and the speed of the reads."""
 
     blocks: list[NDArray[Any]]
     starts: list[int]  # their first row numbers
@@ -104,10 +104,10 @@ class _Sample:
 
 @dataclass
 class _Stopwatch:
-    """Total time of first runs."""
+    """Total time of first calls, which do not count as measurements."""
 
     first_seconds: float = 0.0
-    load_seconds: float = 0.0  # of these, for loading kernels
+    load_seconds: float = 0.0  # part of `first_seconds`: loading kernels
     notes: list[str] = field(default_factory=list)
 
     def first(self, run: Callable[[], object]) -> None:
@@ -120,7 +120,7 @@ class _Stopwatch:
 
 
 def calibrate(features: Features, config: ResolvedConfig, n_clusters: int) -> Calibration:
-    """Measure the phases of a fit with this config and number of clusters."""
+    """Measure the speed of each phase of a fit with this config and number of clusters."""
     begin, watch = time.perf_counter(), _Stopwatch()
     sampled, config = config.asked.samples, _with_rho(config)
     with pinned_threads(), dask.config.set(scheduler="synchronous"):
@@ -138,7 +138,7 @@ def calibrate(features: Features, config: ResolvedConfig, n_clusters: int) -> Ca
 
 
 def _with_rho(config: ResolvedConfig) -> ResolvedConfig:
-    """Return the config with greedy extraction and a rho, the paper's if it is not given."""
+    """Return the config with greedy extraction and with the paper's rho if none is given."""
     asked = config.asked
     rho = PAPER_RHO if isinstance(asked.rho, str) else asked.rho
     robust = asked.robust is not False or not asked.refine.max_iter
@@ -148,8 +148,8 @@ def _with_rho(config: ResolvedConfig) -> ResolvedConfig:
 def _read_sample(features: Features, n_rows: int, watch: _Stopwatch) -> _Sample:
     """Read blocks spread over the store, until there are `n_rows` rows for the candidates.
 
-    The first read is not timed. If there is only one block, it is read again, from the cache of the
-    system. The rate is the median over the timed reads.
+    The first read is not timed. If there is only one block, it is read again, from the page
+    cache of the system. The rate is the median over the timed reads.
     """
 
     def read(number: int) -> NDArray[Any]:
@@ -221,7 +221,7 @@ def _measure_phases(
 
     few = _first_points(candidates)
     _warm_up(watch, partial(loss, 64, few))
-    # with a subset, only a part of each block is used
+    # if `loss_rows` is a subset, the loss pass uses only a part of each block
     part = -(-config.loss_rows * len(block) // config.n_rows)
     loss_rate, found = _measure(loss, min(part, len(block)), _SECONDS["loss"])
     larger = config.n_candidates / n
@@ -253,7 +253,7 @@ def _measure_survey(
     measure = partial(_measure, n_rows=len(block), budget=_SECONDS["survey"])
     rate, moments = measure(lambda rows: preprocessing.block_moments(block[:rows]))
     needed = preprocessing.needs_moments(kind)
-    # moments of all rows: a map that is fitted to few rows may divide by zero
+    # use all rows, because a map that is fitted to few rows may divide by zero
     if needed and moments.count < len(block):
         moments = preprocessing.block_moments(block)
     affine = preprocessing.fit_map(kind, block.shape[1], moments if needed else None)
@@ -299,7 +299,7 @@ def _measure_centers(
     for name, run in phases.items():
         few = _first_points(unmoved if name == "polish" else centers)
         _warm_up(watch, partial(run, 64, few))
-        # with all centers, to load the quick check as well, which a few centers may not use
+        # call with all centers to load also the quick check, which few centers may not use
         watch.load(lambda run=run: run(min(_FEW_ROWS, len(block))))  # type: ignore[misc]
         rate, _ = _measure(run, len(block), _SECONDS[name])
         rates[name] = replace(rate, once=again if name == "kmeans-step" else once)
@@ -313,9 +313,9 @@ def _time_extraction(
     config: ResolvedConfig,
     watch: _Stopwatch,
 ) -> tuple[float, Extraction]:
-    """Return the seconds of an extraction from the first candidates, and its result."""
+    """Extract centers from the first candidates; return the seconds and the result."""
     asked = config.asked
-    # the extraction skips candidates without neighbors
+    # the extraction skips other candidates, because they have no neighbors here
     neighbors = np.where(np.arange(len(rows)) < _MOST_EXTRACTED, losses.neighbors, 0)
     some = Losses(losses.losses, neighbors)
 
@@ -339,7 +339,7 @@ def _time_preparation(
 
 
 def _first_points(points: Points) -> Points:
-    """Return the first points, which are enough to compile every kernel."""
+    """Return the first 64 points, which are enough to compile every kernel."""
     few = min(64, len(points.raw))
     return replace(
         points,
@@ -353,29 +353,29 @@ def _first_points(points: Points) -> Points:
 
 
 def _warm_up(watch: _Stopwatch, run: Callable[[int], object]) -> None:
-    """Run once with full products and once with projections, which are different kernels."""
+    """Call `run` without pruning and with 16 axes, to load the kernels of both cases."""
     for prune in (0, 16):
         watch.load(lambda prune=prune: run(prune))  # type: ignore[misc]
 
 
 def _measure(run: Callable[[int], Any], n_rows: int, budget: float) -> tuple[Rate, Any]:
-    """Measure with few and with many rows of a block; return the rate and the last result."""
+    """Time `run` with few and with many rows of a block; return the rate and the last result."""
     few = min(_FEW_ROWS, n_rows)
     few_seconds, found = _run_repeatedly(lambda: run(few))
     many = min(n_rows, int(budget / _TIMES / max(few_seconds, 1e-9) * few))
     if many < 2 * few:
         return Rate(row=few_seconds / few), found
-    # the minimum of several runs, as other processes may use the machine
+    # use the minimum of several measurements, as other processes may use the machine
     runs = [_run_repeatedly(lambda: run(many)) for _ in range(_TIMES)]
     many_seconds, found = min(runs, key=itemgetter(0))
     row = (many_seconds - few_seconds) / (many - few)
-    if row <= 0.0:  # the clock is coarser than the work
+    if row <= 0.0:  # the work is too short for the resolution of the clock
         return Rate(row=many_seconds / many), found
     return Rate(row=row, block=max(0.0, few_seconds - row * few)), found
 
 
 def _run_repeatedly(run: Callable[[], Any]) -> tuple[float, Any]:
-    """Repeat a short run; return the minimum of the seconds, and the result."""
+    """Call `run`, several times if it is short; return the minimum time and the last result."""
     least, result = _run_timed(run)
     total = least
     while total < _LEAST_SECONDS:

@@ -1,7 +1,8 @@
-"""Predict upper bounds of the memory of each phase, on workers and client, from counts alone.
+"""Predict upper bounds of the memory that each phase needs on a worker and on the client.
 
-A worker needs memory for its process, for data that its threads share (candidates or centers,
-labels between iterations), for each compute thread, and for a block per thread, including prefetch
+The bounds are computed from numbers such as rows, features and clusters; nothing is measured. A
+worker needs memory for its process, for data that its threads share (candidates or centers, labels
+between iterations), for each compute thread, and for a block per thread, including prefetch
 threads.
 """
 
@@ -25,17 +26,17 @@ from scrlm_dask.kernels.distances.pruning import MOST_AXES, TRIED_ROWS
 from scrlm_dask.kernels.kmeans import init as seeding
 from scrlm_dask.kernels.scrlm.extraction import AGAINST, TOGETHER
 
-PROCESS_BYTES = 350 * 10**6  # Python, libraries and compiled kernels, before anything is read
+PROCESS_BYTES = 350 * 10**6  # Python, libraries and compiled kernels, before the first read
 # The client does not run kernels, but may run the scheduler of a local cluster.
 CLIENT_BYTES = 330 * 10**6
 EVEN_SHARE = 0.85  # workers do not get exactly equal shares of the blocks
-_MOST_DRAWS = 24  # upper bound of 2 + ln k, the draws of k-means++ per center
-_BLOCK_TASK_BYTES = 20_000  # on client and scheduler, per block of a pass
+_MOST_DRAWS = 24  # upper bound of 2 + ln k, the number of draws of k-means++ per center
+_BLOCK_TASK_BYTES = 20_000  # on the client and the scheduler, per block of a pass
 
 
 @dataclass(frozen=True)
 class PhaseMemory:
-    """Peak memory of a phase in bytes, in addition to that of the process."""
+    """Peak memory that a phase needs on a worker in addition to its process, in bytes."""
 
     name: str
     shared_bytes: int  # per worker
@@ -43,20 +44,20 @@ class PhaseMemory:
     block_bytes: int  # per thread, including prefetch threads
 
     def worker_bytes(self, n_threads: int, n_ahead: int = 0) -> int:
-        """Return the bytes of a worker with these compute and prefetch threads."""
+        """Return the bytes that a worker with these compute and prefetch threads needs."""
         work = n_threads * self.thread_bytes + (n_threads + n_ahead) * self.block_bytes
         return PROCESS_BYTES + self.shared_bytes + work
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Memory of a run: of a worker in each phase, and of the client."""
+    """Memory that a run needs: on a worker in each phase, and on the client."""
 
     phases: tuple[PhaseMemory, ...]
     client_bytes: int
 
     def worker_bytes(self, n_threads: int, n_ahead: int = 0) -> int:
-        """Return the bytes of a worker in the largest phase."""
+        """Return the bytes that a worker needs in the largest phase."""
         return max(phase.worker_bytes(n_threads, n_ahead) for phase in self.phases)
 
     def of(self, name: str) -> PhaseMemory:
@@ -64,7 +65,7 @@ class MemoryPlan:
         return next(phase for phase in self.phases if phase.name == name)
 
     def record(self, workers: Sequence[WorkerMemory]) -> dict[str, Any]:
-        """Return the entry of `run.json`: the plan of the worker with the most threads."""
+        """Return the entry of `run.json`: the bytes needed on the worker with the most threads."""
         most = max(workers, key=lambda worker: worker.n_threads)
         phases = {p.name: p.worker_bytes(most.n_threads, most.n_ahead) for p in self.phases}
         most_bytes = max(phases.values())
@@ -74,7 +75,7 @@ class MemoryPlan:
 def fit_memory(
     layout: Layout, config: ResolvedConfig, n_clusters: int | None, n_workers: int
 ) -> MemoryPlan:
-    """Plan SCRLM; without `n_clusters`, only the phases before the extraction of centers."""
+    """Plan the memory of SCRLM; without `n_clusters`, only of the phases up to the extraction."""
     asked, n, subset_rows = config.asked, config.n_candidates, 0
     if config.sample is not None:
         merged = LEAVES_A_CLUSTER * (asked.n_clusters or 0)
@@ -94,7 +95,7 @@ def fit_memory(
 def kmeans_memory(
     layout: Layout, n_clusters: int, n_workers: int, init: Init = "given"
 ) -> MemoryPlan:
-    """Plan k-means, including the sample for the initial centers."""
+    """Plan the memory of k-means, including the choice of initial centers."""
     phases = (
         *_seeding(layout, n_clusters, n_workers, init),
         *_with_centers(layout, n_clusters, n_workers),
@@ -106,7 +107,7 @@ def kmeans_memory(
 
 
 def _seeding(layout: Layout, n_clusters: int, n_workers: int, init: Init) -> Iterator[PhaseMemory]:
-    """Plan the pass that gathers rows, and the seeding."""
+    """Plan the memory to gather rows and to choose initial centers among them."""
     if init == "k-means++":
         rows = seeding.plus_plus_sample_rows(layout.n_rows, n_clusters)
         yield _survey(layout, rows)
@@ -121,18 +122,19 @@ def _seeding(layout: Layout, n_clusters: int, n_workers: int, init: Init) -> Ite
 
 
 def _thinning_bytes(layout: Layout, n_rows: int) -> int:
-    """Return the bytes of k-means++: rows (received, concatenated, mapped), distances per draw."""
+    """Return the bytes of k-means++: three copies of the rows, and distances per draw."""
+    # rows as received, concatenated, and mapped
     rows = n_rows * layout.n_features * (2 * layout.float_bytes + 4)
     return rows + _MOST_DRAWS * n_rows * 32
 
 
 def _scrlm_seeding(layout: Layout, n_clusters: int) -> Iterator[PhaseMemory]:
-    """Plan SCRLM seeding with several trial radii: one copy of the sample per thread."""
+    """Plan initial centers by SCRLM: each thread tries a radius on its copy of the sample."""
     sizes = seeding.scrlm_sample_sizes(layout.n_rows, layout.n_features, n_clusters)
     candidates = sizes.candidates
     yield _survey(layout, sizes.rows)
     sample = sizes.rows * layout.n_features * layout.float_bytes
-    ladder = 32 * seeding.PROBES * min(sizes.judged, seeding.LADDER_ROWS)  # before the first start
+    ladder = 32 * seeding.PROBES * min(sizes.judged, seeding.LADDER_ROWS)  # for the trial radii
     probed = 32 * seeding.PROBES * candidates
     points = _point_bytes(layout, candidates, 0) + _tile_bytes(layout, max(candidates, n_clusters))
     centers = 6 * 8 * n_clusters * layout.n_features
@@ -142,9 +144,9 @@ def _scrlm_seeding(layout: Layout, n_clusters: int) -> Iterator[PhaseMemory]:
 
 
 def _oversampling(layout: Layout, n_clusters: int, n_workers: int) -> Iterator[PhaseMemory]:
-    """Plan the rounds of k-means||: cost of each row, then the draw of the next points."""
+    """Plan a round of k-means||: the pass that computes costs, then the pass that draws rows."""
     drawn = _most_drawn(n_clusters, 1)
-    # distance and nearest point of each row, of this round and of the previous one
+    # distance and nearest point of each row, for this round and the previous round
     columns = int(2 * 16 * layout.n_rows / n_workers / EVEN_SHARE)
     row_bytes = 64 * min(layout.block_rows, layout.n_rows)
     masses = (FAN_IN + 2) * 8 * _most_drawn(n_clusters, seeding.ROUNDS)
@@ -156,13 +158,13 @@ def _oversampling(layout: Layout, n_clusters: int, n_workers: int) -> Iterator[P
 
 
 def _most_drawn(n_clusters: int, rounds: int) -> int:
-    """Return an upper bound of the drawn rows: mean + 8 standard deviations + the first row."""
+    """Return a bound on the number of drawn rows: mean + 8 standard deviations + the first row."""
     mean = rounds * seeding.OVERSAMPLING * n_clusters
     return 1 + mean + int(8 * math.sqrt(mean))
 
 
 def _survey(layout: Layout, n_candidates: int) -> PhaseMemory:
-    # three copies during a merge: the parts, their sum so far, and the sum with the next part
+    # three copies while parts are merged: the parts, the merged rows, and the next merge
     gathered = 3 * n_candidates * (layout.n_features * layout.float_bytes + 8)
     return PhaseMemory("survey", gathered, 0, layout.reading_bytes)
 
@@ -170,8 +172,8 @@ def _survey(layout: Layout, n_candidates: int) -> PhaseMemory:
 def _scan(layout: Layout, sizes: ScanSizes, merged: int) -> PhaseMemory:
     """Plan the scan: copies of the sample (gathered, reordered, mapped) and its distances.
 
-    The plan assumes the largest number of candidates. It includes the costs and means of the leaves
-    of a merge.
+    The plan assumes the largest number of candidates. It includes costs and means of the leaves of
+    the tree, for the case that centers are merged.
     """
     candidates = min(sizes.judged, max(sizes.candidates, MOST_CANDIDATES))
     rows = sizes.rows * layout.n_features * (2 * layout.float_bytes + 8)
@@ -181,13 +183,13 @@ def _scan(layout: Layout, sizes: ScanSizes, merged: int) -> PhaseMemory:
 
 
 def _loss(layout: Layout, n_candidates: int, subset_rows: int) -> Iterator[PhaseMemory]:
-    """Plan the loss pass, and the extraction that follows it."""
+    """Plan the memory of the loss pass, and of the extraction that follows it."""
     subset = layout.block_bytes if subset_rows else 0  # a copy of the rows in the subset
-    sums = (FAN_IN + 2) * 16 * n_candidates  # current, merged, and waiting to be merged
+    sums = (FAN_IN + 2) * 16 * n_candidates  # sums of a block, merged sums, sums that wait
     work = _tile_bytes(layout, n_candidates) + sums + subset
-    # twice: serialized and deserialized copies coexist during transfer
+    # two copies: serialized and deserialized points exist at the same time during transfer
     points = 2 * _point_bytes(layout, n_candidates, layout.float_bytes)
-    # every process has the row numbers of the subset
+    # every worker also has the row numbers of the subset
     yield PhaseMemory("loss", points + 8 * subset_rows, work, layout.reading_bytes)
     work = 6 * TOGETHER * AGAINST + 4 * (TOGETHER + AGAINST) * layout.n_features
     yield PhaseMemory("extract", points, work, 0)
@@ -196,37 +198,37 @@ def _loss(layout: Layout, n_candidates: int, subset_rows: int) -> Iterator[Phase
 def _with_centers(
     layout: Layout, n_clusters: int, n_workers: int
 ) -> tuple[PhaseMemory, PhaseMemory]:
-    """Plan an iteration of k-means and the assignment, which both compare rows with centers."""
-    # labels of this iteration and of the previous one
+    """Plan the two phases that compare rows with centers: k-means iteration and assignment."""
+    # labels of this iteration and of the previous iteration
     labels = int(2 * 4 * layout.n_rows / n_workers / EVEN_SHARE)
     layout = layout.in_blocks_for(n_clusters)
     sum_bytes = 8 * n_clusters * layout.n_features
-    # current, merged, and waiting to be merged; large sums are merged in pairs
+    # sums of a block, merged sums, and sums that wait; large sums are merged in pairs
     n_sums = 3 if fan_in_for(sum_bytes) == 2 else FAN_IN + 2
     row_bytes = 64  # label, norm, distances and weight of a row, with the copies to write
     rows = min(layout.block_rows, layout.n_rows)
     work = _tile_bytes(layout, n_clusters) + n_sums * sum_bytes + row_bytes * rows
-    # centers in input units, as received, and as points
+    # centers as received, in input units, and as prepared points
     shared = sum_bytes + _point_bytes(layout, n_clusters, 8)
     assign = PhaseMemory("assign", shared, work, layout.reading_bytes)
     return replace(assign, name="kmeans-step", shared_bytes=shared + labels), assign
 
 
 def _tile_bytes(layout: Layout, n_points: int) -> int:
-    """Return the bytes of tiles of rows and their products, also of projections."""
+    """Return the bytes of a thread for a tile of rows, its products and its projections."""
     n, p = n_points, layout.n_features
     rows = tile_rows(n)
     products = 2 * 4 * rows * n
-    # a slice of the block, undecided rows, and their concatenation
+    # a slice of the block, rows that pruning has not decided, and their concatenation
     mapped = 3 * rows * p * (layout.float_bytes + 4)
     tried = TRIED_ROWS * n * 24
-    # projections along the axes, at most all features
+    # projections of the points; there are at most as many axes as features
     projections = 4 * n * p + 4 * p * (min(MOST_AXES, p // 2) + 1)
     return products + mapped + tried + projections + 64 * n
 
 
 def _point_bytes(layout: Layout, n_points: int, float_bytes: int) -> int:
-    """Return the bytes of points in input units, mapped, and along the axes."""
+    """Return the bytes of points: in input units, mapped, and as coordinates along axes."""
     p = layout.n_features
     axes = min(MOST_AXES, p // 2)
     return n_points * (p * (float_bytes + 4) + 4 * axes + 24) + 4 * p * axes
@@ -257,9 +259,9 @@ def check_fit_memory(
     n_clusters: int | None,
     workers: Sequence[WorkerMemory],
 ) -> MemoryPlan:
-    """Return the memory plan of a fit; raise if it does not fit the workers' memory.
+    """Return the memory plan of a fit; raise if a worker has too little memory.
 
-    Without `n_clusters` the plan ends before the extraction of centers.
+    Without `n_clusters`, the plan ends with the extraction of centers.
     """
     n_workers = max(1, len(workers))
     planned = partial(fit_memory, config=config, n_clusters=n_clusters, n_workers=n_workers)
@@ -275,7 +277,7 @@ def check_fit_memory(
 def check_kmeans_memory(
     layout: Layout, config: KMeansConfig, workers: Sequence[WorkerMemory]
 ) -> MemoryPlan:
-    """Return the memory plan of k-means; raise if it does not fit the workers' memory."""
+    """Return the memory plan of k-means; raise if a worker has too little memory."""
     k, n_workers = config.n_clusters, max(1, len(workers))
     planned = partial(kmeans_memory, n_clusters=k, n_workers=n_workers, init=config.init)
     plan = planned(layout)
@@ -286,7 +288,7 @@ def check_kmeans_memory(
 
 
 def most_clusters(config: ResolvedConfig) -> int | None:
-    """Return the largest possible number of clusters; None if it was not given."""
+    """Return the largest possible number of clusters; None if `n_clusters` is not given."""
     n_clusters = config.asked.n_clusters
     return None if n_clusters is None else min(n_clusters, config.n_candidates)
 
@@ -294,7 +296,7 @@ def most_clusters(config: ResolvedConfig) -> int | None:
 def _shortage(
     run: str, planned: Callable[[Layout], MemoryPlan], layout: Layout, worker: WorkerMemory
 ) -> InputError:
-    """Return the error for a worker that is too small, with the settings that would help.
+    """Return the error for a worker with too little memory, with settings that would help.
 
     `planned` returns the memory plan of the run for a layout of blocks.
     """
@@ -310,7 +312,7 @@ def _shortage(
 def _ways_out(
     need: int, planned: Callable[[Layout], MemoryPlan], layout: Layout, worker: WorkerMemory
 ) -> Iterator[str]:
-    """Yield each setting that would be sufficient to make the run fit."""
+    """Yield each setting that alone would reduce the needed memory enough."""
     if worker.own_process:
         enough = -(-int(need / USABLE_SHARE) // _STEP) * _STEP
         yield f"more memory (--memory-limit {enough // 10**6}MB)"
@@ -327,9 +329,12 @@ def _ways_out(
 def _smaller_blocks(
     planned: Callable[[Layout], MemoryPlan], layout: Layout, worker: WorkerMemory
 ) -> int | None:
-    """Return the rows of the largest blocks that fit: whole chunks, or 1/2, 1/4, ... of a chunk."""
+    """Return the number of rows in the largest blocks that fit in memory; None if none fit.
+
+    Blocks consist of whole chunks, or of 1/2, 1/4, ... of a chunk.
+    """
     chunk = layout.chunk_rows
-    low, high = 0, (min(layout.block_rows, layout.n_rows) - 1) // chunk  # in chunks; low fits
+    low, high = 0, (min(layout.block_rows, layout.n_rows) - 1) // chunk  # in chunks; `low` fits
     while low < high:
         middle = -(-(low + high) // 2)
         if fits(planned(layout.cut_into(middle * chunk)), worker):

@@ -26,7 +26,7 @@ class PersistChoice:
 
     persisted: bool
     why: str
-    axes: int = 0  # axes whose coordinates also fit in memory
+    axes: int = 0  # number of axes whose coordinates also fit in memory
 
 
 def choose_persist(
@@ -36,7 +36,7 @@ def choose_persist(
     wanted: Persist,
     n_reads: int,
 ) -> PersistChoice:
-    """Decide whether to persist features that are read `n_reads` times."""
+    """Decide whether to persist the features, which the run reads `n_reads` times."""
     available = [
         math.inf
         if worker.limit is None
@@ -63,7 +63,7 @@ def persist_or_stream(
     wanted: Persist,
     n_reads: int,
 ) -> Features:
-    """Persist the features in the workers' memory if requested or useful; report the choice."""
+    """Persist the features in the workers' memory if `choose_persist` decides so; report why."""
     if features.in_memory:
         return features
     choice = choose_persist(features.layout, plan, workers, wanted, n_reads)

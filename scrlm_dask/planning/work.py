@@ -20,7 +20,7 @@ SAMPLE_ITERATIONS = 10
 
 
 def block_samples(n_blocks: int, share: float | None, seed: int) -> Iterator[list[int]]:
-    """Yield growing random samples of blocks, each a subset of the next; never all blocks."""
+    """Yield growing random samples of blocks, each a subset of the next; none has all blocks."""
     if share is None:
         return
     order = stream(seed, Purpose.BLOCK_SAMPLE).permutation(n_blocks)
@@ -35,14 +35,14 @@ _MOMENT_FLOPS = 4  # per number: add it to one sum and its squared deviation to 
 
 @dataclass(frozen=True)
 class PhaseCost:
-    """Work of a phase each time it runs; rows and bytes as in `run.json`."""
+    """Work of one execution of a phase; rows and bytes are counted as in `run.json`."""
 
     name: str
     blocks: int
     rows: int  # rows that are read
-    computed_rows: int
+    computed_rows: int  # rows that are used in computations
     n_bytes: int
-    flops: int  # of full matrix products; pruning needs fewer
+    flops: int  # for full matrix products; pruning needs fewer
     times: int = 1  # maximum number of executions
     from_store: bool = True  # False: blocks are in the workers' memory
 
@@ -52,7 +52,7 @@ def fit_costs(
 ) -> Iterator[PhaseCost]:
     """Yield the cost of the phases of a fit in order; without `n_clusters`, up to the extraction.
 
-    Features that are `persisted` are read from their store once.
+    If the features are `persisted`, they are read from their store only once.
     """
     asked, p = config.asked, layout.n_features
     if persisted:
@@ -113,7 +113,7 @@ def _pass_cost(
     computed_rows: int | None = None,
     times: int = 1,
 ) -> PhaseCost:
-    """Return the cost of a pass over the given blocks, by default over all."""
+    """Return the cost of a pass over the given blocks, by default over all blocks."""
     numbers = range(layout.n_blocks) if blocks is None else blocks
     rows = layout.rows_in(numbers)
     computed = computed_rows or rows
@@ -134,7 +134,7 @@ def report_plan(
     memory: MemoryPlan,
     workers: Sequence[WorkerMemory],
 ) -> None:
-    """Report the work of all phases, and the memory of the largest phase."""
+    """Report the work of all phases, and the memory that the largest phase needs."""
     flops: dict[str, int] = {}
     row_flops: dict[str, float] = {}
     for phase in costs:

@@ -37,7 +37,7 @@ from scrlm_dask.text import plural
 
 @dataclass(frozen=True)
 class RunTarget:
-    """Features and output of a prepared run, before rows are read or files are written."""
+    """A prepared run: its features, record and output. No row is read, no file is written yet."""
 
     features: Features
     features_at: Location | None  # None: an array without a path
@@ -55,7 +55,7 @@ def prepare_target(
     collect_labels: bool,
     storage_options: Options | None,
 ) -> RunTarget:
-    """Check that the output can be created or resumed; write nothing."""
+    """Return the target of a run; raise if its output can be neither created nor resumed."""
     out_at = None if out is None else locate(out, storage_options)
     features_at = features.location
     if out_at is not None:
@@ -73,7 +73,7 @@ class ActiveRun:
     execution: Execution
     opened: resume.OpenRun
     target: RunTarget
-    began: float  # `time.perf_counter` at the start
+    began: float  # `time.perf_counter()` at the start
     is_resumed: bool
 
     @property
@@ -82,7 +82,7 @@ class ActiveRun:
         return self.target.collect_labels and self.opened.directory is None
 
     def open_labels_output(self, margins: bool) -> Location | None:
-        """Create or reuse the labels store and return its location; None without an output."""
+        """Create or reuse the labels store and return its location; None without a directory."""
         directory, features = self.opened.directory, self.target.features
         if directory is None:
             return None
@@ -102,7 +102,7 @@ class ActiveRun:
             resume.check_unchanged(start, self.target.features_at)
             resume.check_still_owner(directory, start)
             mark_complete(directory.labels)
-            discard(directory.model)  # an earlier attempt may have written it
+            discard(directory.model)  # an earlier attempt may have written a model
             save_model(model, directory.model)
             directory.write_record(record, COMPLETE)
         return record
@@ -110,7 +110,8 @@ class ActiveRun:
     def gather_labels(self, assigned: AssignedPart) -> NDArray[np.int32] | None:
         """Return the labels (N,) if the caller requested them.
 
-        In a resumed run the pass returns only the labels of this attempt, but the store has all.
+        They are read from the labels store, if there is one, because in a resumed run the pass
+        returns only the labels of this attempt.
         """
         if not self.target.collect_labels:
             return None
@@ -124,7 +125,7 @@ class ActiveRun:
 def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[ActiveRun]:
     """Open or resume the run directory and start the execution.
 
-    Events are logged to the directory, if there is one.
+    Events are logged to a file in the directory, if there is one.
     """
     features, features_at = target.features, target.features_at
     now = datetime.now(UTC).isoformat(timespec="seconds")

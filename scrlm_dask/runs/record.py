@@ -58,7 +58,7 @@ def _read_value(name: str, hint: Any, value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class FeaturesRecord:
-    """The features that a run reads."""
+    """Origin, shape and digest of the features that a run reads."""
 
     source: str = ""  # name in messages
     path: str | None
@@ -67,7 +67,7 @@ class FeaturesRecord:
     dtype: str
     blocks: int
     block_rows: int
-    digest: str | None = None  # None: there is no path to open the same rows again
+    digest: str | None = None  # None: without a path, the rows cannot be opened again
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,17 @@ class RequestRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """The fields that are known before the first row is read, and identify a run on resume."""
+    """Record of a run at its start: the fields that are known before the first row is read.
+
+    They identify the run on resume.
+    """
 
     method: str
     started: str
     features: FeaturesRecord
     asked: RequestRecord
-    features_written: str | None = None  # digest of the files' modification times at the start
+    # digest of the modification times of the feature files at the start
+    features_written: str | None = None
     config: dict[str, Any]  # with resolved values of settings such as "auto"
     versions: dict[str, str]
     attempts: int | None = None  # None: the run has no directory
@@ -113,11 +117,11 @@ class RunRecord:
 
 
 class _StoredRecord:
-    """Base of the parts of a record that commands and reports read."""
+    """Base class of records that commands and reports read from `run.json`."""
 
     @classmethod
     def from_json(cls, content: dict[str, Any], place: object = "the record of the run") -> Self:
-        """Read the fields; a missing or wrong field raises StoreError with its name."""
+        """Read the fields; StoreError names a field that is missing or has a wrong type."""
         try:
             return read_fields(cls, content)
         except KeyError as error:
@@ -129,7 +133,7 @@ class _StoredRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ScanRecord(_StoredRecord):
-    """The choice of rho on a sample."""
+    """Record of the choice of rho on a sample of rows."""
 
     sampled_rows: int
     blocks: int
@@ -159,7 +163,7 @@ class ScanRecord(_StoredRecord):
 
 @dataclass(frozen=True)
 class KMeansRecord:
-    """The iterations of k-means, and the stopping rule that applied."""
+    """Record of k-means: its iterations, and the stopping rule that applied."""
 
     iterations: list[IterationDone]
     stopped: str
@@ -167,7 +171,7 @@ class KMeansRecord:
 
 @dataclass(frozen=True)
 class ResultRecord(_StoredRecord):
-    """The fields of the record of a complete run that commands and reports read."""
+    """Record of a complete run, with only the fields that commands and reports read."""
 
     method: str
     config: dict[str, Any]  # with every "auto" resolved
@@ -192,7 +196,7 @@ class ResultRecord(_StoredRecord):
         return [] if self.kmeans is None else self.kmeans.iterations
 
     def phase_totals(self) -> dict[str, PhaseFinished]:
-        """Return the total of each phase by its title; k-means iterations are one phase."""
+        """Return the totals of each phase by its title; all iterations of k-means are one entry."""
         by_name: dict[str, list[PhaseFinished]] = {}
         for phase in self.phases:
             by_name.setdefault(phase.name, []).append(phase)
@@ -225,8 +229,8 @@ def start_record(
 ) -> RunRecord:
     """Build the initial record of a run, including the fields that identify it on resume.
 
-    `numbers` are the resolved values of settings such as "auto"; `inputs` are inputs other than
-    the features.
+    `numbers` are the values that replace settings such as "auto"; `inputs` describes the inputs
+    other than the features.
     """
     location = features.location
     return RunRecord(

@@ -1,7 +1,7 @@
 """Resume interrupted runs.
 
 The record of an unfinished run contains its settings and identifies its features. The same command
-resumes the run from its checkpoint; a command with other settings is rejected with the differences.
+resumes the run from its checkpoint; a command with other settings raises and lists the differences.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ _COMMANDS = {"scrlm": "fit", "k-means": "kmeans"}
 # Fields of the record: digests of the modification times of the features' files at the start and
 # at the end of the attempt. An attempt that was killed has no second digest.
 _WRITTEN, _LEFT = "features_written", "features_left"
-_BITS = ("scrlm-dask", "numpy", "numba", "scipy")  # results may depend on their versions
+_BITS = ("scrlm-dask", "numpy", "numba", "scipy")  # packages whose versions may change results
 
 
 class RunState(Enum):
-    """State of a run directory on opening, which decides whether its checkpoint can be used."""
+    """State of a run directory when it is opened; decides whether its checkpoint can be used."""
 
     NEW = "new"
     RESUMED = "resumed"
     # Feature files were rewritten after the last attempt ended: verify their digests.
     FEATURES_REWRITTEN = "features rewritten"
-    # They changed, or may have changed, during that attempt: also discard its checkpoint.
+    # Feature files changed, or may have changed, during the last attempt: also discard its
+    # checkpoint.
     CHECKPOINT_UNTRUSTED = "checkpoint untrusted"
 
 
@@ -67,8 +68,8 @@ def open_directory(
 ) -> Iterator[OpenRun]:
     """Create or resume the run directory at `out`, and clean up if the run ends early.
 
-    Rejected input leaves no directory. After any other error the checkpoint remains, and the record
-    marks the run as unfinished.
+    If the input is rejected, the directory is removed. After any other error, the checkpoint
+    remains, and the record marks the run as unfinished.
     """
     if out is None:
         yield OpenRun(record)
@@ -118,14 +119,14 @@ def _resume_command(method: str, out: Place) -> str:
 def find_unfinished(run: RunDirectory, record: RunRecord, overwrite: bool) -> dict[str, Any] | None:
     """Return the stored record if the run is unfinished; raise if its settings differ.
 
-    With `overwrite` no run is resumed, but one that another process is writing still raises.
+    With `overwrite`, no run is resumed. A run that another process is writing always raises.
     """
     if not run.record.is_file():
         return None
     try:
         before = run.read_record()
     except StoreError:
-        return None  # not a run, or broken: clearing the output reports it
+        return None  # not a run, or damaged: the check of the output reports this
     _reject_if_alive(run, before)
     unfinished = before.get("status") in (RUNNING, INTERRUPTED)
     if overwrite or not unfinished or "asked" not in before:
@@ -155,7 +156,7 @@ def run_identity(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
-    """Describe each difference by its name and both values."""
+    """Yield the name of each difference, with the old and the new value."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in {**before, **now}:
             yield from list_differences(before.get(key), now.get(key), f"{name} {key}".strip())
@@ -201,10 +202,11 @@ def check_unchanged(record: RunRecord, features_at: Location | None) -> None:
 def verify_rewritten_features(execution: Execution, run: OpenRun, features_at: Location) -> None:
     """Verify features whose files were rewritten since the last attempt.
 
-    The manifest contains the digest of each block, so restored files pass. The new modification
-    times are recorded only afterwards, because the next attempt does not verify them again.
+    The manifest contains the digest of each block, so files restored with the same content pass.
+    Their new modification times are recorded only after the verification, because the next attempt
+    does not verify files with recorded times.
     """
-    # only runs that can be resumed have this state, and they have both
+    # only a resumed run has this state, and a resumed run has a directory and a checkpoint
     assert run.directory is not None
     assert run.checkpoint is not None
     execution.emit(
@@ -224,7 +226,7 @@ def verify_rewritten_features(execution: Execution, run: OpenRun, features_at: L
 
 def _check_restored(execution: Execution, features_at: Location) -> None:
     store = describe_store(features_at)
-    if store.manifest is None:  # its digest is computed from the files and was already compared
+    if store.manifest is None:  # the digest of the files was already compared
         return
     where = store.location, store.features, store.manifest.block_rows
     damage = check_digests_pass(execution, *where, has_digests=True)
@@ -269,9 +271,10 @@ def _mark_stopped(
     """
     command = _resume_command(record.method, run.path)
     digests = _mtimes_in(stored)
-    # otherwise this attempt ended before it verified the features, and computed nothing
+    # if the digests differ, this attempt ended before it verified the features: it has computed
+    # nothing, and the old digests are kept
     if digests == {_WRITTEN: record.features_written, _LEFT: None} and features_at is not None:
-        with suppress(OSError, ValueError):  # an unreachable store leaves no second digest
+        with suppress(OSError, ValueError):  # without access to the store, it stays None
             digests[_LEFT] = features_mtimes_digest(features_at)
     with suppress(OSError, ValueError):  # on a full disk the status remains "running"
         run.write_record(record.to_json() | digests, INTERRUPTED)
@@ -287,7 +290,7 @@ def _rejects_input(error: BaseException, checkpoint: Checkpoint, resumed: bool) 
     """Return whether the input is invalid, so that there is nothing to resume.
 
     Invalid input is detected in the first pass. A store that is damaged later may be repaired, so
-    the checkpoint is kept; it is also kept if the memory of a worker or a setting is rejected.
+    the checkpoint is kept. It is also kept if a later step rejects a setting or a worker's memory.
     """
     if isinstance(error, UnusableRowsError):
         return True
@@ -302,7 +305,7 @@ def _rejects_input(error: BaseException, checkpoint: Checkpoint, resumed: bool) 
 
 
 def _reject_if_alive(run: RunDirectory, record: dict[str, Any]) -> None:
-    """Raise if another process is writing the run; each would remove the files of the other."""
+    """Raise if another process is writing the run: both would remove each other's files."""
     process = record.get("process") or {}
     pid = process.get("pid")
     if record.get("status") != RUNNING or not isinstance(pid, int) or pid == os.getpid():
@@ -314,7 +317,7 @@ def _reject_if_alive(run: RunDirectory, record: dict[str, Any]) -> None:
 
 
 def _describe_process(pid: int) -> dict[str, Any]:
-    """Return host, PID and start time of a process, because the system reuses PIDs."""
+    """Return host, PID and start time of a process; a PID alone may be reused by the system."""
     host = {"host": socket.gethostname()}
     try:
         return host | {"pid": pid, "began": round(psutil.Process(pid).create_time())}
