@@ -57,7 +57,7 @@ class LineIndex:
     end: int  # offset of the end of the last line
 
     def span(self, start: int, stop: int) -> tuple[int, int, int]:
-        """Return begin and end of the bytes with lines start..stop-1, and lines to skip first."""
+        """Return begin and end of bytes with lines start..stop-1, and how many lines to skip."""
         known = np.frombuffer(self.offsets, np.int64)
         last = -(-stop // _INDEX_STEP)
         to = int(known[last]) if last < len(known) else self.end
