@@ -115,10 +115,10 @@ def _load_state(name: str, model: Any, state: Any, head: str) -> None:
     result = model.load_state_dict(kept, strict=False)
     wrong = [*result.missing_keys, *result.unexpected_keys]
     if wrong:
-        others = f" and {plural(len(wrong) - 1, 'other key')}" if len(wrong) > 1 else ""
         raise InputError(
-            f"the weights file at the end of the encoder {name} belongs to another model (it does "
-            f"not match in the key {wrong[0]}{others}); give the path of weights of this model"
+            f"the weights file in the encoder {name} belongs to another model "
+            f"({plural(len(wrong), 'key')} without a match, the first is {wrong[0]}); check the "
+            "path of the file, after torchvision:MODEL/"
         )
 
 
