@@ -118,7 +118,7 @@ def available_cores() -> int:
 
 
 def free_dashboard_port() -> int:
-    """Return the default port, or 0 (any free port) if another run on this machine uses it."""
+    """Return the default port, or 0 (any free port) if another process, such as a run, uses it."""
     port = dashboard_port()
     with socket.socket() as probe:
         try:

@@ -179,7 +179,10 @@ class CheckpointScope:
 
 
 def group_size(n_parts: int, fan_in: int) -> int:
-    """Return the blocks per group, a power of `fan_in`, for at most MAX_GROUPS groups."""
+    """Return the number of blocks per group, for at most MAX_GROUPS groups.
+
+    It is the smallest such power of `fan_in`.
+    """
     size = 1
     while -(-n_parts // size) > MAX_GROUPS:
         size *= fan_in
