@@ -23,7 +23,7 @@ from scrlm_dask.settings import WAIT_LONGER, workers_timeout
 from scrlm_dask.text import one_line, plural
 
 _QUEUE_TIMEOUT = "1h"  # jobs may wait in the queue for a long time
-_NOTE_SECONDS = 20.0  # then a message reports that the command waits
+_NOTE_SECONDS = 20.0  # after this time, a note reports that the command waits
 _POLL_SECONDS = 0.5
 
 
@@ -47,10 +47,10 @@ def managed_cluster(options: ClusterOptions, listener: Listener) -> Iterator[Con
 
 
 def start_cluster(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
-    """Start a cluster, which `undo` stops; convert errors of its library to ClusterError."""
+    """Start a cluster, to be stopped by `undo`; convert errors of its library to ClusterError."""
     kind = str(options.cluster)
     start = {SSH: start_ssh, KUBERNETES: start_kubernetes}.get(kind, start_job_queue)
-    # Dask also logs these errors with a traceback
+    # the errors below are reported once; Dask would also log them with a traceback
     for name in ("distributed.deploy", "distributed.client", "dask_jobqueue"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -66,9 +66,10 @@ def start_cluster(options: ClusterOptions, config: dict[str, Any], undo: ExitSta
 
 
 def _scale(cluster: Any, options: ClusterOptions) -> None:
-    """Replace lost workers from now on.
+    """Let Dask replace lost workers and, with `max_workers`, adapt their number to the work.
 
-    Before the first worker has started, every failed job would be submitted again.
+    Call this only after the first worker has started: before, Dask would submit every failed job
+    again.
     """
     if options.max_workers is not None:
         cluster.adapt(minimum=options.min_workers or 1, maximum=options.max_workers)
@@ -99,7 +100,7 @@ def _wait_for_worker(cluster: Any, client: Any, kind: str, listener: Listener) -
 def connect(
     options: ClusterOptions | None = None, *, listener: Listener = warn, **given: Any
 ) -> Iterator[Connection]:
-    """Run the code in the `with` block on a cluster, and stop what was started for it at the end.
+    """Run the code in the `with` block on a cluster; at the end, stop a cluster started for it.
 
     Without options, the scheduler at `DASK_SCHEDULER_ADDRESS` is used if that variable is set,
     otherwise a local cluster is started on the loopback interface.

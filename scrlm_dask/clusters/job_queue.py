@@ -28,7 +28,7 @@ CLASSES = {
 
 
 def start_job_queue(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
-    """Start a scheduler in this process and submit jobs for its workers; `undo` stops both."""
+    """Start a scheduler in this process and submit jobs for its workers; `undo` stops them."""
     kind = str(options.cluster)
     library = import_optional("dask_jobqueue", f"the {kind} cluster", "jobqueue")
     cluster_class = getattr(library, CLASSES[kind])
@@ -60,7 +60,7 @@ def rejections(cluster: Any) -> list[str]:
 def _collecting_rejections(job: Any) -> Any:
     """Return a subclass of a job class that collects the messages of failed submissions.
 
-    Dask loses the exception and waits for the worker without a timeout.
+    Without this class, Dask would discard the exception and wait for the worker without a timeout.
     """
     rejected: list[str] = []
 
@@ -75,7 +75,10 @@ def _collecting_rejections(job: Any) -> Any:
 
 
 def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the cluster class from file, command line and worker settings."""
+    """Return the arguments of the cluster class.
+
+    They combine the configuration file (`config`), the command line and the worker settings.
+    """
     given = {name.replace("-", "_"): value for name, value in config.items()}
     processes = _setting(options, given, "processes") or 1
     limit = check_memory_limit(options.memory_limit)
@@ -90,7 +93,7 @@ def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]
             "--memory-limit, or set cores and memory in --cluster-config"
         )
     ahead = read_ahead()
-    # a thread that prefetches needs no core; the last --nthreads takes precedence
+    # add the threads that prefetch, which need no cores; Dask uses the last --nthreads
     more = ["--nthreads", str(int(cores) // processes + ahead)] if ahead else []
     extra = [*(_setting(options, given, "worker_extra_args") or []), "--preload", PRELOAD, *more]
     exports = [f"export {name}={value}" for name, value in worker_environment(ahead).items()]
@@ -107,7 +110,7 @@ def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]
 
 
 def _setting(options: ClusterOptions, given: dict[str, Any], name: str) -> Any:
-    """Return an argument, or its value in Dask's configuration."""
+    """Return an argument; if it is not given, return its value in Dask's configuration."""
     import dask
 
     setting = f"jobqueue.{options.cluster}.{name.replace('_', '-')}"
@@ -115,7 +118,7 @@ def _setting(options: ClusterOptions, given: dict[str, Any], name: str) -> Any:
 
 
 def security(options: ClusterOptions, given: dict[str, Any], undo: ExitStack) -> dict[str, Any]:
-    """Return TLS settings unless the configuration contains some.
+    """Return TLS settings; none if the configuration contains its own.
 
     TLS is the default because many users share a batch system. If the user gives no certificates,
     temporary ones are created that only the user can read.
@@ -131,7 +134,7 @@ def security(options: ClusterOptions, given: dict[str, Any], undo: ExitStack) ->
 
 
 def temporary_certificate(shared: Path, undo: ExitStack) -> Any:
-    """Write a temporary certificate to shared files that only the user can read."""
+    """Write a temporary certificate to `shared`, a folder, in files that only the user can read."""
     from distributed import Security
 
     temporary = Security.temporary().get_tls_config_for_role("worker")

@@ -15,7 +15,7 @@ from scrlm_dask.settings import read_ahead
 
 def start_kubernetes(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) -> Any:
     """Create the DaskCluster resource and connect to it; `undo` deletes it."""
-    # parent packages export KubeCluster, but not CreateMode
+    # the parent packages export KubeCluster, but not CreateMode
     operator = import_optional(
         "dask_kubernetes.operator.kubecluster.kubecluster", "a Kubernetes cluster", "kubernetes"
     )

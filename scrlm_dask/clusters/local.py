@@ -34,7 +34,7 @@ class LocalWorkers:
 
 
 def local_workers(options: ClusterOptions) -> LocalWorkers | None:
-    """Return the workers that `connect` would start; None if it connects to a scheduler."""
+    """Return the workers that `connect` would start on this machine; None if it starts none."""
     if not options.is_local:
         return None
     from dask.system import CPU_COUNT
@@ -79,7 +79,7 @@ def local_cluster(workers: LocalWorkers, options: ClusterOptions) -> Iterator[Co
             env=worker_settings.ONE_THREAD,
             config=worker_settings.worker_config(workers.ahead),
             preload=[worker_settings.PRELOAD],
-            # workers also log failed tasks with a traceback
+            # the command reports failed tasks; workers would also log them with a traceback
             silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster) as client,
@@ -118,7 +118,7 @@ def available_cores() -> int:
 
 
 def free_dashboard_port() -> int:
-    """Return the default port if it is free, else 0 (any port): a machine may have several runs."""
+    """Return the default port, or 0 (any free port) if another process, such as a run, uses it."""
     port = dashboard_port()
     with socket.socket() as probe:
         try:

@@ -21,7 +21,7 @@ _TLS = ("tls_ca_file", "tls_cert", "tls_key")
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Cluster to use, with Dask's option names; options that are None are chosen automatically."""
+    """Options of the cluster to use, named as in Dask; None: the value is chosen automatically."""
 
     scheduler: str | None = None
     scheduler_file: str | None = None
@@ -30,7 +30,7 @@ class ClusterOptions:
     memory_limit: str | None = None
     cluster: str | None = None  # system that starts the workers, one of CLUSTER_KINDS
     cluster_config: str | None = None  # YAML file with the arguments of that cluster
-    min_workers: int | None = None  # with max_workers: adapt the number to the work
+    min_workers: int | None = None  # with max_workers: the number of workers adapts to the work
     max_workers: int | None = None
     tls_ca_file: str | None = None
     tls_cert: str | None = None
@@ -60,7 +60,10 @@ class ClusterOptions:
         return not self.is_managed and self.scheduler_file is None and self.address is None
 
     def for_little_work(self) -> ClusterOptions:
-        """Return options that use threads of this process by default, which start immediately."""
+        """Return options that use threads of this process, unless the user selected a cluster.
+
+        Threads start immediately, which matters if there is little work.
+        """
         starts_workers = any(getattr(self, name) is not None for name in ("cluster", *_OWN))
         return replace(self, nworkers=0) if self.is_local and not starts_workers else self
 
@@ -91,7 +94,10 @@ class Connection:
 
 
 def check_options(options: ClusterOptions, spell: Callable[[str], str] = str) -> None:
-    """Raise if options contradict each other or have no effect; `spell` formats their names."""
+    """Raise if options contradict each other or have no effect.
+
+    `spell` converts the name of an option for messages, for example to `--nworkers`.
+    """
     for problem in _problems(options, spell):
         raise InputError(problem)
 

@@ -1,4 +1,4 @@
-"""Connect to a running cluster and check its version and workers."""
+"""Connect to a running cluster; check its version of Dask and its workers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def remote_cluster(options: ClusterOptions, listener: Listener) -> Iterator[Conn
 
 
 def read_address(scheduler_file: str) -> str:
-    """Return the address in a scheduler file, with a timeout, which Dask lacks."""
+    """Return the address in a scheduler file; unlike Dask, wait for it only for a limited time."""
     try:
         return str(_read_json(Path(scheduler_file))["address"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -114,17 +114,20 @@ def _client(address: str) -> Any:
     from distributed import Client
     from distributed.versions import VersionMismatchWarning
 
-    # Dask also logs a lost scheduler
+    # the command reports a lost scheduler; Dask would also log it
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
-        # major versions have been checked
+        # `check_scheduler` has compared the major versions
         warnings.simplefilter("ignore", VersionMismatchWarning)
         # not as default: a client that fails to start would remain the default client
         return Client(address, timeout=_CONNECT_TIMEOUT, set_as_default=False)
 
 
 def _advice(address: str) -> str:
-    """Return a hint; a scheduler with other TLS settings closes the connection without a reason."""
+    """Return a hint why a scheduler does not respond.
+
+    If TLS settings differ, the scheduler closes the connection without giving a reason.
+    """
     if not _listens(address):
         return "check the address"
     if address.startswith("tls://"):
@@ -153,8 +156,8 @@ def _major(text: str) -> str:
 def check_workers(client: Any) -> None:
     """Raise if a worker lacks this package or has another version of it.
 
-    The workers run a function of the standard library, because they could not unpickle one of a
-    missing package.
+    The workers run a function of the standard library, because they could not unpickle a function
+    of a missing package.
     """
     ours = version("scrlm-dask")
     answers = client.run(pkgutil.resolve_name, "scrlm_dask:__version__", on_error="return")

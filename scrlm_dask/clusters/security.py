@@ -48,7 +48,7 @@ def certificates(options: ClusterOptions) -> Iterator[None]:
 
 
 def _check_files(ca_file: str, cert: str, key: str) -> None:
-    """Load the files: for invalid files Dask would only report a timeout."""
+    """Raise if a file is missing or invalid; Dask would only report a timeout."""
     for file in (ca_file, cert, key):
         if not Path(file).is_file():
             raise InputError(f"certificate or key file {file} not found; check the --tls options")
@@ -63,7 +63,7 @@ def _check_files(ca_file: str, cert: str, key: str) -> None:
 
 
 def check_certificate(address: str) -> None:
-    """Raise if a TLS scheduler is used without a certificate: Dask would hang at exit."""
+    """Raise if a TLS scheduler is used without a client certificate: Dask would hang at exit."""
     from distributed import Security
 
     if scheme_of(address) not in _ENCRYPTED:
@@ -76,7 +76,7 @@ def check_certificate(address: str) -> None:
 
 
 def check_encrypted(address: str, options: ClusterOptions, listener: Listener) -> None:
-    """Warn if a scheduler on the network does not use TLS; raise with `require_tls`."""
+    """Warn, or raise with `require_tls`, if a scheduler on the network does not use TLS."""
     if scheme_of(address) in _ENCRYPTED or is_loopback(host_of(address)):
         return
     text = (
@@ -110,7 +110,10 @@ def is_loopback(host: str) -> bool:
 
 
 def describe_connection(description: str, client: Any, nthreads: int | None = None) -> Connection:
-    """Describe a cluster; `nthreads` is the number of compute threads per worker, if it differs."""
+    """Describe a cluster.
+
+    `nthreads` is the number of compute threads per worker; None: all threads compute.
+    """
     # `client.scheduler_info` may have no workers, because the client refreshes it without them
     workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"].values()
     limits = [worker["memory_limit"] for worker in workers]
@@ -126,7 +129,7 @@ def describe_connection(description: str, client: Any, nthreads: int | None = No
 def tunnel_command(dashboard: str | None) -> str | None:
     """Return the ssh command that forwards the dashboard port to the user's machine.
 
-    Return None if the user is probably logged in on this machine.
+    Return None if the user probably works on this machine, so that no tunnel is needed.
     """
     if dashboard is None:
         return None

@@ -28,7 +28,10 @@ def start_ssh(options: ClusterOptions, config: dict[str, Any], undo: ExitStack) 
 
 
 def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `SSHCluster` from file, command line and worker settings."""
+    """Return the arguments of `SSHCluster`.
+
+    They combine the configuration file (`config`), the command line and the worker settings.
+    """
     hosts = config.get("hosts")
     if not isinstance(hosts, list) or len(hosts) < 2:
         raise InputError(

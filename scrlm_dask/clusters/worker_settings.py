@@ -30,9 +30,10 @@ _KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
 }
-BEFORE_START = ONE_THREAD | _KEEP_MEMORY  # malloc and BLAS read them only at their start
-# Dask pauses a worker that is close to its memory limit until it releases memory. With the settings
-# above it never releases any; instead, memory is planned before the run.
+BEFORE_START = ONE_THREAD | _KEEP_MEMORY  # malloc and BLAS read these variables only at their start
+# Dask pauses a worker that is close to its memory limit until the worker releases memory. With the
+# settings above a worker never releases memory, so it would pause without end. Instead, the memory
+# is planned before the run.
 _PAUSE = "distributed.worker.memory.pause"
 _SPAWN = "distributed.nanny.pre-spawn-environ"
 # Dask's defaults of 10 and 20 ms use 5 % of a core; tasks here take about a second.
@@ -56,7 +57,10 @@ def spawn_settings(ahead: int) -> dict[str, Any]:
 
 
 def worker_environment(ahead: int) -> dict[str, str]:
-    """Return both as environment variables, for workers of a batch system or Kubernetes."""
+    """Return configuration and environment of workers as environment variables.
+
+    Workers of a batch system or of Kubernetes do not inherit the Dask configuration.
+    """
     as_variables = {
         f"DASK_{name.replace('.', '__').replace('-', '_').upper()}": str(value)
         for name, value in worker_config(ahead).items()
@@ -66,9 +70,10 @@ def worker_environment(ahead: int) -> dict[str, str]:
 
 @contextmanager
 def environment_before_spawn() -> Iterator[None]:
-    """Set the environment that local workers inherit.
+    """Let local workers inherit the variables in `BEFORE_START`.
 
-    Dask sets it in this process; it is restored at the end of the `with` block.
+    Dask sets these variables in this process when it starts a worker. Their former values are
+    restored at the end of the `with` block.
     """
     import dask
 

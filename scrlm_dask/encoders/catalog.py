@@ -29,7 +29,7 @@ _FEATURES, _MAX_FEATURES = 512, 2**20
 
 @dataclass(frozen=True)
 class Family:
-    """Encoders of one library: the supported kinds of items, and a function that opens one."""
+    """Encoders of one library: the supported kinds of items, and how to open an encoder."""
 
     takes: tuple[Kind, ...]
     # arguments: name, part of the name after the colon, kind of items, device
@@ -70,9 +70,10 @@ def _open_pixels(name: str, argument: str, *_: Any) -> Encoder:
 
 
 def _open_hashing(name: str, argument: str, *_: Any) -> Encoder:
-    """Open `hashing` or `hashing:FEATURES`: words and bigrams, hashed to signed counts.
+    """Open `hashing` or `hashing:FEATURES`: counts of words and bigrams, hashed with signs.
 
-    Rows have unit length. Their inner products approximate those of the normalized counts.
+    Rows have unit length. Their inner products approximate the inner products of the normalized
+    counts without hashing.
     """
     from sklearn.feature_extraction.text import HashingVectorizer
 
@@ -117,7 +118,10 @@ def _open_function(name: str, *_: Any) -> Encoder:
 
 
 def _identify_code(module: ModuleType) -> str:
-    """Return the package with its version or a digest, so that a resume detects changed code."""
+    """Return the package and its version, or a digest of the file if it has no version.
+
+    A resume compares this text to detect changed code.
+    """
     package = module.__name__.partition(".")[0]
     made_by, file = version_of(package), getattr(module, "__file__", None)
     if made_by != package or file is None:
@@ -132,7 +136,7 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look it up there
+    sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look up the module there
     spec.loader.exec_module(module)
     return module
 

@@ -56,7 +56,7 @@ def version_of(package: str) -> str:
 
 @contextmanager
 def explain_failure(name: str, remedy: str) -> Iterator[None]:
-    """Convert errors while an encoder is loaded to InputError with a remedy."""
+    """Convert errors that occur while an encoder is loaded to InputError with the hint `remedy`."""
     try:
         yield
     except (ScrlmError, MemoryError):

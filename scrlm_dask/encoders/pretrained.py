@@ -13,14 +13,15 @@ from typing import Any
 from scrlm_dask.encoders.encoder import Encoder, Kind, explain_failure, version_of
 from scrlm_dask.errors import InputError
 from scrlm_dask.optional import import_optional
+from scrlm_dask.text import plural
 
-_HEADS = ("fc", "head", "heads", "classifier")  # names of the last layers in torchvision
-# in earlier versions a file can run code in spite of `weights_only` (CVE-2025-32434,
-# CVE-2026-24747)
+_HEADS = ("fc", "head", "heads", "classifier")  # names of the last layer of torchvision models
+# In earlier versions of PyTorch, a weights file can run code in spite of `weights_only`
+# (CVE-2025-32434, CVE-2026-24747).
 _SAFE_TORCH = (2, 10)
 _OFFLINE = (
-    "check the name, give the path of a local model, or load it once with network access so that "
-    "it is cached"
+    "check the name, give the path of a local model, or load the model once with network access so "
+    "that it is cached"
 )
 
 
@@ -109,14 +110,15 @@ def _remove_head(name: str, model: Any, nn: Any) -> str:
 
 
 def _load_state(name: str, model: Any, state: Any, head: str) -> None:
-    """Load weights into the model, except those of the head, whose classes may differ."""
+    """Load weights into the model, except the weights of the head, whose classes may differ."""
     kept = {key: value for key, value in state.items() if not key.startswith(f"{head}.")}
     result = model.load_state_dict(kept, strict=False)
     wrong = [*result.missing_keys, *result.unexpected_keys]
     if wrong:
         raise InputError(
-            f"the weights of {name} belong to another model ({wrong[0]} and {len(wrong) - 1} more "
-            "keys do not match); check the path"
+            f"the weights file in the encoder {name} belongs to another model "
+            f"({plural(len(wrong), 'key')} without a match, the first is {wrong[0]}); check the "
+            "path of the file, after torchvision:MODEL/"
         )
 
 
@@ -131,13 +133,13 @@ def _run_inference(torch: Any, function: Callable[[list[Any]], Any]) -> Callable
 
 
 def _import_torch(device: str | None) -> tuple[Any, Any]:
-    """Import PyTorch and choose the device: the given one, a GPU if available, or the CPU."""
+    """Import PyTorch and choose the device: the given device, a GPU if available, or the CPU."""
     torch = import_optional("torch", "a model", "embed-images")
     return torch, torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def _is_weights_file(name: str, path: str, torch: Any) -> bool:
-    """Return whether weights are a local file; raise if this PyTorch could run code in it."""
+    """Return whether `path` is a file; raise if the installed PyTorch could run code in it."""
     if not Path(path).is_file():
         return False
     version = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])

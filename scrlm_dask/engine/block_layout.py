@@ -16,13 +16,14 @@ class Layout:
     itemsize: int
     block_rows: int
     chunk_rows: int  # smallest unit of a read
-    read_copies: int = 2  # copies of chunks during a read (encoded, decoded), without the block
+    read_copies: int = 2  # copies of a chunk during a read (encoded, decoded), without the block
     row_bytes: int = field(init=False)
     total_bytes: int = field(init=False)
     block_bytes: int = field(init=False)
-    reading_bytes: int = field(init=False)  # per thread: the block and all chunks it overlaps
+    # memory of a thread during a read: the block, and the copies of all chunks that it overlaps
+    reading_bytes: int = field(init=False)
     n_blocks: int = field(init=False)
-    float_bytes: int = field(init=False)  # size of a float computed from a block
+    float_bytes: int = field(init=False)  # size of the floats that are computed from a block
 
     def __post_init__(self) -> None:
         row_bytes = self.n_features * self.itemsize
@@ -49,11 +50,11 @@ class Layout:
         return replace(self, block_rows=min(block_rows, self.n_rows))
 
     def in_blocks_for(self, n_clusters: int) -> Layout:
-        """Return a layout with blocks at least as large as the float64 sums of `n_clusters`.
+        """Return a layout with blocks at least as large as the sums of `n_clusters` clusters.
 
-        A pass keeps these sums in memory for every running block, so large sums require more rows
-        per block. A larger block is concatenated from smaller ones; both are in memory at the same
-        time.
+        The sums are float64, one per cluster and feature. A pass keeps them in memory for every
+        block that is being computed, so a block must not be smaller than its sums. A larger block
+        is concatenated from smaller blocks; all of these are in memory at the same time.
         """
         least = -(-8 * n_clusters * self.n_features // self.row_bytes)
         if self.block_rows >= min(least, self.n_rows):

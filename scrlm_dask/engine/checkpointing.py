@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class SavedGroups:
-    """Location and types of the checkpointed groups of a pass."""
+    """Checkpoint of a pass: the folder of its groups, and the types that it may contain."""
 
     folder: Checkpoint
     checkpoint_types: Kinds  # the dataclasses that parts consist of
@@ -44,7 +44,7 @@ class SavedGroups:
 
 @dataclass(frozen=True)
 class GroupedReduction:
-    """Tasks of a pass: some groups are computed and saved, others are loaded."""
+    """Tasks of a checkpointed pass: some groups are computed and saved, others are loaded."""
 
     total: Delayed
     per_block_outputs: list[Delayed]
@@ -54,7 +54,7 @@ class GroupedReduction:
 
 @dataclass
 class CheckpointScope:
-    """Checkpoint scope of a run; without a folder nothing is saved or loaded.
+    """The checkpoints of a run; without a folder nothing is saved or loaded.
 
     Repeated steps are numbered. A run executes the same steps in the same order each time, so a
     resumed run finds each step under the same name. Steps inside `load_or_compute` are numbered
@@ -63,7 +63,8 @@ class CheckpointScope:
 
     folder: Checkpoint | None
     listener: Listener
-    reused: dict[str, int] = field(default_factory=dict)  # loaded blocks per pass; 1 for a value
+    # number of blocks that were loaded, by pass; 1 for a loaded value
+    reused: dict[str, int] = field(default_factory=dict)
     _steps: Counter[str] = field(default_factory=Counter)
     _last_saved: float = -float("inf")
 
@@ -74,7 +75,7 @@ class CheckpointScope:
         outputs_valid: OutputsValid | None = None,
         input_digest: str = "",
     ) -> SavedGroups | None:
-        """Return the location for the groups of the next pass of this name; None if not saved.
+        """Return where to save the groups of the next pass of this name; None: do not save them.
 
         Groups computed from other inputs have another `input_digest` and are not loaded.
         """
@@ -90,7 +91,7 @@ class CheckpointScope:
         checkpoint_types: Kinds | None,
         outputs_valid: OutputsValid | None = None,
     ) -> SavedGroups | None:
-        """Return the location for groups under exactly this name; None if not saved."""
+        """Return where to save groups under exactly this name; None: do not save them."""
         if self.folder is None or checkpoint_types is None:
             return None
         return SavedGroups(self.folder / name, checkpoint_types, outputs_valid)
@@ -178,7 +179,10 @@ class CheckpointScope:
 
 
 def group_size(n_parts: int, fan_in: int) -> int:
-    """Return the blocks per group: the smallest power of `fan_in` for at most MAX_GROUPS groups."""
+    """Return the number of blocks per group, for at most MAX_GROUPS groups.
+
+    It is the smallest such power of `fan_in`.
+    """
     size = 1
     while -(-n_parts // size) > MAX_GROUPS:
         size *= fan_in
@@ -193,7 +197,11 @@ def reduce_in_groups(
     saved: SavedGroups,
     per_block_outputs: Sequence[Delayed] = (),
 ) -> GroupedReduction:
-    """Reduce as `tree_reduce` does, in groups; save each group with its per-block outputs."""
+    """Combine the parts with the same result as `tree_reduce`, in groups of blocks.
+
+    Intact groups of an earlier attempt are loaded. Other groups are computed, and saved with their
+    per-block outputs.
+    """
     size = group_size(len(parts), fan_in)
     groups = [range(i, min(i + size, len(parts))) for i in range(0, len(parts), size)]
     sound, damaged = _sound_groups(groups, saved, with_outputs=bool(per_block_outputs))
@@ -216,7 +224,7 @@ def reduce_in_groups(
 
 
 def load_per_block(saved: SavedGroups, n_parts: int, name: str) -> list[Delayed] | None:
-    """Return tasks that load the per-block outputs of a pass; None if any of them is missing."""
+    """Return tasks that load the per-block outputs of a pass; None if one is missing or damaged."""
     files = [_block_file(i) for i in range(n_parts)]
     if not set(files) <= saved.folder.names():
         return None
@@ -231,7 +239,7 @@ def load_per_block(saved: SavedGroups, n_parts: int, name: str) -> list[Delayed]
 def _sound_groups(
     groups: list[range], saved: SavedGroups, with_outputs: bool
 ) -> tuple[set[int], list[int]]:
-    """Return the numbers of the intact saved groups, and of the damaged ones."""
+    """Return the numbers of the intact saved groups, and the numbers of the damaged groups."""
     names = saved.folder.names()
     present = [number for number in range(len(groups)) if _group_file(number) in names]
     files = [
@@ -244,7 +252,10 @@ def _sound_groups(
 
 
 def _check(files: list[list[str]], blocks: list[range], saved: SavedGroups) -> tuple[bool, ...]:
-    """Check sets of files, and the outputs of the corresponding blocks, on the workers."""
+    """Return, for each set of files, whether the files and the outputs of its blocks are intact.
+
+    The workers check them, one task per set.
+    """
     token, check = uuid4().hex, dask.delayed(_is_sound, pure=False)
     tasks = [
         check(saved, names, numbers, dask_key_name=(f"check-saved-{token}", i))

@@ -1,4 +1,6 @@
-"""Run passes: compute a part for each block and combine the parts in a tree of fixed shape.
+"""Run passes: compute a partial result, the part, per block; combine parts in a tree.
+
+The shape of the tree is fixed, so the order in which blocks finish does not affect the result.
 
 Reading a block and computing its part is one task. A worker therefore has at most one block per
 thread in memory, including the threads that prefetch.
@@ -31,12 +33,13 @@ from scrlm_dask.monitoring.listeners import NotebookCell, in_notebook, make_publ
 from scrlm_dask.settings import monitoring_enabled
 from scrlm_dask.storage.checkpoints import Checkpoint, Kinds
 
-# arrays (rows, 1), or (rows, q) for several numbers per row, chunked like the blocks of the pass
+# Values per row, by name: arrays (rows, 1), or (rows, q) for q numbers per row. Their chunks have
+# the rows of the blocks of the pass.
 Columns: TypeAlias = Mapping[str, da.Array]
 
-_SPREAD_SECONDS = 10.0  # then the blocks start anyway: a worker may hang or be lost
+_SPREAD_SECONDS = 10.0  # time limit for copying inputs, because a worker may hang or be lost
 
-_listeners: dict[str, events.Listener] = {}  # of the runs of this process, by topic
+_listeners: dict[str, events.Listener] = {}  # listeners of the runs of this process, by topic
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class PassResult:
     """Combined parts of a pass, and per-block outputs, which stay on the workers."""
 
     total: Any
-    per_block: dict[str, list[Delayed]]  # arrays (rows, 1) by name
+    per_block: dict[str, list[Delayed]]  # by name of the output: one array (rows, 1) per block
 
 
 class Execution:
@@ -91,13 +94,13 @@ class Execution:
 
     def __init__(self, listener: events.Listener, checkpoint: Checkpoint | None = None) -> None:
         self.phases: list[events.PhaseFinished] = []
-        self.reports: dict[str, dict[str, Any]] = {}  # of each process, at the end of a phase
+        self.reports: dict[str, dict[str, Any]] = {}  # of the last phase, by worker process
         self.checkpoints = CheckpointScope(checkpoint, self.emit)
         self.listeners = [listener]
         if listener is events.warn and monitoring_enabled() and in_notebook():
             self.listeners.append(NotebookCell())
-        self._publish: events.Listener | None = None  # to the scheduler
-        self._read_seconds: dict[str, float] | None = None  # of each process, at the last report
+        self._publish: events.Listener | None = None  # sends an event to the scheduler
+        self._read_seconds: dict[str, float] | None = None  # at the last report, by worker process
         self._topic = f"scrlm-{uuid4().hex}"
         self._began = time.perf_counter()
 
@@ -140,10 +143,11 @@ class Execution:
     ) -> Any:
         """Run a pass over all blocks, or over `blocks`, and return the combined parts.
 
-        `broadcast` contains inputs of all blocks; a Delayed is computed once and sent to every
-        worker. `columns` contain values per row; a part receives the values of its rows.
+        `broadcast` contains the inputs that all blocks share; a Delayed is computed once and sent
+        to every worker. `columns` contain values per row; `part` receives the values of its rows.
         `input_digest` identifies inputs that may differ in the next attempt, and is part of the
-        checkpoint's name. With `leave_on_workers` the result is a persisted Delayed.
+        checkpoint's name. With `leave_on_workers` the result is not sent to the client: it stays
+        on a worker, and a persisted Delayed is returned.
         """
         name = pass_.name
         tasks = self._block_tasks(pass_, features, broadcast, blocks, columns)
@@ -170,8 +174,9 @@ class Execution:
         """Run a pass as `run` does, and leave its per-block outputs on the workers.
 
         `summary_columns` are passed to `summarize` instead of `part`. The per-block outputs do not
-        depend on them, so Dask can release them and does not need them to replace lost outputs.
-        With `saved` the (single) per-block output is checkpointed with the parts.
+        depend on these columns, so Dask can release the columns, and does not need them to compute
+        lost outputs again. With `saved`, the per-block output is checkpointed with the parts; the
+        pass must then have a single one.
         """
         tasks = self._block_tasks(pass_, features, broadcast, blocks, columns)
         outputs = [_output_tasks(pass_, tasks.parts, output) for output in pass_.per_block]
@@ -239,7 +244,10 @@ class Execution:
 
     @contextmanager
     def _reading(self, tasks: _BlockTasks, reused_blocks: Sequence[int] = ()) -> Iterator[None]:
-        """Measure the phase of a pass; `reused_blocks` (positions) are loaded from checkpoints."""
+        """Measure the phase of a pass.
+
+        `reused_blocks` are the positions of the blocks that are loaded from checkpoints.
+        """
         layout = tasks.features.layout
         with self.read_phase(tasks.phase, tasks.features, tasks.blocks, tasks.name):
             if reused_blocks:
@@ -260,7 +268,7 @@ class Execution:
         array, numbers, columns = features.array, None, columns or {}
         if blocks is not None:
             array = array.blocks[list(blocks)]
-            # a separate task: as a keyword argument it would be sent with every block
+            # a separate task: as a keyword argument, the list would be sent with every block task
             numbers = task("blocks", np.array, list(blocks))
         name = f"{pass_.name}-{uuid4().hex}"
         call = _BlockCall(
@@ -343,7 +351,7 @@ class _BlockCall:
     columns: tuple[str, ...]
     topic: str
     block_rows: int
-    label: str  # of the features
+    label: str  # name of the features in messages
     reports_progress: bool
 
 
@@ -365,7 +373,7 @@ def _block_task(
             pinned_threads(),
         ):
             if not run_is_active:
-                # a return value would be combined and checkpointed as the part of this block
+                # raise, because a return value would be combined and checkpointed as a part
                 raise failures.RunIsOverError(f"{call.phase}: the run has ended")
             inputs = _column_values(call.columns, column_blocks)
             inputs |= {"done": done} if call.reports_progress else {}
@@ -423,7 +431,8 @@ def _report(call: _BlockCall, rows: int, n_bytes: int) -> None:
     event = events.BlockDone(call.phase, rows, n_bytes)
     worker, listener = workers.current_worker(), _listeners.get(call.topic)
     if worker is not None:
-        worker.log_event(call.topic, {"block": vars(event)})  # Dask adds its own keys
+        # under a key of its own, because Dask adds keys to the message
+        worker.log_event(call.topic, {"block": vars(event)})
     elif listener is not None:
         listener(event)
 
@@ -431,9 +440,9 @@ def _report(call: _BlockCall, rows: int, n_bytes: int) -> None:
 def _spread(broadcast: dict[str, Any], n_blocks: int) -> None:
     """Copy persisted inputs to as many workers as there are blocks, if there are few blocks.
 
-    Dask schedules few tasks where their inputs are: on the worker that prepared the inputs. Other
-    workers would only get some of them by work stealing. With more than two tasks per thread Dask
-    spreads the tasks evenly, or runs them where their columns or blocks are persisted.
+    With few tasks, Dask schedules them all on the worker that prepared the inputs, and other
+    workers get tasks only by work stealing. With more than two tasks per thread, Dask spreads the
+    tasks evenly, or runs them on the workers on which their columns or blocks are persisted.
     """
     client = workers.current_client()
     if client is None:
@@ -448,7 +457,7 @@ def _spread(broadcast: dict[str, Any], n_blocks: int) -> None:
         futures = [future for future in futures_of(list(broadcast.values())) if future.key in keys]
         if not futures or not 1 < n_blocks <= 2 * sum(threads.values()):
             return
-        # by tasks instead of `replicate`, because Dask removes copies that no task waits for
+        # copy by tasks instead of `replicate`, because Dask removes copies that no task waits for
         token = uuid4().hex
         received = [
             client.submit(_receive, *futures, key=(f"receive-{token}", i), workers=[worker])

@@ -16,7 +16,7 @@ from scrlm_dask.engine.workers import current_client
 from scrlm_dask.errors import ClusterError
 
 _MAX_KEYS = 20  # tasks per worker, and events, in a dump
-_MAX_BLOCKS = 4  # in a message
+_MAX_BLOCKS = 4  # blocks that a message names
 _POLL_SECONDS = 0.02
 _DRAIN_SECONDS, _SHORT_DRAIN_SECONDS = 60.0, 5.0
 
@@ -44,9 +44,10 @@ def track_task(topic: str) -> Iterator[Callable[[], bool]]:
 
 
 def drain_tasks(topic: str, *, leaving: bool = False) -> None:
-    """Stop the run on all workers: start none of its tasks, and wait for the running ones.
+    """Stop the run on all workers: its waiting tasks do not start, and its running tasks finish.
 
-    With `leaving` the wait is short.
+    The wait for running tasks is limited. With `leaving`, after an interrupt or a lost cluster,
+    the limit is shorter.
     """
     client, seconds = current_client(), _SHORT_DRAIN_SECONDS if leaving else _DRAIN_SECONDS
     if client is None:
@@ -54,7 +55,7 @@ def drain_tasks(topic: str, *, leaving: bool = False) -> None:
         for pause in _pauses_until_idle(topic, seconds):
             time.sleep(pause)
     elif client.status == "running":  # tasks of a closed cluster do not write
-        # in a thread, because a worker that hangs would block this one
+        # in another thread, because a worker that hangs would block this thread
         draining = threading.Thread(target=_drain_all, args=(client, topic, seconds), daemon=True)
         draining.start()
         draining.join(seconds + 1.0)
@@ -67,7 +68,7 @@ def explain_killed_workers(
     """Replace Dask's `KilledWorker` by an error that names the suspected blocks of the pass.
 
     `tasks` is the name of the block tasks, if the pass has tasks other than reads. Dask suspects
-    every task that was assigned to a lost worker, whether it was running or waiting.
+    every task that was assigned to a lost worker, both running and waiting tasks.
     """
     try:
         yield
@@ -91,7 +92,7 @@ def explain_killed_workers(
 
 
 def cluster_state(client: Any) -> dict[str, Any]:
-    """Return the workers with their tasks, and task counts by name and state, as plain JSON.
+    """Return the workers with their tasks, and task counts by name and state, as JSON values.
 
     Only the scheduler is queried. Dask's own dump queries every worker and never returns if one of
     them hangs.
@@ -112,7 +113,10 @@ async def _drain_worker(topic: str, seconds: float) -> None:
 
 
 def _pauses_until_idle(topic: str, seconds: float) -> Iterator[float]:
-    """Stop the run in this process; yield pauses while its tasks run, for at most `seconds`."""
+    """Stop the run in this process; yield pauses in seconds until its tasks have finished.
+
+    The sum of the pauses is at most `seconds`.
+    """
     with _lock:
         _ended.add(topic)
     for _ in range(int(seconds / _POLL_SECONDS)):

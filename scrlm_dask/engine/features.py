@@ -37,7 +37,7 @@ FeaturesLike: TypeAlias = (
 )
 WeightsLike: TypeAlias = Place | da.Array | NDArray[Any] | None
 
-_LARGEST_SUM = 1e250  # finite even if multiplied by the largest squared distance
+_LARGEST_SUM = 1e250  # limit for sums of weights; finite times the largest squared distance
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Features:
 
     array: da.Array
     block_rows: int
-    label: str  # for messages
+    label: str  # name in messages
     location: Location | None = None  # of the store, with its options; None for an array
-    in_memory: bool = False  # persisted on the workers: reading again costs nothing
-    coordinate_axes: int = 0  # number of axes whose row coordinates may also be persisted
-    chunk_rows: int | None = None  # the unit of a read; None if unknown
-    uncompressed: bool = False  # stored without codecs other than checksums
+    in_memory: bool = False  # already in the workers' memory, so that reading again costs nothing
+    coordinate_axes: int = 0  # number of coordinates per row that k-means may also persist
+    chunk_rows: int | None = None  # the smallest unit of a read; None if unknown
+    uncompressed: bool = False  # True: stored without compression, filters and shards
     made_of: Features | None = None  # smaller blocks that these blocks are concatenated from
     n_rows: int = field(init=False)
     n_features: int = field(init=False)
@@ -77,7 +77,11 @@ class Features:
         return None if self.location is None else self.location.url
 
     def in_blocks_for(self, n_clusters: int) -> Features:
-        """Return the same rows in the blocks of `Layout.in_blocks_for`."""
+        """Return the same rows in blocks that are large enough for `n_clusters` clusters.
+
+        The number of rows per block is that of `Layout.in_blocks_for`, which gives the reason. If
+        the blocks are large enough already, return these features unchanged.
+        """
         layout = self.layout.in_blocks_for(n_clusters)
         if layout == self.layout:
             return self
@@ -133,7 +137,7 @@ def persist_features(features: Features) -> Features:
 
 
 def placeholder_blocks(shape: tuple[int, int], dtype: np.dtype[Any], block_rows: int) -> Features:
-    """Return blocks without data, for parts that generate or read their rows themselves."""
+    """Return blocks without data, for a pass that generates or reads its rows itself."""
     array = _lazy_rows(_placeholder, dtype, shape, dtype, block_rows)
     return Features(array, block_rows, "the plan")
 
@@ -144,7 +148,7 @@ def scatter_rows(source: NDArray[Any], block_rows: int) -> da.Array:
     if client is None:
         chunks = (block_rows, *source.shape[1:])
         return da.from_array(source, chunks=chunks, name=f"rows-{uuid4().hex}")
-    # not inside the graph: all of the data would pass through the scheduler
+    # not as part of the task graph: all of the data would pass through the scheduler
     blocks = [source[i : i + block_rows] for i in range(0, len(source), block_rows)]
     wait_for_worker(client)
     futures = client.scatter(blocks, hash=False)
@@ -209,7 +213,7 @@ def lazy_column(stored: StoredArray) -> da.Array:
 def column_of(
     parts: list[Delayed], features: Features, blocks: list[int] | None, dtype: Any, width: int = 1
 ) -> da.Array:
-    """Return a Dask array (rows, width) of the results of one task per block."""
+    """Concatenate the results of `parts`, one task per block, to a Dask array (rows, width)."""
     sizes = features.array.chunks[0]
     chosen = sizes if blocks is None else [sizes[i] for i in blocks]
     pairs = zip(parts, chosen, strict=True)
@@ -277,7 +281,8 @@ def _lazy_rows(
 ) -> da.Array:
     """Return a Dask array whose blocks are read by the workers, in the task that uses them.
 
-    The array has a new name each time, because the file at a path may have changed.
+    The array has a new name each time, so that Dask does not reuse blocks of an earlier array: the
+    file at a path may have changed.
     """
     n_rows, n_features = shape
     sizes = [min(block_rows, n_rows - start) for start in range(0, n_rows, block_rows)]
@@ -292,7 +297,7 @@ def _lazy_rows(
 
 
 def _placeholder(source: np.dtype[Any], block_info: Any = None) -> NDArray[Any]:
-    # strides of 0: the shape of the block without its memory
+    # with strides of 0, the array has the shape of the block but uses no memory
     return np.broadcast_to(source.type(0), block_info[None]["chunk-shape"])
 
 

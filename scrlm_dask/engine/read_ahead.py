@@ -25,7 +25,7 @@ from scrlm_dask.settings import computing_threads, read_ahead
 _POLL_SECONDS = 0.1
 
 _lock = threading.Lock()
-# by worker: several workers may run in one process
+# one semaphore per worker, because a process may have several workers
 _slots: WeakKeyDictionary[Any, threading.Semaphore] = WeakKeyDictionary()
 
 
@@ -35,7 +35,7 @@ def _always() -> bool:
 
 @contextmanager
 def compute_slot(is_active: Callable[[], bool] = _always) -> Iterator[bool]:
-    """Wait for a compute slot; yield whether the run is still active."""
+    """Wait for a compute slot or the end of the run; yield whether the run is still active."""
     slots = _compute_slots()
     if slots is None:
         yield is_active()

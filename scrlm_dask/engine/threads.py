@@ -55,7 +55,7 @@ def pinned_threads() -> Iterator[None]:
 
 
 def _take_openblas() -> None:
-    """Let this thread set OpenBLAS limits: threadpoolctl 3.7 and later accept only one thread."""
+    """Let this thread set OpenBLAS limits: threadpoolctl >= 3.7 ignores all but one thread."""
     clear = getattr(OpenBLASController, "clear_controlling_thread", None)
     if clear is not None:
         clear(force=True)

@@ -1,6 +1,6 @@
-"""Combine parts in a tree over the block numbers.
+"""Combine parts in a tree whose shape depends only on their number and the fan-in.
 
-The order in which blocks finish does not affect the result.
+The order in which blocks finish therefore does not affect the result.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def tree_reduce(
 def fan_in_for(part_bytes: int) -> int:
     """Return the fan-in for parts of this size; large parts are combined in pairs.
 
-    With a small fan-in few parts wait in memory. `part_bytes` must depend only on the shape of the
-    data, because the last bits of the result depend on the fan-in.
+    With a small fan-in, fewer parts are in memory while they wait to be combined. `part_bytes` must
+    depend only on the shape of the data, because the last bits of the result depend on the fan-in.
     """
     return 2 if part_bytes > _LARGE_PART_BYTES else FAN_IN
 

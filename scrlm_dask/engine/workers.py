@@ -20,11 +20,11 @@ from scrlm_dask.errors import ClusterError
 from scrlm_dask.settings import WAIT_LONGER, computing_threads, read_ahead, workers_timeout
 from scrlm_dask.storage.locations import Location
 
-# Reads from disks and networks are slower than this per thread; faster ones come from memory and
-# use a core.
+# Reads from disks and networks are slower than this per thread. Faster reads come from the
+# operating system's cache and use a core.
 _QUICK_BYTES_PER_SECOND = 400e6
 _MIN_RATED_BYTES = 2**20  # the time of a smaller read is mostly overhead
-_MAX_WORKERS = 3  # in a message
+_MAX_WORKERS = 3  # workers that a message names
 
 _lock = threading.Lock()
 _read_seconds = 0.0  # of all threads of this process, since it started
@@ -118,7 +118,7 @@ def scheduler_workers(client: Any) -> dict[str, Any]:
 
 
 def run_on_all_workers(function: Callable[[], _T], kind: type[_T]) -> dict[str, _T]:
-    """Call a function in every worker process; return its results of the given type, by worker."""
+    """Call a function in every worker process; return the results of type `kind`, by worker."""
     client = current_client()
     if client is None:
         return {"threads": function()}
@@ -197,7 +197,7 @@ def read_seconds() -> float:
 
 
 def reads_are_quick() -> bool:
-    """Return whether the latest read came from memory, judging by its rate."""
+    """Return whether the latest read came from the system's cache, judging by its rate."""
     with _lock:
         return _last_rate > _QUICK_BYTES_PER_SECOND
 

@@ -1,7 +1,8 @@
 """Arrow: conversion of columns to arrays, and files in Arrow's stream format.
 
-Nulls and list lengths are checked before conversion: `values` of a list column ignores slicing,
-`flatten` drops null rows and so shifts all later rows, and ragged lists are flattened silently.
+Nulls and list lengths are checked before conversion, because pyarrow raises no errors: `values` of
+a list column ignores slicing, `flatten` drops null rows and so shifts all later rows, and lists of
+different lengths are flattened silently.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class Picked:
 
 
 def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: str) -> Picked:
-    """Select the columns of features: the columns `asked`, if given.
+    """Select the columns that contain the features: the columns `asked`, if given.
 
-    Otherwise, of the columns that are not in `apart`, select the only list of numbers, or all
-    columns, which must be numeric.
+    Otherwise columns in `apart` are ignored. Of the remaining columns, select the only column of
+    lists of numbers. If there is no such column, select all of them; they must be numeric.
     """
     known = {field.name: field.type for field in schema}
     for name in (*asked, *apart):
@@ -85,7 +86,8 @@ def item_type(kind: Any) -> Any | None:
 def lists_to_rows(array: Any, width: int | None, first: int, what: str) -> NDArray[Any]:
     """Convert a list array to shape (rows, width).
 
-    `first` is the number of the first row in messages. `width` None is taken from the first row.
+    `width` is the expected length of each list; None: the length of the first list. In messages,
+    rows are numbered from `first` on.
     """
     pa = import_optional("pyarrow", "Arrow")
     lengths = import_optional("pyarrow.compute", "Arrow").list_value_length(array)
@@ -108,7 +110,7 @@ def lists_to_rows(array: Any, width: int | None, first: int, what: str) -> NDArr
 
 
 def scalars_to_values(array: Any, first: int, what: str) -> NDArray[Any]:
-    """Convert a column of numbers or strings to shape (rows,)."""
+    """Convert a column of numbers or strings to shape (rows,); `first` is the first row number."""
     types = import_optional("pyarrow", "Arrow").types
     _check_no_null_rows(array, first, what)
     if types.is_dictionary(array.type):
@@ -184,7 +186,7 @@ class ArrowSource(base.Source):
         )
 
     def _rows(self, batch: Any, first: int) -> NDArray[Any]:
-        """Convert a record batch, whose first row has the number `first`."""
+        """Convert a record batch to an array; its first row has the number `first`."""
         whats = [f"column {name!r} of {self.what}" for name in self.columns]
         columns = [batch.column(name) for name in self.columns]
         if self.picked.as_list:
@@ -239,10 +241,10 @@ def _batches(path: str) -> Iterator[Any]:
 
 
 def _count(path: str, picked: Picked, n_bytes: int) -> tuple[int, int]:
-    """Return the number of rows and of features.
+    """Return the number of rows and the number of features.
 
-    The headers of all batches are read, so that a truncated file is detected here. Arrow accepts a
-    stream without end marker, as a killed writer leaves it, so the marker is checked explicitly.
+    The headers of all batches are read, so that a truncated file is detected here. A killed writer
+    leaves a stream without an end marker. Arrow accepts such a stream, so the marker is checked.
     """
     n_rows, width = 0, 0 if picked.as_list else len(picked.columns)
     for batch in _batches(path):

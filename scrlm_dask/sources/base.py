@@ -53,17 +53,17 @@ class Source(ABC):
 
     @property
     def unit_rows(self) -> int:
-        """Number of rows that are decoded at once: a row group, a chunk, a compressed file."""
+        """Number of rows that can only be decoded together, such as a row group or a chunk."""
         return 1
 
     @property
     def streams(self) -> bool:
-        """Return whether `batches` decodes each unit only once."""
+        """Return whether `batches` decodes each unit of `unit_rows` rows only once."""
         return False
 
     @property
     def is_here(self) -> bool:
-        """Return whether only this process can read it, because models are not sent to workers."""
+        """Return whether only this process can read the source; workers have no encoder models."""
         return False
 
     @abstractmethod
@@ -82,7 +82,7 @@ class Source(ABC):
     def column(self, name: str) -> Source:
         """Open another column of the same rows, such as labels or ids."""
         raise InputError(
-            f"column {name!r} not found: {self.what} contains only features; give a file"
+            f"column {name!r} not found: {self.what} contains only features; give a file instead"
         )
 
     def verify(self) -> None:
@@ -121,7 +121,7 @@ class MappedSource(Source):
 
     @abstractmethod
     def _map(self, values: NDArray[Any], first: int) -> NDArray[Any]:
-        """Compute values from rows of the underlying source, of which `first` is the first."""
+        """Compute values from rows of the underlying source; `first` is the number of the first."""
 
 
 def source_file(path: str) -> SourceFile:
@@ -130,7 +130,7 @@ def source_file(path: str) -> SourceFile:
 
 
 def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype in native byte order; strings have none."""
+    """Return the dtype in native byte order; strings have no byte order."""
     return dtype if dtype.kind == "T" else dtype.newbyteorder("=")
 
 
@@ -140,12 +140,15 @@ def memory_of(values: NDArray[Any]) -> memoryview:
 
 
 def table_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """Return the size in bytes of an array; no overflow, as damaged headers claim any shape."""
+    """Return the size of an array in bytes, without overflow even for a damaged header's shape."""
     return prod(int(n) for n in shape) * dtype.itemsize
 
 
 def choices(name: str, names: Sequence[str]) -> str:
-    """List the available names for a message about a missing one, the most similar first."""
+    """Return a list of the available names for a message that `name` is missing.
+
+    The names that are most similar to `name` come first.
+    """
     folded = {other.casefold(): other for other in names}
     close = [folded[match] for match in get_close_matches(name.casefold(), folded, _CLOSE)]
     shown = [*close, *(other for other in names if other not in close)][:_MOST_NAMED]
@@ -156,7 +159,7 @@ def choices(name: str, names: Sequence[str]) -> str:
 def only_table(what: str, tables: Sequence[str], names: Sequence[str]) -> str:
     """Return the only name in `tables`; raise if there are none or several.
 
-    `names` are all arrays of the file, for the message.
+    `names` are the names of all arrays in the file, for the message.
     """
     if len(tables) != 1:
         listed = ", ".join(sorted(tables or names)) or "nothing"
@@ -169,7 +172,7 @@ def only_table(what: str, tables: Sequence[str], names: Sequence[str]) -> str:
 def check_column(
     name: str, names: Sequence[str], what: str, hint: str = " (labels and ids may also be a file)"
 ) -> None:
-    """Raise unless `names` contains the column."""
+    """Raise unless `names` contains the column `name`."""
     if name not in names:
         raise InputError(
             f"{what} has no column {name!r} (it has {choices(name, names)}); give one of these"
@@ -178,9 +181,9 @@ def check_column(
 
 
 def reject_non_numeric(what: str, columns: Mapping[str, str]) -> None:
-    """Raise if there are non-numeric columns, given as name and content.
+    """Raise unless `columns` is empty: it maps the names of non-numeric columns to their content.
 
-    They must be excluded explicitly, so that no column is dropped silently.
+    The user must exclude such columns explicitly, so that no column is dropped silently.
     """
     if not columns:
         return

@@ -37,12 +37,15 @@ class ClipShard(MappedSource):
 
 
 def looks_like_clip(folder: str) -> bool:
-    """Return whether a folder contains embeddings of clip-retrieval."""
+    """Return whether a folder contains embeddings that clip-retrieval wrote."""
     return any((Path(folder) / kind).is_dir() for kind in _KINDS)
 
 
 def open_clip(folder: str, asked: Sequence[str]) -> Source:
-    """Open the embeddings of images, or of texts with `--column text_emb` or without images."""
+    """Open the embeddings of images.
+
+    Open the embeddings of texts with `--column text_emb`, or if there are none of images.
+    """
     available = [kind for kind in _KINDS if (Path(folder) / kind).is_dir()]
     kind = asked[0] if asked else (available or _KINDS)[0]
     if kind not in available:

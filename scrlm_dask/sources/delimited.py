@@ -1,8 +1,8 @@
 """CSV and other text files: tables of numbers, and one text per line, CSV record or JSON object.
 
-One pass over a file builds an index of the offsets of some lines or records; a read starts at the
-nearest of them. A row of numbers is one line. A record of texts may span several lines, because
-quoted CSV fields may contain line breaks.
+One pass over a file builds an index: the offset of every 4096th line or record. A read starts at
+the last such offset before its rows. A row of numbers is one line. A record of texts may span
+several lines, because quoted CSV fields may contain line breaks.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LineIndex:
     end: int  # offset of the end of the last line
 
     def span(self, start: int, stop: int) -> tuple[int, int, int]:
-        """Return a range of bytes with lines start..stop-1, and the number of lines to skip."""
+        """Return begin and end of bytes with lines start..stop-1, and how many lines to skip."""
         known = np.frombuffer(self.offsets, np.int64)
         last = -(-stop // _INDEX_STEP)
         to = int(known[last]) if last < len(known) else self.end
@@ -82,8 +82,8 @@ class DelimitedSource(Source):
         for row, value in enumerate(values, first):
             if not _is_int64(str(value)):  # int() would silently change 02139 or 1_000
                 raise StoreError(
-                    f"{self.locate(row)} contains {value!r}{why}; write plain integers, or strings "
-                    "of which the first is not an integer"
+                    f"{self.locate(row)} contains {value!r}{why}; write plain integers in all "
+                    "rows, or strings, with a first value that is not an integer"
                 )
             integers.append(int(value))
         return np.array(integers, np.int64)
@@ -93,8 +93,8 @@ class DelimitedSource(Source):
 class LineSource(DelimitedSource):
     """One row per line: numbers as float64, or one field as integers or strings.
 
-    Truncation inside the last number of a file cannot be detected; truncation elsewhere leaves a
-    row with too few fields.
+    A file that is truncated inside its last number is not detected. A file that is truncated
+    elsewhere has a row with too few fields, which is detected.
     """
 
     header: bool
@@ -129,7 +129,7 @@ class LineSource(DelimitedSource):
     def _select_value(self, field: int) -> LineSource:
         """Return the source of one field: integers if the first value is a plain integer.
 
-        The value -1 (an outlier) is ignored for this decision, because names may follow it.
+        The value -1 (an outlier) does not count, because labels may be names, with -1 for outliers.
         """
         values = replace(self, shape=(self.n_rows,), fields=(field,))
         lines = values._read_lines(0, min(self.n_rows, _SAMPLE_ROWS))
@@ -215,11 +215,11 @@ class RecordSource(DelimitedSource):
 
     @property
     def streams(self) -> bool:
-        """Always true: `batches` reads the file sequentially."""
+        """Always true: `batches` reads the file sequentially and parses each record once."""
         return True
 
     def locate(self, row: int) -> str:
-        """Return the row number in a CSV file, or the line number, which starts at 1."""
+        """Return the position of a row: row number in CSV or TSV, else line number (from 1)."""
         of = self.what if self.form == "lines" else f"column {self.selected!r} of {self.what}"
         return f"row {row} of {of}" if self.form in _DELIMITERS else f"line {row + 1} of {of}"
 

@@ -1,4 +1,4 @@
-"""Encoded items as a source of features: batches are loaded and encoded in the model's process."""
+"""A source of features that an encoder computes from items, in the process that has the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scrlm_dask.sources.tables import as_floats
 
 @dataclass(frozen=True)
 class EmbeddedSource(MappedSource):
-    """Features of items.
+    """Features that an encoder computes from items, batch by batch.
 
     A batch never spans two blocks, so that encoding a block again, for example after a resume,
     gives the same features.
@@ -75,7 +75,7 @@ class EmbeddedSource(MappedSource):
 
 @dataclass(frozen=True)
 class ItemCheck(MappedSource):
-    """One number per item: 0, or NaN if the item cannot be loaded; shape (rows, 1)."""
+    """A source of one number per item: 0, or NaN if the item cannot be loaded; shape (rows, 1)."""
 
     items: Items
 

@@ -24,14 +24,15 @@ SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
     *(".ppm", ".pgm", ".avif"),
 )
-_FOLDER, _PATH = "folder", "path"  # the columns
+_FOLDER, _PATH = "folder", "path"  # names of the columns
 
 
 @dataclass(frozen=True)
 class ImageFolder(Source):
-    """Paths of images relative to the folder, separated by /, or one value per image.
+    """A folder of images as a source: one value per image, by default its path in the folder.
 
-    All paths are in memory, about 100 bytes per image; the images are not.
+    Paths contain / on all systems. All paths are in memory, about 100 bytes per image; the images
+    are not.
     """
 
     paths: NDArray[Any]
@@ -127,14 +128,17 @@ def _to_rgb(pillow: Any, image: Any) -> Any:
 
 
 def _files_below(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Yield all files except hidden ones, which are thumbnails and metadata of file managers."""
+    """Yield all files in a folder and its subfolders, and links to folders.
+
+    Hidden files and folders are skipped: they contain thumbnails and metadata of file managers.
+    """
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from _files_below(entry.path)
-            elif entry.is_file() or entry.is_dir():  # links to folders may be cyclic
+            elif entry.is_file() or entry.is_dir():  # not followed: links may be cyclic
                 yield entry
 
 

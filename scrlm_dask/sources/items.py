@@ -28,25 +28,25 @@ from scrlm_dask.storage.npy_files import read_header
 
 ItemValue = str | bytes | NDArray[Any]  # a text, a compressed image, or the pixels of an image
 _PARQUET = (".parquet", ".pq")
-_PIECE_TEXTS = 1024  # texts of a row group that are decoded at a time, because texts may be long
+_PIECE_TEXTS = 1024  # texts that are decoded at a time; not a row group, because texts may be long
 _SHOWN_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _SHOWN_TEXTS = (".txt", ".md")
 
 
 @dataclass(frozen=True)
 class Items:
-    """One value per row, and a function that loads an item from it."""
+    """Items to encode: one value per row (a text, or the path of an image), and how to load it."""
 
     kind: Kind
     source: Source
-    load: Callable[[str], Any]  # raises DamagedItemError
-    ids: Source  # default ids
+    load: Callable[[str], Any]  # returns the item of a value; raises DamagedItemError
+    ids: Source  # ids of the rows unless the user gives other ids
     identity: dict[str, Any]  # compared on resume to detect changed items
 
 
 @dataclass(frozen=True)
 class RowNumbers(Source):
-    """Row numbers as ids."""
+    """A source of ids: the number of each row."""
 
     def read(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the numbers start..stop-1."""
@@ -127,17 +127,17 @@ def _open_parquet_texts(path: str, column: str | None) -> ParquetTexts:
 
 
 class ShownItems(Protocol):
-    """One item per row, in the order of the rows."""
+    """Items that a report can show: one item per row, in the order of the rows."""
 
     def __len__(self) -> int: ...
 
     def read(self, rows: Iterable[int]) -> Iterator[tuple[int, ItemValue]]:
-        """Yield row number and item of the given rows, in any order."""
+        """Yield the number and the item of each given row; the order may differ from `rows`."""
 
 
 @dataclass(frozen=True)
 class NpyItems:
-    """Texts (N,), or images (N, height, width) or (N, height, width, channels)."""
+    """An array of texts (N,), or of images (N, height, width) or (N, height, width, channels)."""
 
     values: NDArray[Any]
 
@@ -145,7 +145,7 @@ class NpyItems:
         return len(self.values)
 
     def read(self, rows: Iterable[int]) -> Iterator[tuple[int, ItemValue]]:
-        """Yield row number and item of the given rows, in the given order."""
+        """Yield the number and the item of each given row, in the given order."""
         for row in rows:
             value = self.values[row]
             yield row, _to_text(value) if self.values.ndim == 1 else np.asarray(value)
@@ -153,7 +153,7 @@ class NpyItems:
 
 @dataclass(frozen=True)
 class ParquetItems:
-    """A Parquet column of texts, or of compressed images."""
+    """Items in a column of a Parquet file: texts, or compressed images."""
 
     path: Path
     file: Any
@@ -163,7 +163,10 @@ class ParquetItems:
         return int(self.file.metadata.num_rows)
 
     def read(self, rows: Iterable[int]) -> Iterator[tuple[int, ItemValue]]:
-        """Yield row number and item in ascending order; skip row groups without such rows."""
+        """Yield the number and the item of each given row, in ascending order.
+
+        Only row groups that contain given rows are read.
+        """
         ordered, start = sorted(rows), 0
         for group in range(self.file.num_row_groups):
             stop = start + self.file.metadata.row_group(group).num_rows
@@ -186,7 +189,7 @@ class ParquetItems:
 
 @dataclass(frozen=True)
 class FolderItems:
-    """One file per row, in numeric order."""
+    """Items in a folder: one file per row, sorted by the numbers in their names."""
 
     files: tuple[Path, ...]
 
@@ -194,7 +197,7 @@ class FolderItems:
         return len(self.files)
 
     def read(self, rows: Iterable[int]) -> Iterator[tuple[int, ItemValue]]:
-        """Yield row number and content of the given rows, in the given order."""
+        """Yield the number and the content of each given row, in the given order."""
         for row in rows:
             path = self.files[row]
             try:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.sources.base import MappedSource, Source, as_texts
 
-OUTLIER = "-1"  # label of outliers, as among integer labels
-_MOST_NAMES = 100_000  # names are attributes of the store, which are read each time it is opened
+OUTLIER = "-1"  # label of outliers, the same as in integer labels
+_MOST_NAMES = 100_000  # limited, because all names are read each time the store is opened
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class EncodedLabels(MappedSource):
 
 
 def encode_labels(labels: Source, names: tuple[str, ...]) -> EncodedLabels:
-    """Return integer labels for string labels; `names` are their distinct names, sorted."""
+    """Return string labels as integers; `names` are the distinct class names, sorted."""
     return EncodedLabels(labels.files, labels.shape, np.dtype(np.int32), labels, names)
 
 
@@ -80,7 +80,7 @@ def merge_names(a: frozenset[str], b: frozenset[str], what: str) -> frozenset[st
 
 
 def _is_ambiguous(text: str) -> bool:
-    """Return whether a label is empty, NaN, or another spelling of -1, so hardly a class name."""
+    """Return whether a label is empty, NaN, or another spelling of -1: it may mean no class."""
     if not text.strip():
         return True
     try:

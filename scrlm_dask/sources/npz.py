@@ -32,7 +32,7 @@ class StoredMember(FlatSource):
     The archive's checksum covers the whole member, so only `verify` checks it.
     """
 
-    data: tuple[int, int] = (0, 0)  # begin and end of the member in the file
+    data: tuple[int, int] = (0, 0)  # offsets of begin and end of the member in the archive
     crc: int = 0
 
     def column(self, name: str) -> base.Source:
@@ -79,7 +79,7 @@ class DeflatedMember(base.Source):
         return True
 
     def notes(self) -> list[str]:
-        """Report that only one worker can read the member."""
+        """Report that the archive is compressed, so that only one worker can read it."""
         return [
             "the archive is compressed, so one worker reads it sequentially while the others wait; "
             "use np.savez instead of np.savez_compressed to allow parallel reads"
@@ -108,7 +108,7 @@ class DeflatedMember(base.Source):
             file.seek(start * row_bytes, os.SEEK_CUR)
             for first in range(start, stop, rows):
                 values = np.empty((min(rows, stop - first), *self.shape[1:]), self.dtype)
-                # zipfile checks the CRC in the read that reaches the end, before rows are yielded
+                # zipfile checks the CRC when a read reaches the end, before these rows are yielded
                 _fill(file, values, f"it ends before row {first + len(values)}")
                 yield values.astype(base.native(self.dtype), copy=False)
 
@@ -176,7 +176,8 @@ def _open_member(file: SourceFile, info: zipfile.ZipInfo, header: NpyHeader) -> 
 def _data_offset(path: str, info: zipfile.ZipInfo) -> int:
     """Return the offset of an uncompressed member's data.
 
-    The data follow the local header, whose lengths may differ from the archive's directory.
+    The data follow the member's local header. Its name and its extra field may have other lengths
+    there than in the archive's directory.
     """
     with open(path, "rb") as file:  # noqa: PTH123
         file.seek(info.header_offset + 26)

@@ -1,4 +1,4 @@
-"""Parquet files; row groups are decoded once, in small pieces."""
+"""Columns of Parquet files; each row group is decoded once, in small pieces."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _width(parquet: Any, picked: arrow.Picked, path: str) -> int:
     kind = parquet.schema_arrow.field(picked.columns[0]).type
     if types.is_fixed_size_list(kind):
         return int(kind.list_size)
-    # the schema has no length for lists of variable size, so take it from the first row
+    # the schema contains no length for lists of variable size, so use the length of the first list
     for batch in parquet.iter_batches(batch_size=1, columns=list(picked.columns)):
         name = picked.columns[0]
         what = f"column {name!r} of {path}"

@@ -1,4 +1,4 @@
-"""Detect the format of a path by its first bytes or its name, unless given, and open it."""
+"""Open files and folders as sources; detect their format from first bytes or name, if not given."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class Request:
-    """Options, and the columns that are not features: labels, ids and excluded columns."""
+    """Settings to open sources: options, and columns that are not features (`apart`).
+
+    The columns in `apart` are labels, ids and excluded columns.
+    """
 
     options: SourceOptions
     apart: tuple[str, ...]
@@ -75,7 +78,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Format:
-    """Function, file name suffixes and first bytes of a format; `uses` are supported options."""
+    """A file format: how to open and to detect it, and the options that it supports (`uses`)."""
 
     open: Callable[[str, Request], Source]
     suffixes: tuple[str, ...] = ()
@@ -167,9 +170,10 @@ def open_source(
 def open_values(
     given: str, name: str, source: Source, storage_options: Options | None = None
 ) -> Source:
-    """Open one value per row of the source: a file, or a column of the source itself.
+    """Open labels or ids, one value per row of the source.
 
-    `name` is "labels" or "ids".
+    `given` is the path of a file, or the name of a column of the source. `name` is "labels" or
+    "ids".
     """
     if _exists(given):
         values = _values_file(given, name, source, storage_options)
@@ -188,7 +192,7 @@ def open_values(
 
 
 def is_column(given: str | None) -> bool:
-    """Return whether labels or ids are the name of a column, because no such file exists."""
+    """Return whether `given` (labels or ids) names a column, because it is not an existing file."""
     return given is not None and not _exists(given)
 
 
@@ -204,7 +208,7 @@ def check_ingested(location: Location) -> None:
 
 
 def _other_format(path: str) -> str | None:
-    """Return the format of a file or folder that can be ingested; None for Zarr and others."""
+    """Return the format of a file or folder that can be ingested; None if unknown or Zarr."""
     local = Path(path)
     if local.is_file():
         try:

@@ -1,4 +1,4 @@
-"""Files of a folder or a pattern, in numeric order, checked for gaps and read as one source."""
+"""Several files as one source: files of a folder or a pattern, in numeric order, without gaps."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def numeric_order(paths: Sequence[str]) -> list[str]:
 
 
 def natural_order(paths: Sequence[str]) -> list[str]:
-    """Return paths in the given order, or numerically if they are sorted files.
+    """Return paths in the given order, or in numeric order if a shell has probably sorted them.
 
-    A shell expands a pattern in alphabetical order, with 10 before 2.
+    A shell expands a pattern to files in alphabetical order, with 10 before 2.
     """
     given = list(paths)
     expanded = len(given) > 1 and given == sorted(given) and all(Path(p).is_file() for p in given)
@@ -75,7 +75,9 @@ def files_in(folder: str, suffixes: Sequence[str]) -> list[str]:
 
 
 def check_no_gap(paths: Sequence[str], from_first: bool) -> None:
-    """Raise if one of several numbered files is missing; with `from_first` they start at 0 or 1.
+    """Raise if a file is missing in a series of numbered files.
+
+    With `from_first`, also raise unless the numbers start at 0 or 1.
 
     Files are not checked if they are not numbered, or if their names differ in several numbers.
     """
@@ -136,7 +138,7 @@ def _name_like(path: str, number: int, other: int) -> str:
 
 
 def _key(path: str) -> tuple[object, ...]:
-    """Return a key that sorts folders and files by number; the path breaks ties of 1 and 01."""
+    """Return a key that sorts folders and files by number, and by path if 1 and 01 are equal."""
     return (*(_counted(part) for part in Path(path).parts), (), path)
 
 
@@ -155,7 +157,7 @@ class ConcatenatedSource(Source):
 
     @property
     def what(self) -> str:
-        """Name of the first part and number of the others."""
+        """Name of the first part, and the number of other parts."""
         return f"{self.parts[0].what} and {len(self.parts) - 1} more"
 
     @property
@@ -170,7 +172,7 @@ class ConcatenatedSource(Source):
 
     @property
     def streams(self) -> bool:
-        """Return whether `batches` of all parts decodes each unit only once."""
+        """Return whether `batches` decodes each unit of every part only once."""
         return all(part.streams or part.unit_rows == 1 for part in self.parts)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
@@ -258,7 +260,7 @@ def _common_dtype(parts: Sequence[Source]) -> np.dtype[Any]:
 def regroup(
     pieces: Iterator[_Piece], rows: int, concatenate: Callable[[list[_Piece]], _Piece]
 ) -> Iterator[_Piece]:
-    """Yield the same rows in pieces of `rows` rows; the last piece may be smaller."""
+    """Yield the rows of `pieces` in pieces of `rows` rows; the last piece may be smaller."""
     waiting: list[_Piece] = []
     n_waiting = 0
     for piece in pieces:

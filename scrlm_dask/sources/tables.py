@@ -46,7 +46,7 @@ def concatenate_rows(rows: Sequence[Rows]) -> Rows:
 
 
 class Table(Protocol):
-    """Rows that are read by number; small enough to send to every worker."""
+    """Interface of tables: rows that are read by number. A table can be sent to every worker."""
 
     @property
     def n_rows(self) -> int:
@@ -54,11 +54,11 @@ class Table(Protocol):
 
     @property
     def span_rows(self) -> int:
-        """Number of consecutive rows that one task should read, so that none is decoded twice."""
+        """Number of consecutive rows that one task should read, so that no row is decoded twice."""
 
     @property
     def is_here(self) -> bool:
-        """Return whether only this process can read it."""
+        """Return whether only this process can read the table."""
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
         """Yield rows start..stop-1, `rows` at a time."""
@@ -79,7 +79,7 @@ class PlainTable:
 
     @property
     def span_rows(self) -> int:
-        """Largest decoding unit of the sources that are read sequentially."""
+        """Rows in the largest decoding unit of the sources that are read sequentially."""
         sources = [s for s in (self.features, self.labels, self.ids) if s is not None]
         return max(s.unit_rows if s.streams else 1 for s in sources)
 
@@ -128,7 +128,7 @@ class PlainTable:
         wrong = np.flatnonzero((values < info.min) | (values > info.max))
         if len(wrong):
             raise InputError(
-                f"{self.labels.locate(first + int(wrong[0]))} is the label {values[wrong[0]]}, "
+                f"{self.labels.locate(first + int(wrong[0]))} has the label {values[wrong[0]]}, "
                 "which does not fit into int32; renumber the classes"
             )
         return values.astype(np.int32)
@@ -139,7 +139,7 @@ class PlainTable:
             return as_texts(values)
         if values.dtype.kind == "u" and len(values) and values.max() > np.iinfo(np.int64).max:
             raise InputError(
-                f"{self.ids.locate(first + int(values.argmax()))} is the id {values.max()}, which "
+                f"{self.ids.locate(first + int(values.argmax()))} has the id {values.max()}, which "
                 "does not fit into int64; give the ids as strings"
             )
         return values.astype(np.int64)
@@ -147,7 +147,7 @@ class PlainTable:
 
 @dataclass(frozen=True)
 class KeptTable:
-    """A table without the rows whose numbers are in `dropped`, in ascending order."""
+    """A table without some rows; `dropped` contains their row numbers, in ascending order."""
 
     table: Table
     dropped: NDArray[np.int64]
@@ -195,7 +195,7 @@ class KeptTable:
 
 
 def as_floats(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Convert to the dtype of the store, C-contiguous; values that overflow become infinity."""
+    """Return a C-contiguous array of the given dtype; values that overflow become infinity."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values.astype(dtype, copy=False))
 
@@ -207,9 +207,9 @@ _NUMBER = np.dtype("<i8")
 class ShuffledTable:
     """A table in random order, read from the files that `write_part` wrote to a folder.
 
-    Part i contains the rows of block i before the shuffle, sorted by their new position. Its file
-    contains the length of its longest id, an index of the destination blocks, and one record per
-    row.
+    Part i contains the rows of block i before the shuffle, sorted by their position after the
+    shuffle. Its file contains the length of its longest id, an index, and one record per row. The
+    index contains the number of the first record for each block after the shuffle.
     """
 
     folder: str
@@ -230,9 +230,9 @@ class ShuffledTable:
         return f"row {row} of the shuffled rows"
 
     def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
-        """Yield whole blocks; `rows` must be the number of rows per block."""
+        """Yield whole blocks of shuffled rows; `rows` must be the number of rows per block."""
         assert start % rows == 0
-        assert rows == self.manifest.block_rows  # the index of a part is by block
+        assert rows == self.manifest.block_rows  # the index of a part has one entry per block
         for first in range(start, stop, rows):
             yield self._gather(first // rows)
 
@@ -241,7 +241,7 @@ class ShuffledTable:
         return Path(self.folder) / str(part)
 
     def write_part(self, part: int, rows: Rows) -> None:
-        """Write the rows of a block before the shuffle, atomically."""
+        """Write the file of a part, atomically; `rows` is the block `part` before the shuffle."""
         start = part * self.manifest.block_rows
         places = Permutation(self.n_rows, self.seed).places(np.arange(start, start + len(rows)))
         order = np.argsort(places)
@@ -277,7 +277,10 @@ class ShuffledTable:
         return Rows(**arrays)
 
     def _read_part(self, part: int, block: int) -> NDArray[Any]:
-        """Read the records of a part that belong to a block of the store; they are contiguous."""
+        """Read from a part the records of the rows that are in `block` after the shuffle.
+
+        These records are contiguous in the part's file, and its index contains their position.
+        """
         path = self.part_path(part)
         with path.open("rb", buffering=0) as file:
             width = int(np.fromfile(file, _NUMBER, 1)[0])

@@ -28,7 +28,7 @@ class FlatSource(Source):
     mapped file kills the process.
     """
 
-    offset: int  # of the first item, in bytes
+    offset: int  # position of the first item, in bytes
     fortran: bool = False
     fixed: str | None = None  # name in messages if the path of the file is not enough
 
@@ -54,7 +54,7 @@ class FlatSource(Source):
         return values
 
     def _read_columns(self, file: Any, start: int, stop: int) -> NDArray[Any]:
-        """Read rows in Fortran order, one slice per column, because columns are contiguous."""
+        """Read rows of an array in Fortran order: one read per column, which is contiguous."""
         values = np.empty((self.n_features, stop - start), self.dtype)
         for number, column in enumerate(values):
             item = number * self.n_rows + start
@@ -79,7 +79,10 @@ def open_flat(path: str, header: NpyHeader) -> FlatSource:
 
 
 def check_size(file: SourceFile, header: NpyHeader) -> None:
-    """Raise if the header claims more or fewer rows than the file has, before any allocation."""
+    """Raise if the header claims more or fewer rows than the file has.
+
+    The check prevents the allocation of memory for a wrong shape.
+    """
     shape, dtype, end = header.shape, header.dtype, file.bytes
     needed = header.offset + table_bytes(shape, dtype)
     if needed == end:
@@ -100,7 +103,7 @@ def open_npy(path: str) -> FlatSource:
 
 
 def open_bin(path: str) -> FlatSource:
-    """Open a .fbin or similar file: uint32 rows, uint32 features, then the items."""
+    """Open a .fbin or similar file: numbers of rows and of features (uint32), then the items."""
     dtype = _dtype_for(path, BIN_DTYPES)
     with open(path, "rb") as file:  # noqa: PTH123
         counts = file.read(2 * _COUNT_BYTES)
@@ -132,7 +135,7 @@ def open_raw(path: str, dtype: str | None, features: int | None) -> FlatSource:
 
 @dataclass(frozen=True)
 class VecsSource(Source):
-    """A .fvecs or similar file: each row is its number of features as int32, then the items."""
+    """A .fvecs or similar file: per row, the number of features (int32) and then the items."""
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows start..stop-1; raise if their numbers of features differ."""

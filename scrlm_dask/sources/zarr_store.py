@@ -52,7 +52,10 @@ def looks_like_zarr(folder: str) -> bool:
 
 
 def open_zarr(url: Location, name: str | None = None) -> ZarrSource:
-    """Open an array, or an array of a group: `name` if given, "features", or the only table."""
+    """Open the array at `url`, or an array of the group at `url`.
+
+    Of a group, open the array called `name` if given, else "features", else the only table.
+    """
     group = None
     node = open_node(url, _WHAT)
     if isinstance(node, zarr.Group):

@@ -26,7 +26,7 @@ class Chunk:
 
     grid: tuple[int, ...]  # position in the chunk grid
     key: str  # file name relative to the array
-    row: int  # first row
+    row: int  # number of its first row
 
 
 def chunks_of(array: zarr.Array[Any], start: int, stop: int) -> list[Chunk]:
@@ -45,7 +45,7 @@ def missing_chunks(location: Location, array: zarr.Array[Any]) -> list[Chunk]:
         present = {str(name).removeprefix(f"{root}/") for name in filesystem.find(root)}
         look_inside = array.shards is not None and _has_default_index(array)
         for chunk in chunks_of(array, 0, array.shape[0]):
-            # `find` does not follow symbolic links to folders, so absent keys are checked again
+            # `find` does not follow symbolic links to folders, so it may omit an existing chunk
             if chunk.key not in present and not filesystem.exists(f"{root}/{chunk.key}"):
                 missing.append(chunk)
             elif look_inside:
@@ -54,7 +54,7 @@ def missing_chunks(location: Location, array: zarr.Array[Any]) -> list[Chunk]:
 
 
 def find_damage(location: Location, array: zarr.Array[Any], chunk: Chunk) -> str | None:
-    """Describe damage to a chunk's file that decoding would not detect; None if it is intact."""
+    """Describe damage to a chunk's file that decoding would not detect; None if there is none."""
     with location.files() as (filesystem, root):
         path = f"{root}/{chunk.key}"
         if not filesystem.exists(path):
@@ -79,7 +79,7 @@ def _missing_in_shard(
     ratio = np.array(array.shards) // inner
     index = filesystem.cat_file(path, start=-16 * int(ratio.prod()) - _CHECKSUM_BYTES)
     if len(index) != 16 * ratio.prod() + _CHECKSUM_BYTES:
-        return []  # truncated: decoding raises
+        return []  # the shard is truncated: an error is raised later, when it is decoded
     offsets = np.frombuffer(index[:-_CHECKSUM_BYTES], "<u8").reshape(*ratio, 2)[..., 0]
     corners = (np.argwhere(offsets == _UNWRITTEN) + np.array(shard.grid) * ratio) * inner
     # an edge shard also has index entries beyond the array, which are never written
@@ -103,17 +103,17 @@ OUR_FORMAT: Literal[3] = 3  # Zarr format of all arrays and groups that this pac
 
 @dataclass(frozen=True)
 class StoredArray:
-    """Location, shape and chunks of an array; small enough to send to every worker."""
+    """Location, shape and chunks of a Zarr array; small enough to send to every worker."""
 
     location: Location
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     chunks: tuple[int, ...]  # the unit of storage: shards if the array is sharded
-    plain: bool = False  # stored without codecs other than checksums
+    plain: bool = False  # True: not compressed, filtered or sharded; checksums are allowed
 
 
 def create_group(place: Place, attributes: dict[str, Any]) -> None:
-    """Create an empty group with the given attributes; fail if one exists."""
+    """Create an empty group with the given attributes; raise if a group exists at `place`."""
     location = locate(place)
     with reaching(location):
         zarr.create_group(location.store(), attributes=attributes)
@@ -138,17 +138,20 @@ def create_array(
             chunks=tuple(max(1, c) for c in chunks),
             dtype=dtype,
             fill_value=fill_value,
-            # features hardly compress; the checksum detects a flipped byte
+            # no compression, because features hardly compress; a checksum detects a flipped byte
             compressors=[Crc32cCodec()],
             config=_STORE_ALL,
         )
 
 
 def write_rows(place: Place, start: int, values: NDArray[Any]) -> None:
-    """Write rows from `start` on, in whole chunks: two writers of one chunk would lose rows."""
+    """Write rows from `start` on; the caller must pass the rows of whole chunks.
+
+    If two processes wrote parts of the same chunk, one would overwrite the rows of the other.
+    """
     location = locate(place)
     with reaching(location):
-        # open_array accepts the setting but ignores it
+        # with_config is required, because open_array accepts this setting but ignores it
         array = zarr.open_array(location.store(), mode="r+", zarr_format=OUR_FORMAT)
         array.with_config(_STORE_ALL)[start : start + len(values)] = values
 
@@ -169,7 +172,7 @@ def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
         raise MissingError(f"{what} {location} does not exist; check the path")
     try:
         return zarr.open(location.store(), mode="r", zarr_format=zarr_format)
-    except Exception as error:  # zarr and fsspec have no common base of their errors
+    except Exception as error:  # errors of zarr and fsspec have no common base class
         location.exists()  # raises if the store became unreachable
         reason = location.without_options(error)
         if not location.is_remote and isinstance(error, FileNotFoundError):
@@ -181,7 +184,7 @@ def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
 
 
 def describe(array: zarr.Array[Any], place: Place | None = None) -> StoredArray:
-    """Describe an open array.
+    """Return the location, shape and chunks of an open array.
 
     `place` is required for remote arrays, because Zarr does not provide their URL.
     """
@@ -225,7 +228,7 @@ def member(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any]:
 def read_member(
     group: zarr.Group, location: Location, name: str, what: str, rows: slice = slice(None)
 ) -> NDArray[Any]:
-    """Read an array of the group at `location`, or only `rows` of it."""
+    """Read all rows, or only `rows`, of the array called `name` in the group at `location`."""
     array = member(group, location, name)
     start, stop, _ = rows.indices(array.shape[0])
     return read_rows(describe(array, location / name), start, stop, what)
@@ -247,8 +250,8 @@ def check_complete(stored: StoredArray, array: zarr.Array[Any], what: str) -> No
 def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[Any]:
     """Read rows start..stop-1.
 
-    The array is opened and checked for each read, so that a worker without the mount raises
-    instead of reading fill values.
+    The array is opened and checked for each read. A worker on which the file system is not mounted
+    therefore raises an error instead of returning fill values.
     """
     location = stored.location
     array = open_node(location, what)
@@ -277,10 +280,10 @@ def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[
 
 
 def _format_at(location: Location, what: str) -> Literal[2, 3]:
-    """Return the Zarr format of a remote node.
+    """Return the Zarr format of a remote array or group.
 
-    Files are requested one at a time: Zarr would request both formats at once, and leave a request
-    pending if the first one fails.
+    The metadata files of the formats are requested one at a time. Zarr would request the files of
+    both formats at once; if one request failed, Zarr would leave the other request pending.
     """
     marks: dict[str, Literal[2, 3]] = {"zarr.json": 3, ".zarray": 2, ".zgroup": 2}
     with location.files(what) as (filesystem, root):

@@ -1,8 +1,9 @@
 """Checkpoints of an incomplete run: one file per value, each with a digest.
 
-A file contains numbers, strings, arrays and the dataclasses of a pass as JSON followed by raw
-array data, preceded by a SHA-256. Nothing is pickled, and a damaged file is never used. Files are
-written atomically and verified by reading them back, so a stopped run leaves only valid files.
+A value consists of numbers, strings, arrays and the dataclasses of a pass. Its file contains a
+SHA-256 digest, the value as JSON, and the data of its arrays. Nothing is pickled, and a damaged
+file is never used. Files are written atomically and verified by reading them back, so a stopped run
+leaves only valid files.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Kinds = tuple[type, ...]  # the dataclasses that a value may contain
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of saved values and nested checkpoints; each name is used for one value only."""
+    """A folder of saved values and of nested checkpoints; no two values have the same name."""
 
     location: Location
 
@@ -43,7 +44,11 @@ class Checkpoint:
         return Checkpoint(self.location / name)
 
     def make(self) -> None:
-        """Create the folder. Only the client does so: a worker without the mount fails to write."""
+        """Create the folder; only the client calls this.
+
+        If the file system is not mounted on a worker, writing there therefore fails, instead of
+        writing to a new folder on the worker's own disk.
+        """
         if not self.location.is_remote:  # object stores have no folders
             Path(self.location.url).mkdir(parents=True, exist_ok=True)
 
@@ -64,7 +69,10 @@ class Checkpoint:
         return decode(_read(self.location / name), kinds, str(self.location / name))
 
     def is_sound(self, name: str) -> bool:
-        """Return whether the value matches its digest; this reads the whole file."""
+        """Return whether the value `name` can be read and matches its digest.
+
+        This reads the whole file.
+        """
         try:
             _check_digest(_read(self.location / name), name)
         except StoreError:
@@ -72,7 +80,7 @@ class Checkpoint:
         return True
 
     def remove(self, *names: str) -> None:
-        """Remove the given values and folders, by default all.
+        """Remove the values and folders called `names`; without names, remove this whole folder.
 
         Errors are ignored, because remaining files do no harm.
         """
@@ -122,7 +130,7 @@ def _check_digest(data: bytes, what: str) -> memoryview:
 
 
 def _describe(value: Any, arrays: list[NDArray[Any]]) -> Any:
-    """Return the value as JSON that refers to arrays by offset; append them to `arrays`."""
+    """Convert a value for JSON; append its arrays to `arrays` and replace them by their offsets."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
@@ -169,7 +177,7 @@ def _array(content: Any, memory: memoryview) -> NDArray[Any]:
     count = int(np.prod(shape, dtype=np.int64))
     if count == 0:
         return np.empty(shape, dtype.newbyteorder("="))
-    # frombuffer is bounded by the file, so a damaged header cannot allocate memory
+    # frombuffer raises if the file is too short, so a wrong count cannot allocate much memory
     flat = np.frombuffer(memory, dtype, count, offset)
     return flat.reshape(shape).astype(dtype.newbyteorder("="))  # a writable copy
 

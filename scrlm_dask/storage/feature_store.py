@@ -1,7 +1,7 @@
 """The features store: a float array (rows, features), or a group with an array `features`.
 
-A group may also contain `labels` (true labels) and `ids` (names of the rows). Stores written by
-this package also have a manifest.
+A group may also contain `labels` (true labels) and `ids` (an integer or a string per row). Stores
+written by this package also have a manifest.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from scrlm_dask.storage.outputs import FEATURES_KIND, KIND
 FEATURES, LABELS, IDS = "features", "labels", "ids"
 LABEL_NAMES = "label_names"  # attribute: class names of the labels 0, 1, ...
 ENCODED = "encoded"  # attribute: input and encoder of features that this package encoded
-TRUE = "true_"  # prefix of the parameters of the mixture that the rows were drawn from
+TRUE = "true_"  # prefix of arrays: parameters of the mixture that the rows were drawn from
 DROPPED = "dropped"  # array: row numbers in the source that were dropped; attribute: their count
-SHUFFLE = ".shuffle"  # folder of temporary files of a shuffle, removed at the end
+SHUFFLE = ".shuffle"  # folder of temporary files of a shuffle, removed when all blocks are written
 MISSING_LABEL = -2  # fill value of label arrays: neither a cluster nor an outlier
 TARGET_BLOCK_BYTES = 64 * 2**20
 STORED_DTYPES = ("float16", "float32")  # dtypes in which features are written
 IDS_DTYPES = ("int64", "str")
 WHAT = "the sample weights"
 
-_STORE = "the features store"  # in messages
+_STORE = "the features store"  # name in messages
 _SMALL_BLOCK_BYTES, _FEW_BLOCKS = 4 * 2**20, 16
 _FEW_NAMED = 5
 
@@ -85,7 +85,7 @@ def open_features_store(path: Place) -> arrays.StoredArray:
 
 
 def _check_finished(store: OpenedStore) -> None:
-    """Raise if the store was not written completely, with the missing blocks."""
+    """Raise if the store was not written completely; the message lists the missing blocks."""
     manifest = store.manifest
     missing = missing_blocks(store.location) if manifest is not None else []
     complete = store.group is None or store.group.attrs.get("complete", True) is True
@@ -111,7 +111,7 @@ def has_truth(path: Place) -> bool:
 
 
 def open_ids(path: Place) -> arrays.StoredArray | None:
-    """Open the ids of the rows of a store; None if it has none."""
+    """Open the ids of the rows of a store; None if the store has no ids."""
     location = locate(path)
     node = arrays.open_node(location, _STORE)
     if not isinstance(node, zarr.Group) or IDS not in node:
@@ -120,7 +120,7 @@ def open_ids(path: Place) -> arrays.StoredArray | None:
 
 
 def read_encoded(path: Place) -> dict[str, Any] | None:
-    """Read encoder and input of features that this package encoded; None for other stores."""
+    """Read the encoder and input that the features were computed with; None if not recorded."""
     try:
         encoded: Any = arrays.open_node(path, _STORE).attrs.get(ENCODED)
     except StoreError:  # the store may have been removed, or written by other software
@@ -158,10 +158,11 @@ def block_rows_for(
     chunk_rows: int | None,
     target_bytes: int | None = None,
 ) -> int:
-    """Return the rows per block: close to the target size and, if chunked, in whole chunks.
+    """Return the number of rows per block, for blocks of about `target_bytes`.
 
-    A small store is also divided into a few blocks, so that several workers can share the work.
-    The number of workers has no influence, because results must not depend on it.
+    If `chunk_rows` is given, a block consists of whole chunks. The default of `target_bytes` is
+    64 MiB, and less for small features, so that several workers can share the work. The number of
+    workers has no influence, because results must not depend on it.
     """
     n_rows, n_features = shape
     if target_bytes is None:
@@ -241,9 +242,9 @@ def _open_group(location: Location) -> zarr.Group:
 
 
 def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]:
-    """Read rows start..stop-1 of the arrays that a digest covers.
+    """Read rows start..stop-1 of the arrays that the digest of a block covers.
 
-    These are the features and, if the store has them, labels and ids.
+    These arrays are the features and, if the store has them, the labels and the ids.
     """
     location, rows = locate(path), slice(start, stop)
     group = _open_group(location)
@@ -252,7 +253,7 @@ def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]
 
 
 def mark_complete(path: Place) -> None:
-    """Mark a store as complete, after everything else was written; readers reject it otherwise."""
+    """Mark a store as complete; call this last, because readers reject incomplete stores."""
     arrays.set_attribute(locate(path), "complete", True)
 
 
@@ -298,7 +299,7 @@ def unfinished_manifest(location: Location) -> Manifest | None:
 
 
 def is_unfinished(location: Location) -> bool:
-    """Return whether this package wrote a features store there that is marked incomplete."""
+    """Return whether `location` is a features store of this package that is marked incomplete."""
     if not (location / "zarr.json").is_file():
         return False
     try:

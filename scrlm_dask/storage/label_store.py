@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scrlm_dask.kernels.distances.assignment import Assignment
 
 DISTANCES, MARGINS = "distances", "margins"
-_STORE = "the labels store"  # in messages
+_STORE = "the labels store"  # name in messages
 
 
 def create_labels_store(
@@ -37,7 +37,8 @@ def create_labels_store(
 ) -> Location:
     """Create an empty labels store, marked incomplete.
 
-    `features` is the path of the features; it is stored if there is no run record that names them.
+    `features` is the path of the labelled features, to be stored as an attribute. It is not needed
+    inside a run directory, because the record of the run contains this path.
     """
     location = locate(path)
     source = {} if features is None else {FEATURES: features}
@@ -83,7 +84,7 @@ def labels_complete(path: Place, start: int, stop: int) -> bool:
 
 
 def ensure_labels_store(path: Place, n_rows: int, block_rows: int, margins: bool) -> Location:
-    """Open the labels store of an earlier attempt; create a new one unless it matches."""
+    """Reuse the labels store of an earlier attempt if its arrays match; otherwise create one."""
     location = locate(path)
     try:
         group = _open_group(location)
@@ -103,7 +104,7 @@ def ensure_labels_store(path: Place, n_rows: int, block_rows: int, margins: bool
 
 def _remove_partial_chunks(location: Location) -> None:
     """Remove temporary files that Zarr did not rename because its process was killed."""
-    if not location.is_remote:  # object stores put whole objects
+    if not location.is_remote:  # object stores have no temporary files: they write whole objects
         for file in Path(location.url).rglob("*.partial"):
             file.unlink(missing_ok=True)
 
@@ -126,7 +127,9 @@ def open_labels(path: Place, what: str) -> arrays.StoredArray:
     node = arrays.open_node(location, what)
     if isinstance(node, zarr.Group):
         if node.attrs.get("complete", True) is not True:
-            raise StoreError(f"{what} {location} is incomplete; run the command again")
+            raise StoreError(
+                f"{what} {location} is incomplete; run the command that writes it again"
+            )
         node, location = arrays.member(node, location, LABELS), location / LABELS
     stored = arrays.describe(node, location)
     check_labels_like(stored.shape, stored.dtype, f"{what} {location}")
@@ -147,7 +150,7 @@ def open_column(path: Place, name: str) -> arrays.StoredArray | None:
 
 
 def is_labels_store(path: Place) -> bool:
-    """Return whether this package wrote a labels store there."""
+    """Return whether `path` is a labels store that this package wrote."""
     location = locate(path)
     if not (location / "zarr.json").is_file():
         return False
@@ -155,7 +158,7 @@ def is_labels_store(path: Place) -> bool:
 
 
 def labelled_features(path: Place) -> str | None:
-    """Return the path of the labelled features; None if the labels store does not have it."""
+    """Return the path of the labelled features; None if the labels store does not contain it."""
     features = arrays.open_node(path, _STORE).attrs.get(FEATURES)
     return features if isinstance(features, str) else None
 
@@ -200,13 +203,13 @@ class LabelledRows:
 
 @dataclass(frozen=True)
 class LabelTable:
-    """The columns of a labels store, and the ids of the features if they have any."""
+    """The columns of a labels store, and the ids of its rows if the features store has ids."""
 
     labels: arrays.StoredArray
     distances: arrays.StoredArray
     margins: arrays.StoredArray | None
     ids: arrays.StoredArray | None
-    ids_note: str | None = None  # why ids of the features cannot be used
+    ids_note: str | None = None  # reason why the ids of the features store cannot be used
 
     @property
     def n_rows(self) -> int:
@@ -247,7 +250,7 @@ def _ids_of(
     if path is None:
         return None, None
     place = locate(path, storage_options)
-    try:  # the path may be the array inside a store
+    try:  # the path may lead to the array `features` inside a store
         ids = open_ids(place.parents()[0] if place.url.endswith(f"/{FEATURES}") else place)
     except (StoreError, InputError, OSError) as error:
         return None, f"without ids: {error}"

@@ -24,21 +24,22 @@ from scrlm_dask.errors import InputError, MissingError, ScrlmError, UnreachableE
 Options: TypeAlias = Mapping[str, Any]
 
 _S3 = ("s3", "s3a")
-# A lost server must end a run instead of hanging it, but a short outage must not. The numbers
-# multiply: a request without a response fails after 2 x 3 x 5 s. Listings are not cached, because
-# another process may write or remove files.
+# If the server is lost, a run must fail instead of hanging, but a short outage must not end a run.
+# The limits multiply: a request without a response fails after 2 attempts of s3fs x 3 attempts of
+# botocore x 5 s. Listings are not cached, because another process may write or remove files.
 _S3_DEFAULTS: dict[str, Any] = {
     "config_kwargs": {"connect_timeout": 5, "read_timeout": 5, "retries": {"max_attempts": 2}},
     "use_listings_cache": False,
 }
-_S3_TRIES = 2  # attempts of s3fs, which has no option for it; each includes botocore's retries
+_S3_TRIES = 2  # attempts of s3fs, which has no option for this number; botocore retries in each
 _ACCESS_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
 
 
 class HiddenOptions:
     """Storage options whose repr does not show their values.
 
-    This is neither a mapping nor a dataclass, because Dask traverses those and may log the values.
+    The class is neither a mapping nor a dataclass, because Dask traverses mappings and dataclasses
+    and may log their values.
     """
 
     def __init__(self, values: Options | None = None) -> None:
@@ -92,9 +93,11 @@ class Location:
 
     @contextmanager
     def files(self, what: str = "") -> Iterator[tuple[Any, str]]:
-        """Yield the fsspec file system, without cached listings, and the path in it.
+        """Yield the fsspec file system of this location, and the path in that file system.
 
-        Errors are converted as in `reaching`; `what` names the store in messages.
+        Cached listings of a remote file system are dropped first, because another process may have
+        changed its files. In the `with` block, errors of a remote store become `MissingError` or
+        `UnreachableError`; `what` names the store in their messages.
         """
         with reaching(self, what):
             if self.is_remote:
@@ -106,7 +109,7 @@ class Location:
                 yield fsspec.filesystem("file"), self.url
 
     def exists(self) -> bool:
-        """Return whether there is a file or folder; raise if a remote store is unreachable."""
+        """Return whether a file or folder exists here; raise if a remote store is unreachable."""
         with self.files() as (filesystem, path):
             return bool(filesystem.exists(path))
 
@@ -119,7 +122,7 @@ class Location:
         return False
 
     def is_occupied(self) -> bool:
-        """Return whether there is a file or a non-empty folder."""
+        """Return whether a file or a non-empty folder exists here."""
         if not self.is_remote:
             path = Path(self.url)
             return path.exists() and not (path.is_dir() and not any(path.iterdir()))
@@ -129,8 +132,8 @@ class Location:
                     return True
             except FileNotFoundError:
                 return False
-            # Some object stores keep empty folders as an object with the folder's name, so look
-            # for a file below it.
+            # Some object stores keep an empty folder as an object with the folder's name, so the
+            # folder counts as non-empty only if there is a file below it.
             below = filesystem.walk(name, on_error=_unless_gone)
             return any(any(files) for _, _, files in below)
 
@@ -144,7 +147,7 @@ class Location:
         return self.read_bytes().decode()
 
     def write_text(self, text: str) -> None:
-        """Write the file atomically: a reader sees the old content or the new one."""
+        """Write the file atomically: a reader sees either the old or the new content."""
         if not self.is_remote:
             temporary = Path(self.url).with_suffix(".partial")
             with temporary.open("w") as file:
@@ -163,9 +166,10 @@ class Location:
             yield file
 
     def remove(self, last: tuple[str, ...]) -> None:
-        """Remove this folder, the files named in `last` after all others.
+        """Remove this folder; remove the files named in `last` after all other files.
 
-        If the removal is interrupted, the files that identify the writer still exist.
+        `last` names the files that identify the writer of the folder. If the removal is
+        interrupted, these files still exist, so the writer can still be identified.
         """
         with self.files() as (filesystem, path):
             kept = {f"{path}/{name}" for name in last}
@@ -176,7 +180,7 @@ class Location:
             filesystem.rm(path, recursive=True) if self.is_remote else shutil.rmtree(path)
 
     def rename(self, other: Location) -> None:
-        """Move this file or folder to a location that does not exist; remote stores copy it."""
+        """Move this file or folder to `other`, which must not exist; remote stores copy it."""
         if not self.is_remote:
             Path(self.url).rename(other.url)
             return
@@ -184,7 +188,7 @@ class Location:
             filesystem.mv(path, target, recursive=True)
 
     def without_options(self, error: BaseException) -> str:
-        """Return an error of another library in one line, with option values replaced by ***."""
+        """Return another library's error as one line of text; replace option values by ***."""
         lines = str(error).strip().splitlines()
         text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         for value in sorted(_texts_in(self.options.reveal()), key=len, reverse=True):
@@ -192,7 +196,7 @@ class Location:
         return text
 
     def _settings(self) -> dict[str, Any]:
-        """Return the options merged over the defaults of the protocol."""
+        """Return the storage options, with the defaults of the protocol for missing options."""
         defaults = _S3_DEFAULTS if urlsplit(self.url).scheme in _S3 else {}
         return merge_options(defaults, self.options.reveal())
 
@@ -201,7 +205,7 @@ Place: TypeAlias = str | Path | Location
 
 
 def locate(place: Place, storage_options: Options | None = None) -> Location:
-    """Return the location of a path or URL; a `Location` keeps its own options.
+    """Return the location of a path or URL; return a `Location` unchanged.
 
     A local path is made absolute, because workers may have another working directory. A URL that
     contains credentials is rejected before it can appear in a message.
@@ -268,7 +272,7 @@ def _limit_tries(filesystem: Any) -> None:
 
 
 def _problem(location: Location, error: Exception) -> str:
-    """Return the predicate of an error message, with a hint for the cause."""
+    """Return the text that follows the store's name in a message: the problem and a hint."""
     reason = location.without_options(error)
     protocol = urlsplit(location.url).scheme
     if isinstance(error, ImportError):
@@ -287,7 +291,7 @@ def _problem(location: Location, error: Exception) -> str:
     if isinstance(error, PermissionError) or type(error).__name__ in _ACCESS_ERRORS:
         return (
             f"cannot be accessed ({reason}); check the credentials: --storage-option "
-            "(storage_options), or environment variables, which workers also require"
+            "(storage_options), or environment variables, which must also be set on the workers"
         )
     return (
         f"cannot be reached ({reason}); check that the store is running and that its endpoint is "
@@ -296,7 +300,7 @@ def _problem(location: Location, error: Exception) -> str:
 
 
 def _reject_credentials(text: str) -> None:
-    """Raise if a URL contains credentials, because paths are printed and recorded."""
+    """Raise if a URL contains credentials, because URLs are printed and recorded."""
     for link in text.split("::"):
         protocol, separator, rest = link.partition("://")
         if not separator or protocol == "file":

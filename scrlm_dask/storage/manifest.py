@@ -1,8 +1,8 @@
 """The manifest of a features store: its expected content, and a digest of each written block.
 
-The request is an attribute of the group; the digests are a small array next to the features, one
-chunk per block. Writing a chunk is atomic on all stores, so a block that has a digest is complete,
-and a writer can be stopped at any time and resumed later.
+The expected content is an attribute of the group. The digests are a small array next to the
+features, with one chunk per block. Writing a chunk is atomic on all stores, so a block that has a
+digest is complete, and a writer can be stopped at any time and resumed later.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of a features store when complete, and the request that its writer received."""
+    """Expected content of a features store: its shape, dtype, block size and source files.
+
+    `request` contains the settings of the command that writes the store. A store is resumed only
+    if they have not changed.
+    """
 
     n_rows: int
     n_features: int
@@ -69,7 +73,7 @@ def read_manifest(place: Place) -> Manifest | None:
 
 
 def manifest_in(group: zarr.Group) -> Manifest | None:
-    """Return the manifest of an open group; None if it has none."""
+    """Return the manifest of an open group; None if the group has no manifest."""
     content: Any = group.attrs.get(MANIFEST)
     if not isinstance(content, dict) or DIGESTS not in group:
         return None
@@ -87,12 +91,12 @@ def manifest_in(group: zarr.Group) -> Manifest | None:
 
 
 def short_digest(*values: NDArray[Any]) -> str:
-    """Return the first 12 hexadecimal digits of a digest, for use in names."""
+    """Return the first 12 hexadecimal digits of the digest of the arrays, for use in names."""
     return digest_arrays(*values).hex()[:12]
 
 
 def digest_arrays(*values: NDArray[Any]) -> bytes:
-    """Return the SHA-256 of dtypes, shapes, and elements in C order, little endian.
+    """Return the SHA-256 of arrays: dtypes, shapes, and elements in C order, little endian.
 
     SHA-256 is the fastest digest of the standard library on CPUs with instructions for it: 1.4 GB/s
     per core, compared with 0.7 GB/s for blake2b.
@@ -109,13 +113,13 @@ def digest_arrays(*values: NDArray[Any]) -> bytes:
 
 
 def write_digest(place: Place, block: int, *values: NDArray[Any]) -> None:
-    """Write the digest of a block, after its arrays; this marks the block as complete."""
+    """Write the digest of a block, which marks it as complete; write its arrays before."""
     digest = np.frombuffer(digest_arrays(*values), np.uint8)
     arrays.write_rows(locate(place) / DIGESTS, block, digest[None, :])
 
 
 def missing_blocks(place: Place) -> list[int]:
-    """Return the numbers of the blocks without a digest, which are incomplete, in order."""
+    """Return the numbers of the incomplete blocks, in order; these blocks have no digest."""
     location = locate(place)
     node = arrays.open_node(location, "the features store")
     if isinstance(node, zarr.Array):
@@ -143,7 +147,7 @@ def check_digest(place: Place, block: int, *values: NDArray[Any]) -> None:
 
 
 def _text_bytes(array: NDArray[Any]) -> bytes:
-    """Return strings with their lengths, so that ("ab", "c") and ("a", "bc") differ."""
+    """Return the lengths and the bytes of strings; lengths distinguish "ab", "c" from "a", "bc"."""
     encoded = [str(text).encode() for text in array.ravel()]
     lengths = np.array([len(text) for text in encoded], "<i8")
     return lengths.tobytes() + b"".join(encoded)

@@ -1,4 +1,7 @@
-"""A model on disk: a Zarr group of small arrays, with all other values as attributes. No pickle."""
+"""Save and load models: a Zarr group of small arrays, with all other values as attributes.
+
+Nothing is pickled.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +116,7 @@ def _tree_in(group: zarr.Group, location: Location) -> MergeTree | None:
 
 
 def method_of(model: Model) -> str:
-    """Return "scrlm" or "k-means"; SCRLM that was refined by k-means is "scrlm"."""
+    """Return "scrlm" or "k-means"; a model of SCRLM that k-means refined is "scrlm"."""
     return "scrlm" if isinstance(model.config, FitConfig) else "k-means"
 
 

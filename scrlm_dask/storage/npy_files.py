@@ -32,7 +32,7 @@ class NpyHeader(NamedTuple):
 
 @dataclass(frozen=True)
 class NpyColumn:
-    """A lazily read .npy file; small enough to send to every worker."""
+    """A .npy file whose rows are read when needed; small enough to send to every worker."""
 
     location: Location
     shape: tuple[int, ...]
@@ -64,7 +64,7 @@ def read_npy(location: Location, what: str) -> NDArray[Any]:
 
 
 def open_npy_column(location: Location, what: str) -> NpyColumn:
-    """Read the header and check the size of the file; `what` names it in messages."""
+    """Read the header and check the size of the file; `what` names the file in messages."""
     try:
         return _open(location, what)
     except StoreError:

@@ -10,11 +10,12 @@ from pathlib import Path
 from scrlm_dask.errors import StoreError
 from scrlm_dask.storage.locations import Location, Place, is_within, locate
 
-KIND = "scrlm"  # attribute of groups that this package writes; its value is one of the kinds
+KIND = "scrlm"  # attribute of groups that this package writes; values are the kinds below
 FEATURES_KIND, LABELS_KIND, MODEL_KIND, RUN_KIND = "features", "labels", "model", "run"
 EXPORT_KIND, EXPORT_RECORD = "export", "export.json"
 
-# files that identify the writer: runs and exports have a JSON record, stores an attribute
+# Files that show that this package wrote an output: the JSON record of a run or an export, or the
+# Zarr metadata of a store, which contain the attribute KIND.
 _STORE_MARK = "zarr.json"
 _MARKS = ("run.json", EXPORT_RECORD, _STORE_MARK)
 
@@ -64,13 +65,16 @@ def check_not_inside(path: Place, source: Place | None) -> None:
 
 
 def staging(path: Place) -> Location:
-    """Return where to write the output: next to an existing one, which may still be in use."""
+    """Return where to write the output: `path`, or a name next to it if `path` is occupied.
+
+    An existing output may still be in use while the new output is written.
+    """
     target = locate(path)
     return Location(f"{target.url}.partial", target.options) if target.is_occupied() else target
 
 
 def move_into_place(staged: Location, path: Place) -> None:
-    """Move the complete output from `staging(path)` to `path`, replacing an existing one."""
+    """Move the complete output from `staging(path)` to `path`; replace an existing output."""
     target = locate(path)
     if staged != target:
         _unmark(target)
@@ -92,7 +96,7 @@ def discard(path: Place) -> None:
 
 
 def _kind_of(target: Location) -> str | None:
-    """Return the kind of output that this package wrote there; None for other files."""
+    """Return the kind of output that this package wrote to `target`; None for other files."""
     for name in _MARKS:
         try:
             content = json.loads((target / name).read_bytes())

@@ -28,7 +28,8 @@ class EventLog:
     """
 
     location: Location
-    _before: str | None = field(default=None, init=False)  # log of earlier attempts; None: not read
+    # log of earlier attempts; None: not read yet
+    _before: str | None = field(default=None, init=False)
     _text: str = field(default="", init=False)
 
     def write(self, line: str) -> None:
@@ -50,7 +51,7 @@ class EventLog:
     def _earlier(self) -> str:
         """Read the log of earlier attempts.
 
-        An unreachable store raises, so that the log is not replaced.
+        If the store is unreachable, this raises, so that the earlier log is not overwritten.
         """
         try:
             return self.location.read_bytes().decode(errors="replace")
@@ -59,7 +60,7 @@ class EventLog:
 
 
 def read_events(location: Location) -> list[dict[str, Any]]:
-    """Read the events of a run; return an empty list if it has no log."""
+    """Read the events in the log of a run; return an empty list if there is no log."""
     try:
         lines = location.read_bytes().splitlines()
     except (OSError, StoreError):
@@ -122,14 +123,14 @@ class RunDirectory:
         return record
 
     def is_complete(self) -> bool:
-        """Return whether there is a run with the status "complete"."""
+        """Return whether this is the directory of a run with the status "complete"."""
         try:
             return bool(self.read_record().get("status") == COMPLETE)
         except StoreError:
             return False
 
     def record_of(self, attempt: str) -> dict[str, Any] | None:
-        """Return the record if it still belongs to this attempt; None otherwise."""
+        """Return the record if it belongs to the given attempt; None if it is lost or replaced."""
         try:
             record = self.read_record()
         except StoreError:
@@ -137,7 +138,7 @@ class RunDirectory:
         return record if record.get("attempt") == attempt else None
 
     def check_complete(self) -> dict[str, Any]:
-        """Return the record of a complete run; raise StoreError for other runs."""
+        """Return the record of the run; raise StoreError if the run is not complete."""
         record = self.read_record()
         if record.get("status") != COMPLETE:
             raise StoreError(
@@ -148,5 +149,5 @@ class RunDirectory:
 
 
 def write_json(path: Place, content: dict[str, Any]) -> None:
-    """Write an object as indented JSON, atomically; NaN and infinity are rejected."""
+    """Write `content` as indented JSON, atomically; NaN and infinity are rejected."""
     locate(path).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")

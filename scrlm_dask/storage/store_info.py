@@ -151,15 +151,16 @@ def _dtype_of(group: zarr.Group | None, name: str) -> str | None:
     return "str" if node.dtype.kind == "T" else str(node.dtype)
 
 
-# names that file systems give to the fields that change when a file is rewritten
+# Fields of fsspec's file information that change when a file is rewritten. Each file system has
+# only some of these fields.
 _TRACES = ("ETag", "mtime", "LastModified", "last_modified", "updated", "created")
 
 
 def features_digest(place: Place) -> str:
-    """Return a digest of the features' metadata and of the manifest's digests.
+    """Return a digest of the features' metadata and of the block digests in the manifest.
 
-    A store without a manifest is identified by names, sizes and modification times of the features'
-    files.
+    If the store has no manifest, names, sizes and modification times of the features' files replace
+    the block digests.
     """
     store = feature_store.open_store(place)
     metadata = json.dumps(store.array.metadata.to_dict(), default=str).encode()
@@ -172,8 +173,8 @@ def features_digest(place: Place) -> str:
 def features_mtimes_digest(place: Place) -> str:
     """Return a digest of names, sizes and modification times of the features' files.
 
-    Every write changes it. A restored file also has another modification time; the digests of the
-    manifest then verify that its content is the same.
+    Every write changes this digest. Restoring a file with the same content also changes it; the
+    block digests in the manifest can then verify the content.
     """
     location = locate(place)
     node = arrays.open_node(location, "the features store")
@@ -182,7 +183,10 @@ def features_mtimes_digest(place: Place) -> str:
 
 
 def files_digest(place: Place, prefix: bytes = b"") -> str:
-    """Return a digest of `prefix` and of the names, sizes and times of all files at `place`."""
+    """Return a digest of `prefix`, and of names, sizes and modification times of files.
+
+    All files at `place` are included. On stores that provide ETags, these replace the times.
+    """
     location = locate(place)
     with location.files() as (filesystem, root):
         files: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
