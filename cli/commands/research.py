@@ -213,7 +213,7 @@ def _run_experiment(
 def _experiment_alias(console: Console, name: str, data: Any, **options: Any) -> None:
     if data and name != "images":
         raise click.UsageError(
-            f"--data is supported only by the experiment 'images', got experiment {name!r}; "
+            f"--data is supported only by the experiment 'images', got experiment '{name}'; "
             "remove --data"
         )
     console.say(f"scrlm experiment is deprecated; use scrlm paper {name}")
