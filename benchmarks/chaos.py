@@ -43,7 +43,8 @@ FIT = (
     "--persist",
     "no",
 )
-# Checkpoint folders of the passes, relative to `checkpoint`; "" means before the first checkpoint.
+# Moments at which a fault is injected: when the first file appears in this folder of `checkpoint`;
+# "" means before the first checkpoint.
 MOMENTS = (
     "",
     "centers-steps/survey-",
@@ -83,7 +84,7 @@ def bits(out: Path) -> dict[str, bytes]:
 
 
 class Chaos:
-    """The features, the expected bits, and the cluster into which faults are injected."""
+    """A series of runs with faults: the features, the expected bits, and the cluster."""
 
     def __init__(self, place: Path, seed: int) -> None:
         self.place, self.rng = place, random.Random(seed)
@@ -174,7 +175,7 @@ class Chaos:
         return ""
 
     def _resume(self, features: Path, out: Path) -> str:
-        """Use --resume if there is a run, otherwise repeat the whole command."""
+        """Resume the fit, or repeat it if there is no run.json; return the failure, or ""."""
         again = ("--resume", out) if (out / "run.json").exists() else (features, "--out", out, *FIT)
         try:
             command("fit", *again)
@@ -190,7 +191,7 @@ class Chaos:
 
 
 def play(place: Path, runs: int, seed: int, seconds: float, only: str | None) -> list[Outcome]:
-    """Make up to `runs` runs within `seconds`, cycling through the faults.
+    """Start up to `runs` fits within `seconds`, and inject the faults in turn.
 
     Return an empty list if this machine supports none of the faults.
     """
@@ -239,7 +240,9 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
 @click.command()
 @click.option("--runs", default=200, show_default=True)
 @click.option("--seed", default=0, show_default=True)
-@click.option("--seconds", default=7200.0, show_default=True, help="Start no new run after this.")
+@click.option(
+    "--seconds", default=7200.0, show_default=True, help="Start no new run after this time."
+)
 @click.option("--only", help="Only faults whose name contains this text.")
 @click.option("--scratch", "folder", help="Folder for the data; failed runs are kept there.")
 def main(runs: int, seed: int, seconds: float, only: str | None, folder: str | None) -> None:

@@ -32,7 +32,7 @@ _MOST_SHARE = 0.02
 
 @contextmanager
 def without_checkpoints() -> Iterator[None]:
-    """Disable the checkpoints of passes, as for features in memory."""
+    """Disable the checkpoints of passes, as a fit does for features in memory."""
     groups = CheckpointScope.groups
     CheckpointScope.groups = lambda *args, **kwargs: None  # type: ignore[method-assign]
     try:
@@ -49,7 +49,7 @@ def measure_fit(store: Path, out: Path, config: FitConfig) -> dict[str, float]:
 
 
 def compare(store: Path, place: Path, config: FitConfig, turns: int) -> dict[str, Any]:
-    """Return the times of both kinds of fits, and the relative cost of checkpoints."""
+    """Return the times of fits with and without checkpoints, and the relative cost."""
     measure_fit(store, place / "first", config)  # compiles kernels and fills the disk cache
     kept, plain = [], []
     for turn in range(turns):
@@ -71,7 +71,7 @@ def compare(store: Path, place: Path, config: FitConfig, turns: int) -> dict[str
 @click.option("--turns", default=3, show_default=True)
 @click.option("--scratch", "folder", help="Folder for the data; it is kept.")
 def main(rows: int, features: int, clusters: int, turns: int, folder: str | None) -> None:
-    """Fit with and without checkpoints and print the times of both."""
+    """Fit with and without checkpoints and print the times."""
     config = FitConfig(n_clusters=clusters, refine=LloydConfig(max_iter=3, persist="no"))
     with scratch(folder) as place, dask.config.set(scheduler="threads", num_workers=2):
         store = features_store(place, rows, MixtureSpec(features, clusters), 16 * 2**20)

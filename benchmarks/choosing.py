@@ -100,7 +100,9 @@ def _on_mixture(
 
 
 _names = click.argument("names", nargs=-1, required=True)
-_rows = click.option("--rows", type=int, help="Size of a random sample of each data set.")
+_rows = click.option(
+    "--rows", type=int, help="Size of a random sample of each data set (default: all rows)."
+)
 _folder = click.option("--scratch", "folder", help="Folder for the data; it is kept.")
 
 
@@ -128,7 +130,10 @@ def baselines(names: tuple[str, ...], seeds: int, rows: int | None, folder: str 
 
 
 def _compare(data: Labelled, seed: int) -> tuple[float, ...]:
-    """Return inertias, accuracies (SCRLM without k-means last) and CPU seconds of both methods."""
+    """Return inertias, accuracies and CPU seconds of SCRLM + k-means and of k-means++.
+
+    A third accuracy, of SCRLM without k-means, follows the first two.
+    """
     from sklearn.cluster import KMeans
 
     k, x = data.n_classes, data.rows
@@ -148,7 +153,7 @@ def _compare(data: Labelled, seed: int) -> tuple[float, ...]:
 @_rows
 @_folder
 def grid(names: tuple[str, ...], rows: int | None, folder: str | None) -> None:
-    """Compare the accuracy of rho="auto" with the best of 30 values, for both extractions."""
+    """Compare rho="auto" with the best of 30 values of rho, for extraction greedy and merge."""
     print("| data | | auto | best greedy | at rho | best merge | at rho |")
     print("|---|---|---|---|---|---|---|")
     for data in _sets(names, rows, folder):

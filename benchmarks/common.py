@@ -79,8 +79,8 @@ def measured_phases(
 ) -> tuple[list[Measured], Any]:
     """Return all phases of a run, and its result.
 
-    The time between two phases of the same name belongs to the second one, because it is spent on
-    preparing an iteration.
+    The CPU time between two phases of the same name is added to the second phase, because it is
+    spent on preparing an iteration.
     """
     phases: list[Measured] = []
     mark = 0.0
@@ -152,12 +152,12 @@ def features_store(
 
 
 def plain_lloyd(iterations: int) -> LloydConfig:
-    """Return a config with exactly this number of iterations, each reading the disk."""
+    """Return a config with exactly this number of iterations, which read the features from disk."""
     return LloydConfig(max_iter=iterations, tol=0.0, inertia_tol=0.0, persist="no")
 
 
 def print_ratio(name: str, measured: list[float], product: list[float]) -> None:
-    """Print the best and all measurements of both, and the ratio of the best ones."""
+    """Print the times of a pass and of the bare product, and the ratio of their best times."""
     for title, seconds in ((name, measured), ("bare product", product)):
         every = ", ".join(f"{s:.2f}" for s in seconds)
         print(f"{title:15} {min(seconds):8.2f} CPU s   (all: {every})")

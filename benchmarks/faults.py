@@ -26,7 +26,7 @@ _QUICK = {
 
 
 class Link:
-    """A network link to a second host, which is a network namespace; `up` if it was created."""
+    """A link to a network namespace that acts as a second host; `up` if it could be created."""
 
     here, there = "10.77.9.1", "10.77.9.2"
 
@@ -244,7 +244,8 @@ def unmount(place: Path) -> None:
 
 FAULTS = (
     Fault("kill -9 of the client", _signal(signal.SIGKILL), (0, -9)),
-    Fault("SIGTERM", _signal(signal.SIGTERM), (0, 143, -15)),  # -15: before the handler is set
+    # -15, -10 and -2: the signal arrived before its handler was installed.
+    Fault("SIGTERM", _signal(signal.SIGTERM), (0, 143, -15)),
     Fault("SIGUSR1", _signal(signal.SIGUSR1), (0, 143, -10)),
     Fault("SIGINT", _signal(signal.SIGINT), (0, 130, -2)),
     Fault("chunk deleted", _damage(Path.unlink), (0, 3)),

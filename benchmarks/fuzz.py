@@ -130,12 +130,12 @@ def judge(store: Path, out: Path, options: list[str]) -> str:
     if result.exit_code not in codes or ("Traceback" in result.output and "-v" not in options):
         return f"{words}: exit code {result.exit_code}: {result.output[-300:]}"
     if result.exit_code == 0 and "-h" not in options and not labels_agree(store, out):
-        return f"{words}: labels differ from those of the model"
+        return f"{words}: labels differ from the labels that the model assigns"
     return ""
 
 
 def labels_agree(store: Path, out: Path) -> bool:
-    """Return whether each row has the label of Algorithm 1; rounding may decide ties."""
+    """Return whether each row has the label that Algorithm 1 assigns; rounding may decide ties."""
     rows = np.asarray(zarr.open_array(store / "features", mode="r")[:], np.float64)
     labels = zarr.open_array(out / "labels.zarr" / "labels", mode="r")[:]
     model = load_model(out)

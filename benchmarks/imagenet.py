@@ -52,7 +52,7 @@ _NOTE = (
 @click.option("--part", default=SIZES["imagenet"].whole.part, show_default=True)
 @click.option("--scratch", "folder", help="Folder for the data; it is kept.")
 def main(rows: int, features: int, clusters: int, part: int, folder: str | None) -> None:
-    """Print phases, CPU and wall seconds, peaks and accuracy."""
+    """Print phases, CPU and wall seconds, peak memory and accuracy."""
     with scratch(folder) as place:
         for table in measure(place, Whole(rows, features, clusters, part)):
             print(table.markdown(), end="\n\n", flush=True)
@@ -65,7 +65,7 @@ def measure(place: Path, whole: Whole) -> Iterator[Table]:
     phases: list[Measured] = []
     config = FitConfig(rho=0.5, n_clusters=whole.clusters, refine=plain_lloyd(whole.refine))
     spec = MixtureSpec(whole.features, whole.clusters, whole.outliers)
-    # Drawn before the workers start, because the peak memory of a process never decreases.
+    # Written before workers start: writing would raise their peak memory, which never decreases.
     store = features_store(place, whole.rows, spec)
     with workers(2, "3GB") as client:
 

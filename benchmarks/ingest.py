@@ -50,7 +50,7 @@ def main(
     shuffle: bool,
     folder: str | None,
 ) -> None:
-    """Copy and ingest the same file, and print the throughput of both."""
+    """Copy and ingest the same file, and print the throughput of copy and ingest."""
     rows = int(gigabytes * 1e9 / (4 * features))
     block_rows = min(rows, max(1, chunk_bytes // (4 * features)))
     with scratch(folder) as place, workers(nworkers, memory_limit) as client:

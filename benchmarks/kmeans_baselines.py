@@ -115,7 +115,7 @@ def measure(method: str, place: Path, task: Task) -> dict[str, Any]:
         x = np.asarray(group["features"][:])
     else:
         x = np.asarray(group["features"][:])
-        METHODS[method](x[:_WARM_UP_ROWS], 2, 1)  # import and compile, as our workers already did
+        METHODS[method](x[:_WARM_UP_ROWS], 2, 1)  # imports and compiles, like `warm_up` of workers
         cpu, begin = process_cpu(), time.perf_counter()
         centers, labels = METHODS[method](x, task.clusters, task.iterations)
         report = {
@@ -128,7 +128,7 @@ def measure(method: str, place: Path, task: Task) -> dict[str, Any]:
 
 
 def inlier_accuracy(truth: NDArray[Any], labels: NDArray[Any]) -> float:
-    """Return the accuracy over rows that are not outliers, because k-means finds none."""
+    """Return the accuracy over rows that are not outliers, because k-means finds no outliers."""
     inliers = truth >= 0
     table = contingency(truth[inliers], np.asarray(labels, np.int64)[inliers])
     return scores(table).accuracy
@@ -211,7 +211,7 @@ def _row(method: str, report: dict[str, Any] | str) -> str:
 
 
 def _inertia(x: NDArray[Any], centers: NDArray[Any]) -> float:
-    """Return the sum of squared distances to the centers in float64, the same for all methods."""
+    """Return the sum of squared distances to the nearest centers, in float64 for all methods."""
     from sklearn.metrics import pairwise_distances_argmin
 
     nearest = pairwise_distances_argmin(x, centers.astype(np.float32))

@@ -2,7 +2,7 @@
 
     python -m benchmarks.kmeans_cpu --rows 131072 --clusters 1000
 
-Both are measured in the same worker processes. Every iteration reads the features from disk.
+Iterations and products run in the same worker processes. Iterations read the features from disk.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .product import best_product_cpu
 def main(
     rows: int, features: int, clusters: int, iterations: int, nworkers: int, folder: str | None
 ) -> None:
-    """Print CPU seconds of each iteration and the ratio of the best ones."""
+    """Print CPU seconds of iterations and products, and the ratio of the best ones."""
     with scratch(folder) as place, workers(nworkers, "4GB") as client:
         store = features_store(place, rows, MixtureSpec(features, clusters))
         steps = iteration_cpu(client, store, clusters, iterations)

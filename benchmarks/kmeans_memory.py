@@ -2,8 +2,8 @@
 
     python -m benchmarks.kmeans_memory --gigabytes 0.4 --times 10
 
-The exit code is 1 if the larger size took more memory, if a worker exceeded the planned memory, or
-if a worker spilled.
+The exit code is 1 if the larger size took over 15 % more memory than the smaller, if a worker
+exceeded the planned memory, or if a worker spilled.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _GROWTH = 1.15  # tolerance, because allocators and the order of tasks vary
 
 
 @click.command()
-@click.option("--gigabytes", default=0.4, show_default=True, help="Size of the small features.")
-@click.option("--times", default=10, show_default=True, help="Size of the large, relative to it.")
+@click.option("--gigabytes", default=0.4, show_default=True, help="Size of the smaller store.")
+@click.option(
+    "--times", default=10, show_default=True, help="Ratio of the larger size to the smaller."
+)
 @click.option("--features", default=640, show_default=True)
 @click.option("--clusters", default=1000, show_default=True)
 @click.option("--nworkers", default=2, show_default=True)
@@ -50,7 +52,7 @@ def main(
         print(json.dumps(measure(rows, features, clusters, nworkers, memory_limit, folder)))
         return
     with scratch(folder) as place:
-        # A separate process for each size, because the peak of a process never decreases.
+        # A separate process for each size, because the peak memory of a process never decreases.
         reports = [_in_a_process(size, str(place)) for size in (gigabytes, gigabytes * times)]
     small, large = reports
     ok = all(report["spilled_bytes"] == 0 for report in reports)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.loss_cpu --rows 131072 --candidates 4096
 
-Both are measured in the same worker processes. Operands and result of the product are in memory.
-It is computed in two ways, with one call per block and with one call per tile; the faster counts.
+Pass and product run in the same worker processes. Operands and result of the product are in memory.
+The product is computed with one call per block, and with one call per tile; the faster way counts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(
     repeats: int,
     folder: str | None,
 ) -> None:
-    """Print CPU seconds of both, and the ratio of the best repeats."""
+    """Print CPU seconds of pass and product, and the ratio of the best repeats."""
     with scratch(folder) as place, workers(nworkers, "4GB") as client:
         store = features_store(place, rows, MixtureSpec(features, clusters))
         config = FitConfig(rho=rho, n_candidates=candidates)

@@ -1,4 +1,4 @@
-"""Measure the peak memory of workers and client for features larger than both.
+"""Measure the peak memory of workers and client for features that do not fit in their memory.
 
     python -m benchmarks.memory --gigabytes 4 --memory-limit 1GB
 

@@ -5,8 +5,8 @@
 A monitored run has an open dashboard page that polls the scheduler, progress bars on a terminal,
 and `events.jsonl`. Monitoring runs in the process of client and scheduler. The cost is the increase
 of the CPU seconds of this process, relative to all CPU seconds including those of the workers. Runs
-with and without monitoring alternate, and the better half of each counts, because other processes
-disturb the measurement.
+with and without monitoring alternate. Of each kind, only the half with fewer CPU seconds counts,
+because other processes disturb the measurement.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main(
     for name, found in (("without", alone), ("with", watched)):
         texts = ", ".join(f"{run.here:.2f} of {run.everywhere:.2f}" for run in found)
         mean = _better([run.here for run in found])
-        print(f"{name:8} {mean:6.2f} CPU s in client and scheduler   (runs, of all: {texts})")
+        print(f"{name:8} {mean:6.2f} CPU s in client and scheduler   (runs, of the total: {texts})")
     more = _better([run.here for run in watched]) - _better([run.here for run in alone])
     share = more / _better([run.everywhere for run in alone])
     print(f"monitoring costs {more:+.2f} CPU s, {share:+.2%} of all CPU seconds")

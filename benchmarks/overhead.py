@@ -2,10 +2,9 @@
 
     python -m benchmarks.run --only overhead
 
-The task of a block reads the block, waits for a compute slot, and computes. A worker that runs such
-a task reads or computes; Dask's task stream contains these intervals. The rest of wall time x
-workers is overhead: building and sending the graph, merging, and waiting for a task or for the last
-worker.
+The task of a block reads the block, waits for a compute slot, and computes. Dask's task stream
+contains the times in which a worker ran such tasks. The rest of wall time x workers is overhead:
+building and sending the graph, merging, and waiting for a task or for the last worker.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .shapes import PASSES, Pass, Shape
 def overhead(
     client: Client, place: Path, shape: Shape, numbers: Iterable[int], repeats: int
 ) -> Iterator[dict[str, Any]]:
-    """Measure both passes for each number of workers; `numbers` is descending."""
+    """Measure all `PASSES` for each number of workers; `numbers` is descending."""
     store = shape.store(place)
     for number in numbers:
         resize(client, number)

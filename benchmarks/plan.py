@@ -2,8 +2,8 @@
 
     python -m benchmarks.plan --rows 200000 --clusters 100
 
-The exit code is 1 if the predicted total time differs by more than 30 %, or if a worker or the
-client used more memory than predicted.
+The exit code is 1 if the predicted total time differs from the measured time by more than 30 %, or
+if a worker or the client used more memory than predicted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main(
     memory_limit: str,
     folder: str | None,
 ) -> None:
-    """Predict a fit, run it, and print both."""
+    """Predict time and memory of a fit, run the fit, and print prediction and measurement."""
     lloyd = LloydConfig(max_iter=kmeans_iter, tol=0.0, inertia_tol=0.0, persist="no")
     config = FitConfig(rho=0.5, n_clusters=clusters, polish=polish, refine=lloyd, margins=margins)
     cluster = ClusterOptions(nworkers=nworkers, nthreads=nthreads, memory_limit=memory_limit)
@@ -87,7 +87,10 @@ def _run(store: Path, config: FitConfig, out: Path, block_rows: int | None) -> d
 def predicted(
     store: Path, config: FitConfig, cluster: ClusterOptions, block_rows: int | None
 ) -> dict[str, Any]:
-    """Return the plan of `scrlm plan`; a separate process leaves the client's memory unchanged."""
+    """Return the output of `scrlm plan`.
+
+    It runs in a separate process, so that it does not raise the peak memory of the client.
+    """
     options: dict[str, Any] = {
         "rho": config.rho,
         "clusters": config.n_clusters,

@@ -16,8 +16,8 @@ from .common import Spent
 def product_spent(client: Client, rows: int, features: int, points: int, height: int) -> Spent:
     """Compute the product with the rows divided among the workers, as in a pass.
 
-    Return the wall seconds of the slowest worker and the CPU seconds of all. Workers compute at the
-    same time, because cores that share caches and memory slow each other down.
+    Return the wall seconds of the slowest worker and the CPU seconds of all workers. Workers
+    compute at the same time, because cores that share caches and memory slow each other down.
     """
     addresses = list(client.nthreads())
     share = -(-rows // len(addresses))
@@ -32,7 +32,7 @@ def product_spent(client: Client, rows: int, features: int, points: int, height:
 def products(
     client: Client, rows: int, features: int, points: int, repeats: int
 ) -> Iterator[Spent]:
-    """Yield all measurements: with one call per block of 64 MB, and with one call per tile."""
+    """Yield the times of the product: with one call per block of 64 MB, and with one per tile."""
     block_rows = 64 * 2**20 // (4 * features)
     for height in (block_rows, 1024):
         for _ in range(repeats):
@@ -42,7 +42,7 @@ def products(
 def best_product_cpu(
     client: Client, rows: int, features: int, points: int, repeats: int
 ) -> list[float]:
-    """Return the CPU seconds of all measurements."""
+    """Return the CPU seconds of all measurements of the product."""
     return [spent.cpu for spent in products(client, rows, features, points, repeats)]
 
 

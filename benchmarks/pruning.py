@@ -106,7 +106,10 @@ def _labelling(client: Client, folder: Path, size: Size) -> dict[str, Any]:
 
 
 def _lloyd(client: Client, store: Path, size: Size) -> list[dict[str, Any]]:
-    """Measure ten iterations from the first rows, including the initial read and projection."""
+    """Measure ten iterations, including the first read and the projection.
+
+    The first rows are the initial centers.
+    """
     k, iterations = size.centers, 10
     init = np.asarray(open_features(store)[:k].compute())
     lloyd = LloydConfig(max_iter=iterations, tol=0.0, inertia_tol=0.0)
@@ -122,12 +125,12 @@ def _lloyd(client: Client, store: Path, size: Size) -> list[dict[str, Any]]:
     if importlib.util.find_spec("superkmeans") is not None:
         pixels = np.asarray(open_features(store).compute())
         other = [_superkmeans(pixels, k, iterations) for _ in range(size.repeats)]
-        found.append({**found[0], "what": "superkmeans, the same", "cpu": min(other), "cuts": ""})
+        found.append({**found[0], "what": "superkmeans, same data", "cpu": min(other), "cuts": ""})
     return found
 
 
 def _superkmeans(x: Any, k: int, iterations: int) -> float:
-    """Return the CPU seconds of its training in one thread, without early termination."""
+    """Return the CPU seconds of superkmeans in one thread, without early termination."""
     from superkmeans import SuperKMeans
 
     fitted = SuperKMeans(

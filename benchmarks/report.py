@@ -36,7 +36,7 @@ class Table:
 
 @dataclass
 class Outcome:
-    """Status of a part (done, skipped or failed), and the tables it has produced so far."""
+    """Result of a part: its status (done, skipped or failed), and its tables and plots so far."""
 
     status: str = "done"
     why: str = ""

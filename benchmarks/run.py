@@ -2,9 +2,10 @@
 
     python -m benchmarks.run --size small --out results
 
-Print each table when it is ready, and write `results.md`, `results.json` and plots. All comparisons
-are within one run; CPU seconds are those of all workers. If a part fails or its requirements are
-missing, this is reported and the other parts continue. The exit code is 1 if a part failed.
+Print each table when it is ready, and write `results.md`, `results.json` and plots. Numbers
+that are compared are measured in the same call. CPU seconds are those of all workers. If a part
+fails or its requirements are missing, the reason is printed and the other parts continue. The exit
+code is 1 if a part failed.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def main(size: str, out: str, only: tuple[str, ...], data: str | None) -> None:
 
 
 def run_part(name: str, lab: Lab, target: Path) -> Outcome:
-    """Run a part; return its tables, also those before an error."""
+    """Run a part; return its tables, also if an error occurs after some of them."""
     outcome, begin = Outcome(), time.perf_counter()
     print(f"## {name}", end="\n\n", flush=True)
     try:

@@ -27,7 +27,7 @@ SYMBOLS = {"rows": "N", "features": "p", "candidates": "n", "clusters": "k"}
 def curves(
     client: Client, place: Path, largest: Shape, halvings: int, repeats: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield one point per pass, varied number and value of this number."""
+    """Yield one point for each pass, each varied number, and each value of this number."""
     for work in PASSES:
         known: dict[Shape, tuple[float, float]] = {}  # the largest shape is part of three curves
         for axis in ("rows", "features", work.points):
@@ -83,7 +83,7 @@ def exponent(curve: list[dict[str, Any]], measure: str) -> float:
 def worker_numbers(cores: int) -> list[int]:
     """Return the powers of two up to `cores`, and `cores`, descending.
 
-    Removing workers from a cluster is faster than adding them.
+    The order is descending, because removing workers is faster than adding workers.
     """
     doubled = {2**i for i in range(cores.bit_length())}
     return sorted({number for number in doubled if number <= cores} | {cores}, reverse=True)

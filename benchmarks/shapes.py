@@ -37,7 +37,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Pass:
-    """A pass over all rows: the points it compares rows with, its phase, and its function."""
+    """A pass that compares all rows with points (candidates or centers), and how to run it."""
 
     name: str
     points: str  # the field of `Shape` with the number of points
@@ -89,7 +89,7 @@ class Size:
     whole: Whole
     repeats: int
     pruning: str  # the name of a size in `benchmarks.pruning`
-    parts: tuple[str, ...] = ()  # that run by default; empty: all
+    parts: tuple[str, ...] = ()  # parts that run by default; empty: all
 
 
 _MEDIUM = Size(
@@ -127,6 +127,6 @@ SIZES = {
         pruning="smoke",
     ),
     "medium": _MEDIUM,
-    # Other parts have the medium size, if they are selected with --only.
+    # If --only selects other parts, they have the medium size.
     "imagenet": replace(_MEDIUM, whole=Whole(1_281_167, 640, 1000, 50_000), parts=("imagenet",)),
 }

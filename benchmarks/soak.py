@@ -3,8 +3,8 @@
     python -m benchmarks.soak --fits 50
 
 Every fifth fit is interrupted and resumed. A fifth of the fits, and at least ten, are the warm-up.
-After it, the numbers of file descriptors, threads and temporary files must not grow, and memory
-must grow by less than 16 MB. The exit code is 1 otherwise.
+After the warm-up, the numbers of file descriptors, threads and temporary files must not grow, and
+memory must grow by less than 16 MB. The exit code is 1 otherwise.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONFIG = FitConfig(n_clusters=6, n_candidates=200, refine=LloydConfig(max_iter=2
 SPEC, ROWS, BLOCK_ROWS = MixtureSpec(16, 4), 4000, 100
 _MOST_GROWTH = 16 * 2**20
 _STOPPED_EVERY = 5
-_WARM_AFTER = 10  # fits; the first ones load code and fill the pools of the allocator
+_WARM_AFTER = 10  # fits; the first fits load code and fill the pools of the allocator
 
 
 class _StoppedError(Exception):

@@ -1,4 +1,4 @@
-"""The command group `scrlm`. Commands import large packages only when they run."""
+"""The command group `scrlm`. A command imports large packages only when it is called."""
 
 from __future__ import annotations
 

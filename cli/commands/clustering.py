@@ -227,7 +227,11 @@ def _kmeans_config(values: dict[str, Any], storage: Any) -> tuple[KMeansConfig, 
 
 
 def _read_centers(path: str, storage: Any) -> Any:
-    """Read centers from a path; a misspelled method also looks like a path."""
+    """Read centers from a path.
+
+    If the path does not exist, the error also lists the methods of --init: a misspelled method
+    looks like a path.
+    """
     from scrlm_dask.errors import MissingError
     from scrlm_dask.pipeline.kmeans import read_centers
 

@@ -118,7 +118,7 @@ def synth(
     help="Data type of the stored features (default: float16 for float16 input, else float32).",
 )
 @click.option(
-    "--raw-dtype", metavar="DTYPE", help="Data type of a raw file (default: that of --dtype)."
+    "--raw-dtype", metavar="DTYPE", help="Data type of a raw file (default: the type of --dtype)."
 )
 @click.option(
     "--features",
@@ -158,7 +158,7 @@ def ingest(
     .fvecs, .bvecs, HDF5, Parquet, Arrow, CSV, raw, Zarr, clip-retrieval and Hugging Face's
     save_to_disk.
 
-    Run the same command again to resume an interrupted one.
+    To resume an interrupted ingest, run the same command again.
     """
     from scrlm_dask.pipeline.ingest import prepare_ingest
     from scrlm_dask.pipeline.ingest_job import IngestConfig
@@ -227,7 +227,8 @@ def ingest(
     type=click.Choice(DAMAGED_ITEMS),
     default="refuse",
     show_default=True,
-    help="Treatment of damaged images and empty texts; skip checks all items first.",
+    help="Treatment of damaged images and empty texts; with skip, all items are checked "
+    "before the first is encoded.",
 )
 @_overwrite_option
 @shared.storage_options
@@ -240,7 +241,7 @@ def embed(
     SOURCE is a directory of images, including its subdirectories, a .txt file with one text per
     line, or a CSV, TSV, JSON-lines or Parquet file with --column. The encoder runs in this process.
 
-    Run the same command again to resume an interrupted one.
+    To resume an interrupted command, run it again with the same arguments.
     """
     from scrlm_dask.pipeline.embed import EmbedConfig
     from scrlm_dask.pipeline.embed import embed as run_embed
@@ -259,7 +260,9 @@ def embed(
 @click.option("--stats", is_flag=True, help="Read all rows and add statistics.")
 @click.option("--verify", is_flag=True, help="Read all blocks and verify digests and checksums.")
 @click.option("--plot", metavar="FILE", help="Plot the statistics to this file, e.g. out.png.")
-@click.option("--rho", type=float, help="Bandwidth whose radius is compared with the distances.")
+@click.option(
+    "--rho", type=float, help="Bandwidth; its radius is compared with the distances between rows."
+)
 @depth_option
 @preprocess_option("Transformation of the rows before spectrum and distances are computed.")
 @shared.block_rows_option
@@ -279,8 +282,8 @@ def inspect(
     """Describe the features store STORE and its rows.
 
     Prints shape, chunks, codecs, completeness and manifest. --stats reads all rows and adds ranges,
-    NaN, duplicates, norms, spectrum and distances. --verify exits with code 3 if a block is damaged
-    and lists the damaged blocks.
+    rows with NaN, duplicates, norms, spectrum and distances. --verify reads all blocks, lists the
+    damaged blocks, and exits with code 3 if there are any.
     """
     from scrlm_dask.pipeline.inspect import inspect_rows, inspect_store, verify_store
     from scrlm_dask.reporting.plots import check_plot, plot_statistics
@@ -317,7 +320,7 @@ def _show_store(
     about: dict[str, str] | None = None,
     **lists: list[str],
 ) -> None:
-    """Print the store that was written; `dropped` is the JSON key for the omitted rows."""
+    """Print the store that was written; `dropped` is the JSON key for the count of omitted rows."""
     content = {
         "path": written.path,
         **(about or {}),
@@ -340,7 +343,7 @@ def _show_store(
 
 
 def _reject_damaged(damaged: tuple[DamagedBlock, ...], url: str) -> None:
-    """Raise if there are damaged blocks, so that the exit code is 3; they were printed before."""
+    """Raise an error, which sets exit code 3, if there are damaged blocks."""
     from scrlm_dask.errors import StoreError
 
     if damaged:

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 @click.option(
     "--methods",
     metavar="A,B,...",
-    help="Methods to compare (default: those of the paper); an unknown name prints the list.",
+    help="Methods to compare (default: the methods of the paper); an unknown name prints the list.",
 )
 @click.option("--clusters", type=int, required=True, help="Number of clusters.")
 @click.option(
     "--outliers",
     is_flag=True,
-    help="The data has outliers: methods without outliers get one more cluster for them.",
+    help="The data has outliers: methods that cannot find them get one more cluster for outliers.",
 )
 @click.option("--seeds", type=int, default=1, show_default=True, help="Number of seeds per method.")
 @click.option(
@@ -130,9 +130,9 @@ _EXPERIMENTS = {
     "images": "Compare methods on real images (Figures 7-10, Tables 1-2).",
 }
 _SIZES = ("smoke", "small", "paper")
-_FILES = """Writes results.csv, results.parquet (requires the extra formats), summary.json, figures
-(require the extra plot) and one file per finished cell to DIR. Run the same command again to
-resume an interrupted experiment."""
+_FILES = """Writes results.csv, results.parquet (requires scrlm-dask[formats]), summary.json,
+figures (require scrlm-dask[plot]) and one file per finished cell of the grid to DIR. Run the same
+command again to resume an interrupted experiment."""
 
 
 @click.group()
@@ -143,7 +143,7 @@ def paper() -> None:
 def _parse_data(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, str | None] | None:
-    """Parse texts NAME=PATH or NAME; the path of a data set to download is None."""
+    """Parse texts NAME=PATH or NAME; without a path (None), the data set is downloaded."""
     data: dict[str, str | None] = {}
     for text in texts:
         name, equals, path = text.partition("=")
@@ -164,8 +164,9 @@ def _experiment_options(command: Callable[..., Any], with_data: bool) -> Callabl
             metavar="NAME=PATH",
             multiple=True,
             callback=_parse_data,
-            help="Features store with labels for the experiment images. A name without a path "
-            "(mnist, fashion) is downloaded; both are the default. May be repeated.",
+            help="Name and path of a features store with labels, for the experiment 'images'. The "
+            "names mnist and fashion need no path: these data sets are downloaded, and are the "
+            "default. May be repeated.",
         )(command)
     command = click.option(
         "--size",
@@ -212,7 +213,8 @@ def _run_experiment(
 def _experiment_alias(console: Console, name: str, data: Any, **options: Any) -> None:
     if data and name != "images":
         raise click.UsageError(
-            f"--data is only supported by the experiment images, got {name}; remove --data"
+            f"--data is supported only by the experiment 'images', got experiment '{name}'; "
+            "remove --data"
         )
     console.say(f"scrlm experiment is deprecated; use scrlm paper {name}")
     _run_experiment(console, name, data=data, **options)
@@ -246,14 +248,16 @@ def _experiment_table(content: Any) -> Any:
 @click.option("--features", type=int, required=True, help="Number of features p.")
 @click.option("--clusters", type=int, required=True, help="Number of clusters m.")
 @click.option(
-    "--candidates", type=int, help="Number of candidates n (default: as required by the theory)."
+    "--candidates",
+    type=int,
+    help="Number of candidates n (default: the number that the theory requires).",
 )
 @click.option(
     "--min-weight",
     type=float,
     default=0.8,
     show_default=True,
-    help="Smallest weight of a cluster, times m.",
+    help="Smallest weight of a cluster, multiplied by the number of clusters m.",
 )
 @click.option(
     "--delta", type=float, default=0.01, show_default=True, help="Accepted probability of failure."
@@ -270,8 +274,8 @@ def theory(
 ) -> None:
     """Compute the guarantees of the paper.
 
-    Prints the success probability of Theorem 1 for the given numbers, and the numbers that
-    Corollary 7 requires for the given probability of failure.
+    Prints the success probability of Theorem 1 for the given numbers of rows, features, clusters
+    and candidates, and the numbers that Corollary 7 requires for the given probability of failure.
     """
     if click.get_current_context().command.hidden:
         console.say("scrlm theory is deprecated; use scrlm paper theory")

@@ -36,8 +36,9 @@ def cut(
 ) -> None:
     """Merge the clusters of RUN into fewer clusters.
 
-    Clusters are merged along the tree of the run, or along a new tree if the run has none.
-    Writes the label of every row (-1 is an outlier) to OUT. The features are not read.
+    Clusters are merged in the order of the merge tree that the fit stored in the model. If the
+    model has no tree that contains its clusters, a Ward tree of the clusters is built. With --out,
+    writes the label of every row (-1 is an outlier) to OUT. The features are not read.
     """
     if out is None:
         shared.require_option("--out", "overwrite")
@@ -108,9 +109,10 @@ def evaluate(console: Console, cluster: Any, storage: Any, run: str, truth: str 
 def verify(
     console: Console, cluster: Any, storage: Any, run: str, blocks: int, losses: int, seed: int
 ) -> None:
-    """Recompute a random part of RUN and compare the results.
+    """Verify a random part of RUN by computing it again.
 
-    Exits with code 3 and prints the first row if a label, a distance or a loss differs.
+    Exits with code 3 if a label, a distance or a loss differs, and prints the first row that
+    differs.
     """
     from scrlm_dask.pipeline.verify import prepare_verify
 
@@ -161,7 +163,8 @@ def report(
 
     The report is self-contained. It shows parameters, a summary, phases, clusters, outliers,
     distances, losses, a map of the centers, the nearest pairs of clusters and the rows nearest to
-    each center. The figures are also written as PNG files next to it.
+    each center. The figures are also written as PNG files to a folder next to the
+    report.
     """
     from scrlm_dask.reporting.report import write_report
 
@@ -190,8 +193,8 @@ def export(console: Console, storage: Any, run: str, out: str, table: Any, overw
     """Export labels and centers of RUN to standard file formats.
 
     Writes labels.parquet or labels.csv (row, id if the features have ids, label, distance, margin),
-    centers.npy, centers.fbin and, if FAISS is installed, centers.faiss to DIR. A search in this
-    index with rows of the features returns the labels of RUN.
+    centers.npy, centers.fbin and, if FAISS is installed, centers.faiss to DIR. A search for rows
+    of the features in centers.faiss returns the labels of RUN.
     """
     from scrlm_dask.pipeline.export import export as run_export
 

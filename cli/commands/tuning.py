@@ -21,7 +21,7 @@ from ..terminal.console import Console
     "--candidates",
     "n_candidates",
     type=int,
-    help="Number of sampled rows tried as centers (default: as required by the theory).",
+    help="Number of sampled rows tried as centers (default: the number that the theory requires).",
 )
 @fitting.neighbors_option
 @fitting.depth_option
@@ -40,13 +40,13 @@ def rho(
     block_rows: int | None,
     **values: Any,
 ) -> None:
-    """Estimate the bandwidth rho for FEATURES and its reliability.
+    """Estimate the bandwidth rho for FEATURES, and report how reliable it is.
 
     Clusters a sample of rows, from at least 16 random blocks, with a range of trial bandwidths.
     `scrlm fit` without --rho does the same.
 
     Runs in threads of this process unless an option selects workers (--nworkers, --nthreads,
-    --memory-limit, ...), a scheduler or a cluster.
+    --memory-limit, ...), an existing scheduler or a cluster.
     """
     from rich.console import Group
 
@@ -94,7 +94,7 @@ def plan(
     job = prepare_plan(features, config, block_rows=block_rows, storage_options=storage)
     workers, cores = fitting.local_memories(cluster), available_cores()
     if workers is None:
-        cores = None  # assume one core per thread for the workers of a scheduler
+        cores = None  # unknown on other machines: the plan assumes one core per thread
         with shared.session(console, cluster):
             workers = worker_memories()
     result = job.run(workers, cores)

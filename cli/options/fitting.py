@@ -29,7 +29,8 @@ def preprocess_option(text: str, default: str = "standardize") -> Any:
     )
 
 
-# The parameters have the names of the fields of FitConfig, KMeansConfig and LloydConfig.
+# Each option sets a parameter with the name of a field of FitConfig, KMeansConfig or LloydConfig,
+# so that `take_fields` can collect the values for the config.
 clusters_option = click.option(
     "--clusters",
     "n_clusters",
@@ -52,8 +53,8 @@ prune_option = click.option(
     default="auto",
     show_default=True,
     callback=partial(parse_auto, parse_axes, "a number of axes"),
-    help="Number of axes for exact pruning of distant pairs (auto: chosen per block; 0: no "
-    "pruning).",
+    help="Number of axes for pruning pairs of rows and centers that are far apart, which does not "
+    "change the labels (auto: chosen per block; 0: no pruning).",
 )
 resume_option = click.option(
     "--resume",
@@ -112,7 +113,8 @@ fit_options = shared.option_group(
         "--candidates",
         "n_candidates",
         type=int,
-        help="Number of random rows tried as centers (default: as required by the theory).",
+        help="Number of random rows tried as centers (default: the number that the theory "
+        "requires).",
     ),
     click.option(
         "--loss-rows",
@@ -138,8 +140,8 @@ fit_options = shared.option_group(
     click.option(
         "--robust/--no-robust",
         default=None,
-        help="Exclude outliers from k-means (default, except after merging); --no-robust labels "
-        "every row, as in the paper.",
+        help="Exclude outliers from k-means (default, unless centers are merged; see "
+        "--extraction); --no-robust assigns every row to its nearest center, as in the paper.",
     ),
     click.option(
         "--extraction",
@@ -159,7 +161,7 @@ fit_options = shared.option_group(
 
 
 def fit_config(values: dict[str, Any]) -> FitConfig:
-    """Build the config of a fit from its options; None stands for the default."""
+    """Build the config of a fit from its options; an option that is None keeps its default."""
     from scrlm_dask.config import FitConfig, LloydConfig
 
     lloyd = shared.take_fields(LloydConfig, values)
@@ -169,7 +171,11 @@ def fit_config(values: dict[str, Any]) -> FitConfig:
 
 
 def local_memories(cluster: Any) -> Any:
-    """Return the memory of the workers to start; None if the command uses a scheduler."""
+    """Return the memory limit and the threads of each worker that the command starts locally.
+
+    Return None if the workers belong to an existing scheduler or run on other machines. With
+    --nworkers 0, the only entry represents the threads of this process.
+    """
     from scrlm_dask.clusters.local import local_workers
     from scrlm_dask.engine.workers import WorkerMemory
 
@@ -180,7 +186,7 @@ def local_memories(cluster: Any) -> Any:
     return [WorkerMemory(local.memory_limit, local.nthreads, local.ahead, own)] * number
 
 
-# A resumed run may change only these options and those of the cluster.
+# With --resume, the user may give only these options and the cluster options.
 _FREE = {
     *("resume", "storage", "as_json", "log_json", "verbose", "report"),
     *("stall_timeout", "wait_workers"),
@@ -188,7 +194,7 @@ _FREE = {
 
 
 def check_usage(resume: str | None, features: str | None, out: str | None) -> None:
-    """Require FEATURES and --out, or --resume without options that the run has recorded."""
+    """Require FEATURES and --out, or --resume without options whose values the run has recorded."""
     if resume is None:
         for missing, value in (("argument 'FEATURES'", features), ("option '--out'", out)):
             if value is None:

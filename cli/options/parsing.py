@@ -15,7 +15,7 @@ _JSON_WORDS = ("true", "false", "null")
 def parse_auto(
     number: Any, expected: str, context: click.Context, parameter: click.Parameter, text: str
 ) -> float | str:
-    """Return "auto" or `number(text)`, which may raise ValueError."""
+    """Return "auto" or the result of `number(text)`; `expected` describes a number in errors."""
     try:
         return text if text == "auto" else number(text)
     except ValueError as error:
@@ -23,7 +23,7 @@ def parse_auto(
 
 
 def parse_axes(text: str) -> int:
-    """Return a number of axes; accept digits only, unlike `int`."""
+    """Return a number of axes; accept digits only, not the signs and spaces that `int` accepts."""
     if not text.isdecimal():
         raise ValueError(text)
     return int(text)
@@ -37,7 +37,7 @@ def parse_size(context: click.Context, parameter: click.Parameter, text: str | N
         return None
     option = parameter.opts[0]
     try:
-        # Dask parses a unit without a number, or an empty text, as one unit.
+        # Dask inserts a 1 before a text without a number, so an empty text would be 1 byte.
         n_bytes = int(parse_bytes(text)) if text.strip() else 0
     except (ValueError, OverflowError) as error:
         raise click.BadParameter(
@@ -79,11 +79,11 @@ def parse_storage(
 
 
 def parse_storage_options(texts: tuple[str, ...]) -> dict[str, Any]:
-    """Merge texts NAME=VALUE into one mapping; dots in NAME nest, later texts override.
+    """Merge texts NAME=VALUE into one mapping; a dot in NAME creates a nested mapping.
 
-    VALUE is a string, even if it consists of digits (a key or password may do so), unless it is
-    true, false or null, or starts like a JSON object, list or string. For other values, such as
-    numbers, the whole text must be a JSON object.
+    Later texts override earlier texts. VALUE is a string, even if it consists of digits (a key or
+    password may do so), unless it is true, false or null, or starts like a JSON object, list or
+    string. To pass other values, such as numbers, the whole text must be a JSON object.
     """
     from scrlm_dask.storage.locations import merge_options
 

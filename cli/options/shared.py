@@ -38,8 +38,9 @@ def option_group(*options: _Decorator) -> _Decorator:
 def output_options(command: _Command) -> _Command:
     """Add --json, --log-json and -v; pass a `console` and print errors without tracebacks.
 
-    The command receives the values of `cluster_options` as one argument `cluster`. The value of
-    `performance_option` is set on the console. The order of these decorators does not matter.
+    The command receives the values of `cluster_options` as one argument, `cluster`. The value of
+    `performance_option` becomes an attribute of the console. These three decorators may be applied
+    in any order.
     """
 
     @click.option(
@@ -75,7 +76,7 @@ def _take_cluster(values: dict[str, Any]) -> Any:
 
 
 def take_fields(kind: type, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that are fields of a dataclass, except None."""
+    """Return the items of `values` whose names are fields of a dataclass, without None values."""
     names = [field.name for field in fields(kind)]
     return {name: values[name] for name in names if values.get(name) is not None}
 
@@ -152,8 +153,8 @@ cluster_options = option_group(
         "--workers",
         "nworkers",
         type=click.IntRange(min=0),
-        help="Number of worker processes to start (local default: from the number of cores); 0 "
-        "uses threads of this process.",
+        help="Number of worker processes to start (default of a local cluster: from the number of "
+        "cores); 0 uses threads of this process.",
     ),
     click.option(
         "--min-workers",
@@ -176,7 +177,9 @@ cluster_options = option_group(
     click.option("--tls-ca-file", metavar="FILE", help="Certificate of the trusted CA (PEM)."),
     click.option("--tls-cert", metavar="FILE", help="Certificate of this client (PEM)."),
     click.option(
-        "--tls-key", metavar="FILE", help="Private key (PEM; default: in the file of --tls-cert)."
+        "--tls-key",
+        metavar="FILE",
+        help="Private key (PEM; default: read from the file of --tls-cert).",
     ),
     click.option(
         "--require-tls",
@@ -187,7 +190,7 @@ cluster_options = option_group(
 
 
 def given_options(names: Collection[str]) -> list[str]:
-    """Return the options that set `names` and are present on the command line."""
+    """Return the options on the command line that set one of the parameters `names`."""
     context = click.get_current_context()
     return [
         parameter.opts[0]
@@ -198,7 +201,7 @@ def given_options(names: Collection[str]) -> list[str]:
 
 
 def require_option(needed: str, *names: str) -> None:
-    """Reject options that the user gave but that have no effect without `needed`."""
+    """Raise if the user gave an option for `names`; they have no effect without option `needed`."""
     given = given_options(names)
     if given:
         listed, has = " and ".join(given), "has" if len(given) == 1 else "have"
@@ -219,8 +222,8 @@ def session(console: Console, cluster: Any) -> Iterator[None]:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     with connect(cluster, listener=console) as connection:
         if not console.verbose:
-            # Dask logs every connection of a lost scheduler. Importing Dask sets its log levels,
-            # so they are changed afterwards.
+            # If the scheduler is lost, Dask logs each of its connections. Importing Dask sets the
+            # log levels, so they are changed after the import.
             for name in ("distributed", "distributed.client"):
                 logging.getLogger(name).setLevel(logging.CRITICAL)
         for line in connection_lines(connection):
@@ -231,7 +234,7 @@ def session(console: Console, cluster: Any) -> Iterator[None]:
 
 
 def connection_lines(connection: Any) -> Iterator[str]:
-    """Yield the lines that describe a connection to the user."""
+    """Yield the lines that the command prints about its connection to a cluster."""
     parts = [f"using {connection.description}"]
     if connection.memory:
         memory = format_bytes(connection.memory)
@@ -244,7 +247,7 @@ def connection_lines(connection: Any) -> Iterator[str]:
 
 
 def _record_tasks(path: str) -> AbstractContextManager[Any]:
-    """Return a context that writes Dask's performance report of its tasks to `path`."""
+    """Return a context manager that writes Dask's performance report to `path` at its end."""
     from distributed import performance_report
 
     # mode="inline" embeds all scripts, so that the report can be read offline

@@ -1,4 +1,4 @@
-"""Timeouts of long commands: for the first worker, and for progress."""
+"""Timeouts of long commands: until the first worker connects, and until the next block is done."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .parsing import parse_seconds
 from .shared import option_group
 
 _DUMP_SECONDS = 5.0
-# Number of workers that a block may lose before the block itself is considered the cause. Preempted
-# nodes also lose workers.
+# Number of workers that may die while they compute a block before Dask considers the block as the
+# cause. It is higher than Dask's default, because workers on preempted nodes die as well.
 _FAILURES_SETTING, _ALLOWED_FAILURES = "distributed.scheduler.allowed-failures", 5
 
 
@@ -35,14 +35,14 @@ watchdog_options = option_group(
         default="1h",
         show_default=True,
         callback=parse_seconds,
-        help="Exit with code 4 if no block finishes within this time (0: never).",
+        help="Exit with code 4 if no block finishes within this time (0: no timeout).",
     ),
     click.option(
         "--wait-workers",
         metavar="DURATION",
         callback=parse_seconds,
-        help="Timeout for the first worker (default: 25s for a running scheduler, 1h for a job "
-        "queue).",
+        help="Maximum time to wait for the first worker (default: 25s for an existing scheduler, "
+        "1h for a job queue).",
     ),
 )
 
@@ -63,7 +63,7 @@ class StallWatchdog:
 
     @contextmanager
     def settings(self) -> Iterator[None]:
-        """Set Dask's config for clusters that are started or connected to in this context."""
+        """Set Dask's config for the cluster that is started or connected to inside the context."""
         import dask
 
         configured = dask.config.get(_FAILURES_SETTING, None)
@@ -131,7 +131,7 @@ def _dump(client: Any, out: str, written: list[Path]) -> None:
 
 
 def _state_file(out: str) -> Path:
-    """Return a file in the run directory or, if the run is remote, a temporary file."""
+    """Return the path of a file in the run directory; of a temporary file if the run is remote."""
     if Path(out).is_dir():
         return Path(out) / "cluster-state.json"
     handle, name = tempfile.mkstemp(prefix="scrlm-cluster-state-", suffix=".json")

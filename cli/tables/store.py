@@ -125,7 +125,7 @@ def damage_content(damaged: tuple[DamagedBlock, ...], store: StoreInfo) -> dict[
 
 
 def store_tables(content: dict[str, Any]) -> Group:
-    """Return tables of the store, its rows and its verification, as far as `content` has them."""
+    """Return tables of the store and, if `content` has them, of its rows and its verification."""
     from rich.console import Group
 
     parts: list[Any] = [facts("Features store", _store_facts(content))]

@@ -69,7 +69,7 @@ def clusters_table(model: Any) -> Table:
     title = f"Clusters (first {shown} of {model.n_clusters})"
     extracted, config = len(model.losses) > 0, model.config
     names = ["cluster", "rows", "weight", "sigma"]
-    # Only with greedy extraction, and without refinement, each center is a row.
+    # A center is a row of the features only with greedy extraction and without refinement.
     moved = extracted and (
         config.polish or config.refine.max_iter or config.extraction in ("residual", "merge")
     )
@@ -148,12 +148,12 @@ def _text(name: str, value: Any) -> str:
 
 
 def iterations_table(record: KMeansRecord) -> Table:
-    """Return a table of the first and last iterations of k-means, with bars of the inertia."""
+    """Return a table of the first and last iterations of k-means; bars show the inertia per row."""
     iterations = record.iterations
     names = ("", "inertia", "per row", "shift", "moved", "empty", "seconds")
     title = f"k-means stopped ({record.stopped})"
     table = _new_table(title, names, left="per row", no_wrap=True)
-    # Show the inertia per row, because samples have fewer rows.
+    # Not the total inertia: an iteration on a sample has fewer rows than an iteration on all rows.
     values = [it.inertia / max(it.rows, 1) for it in iterations]
     low, high = min(values, default=0.0), max(values, default=0.0)
     for i, (it, value) in enumerate(zip(iterations, values, strict=True)):
@@ -175,7 +175,7 @@ def iterations_table(record: KMeansRecord) -> Table:
 
 
 def scan_table(record: ScanRecord) -> Table:
-    """Return a table of the trial bandwidths; a bar marks the chosen interval."""
+    """Return a table of the trial bandwidths; a bar marks the trials in the chosen interval."""
     names = ("", "rho", "clusters", "outliers", "boundary", "neighbors", "held out")
     table = _new_table("Trial bandwidths on the sample", names, no_wrap=True)
     for trial in record.trials:
@@ -192,7 +192,7 @@ def scan_table(record: ScanRecord) -> Table:
 
 
 def scan_facts(record: ScanRecord) -> Table:
-    """Return a table of the chosen bandwidth, the reason and its reliability."""
+    """Return a table of the chosen bandwidth, why it was chosen, and how reliable the choice is."""
     met = "met" if record.assumption_1 else "not met"
     content = {
         "rho": record.rho,

@@ -29,13 +29,16 @@ EXIT_CLUSTER_LOST = 4
 
 
 class Console:
-    """Listener that prints progress and notes; also prints results and errors."""
+    """Output of one command: prints progress, notes, results and errors.
+
+    It is also the listener that receives the events of a run.
+    """
 
     def __init__(self, as_json: bool, verbose: bool, log_json: bool = False) -> None:
         self.as_json = as_json
         self.verbose = verbose
-        self.performance_report: str | None = None  # path
-        self.on_cluster = False  # whether the command uses a cluster, not threads
+        self.performance_report: str | None = None  # path of Dask's report
+        self.on_cluster = False  # False: the command uses threads of this process
         self._lines: JsonLines | None = JsonLines(_to_stderr) if log_json else None
         self.interrupted = "nothing was saved"
         self._bars: Progress | None = None
@@ -96,7 +99,7 @@ class Console:
                 self.say(f"warning: {event.text}" if event.warning else event.text)
 
     def _start_phase(self, event: PhaseStarted) -> None:
-        again = event.name == self._phase.name  # the next iteration resets the same bar
+        again = event.name == self._phase.name  # another iteration resets the bar of its phase
         now = time.monotonic()
         self._phase, self._timer = PhaseState(event.name), RefreshTimer(now)
         self._phase.start(event.blocks, event.rows, now)
@@ -163,12 +166,13 @@ def exit_on_errors(console: Console) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, click.ClickException):
             raise
-        if _is_cluster_loss(error, console.on_cluster):  # first: some of these are OSErrors
+        # Checked before OSError, because some errors of a lost cluster are also OSErrors.
+        if _is_cluster_loss(error, console.on_cluster):
             lost = f"the Dask cluster or too many of its workers were lost ({type(error).__name__})"
-            hint = "check that it is running and has enough memory, then run the command again"
+            hint = "check that the cluster runs and has enough memory, then run the command again"
             end(error, f"{lost}; {hint}", EXIT_CLUSTER_LOST)
         if isinstance(error, OSError):  # such as a full disk or missing permissions
-            end(error, f"{error}; check that it can be read and written", EXIT_FAILED)
+            end(error, f"{error}; check that the file or disk can be read and written", EXIT_FAILED)
         raise
 
 

@@ -26,18 +26,21 @@ class RefreshTimer:
     """Timer that decides when to print a line about a phase or to redraw its bar."""
 
     began: float
-    last_line: float = 0.0  # seconds since the start
+    last_line: float = 0.0  # seconds since the start of the phase
     next_redraw: float = _FIRST_REDRAW
 
     def line_is_due(self, now: float) -> bool:
-        """Return True at most once per interval."""
+        """Return whether to print a line now; at most one line is printed per interval."""
         due = now - self.began - self.last_line >= _LOG_SECONDS
         if due:
             self.last_line = now - self.began
         return due
 
     def redraw_is_due(self, now: float) -> bool:
-        """Return True soon after the start, then at doubling times, so that short phases show."""
+        """Return whether to redraw the bar now: soon after the start, then at doubling times.
+
+        The first redraws are early, so that short phases are visible.
+        """
         due = now - self.began >= self.next_redraw
         if due:
             self.next_redraw = 2.0 * (now - self.began)
@@ -105,7 +108,7 @@ def bars() -> Iterator[Progress]:
 
 @contextmanager
 def _poll_workers(show: Callable[[str], None]) -> Iterator[None]:
-    """Show the workers every few seconds, from a thread that does not block the run."""
+    """Update the line about the workers every few seconds, in a thread of its own."""
     from scrlm_dask.engine.workers import current_client, scheduler_workers
 
     client, over = current_client(), threading.Event()

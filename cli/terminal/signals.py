@@ -63,7 +63,7 @@ class _SignalHandler:
         raise self.error
 
     def unraisable(self, lost: Any) -> None:
-        """Raise the error again a little later, because an exception in a C callback is lost."""
+        """Raise the error again a little later: Python ignores errors in callbacks of C code."""
         error = self.error
         if lost.exc_value is not error or error is None:
             sys.__unraisablehook__(lost)
@@ -74,7 +74,8 @@ class _SignalHandler:
     def _exit_after_grace(self, code: int, error: BaseException) -> None:
         """Exit after a while even if a worker or a disk does not respond.
 
-        Checkpoints are on disk. A process that continues after the command does not exit.
+        The run can be resumed, because checkpoints are already on disk. If the command has ended
+        and the process continues with other work, the process does not exit.
         """
 
         def leave() -> None:
@@ -130,7 +131,7 @@ def _start_timer(seconds: float, act: Callable[[], None]) -> None:
 
 
 def _process_ends() -> bool:
-    """Return whether the interpreter is shutting down, when thread pools reject work."""
+    """Return whether the interpreter is shutting down; a thread pool then rejects new work."""
     try:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(int)

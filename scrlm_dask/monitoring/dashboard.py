@@ -17,9 +17,9 @@ from scrlm_dask.monitoring.listeners import TOPIC
 from scrlm_dask.monitoring.run_state import RunState
 
 _MAX_RUNS = 20
-_MAX_NAMES = 64  # of phases: each name is a time series
-# The page contains its styles and script, and loads only data from its own server. It may be shown
-# in a frame, as in JupyterLab.
+_MAX_NAMES = 64  # limit of phase names: each name adds a time series to Prometheus
+# The page contains its styles and script, and loads only data from its own server. The policy
+# allows other pages, such as JupyterLab, to show it in a frame.
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'"
@@ -27,7 +27,7 @@ _POLICY = (
 
 
 class Totals:
-    """Counters over all runs since the scheduler started."""
+    """Counters of rows and blocks, over all runs since the scheduler started."""
 
     def __init__(self) -> None:
         self.rows: Counter[str] = Counter()
@@ -46,7 +46,7 @@ class Totals:
 
 
 class _Collector:
-    """Prometheus collector of the plugins of this process (usually one)."""
+    """Prometheus collector for the newest plugin of this process (usually the only one)."""
 
     def __init__(self) -> None:
         self.plugins: list[Any] = []
@@ -67,7 +67,7 @@ def register_metrics(plugin: Any) -> None:
     try:
         from prometheus_client import REGISTRY
     except ImportError:
-        return  # without it Dask has no metrics either
+        return  # without this package, Dask has no metrics either
     if not _collector.plugins:
         REGISTRY.register(_collector)
     _collector.plugins.append(plugin)
@@ -142,7 +142,7 @@ class StateHandler(_Handler):
     """Handler of the data that the page polls."""
 
     def get(self) -> None:
-        """Send the state of the requested run, or of the latest one, as JSON."""
+        """Send the state of the requested run, or of the latest run, as JSON."""
         self.set_header("Content-Type", "application/json")
         run = self.get_query_argument("run", None)
         self.write(json.dumps(self.plugin.snapshot(run), allow_nan=False))
@@ -153,7 +153,7 @@ def add_pages(scheduler: Any, plugin: Any) -> None:
     application = getattr(scheduler, "http_application", None)
     if application is None:
         return
-    # the dashboard may have a prefix
+    # the URL of the dashboard may have a prefix
     page, state = r"(?:/.*)?/scrlm/?", r"(?:/.*)?/scrlm/state\.json"
     given = {"plugin": plugin}
     application.add_handlers(r".*", [(page, PageHandler, given), (state, StateHandler, given)])
@@ -161,7 +161,7 @@ def add_pages(scheduler: Any, plugin: Any) -> None:
         from distributed.dashboard.scheduler import template_variables
     except ImportError:  # without Bokeh the dashboard has no links
         return
-    pages = template_variables(scheduler)["pages"]  # the same list each time
+    pages = template_variables(scheduler)["pages"]  # Dask keeps this list, so changes persist
     if "scrlm" not in pages:
         pages.append("scrlm")
 
@@ -170,7 +170,7 @@ class RunsPlugin(SchedulerPlugin):
     """Scheduler plugin that tracks the latest runs and serves their state."""
 
     name = "scrlm"
-    idempotent = True  # later runs do not register a second plugin
+    idempotent = True  # Dask ignores the registrations of later runs
 
     async def start(self, scheduler: Any) -> None:
         """Attach the plugin when Dask registers it."""
@@ -202,7 +202,7 @@ class RunsPlugin(SchedulerPlugin):
         if start == "processing" and finish == "erred":
             self._count(key, "failed")
         elif finish == "released" and start in ("processing", "memory"):
-            self._released.add(key)  # next: forgotten, or waiting to be computed again
+            self._released.add(key)  # its next state: forgotten, or waiting if it is retried
         elif self._released and key in self._released:
             self._released.discard(key)
             if finish == "waiting":
@@ -213,7 +213,7 @@ class RunsPlugin(SchedulerPlugin):
         return next(reversed(self._runs.values()), None)
 
     def snapshot(self, run: str | None) -> dict[str, Any]:
-        """Return the data of the page: the given run, or the latest one, and the workers."""
+        """Return the data of the page: the state of a run (None: the latest), and the workers."""
         now = time.time()
         state = self._runs.get(run or "") or self.latest()
         runs = [(r.run, r.title, r.ended is None) for r in reversed(self._runs.values())]
@@ -249,7 +249,7 @@ class RunsPlugin(SchedulerPlugin):
             self.totals.add_done(record["name"], record["rows"])
 
     def _count(self, key: Any, outcome: str) -> None:
-        """Count a block for the latest run with this phase: task keys do not identify the run."""
+        """Count a block for the latest active run with its phase: a task key names no run."""
         name = key_split(key)
         for state in reversed(self._runs.values()):
             if name in state.phases and state.ended is None:

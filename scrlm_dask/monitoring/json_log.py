@@ -13,11 +13,11 @@ from typing import Any
 from scrlm_dask.events import BlockDone, Event, PhaseFinished, PhaseStarted
 from scrlm_dask.monitoring.run_state import PhaseState
 
-_BLOCK_SECONDS = 1.0  # between two lines about blocks: a phase may have thousands of them
+_BLOCK_SECONDS = 1.0  # between two lines about blocks: a phase may have thousands of blocks
 
 
 def event_record(event: Event) -> dict[str, Any]:
-    """Return the fields of an event, with its type as `event`."""
+    """Return the fields of an event, and the name of its type under the key `event`."""
     return {"event": type(event).__name__, **plain(vars(event))}
 
 
@@ -34,10 +34,10 @@ def plain(value: Any) -> Any:
 
 @dataclass
 class JsonLines:
-    """Listener that writes one line per event; blocks are summed and written once per second."""
+    """Listener that writes one line per event; blocks are summed in one line per second."""
 
     write: Callable[[str], None]
-    _lock: threading.Lock = field(default_factory=threading.Lock)  # a thread reports blocks
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # another thread reports blocks
     _phase: PhaseState = field(default_factory=PhaseState)
     _written_blocks: int = 0
     _last: float = 0.0
@@ -62,7 +62,7 @@ class JsonLines:
                 self.write(json.dumps(stamped, allow_nan=False) + "\n")
 
     def _blocks_done(self) -> list[dict[str, Any]]:
-        """Return a record of all finished blocks of this phase, if there are new ones."""
+        """Return one record of all finished blocks of this phase; no record if no block is new."""
         phase, written = self._phase, self._written_blocks
         self._written_blocks = phase.done_blocks
         done = {"blocks": phase.done_blocks, "rows": phase.done_rows, "bytes": phase.done_bytes}

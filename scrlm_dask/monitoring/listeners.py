@@ -54,9 +54,10 @@ class NotebookCell:
 
 
 def make_publisher(client: Any, run: str, notify: Callable[[Event], None]) -> Listener | None:
-    """Add the dashboard page to the scheduler; return a listener that sends it this run's events.
+    """Add the dashboard page to the scheduler; return a listener that sends the run's events to it.
 
-    Return None if the scheduler cannot import this package: the run continues without the page.
+    Return None if monitoring is disabled or the scheduler cannot import this package. The run then
+    continues without the page.
     """
     if not monitoring_enabled():
         return None

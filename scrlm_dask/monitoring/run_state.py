@@ -1,6 +1,6 @@
 """State of a run, built from its events, for progress bars, logs, notebooks and the dashboard.
 
-All fields are limited in size, because a scheduler runs much longer than a run.
+All fields are limited in size, because a scheduler serves many runs.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class PhaseState:
 
     name: str = ""
     times: int = 0
-    blocks: int = 0  # of the current or last iteration
+    blocks: int = 0  # number in the current or last iteration; the same for `rows`
     rows: int = 0
     done_blocks: int = 0  # blocks that are repeated after the loss of a worker count again
     done_rows: int = 0
     done_bytes: int = 0
     began: float = 0.0
     running: bool = False
-    seconds: float = 0.0  # of finished iterations
-    earlier_rows: int = 0  # of earlier iterations
+    seconds: float = 0.0  # spent in finished iterations
+    earlier_rows: int = 0  # processed in earlier iterations
     failed: int = 0
     retried: int = 0
     peak_worker_bytes: int = 0
@@ -47,7 +47,7 @@ class PhaseState:
         self.done_bytes += n_bytes
 
     def finish(self, seconds: float) -> None:
-        """Finish an iteration; blocks loaded from checkpoints are counted here."""
+        """Finish an iteration: count all blocks as done, also blocks from checkpoints."""
         self.running = False
         self.seconds += seconds
         self.done_rows, self.done_blocks = self.rows, self.blocks
@@ -117,7 +117,7 @@ class RunState:
         self._lock = threading.Lock()  # a separate thread reports blocks
 
     def apply(self, record: dict[str, Any], now: float) -> None:
-        """Update the state with an event; ignore unknown events of other versions."""
+        """Update the state with an event; ignore unknown events, which other versions may send."""
         with self._lock:
             match record.get("event"):
                 case "RunStarted":
@@ -177,7 +177,7 @@ class RunState:
     def _left(self, now: float) -> float | None:
         """Return an upper bound of the seconds until the end of the run, from the planned FLOPs.
 
-        The plan includes every iteration that k-means may take.
+        It is an upper bound because the plan includes every iteration that k-means may take.
         """
         flops, row_flops = self.plan.get("flops", {}), self.plan.get("row_flops", {})
         known = [phase for phase in self.phases.values() if row_flops.get(phase.name)]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError
 
-_ALL_ROWS = 10**9  # rows per cluster; libraries sample above their own, smaller default
+_ALL_ROWS = 10**9  # limit of rows per cluster, so high that libraries do not sample the rows
 _CHUNK_BYTES = 64 * 2**20
 
 
@@ -113,11 +113,11 @@ class Method:
     name: str
     finds_outliers: bool
     fit: Fit
-    package: str | None = None  # the optional package that it requires, as pip names it
+    package: str | None = None  # PyPI name of the optional package that the method requires
 
 
 def find_missing_requirement(name: str) -> str | None:
-    """Return why the method cannot run in this environment, or None if it can."""
+    """Return the reason why a method cannot run in this environment, or None if it can run."""
     package = find_method(name).package
     if package is None:
         return None
@@ -129,7 +129,7 @@ def find_missing_requirement(name: str) -> str | None:
 
 
 def find_method(name: str) -> Method:
-    """Return the method with this name; raise `InputError` if there is none."""
+    """Return the method with this name; raise `InputError` if the name is unknown."""
     if name not in METHODS:
         raise InputError(f"method must be one of {', '.join(METHODS)}, got {name!r}")
     return METHODS[name]
@@ -205,7 +205,7 @@ def _integers(labels: Any) -> NDArray[np.int64]:
 
 
 def _quietly(run: Callable[..., Any], *args: Any) -> Any:
-    """Call `run` without warnings; labels of a method that did not converge still count."""
+    """Call `run` without warnings: labels are scored even if a method did not converge."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return run(*args)

@@ -17,13 +17,13 @@ from scrlm_dask.reporting.plots import BLUE, GREY, ORANGE, STYLE
 
 @dataclass(frozen=True)
 class Point:
-    """A cell of the grid; `success` is None if it was not run."""
+    """One cell in the grid of a panel; `success` is None if the cell was not run."""
 
     x: float
     y: float
     success: bool | None
     inside: bool  # whether y satisfies the panel's bounds
-    promised: bool  # whether Corollary 7 guarantees success; it also bounds numbers not shown here
+    promised: bool  # whether all bounds of Corollary 7 hold, also on numbers other than y
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Panel:
     x_label: str
     y_label: str
     points: tuple[Point, ...]
-    bounds: tuple[dict[float, float], ...]  # one line each, x -> y
+    bounds: tuple[dict[float, float], ...]  # x -> bound on y; each is drawn as a line
     log_y: bool = True
 
     @property
@@ -55,12 +55,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Limit:
-    """The theoretical bound at x and the smallest sufficient value of the grid."""
+    """The theoretical bound on y at one x, and the smallest y of the grid that was sufficient."""
 
     x: float
     theory: float
-    observed: float | None  # None if not even the largest value of the grid was sufficient
-    at_least: bool = False  # the smallest value was sufficient, so the factor may be larger
+    observed: float | None  # None if not even the largest y of the grid was sufficient
+    at_least: bool = False  # the smallest y was sufficient, so the true factor may be larger
 
     @property
     def factor(self) -> float | None:
@@ -72,7 +72,7 @@ class Limit:
 class Tightness:
     """Ratios of a theoretical bound to the observed requirement over the columns of a panel.
 
-    Columns in which not even the largest value was sufficient are not counted.
+    A column is not counted if not even its largest y was sufficient.
     """
 
     least: float
@@ -97,7 +97,7 @@ def find_least_enough(column: Sequence[Point]) -> float | None:
 
 
 def find_limits(panel: Panel) -> list[Limit]:
-    """Return a limit per column, for the first of the panel's bounds."""
+    """Return one limit per column of a panel, for the first bound of the panel."""
     limits = []
     for column in map(panel.column, panel.xs):
         x, lowest = column[0].x, column[0].y
@@ -131,7 +131,10 @@ class Stretch:
 
 
 def find_widest_stretch(column: Sequence[Point]) -> Stretch | None:
-    """Return the widest stretch of a column, which is ordered by y; the lowest of equal ones."""
+    """Return the widest stretch of a column; of equally wide stretches, the one with the lowest y.
+
+    `column` is ordered by y.
+    """
     groups = groupby(column, lambda point: bool(point.success))
     runs = [list(points) for success, points in groups if success]
     stretches = [Stretch(run[0].x, run[0].y, run[-1].y) for run in runs]
@@ -143,18 +146,18 @@ _COLORS = ("#ffffff", "#b9cfe0", "#3c5a78", "#efe9dc", ORANGE)
 _WORDS = (
     "failed",
     "succeeded",
-    "succeeded, y inside its bound",
+    "succeeded, y within the theoretical bounds",
     "fewer rows than candidates",
     "failed, but all bounds of Corollary 7 hold",
 )
 _LINES = (ORANGE, BLUE, "#3f8f6b", "#e09f3e", "#7d5ba6", "#8c564b", "#17a2b8", GREY, "#c06c9b")
 _MARKERS = "osD^vPX<>"
-_MOST_LINES = 50  # more grid lines would hide the cells
+_MOST_LINES = 50  # with more rows of cells, grid lines would hide the cells
 
 
 @dataclass(frozen=True)
 class Line:
-    """Mean and standard deviation over seeds at each x."""
+    """A line of a chart: mean and standard deviation over seeds at each x."""
 
     name: str
     x: tuple[float, ...]
@@ -170,7 +173,7 @@ def mean_line(name: str, values: Mapping[float, Sequence[float]]) -> Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over one axis, or single points if not `joined`."""
+    """A chart of several lines; if not `joined`, their points are not connected."""
 
     title: str
     x_label: str
@@ -182,7 +185,7 @@ class Chart:
 
 
 def draw_regions(panels: Sequence[Panel], title: str) -> bytes:
-    """Draw four panels: light where runs succeeded, dark where y is also inside its bound."""
+    """Draw four panels: light where runs succeeded, dark where y is also within its bounds."""
 
     def draw(figure: Any) -> None:
         from matplotlib.lines import Line2D
@@ -195,14 +198,17 @@ def draw_regions(panels: Sequence[Panel], title: str) -> bytes:
             Patch(facecolor=_COLORS[kind], edgecolor=GREY, linewidth=0.6, label=_WORDS[kind])
             for kind in seen
         ]
-        handles.append(Line2D([], [], color=ORANGE, linewidth=2, label="bound on y"))
+        handles.append(Line2D([], [], color=ORANGE, linewidth=2, label="theoretical bound on y"))
         figure.legend(handles=handles, loc="outside lower center", ncols=3)
 
     return _png(10.5, 9.0, title, draw)
 
 
 def draw_charts(charts: Sequence[Chart], title: str, columns: int = 3) -> bytes:
-    """Draw charts side by side; a line name has the same color and marker in all charts."""
+    """Draw charts side by side.
+
+    Lines with the same name have the same color and marker in all charts.
+    """
     names = list(dict.fromkeys(line.name for chart in charts for line in chart.lines))
     columns = min(columns, len(charts))
     rows = -(-len(charts) // columns)

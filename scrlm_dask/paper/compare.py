@@ -37,12 +37,12 @@ MEASURED = (
     *("accuracy", "purity", "nmi", "ari", "outlier_precision", "outlier_recall"),
     *("cpu_seconds", "wall_seconds", "peak_bytes"),
 )
-_COPIES = 2  # of the rows in memory: the input of a method and its working copy
+_COPIES = 2  # copies of the rows in memory: the input of a method and its working copy
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One run of a method with one seed: scores and costs, or the reason of the failure."""
+    """One call of a method with one seed: scores and costs, or the reason for its failure."""
 
     seed: int
     scores: Scores | None
@@ -62,7 +62,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class MethodScores:
-    """All runs of a method, one per seed, up to the first failure."""
+    """All attempts of a method, one per seed, up to the first failure."""
 
     method: str
     n_clusters: int  # the requested number
@@ -70,11 +70,11 @@ class MethodScores:
 
     @property
     def reason(self) -> str | None:
-        """Reason of the failure, or None."""
+        """Reason for the failure, or None if all attempts succeeded."""
         return self.attempts[-1].reason
 
     def spread(self, name: str) -> Spread | None:
-        """Return mean and deviation of one of `MEASURED`, or None if a run failed."""
+        """Return mean and deviation of one of `MEASURED`, or None if an attempt failed."""
         if self.reason is not None:
             return None
         values = [
@@ -125,7 +125,7 @@ def compare(
     labels of the features store are used. With `outliers`, methods that cannot find outliers get
     one more cluster, and the cluster that matches the true outliers best counts as outliers.
     `n_rows` is the size of a random sample (default: all rows). `timeout` (seconds) and
-    `memory_limit` (bytes) apply to each run.
+    `memory_limit` (bytes) apply to each method and seed.
     """
     chosen = _check_request(methods, n_clusters, seeds)
     check_limits(timeout, memory_limit)
@@ -189,7 +189,10 @@ def _choose_size(features: Features, n_rows: int | None, memory_limit: int | Non
 def _map_rows(
     execution: Execution, features: Features, numbers: NDArray[np.int64], kind: Preprocess
 ) -> NDArray[np.float32]:
-    """Return the preprocessed rows (N, p), as in a fit except for a shift, which is irrelevant."""
+    """Return the rows (N, p), preprocessed as in a fit, with their mean subtracted.
+
+    Subtracting the mean does not change the distances between rows.
+    """
     rows = gather_rows(survey_pass(execution, features, numbers, with_moments=False))
     moments = preprocessing.block_moments(rows) if preprocessing.needs_moments(kind) else None
     return prepare_points(rows, preprocessing.fit_map(kind, rows.shape[1], moments)).mapped
@@ -207,7 +210,7 @@ def _warn_of_outliers(truth: NDArray[np.int64], outliers: bool, emit: Listener) 
 
 @dataclass(frozen=True)
 class _Runs:
-    """Settings shared by all methods."""
+    """Rows, truth and limits of a comparison, which are the same for all methods."""
 
     rows: Path
     truth: NDArray[np.int64]  # (N,)
@@ -242,7 +245,7 @@ class _Runs:
 
 
 def _describe(method: Method, done: Attempt) -> str:
-    """Return the line that is printed after each run, before the final table."""
+    """Return the line that is printed after each attempt, before the final table."""
     if done.scores is None:
         return f"{method.name} did not finish: {done.reason}"
     return f"{method.name}: accuracy {done.scores.accuracy:.2%}, {done.cpu_seconds:.2f} CPU s"

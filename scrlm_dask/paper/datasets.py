@@ -1,4 +1,4 @@
-"""Labelled images as features stores: existing stores, or downloads by a package manager."""
+"""Features stores of labelled images: given by path, or downloaded with a package manager."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def stores_for(
     """Return the path of each data set's features store.
 
     Data sets without a path are downloaded into a folder next to the output, before the output is
-    created. Without `data`, all of `KNOWN` are downloaded.
+    created. Without `data`, all data sets in `KNOWN` are downloaded.
     """
     requested = data or dict.fromkeys(KNOWN)
     unknown = [name for name, path in requested.items() if path is None and name not in KNOWN]
@@ -76,7 +76,7 @@ def _open_known(name: str, folder: Path, listener: Listener) -> Path:
 def _open_store(
     folder: Path, title: str, unpack: Callable[[Path, str, str], None], package: str, files: str
 ) -> Path:
-    """Return the store next to the folder; write it from the unpacked package if it is missing."""
+    """Return the store next to the folder; if it is missing, write it from the unpacked package."""
     path = folder.with_suffix(".zarr")
     if not path.exists():
         _fetch(folder, title, unpack, package)

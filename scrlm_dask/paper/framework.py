@@ -18,18 +18,21 @@ from scrlm_dask.storage.run_directory import write_json
 RECORD, CELLS, EXPERIMENT_KIND = "experiment.json", "cells", "experiment"
 Size = Literal["smoke", "small", "paper"]
 SIZES: tuple[str, ...] = get_args(Size)
-Result: TypeAlias = dict[str, Any]  # of a cell; JSON values
+Result: TypeAlias = dict[str, Any]  # result of a cell, as JSON values
 NOT_RUN = "-"  # shown in tables if there is no result
 
 
 class Cell(Protocol):
-    """A frozen dataclass of plain values; the result depends on these values only."""
+    """One measurement of an experiment: a frozen dataclass of plain values.
+
+    The result of a cell depends on these values only.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def n_rows(self) -> int:
-        """Number of rows that are processed, for progress."""
+        """Number of rows that the cell processes, for the progress display."""
 
 
 def cell_key(parameters: Mapping[str, Any]) -> str:
@@ -39,18 +42,18 @@ def cell_key(parameters: Mapping[str, Any]) -> str:
 
 
 def seed_for(parameters: Mapping[str, Any], number: int) -> int:
-    """Return the seed of run `number` of a cell; it depends on the cell only."""
+    """Return the seed for repetition `number` of a cell; it depends on no other cell."""
     return int(cell_key({"parameters": dict(parameters), "run": number})[:15], 16)
 
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder with the record and the finished cells of an experiment."""
+    """Output folder of an experiment: its record, and one file per finished cell."""
 
     location: Location
 
     def open(self, record: dict[str, Any]) -> None:
-        """Create the folder, or resume the same experiment; raise if it has other content."""
+        """Create the folder, or resume its experiment; raise if the folder has other content."""
         if not self.location.is_occupied():
             if not self.location.is_remote:
                 (Path(self.location.url) / CELLS).mkdir(parents=True, exist_ok=True)
@@ -66,7 +69,7 @@ class Folder:
                 )
 
     def read(self, cell: Cell) -> dict[str, Any] | None:
-        """Return the result of a cell, or None if it is not finished."""
+        """Return the stored result of a cell, or None if the cell is not finished."""
         parameters = asdict(cell)
         path = self._cell_path(parameters)
         if not path.is_file():
@@ -119,7 +122,7 @@ class Table:
 
 @dataclass(frozen=True)
 class ExperimentResult:
-    """Rows of the results file, summary, tables for the terminal, figures and notes."""
+    """Output of an experiment: rows of the results file, summary, tables, figures and notes."""
 
     rows: list[dict[str, Any]]
     summary: dict[str, Any]
@@ -130,7 +133,10 @@ class ExperimentResult:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A set of independent cells; a folder is resumed only if its `settings` are the same."""
+    """Independent cells, and the functions that measure a cell and summarize all results.
+
+    A folder is resumed only if it was started with the same `settings`.
+    """
 
     name: str
     settings: dict[str, Any]

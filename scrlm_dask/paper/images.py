@@ -63,7 +63,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Labelled:
-    """Rows (N, p), scaled to standard deviation 1 per feature as in the paper, and classes (N,)."""
+    """Labelled data: rows (N, p) and classes (N,).
+
+    As in the paper, each feature is scaled to standard deviation 1.
+    """
 
     rows: NDArray[np.float32]
     truth: NDArray[np.int64]
@@ -102,7 +105,7 @@ def _picture_frame(n_features: int) -> tuple[int, ...] | None:
 
 
 def _read_shape(location: Location) -> Shape:
-    """Return the shape of a store; raise if it has no labels."""
+    """Return the shape of a store; raise if the store has no labels."""
     stored = open_features_store(location)
     if not has_truth(location):
         raise InputError(
@@ -134,15 +137,15 @@ def _read_labelled(location: Location, n_rows: int) -> Labelled:
 
 @dataclass(frozen=True)
 class ImageGrid:
-    """Rows per data set (None: all), seeds, numbers of clusters T, and limits of a fit."""
+    """Settings of the experiment `images`: data size, seeds, methods, and limits of a fit."""
 
-    rows: int | None
-    seeds: int
-    clusters: tuple[int, ...]
+    rows: int | None  # per data set; None: all
+    seeds: int  # number of seeds per method
+    clusters: tuple[int, ...]  # values of T, the number of clusters
     swept: tuple[str, ...]  # methods that run for every T
     others: tuple[str, ...]  # methods that run only for T = number of classes
-    seconds: float
-    memory: int
+    seconds: float  # time limit of a fit
+    memory: int  # memory limit of a fit, in bytes
 
 
 IMAGE_GRIDS: dict[Size, ImageGrid] = {
@@ -170,7 +173,7 @@ class ImageCell:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows of all runs."""
+        """Number of rows, summed over all seeds."""
         return self.seeds * self.rows
 
 
@@ -183,7 +186,7 @@ def define_images(
     storage_options: Options | None = None,
     grid: ImageGrid | None = None,
 ) -> Experiment:
-    """Return the experiment on labelled features stores."""
+    """Return the experiment `images` on the given labelled features stores."""
     grid = grid or IMAGE_GRIDS[size]
     locations = {name: locate(path, storage_options) for name, path in stores.items()}
     shapes = {name: _read_shape(location) for name, location in locations.items()}
@@ -192,7 +195,7 @@ def define_images(
         for name, location in locations.items()
         for cell in _cells(name, location.url, shapes[name], grid)
     ]
-    # Cells contain only path and number of rows; the digest detects changed rows at that path.
+    # Cells contain only path and number of rows of a store; the digest detects changed rows.
     sets = {
         name: {"path": location.url, **asdict(shapes[name]), "digest": features_digest(location)}
         for name, location in locations.items()
@@ -223,7 +226,7 @@ def _cells(name: str, path: str, shape: Shape, grid: ImageGrid) -> list[ImageCel
 
 
 def measure_images(cell: ImageCell, options: HiddenOptions) -> Result:
-    """Return the scores of each seed, up to the first failure and its reason."""
+    """Return the scores of each seed; stop at the first failure and return its reason."""
     data = _read_labelled(locate(cell.path, options.reveal()), cell.rows)
     result: Result = {"pixels": data.pixels, "runs": [], "reason": None, "pictures": None}
     with tempfile.TemporaryDirectory(prefix="scrlm-images-") as folder:
@@ -363,7 +366,7 @@ def _pixel_notes(results: Cells) -> Iterable[str]:
 
 
 def _reasons(results: Cells) -> Iterable[str]:
-    """Yield the reason of each failed cell."""
+    """Yield one line per failed cell with the reason for the failure."""
     for c, found in results.items():
         if found["reason"] is not None:
             yield f"{c.data}, {SHOWN[c.method]}, T {c.n_clusters}: {found['reason']}"

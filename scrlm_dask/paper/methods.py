@@ -43,7 +43,11 @@ SHOWN = {  # the paper's names of the baselines
 
 @dataclass(frozen=True)
 class MethodGrid:
-    """Fixed values of m, p and N, and the values of each where it is varied."""
+    """Settings of the experiment `methods`.
+
+    Each panel varies one of m, p and N over `clusters`, `features` or `rows`, with the other two
+    fixed to `n_clusters`, `n_features` or `n_rows`. `runs` is the number of draws per cell.
+    """
 
     runs: int
     n_clusters: int
@@ -66,13 +70,13 @@ METHOD_GRIDS: dict[framework.Size, MethodGrid] = {
     ),
 }
 _WORDS = {"m": "clusters", "p": "features", "N": "rows"}
-_Panels = dict[str, dict[int, Setting]]  # by axis and its value
-_Results = Mapping[Setting, framework.Result]  # of one method
+_Panels = dict[str, dict[int, Setting]]  # setting by varied number (m, p or N) and its value
+_Results = Mapping[Setting, framework.Result]  # results of one method
 
 
 @dataclass(frozen=True)
 class MethodCell:
-    """One method on a number of draws of a setting."""
+    """A cell of the experiment: one method on `runs` random draws of one setting."""
 
     setting: Setting
     method: str
@@ -80,7 +84,7 @@ class MethodCell:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows of all draws."""
+        """Number of rows, summed over all draws."""
         return self.runs * self.setting.n_rows
 
 
@@ -133,7 +137,11 @@ def _labels(cell: MethodCell, rows: NDArray[np.float32], seed: int) -> NDArray[A
 
 
 def _accuracy(cell: MethodCell, truth: NDArray[np.int32], labels: NDArray[Any]) -> float:
-    """Return the accuracy; the best matching cluster of a baseline counts as outliers."""
+    """Return the accuracy.
+
+    A baseline cannot find outliers: its cluster that matches the true outliers best counts as
+    outliers.
+    """
     table = contingency(truth, labels)
     return scores(table if cell.method == SCRLM else with_outlier_cluster(table)).accuracy
 
@@ -202,7 +210,7 @@ def _doubts(ranked: list[dict[str, Any]]) -> tuple[str, ...]:
 
 
 def _failures(results: Mapping[MethodCell, framework.Result]) -> list[str]:
-    """Return the reasons of failed cells; results of earlier versions contain no reason."""
+    """Return why cells failed; results written by earlier versions contain no reason."""
     return [
         f"{SHOWN[cell.method]} failed at m = {cell.setting.n_clusters}, "
         f"p = {cell.setting.n_features:,}, N = {cell.setting.n_rows:,}: {found['reason']}"

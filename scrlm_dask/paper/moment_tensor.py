@@ -35,7 +35,7 @@ from scrlm_dask.errors import InputError
 _TRIALS = 16  # random directions of M3; the one that separates components best is used
 # Lower bound of a component's variance, relative to the average. The estimate of a narrow component
 # among wide ones is noisy and may be negative. With a variance that is too small, a component loses
-# its rows to other components; with one that is too large, it does not.
+# its rows to other components; with a variance that is too large, it does not.
 _LEAST_SHARE = 0.1
 _POWER_STEPS, _STILL = 30, 1e-12
 _FLAT = 1e-9  # lower bound of the signal along an axis, relative to the largest
@@ -68,7 +68,7 @@ class _Lifted:
 
     @property
     def noise_shape(self) -> NDArray[np.float64]:
-        """Variances (k,) after whitening of noise with variance 1; 0 for the constant."""
+        """Variances (k,) that noise of variance 1 has after whitening; 0 for the constant."""
         return np.append(self.scales**-2.0, 0.0)
 
 
@@ -161,7 +161,7 @@ def _components(lifted: _Lifted, rng: np.random.Generator) -> NDArray[np.float64
 
 
 def _power_steps(lifted: _Lifted, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Move each column of `vectors` (k, k) to its nearest component; keep them orthogonal."""
+    """Move each column of `vectors` (k, k) to its nearest component; keep columns orthogonal."""
     rows, first = lifted.rows, _first_moment(lifted)
     noise = lifted.noise_shape
     for _ in range(_POWER_STEPS):

@@ -1,7 +1,7 @@
 """Compare the regions in which SCRLM succeeds with the paper's theory: Figures 4 and 5.
 
 `bounds` measures how tight each bound of Corollary 7 is, at rho 0.5. The corollary guarantees
-success only if all of its bounds hold, which never happens in some panels at small sizes.
+success only if all of its bounds hold; at small sizes, some panels contain no such cell.
 `bandwidth` measures for which rho SCRLM succeeds; the theory requires a rho from sigma_max to
 sqrt(0.6). All bandwidths of a column use the same draws.
 
@@ -34,7 +34,8 @@ PAPER_FACTORS = {
 }
 PAPER_LOWER, PAPER_UPPER = "within 0.02", "more than 0.1 above"
 NO_FEWER_ROWS = (
-    "N vs m: the factor cannot exceed 1, because the bound on N is n and N is at least n"
+    "N vs m: the factor cannot exceed 1, because the bound on N is n, and n candidates require at "
+    "least n rows"
 )
 
 
@@ -46,7 +47,11 @@ _Summarize = Callable[
 
 @dataclass(frozen=True)
 class RegionGrid:
-    """Fixed values of N and p, and the values of each axis where it is varied."""
+    """Settings of the experiment `bounds`.
+
+    `n_rows` and `n_features` are N and p where they are fixed. The other fields are the values of
+    each number where it is varied, and `runs` is the number of runs per cell.
+    """
 
     runs: int
     n_rows: int
@@ -59,7 +64,7 @@ class RegionGrid:
 
 @dataclass(frozen=True)
 class BandwidthGrid(RegionGrid):
-    """A region grid with the bandwidths of each column."""
+    """Settings of the experiment `bandwidth`: a region grid, and the bandwidths of each column."""
 
     rhos: tuple[float, ...]
 
@@ -270,7 +275,7 @@ def _bounds_plans(grid: RegionGrid) -> tuple[_Plan, ...]:
 
 
 def _bandwidth_plans(grid: BandwidthGrid, last_features: int) -> tuple[_Plan, ...]:
-    """Return the four panels; `last_features` is p in the last one."""
+    """Return the four panels; `last_features` is p in the last panel."""
     N, p, few, n = grid.n_rows, grid.n_features, FEW_CLUSTERS, _candidates(FEW_CLUSTERS)
 
     def plan(title: str, x_label: str, settings: dict[int, Setting]) -> _Plan:
@@ -321,7 +326,7 @@ def _summarize_bounds(
     summary = {
         "success": "100 % accuracy in at least 99 % of the runs of a cell",
         "runs": grid.runs,
-        "bounds": "a panel shows the bound on one number; promised means that all bounds hold",
+        "bounds": "a panel shows only the bound on its y axis; promised means that all bounds hold",
         "panels": {name: _bound_summary(name, *known) for name, known in found.items()},
     }
     header = ("panel", "bound on y", "observed", "factor", "columns", "paper")

@@ -41,7 +41,7 @@ _LABELS_FILE, _ROWS_FILE, _ERRORS_FILE = "labels.npy", "rows.npy", "stderr"
 _START_SECONDS = 300.0  # for imports, compilation and reading; `timeout` limits the fit only
 _POLL_SECONDS = 0.05
 _WARM_UP_ROWS, _WARM_UP_CLUSTERS = 256, 3
-# One mixture with clear clusters and one without: SCRLM takes different code paths.
+# One mixture with clear clusters and one without, because SCRLM uses different code for them.
 _WARM_UP = [MixtureSpec(8, _WARM_UP_CLUSTERS, outliers) for outliers in (0.2, 1.0)]
 
 
@@ -57,7 +57,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Labels with time and memory, or the reason of the failure.
+    """Result of a task: labels, time and memory, or the reason for its failure.
 
     CPU seconds (of all threads and child processes) and wall seconds are those of the fit only.
     Memory is the peak of the whole process, including libraries and rows.
@@ -131,9 +131,11 @@ def _watch(
     while True:
         peak = max(peak, _memory_of(process.pid))
         if memory is not None and peak > memory:
-            return Outcome(None, f"more than {format_bytes(memory)}", None, None, peak)
+            return Outcome(None, f"used more than {format_bytes(memory)}", None, None, peak)
         if time.monotonic() > deadline:
-            reason = f"more than {timeout:g} s" if began else f"did not start within {limit:g} s"
+            reason = (
+                f"took more than {timeout:g} s" if began else f"did not start within {limit:g} s"
+            )
             return Outcome(None, reason, None, None, peak)
         if not select.select([process.stdout], [], [], _POLL_SECONDS)[0]:
             continue
@@ -183,7 +185,9 @@ def _describe_exit(code: int, folder: Path) -> str:
 def _main(method: str, rows: str, n_clusters: str, seed: str, folder: str) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     write = _take_stdout()
-    warnings.simplefilter("ignore")  # stderr is only shown if the process fails
+    # If the process fails, the last line of stderr is reported as the reason. It must be the error,
+    # not a warning.
+    warnings.simplefilter("ignore")
     chosen = find_method(method)
     _warm_up(chosen)
     given = np.load(rows, allow_pickle=False)
@@ -210,7 +214,7 @@ def _warm_up(method: Method) -> None:
     """Run the method on small data, so that its modules are imported and compiled."""
     for spec in _WARM_UP:
         drawn = synth_block(spec, true_mixture(spec), 0, _WARM_UP_ROWS)
-        with suppress(Exception):  # the fit raises the same error
+        with suppress(Exception):  # the measured fit raises the same error
             method.fit(drawn.features, _WARM_UP_CLUSTERS, 0)
 
 

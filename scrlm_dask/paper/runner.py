@@ -127,14 +127,14 @@ def _on_workers(name: str, cells: Sequence[Cell], measure: Measure, done: Keep) 
 
 @dataclass(frozen=True)
 class ExperimentRun:
-    """Results of an experiment, their files, and the number of cells."""
+    """Results of a call of `run_experiment`: summary, tables, files and numbers of cells."""
 
     out: str
     summary: dict[str, Any]
     tables: tuple[framework.Table, ...]
     files: tuple[str, ...]
     n_cells: int
-    n_kept: int  # cells that were finished by an earlier run
+    n_kept: int  # cells that were finished by an earlier call
 
 
 def run_experiment(
@@ -151,7 +151,7 @@ def run_experiment(
     Parameters
     ----------
     name : one of `NAMES`
-    out : folder for finished cells, tables and figures; the same call resumes an interrupted run
+    out : folder for finished cells, tables and figures; repeat an interrupted call to resume it
     size : `smoke` is a quick test, `small` takes minutes on two cores, `paper` uses the grids of
         the paper
     data : for `images`, names and paths of labelled features stores. A known data set with None
@@ -204,7 +204,10 @@ def _define(
 def _measure_missing(
     experiment: Experiment, folder: framework.Folder, listener: Listener
 ) -> tuple[dict[Cell, Result], int]:
-    """Return the results of all cells in order, and the number of cells finished earlier."""
+    """Measure the cells without a stored result.
+
+    Return the results of all cells, in order, and the number of cells that had a stored result.
+    """
     stored = {cell: folder.read(cell) for cell in experiment.cells}
     results = {cell: result for cell, result in stored.items() if result is not None}
     missing = [cell for cell in experiment.cells if cell not in results]

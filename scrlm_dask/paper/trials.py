@@ -47,7 +47,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class TrialCell:
-    """A number of runs of a setting at each of several ascending bandwidths."""
+    """A cell of the experiment: `runs` draws of one setting, each at all bandwidths (ascending)."""
 
     setting: Setting
     rhos: tuple[float, ...]
@@ -61,7 +61,7 @@ class TrialCell:
 
 @dataclass(frozen=True)
 class Tally:
-    """Number of runs at one bandwidth, and of runs with at least one wrong label."""
+    """Counts for one bandwidth: all runs, and the runs with at least one wrong label."""
 
     runs: int
     failures: int
@@ -120,7 +120,10 @@ def _is_exact(search: Search, k: int, truth: NDArray[np.int32], n_classes: int) 
 
 
 class Search:
-    """Losses of random candidates of rows (N, p) for ascending bandwidths, centers and labels."""
+    """Algorithm 1 on rows (N, p): computes the losses of random candidates for all bandwidths.
+
+    The bandwidths are ascending. `centers` and `labels` return the result for one of them.
+    """
 
     def __init__(
         self, rows: NDArray[np.float32], n_candidates: int, rhos: Sequence[float], seed: int

@@ -39,7 +39,7 @@ _MIN_CLUSTERS = 0.5
 
 
 def check_plot(path: str | Path) -> None:
-    """Raise if a plot cannot be saved to a path, before anything is computed."""
+    """Raise if a plot cannot be saved to a path; called before anything is computed."""
     target = Path(path)
     if target.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise InputError(f"the plot {path} must end in .png, .pdf or .svg, such as out.png")
@@ -89,7 +89,7 @@ def open_figure(width: float, height: float, dpi: int = 150) -> Iterator[Any]:
 def trial_curves(
     trials: Sequence[BandwidthTrial],
 ) -> tuple[list[float], list[float], list[float]]:
-    """Return rho, clusters and boundary share of the trials; zeros become small values."""
+    """Return rho, clusters and boundary share of the trials; zeros are replaced for log axes."""
     rhos = [trial.rho for trial in trials]
     counts = [max(trial.clusters, _MIN_CLUSTERS) for trial in trials]
     return rhos, counts, [max(trial.boundary_share, _MIN_BOUNDARY_SHARE) for trial in trials]
@@ -181,7 +181,7 @@ def _draw_distances(axes: Any, distances: Distances | None, space: str) -> None:
     if distances is None:
         _draw_empty(axes)
         return
-    # logarithmic, because few pairs are inside clusters, and they determine rho
+    # logarithmic, because the pairs inside clusters determine rho, and there are few of them
     axes.set_yscale("log")
     _draw_histogram(axes, distances.histogram)
     axes.set_ylim(0.8, 20.0 * distances.histogram.counts.max())  # space for the annotation

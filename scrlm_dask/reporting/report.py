@@ -27,7 +27,7 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.run_directory import RunDirectory
 
 REPORT = "report.html"
-GENERATOR = "scrlm-dask report"  # marks reports, which may be overwritten
+GENERATOR = "scrlm-dask report"  # marks a file that a new report may overwrite
 SHOWN_CLUSTERS = 30
 Figures = Sequence[tuple[str, str, bytes]]
 
@@ -37,7 +37,7 @@ class ShownItems:
     """Texts or pictures of the example rows in a report."""
 
     of_rows: Mapping[int, Item] = field(default_factory=dict)
-    picture_shape: tuple[int, ...] = ()  # shape of a row as a picture; empty if it is none
+    picture_shape: tuple[int, ...] = ()  # shape of a row; empty if rows are not pictures
 
 
 def render(
@@ -70,7 +70,7 @@ def render(
 
 
 def shown_clusters(run: ReportData) -> list[int]:
-    """Return the numbers of the clusters in the report, the largest first."""
+    """Return the numbers of the clusters that the report shows, the largest cluster first."""
     return [int(cluster) for cluster in run.by_size[:SHOWN_CLUSTERS]]
 
 
@@ -206,7 +206,8 @@ def write_report(
     folder = _figures_folder(target)
     if not target.is_remote:
         Path(folder.url).mkdir(parents=True, exist_ok=True)
-    target.write_text(page)  # first: a report marks the folder of its figures
+    # The page is written first: it marks the folder of the figures as part of a report.
+    target.write_text(page)
     for name, png in named.items():
         with (folder / name).writing() as file:
             file.write(png)
@@ -214,9 +215,9 @@ def write_report(
 
 
 def _target(runs: Sequence[Place], out: Place | None, storage_options: Options | None) -> Location:
-    """Return the location of the report; raise if that would overwrite other files."""
+    """Return the location of the report; raise if the report would overwrite other files."""
     if not runs:
-        raise InputError("no runs given; at least one is required")
+        raise InputError("no runs given; at least one run is required")
     for run in runs:
         read_result(RunDirectory(locate(run, storage_options)))
     if out is None:

@@ -30,13 +30,13 @@ from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory, read_events
 
 _MAX_PAIRED = 4096  # number of largest clusters in the search for close pairs
-_MIN_FOR_UMAP = 16  # centers; fewer have no neighborhoods to preserve
+_MIN_FOR_UMAP = 16  # centers; fewer centers have no neighborhoods that UMAP can preserve
 SHOWN_PAIRS = 12
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Distances and margins of all rows, and the rows nearest to each center."""
+    """Histograms of distances and margins over all rows, and the rows nearest to each center."""
 
     inside: histograms.LogHistogram  # distances of labelled rows
     outside: histograms.LogHistogram  # distances of outliers, if they were stored
@@ -65,9 +65,9 @@ class ReportData:
     model: Model
     labelled: LabelTable
     columns: Columns
-    pairs: prototypes.Pairs  # of clusters, by their numbers
+    pairs: prototypes.Pairs  # closest pairs of clusters, as cluster numbers
     points: NDArray[np.float64]  # (k, p) centers after preprocessing
-    encoded: str | None = None  # items and encoder of the features, if recorded
+    encoded: str | None = None  # text that names items and encoder, if recorded
 
     @property
     def by_size(self) -> NDArray[np.int64]:
@@ -85,7 +85,7 @@ class ReportData:
         """Ranks and losses of the candidates, if the run reported them."""
         for event in reversed(self.events):
             if event["event"] == "CandidatesJudged":
-                with suppress(KeyError):  # the line is damaged
+                with suppress(KeyError):  # skip a damaged line
                     judged = read_fields(CandidatesJudged, event)
                     if len(judged.ranks) == len(judged.losses):
                         return judged
@@ -93,9 +93,9 @@ class ReportData:
 
     @property
     def trials(self) -> list[BandwidthTrial]:
-        """Trials of the bandwidth search; empty if there was none."""
+        """Trial bandwidths of the run; empty if the run did not search for a bandwidth."""
         scan = None
-        with suppress(StoreError):  # the report of a damaged record lacks this figure
+        with suppress(StoreError):  # if the record is damaged, the report omits this figure
             scan = self.record.read_scan()
         return [] if scan is None or len(scan.trials) < 2 else scan.trials
 

@@ -36,7 +36,7 @@ def show_item(value: ItemValue) -> Item:
 
 
 def encode_pixels(values: NDArray[Any]) -> str | None:
-    """Return pixels (height, width[, channels]) as a data URI; rescale values unless uint8."""
+    """Return pixels (height, width[, channels]) as a data URI; values not in uint8 are rescaled."""
     if values.dtype != np.uint8:
         numbers = values.astype(np.float64)
         finite = numbers[np.isfinite(numbers)]

@@ -47,7 +47,8 @@ def test_easy_mixture(name: str) -> None:
     if reason is not None:
         pytest.skip(reason)
     block = draw_mixture(2, 0.0)
-    with pinned_threads():  # as in experiments; with few rows many threads are slow
+    # Tasks of experiments also run with one thread. For 300 rows, more threads would be slower.
+    with pinned_threads():
         labels = METHODS[name].fit(block.features, 2, 0)
         again = METHODS[name].fit(block.features, 2, 0)
     assert labels.dtype == np.int64
