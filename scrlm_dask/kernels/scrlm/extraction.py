@@ -172,7 +172,10 @@ def _extract(sq_distances, sq_radius, most, min_neighbors):  # type: ignore[no-u
 
 @jit()
 def _gain(sq_distances, sq_radius, open_rows, own):  # type: ignore[no-untyped-def]
-    """Return the sum of 1 - d^2 / R^2 over other uncovered rows inside the radius, and the count."""
+    """Return the sum of 1 - d^2 / R^2 over other open rows inside the radius, and their number.
+
+    Open rows are rows that no pick covers yet.
+    """
     total, count = 0.0, 0
     for i in range(len(sq_distances)):
         if open_rows[i] and i != own and sq_distances[i] < sq_radius:
