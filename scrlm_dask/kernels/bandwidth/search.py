@@ -59,7 +59,7 @@ class SampleCenters:
     """Centers found on a sample."""
 
     centers: NDArray[np.float64]  # (m, p) in input units
-    positions: NDArray[np.int64]  # (m,) of the candidates from which the centers were computed
+    positions: NDArray[np.int64]  # (m,) of the original candidates in the sample
     losses: NDArray[np.float64]  # (m,)
     neighbors: NDArray[np.int64]  # (m,)
     tree: MergeTree | None = None

@@ -39,7 +39,7 @@ class LloydPart:
     """Sums over some rows in one iteration: a mergeable part."""
 
     sums: cluster_sums.ClusterSums
-    moved: int  # rows of positive weight whose label changed; all rows if no labels are known
+    moved: int  # rows of weight > 0 whose label changed; all rows if there are no previous labels
     worst: WorstRows
     pruned: Pruned
 
