@@ -48,8 +48,8 @@ def survey_pass(
 ) -> Delayed:
     """Gather the given rows and, if requested, moments; return a `Survey` on the workers.
 
-    With `blocks`, only these blocks are read. Without moments, only blocks that contain given rows
-    are read.
+    With `blocks`, only these blocks are read. Otherwise all blocks are read for moments; without
+    moments, only blocks that contain given rows.
     """
     if blocks is None and not with_moments:
         blocks = blocks_with_rows(rows, features.block_rows)

@@ -73,8 +73,9 @@ def _mean_sq(
 ) -> NDArray[np.float64]:
     """Return the unbiased mean squared distance (k,) of rows to the mean of their cluster.
 
-    `sq_distances` are sums of squared distances to the center, and `drifts` (k, p) is the mean
-    minus the center. A difference of the two points would lose digits far from the origin.
+    `sq_distances` (k,) are sums of squared distances to the center. `drifts` (k, p), the means
+    relative to the centers, come from `cluster_drifts`: subtracting centers from means would lose
+    digits far from the origin.
     """
     scatter = sq_distances - sums.masses * np.square(drifts).sum(axis=1)
     freedom = sums.masses * (1.0 - 1.0 / np.maximum(sums.counts, 2))
