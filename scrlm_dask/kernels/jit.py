@@ -1,4 +1,4 @@
-"""Numba decorator of all kernels: without the GIL, single-threaded, with a compilation cache."""
+"""Numba decorator of all kernels: releases the GIL, one thread, with a compilation cache."""
 
 from __future__ import annotations
 

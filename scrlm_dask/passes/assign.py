@@ -28,7 +28,7 @@ from scrlm_dask.storage.locations import Location
 
 @dataclass(frozen=True)
 class AssignedPart:
-    """Sums of the clusters of some blocks, and their labels if these are collected."""
+    """Cluster sums over some blocks, and the labels of the blocks if they are collected."""
 
     sums: ClusterSums
     pruned: Pruned
@@ -37,7 +37,7 @@ class AssignedPart:
 
 @dataclass(frozen=True)
 class LabelledPart:
-    """Cluster sizes of some blocks, and their labels if these are collected."""
+    """Cluster sizes in some blocks, and the labels of the blocks if they are collected."""
 
     counts: NDArray[np.int64]  # (k,)
     n_rows: int
@@ -60,7 +60,8 @@ def assign_pass(
 ) -> AssignedPart:
     """Label every row; labels are written to `labels_at`, if given, and returned if `collect`.
 
-    Margins are only written to the store. `input_digest` identifies the centers and the radius.
+    Margins are written to `labels_at`, and never returned. `input_digest` identifies the centers
+    and the radius, so that checkpoints from other centers are not loaded.
     """
     features = features.in_blocks_for(n_clusters)
     outputs_valid = None

@@ -1,7 +1,8 @@
 """Copy rows from tables into a features store; each block is written as a whole by one worker.
 
-A task copies a span of blocks, which covers a row group or another unit that can only be decoded as
-a whole. The blocks of a span are written one after the other.
+A task copies a span, that is, one or more consecutive blocks. A span is at least as long as a row
+group, or another unit that can only be decoded as a whole. The blocks of a span are written one
+after the other.
 """
 
 from __future__ import annotations
@@ -85,20 +86,20 @@ def shuffle_pass(
 ) -> None:
     """Run the first half of the shuffle: write each block of the table as a part of `shuffled`.
 
-    Existing files are kept.
+    Parts that exist already are not written again.
     """
     broadcast = {"table": _as_task(table), "shuffled": _as_task(shuffled), "keep_nan": keep_nan}
     execution.run(_SHUFFLE, _plan(table, shuffled.manifest), broadcast)
 
 
 def check_stored_pass(sources: Sequence[Source]) -> None:
-    """Verify whole files on the workers, such as their checksums."""
+    """Verify the files of the sources on the workers, for example their checksums."""
     for verified in [persist(task("verify", source.verify)) for source in sources]:
         wait(verified)
 
 
 def _as_task(value: Any) -> Delayed:
-    """Return a task that returns the value, which is sent once per worker, not with every block."""
+    """Return a task that returns the value: Dask then sends it once per worker, not per block."""
     return task("given", _same, value)
 
 
@@ -107,7 +108,7 @@ def _same(value: Any) -> Any:
 
 
 def _plan(table: Table, manifest: Manifest) -> Features:
-    """Return spans as placeholder blocks: rows are read by the task that writes them."""
+    """Return the spans as placeholder blocks; the task that writes a span also reads its rows."""
     block_rows = manifest.block_rows
     rows = block_rows * -(-max(1, table.span_rows) // block_rows)
     rows = min(rows, block_rows * -(-table.n_rows // block_rows))
@@ -117,7 +118,7 @@ def _plan(table: Table, manifest: Manifest) -> Features:
 def _write_here(
     execution: Execution, plan: Features, spans: Sequence[int], part: Callable[..., int]
 ) -> int:
-    """Write the spans one by one in this thread: an encoder uses all cores, or the GPU."""
+    """Write the spans one by one in this thread, because an encoder uses all cores or the GPU."""
 
     def done(rows: int, n_bytes: int) -> None:
         execution.emit(BlockDone("encode", rows, n_bytes))
@@ -163,7 +164,7 @@ def _write_missing(
             write(at // block_rows, rows)
             written += len(rows)
             done(len(rows), rows.features.nbytes)
-    if written < len(span):  # the rest was written by an earlier run
+    if written < len(span):  # an earlier attempt wrote the other rows
         done(len(span) - written, 0)
     return written
 
@@ -217,7 +218,7 @@ def _blocks(table: Table, start: int, stop: int, block_rows: int) -> Iterator[tu
 def _missing_rows(
     start: int, stop: int, block_rows: int, missing: frozenset[int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, stop) of rows of consecutive missing blocks, to be read together."""
+    """Yield row ranges [first, stop); each covers consecutive missing blocks, read together."""
     blocks = range(start // block_rows, -(-stop // block_rows))
     for is_missing, group in groupby(blocks, missing.__contains__):
         numbers = list(group)

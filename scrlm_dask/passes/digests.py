@@ -1,4 +1,4 @@
-"""Check every block of a store against its digest."""
+"""The verify pass: read every block of a store and compare it with its digest."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class DamagedBlock:
     block : int
         Number of the block in the manifest; without a manifest, number of the chunk.
     first_row, last_row : int
-        Rows of the block.
+        First and last row of the block.
     reason : str
-        The error.
+        Message of the error.
     """
 
     block: int
@@ -39,7 +39,10 @@ class DamagedBlock:
 def check_digests_pass(
     execution: Execution, store: Location, stored: StoredArray, block_rows: int, has_digests: bool
 ) -> tuple[DamagedBlock, ...]:
-    """Read every block and compare it with its digest; return the damaged ones in order."""
+    """Read every block and compare it with its digest; return the damaged blocks in order.
+
+    Without digests, every chunk is only read.
+    """
     n_rows, n_features = stored.shape
     damaged: tuple[DamagedBlock, ...] = execution.run(
         _CHECK_DIGESTS,
@@ -59,8 +62,8 @@ def _check_digests_part(
 ) -> tuple[DamagedBlock, ...]:
     open_node(
         store, "the features store"
-    )  # raises on a worker without the mount, which is not damage
-    step = block_rows if has_digests else stored.chunks[0]  # a block may have many chunks
+    )  # raises on a worker that lacks the mount, because a missing mount is not damage
+    step = block_rows if has_digests else stored.chunks[0]  # a block may have several chunks
     damaged = []
     for first in range(start, start + len(plan), step):
         stop = min(first + step, start + len(plan))

@@ -25,7 +25,7 @@ from scrlm_dask.kernels.scrlm.polish import PolishPart, merge_polish, polish_par
 
 @dataclass(frozen=True)
 class LloydStep:
-    """The result of an iteration; the labels stay on the workers, for the next one."""
+    """The result of an iteration; the labels stay on the workers for the next iteration."""
 
     part: lloyd.LloydPart
     labels: da.Array  # (rows, 1) int32
@@ -37,25 +37,26 @@ def send_centers(
     frame: Delayed | None = None,
     quick_check: bool = False,
 ) -> Delayed:
-    """Prepare centers (k, p), in input units, on the workers; `frame` comes from earlier centers.
+    """Prepare centers (k, p), given in input units, on the workers.
 
-    `quick_check` prepares for the quick check of labels, which needs all distances between centers.
-    The graph contains the centers, so that they survive the loss of workers.
+    `frame` has the axes of earlier centers (`make_frame`), which are reused. With `quick_check`,
+    distances between all centers are computed for the quick check of labels. The Dask graph
+    contains the centers, so that they survive the loss of workers.
     """
-    # Dask would warn about the size of the graph.
+    # Without this setting, Dask warns about the size of the graph.
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "100GB"}):
         return persist(task("centers", prepare_centers, centers, affine, frame, quick_check))
 
 
 def make_frame(centers: Delayed) -> Delayed:
-    """Return the principal axes of the centers, for the centers of later iterations."""
+    """Return the principal axes of the centers, to be reused for centers of later iterations."""
     return persist(task("axes", points_frame, centers))
 
 
 def persist_coordinates(
     execution: Execution, features: Features, centers: Delayed, n_axes: int
 ) -> da.Array:
-    """Project the rows onto the centers' first axes; persist (rows, n_axes) on the workers."""
+    """Project rows onto the centers' first axes; persist coordinates (rows, n_axes) on workers."""
     broadcast = {"centers": centers, "n_axes": n_axes}
     coordinates = execution.map("project", _project_part, features, broadcast)
     return column_of(coordinates, features, None, np.float32, n_axes)
@@ -100,7 +101,7 @@ def lloyd_pass(
 def load_labels(
     saved: SavedGroups, features: Features, blocks: list[int] | None
 ) -> da.Array | None:
-    """Load the labels of an iteration of an earlier attempt; None if they are incomplete."""
+    """Load the labels that an earlier attempt saved for an iteration; None if incomplete."""
     n_blocks = features.n_blocks if blocks is None else len(blocks)
     labels = load_per_block(saved, n_blocks, LLOYD.name)
     return None if labels is None else column_of(labels, features, blocks, np.int32)
@@ -109,7 +110,7 @@ def load_labels(
 def polish_pass(
     execution: Execution, features: Features, centers: Delayed, sq_radius: float, n_clusters: int
 ) -> PolishPart:
-    """Sum the rows inside each center's radius."""
+    """Sum the rows inside each center's radius, over all blocks."""
     fan_in = fan_in_for(8 * n_clusters * features.n_features)
     sums: PolishPart = execution.run(
         replace(_POLISH, fan_in=fan_in), features, {"centers": centers, "sq_radius": sq_radius}

@@ -24,7 +24,7 @@ from scrlm_dask.storage.manifest import short_digest
 
 @dataclass(frozen=True)
 class ExtractedCenters:
-    """The extracted centers on the client: O(m p)."""
+    """The extracted centers, as returned to the client: O(m p) memory."""
 
     centers: NDArray[Any]  # (m, p) in input units
     rows: NDArray[np.int64]  # (m,) their row numbers
@@ -33,7 +33,7 @@ class ExtractedCenters:
 
 @dataclass(frozen=True)
 class LossResult:
-    """Losses of the candidates for each rho, and how many distances were pruned."""
+    """Losses of the candidates for each rho, and counts of the pairs left after pruning."""
 
     losses: tuple[Losses, ...]
     pruned: Pruned
@@ -46,7 +46,7 @@ def loss_pass(
     config: ResolvedConfig,
     rhos: Sequence[float],
 ) -> LossResult:
-    """Compute losses and neighbor counts of the candidates over all rows, or a random subset.
+    """Compute losses and neighbor counts of the candidates over all rows, or over a random subset.
 
     One read of the features is enough for all of the ascending `rhos`.
     """

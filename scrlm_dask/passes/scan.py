@@ -1,4 +1,4 @@
-"""The scan of rho: gather a sample of rows in one read, then search on it in one task."""
+"""The scan for rho: gather a sample of rows in one read, then search the sample in one task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scrlm_dask.passes.survey import Survey, moments_of, survey_pass
 
 @dataclass(frozen=True)
 class Scanned:
-    """The result of the search, and the row numbers of the sample in the order of the search."""
+    """The result of the search; `rows` are the sample's row numbers in the order of the search."""
 
     scan: SampleScan | None  # None if the sample shows no scale
     rows: NDArray[np.int64]
@@ -33,10 +33,10 @@ def scan_pass(
     sizes: ScanSizes,
     blocks: list[int] | None = None,
 ) -> Scanned:
-    """Read a sample of rows of all blocks, or of `blocks`, and search rho and centers on it.
+    """Read a sample of rows of all blocks, or of `blocks`, and find rho and centers on the sample.
 
-    Rows are drawn by number, so the sample does not depend on the chunking. With `blocks` it does,
-    and the preprocessing map is fitted to those blocks alone.
+    Rows are drawn by number, so the sample does not depend on the chunking. With `blocks`, it
+    depends on the chunking, and the preprocessing map is fitted to these blocks alone.
     """
     asked = config.asked
     numbers = _row_numbers(features, blocks)

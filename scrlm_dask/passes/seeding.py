@@ -27,10 +27,10 @@ from scrlm_dask.passes.survey import Survey
 
 @dataclass(frozen=True)
 class CoverState:
-    """Distances of all rows to the points drawn so far; the columns stay on the workers."""
+    """Distance of each row to the nearest point drawn so far; the columns stay on the workers."""
 
-    total_cost: float  # sum of weight times squared distance
-    masses: NDArray[np.float64]  # (points,) weight of the rows nearest to each point
+    total_cost: float  # sum over rows of weight times squared distance
+    masses: NDArray[np.float64]  # (points,) total weight of the rows nearest to each point
     columns: Columns  # `sq_distances` and `nearest`, one number per row
 
 
@@ -48,7 +48,7 @@ class _CostBlock:
 
 
 def choose_rows(seed: int, n_rows: int, size: int, weights: da.Array | None) -> NDArray[np.int64]:
-    """Draw the row numbers (ascending) of a random sample, by weight if there are weights."""
+    """Draw a random sample, by weight if there are weights; return its row numbers, ascending."""
     if weights is None or _all_equal(weights):
         return sampling.sample_rows(seed, sampling.Purpose.INIT_ROWS, n_rows, size)
     starts = np.concatenate([[0], np.cumsum(weights.chunks[0])[:-1]])
@@ -73,7 +73,7 @@ def _all_equal(weights: da.Array) -> bool:
 def plus_plus_centers(
     survey: Delayed, affine: AffineMap, n_clusters: int, seed: int
 ) -> NDArray[np.float64]:
-    """Choose centers (k, p) by k-means++ among the gathered rows, in one task on their worker."""
+    """Choose centers (k, p) among the gathered rows by k-means++, in one task on a worker."""
     centers = task("init", _plus_plus, survey, affine, n_clusters, seed).compute()
     return np.asarray(centers)
 
@@ -87,9 +87,11 @@ def gather_rows(survey: Delayed) -> FloatArray:
 def scrlm_starts(
     survey: Delayed, affine: AffineMap, n_clusters: int, sizes: ScanSizes, seed: int
 ) -> list[init.Start]:
-    """Run SCRLM on the gathered rows: one task for all losses, then one per trial radius.
+    """Find initial centers by SCRLM on the gathered rows, for each trial radius.
 
-    The list is empty if no two rows differ.
+    One task computes the losses for all radii, then one task per radius finds the centers.
+
+    The result is empty if no two rows differ.
     """
     inputs = affine, n_clusters, sizes, seed
     trials = task("init", _trial_losses, survey, *inputs)
@@ -107,7 +109,10 @@ def cost_pass(
     before: CoverState | None,
     weights: da.Array | None,
 ) -> CoverState:
-    """Update the distances of all rows by new points (m, p), numbered from `first` on."""
+    """Return the distance of each row to the nearest point, after new points (m, p) are added.
+
+    New points are numbered from `first` on; `before` is the state without the new points.
+    """
     columns: dict[str, da.Array] = {} if weights is None else {"weights": weights}
     columns |= {} if before is None else before.columns
     broadcast = {"points": send_centers(points, affine), "first": first}
@@ -132,7 +137,10 @@ def draw_pass(
     seed: int,
     turn: int,
 ) -> init.DrawnRows:
-    """Draw rows with probability proportional to their cost."""
+    """Draw rows with probability proportional to their weighted squared distance.
+
+    `mean_draws` is the expected number of rows, and `turn` the number of the round.
+    """
     columns = {"sq_distances": cover.columns["sq_distances"]}
     columns |= {} if weights is None else {"weights": weights}
     broadcast = {
@@ -156,7 +164,7 @@ def _weighted_part(
 
 
 def _merge_weighted(a: Any, b: Any) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    # All keys are kept until the end: a block has at most as many as the sample has rows.
+    # All keys are kept until the end: a block has at most as many keys as the sample has rows.
     return np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]])
 
 
@@ -187,7 +195,7 @@ def _shuffled(survey: Survey, seed: int) -> Any:
 def _trial_losses(
     survey: Survey, affine: AffineMap, n_clusters: int, sizes: ScanSizes, seed: int
 ) -> list[tuple[float, Losses]]:
-    """Return each trial radius, squared, and the losses of the candidates at it."""
+    """Return each squared trial radius with the losses of the candidates at this radius."""
     judged = _shuffled(survey, seed)[: sizes.judged]
     rng = sampling.stream(seed, sampling.Purpose.INIT_CHOICES, 1)
     sq_radii = init.radius_ladder(
@@ -208,7 +216,7 @@ def _start(
     sizes: ScanSizes,
     seed: int,
 ) -> init.Start | None:
-    """Return the centers by one trial radius; None if there are fewer radii."""
+    """Return the centers found with trial radius `number`; None if there are fewer radii."""
     if number >= len(trials):
         return None
     sq_radius, losses = trials[number]

@@ -1,4 +1,7 @@
-"""The survey pass, the first read: moments of the features, and rows such as the candidates."""
+"""The survey pass, the first read of the features: compute moments and gather given rows.
+
+The given rows are, for example, the candidates.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,8 @@ def survey_pass(
 ) -> Delayed:
     """Gather the given rows and, if requested, moments; return a `Survey` on the workers.
 
-    Without moments only the blocks with given rows are read; with `blocks`, only those.
+    With `blocks`, only these blocks are read. Otherwise all blocks are read for moments; without
+    moments, only blocks that contain given rows.
     """
     if blocks is None and not with_moments:
         blocks = blocks_with_rows(rows, features.block_rows)
@@ -56,7 +60,7 @@ def survey_pass(
 def candidates_from(
     survey: Delayed, rows: NDArray[np.int64], affine: preprocessing.AffineMap
 ) -> Delayed:
-    """Return a task that prepares the gathered rows; Dask runs it again if a worker is lost."""
+    """Prepare the gathered rows as `Candidates` in a task; Dask repeats it if a worker is lost."""
     return persist(task("candidates", _candidates, survey, rows, affine))
 
 

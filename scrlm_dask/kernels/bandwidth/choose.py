@@ -1,13 +1,14 @@
 """The rule that chooses a bandwidth from trials.
 
-1. The stable stretch: the widest range of trials with the same number of clusters, more than one,
-   and almost no rows at the boundary of the radius. The clusters do not depend on rho there. If
-   clusters nearly touch there may be no such stretch. Then the dip: the trial whose boundary is far
-   emptier than at smaller and at larger rho.
+1. The stable stretch: the widest range of consecutive trials that find the same number of clusters
+   and have almost no rows at the boundary of the radius. In this range, the clusters do not depend
+   on rho. A range with a single cluster counts only if no range has several clusters. If clusters
+   nearly touch, there may be no stretch. Then the dip: the trial whose boundary has far fewer rows
+   than the boundaries of trials at smaller and at larger rho.
 2. Otherwise, if a number of clusters is requested, the trial whose centers, merged to this number,
-   have the least cost on held-out rows. This is also the rule if merging is requested.
-3. Otherwise the number of clusters that persists over the longest range, or the emptiest boundary
-   if none persists, with a warning that there is no clear scale.
+   have the least cost on held-out rows. If merging is requested, rule 1 is skipped.
+3. Otherwise the number of clusters that persists over the widest range of rho, or, if no number
+   persists, the trial with the emptiest boundary. The user is warned that there is no clear scale.
 """
 
 from __future__ import annotations
@@ -21,25 +22,26 @@ from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 
 Basis = Literal["stretch", "dip", "held-out", "persistent", "given"]
 
-MOST_BOUNDARY_SHARE = 0.02  # rows at the boundary per row inside; 0.5 or more without a scale
-_LEAST_COVERAGE = 0.05  # a few duplicated rows are not clusters
-_LEAST_RATIO = 1.14  # ratio of the ends of a stretch: three trials that are 7 % apart
-_MOST_DIP, _LEAST_DEPTH = 0.25, 4.0  # boundary share of a dip; ratio of the shares around it
+MOST_BOUNDARY_SHARE = 0.02  # rows at the boundary per row inside; 0.5 or more if there is no scale
+_LEAST_COVERAGE = 0.05  # share of rows in clusters; a few duplicated rows are not clusters
+_LEAST_RATIO = 1.14  # largest rho of a stretch / smallest rho: three trials, 7 % apart
+# Largest boundary share of a dip, and least ratio of the shares around the dip to its own share.
+_MOST_DIP, _LEAST_DEPTH = 0.25, 4.0
 _DIP_COVERAGE = 0.3
-_DIP_EXCESS = 1.25  # accepted ratio to the requested number: a dip also counts pairs of outliers
+_DIP_EXCESS = 1.25  # clusters found per requested cluster: a dip also counts pairs of outliers
 _HALF = 0.5
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A bandwidth, the interval in which it would do as well, and the reason.
+    """The chosen bandwidth, the interval of equally good bandwidths, and the reason for the choice.
 
     Attributes
     ----------
     rho : float
         The bandwidth.
     low, high : float
-        Interval of bandwidths with the same result.
+        Interval of bandwidths that are about equally good.
     clusters : int
         Clusters found on the sample.
     basis : str
@@ -62,7 +64,7 @@ class Choice:
 
 
 def choose(trials: Sequence[BandwidthTrial], n_clusters: int | None, merge: bool = False) -> Choice:
-    """Choose a bandwidth from trials of ascending rho.
+    """Choose a bandwidth from trials, which are sorted by ascending rho.
 
     `n_clusters` is the maximum number of clusters; with `merge` it is the requested number.
     """
@@ -82,10 +84,13 @@ def choose(trials: Sequence[BandwidthTrial], n_clusters: int | None, merge: bool
 
 
 def _most_persistent(trials: Sequence[BandwidthTrial], beyond: Sequence[BandwidthTrial]) -> Choice:
-    """Apply rule 3 to the trials beyond the peak."""
+    """Choose by rule 3 among `beyond`, the trials from `_beyond_peak`.
+
+    `trials` are all trials; they only appear in the explanation.
+    """
     lasting = _widest(beyond, _is_whole) or _widest(beyond, _finds_any)
     if lasting is None:
-        raise ValueError("no trial bandwidth finds a cluster")
+        raise ValueError("no clusters were found with any of the trial bandwidths")
     if len(lasting) == 1:
         eligible = [r for r in beyond if _is_whole(r)] or [r for r in beyond if _finds_any(r)]
         lasting = [min(eligible, key=lambda trial: trial.boundary_share)]
@@ -93,7 +98,7 @@ def _most_persistent(trials: Sequence[BandwidthTrial], beyond: Sequence[Bandwidt
 
 
 def clear_scale(trials: Sequence[BandwidthTrial]) -> Choice | None:
-    """Return the stretch or the dip, for any number of clusters; None if there is neither."""
+    """Return the choice of rule 1, for any number of clusters; None without a stretch or a dip."""
     stretch = _widest(trials, _is_clean)
     if stretch is not None:
         return _choice(stretch, "stretch", _describe_stretch(stretch))
@@ -101,15 +106,18 @@ def clear_scale(trials: Sequence[BandwidthTrial]) -> Choice | None:
 
 
 def _beyond_peak(trials: Sequence[BandwidthTrial]) -> Sequence[BandwidthTrial]:
-    """Return the trials from the one with most clusters on.
+    """Return the trial with the most clusters and all trials with larger rho.
 
-    At smaller rho, the number of clusters only shows that rows begin to have neighbors.
+    At smaller rho, the number of clusters grows only because more rows have neighbors.
     """
     return trials[max(range(len(trials)), key=lambda r: trials[r].clusters) :]
 
 
 def _dip(trials: Sequence[BandwidthTrial], n_clusters: int | None) -> Choice | None:
-    """Return the trial with the least boundary share, if it is far below those around it."""
+    """Choose the trial with the least boundary share, the dip.
+
+    Returns None unless far larger boundary shares occur both at smaller and at larger rho.
+    """
     eligible = [r for r in range(1, len(trials) - 1) if trials[r].clusters > 1]
     eligible = [
         r
@@ -150,15 +158,16 @@ def _finds_any(trial: BandwidthTrial) -> bool:
 def _widest(
     trials: Sequence[BandwidthTrial], good: Callable[[BandwidthTrial], bool]
 ) -> list[BandwidthTrial] | None:
-    """Return the run of good trials with the same number of clusters and the largest ratio of ends.
+    """Return the widest range of consecutive good trials that find the same number of clusters.
 
-    Ties go to larger rho. A clean run needs a minimum length, and runs of several clusters take
-    precedence over runs of a single one.
+    The width is the largest rho of the range divided by the smallest; ties go to larger rho. If
+    `good` is `_is_clean`, narrow ranges are ignored, and a range with a single cluster is returned
+    only if no range has several clusters. Returns None if there is no range.
     """
     runs = list(_runs(trials, good))
     if good is _is_clean:
         runs = [run for run in runs if run[-1].rho >= _LEAST_RATIO * run[0].rho]
-        # A single cluster with all rows is not informative: any data has one.
+        # A single cluster that covers all rows is not informative: any data has it at a large rho.
         alone = [run for run in runs if run[0].clusters == 1 and run[0].coverage < 1.0]
         runs = [run for run in runs if run[0].clusters > 1] or alone
     return max(reversed(runs), key=lambda run: run[-1].rho / run[0].rho, default=None)
@@ -188,7 +197,7 @@ def _best_held_out(
 ) -> Choice:
     values = [trial.held_out or 0.0 for trial in judged]
     best = min(range(len(judged)), key=values.__getitem__)
-    low, high = _around(best, values, 1.01 * values[best])  # within 1 % of the best
+    low, high = _around(best, values, 1.01 * values[best])  # at most 1 % above the best
     merged = judged[best].merged or n_clusters
     few = f", fewer than the {n_clusters} requested" if merged < n_clusters else ""
     why = (
@@ -201,7 +210,7 @@ def _best_held_out(
 
 
 def _around(best: int, values: Sequence[float], most: float) -> tuple[int, int]:
-    """Return the ends of the longest interval around `best` with no value above `most`."""
+    """Return the first and last position of the interval around `best` with values up to `most`."""
     low = high = best
     while low > 0 and values[low - 1] <= most:
         low -= 1
@@ -211,7 +220,7 @@ def _around(best: int, values: Sequence[float], most: float) -> tuple[int, int]:
 
 
 def _why_not_stretch(stretch: list[BandwidthTrial] | None, n_clusters: int) -> str:
-    """Explain why the stretch does not decide."""
+    """Return the reason why the stretch (rule 1) does not decide, for the user."""
     if stretch is None:
         return "no range of rho has an empty boundary of the radius"
     clear = f"the data has {stretch[0].clusters} clear clusters"

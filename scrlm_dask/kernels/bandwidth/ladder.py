@@ -1,4 +1,4 @@
-"""Trial bandwidths on a sample: the clusters that each of them finds, from one set of distances."""
+"""Trial bandwidths on a sample: the clusters at each bandwidth, from the same distances."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from scrlm_dask.kernels.scrlm.extraction import loss_order
 from scrlm_dask.kernels.scrlm.loss import Losses, LossPart, losses_of
 
 _BATCH = 256
-# Below this share of both squared norms, a distance from a float32 product is too inaccurate.
+# A squared distance below this share of the sum of both squared norms is too inaccurate if it comes
+# from a float32 product, and is computed from differences instead.
 _CLOSE = 1e-3
 _STEP, _LEAST_TRIALS, _MOST_TRIALS = 1.07, 8, 64
 _NEAREST_QUANTILE, _WIDEST_QUANTILE = 0.02, 0.6
 _MANY_DUPLICATES, _TRIALS_BELOW = 0.5, 16
-_SAMPLED_DISTANCES = 4_000_000  # distances that determine the ends of the ladder
-# Shares of R^2. A row between them could as well be on the other side of the radius.
+_SAMPLED_DISTANCES = 4_000_000  # distances that determine the largest trial radius
+# Shares of R^2. A row whose squared distance is between them is at the boundary: with a slightly
+# different radius it would be on the other side.
 BOUNDARY = (0.8, 1.25)
 
 
@@ -40,13 +42,15 @@ class BandwidthTrial:
     coverage : float
         Share of rows inside the radius of a center.
     boundary_share : float
-        Rows between 0.8 R^2 and 1.25 R^2 of a center, divided by rows inside the radius.
+        Number of rows whose squared distance to a center is between 0.8 R^2 and 1.25 R^2, divided
+        by the number of rows inside the radius.
     neighbors : tuple of float
         Quantiles 0.1, 0.5 and 0.9 of the number of neighbors of a candidate.
     held_out : float or None
-        Mean squared distance of held-out rows to the requested number of clusters.
+        Mean squared distance of held-out rows to their nearest center, after the centers are merged
+        to the requested number; None if they are not merged.
     merged : int or None
-        Number of these clusters.
+        Number of centers after merging.
     """
 
     rho: float
@@ -63,7 +67,7 @@ class BandwidthTrial:
         return self.boundary_share
 
     def record(self) -> dict[str, Any]:
-        """Return the values for a record, under the names of its file format."""
+        """Return the fields as a dictionary, with the names that records use."""
         return {
             each.metadata.get("json", each.name): getattr(self, each.name) for each in fields(self)
         }
@@ -71,15 +75,15 @@ class BandwidthTrial:
 
 @dataclass(frozen=True)
 class TrialClusters:
-    """Centers picked on the sample with one bandwidth, and the sample's labels."""
+    """Centers picked on the sample with one bandwidth, and the labels of the sample's rows."""
 
-    picks: NDArray[np.int64]  # (m,) positions of candidates
+    picks: NDArray[np.int64]  # (m,) positions of the picked candidates
     labels: NDArray[np.int32]  # (rows,) OUTLIER outside every radius
     boundary_share: float
 
 
 def pair_sq_distances(sample: Points, n_candidates: int) -> NDArray[np.float32]:
-    """Return squared distances (n, rows) of the first n points of the sample to all of them."""
+    """Return squared distances of the first `n_candidates` points of a sample to all points."""
     sq_distances = np.empty((n_candidates, len(sample.mapped)), np.float32)
     for start in range(0, n_candidates, _BATCH):
         some = slice(start, min(start + _BATCH, n_candidates))
@@ -89,9 +93,10 @@ def pair_sq_distances(sample: Points, n_candidates: int) -> NDArray[np.float32]:
 
 
 def make_ladder(sq_distances: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return ascending squared radii, from almost no neighbors up to most of all pairs.
+    """Return the squared trial radii, ascending, for distances from `pair_sq_distances`.
 
-    The result is empty if no two rows differ.
+    Inside the smallest radius almost no row has a neighbor; inside the largest, most rows are
+    neighbors. The result is empty if no two rows differ.
     """
     n = len(sq_distances)
     nearest = np.array([_nearest(sq_distances[j], j) for j in range(n)])
@@ -104,7 +109,8 @@ def make_ladder(sq_distances: NDArray[np.float32]) -> NDArray[np.float64]:
     high = float(np.quantile(some, _WIDEST_QUANTILE))
     low = min(float(np.quantile(apart, _NEAREST_QUANTILE)), high / _STEP**2)
     if np.mean([_has_duplicate(sq_distances[j], j) for j in range(n)]) >= _MANY_DUPLICATES:
-        # Identical rows are clusters at every radius below the least distance of different rows.
+        # Identical rows are clusters at every radius below the least distance of different rows,
+        # so smaller radii are also tried.
         low /= _STEP ** (2 * _TRIALS_BELOW)
     n_trials = math.ceil(math.log(high / low) / (2.0 * math.log(_STEP)))
     return np.geomspace(low, high, min(max(n_trials, _LEAST_TRIALS), _MOST_TRIALS))
@@ -138,7 +144,11 @@ def find_clusters(
 def judge(
     sq_distances: NDArray[np.float32], picks: NDArray[np.int64], sq_radius: float
 ) -> tuple[NDArray[np.int32], int, int]:
-    """Return labels (rows,) by the nearest pick, and counts of pairs inside and at the boundary."""
+    """Label each row (rows,) with its nearest pick inside the radius.
+
+    Returns the labels, and the numbers of pairs of a row and a pick that are inside the radius and
+    at its boundary.
+    """
     labels = np.full(sq_distances.shape[1], OUTLIER, np.int32)
     low, high = BOUNDARY
     inside, boundary = _judge(sq_distances, picks, sq_radius, low, high, labels)
@@ -159,7 +169,10 @@ def _products_to_distances(products, start, mapped, sq_norms):  # type: ignore[n
 
 @jit()
 def _nearest(sq_distances, own):  # type: ignore[no-untyped-def]
-    """Return the least distance above 0; identical rows give no information about the scale."""
+    """Return the least squared distance above 0 of a candidate to another row.
+
+    Identical rows are skipped, because they give no information about the scale.
+    """
     least = np.inf
     for i in range(len(sq_distances)):
         if i != own and 0.0 < sq_distances[i] < least:

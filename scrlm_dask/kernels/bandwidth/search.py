@@ -1,4 +1,4 @@
-"""Search for rho on a sample: trial bandwidths, the choice among them, and its centers."""
+"""Search for rho on a sample: try bandwidths, choose one of them, and find the centers at it."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ SampleExtraction = Literal["residual", "merge"]
 LEAST_CANDIDATES, MOST_CANDIDATES = 2048, 4096
 LEAST_JUDGED, MOST_JUDGED = 8192, 20_480
 MOST_HELD_OUT = 4096
-LEAVES_A_CLUSTER = 10  # centers extracted per cluster and then merged
-_MERGED_TRIALS = 8  # trial bandwidths whose centers are merged and judged
+LEAVES_A_CLUSTER = 10  # centers extracted per requested cluster, before merging
+_MERGED_TRIALS = 8  # trial bandwidths whose merged centers are compared on held-out rows
 _REFINE_STEPS = 3
-_MERGED_FROM = 0.3  # share of rows that radii must cover for centers to be merged
+_MERGED_FROM = 0.3  # least coverage of a trial bandwidth whose centers are merged
 _HISTOGRAM_BINS, _HISTOGRAM_PAIRS = 80, 1_000_000
-PERTURBATION = 0.1  # share of rho by which it is changed to measure stability
+PERTURBATION = 0.1  # relative change of rho, to measure how stable the clusters are
 
 
 @dataclass(frozen=True)
 class ScanSizes:
-    """Numbers of rows in a sample.
+    """Numbers of rows in a sample, by their use.
 
-    Losses are summed over the judged rows, the first of which are the candidates; other rows are
-    held out.
+    Losses are summed over the judged rows; the first judged rows are also the candidates. The
+    held-out rows are only used to compare results.
     """
 
     candidates: int
@@ -59,7 +59,7 @@ class SampleCenters:
     """Centers found on a sample."""
 
     centers: NDArray[np.float64]  # (m, p) in input units
-    positions: NDArray[np.int64]  # (m,) in the sample, of the candidates they started from
+    positions: NDArray[np.int64]  # (m,) of the original candidates in the sample
     losses: NDArray[np.float64]  # (m,)
     neighbors: NDArray[np.int64]  # (m,)
     tree: MergeTree | None = None
@@ -67,11 +67,11 @@ class SampleCenters:
 
 @dataclass(frozen=True)
 class PerturbedRho:
-    """The clusters at a slightly different rho."""
+    """The clusters at a rho that differs slightly from the chosen rho."""
 
     rho: float
     clusters: int
-    ari: float  # adjusted Rand index of the sample's labels with those of the chosen rho
+    ari: float  # adjusted Rand index between the labels at this rho and at the chosen rho
 
 
 @dataclass(frozen=True)
@@ -84,18 +84,18 @@ class SampleScan:
     found: SampleCenters
     coverage: float
     perturbed: tuple[PerturbedRho, ...]
-    sigma_max: float  # of the clusters found, in model units
+    sigma_max: float  # largest sigma of the clusters found, in model units
     n_candidates: int
-    needed_candidates: int  # required by the theory for the clusters found
+    needed_candidates: int  # number that the theory requires for the clusters found
     first_candidates: int  # number of candidates in the first scan
     sizes: ScanSizes
-    distances: Histogram = field(repr=False)  # between rows of the sample
+    distances: Histogram = field(repr=False)  # of distances between rows of the sample
 
 
 def scan_sizes(n_rows: int, n_clusters: int | None) -> ScanSizes:
     """Return the sizes that the theory requires for `n_clusters`, within memory and time bounds.
 
-    If there are too few rows, none are held out.
+    Rows are held out only if more rows are available than are judged.
     """
     required = required_sizes(n_clusters or 1)
     judged = min(n_rows, MOST_JUDGED, max(LEAST_JUDGED, required.n_rows))
@@ -115,17 +115,18 @@ def scan_sample(
     extraction: SampleExtraction | None,
     keep_candidates: bool = False,
 ) -> SampleScan | None:
-    """Scan rows (judged + held out, p) in random order; return None if no two rows differ.
+    """Choose rho and find centers on a sample: rows (judged + held out, p), in random order.
 
-    With a given `rho` the scan only extracts centers. Without an `extraction`, clusters of a clear
-    scale come from residual extraction, and a given number of clusters from merging. If there are
-    too few candidates for the clusters, the scan runs again with more, unless `keep_candidates`.
+    With a given `rho` the scan only extracts centers. Without an `extraction`, centers are merged
+    if rho is chosen on held-out rows; otherwise they come from residual extraction. If the clusters
+    found require more candidates, the scan is repeated with more, unless `keep_candidates`. Returns
+    None if no trial bandwidth finds a cluster, for example because no two rows differ.
     """
     first = sizes.candidates
     while True:
         sample = _Sample(rows, affine, sizes, F, n_clusters, min_neighbors)
         scan = sample.scan(rho, extraction, first)
-        del sample  # frees its distances before those of the next one are computed
+        del sample  # free its distances before the next sample computes its own
         if scan is None or keep_candidates:
             return scan
         candidates = min(MOST_CANDIDATES, sizes.judged, _required_candidates(scan, n_clusters))
@@ -135,7 +136,10 @@ def scan_sample(
 
 
 def _required_candidates(scan: SampleScan, n_clusters: int | None) -> int:
-    """Return the number of candidates for the clusters; the theory gives none for merging."""
+    """Return the number of candidates that the clusters found require.
+
+    The theory does not cover merging: then the maximum if clusters are missing, otherwise 0.
+    """
     if scan.extraction == "residual":
         return scan.needed_candidates
     few = n_clusters is not None and len(scan.found.centers) < n_clusters
@@ -162,7 +166,10 @@ class _Sample:
     def scan(
         self, rho: float | None, extraction: SampleExtraction | None, first: int
     ) -> SampleScan | None:
-        """Choose a bandwidth, unless given, and extract its centers."""
+        """Choose a bandwidth, unless `rho` is given, and extract the centers at this bandwidth.
+
+        `first` is the number of candidates in the first scan; it is only recorded.
+        """
         if rho is not None:
             trials, choice = self._given(rho)
         else:
@@ -209,22 +216,22 @@ class _Sample:
         if self._n_clusters is None or not any(trial.clusters for trial in trials):
             return trials
         if extraction is None and choose(trials, self._n_clusters).clear:
-            return trials  # nothing will be merged
+            return trials  # a clear scale decides, so no centers are merged
         return self._merge_trials(trials, self._n_clusters)
 
     def _merge_trials(
         self, trials: list[ladder.BandwidthTrial], n_clusters: int
     ) -> list[ladder.BandwidthTrial]:
-        """Return the trials, a few of them with the cost of their merged centers."""
+        """Return all trials; a few of them also have the held-out cost of their merged centers."""
         eligible = [r for r, trial in enumerate(trials) if trial.coverage >= _MERGED_FROM]
         tried = np.linspace(0, len(eligible) - 1, _MERGED_TRIALS).astype(int) if eligible else ()
         merged = {r: self._merged(trials[r]) for r in {eligible[i] for i in tried}}
         if all(trial.merged != n_clusters for trial in merged.values()):
-            # the trial with most clusters, even if they cover few rows
+            # Also merge the trial with most clusters, even if its clusters cover few rows.
             peak = max(range(len(trials)), key=lambda r: trials[r].clusters)
             merged[peak] = self._merged(trials[peak])
         enough = {r: trial for r, trial in merged.items() if trial.merged == n_clusters}
-        kept = enough or merged  # trials with fewer clusters only if there are no others
+        kept = enough or merged  # trials with too few centers only if no trial has enough
         return [kept.get(r, trial) for r, trial in enumerate(trials)]
 
     def _plain_trials(self, sq_radii: NDArray[np.float64]) -> list[ladder.BandwidthTrial]:
@@ -244,7 +251,10 @@ class _Sample:
         )
 
     def _centers(self, rho: float, method: SampleExtraction, limit: int | None) -> SampleCenters:
-        """Return centers at the mean of their rows inside the radius, merged if requested."""
+        """Return centers at the mean of their rows inside the radius.
+
+        With the method "merge", more centers are extracted and then merged.
+        """
         n_clusters = self._sizes.candidates if limit is None else limit
         most = LEAVES_A_CLUSTER * n_clusters if method == "merge" else n_clusters
         sq_radius = self._sq_radius(rho)
@@ -267,7 +277,10 @@ class _Sample:
         weights: NDArray[np.float64],
         n_clusters: int,
     ) -> SampleCenters:
-        """Merge leaves by Ward's method; a cluster has the position of its heaviest leaf."""
+        """Merge extracted centers, the leaves, by Ward's method.
+
+        The recorded position of a cluster is the candidate of its heaviest leaf.
+        """
         tree = ward_tree(leaves, weights, prepare_points(leaves, self._affine).mapped)
         groups = cut_tree(tree, n_clusters)
         n_groups = int(groups.max()) + 1
@@ -281,7 +294,7 @@ class _Sample:
         )
 
     def _refine(self, centers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Refine merged centers by a few steps of k-means on all rows, inside a radius or not."""
+        """Refine merged centers by a few k-means steps on all judged rows, without a radius."""
         for _ in range(_REFINE_STEPS):
             step = lloyd_part(self._judged, 0, prepare_points(centers, self._affine), math.inf)
             centers = move_centers(centers, step.part, self._affine.unit_length, False).centers
@@ -291,7 +304,10 @@ class _Sample:
         return prepare_points(centers.centers, self._affine)
 
     def _merged(self, trial: ladder.BandwidthTrial) -> ladder.BandwidthTrial:
-        """Return the trial with the cost of merged centers on held-out rows, or else on all."""
+        """Return the trial with the cost of its merged centers on held-out rows.
+
+        If no rows are held out, the judged rows are used.
+        """
         centers = self._centers(trial.rho, "merge", self._n_clusters)
         test = self._held_out if len(self._held_out) else self._judged
         cost = mean_sq_distance(test, self._points(centers))
@@ -307,10 +323,11 @@ class _Sample:
     def _perturb(
         self, choice: Choice, method: SampleExtraction, labels: NDArray[np.int32]
     ) -> tuple[PerturbedRho, ...]:
-        """Return the clusters at a smaller and a larger rho, and how well the labels agree."""
+        """Return the clusters at a smaller and a larger rho, and their agreement with `labels`."""
         perturbed = []
         for rho in (choice.rho * (1.0 - PERTURBATION), choice.rho * (1.0 + PERTURBATION)):
-            # Not limited to the chosen number of clusters, since a change of the number matters.
+            # Residual extraction is not limited to the chosen number of clusters, because a
+            # different number at this rho shows that the clusters are not stable.
             limit = self._n_clusters if method == "merge" else None
             centers = self._centers(rho, method, limit)
             ari = scores(contingency(labels, self._labels(centers, rho, method))).ari
@@ -329,6 +346,7 @@ class _Sample:
             np.arange(0, self._sq.size, max(1, self._sq.size // _HISTOGRAM_PAIRS)),
             self._sq.shape[1],
         )
-        pairs = candidates != rows  # not a row with itself: candidates are the first rows
+        # Exclude the distance of a row to itself: candidate i is row i of the sample.
+        pairs = candidates != rows
         sq_distances = self._sq[candidates[pairs], rows[pairs]].astype(np.float64)
         return histogram_of(np.sqrt(sq_distances), _HISTOGRAM_BINS)

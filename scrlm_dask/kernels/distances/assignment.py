@@ -33,7 +33,10 @@ class Assignment:
 
     @property
     def margins(self) -> NDArray[np.float32] | None:
-        """Distance to the second-nearest center minus that to the nearest (rows,), if requested."""
+        """Margins (rows,): distance to the second-nearest center minus distance to the nearest.
+
+        None if they were not requested.
+        """
         if self.second_sq_distances is None:
             return None
         second = np.sqrt(self.second_sq_distances)
@@ -57,10 +60,10 @@ def assign_rows(
     margins: bool = False,
     prune: Prune = "auto",
 ) -> Assignment:
-    """Label each row of a block (rows, p) with its nearest center (k, p); ties go to the first.
+    """Label each row of a block (rows, p) with its nearest center; ties go to the first center.
 
     With `margins`, also compute the distance to the second-nearest center, and the distance of
-    outliers to the nearest one. Pruning saves little then, so all distances are computed.
+    outliers to the nearest center. Pruning saves little then, so all distances are computed.
     """
     if margins:
         return _apply_radius(_two_nearest(block, centers)[0], sq_radius)
@@ -98,7 +101,10 @@ def _apply_radius(assignment: Assignment, sq_radius: float) -> Assignment:
 
 
 def _two_nearest(block: NDArray[Any], centers: Points) -> tuple[Assignment, NDArray[np.float64]]:
-    """Return the distances to the two nearest centers, and 1 / |x| (rows,) as `inverse_norms`."""
+    """Assign rows to their nearest center without a radius, with distances to the two nearest.
+
+    Also returns the `inverse_norms` (rows,) of the rows.
+    """
     labels, inv_norms = np.full(len(block), OUTLIER, np.int32), np.ones(len(block))
     nearest, second = np.full(len(block), np.inf), np.full(len(block), np.inf)
     for tile in tiles(block, centers):
@@ -124,7 +130,8 @@ def _label_two(products, rows, centers, floor, labels, nearest, second):  # type
     raw, inv_norms, _, sq_norms = rows
     c_raw, c_inv_norms, _, c_sq_norms, scale, error_factor = centers
     for i in range(n_rows):
-        # |c|^2 - 2 y.c ranks centers like the distance; find its second least upper bound.
+        # |c|^2 - 2 y.c ranks centers like the distance. Find the second-smallest of its upper
+        # bounds over all centers.
         best = runner_up = np.inf
         for j in range(k):
             error = error_factor * (sq_norms[i] + c_sq_norms[j]) + floor
@@ -134,7 +141,7 @@ def _label_two(products, rows, centers, floor, labels, nearest, second):  # type
                     best, runner_up = upper, best
                 else:
                     runner_up = upper
-        # Centers that rounding could rank among the first two are compared exactly.
+        # Only centers that may be among the two nearest, within rounding, are compared exactly.
         for j in range(k):
             error = error_factor * (sq_norms[i] + c_sq_norms[j]) + floor
             if c_sq_norms[j] - 2.0 * products[i, j] - error > runner_up:

@@ -22,11 +22,12 @@ class ClusterSums:
     A row of weight w counts like w rows; without sample weights every row has weight 1.
 
     counts: (k,) number of rows of each cluster.
-    masses: (k,) sum of their weights.
-    offsets: (k, p) weighted sum of x - center over them, in input units.
-    sq_distances: (k,) weighted sum of their squared distances to the center, in model units.
-    input_sq_distances: (k,) the same in input units.
-    n_rows: number of all rows, including outliers; total_mass: sum of their weights.
+    masses: (k,) sum of the weights of the cluster's rows.
+    offsets: (k, p) weighted sum of x - center over the cluster's rows, in input units.
+    sq_distances: (k,) weighted sum of squared distances to the center, in model units.
+    input_sq_distances: (k,) weighted sum of squared distances to the center, in input units.
+    n_rows: number of all rows, including outliers.
+    total_mass: sum of the weights of all rows, including outliers.
     """
 
     counts: NDArray[np.int64]
@@ -61,7 +62,7 @@ _SLAB_ROWS = 8192
 
 @dataclass(frozen=True)
 class SummedRows:
-    """Labels and distances of the rows of a block, and the sums of their clusters."""
+    """Labels and distances of the rows of a block, and the sums per cluster."""
 
     labels: NDArray[np.int32]  # (rows,) OUTLIER for rows outside the radius
     sq_distances: NDArray[np.float64]  # (rows,) to their centers; NaN for outliers
@@ -96,7 +97,7 @@ def sum_rows(
     sq_radius: float,
     weights: NDArray[np.float64] | None = None,
 ) -> SummedRows:
-    """Compute the distances of a block's rows (rows, p) to their labelled centers, and sum them.
+    """Compute the distance of each row of a block (rows, p) to its labelled center; sum by cluster.
 
     Rows outside the radius become outliers. `weights` (rows,) are the sample weights.
     """
@@ -113,7 +114,7 @@ def sum_rows(
             labels[span],
             sq_distances[span],
         )
-        # Sorted by cluster, so that its center and sums stay in cache for all of its rows.
+        # Rows are sorted by cluster, so that the center and the sums of a cluster stay in cache.
         order = np.argsort(slab.labels, kind="stable")
         _add_slab(order, slab, centers.arrays, sq_radius, totals)
     total_mass = float(weights.sum())

@@ -1,9 +1,10 @@
 """Nearest center of each row of a block, using projections if they help.
 
-The center with the nearest projection is a good guess, and the distance to it is an upper bound.
-Only centers whose projections are nearer than this bound can be nearer. With a radius, only centers
-inside it count, and a row without any is an outlier. If centers are far from each other, a row
-close to its guess is labelled without further comparisons.
+The center with the nearest projection is a good guess for the nearest center, and the distance to
+this center is an upper bound. Only centers whose projections are nearer than this bound can be
+nearer than the guess. With a radius, only centers within the radius count, and a row without such a
+center is an outlier. If centers are far from each other, a row close to its guess is labelled
+without further comparisons.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from scrlm_dask.kernels.jit import jit
 _LANES = 128  # centers compared in parallel; each lane has its own minimum
 _LARGEST_HALF = 2.0**126
 _SPAN = 128  # features summed between two checks of the bound
-_SLAB_ROWS = 8192  # rows converted at a time, if the block has another type
+_SLAB_ROWS = 8192  # rows converted to native floats at a time
 
 
 @dataclass(frozen=True)
 class Nearest:
     """Labels of the rows of a block."""
 
-    labels: NDArray[np.int32]  # (rows,) ties go to the first; OUTLIER if none is inside the radius
+    labels: NDArray[np.int32]  # (rows,) ties go to the first center; OUTLIER: see `nearest_centers`
     inv_norms: NDArray[np.float64]  # (rows,) 1 / |x| if rows are scaled to unit length, else 1
     pruned: Pruned
 
@@ -46,8 +47,9 @@ def nearest_centers(
 ) -> Nearest:
     """Label each row of a block (rows, p) with its nearest center (k, p).
 
-    The labelled center may be outside the radius; the caller has to check the distance.
-    `coordinates` (rows, q) are precomputed coordinates of the rows along the centers' axes.
+    A row is labelled OUTLIER only if no center is inside the radius. But a row may also be labelled
+    with a center outside the radius, so the caller has to check the distance. `coordinates`
+    (rows, q) are precomputed coordinates of the rows along the centers' axes.
     """
     search = _Search(centers, sq_radius, len(block))
     pruned = prune_block(block, centers, prune, search, search, coordinates)
@@ -82,7 +84,7 @@ class _Seen(NamedTuple):
     which: NDArray[np.int64]  # (seen,)
     products: NDArray[np.float32]  # (seen, k)
     projection_errors: NDArray[np.float64]  # (seen,)
-    errors: NDArray[np.float64]  # (rows,) of float32 squared distances
+    errors: NDArray[np.float64]  # (rows,) bounds on errors of squared distances of projections
 
 
 class _Search:
@@ -99,7 +101,7 @@ class _Search:
     def count_possible_points(
         self, rows: points.MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> NDArray[np.int64]:
-        """Count the centers that may be the nearest of each row."""
+        """Count, for each row, the centers that may be its nearest center."""
         halves = self._halves - seen.products
         guesses = halves.argmin(axis=1)
         differences = rows.mapped - self._centers.mapped[guesses]
@@ -114,13 +116,13 @@ class _Search:
         return np.asarray(self._certain_labels(rows, seen) != OUTLIER)
 
     def assign_if_certain(self, rows: points.MappedRows, seen: ProjectedRows) -> NDArray[np.int64]:
-        """Label rows whose nearest center is certain; return the positions of the others."""
+        """Label rows whose nearest center is certain; return the positions of the other rows."""
         labels = self._certain_labels(rows, seen)
         self._store(rows, labels)
         return np.flatnonzero(labels == OUTLIER)
 
     def _certain_labels(self, rows: points.MappedRows, seen: ProjectedRows) -> NDArray[np.int32]:
-        """Return labels (rows,) of the certain rows, OUTLIER for the others."""
+        """Return labels (rows,): the nearest center if it is certain, otherwise OUTLIER."""
         labels = np.empty(len(rows.raw), np.int32)
         _label_certain(
             seen.products,
@@ -133,7 +135,7 @@ class _Search:
         return labels
 
     def add(self, tile: points.Tile) -> None:
-        """Label rows by their full products."""
+        """Label the rows of a tile by their full products with all centers."""
         labels = np.full(len(tile.raw), OUTLIER, np.int32)
         if tile.products.shape[1] == 0:
             return self._store(tile, labels)
@@ -150,10 +152,10 @@ class _Search:
     def add_near(
         self, rows: points.MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> tuple[NDArray[np.int64], int]:
-        """Label rows by the centers that their projections do not rule out.
+        """Label rows; compare only the centers that their projections do not rule out.
 
         Returns the positions of rows with too many such centers, which are not labelled yet, and
-        the number of pairs of the other rows.
+        the number of pairs that were compared for the other rows.
         """
         labels, dense = np.empty(len(seen.which), np.int32), np.empty(len(seen.which), np.int64)
         n_dense, finished = _label_near(
@@ -218,7 +220,7 @@ def _label_certain(products, c_halves, rows, centers, half_distances, labels):  
 
 @jit()
 def _first_least(products, c_halves, minima, near):  # type: ignore[no-untyped-def]
-    """Return the center with the least |c|^2 / 2 - y.c, ties go to the first; fill `minima`."""
+    """Return the first center with the least |c|^2 / 2 - y.c, and fill `minima`."""
     least = _lane_minima(products, c_halves, minima)
     return near[: _select_within(products, c_halves, minima, least, near)].min()
 
@@ -259,7 +261,7 @@ def _label_near(seen, c_halves, rows, centers, sq_radius, most, labels, dense): 
             sq_sum = sq_norms[i] + c_sq_norms[near[n]]
             sq_dist, error = _measure_up_to(mapped[i], c_mapped[near[n]], nearest, sq_sum)
             least_distances[n] = sq_dist - error
-            # A partial sum exceeds `nearest`, so it does not lower it.
+            # If `sq_dist` is a partial sum, it exceeds `nearest`, which then does not change.
             nearest = min(nearest, sq_dist + error)
         # Keep the centers that rounding could rank first.
         kept = 0
@@ -282,8 +284,9 @@ def _measure_up_to(y, c, bound, sq_sum):  # type: ignore[no-untyped-def]
 @jit()
 def _sq_distance_up_to(y, c, bound, sq_sum):  # type: ignore[no-untyped-def]
     """Return `sq_distance`, or a partial sum that exceeds the bound with certainty."""
-    # A sum that exceeds the bound by twice the error at the bound exceeds it despite its own error.
-    # If twice the error exceeds the bound, float32 is too coarse for it: compute the full sum.
+    # A sum that exceeds the bound by twice the error at the bound is above the bound in spite of
+    # its own error. If twice the error exceeds the bound, float32 is too coarse for a comparison:
+    # compute the full sum.
     error = points.sq_distance_error(bound, sq_sum, y.shape[0])
     enough = bound + 2.0 * error if 2.0 * error <= bound else np.inf
     total = 0.0
@@ -321,14 +324,17 @@ def _first_of(near, x, inv_norm, c_raw, c_inv_norms, scale):  # type: ignore[no-
 
 @jit()
 def _limit(sq_dist, projection_error, error, sq_norm):  # type: ignore[no-untyped-def]
-    """Return the limit of |c|^2 / 2 - y.c of projections above which pairs are farther apart."""
+    """Return the largest |c|^2 / 2 - y.c of projections for a pair that may be within a distance.
+
+    `sq_dist` is the square of this distance. Pairs above the limit are farther apart.
+    """
     within = math.sqrt(sq_dist) + projection_error
     return np.float32(0.5 * (within * within + error - sq_norm))
 
 
 @jit()
 def _lane_minima(products, c_halves, minima):  # type: ignore[no-untyped-def]
-    """Return the minimum of |c|^2 / 2 - y.c, which ranks centers like the distance.
+    """Return the minimum over centers of |c|^2 / 2 - y.c, which ranks centers like the distance.
 
     Fills `minima` with the minimum of each lane. Lane l has the centers l, l + lanes, l + 2 lanes
     and so on.
@@ -346,7 +352,7 @@ def _lane_minima(products, c_halves, minima):  # type: ignore[no-untyped-def]
 
 @jit()
 def _lower(minima, products, c_halves):  # type: ignore[no-untyped-def]
-    """Update the minimum of each lane."""
+    """Update the minimum of each lane with one more center per lane."""
     for lane in range(products.shape[0]):
         value, least = c_halves[lane] - products[lane], minima[lane]
         # Written as arithmetic, because LLVM does not vectorize the conditional. One of the terms

@@ -2,8 +2,9 @@
 
 Distances are computed by one float32 matrix product, |y|^2 + |c|^2 - 2 y.c, which is fast but
 rounds. Decisions based on such a distance (inside or outside the radius, which center is nearer)
-use `error_factor` to detect the few pairs that rounding could decide. `exact_sq_distance` computes
-these again. Labels and neighbor counts therefore do not depend on tiles, blocks or the BLAS.
+use `error_factor` to detect the few pairs that rounding could decide. For these pairs, the distance
+is computed again by `exact_sq_distance`. Labels and neighbor counts therefore do not depend on
+tiles, blocks or the BLAS.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Axes:
 
     directions: NDArray[np.float32]  # (p, q) orthonormal
     coordinates: NDArray[np.float32]  # (k, q)
-    origin: NDArray[np.float64]  # (p,) of precomputed coordinates of rows
+    origin: NDArray[np.float64]  # (p,) from which precomputed coordinates of rows are measured
 
 
 class PointArrays(NamedTuple):
@@ -99,7 +100,7 @@ class MappedRows:
     inv_norms: NDArray[np.float64]  # (rows,)
     sq_norms: NDArray[np.float64]  # (rows,) of mapped
     mapped: NDArray[np.float32]  # (rows, p)
-    # (rows, q) along the points' first axes, if precomputed
+    # (rows, q) coordinates along the points' first axes, if precomputed
     coordinates: NDArray[np.float32] | None = field(default=None, kw_only=True)
 
     @property
@@ -182,7 +183,8 @@ def map_rows(
 def project_rows(block: NDArray[Any], points: Points, n_axes: int) -> NDArray[np.float32]:
     """Return the coordinates (rows, n_axes) of a block (rows, p) along the points' first axes.
 
-    They are relative to the axes' origin, so they are also valid for other points with these axes.
+    Coordinates are relative to the axes' origin, so they are also valid for other points with the
+    same axes.
     """
     assert points.axes is not None
     directions = np.ascontiguousarray(points.axes.directions[:, :n_axes])
@@ -204,9 +206,10 @@ def move_origin(points: Points, n_axes: int) -> NDArray[np.float32]:
 def with_coordinates(
     rows: MappedRows, coordinates: NDArray[np.float32], moved: NDArray[np.float32]
 ) -> MappedRows:
-    """Return the rows with their part of the precomputed coordinates (n, q) of all rows.
+    """Return the rows with their precomputed coordinates, relative to the shift of the points.
 
-    `moved` (q,) comes from `move_origin`.
+    `coordinates` (n, q) are those of all rows of the block, and `moved` (q,) comes from
+    `move_origin`.
     """
     return replace(rows, coordinates=coordinates[rows.positions] + moved)
 
@@ -231,12 +234,12 @@ def tile_rows(n_points: int) -> int:
 
 
 def underflow(n_features: int) -> float:
-    """Return a bound on the error by float32 underflow in a product of `n_features` terms."""
+    """Return a bound on the error from float32 underflow in a product of `n_features` terms."""
     return (n_features + 64.0) * LEAST_FLOAT
 
 
 def inverse_norms(raw: FloatArray, unit_length: bool) -> NDArray[np.float64]:
-    """Return 1 / |x| of each row (rows, p); 1 for rows of zeros and without `unit_length`."""
+    """Return 1 / |x| of each row (rows, p); 1 for rows of zeros, and 1 without `unit_length`."""
     if not unit_length:
         return np.ones(len(raw))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -247,7 +250,7 @@ def inverse_norms(raw: FloatArray, unit_length: bool) -> NDArray[np.float64]:
 
 
 def squared_radius(rho: float, F: float, n_features: int) -> float:
-    """Return R^2 = rho^2 p F; outside R the robust loss is zero."""
+    """Return R^2 = rho^2 p F; rows outside R add nothing to the robust loss."""
     return rho * rho * F * n_features
 
 
@@ -292,7 +295,7 @@ def sq_distance(y, c):  # type: ignore[no-untyped-def]
 def sq_distance_error(sq_dist, sq_sum, n_features):  # type: ignore[no-untyped-def]
     """Return a bound on the error of `sq_distance`; `sq_sum` is the sum of both squared norms.
 
-    Each square and each sum rounds, and mapping rounded each vector.
+    Each square and each sum is rounded, and each vector was rounded when it was mapped.
     """
     rounded = (n_features + 4.0) * sq_dist + 8.0 * math.sqrt(sq_sum * max(sq_dist, 0.0))
     rounded += 8.0 * UNIT_ROUNDOFF * sq_sum

@@ -116,9 +116,10 @@ def _inverse_deviation(variance: Any) -> NDArray[np.float64]:
 
 
 def is_constant(moments: Moments) -> NDArray[np.bool_]:
-    """Return which features (p,) have at most the variance that rounding causes in a constant."""
+    """Return which features (p,) are constant: their variance can be explained by rounding."""
     eps = float(np.finfo(np.float64).eps)
-    # Errors grow only up to the length of a tile, after which sums are merged.
+    # Rounding errors grow with the number of rows in a tile, not with the number of all rows,
+    # because tiles are merged.
     return np.asarray(moments.m2 / moments.count <= (_TILE_ROWS * eps * moments.mean) ** 2)
 
 

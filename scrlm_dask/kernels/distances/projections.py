@@ -75,7 +75,7 @@ class ProjectedPoints:
     directions: NDArray[np.float32] | None  # (p, q + 1), the last column 0; None for features
     coordinates: NDArray[np.float32]  # (k, q + 1)
     largest_error: float  # bound on the rounding error of a projection
-    moved_error: float  # the same for precomputed coordinates of rows
+    moved_error: float  # additional bound for precomputed coordinates of rows
 
     @property
     def error_factor(self) -> float:
@@ -89,7 +89,7 @@ class ProjectedRows:
 
     which: NDArray[np.int64]  # (rows,) positions of these rows among the mapped ones
     products: NDArray[np.float32]  # (rows, k)
-    errors: NDArray[np.float64]  # (rows,) by which a distance may be less than that of projections
+    errors: NDArray[np.float64]  # (rows,) most by which projections may be too far apart
 
 
 def project_points(points: Points, subspace: Subspace) -> ProjectedPoints:
@@ -104,7 +104,7 @@ def project_points(points: Points, subspace: Subspace) -> ProjectedPoints:
     else:
         projections[:, :q] = points.mapped[:, :q]
     moved_error = 0.0
-    if directions is not None:  # adding and subtracting the origin rounds
+    if directions is not None:  # moving the origin of coordinates rounds
         moved_error = 4.0 * UNIT_ROUNDOFF * float(np.linalg.norm(move_origin(points, q)))
     errors = _add_length_off(projections, points.sq_norms, _error_share(points, subspace), 0.0)
     return ProjectedPoints(
@@ -160,8 +160,8 @@ def distance_bound(
 def _error_share(vectors: MappedRows | Points, subspace: Subspace) -> float:
     """Return a bound on the rounding error of the coordinates along the axes, as a share of |y|.
 
-    Each coordinate is a sum of p products; each product and each sum rounds. Features have only the
-    error of their map.
+    Each coordinate is a sum of p products; each product and each sum rounds. Coordinates that are
+    features have only the rounding error of the map.
     """
     terms = vectors.mapped.shape[1] if subspace.principal else 0
     return float((terms + 16) * np.sqrt(subspace.n_axes)) * UNIT_ROUNDOFF
@@ -169,11 +169,12 @@ def _error_share(vectors: MappedRows | Points, subspace: Subspace) -> float:
 
 @jit("reassoc", "contract")
 def _add_length_off(projections, sq_norms, share, extra):  # type: ignore[no-untyped-def]
-    """Fill the last coordinate; return a bound on the error of each projection (rows,).
+    """Set the last coordinate to the length off the axes; return error bounds (rows,).
 
-    The error along the axes is at most `share` times |y|, plus `extra`. The squared length off the
-    axes is |y|^2 minus the squared length along them, and has the error of the latter. The shorter
-    the length off the axes is, the larger is its error.
+    A bound covers the whole error of a projection. The error along the axes is at most `share`
+    times |y|, plus `extra`. The squared length off the axes is |y|^2 minus the squared length along
+    the axes, and has the error of this squared length. The shorter the length off the axes is, the
+    larger is its error.
     """
     rows, width = projections.shape
     errors = np.empty(rows)

@@ -1,8 +1,9 @@
-"""Pruning of pairs of rows and points, which does not change results.
+"""Pruning: skip most pairs of rows and points, without changing results.
 
-A block is projected onto few axes. Lower bounds on distances rule out most pairs; only the others
-are finished. A quick check labels rows that are nearer to a center than half of its distance to the
-nearest other center. The cheapest method is chosen for each block by trying a few of its rows.
+A block is projected onto few axes. Lower bounds on distances rule out most pairs; only the
+remaining pairs are finished, that is, computed with all features. A quick check labels a row that
+is nearer to a center than half of the center's distance to the nearest other center. The cheapest
+method is chosen for each block by trying a few of its rows.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ from scrlm_dask.kernels.distances.points import (
 )
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 
-MOST_CENTERS = 4096  # for more centers, computing all their distances rarely pays
+MOST_CENTERS = 4096  # with more, computing all distances between centers rarely pays
 _ROWS = 128
 
 
 def half_center_distances(centers: Points) -> NDArray[np.float64] | None:
     """Return half the distance (k,) of each center to the nearest other one, or slightly less.
 
-    By the triangle inequality, a row closer to a center than that is farther from all others.
+    By the triangle inequality, a row closer to a center than this half distance is farther from all
+    other centers.
     Returns None if there are too many centers, or values too large for float32.
     """
     k, p = centers.mapped.shape
@@ -57,20 +59,20 @@ def half_center_distances(centers: Points) -> NDArray[np.float64] | None:
     return np.asarray(0.5 * np.sqrt(np.maximum(least - underflow(p), 0.0)))
 
 
-Prune: TypeAlias = int | Literal["auto"]  # axes to project onto; 0: no projection
+Prune: TypeAlias = int | Literal["auto"]  # number of axes to project onto; 0: no projection
 # Counts the points that may be near each row, according to projections.
 PossiblePoints: TypeAlias = Callable[
     [MappedRows, projections.ProjectedRows, projections.ProjectedPoints], NDArray[np.int64]
 ]
-# With the additional coordinate these are multiples of 8, for which products are fast.
+# Numbers of axes; with the additional coordinate, multiples of 8, for which products are fast.
 _AXES_LADDER = (15, 23, 31, 47, 63, 95, 127, 191, 255)
 MOST_AXES = _AXES_LADDER[-1]
-# If rows spread equally in all directions, axes are no better than features and cost more.
+# If rows spread equally in all directions, principal axes cost more than features and save no more.
 _FEATURES_LADDER = (0.05, 0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8)  # shares of all features
 _MULTIPLE = 16
 _LEAST_POINTS, _LEAST_FEATURES = 64, 48
 TRIED_ROWS = _TRIED_ROWS = 64
-_LEAST_ROWS = 16 * _TRIED_ROWS  # per block; with fewer, trying costs more than it saves
+_LEAST_ROWS = 16 * _TRIED_ROWS  # per block; with fewer, trying subspaces costs more than it saves
 _THEN = ", then "  # between a quick check and the subspace that follows it
 _QUICK_CHECKS = (
     projections.Subspace(15),
@@ -82,12 +84,12 @@ _QUICK_CHECKS = (
 _LOOK = 22  # comparing the product of a pair
 _SHORT_PRODUCT = 18  # writing a product of few terms, in addition to the terms
 _FINISH = 7.0  # per feature of a pair that is finished individually
-_GAIN = 0.9  # projections must cost less than this share of full products
+_GAIN = 0.9  # projections must cost less than this share of the cost of full products
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """Counts of pairs that pruning left to finish: a mergeable part.
+    """Counts of all pairs, and of pairs that pruning did not rule out: a mergeable part.
 
     The field names are part of the checkpoint format.
     """
@@ -112,7 +114,7 @@ class Pruned:
 
 def along_axes(pruned: Pruned) -> bool:
     """Return whether rows were projected onto principal axes."""
-    return any("principal" in name for name in pruned.cuts)  # as `Subspace` names them
+    return any("principal" in name for name in pruned.cuts)  # see `Subspace.__str__`
 
 
 def used_quick_check(pruned: Pruned) -> bool:
@@ -131,7 +133,7 @@ def prepare_with_axes(
 ) -> Points:
     """Prepare points, with principal axes if there are enough points for pruning to pay.
 
-    `frame` has the axes of earlier points that were close to these; reusing them saves time.
+    `frame` has the axes of earlier points that were close to these; reusing the axes saves time.
     """
     points = prepare_points(raw, affine)
     k, p = points.mapped.shape
@@ -171,7 +173,10 @@ def prepare_centers(
 
 @dataclass(frozen=True)
 class Subspaces:
-    """Subspaces of a block: the main one, and that of the quick check, if it has axes."""
+    """The main subspace of a block, and the subspace of its quick check.
+
+    There is no quick check if its subspace has 0 axes.
+    """
 
     main: projections.Subspace
     quick_check: projections.Subspace = projections.DENSE
@@ -190,8 +195,8 @@ def choose_subspaces(
     quick_check: QuickCheck | None = None,
     coordinates: NDArray[np.float32] | None = None,
 ) -> Subspaces:
-    """Choose the cheapest subspaces for a block (rows, p), or the requested one."""
-    if len(points.mapped) < _FINISH:  # nearly all rows would be processed twice
+    """Return the cheapest subspaces for a block (rows, p), or the subspace requested by `prune`."""
+    if len(points.mapped) < _FINISH:  # nearly all rows would be finished by full products
         return Subspaces(projections.DENSE)
     if prune != "auto":
         return Subspaces(_requested_subspace(points, prune))
@@ -207,7 +212,7 @@ def choose_subspaces(
     if len(left):
         main = _cheapest_subspace(tried.take(left), points, work.count_possible_points)
     if 0 < main.n_axes <= 2 * first.n_axes:
-        return Subspaces(main)  # about as cheap as the quick check
+        return Subspaces(main)  # the main subspace is about as cheap as the quick check
     return Subspaces(main, first)
 
 
@@ -224,8 +229,9 @@ def _tried_rows(
 def _cheapest_quick_check(
     tried: MappedRows, points: Points, quick_check: QuickCheck
 ) -> tuple[projections.Subspace, NDArray[np.int64]]:
-    """Return the quick check that saves most if the rest is dense, and the rows that it leaves.
+    """Return the subspace of the quick check that saves most, and the tried rows that it leaves.
 
+    The cost assumes that rows not labelled by the quick check are finished by full products.
     Returns `DENSE` and all rows if no quick check saves anything.
     """
     k, p = points.mapped.shape
@@ -249,9 +255,10 @@ def _cheapest_subspace(
     best, least = projections.DENSE, _GAIN * k * (p + _LOOK)
     none, n_known = np.zeros(1, np.int64), _n_known(tried)
     for ladder in _ladders(points):
-        finishes: dict[int, float] = {}  # by position on the ladder
+        finishes: dict[int, float] = {}  # cost of finishing, by position on the ladder
         for i in _by_halves(len(ladder)):
-            # Shorter projections leave open nearly all pairs that longer ones leave open.
+            # A shorter projection rules out hardly any pair that a longer one does not rule out, so
+            # the cost of finishing after a longer one is a lower bound.
             finish = max((finishes[j] for j in finishes if j > i), default=0.0)
             if subspace_cost(ladder[i], none, k, p, n_known) + finish >= least:
                 continue
@@ -265,7 +272,7 @@ def _cheapest_subspace(
 
 
 def _by_halves(n: int) -> Iterator[int]:
-    """Yield 0..n-1: the middle, the last, the numbers between them, then the lower half."""
+    """Yield 0..n-1 in this order: middle, last, the numbers between them, then the lower half."""
     if n > 0:
         middle = n // 2
         yield middle
@@ -286,9 +293,10 @@ def subspace_cost(
     n_features: int,
     n_known: int = 0,
 ) -> float:
-    """Return the mean cost per row, from the number of possible points of each of some rows.
+    """Return the mean cost per row of projecting onto a subspace and finishing the possible points.
 
-    The coordinates of rows along the first `n_known` axes are precomputed.
+    `possible_points` (rows,) has the number of possible points of some rows. The coordinates of
+    rows along the first `n_known` axes are precomputed.
     """
     projection = (
         subspace.n_axes * n_features if subspace.principal and subspace.n_axes > n_known else 0
@@ -308,12 +316,12 @@ def finish_cost(possible_points: NDArray[np.int64], n_points: int, n_features: i
 
 
 def max_possible_points(n_points: int) -> int:
-    """Return the number of possible points beyond which full products are cheaper."""
+    """Return the number of possible points per row beyond which full products are cheaper."""
     return int(n_points / _FINISH)
 
 
 class Work(Protocol):
-    """The work of a pass on the rows of a block, driven by `prune_block`."""
+    """The work of a pass on the rows of a block; `prune_block` calls these methods."""
 
     def count_possible_points(
         self,
@@ -324,7 +332,7 @@ class Work(Protocol):
         """Count the points that may matter to each row, according to its projection."""
 
     def add(self, tile: Tile) -> None:
-        """Process rows by their full products."""
+        """Process the rows of a tile by their full products with all points."""
 
     def add_near(
         self,
@@ -332,7 +340,7 @@ class Work(Protocol):
         seen: projections.ProjectedRows,
         projected: projections.ProjectedPoints,
     ) -> tuple[NDArray[np.int64], int]:
-        """Process rows by the pairs that their projections do not rule out.
+        """Process rows; finish only the pairs that their projections do not rule out.
 
         Returns the positions of rows with too many such pairs, which are not processed, and the
         number of finished pairs.
@@ -340,7 +348,7 @@ class Work(Protocol):
 
 
 class QuickCheck(Protocol):
-    """Work that projections onto a few axes can complete for some rows."""
+    """Quick check: projections onto a few axes complete the work for some rows."""
 
     def is_certain(self, rows: MappedRows, seen: projections.ProjectedRows) -> NDArray[np.bool_]:
         """Return which rows (rows,) the projections can complete."""
@@ -348,7 +356,7 @@ class QuickCheck(Protocol):
     def assign_if_certain(
         self, rows: MappedRows, seen: projections.ProjectedRows
     ) -> NDArray[np.int64]:
-        """Process these rows; return the positions of the others."""
+        """Process the rows that `is_certain` selects; return the positions of the other rows."""
 
 
 def prune_block(

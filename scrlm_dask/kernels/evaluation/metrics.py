@@ -1,7 +1,8 @@
 """Agreement of labels with a known truth: accuracy, purity, NMI, ARI and outlier scores.
 
-All scores are functions of one table, the number of rows with each pair (truth, label). The table
-is sparse and mergeable, so rows can be counted block by block. -1 marks outliers in both.
+All scores are functions of one table: the number of rows with each pair (truth, label). The table
+is sparse and mergeable, so rows can be counted block by block. In truth and labels, -1 marks
+outliers.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # scipy.optimize is imported on first use: it takes a third of a second
+import scipy  # scipy.optimize is imported on first use: its import takes a third of a second
 from numpy.typing import ArrayLike, NDArray
 
 from scrlm_dask.errors import InputError
@@ -19,7 +20,10 @@ from scrlm_dask.kernels import OUTLIER
 
 @dataclass(frozen=True)
 class Contingency:
-    """Counts of rows by pair; three arrays (pairs,), pairs unique, sorted by truth, then label."""
+    """Number of rows with each pair (truth, label): a mergeable part.
+
+    Three arrays (pairs,). Each pair occurs once; pairs are sorted by truth, then by label.
+    """
 
     truth_ids: NDArray[np.int64]
     label_ids: NDArray[np.int64]
@@ -33,10 +37,11 @@ class Scores:
     Attributes
     ----------
     accuracy : float
-        Share of rows whose label is matched with their class, by the best one-to-one matching.
-        Outliers are matched with outliers.
+        Share of rows whose cluster is matched with their class by the best one-to-one matching.
+        The label -1 matches only outliers.
     purity : float
-        Share of rows in the largest class of their cluster, plus outliers labelled -1.
+        Share of rows that belong to the largest class of their cluster, or are outliers with label
+        -1.
     nmi, ari : float
         Normalized mutual information and adjusted Rand index.
     outlier_precision, outlier_recall : float
@@ -46,7 +51,7 @@ class Scores:
     n_clusters, n_classes : int
         Number of clusters and of classes, without the outliers.
     matching : dict
-        Class of each cluster that shares rows with the class it is matched with.
+        Maps each cluster to its matched class, if the two have rows in common.
     """
 
     accuracy: float
@@ -62,7 +67,7 @@ class Scores:
 
 
 def contingency(truth: ArrayLike, labels: ArrayLike) -> Contingency:
-    """Count the pairs of a block: truth (rows,) and labels (rows,), integers of any value."""
+    """Count the pairs (truth, label) of a block; truth and labels (rows,) are any integers."""
     truth_ids, label_ids = _integers("truth", truth), _integers("labels", labels)
     if truth_ids.size != label_ids.size:
         raise InputError(
@@ -73,7 +78,7 @@ def contingency(truth: ArrayLike, labels: ArrayLike) -> Contingency:
 
 
 def merge_contingency(a: Contingency, b: Contingency) -> Contingency:
-    """Add up the counts of two parts; exact, so neither order nor grouping matters."""
+    """Add up the counts of two parts; integer sums are exact, so the order does not matter."""
     return _count(
         np.concatenate([a.truth_ids, b.truth_ids]),
         np.concatenate([a.label_ids, b.label_ids]),
@@ -84,12 +89,13 @@ def merge_contingency(a: Contingency, b: Contingency) -> Contingency:
 def scores(table: Contingency) -> Scores:
     """Return all scores of a table with at least one row.
 
-    accuracy: share of correct rows under the best one-to-one matching of clusters with classes; -1
-    matches only -1.
+    accuracy: share of correct rows under the best one-to-one matching of clusters with classes;
+    label -1 matches only class -1.
     purity: share of rows that are in the largest overlap of their cluster with a class, or are
     outliers labelled as outliers.
     nmi, ari: as in scikit-learn (arithmetic mean), with outliers as a class of their own.
-    outlier_precision, outlier_recall: nan if no row is labelled as an outlier, or none is one.
+    outlier_precision: nan if no row is labelled as an outlier.
+    outlier_recall: nan if no row is an outlier.
     """
     if table.counts.size == 0:
         raise InputError("the table has 0 rows; scores require at least 1 labelled row")
@@ -113,10 +119,10 @@ def scores(table: Contingency) -> Scores:
 
 
 def with_outlier_cluster(table: Contingency) -> Contingency:
-    """Label the rows of the cluster that matches the outliers best as outliers.
+    """Return the table with one cluster labelled as outliers: the cluster matched with outliers.
 
-    For methods without outliers, which were given an additional cluster. Outliers are a class of
-    the one-to-one matching, so at most one cluster matches them.
+    Use it for methods that cannot label outliers, after fitting them with an additional cluster.
+    Outliers are a class of the one-to-one matching, so at most one cluster is matched with them.
     """
     is_outlier = table.truth_ids == OUTLIER
     outlier_class = int(table.truth_ids.max(initial=0)) + 1
@@ -145,7 +151,7 @@ def _integers(name: str, values: ArrayLike) -> NDArray[np.int64]:
 def _count(
     truth_ids: NDArray[np.int64], label_ids: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> Contingency:
-    """Sort the pairs and add up the counts of equal ones; all arrays (entries,)."""
+    """Sort the pairs and add up the counts of equal pairs; all arguments are arrays (entries,)."""
     order = np.lexsort((label_ids, truth_ids))
     truth_ids, label_ids = truth_ids[order], label_ids[order]
     is_first = np.ones(order.size, dtype=bool)
@@ -199,18 +205,18 @@ def _marginal(
 
 
 def _nmi(table: Contingency) -> float:
-    """Return the mutual information over the arithmetic mean of both entropies."""
+    """Return the mutual information divided by the arithmetic mean of the two entropies."""
     class_sizes, rows = _marginal(table.truth_ids, table.counts)
     cluster_sizes, columns = _marginal(table.label_ids, table.counts)
     if class_sizes.size == cluster_sizes.size == 1:
-        return 1.0  # one class and one cluster agree, where the formula is 0/0
+        return 1.0  # one class and one cluster agree, but the formula is 0/0
     n_rows = int(table.counts.sum())
     # A sum of logarithms, because the product of two sizes can overflow int64.
     log_ratios = np.log(table.counts) + math.log(n_rows)
     log_ratios -= np.log(class_sizes)[rows] + np.log(cluster_sizes)[columns]
     mutual = float(np.sum(table.counts / n_rows * log_ratios))
     mean_entropy = (_entropy(class_sizes / n_rows) + _entropy(cluster_sizes / n_rows)) / 2
-    # Rounding may exceed the range by an ulp.
+    # Rounding may put the result outside [0, 1] by an ulp.
     return min(max(mutual / mean_entropy, 0.0), 1.0)
 
 
@@ -219,12 +225,15 @@ def _entropy(shares: NDArray[np.float64]) -> float:
 
 
 def _ari(table: Contingency) -> float:
-    """Return the adjusted Rand index from the four counts of ordered pairs of rows."""
+    """Return the adjusted Rand index from four counts of ordered pairs of rows.
+
+    The two rows of a pair share class and cluster, only the class, only the cluster, or neither.
+    """
     both = _sum_of_squares(table.counts)
     only_class = _sum_of_squares(_marginal(table.truth_ids, table.counts)[0]) - both
     only_cluster = _sum_of_squares(_marginal(table.label_ids, table.counts)[0]) - both
     if only_class == only_cluster == 0:
-        return 1.0  # the same partition; with one row or one cluster the formula is 0/0
+        return 1.0  # equal partitions; with one row or one cluster the formula is 0/0
     n_rows = int(table.counts.sum())
     neither = n_rows * n_rows - only_class - only_cluster - both
     together = both - n_rows  # without the pairs of a row with itself
@@ -236,13 +245,13 @@ def _ari(table: Contingency) -> float:
 
 
 def _sum_of_squares(values: NDArray[np.int64]) -> int:
-    """Return the exact sum as a Python integer: the square of 4e9 rows does not fit int64."""
+    """Return the exact sum as a Python integer: the square of a count of 4e9 exceeds int64."""
     return sum(value * value for value in values.tolist())
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """Largest relative errors of the mixture over clusters that are matched with a true one.
+    """Largest relative errors of the mixture parameters, over clusters matched with a true class.
 
     Attributes
     ----------
@@ -261,10 +270,10 @@ def recovery(
     sigmas: NDArray[np.float64],
     true_sigmas: NDArray[np.float64],
 ) -> Recovery:
-    """Compare estimated weights and sigmas (k,) with the truth, by the matching of the scores.
+    """Compare estimated weights and sigmas (k,) with those of the classes in `result.matching`.
 
-    A cluster's true weight is its share of the drawn rows: the deviation of the sample from the
-    weights of the mixture is not an error of the fit.
+    The true weight of a class is its share of the drawn rows, not its weight in the mixture: the
+    random difference of the two is not an error of the fit.
     """
     if not result.matching:
         return Recovery(float("nan"), float("nan"))

@@ -14,7 +14,7 @@ _TILE = 512
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs (first < second) by ascending distance."""
+    """Pairs of points, given by their positions (first < second), sorted by ascending distance."""
 
     first: NDArray[np.int64]
     second: NDArray[np.int64]
@@ -22,7 +22,10 @@ class Pairs:
 
 
 def nearest_pairs(points: NDArray[np.float64], most: int) -> Pairs:
-    """Return the `most` closest pairs of points (k, p), in O(k^2 p) time and O(k) memory."""
+    """Return up to `most` pairs of points (k, p), the closest pairs.
+
+    Time is O(k^2 p). Distances are computed tile by tile, without a k x k matrix.
+    """
     centered = points - points.mean(axis=0)
     sq_norms = np.square(centered).sum(axis=1)
     closest = np.empty((0, 2), np.int64), np.empty(0)
@@ -30,7 +33,7 @@ def nearest_pairs(points: NDArray[np.float64], most: int) -> Pairs:
         for b in range(a, len(points), _TILE):
             closest = _merge_pairs(closest, _tile(centered, sq_norms, a, b), most)
     pairs = closest[0]
-    # Products cancel for close points, so reported distances are computed from differences.
+    # Products lose digits if points are close, so reported distances come from differences.
     distances = np.linalg.norm(points[pairs[:, 0]] - points[pairs[:, 1]], axis=1)
     order = np.lexsort((pairs[:, 1], pairs[:, 0], distances))
     return Pairs(pairs[order, 0], pairs[order, 1], distances[order])
@@ -69,20 +72,24 @@ class Prototypes:
     rows: NDArray[np.int64]
 
     def of(self, cluster: int) -> NDArray[np.int64]:
-        """Return the row numbers of a cluster, the nearest first."""
+        """Return the row numbers of a cluster's prototypes, the nearest row first."""
         return self.rows[slice(*np.searchsorted(self.clusters, [cluster, cluster + 1]))]
 
 
 def prototypes(
     labels: NDArray[np.int32], distances: NDArray[np.float32], rows: NDArray[np.int64], most: int
 ) -> Prototypes:
-    """Return the `most` rows nearest to each center; outliers are ignored."""
+    """Return up to `most` rows per cluster, the rows nearest to its center.
+
+    For each row of a block, `labels` has its cluster, `distances` its distance to the center, and
+    `rows` its row number; all are (n,). Outliers are ignored.
+    """
     inside = labels != OUTLIER
     return _nearest(labels[inside], distances[inside], rows[inside], most)
 
 
 def merge_prototypes(a: Prototypes, b: Prototypes, most: int) -> Prototypes:
-    """Return the `most` rows nearest to each center among two parts."""
+    """Merge two parts: keep up to `most` rows per cluster, the rows nearest to its center."""
     return _nearest(
         np.concatenate([a.clusters, b.clusters]),
         np.concatenate([a.distances, b.distances]),

@@ -20,7 +20,7 @@ from scrlm_dask.kernels.scrlm.loss import Losses, loss_part, losses_of
 from scrlm_dask.kernels.scrlm.theory import required_sizes
 
 ROUNDS = 3
-OVERSAMPLING = 2  # l / k: mean number of points drawn per round and requested cluster
+OVERSAMPLING = 2  # l / k of k-means||: mean number of points drawn per round, per requested cluster
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,18 @@ class RowCosts:
 
 @dataclass(frozen=True)
 class DrawnRows:
-    """Rows drawn as points: a mergeable part."""
+    """Rows drawn as points by k-means||: a mergeable part."""
 
     numbers: NDArray[np.int64]  # (m,) row numbers, ascending
     raw: FloatArray  # (m, p)
 
 
 def row_costs(block: NDArray[Any], points: Points, first: int, before: RowCosts | None) -> RowCosts:
-    """Update the costs by new points, numbered from `first` on; ties go to earlier points."""
+    """Return the costs of the rows of a block after new points are added.
+
+    `before` has the costs without the new points; None if there were no points. New points are
+    numbered from `first` on. Ties go to earlier points.
+    """
     labelled = nearest_center.nearest_centers(block, points)
     sq_distances = nearest_center.measure_rows(block, labelled, points)
     nearest = first + labelled.labels.astype(np.int64)
@@ -63,7 +67,8 @@ def draw_rows(
 ) -> DrawnRows:
     """Draw each row independently, with a probability proportional to its weighted cost.
 
-    `masses` (rows,) are weights times squared distances, `total_cost` is their sum over all rows.
+    `masses` (rows,) are weights times squared distances, `total_cost` is their sum over all rows
+    of all blocks, and `mean_draws` is the expected number of rows drawn from all blocks.
     """
     drawn = np.flatnonzero(uniforms * total_cost < mean_draws * masses)
     return DrawnRows(start + drawn, native_float(block[drawn]))
@@ -76,9 +81,10 @@ def merge_drawn(a: DrawnRows, b: DrawnRows) -> DrawnRows:
 
 _F = 2.5
 LADDER_ROWS = 2**14  # rows whose distances determine the trial radii
-# Expected rows of a sample inside a trial radius, as a share of a cluster of average size.
+# Each number defines a trial radius: the expected number of sample rows inside the radius, as a
+# share of a cluster of average size.
 RADIUS_LADDER = (0.125, 0.25, 0.5, 1.0, 2.0)
-PROBES = 512  # points whose distances to all others are computed together
+PROBES = 512  # points whose distances to all points are computed at a time
 _SAMPLE_BYTES = 128 * 2**20
 _LEAST_CANDIDATES = 4096
 _PLUS_PLUS_ROWS_PER_CLUSTER, _PLUS_PLUS_LEAST_ROWS = 10, 10_000
@@ -86,15 +92,15 @@ _PLUS_PLUS_ROWS_PER_CLUSTER, _PLUS_PLUS_LEAST_ROWS = 10, 10_000
 
 @dataclass(frozen=True)
 class Start:
-    """Initial centers by one trial radius, and their cost on held-out rows."""
+    """Initial centers found with one trial radius, and their cost on held-out rows."""
 
     centers: NDArray[np.float64]  # (k, p) in input units
     rho: float
-    extracted: int  # centers found by SCRLM; k-means++ chose the others
+    extracted: int  # number of centers found by SCRLM; k-means++ chose the other centers
     mean_sq_distance: float
 
     def record(self) -> dict[str, Any]:
-        """Return the entry of `run.json`."""
+        """Return the values that `run.json` records."""
         cost = self.mean_sq_distance
         return {"rho": self.rho, "extracted": self.extracted, "mean_sq_distance": cost}
 
@@ -108,8 +114,9 @@ def plus_plus(
 ) -> NDArray[np.int64]:
     """Choose `n_clusters` points by k-means++ and return their positions.
 
-    Each step takes the best of a few draws, as in scikit-learn. `begin` are positions that are
-    chosen already. If too few points are distinct, the first points not chosen yet are added.
+    Each step takes the best of a few draws, as in scikit-learn. `begin` has the positions of points
+    that are chosen already. If too few points are distinct, the first points that are not chosen
+    yet are added.
     """
     n = len(points.raw)
     masses = np.ones(n) if weights is None else weights
@@ -124,7 +131,7 @@ def plus_plus(
     while len(picks) < n_clusters:
         cumulative = np.cumsum(masses * closest)
         if not cumulative[-1] > 0.0:
-            break  # every point coincides with a chosen one
+            break  # every point of positive weight coincides with a chosen point
         drawn = np.searchsorted(cumulative, rng.random(draws) * cumulative[-1], side="right")
         drawn = np.minimum(drawn, n - 1)
         costs = np.minimum(closest, _sq_distances(points, drawn))
@@ -137,14 +144,18 @@ def plus_plus(
 
 
 def plus_plus_sample_rows(n_rows: int, n_clusters: int) -> int:
-    """Return the sample size of k-means++, which on all rows would need a pass per cluster."""
+    """Return the number of rows in the sample for k-means++.
+
+    A sample is used because k-means++ on all rows would need one pass per cluster.
+    """
     return min(n_rows, max(_PLUS_PLUS_LEAST_ROWS, _PLUS_PLUS_ROWS_PER_CLUSTER * n_clusters))
 
 
 def scrlm_sample_sizes(n_rows: int, n_features: int, n_clusters: int) -> ScanSizes:
-    """Return the rows that SCRLM needs for `n_clusters`, within bounds on memory and time.
+    """Return the sample sizes that SCRLM needs for `n_clusters`, within bounds on memory and time.
 
-    They differ from the sizes of a scan for rho, since the number of clusters is not limited.
+    The sizes of a search for rho (`scan_sizes`) have fixed limits, which are too small for many
+    clusters.
     """
     fitting = max(2 * n_clusters, _SAMPLE_BYTES // (4 * n_features))
     judged = min(n_rows, fitting, max(_LEAST_CANDIDATES, required_sizes(n_clusters).n_rows))
@@ -153,14 +164,15 @@ def scrlm_sample_sizes(n_rows: int, n_features: int, n_clusters: int) -> ScanSiz
 
 
 def radius_ladder(sample: Points, n_clusters: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return the trial radii, squared and ascending, by quantiles of the distances of a sample.
+    """Return the squared trial radii, ascending: quantiles of squared distances in a sample.
 
-    With k clusters of equal size, each row has 1 / k of all rows around it, at any scale.
+    With k clusters of equal size, a row shares its cluster with 1 / k of all rows. The quantile
+    1 / k of the distances is therefore about the size of a cluster, at any scale of the data.
     """
     probes = rng.permutation(len(sample.raw))[:PROBES]
     sq = np.sort(_sq_distances(sample, probes), axis=None)[
         len(probes) :
-    ]  # without distances to themselves
+    ]  # without the distance 0 of each probe to itself
     shares = np.minimum(np.array(RADIUS_LADDER) / n_clusters, 0.5)
     ladder = np.quantile(sq, shares) if len(sq) else np.zeros(0)
     return np.unique(ladder[ladder > 0.0])
@@ -169,7 +181,7 @@ def radius_ladder(sample: Points, n_clusters: int, rng: np.random.Generator) -> 
 def radius_losses(
     judged: FloatArray, n_candidates: int, affine: AffineMap, sq_radii: NDArray[np.float64]
 ) -> tuple[Losses, ...]:
-    """Return the losses of the first `n_candidates` rows over all rows (judged, p), per radius."""
+    """Return, per radius, the losses of the first `n_candidates` rows over all rows (judged, p)."""
     rows = np.arange(len(judged), dtype=np.int64)
     candidates = prepare_with_axes(judged[:n_candidates], affine)
     radii = sq_radii.tolist()
@@ -188,7 +200,9 @@ def scrlm_start(
 ) -> Start:
     """Run SCRLM on rows (judged, p) with one radius, then move centers to their rows' means.
 
-    `losses` are those of the candidates, the first rows. k-means++ adds missing centers.
+    `losses` has the losses of the candidates, which are the first rows. If SCRLM finds fewer than
+    `n_clusters` centers, k-means++ adds the missing centers. The cost is measured on held-out rows,
+    or on the judged rows if no rows are held out.
     """
     rows = np.arange(len(losses.losses), dtype=np.int64)
     candidates = prepare_points(judged[: len(rows)], affine)
@@ -204,7 +218,7 @@ def scrlm_start(
 
 
 def _sq_distances(points: Points, picks: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return squared distances (picks, points) in float32 accuracy."""
+    """Return squared distances (picks, points) with float32 accuracy."""
     products = points.mapped[picks] @ points.mapped.T
     sq = np.maximum(points.sq_norms[picks, None] + points.sq_norms - 2.0 * products, 0.0)
     # The distance of a point to itself must be 0 in spite of rounding.

@@ -1,7 +1,8 @@
-"""One Lloyd iteration of k-means: rows to their nearest center, centers to the mean of their rows.
+"""One Lloyd iteration of k-means: label rows with their nearest center, then move the centers.
 
-With a radius, rows outside the radius of every center are ignored. Both steps then decrease the sum
-over rows of min(|x - c|^2, R^2), called inertia here; without a radius it is the usual inertia.
+Each center moves to the mean of its rows. With a radius, rows outside the radius of every center
+are ignored. Labelling and moving then both decrease the sum over rows of min(|x - c|^2, R^2),
+called inertia here; without a radius this sum is the usual inertia.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from scrlm_dask.kernels.distances.points import Points, inverse_norms
 from scrlm_dask.kernels.distances.preprocessing import FloatArray, native_float
 from scrlm_dask.kernels.distances.pruning import Prune, Pruned, merge_pruned
 
-_ROUNDINGS = 16  # of float64, between a row and the mean of rows identical to it
-MOST_WORST = 16  # rows returned by a pass; more empty clusters are reseeded in the next one
+_ROUNDINGS = 16  # bound on float64 roundings in the mean of identical rows
+MOST_WORST = 16  # rows returned by a pass; further empty clusters are reseeded in the next pass
 
 
 @dataclass(frozen=True)
@@ -38,18 +39,18 @@ class LloydPart:
     """Sums over some rows in one iteration: a mergeable part."""
 
     sums: cluster_sums.ClusterSums
-    moved: int  # rows of positive weight with a new label; all rows without previous labels
+    moved: int  # rows of weight > 0 whose label changed; all rows if there are no previous labels
     worst: WorstRows
     pruned: Pruned
 
 
 @dataclass(frozen=True)
 class LloydBlock:
-    """The part of a block, and its labels for comparison in the next iteration."""
+    """The part of a block, and the labels of its rows, to be compared in the next iteration."""
 
     part: LloydPart
     labels: NDArray[np.int32]  # (rows,)
-    counting: NDArray[np.bool_] | None = None  # (rows,) rows of positive weight; None: all
+    counting: NDArray[np.bool_] | None = None  # (rows,) True for positive weight; None: all rows
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,8 @@ def lloyd_part(
 def compare_labels(block: LloydBlock, previous: NDArray[np.int32]) -> LloydPart:
     """Return the block's part with the number of rows whose label differs from `previous` (rows,).
 
-    Labelling is a separate step, because labels that depend on previous ones would depend on all
-    iterations so far.
+    The comparison is separate from labelling, so that the labels of a block do not depend on
+    previous labels. Otherwise, computing lost labels again would require all earlier iterations.
     """
     changed = block.labels != previous
     if block.counting is not None:
@@ -101,7 +102,7 @@ def compare_labels(block: LloydBlock, previous: NDArray[np.int32]) -> LloydPart:
 
 
 def merge_lloyd(a: LloydPart, b: LloydPart) -> LloydPart:
-    """Add up the sums of two parts, and keep the worst rows of both."""
+    """Add up the sums of two parts, and keep the `MOST_WORST` worst rows of the two."""
     worst = WorstRows(
         np.concatenate([a.worst.sq_distances, b.worst.sq_distances]),
         np.concatenate([a.worst.numbers, b.worst.numbers]),
@@ -114,7 +115,7 @@ def merge_lloyd(a: LloydPart, b: LloydPart) -> LloydPart:
 
 
 def inertia(sums: cluster_sums.ClusterSums, sq_radius: float = math.inf) -> float:
-    """Return the sum of squared distances; a row outside the radius counts as if it were on it."""
+    """Return the sum of squared distances; each row outside the radius adds the squared radius."""
     outside = sums.total_mass - float(sums.masses.sum())
     inside = float(sums.sq_distances.sum())
     return inside if math.isinf(sq_radius) else inside + max(outside, 0.0) * sq_radius
@@ -123,10 +124,10 @@ def inertia(sums: cluster_sums.ClusterSums, sq_radius: float = math.inf) -> floa
 def move_centers(
     centers: NDArray[np.float64], part: LloydPart, unit_length: bool, reseed: bool = True
 ) -> MovedCenters:
-    """Move centers (k, p) to the mean of their rows, and empty ones to the worst rows.
+    """Move centers (k, p) to the mean of their rows, and centers without rows to the worst rows.
 
     With `unit_length`, rows and centers are scaled to unit length (spherical k-means). Without
-    `reseed`, empty centers stay: their rows may only be missing in a sample.
+    `reseed`, centers without rows stay in place: the sample may just contain none of their rows.
     """
     moved = centers * inverse_norms(centers, unit_length)[:, None] + cluster_sums.cluster_drifts(
         part.sums
@@ -147,7 +148,7 @@ def relative_shift(
     scale: NDArray[np.float64],
     mean_sq_distance: float,
 ) -> float:
-    """Return the RMS shift of centers (k, p), relative to the RMS distance of rows to them."""
+    """Return the RMS shift of centers (k, p), divided by the RMS distance of rows to centers."""
     mean_sq_shift = float(np.square((after - before) * scale).sum()) / max(len(after), 1)
     if mean_sq_shift == 0.0:
         return 0.0
@@ -157,17 +158,18 @@ def relative_shift(
 def _sq_roundings(centers: Points) -> NDArray[np.float64]:
     """Return squared distances (k,) that rounding may cause between a center and a row equal to it.
 
-    A center moved to such a row would be empty and moved again in every iteration.
+    A row within this distance must not become the new center of an empty cluster: the cluster would
+    be empty again, and would be moved again in every iteration.
     """
     sq_norms = np.einsum("ij,ij,j->i", centers.raw, centers.raw, centers.scale**2, dtype=np.float64)
     return np.asarray((_ROUNDINGS * np.finfo(np.float64).eps * centers.inv_norms) ** 2 * sq_norms)
 
 
 def _worst_rows(block: NDArray[Any], start: int, sq_distances: NDArray[np.float64]) -> WorstRows:
-    """Return the worst rows of a block; rows at their center do not count."""
+    """Return the worst rows of a block; rows at distance 0 do not count."""
     rows = np.arange(len(block), dtype=np.int64)
     if len(block) > MOST_WORST:
-        # Include all ties with the last one; row numbers decide among them.
+        # Include all rows that tie with the last one; row numbers decide among these rows.
         least = np.partition(sq_distances, -MOST_WORST)[-MOST_WORST]
         rows = np.flatnonzero(sq_distances >= least)
     rows = rows[sq_distances[rows] > 0.0]
@@ -176,7 +178,7 @@ def _worst_rows(block: NDArray[Any], start: int, sq_distances: NDArray[np.float6
 
 
 def _distinct_rows(worst: WorstRows, unit_length: bool) -> list[NDArray[np.float64]]:
-    """Return the worst rows as centers, without duplicates."""
+    """Return the worst rows as new centers, without duplicates."""
     raw = worst.raw.astype(np.float64)
     points = raw * inverse_norms(raw, unit_length)[:, None]
     distinct: list[NDArray[np.float64]] = []
@@ -187,6 +189,6 @@ def _distinct_rows(worst: WorstRows, unit_length: bool) -> list[NDArray[np.float
 
 
 def _unit_or(points: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return points (k, p) at unit length; a point without a direction is replaced by the other."""
+    """Scale points (k, p) to unit length; replace a point of length 0 by its entry in `others`."""
     norms = np.sqrt(np.square(points).sum(axis=1, keepdims=True))
     return np.asarray(np.where(norms > 0.0, points / np.where(norms > 0.0, norms, 1.0), others))

@@ -47,13 +47,14 @@ def sample_rows(seed: int, purpose: Purpose, n_rows: int, size: int) -> NDArray[
 def random_order(seed: int, purpose: Purpose, n_rows: int) -> NDArray[np.int64]:
     """Return a random order of gathered rows.
 
-    Gathered rows are sorted by row number, so candidates must not be the first of them.
+    Gathered rows are sorted by row number. Without a random order, the first rows, which become
+    candidates, would not be a random subset.
     """
     return stream(seed, purpose).permutation(n_rows)
 
 
 def _distinct(rng: np.random.Generator, n_rows: int, size: int) -> NDArray[np.int64]:
-    """Draw row numbers until `size` of them, at most half of all rows, are distinct.
+    """Draw `size` distinct row numbers; `size` is at most half of all rows.
 
     Memory is O(size); `Generator.choice` would shuffle all row numbers.
     """
@@ -69,7 +70,7 @@ def _distinct(rng: np.random.Generator, n_rows: int, size: int) -> NDArray[np.in
 def row_uniforms(
     seed: int, purpose: Purpose, start: int, stop: int, *index: int
 ) -> NDArray[np.float64]:
-    """Return uniform numbers in [0, 1) of the rows start..stop-1, the same for any blocks."""
+    """Return a uniform number in [0, 1) for each row start..stop-1, independent of the blocks."""
     strata = range(start // _STRATUM_ROWS, -(-stop // _STRATUM_ROWS))
     drawn = [stream(seed, purpose, *index, s).random(_STRATUM_ROWS) for s in strata]
     first = strata.start * _STRATUM_ROWS
@@ -79,7 +80,10 @@ def row_uniforms(
 def weighted_keys(
     weights: NDArray[np.float64], uniforms: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return keys; the largest are a sample without replacement (Efraimidis & Spirakis)."""
+    """Return random keys (rows,) for weighted sampling (Efraimidis & Spirakis).
+
+    The rows with the largest keys are a weighted sample without replacement.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         keys = np.log(uniforms) / weights
     return np.where(weights > 0.0, keys, -np.inf)
@@ -99,7 +103,7 @@ _LEAST_BITS = 4  # per half; with fewer, only few permutations are possible
 class Permutation:
     """A random permutation of rows: a Feistel network on the smallest domain of 4^b >= n_rows.
 
-    Results outside the rows are mapped again until they are inside (cycle walking), so that the
+    Results that are not below `n_rows` are mapped again until they are (cycle walking), so that the
     permutation is a bijection of the rows.
     """
 
@@ -107,7 +111,7 @@ class Permutation:
     seed: int
 
     def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the new position of each of the rows."""
+        """Return the new position of each row number."""
         half = max(_LEAST_BITS, (max(1, self.n_rows - 1).bit_length() + 1) // 2)
         keys = stream(self.seed, Purpose.SHUFFLE).integers(
             2**64, size=_ROUNDS, dtype=np.uint64, endpoint=False

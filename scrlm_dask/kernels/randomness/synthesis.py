@@ -1,4 +1,4 @@
-"""Synthetic rows of the paper's Gaussian mixture with outliers, the same bits for any blocks.
+"""Synthetic rows of the paper's Gaussian mixture with outliers, identical for any block size.
 
 Rows are drawn in strata of fixed size, each with its own random stream, so that a block needs only
 the strata that it overlaps.
@@ -112,7 +112,7 @@ def synth_block(spec: MixtureSpec, mixture: TrueMixture, start: int, stop: int) 
 def _draw_stratum(spec: MixtureSpec, mixture: TrueMixture, stratum: int) -> SynthBlock:
     rng = stream(spec.seed, Purpose.SYNTH_ROWS, stratum)
     rank = np.searchsorted(np.cumsum(mixture.weights), rng.random(STRATUM_ROWS), side="right")
-    # Without outliers the weights sum to 1 only up to rounding.
+    # Without outliers, the weights sum to 1 only up to rounding, so a rank may be too large.
     last = spec.n_clusters if spec.outliers > 0 else spec.n_clusters - 1
     labels = np.minimum(rank, last).astype(np.int32)
     labels[labels == spec.n_clusters] = OUTLIER

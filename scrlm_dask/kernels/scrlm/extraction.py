@@ -1,4 +1,7 @@
-"""Greedy extraction of centers: steps 5 to 13 of Algorithm 1, and a variant on uncovered rows."""
+"""Greedy extraction of centers: steps 5 to 13 of Algorithm 1, and residual extraction.
+
+Residual extraction is a variant that computes losses over the rows that no center covers yet.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from scrlm_dask.kernels.distances.points import Points, exact_sq_distance, squar
 from scrlm_dask.kernels.jit import jit
 from scrlm_dask.kernels.scrlm.loss import Losses
 
-# Losses with a smaller relative difference are ties: duplicated rows and mirrored pairs have equal
-# losses, but not in float32, and rounding must not decide which of them is picked.
+# Losses with a smaller relative difference are ties. Duplicated rows and mirrored pairs have equal
+# losses, which float32 makes slightly different; rounding must not decide which row is picked.
 TIE_TOLERANCE = 1e-5
-TOGETHER, AGAINST = 256, 4096  # numbers of candidates compared at a time
+TOGETHER, AGAINST = 256, 4096  # candidates in a batch, and others compared with it at a time
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,9 @@ def extract_centers(
     """Pick the candidate with the lowest loss, drop candidates inside its radius, and repeat.
 
     Stops after `max_clusters` picks, or when no remaining candidate has `min_neighbors` other rows
-    inside its radius. With 1 this is the paper's condition L < -F, without the self term.
-    Candidates are compared in batches, by one matrix product per batch.
+    inside its radius. With `min_neighbors` 1 this is the paper's condition L < -F: the paper's loss
+    includes -F for the candidate's own row, which is excluded here. Candidates are compared in
+    batches, by one matrix product per batch.
     """
     sq_radius = squared_radius(rho, F, candidates.raw.shape[1])
     limit = len(candidate_rows) if max_clusters is None else max_clusters
@@ -93,7 +97,7 @@ def _outside_radius(
 def _near(
     points: Points, a: NDArray[np.int64], b: NDArray[np.int64], sq_radius: float
 ) -> NDArray[np.bool_]:
-    """Return whether each of the points a is inside the radius of each of b: (len(a), len(b))."""
+    """Return (len(a), len(b)): whether each point of `a` is inside the radius of each of `b`."""
     products = points.mapped[a] @ points.mapped[b].T
     near = np.empty(products.shape, np.bool_)
     _decide(products, a, b, points.arrays, sq_radius, near)
@@ -121,11 +125,13 @@ def extract_residual(
     max_clusters: int,
     min_neighbors: int,
 ) -> Extraction:
-    """Pick among n candidates by their squared distances (n, rows) to the rows of a sample.
+    """Pick the candidate with the lowest loss over uncovered rows, cover its rows, and repeat.
 
-    The first n rows are the candidates, and no candidate counts for itself. Losses and neighbors
-    are over the rows that were not covered when the candidate was picked. Stops when no candidate
-    has `min_neighbors` such rows. Ties go to the first candidate.
+    A pick covers the rows inside its radius. `sq_distances` (n, rows) are the squared distances of
+    n candidates to the rows of a sample; the candidates are the first n rows. A candidate's own row
+    does not count. The returned losses and neighbors count the rows that were uncovered when the
+    candidate was picked. Stops after `max_clusters` picks, or when no candidate has
+    `min_neighbors` uncovered rows inside its radius. Ties go to the first candidate.
     """
     picks, gains, neighbors = _extract(sq_distances, sq_radius, max_clusters, min_neighbors)
     return Extraction(picks, -F * gains, neighbors)
@@ -144,8 +150,8 @@ def _extract(sq_distances, sq_radius, most, min_neighbors):  # type: ignore[no-u
     neighbors = np.empty(most, np.int64)
     m = 0
     while m < most:
-        # Gains only decrease as rows are covered. If the largest one is still the largest after it
-        # is computed again, it is the largest of all.
+        # Gains only decrease as rows are covered, so an old gain is an upper bound. If the largest
+        # gain is up to date, no other candidate has a larger one.
         j = int(np.argmax(gains))
         if gains[j] < 0.0:
             break
@@ -153,7 +159,7 @@ def _extract(sq_distances, sq_radius, most, min_neighbors):  # type: ignore[no-u
             gains[j], counts[j] = _gain(sq_distances[j], sq_radius, open_rows, j)
             seen[j] = m
         elif counts[j] < min_neighbors:
-            gains[j] = -1.0  # never picked
+            gains[j] = -1.0  # too few neighbors: never picked
         else:
             picks[m], pick_gains[m], neighbors[m] = j, gains[j], counts[j]
             for i in range(rows):
@@ -166,7 +172,10 @@ def _extract(sq_distances, sq_radius, most, min_neighbors):  # type: ignore[no-u
 
 @jit()
 def _gain(sq_distances, sq_radius, open_rows, own):  # type: ignore[no-untyped-def]
-    """Return the sum of 1 - d^2 / R^2 over other open rows inside the radius, and their number."""
+    """Return the sum of 1 - d^2 / R^2 over other open rows inside the radius, and their number.
+
+    Open rows are rows that no pick covers yet.
+    """
     total, count = 0.0, 0
     for i in range(len(sq_distances)):
         if open_rows[i] and i != own and sq_distances[i] < sq_radius:

@@ -1,4 +1,4 @@
-"""Robust loss of candidates: step 4 of Algorithm 1, the most expensive one.
+"""Robust loss of candidates: step 4 of Algorithm 1, the most expensive step.
 
 L(c) = sum over rows x of min(|x - c|^2 / (p rho^2) - F, 0), without the candidate's own row. With S
 the sum of squared distances of the k rows inside the radius R, L(c) = F (S / R^2 - k). A pass
@@ -20,11 +20,12 @@ from scrlm_dask.kernels.distances.points import MappedRows, Points, Tile, exact_
 from scrlm_dask.kernels.distances.projections import ProjectedPoints, ProjectedRows, distance_bound
 from scrlm_dask.kernels.jit import jit
 
-# Largest float32 rounding of a pair's norms, as a share of R^2. Beyond it the pair is computed
-# again in float64, since float32 would lose clusters that are tiny compared with their distances.
+# Largest float32 rounding of a pair's norms, as a share of R^2. Beyond it the distance of the pair
+# is computed again in float64: float32 would lose clusters that are tiny compared with the
+# distances between them.
 _MAX_RELATIVE_ROUNDING = 5e-7
-_FAR_PRODUCT = np.float32(-1e38)  # marks a pair that does not count
-_FEW_ROUNDINGS = 8.0 * points.UNIT_ROUNDOFF  # error of the sums that products are compared with
+_FAR_PRODUCT = np.float32(-1e38)  # product that marks a pair as not counted
+_FEW_ROUNDINGS = 8.0 * points.UNIT_ROUNDOFF  # relative error of the limits of products
 _CHUNK = 256  # candidates processed together
 
 
@@ -32,11 +33,11 @@ _CHUNK = 256  # candidates processed together
 class LossPart:
     """Sums over some rows for n candidates at r radii: a mergeable part.
 
-    A row is counted at the smallest radius that contains it.
+    For each candidate, a row is counted only at the smallest radius that contains it.
     """
 
-    sq_sums: NDArray[np.float64]  # (n, r) squared distances
-    neighbors: NDArray[np.int64]  # (n, r) rows other than the candidate's own
+    sq_sums: NDArray[np.float64]  # (n, r) sums of squared distances
+    neighbors: NDArray[np.int64]  # (n, r) number of rows other than the candidate's own
     pruned: pruning.Pruned
 
 
@@ -45,7 +46,7 @@ class Losses:
     """Losses of n candidates at one radius."""
 
     losses: NDArray[np.float64]  # (n,)
-    neighbors: NDArray[np.int64]  # (n,) other rows closer than the radius
+    neighbors: NDArray[np.int64]  # (n,) number of other rows closer than the radius
 
 
 def loss_part(
@@ -56,10 +57,11 @@ def loss_part(
     sq_radii: Sequence[float],
     prune: pruning.Prune = "auto",
 ) -> LossPart:
-    """Sum the rows of a block (rows, p), with row numbers `row_numbers`, for every candidate.
+    """Sum squared distances and count neighbors of every candidate over a block (rows, p).
 
-    `sq_radii` are ascending. A candidate's own row is excluded by its number, because its float32
-    distance to itself need not be 0.
+    `row_numbers` (rows,) are the numbers of the block's rows, and `sq_radii` are ascending. A
+    candidate's own row is excluded by its number, because its float32 distance to itself need not
+    be 0.
     """
     sums = _Sums(candidates, candidate_rows, row_numbers, np.array(sq_radii, np.float64))
     return sums.finish(pruning.prune_block(block, candidates, prune, sums))
@@ -73,7 +75,7 @@ def merge_losses(a: LossPart, b: LossPart) -> LossPart:
 
 
 def losses_of(part: LossPart, sq_radii: Sequence[float], F: float) -> tuple[Losses, ...]:
-    """Return the losses at each of the radii that the part was summed for."""
+    """Return the losses at each radius; `sq_radii` are the radii that the part was summed for."""
     sq_sums, neighbors = part.sq_sums.cumsum(axis=1), part.neighbors.cumsum(axis=1)
     losses = F * (sq_sums / np.array(sq_radii) - neighbors)
     return tuple(
@@ -83,7 +85,7 @@ def losses_of(part: LossPart, sq_radii: Sequence[float], F: float) -> tuple[Loss
 
 
 class _Limits(NamedTuple):
-    """Values per row and per candidate; the product of a pair is compared with their sum."""
+    """Values per row and per candidate; their sum is the limit for the product of the pair."""
 
     rows: NDArray[np.float32]  # (rows,)
     candidates: NDArray[np.float32]  # (n,)
@@ -125,7 +127,7 @@ class _Sums:
         return np.asarray(np.count_nonzero(seen.products > outer[0][:, None] + outer[1], axis=1))
 
     def add(self, tile: Tile) -> None:
-        """Add rows by their full products."""
+        """Add the rows of a tile, by their full products with all candidates."""
         self._exclude_own(tile, tile.products)
         factor = self._candidates.error_factor
         doubt = 0.5 * (factor + _FEW_ROUNDINGS)
@@ -146,10 +148,10 @@ class _Sums:
     def add_near(
         self, rows: MappedRows, seen: ProjectedRows, projected: ProjectedPoints
     ) -> tuple[NDArray[np.int64], int]:
-        """Add rows by the pairs that their projections do not rule out.
+        """Add rows; compute only the pairs that their projections do not rule out.
 
         Returns the positions of rows with too many such pairs, which are not added, and the number
-        of pairs of the other rows.
+        of pairs that were computed for the other rows.
         """
         self._exclude_own(rows, seen.products)
         dense = np.empty(len(seen.which), np.int64)
@@ -173,12 +175,12 @@ class _Sums:
     def _limits(self, sq_norms: NDArray[np.float64], errors: Any, error_factor: float) -> _Limits:
         """Return limits whose sum is the product of a pair at the distance of the widest radius.
 
-        This is |y|^2 + |c|^2 - 2 y.c = R^2, solved for y.c, with the given errors. One comparison
-        then decides most pairs.
+        The limits solve |y|^2 + |c|^2 - 2 y.c = R^2 for the product y.c of a row y and a candidate
+        c, with the given errors. One comparison then decides most pairs.
         """
         factor = 0.5 * (1.0 + error_factor)
         bounds = factor * sq_norms - 0.5 * distance_bound(self._totals.sq_radii[-1], errors)
-        bounds = np.maximum(bounds, 0.5 * _FAR_PRODUCT)  # above `_FAR_PRODUCT` for any radius
+        bounds = np.maximum(bounds, 0.5 * _FAR_PRODUCT)  # excludes `_FAR_PRODUCT` at any radius
         halves = factor * self._candidates.sq_norms
         return _Limits(bounds.astype(np.float32), halves.astype(np.float32))
 
@@ -212,7 +214,7 @@ def _add_tile(products, outer, middle, doubts, rows, candidates, totals):  # typ
                 stop = min(start + _CHUNK, n)
                 chunk = slice(start, stop)
                 doubtful = _add_four(
-                    # one by one, so that Numba knows that they are contiguous
+                    # The four rows are separate arguments, so that Numba knows they are contiguous.
                     products[first, chunk],
                     products[first + 1, chunk],
                     products[first + 2, chunk],
@@ -244,7 +246,8 @@ def _add_tile(products, outer, middle, doubts, rows, candidates, totals):  # typ
                         sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv[j], scale)
                     _add_pair(sq_dist, j, sq_radii, sq_sums, counts)
         first = four
-    # a gain is half of R^2 - d^2
+    # A gain is half of R^2 - d^2, so the sum of d^2 is the number of hits times R^2, minus twice
+    # the gains.
     for j in range(n):
         sq_sums[j, 0] += hits[j] * sq_radii[0] - 2.0 * gains[j]
         counts[j, 0] += hits[j]
@@ -272,7 +275,8 @@ def _add_near(which, products, outer, most, dense, rows, candidates, totals):  #
             j = near[s]
             sq_sum = sq_norms[i] + c_sq_norms[j]
             sq_dist = np.float64(points.sq_distance(mapped[i], c_mapped[j]))
-            # `sq_distance` does not cancel, so only the rounding of the two vectors matters.
+            # `sq_distance` sums squared differences, without cancellation, so only the rounding of
+            # the two vectors matters.
             rounding = points.UNIT_ROUNDOFF * math.sqrt(sq_sum * sq_dist)
             error = points.sq_distance_error(sq_dist, sq_sum, mapped.shape[1])
             if _in_doubt(sq_dist, error, rounding, sq_radii):
@@ -283,16 +287,17 @@ def _add_near(which, products, outer, most, dense, rows, candidates, totals):  #
 
 @jit()
 def _add_four(p0, p1, p2, p3, middle, doubts, gains, hits):  # type: ignore[no-untyped-def]
-    """Add (R^2 - d^2) / 2 of each pair of four rows and some candidates inside the radius.
+    """Add (R^2 - d^2) / 2 of each pair inside the radius, for four rows and some candidates.
 
-    Returns whether rounding may decide some of the pairs; these are also added.
+    Returns whether rounding may decide some of the pairs. These pairs are also added, and the
+    caller has to correct them.
     """
     bounds, halves = middle
     b0, b1, b2, b3 = bounds[0], bounds[1], bounds[2], bounds[3]
     d0, d1, d2, d3 = doubts.rows[0], doubts.rows[1], doubts.rows[2], doubts.rows[3]
     c_doubts = doubts.candidates
     zero, doubt = np.float32(0.0), np.int32(0)
-    # written so that LLVM vectorizes it over candidates
+    # This loop is written so that LLVM vectorizes it over candidates.
     for j in range(len(halves)):
         g0 = p0[j] - (b0 + halves[j])
         g1 = p1[j] - (b1 + halves[j])
@@ -324,7 +329,7 @@ def _add_pair(sq_dist, j, sq_radii, sq_sums, counts):  # type: ignore[no-untyped
 
 @jit()
 def _first_radius(sq_dist, sq_radii):  # type: ignore[no-untyped-def]
-    """Return the index of the smallest radius above the distance; the number of radii if none."""
+    """Return the index of the least radius above the distance; the number of radii without one."""
     r = len(sq_radii)
     while r > 0 and sq_dist < sq_radii[r - 1]:
         r -= 1

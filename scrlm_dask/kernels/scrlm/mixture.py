@@ -1,7 +1,7 @@
 """Mixture parameters of the paper's model: weight, mean and sigma of every cluster.
 
-A cluster has only its rows inside the radius R, so it appears narrower and lighter than the
-Gaussian it came from. With G_k the chi-squared CDF with k degrees of freedom,
+A cluster contains only rows inside the radius R, so it appears narrower and lighter than the
+Gaussian that its rows come from. With G_k the chi-squared CDF with k degrees of freedom,
 
     E |y - mean|^2 given |y - mean| < R  =  p sigma^2 G_{p+2}(R^2/sigma^2) / G_p(R^2/sigma^2)
 
@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # scipy.optimize is imported on first use: it takes a third of a second
+import scipy  # scipy.optimize is imported on first use: its import takes a third of a second
 from numpy.typing import NDArray
 from scipy.special import gammainc
 
@@ -38,7 +38,7 @@ def mixture_parameters(
     scale: NDArray[np.float64],
     radius: float,
 ) -> Mixture:
-    """Compute the mixture from sums around centers (k, p), in input units.
+    """Compute the mixture from sums of offsets and distances to centers (k, p), in input units.
 
     `scale` (p,) is positive and maps to model units, in which `radius` is measured. A radius of
     infinity means no truncation.
@@ -51,7 +51,8 @@ def mixture_parameters(
     weights = sums.masses / (sums.total_mass or 1.0) / inside
     total = float(weights.sum())
     return Mixture(
-        # Corrections of overlapping clusters add the same rows; the sum must not exceed 1.
+        # If clusters overlap, their corrections count the same rows more than once, but the sum of
+        # the weights must not exceed 1.
         weights=weights / max(total, 1.0),
         means=centers + drifts,
         sigmas=_in_input_units(sigmas, mean_sq, sums, drifts),
@@ -70,9 +71,11 @@ def model_sigmas(
 def _mean_sq(
     sums: ClusterSums, sq_distances: NDArray[np.float64], drifts: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the unbiased mean squared distance to the mean (k,), from sums around a center.
+    """Return the unbiased mean squared distance (k,) of rows to the mean of their cluster.
 
-    The drift is used directly: mean - center would lose digits far from the origin.
+    `sq_distances` (k,) are sums of squared distances to the center. `drifts` (k, p), the means
+    relative to the centers, come from `cluster_drifts`: subtracting centers from means would lose
+    digits far from the origin.
     """
     scatter = sq_distances - sums.masses * np.square(drifts).sum(axis=1)
     freedom = sums.masses * (1.0 - 1.0 / np.maximum(sums.counts, 2))
@@ -91,8 +94,9 @@ def _in_input_units(
 ) -> NDArray[np.float64]:
     """Return sigmas (k,) in input units, corrected for truncation by the factor in model units.
 
-    They are measured in input units, not divided by the scale: features may have different
-    deviations, and the scale of a constant feature is meaningless.
+    Sigmas are computed from distances in input units. Dividing sigmas in model units by the scale
+    would be wrong: features may have different deviations, and the scale of a constant feature is
+    meaningless.
     """
     measured = _mean_sq(sums, sums.input_sq_distances, drifts)
     widening = sigmas / np.sqrt(np.where(mean_sq > 0.0, mean_sq, 1.0))
@@ -102,9 +106,9 @@ def _in_input_units(
 def truncated_sigma(mean_sq: float, n_features: int, radius: float) -> float:
     """Return sigma of a spherical Gaussian from the mean squared distance of rows inside `radius`.
 
-    The result is at most radius / sqrt(p). A Gaussian of that width has its typical distance,
-    sigma sqrt(p), at the edge of the ball and half of its rows outside. Wider Gaussians look the
-    same from inside: a uniformly filled ball (mean_sq = radius^2 p/(p+2) in the limit). A small
+    The result is at most radius / sqrt(p). A Gaussian with this sigma has its typical distance,
+    sigma sqrt(p), at the radius, and half of its rows outside. Inside the radius, all wider
+    Gaussians look alike, close to a uniformly filled ball (mean_sq = radius^2 p/(p+2)). A small
     error in mean_sq would then make sigma and the corrected weight infinite.
     """
     relative = math.sqrt(mean_sq) / radius
@@ -115,19 +119,21 @@ def truncated_sigma(mean_sq: float, n_features: int, radius: float) -> float:
         return radius / math.sqrt(n_features)
 
     def excess(v: float) -> float:
-        """Return the excess of the share if p sigma^2 = v radius^2."""
+        """Return the expected minus the observed share, if p sigma^2 = v radius^2."""
         return v * _shrinkage(n_features / v, n_features) - share
 
-    # Truncation only shrinks, so v is at least the observed share; the cap is v = 1.
+    # Truncation only lowers the share, so v is at least the observed share; the cap is v = 1.
     v = scipy.optimize.brentq(excess, share, 1.0, xtol=1e-15)
     return radius * math.sqrt(v / n_features)
 
 
 def _shrinkage(x: float, n_features: int) -> float:
-    """Return G_{p+2}(x) / G_p(x), by which truncation at R^2 = x sigma^2 shrinks p sigma^2.
+    """Return G_{p+2}(x) / G_p(x).
+
+    Truncation at R^2 = x sigma^2 multiplies the mean squared distance p sigma^2 by this factor.
 
     The cap on sigma ensures x >= p, where G_p is above 1/2 and G_{p+2} above 0.19 for every p. The
-    ratio is therefore accurate, and neither of the two can underflow.
+    ratio is therefore accurate, and neither G_p nor G_{p+2} can underflow.
     """
     half = n_features / 2
     return min(1.0, float(gammainc(half + 1, x / 2)) / float(gammainc(half, x / 2)))

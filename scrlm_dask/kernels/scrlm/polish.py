@@ -18,9 +18,12 @@ from scrlm_dask.kernels.jit import jit
 
 @dataclass(frozen=True)
 class PolishPart:
-    """Sums over the rows inside each center's radius; radii may overlap: a mergeable part."""
+    """Sums over the rows inside each center's radius: a mergeable part.
 
-    counts: NDArray[np.int64]  # (k,)
+    A row inside several radii counts for each of these centers.
+    """
+
+    counts: NDArray[np.int64]  # (k,) number of rows
     offsets: NDArray[np.float64]  # (k, p) sum of x - center, in input units
 
 
@@ -41,7 +44,7 @@ def merge_polish(a: PolishPart, b: PolishPart) -> PolishPart:
 def polish_centers(
     centers: NDArray[Any], part: PolishPart, unit_length: bool
 ) -> NDArray[np.float64]:
-    """Return centers (k, p), in input units, at the mean of the rows inside their radius."""
+    """Return centers (k, p), in input units, moved to the mean of the rows inside their radius."""
     raw = centers.astype(np.float64)
     start = raw * inverse_norms(raw, unit_length)[:, None]
     moved = start + part.offsets / np.maximum(part.counts, 1)[:, None]

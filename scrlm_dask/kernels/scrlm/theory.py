@@ -1,7 +1,7 @@
 """The paper's guarantees: Theorem 1 (probability of success) and Corollary 7 (sufficient sizes).
 
-Both are about N rows with p features, m clusters of weight at least a/m each, n candidates and a
-bandwidth between the largest sigma and sqrt(0.6). Here a is `min_weight`.
+Both assume N rows with p features, m clusters of weight at least a/m each, n candidates and a
+bandwidth between the largest sigma and sqrt(0.6). The paper's a is called `min_weight` here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from scrlm_dask.errors import InputError
 
 MIN_WEIGHT = 0.8  # the paper's a in all of its synthetic experiments
-MOST_RHO = math.sqrt(0.6)  # Assumption 1, for features of deviation 1
-DELTA = 0.01  # "success" in the paper: 99 runs of 100
+MOST_RHO = math.sqrt(0.6)  # Assumption 1, for features of standard deviation 1
+DELTA = 0.01  # probability of failure; the paper's "success" means 99 of 100 repetitions
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """The smallest counts that satisfy Corollary 7."""
+    """The smallest numbers of candidates, rows and features that satisfy Corollary 7."""
 
     n_candidates: int
     n_rows: int
@@ -34,8 +34,8 @@ def success_probability(
 ) -> float:
     """Return a lower bound, in [0, 1], on the probability of 100 % accuracy (Theorem 1).
 
-    `n_candidates` may exceed `n_rows`: if the loss is computed on a random subset of the rows, the
-    theorem holds with the size of the subset as `n_rows`, and candidates come from all rows.
+    If the loss is computed on a random subset of the rows, the theorem holds with the size of the
+    subset as `n_rows`. Candidates still come from all rows, so `n_candidates` may exceed `n_rows`.
     """
     _check_counts(
         n_rows=n_rows, n_features=n_features, n_clusters=n_clusters, n_candidates=n_candidates
@@ -48,7 +48,7 @@ def success_probability(
         math.log(2) + log_m - n_features / 128,
         log_m - min_weight * (n_rows - 1) / n_clusters,
     )
-    # A logarithm of 0 already means certain failure; the cap prevents an overflow of exp.
+    # A term of exp(0) = 1 already means certain failure; the cap prevents an overflow of exp.
     failure = sum(math.exp(min(term, 0.0)) for term in log_failures)
     return max(0.0, 1.0 - failure)
 
@@ -61,8 +61,8 @@ def required_sizes(
 ) -> Requirements:
     """Return sufficient sizes for 100 % accuracy with probability above 1 - delta (Corollary 7).
 
-    The bound on the features grows with the number of rows: it is computed for the given `n_rows`,
-    or for the required number of rows if none is given.
+    The required number of features grows with the number of rows. It is computed for `n_rows`, or
+    for the required number of rows if `n_rows` is None.
     """
     _check_counts(n_clusters=n_clusters, n_rows=1 if n_rows is None else n_rows)
     _check_min_weight(min_weight)
@@ -82,30 +82,36 @@ def required_sizes(
 
 
 def features_for_rows(n_rows: int, delta: float = DELTA) -> float:
-    """Return the bound on the features that depends on the number of rows (Corollary 7)."""
+    """Return the lower bound on the number of features for a number of rows (Corollary 7).
+
+    Corollary 7 requires more features than this bound and than `features_for_clusters`.
+    """
     return 128 * (2 * math.log(n_rows) + math.log(40 / delta))
 
 
 def features_for_clusters(n_clusters: int, delta: float = DELTA) -> float:
-    """Return the bound on the features that depends on the number of clusters (Corollary 7)."""
+    """Return the lower bound on the number of features for a number of clusters (Corollary 7).
+
+    Corollary 7 requires more features than this bound and than `features_for_rows`.
+    """
     return 128 * (math.log(n_clusters) + math.log(8 / delta))
 
 
 def missed_cluster_risk(
     n_clusters: int, n_candidates: int, min_weight: float = MIN_WEIGHT
 ) -> float:
-    """Return a bound on the probability that some cluster has no candidate (from Theorem 1)."""
+    """Return an upper bound on the probability that a cluster has no candidate (from Theorem 1)."""
     return min(1.0, n_clusters * math.exp(-n_candidates * min_weight / n_clusters))
 
 
 def default_candidates(n_rows: int, n_clusters: int) -> int:
-    """Return the number of candidates by Corollary 7, or all rows if there are fewer."""
+    """Return the number of candidates that Corollary 7 requires, at most the number of rows."""
     _check_counts(n_rows=n_rows, n_clusters=n_clusters)
     return min(math.floor(_candidates_bound(n_clusters, DELTA, MIN_WEIGHT)) + 1, n_rows)
 
 
 def _candidates_bound(n_clusters: int, delta: float, min_weight: float) -> float:
-    """Return the bound on the candidates (Corollary 7)."""
+    """Return the lower bound on the number of candidates (Corollary 7)."""
     return n_clusters / min_weight * (math.log(n_clusters) + math.log(4 / delta))
 
 

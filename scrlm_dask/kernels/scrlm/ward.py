@@ -18,15 +18,15 @@ from scrlm_dask.kernels.jit import jit
 
 @dataclass(frozen=True)
 class MergeTree:
-    """L leaves and their merges, cheapest first.
+    """Tree that joins L leaves; the cheapest merges come first.
 
     Merge t joins two groups into group L + t; groups 0..L-1 are the leaves.
     """
 
     leaves: NDArray[np.float64]  # (L, p) in input units
-    weights: NDArray[np.float64]  # (L,) rows that each leaf represents
-    merges: NDArray[np.int64]  # (L - 1, 2) groups joined
-    costs: NDArray[np.float64]  # (L - 1,) increase of squared distances, in model units
+    weights: NDArray[np.float64]  # (L,) number of rows that each leaf represents
+    merges: NDArray[np.int64]  # (L - 1, 2) numbers of the joined groups
+    costs: NDArray[np.float64]  # (L - 1,) increase of the sum of squared distances, in model units
 
     @property
     def n_leaves(self) -> int:
@@ -37,10 +37,11 @@ class MergeTree:
 def ward_tree(
     leaves: NDArray[np.float64], weights: NDArray[np.float64], mapped: NDArray[np.floating]
 ) -> MergeTree:
-    """Return the tree of leaves (L, p), whose positions in the model's space are `mapped` (L, p).
+    """Return the tree of leaves (L, p) in input units; `mapped` (L, p) are their model coordinates.
 
-    Memory (`tree_bytes`) and time are O(L^2), by the nearest-neighbor chain algorithm: a chain ends
-    in a pair that every order of merging would join. Ties go to the lower number.
+    The nearest-neighbor chain algorithm needs O(L^2) time and memory (`tree_bytes`). A chain ends
+    in two groups that are each nearest to the other, so every order of merging would join them.
+    Ties go to the lower number.
     """
     points = mapped.astype(np.float64)
     joined, costs = _chains(_costs(points, weights), weights.astype(np.float64))
@@ -54,7 +55,10 @@ def tree_bytes(n_leaves: int) -> int:
 
 
 def cut_tree(tree: MergeTree, n_groups: int) -> NDArray[np.int64]:
-    """Return the group (L,) of each leaf after merging to `n_groups`, numbered by first leaf."""
+    """Return the group (L,) of each leaf after merging to `n_groups`.
+
+    Groups are numbered in the order of their first leaves.
+    """
     n = tree.n_leaves
     parents = np.arange(2 * n - 1)
     for t in range(max(0, n - max(n_groups, 1))):
@@ -83,7 +87,7 @@ def weighted_means(
 def _costs(points: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the cost of joining each pair (L, L); infinite on the diagonal.
 
-    The matrix is symmetric to the last bit. Otherwise a chain could run in a cycle without end.
+    The matrix is symmetric to the last bit. Otherwise a chain could follow a cycle without end.
     """
     sq_norms = np.square(points).sum(axis=1)
     costs = points @ points.T
@@ -93,7 +97,7 @@ def _costs(points: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray
 
 @jit()
 def _fill_costs(costs, sq_norms, weights):  # type: ignore[no-untyped-def]
-    """Replace products by costs; each pair is computed once."""
+    """Replace products by costs; each pair is computed once, so the result is symmetric."""
     n = len(weights)
     for i in range(n):
         costs[i, i] = np.inf
@@ -104,8 +108,8 @@ def _fill_costs(costs, sq_norms, weights):  # type: ignore[no-untyped-def]
 
 
 def _number_nodes(joined: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """Convert merges given by a leaf of each group into merges given by group numbers."""
-    group = np.arange(n)  # by the leaf that represents it
+    """Convert merges from a leaf of each of the two groups to the numbers of the groups."""
+    group = np.arange(n)  # number of the group that each leaf represents
     merges = np.empty((n - 1, 2), np.int64)
     parents = np.arange(n)
     for t, (a, b) in enumerate(joined):
@@ -124,10 +128,11 @@ def _find(parents: NDArray[np.int64], leaf: int) -> int:
 
 @jit()
 def _chains(costs, weights):  # type: ignore[no-untyped-def]
-    """Return pairs (L - 1, 2), by a leaf of each group, and their costs, in the order of chains.
+    """Return merges (L - 1, 2), as a leaf of each of the two groups, and their costs (L - 1,).
 
-    A chain never visits a leaf twice: costs are symmetric and decrease from step to step, and
-    joining a group never costs less than joining the cheaper of its two parts.
+    Merges are in the order in which chains find them. A chain never visits a leaf twice: costs are
+    symmetric and decrease from step to step, and joining a group never costs less than joining the
+    cheaper of its two parts.
     """
     n = len(weights)
     alive = np.ones(n, np.bool_)
@@ -140,7 +145,7 @@ def _chains(costs, weights):  # type: ignore[no-untyped-def]
             length = 1
         while True:
             current = chain[length - 1]
-            # Start from the previous leaf, so that a chain cannot run in a cycle if costs tie.
+            # Prefer the previous leaf if costs tie, so that a chain cannot enter a cycle.
             near = chain[length - 2] if length > 1 else -1
             least = costs[current, near] if length > 1 else np.inf
             for k in range(n):
@@ -163,7 +168,8 @@ def _chains(costs, weights):  # type: ignore[no-untyped-def]
             if alive[k] and k != a:
                 u = weights[k]
                 cost = (w + u) * costs[a, k] + (v + u) * costs[b, k] - u * merge_costs[t]
-                least = min(costs[a, k], costs[b, k])  # a lower bound in spite of rounding
+                # The cost is never less than this bound; rounding must not change that.
+                least = min(costs[a, k], costs[b, k])
                 costs[a, k] = costs[k, a] = max(least, cost / (w + v + u))
         weights[a] = w + v
     return joined, merge_costs

@@ -17,7 +17,7 @@ _TILE_ROWS = 1024
 
 @dataclass(frozen=True)
 class Comoments:
-    """Count, mean and sums of products of deviations of features: a mergeable part."""
+    """Number of rows, mean of features, and sums of products of deviations: a mergeable part."""
 
     count: int
     mean: NDArray[np.float64]  # (p,)
@@ -25,10 +25,10 @@ class Comoments:
 
 
 def block_comoments(block: NDArray[Any], unit_length: bool) -> Comoments:
-    """Return the co-moments of a block (rows, p), at unit length if requested.
+    """Return the co-moments of a block (rows, p), with rows at unit length if requested.
 
     The mean of the block is subtracted before products are computed, so a large offset does not
-    cause cancellation. This is done tile by tile, to avoid a float64 copy of the block.
+    cause cancellation. Rows are converted tile by tile, to avoid a float64 copy of the block.
     """
     p = block.shape[1]
     mean, products = np.zeros(p), np.zeros((p, p))
@@ -48,7 +48,7 @@ def _tiles(block: NDArray[Any], unit_length: bool) -> Any:
 
 
 def merge_comoments(a: Comoments, b: Comoments) -> Comoments:
-    """Merge two parts by Chan's update, as for the moments of single features."""
+    """Merge two parts by Chan's update, like `merge_moments` for single features."""
     count = a.count + b.count
     if count == 0:
         return a
@@ -67,13 +67,16 @@ def spectrum(comoments: Comoments, affine: AffineMap) -> NDArray[np.float64]:
 
 
 def sampled_spectrum(points: Points) -> NDArray[np.float64]:
-    """Return the `spectrum` of points (k, p) without a p x p matrix; at most k axes."""
+    """Return the variances along the principal axes of points (k, p), descending; at most k values.
+
+    Unlike `spectrum`, this does not need a p x p matrix.
+    """
     # The points are already centered on their mean.
     return np.asarray(svdvals(points.mapped.astype(np.float64)) ** 2 / len(points.mapped))
 
 
 def axes_holding(variances: NDArray[np.float64], share: float) -> int:
-    """Return the number of first axes with this share of the variance; 0 if there is none."""
+    """Return the number of first axes that have this share of the variance; 0 without variance."""
     cumulative = np.cumsum(variances)
     if not len(cumulative) or cumulative[-1] == 0.0:
         return 0

@@ -55,14 +55,17 @@ def classes_among(labels: Counts) -> Classes:
 
 _BINS_PER_OCTAVE = 1024  # a bin is 0.07 % wide
 _NARROWEST = 0.98  # largest ratio of the first to the last edge in `coarse`
-_ZERO = -(2**62)  # bin of zeros, below that of any float
+_ZERO = -(2**62)  # bin of the value 0, below the bins of all positive floats
 
 
 @dataclass(frozen=True)
 class LogHistogram:
-    """Counts in the non-empty bins of equal ratio, and the extremes: a mergeable part."""
+    """Counts of values in logarithmic bins, and the extreme values: a mergeable part.
 
-    bins: Counts  # bin b has numbers from 2^(b/1024) up to 2^((b+1)/1024)
+    Only bins that are not empty are stored.
+    """
+
+    bins: Counts  # bin b counts values from 2^(b/1024) up to 2^((b+1)/1024)
     least: float
     largest: float
 
@@ -76,7 +79,7 @@ class Histogram:
 
 
 def log_histogram(values: NDArray[np.float64]) -> LogHistogram:
-    """Count values, which must not be negative."""
+    """Count values in logarithmic bins; values must not be negative."""
     with np.errstate(divide="ignore"):
         logs = np.floor(_BINS_PER_OCTAVE * np.log2(values))
     numbers = np.where(values > 0, logs, _ZERO).astype(np.int64)
@@ -91,7 +94,7 @@ def merge_histograms(a: LogHistogram, b: LogHistogram) -> LogHistogram:
 
 
 def quantile(histogram: LogHistogram, share: float) -> float:
-    """Return the number below which `share` of the counted numbers are, to half a bin."""
+    """Return the value below which a share of the counted values is, accurate to half a bin."""
     bins = histogram.bins
     rank = share * (bins.total - 1)
     place = int(np.searchsorted(np.cumsum(bins.counts), rank, side="right"))
@@ -100,8 +103,11 @@ def quantile(histogram: LogHistogram, share: float) -> float:
 
 
 def coarse(histogram: LogHistogram, n_bins: int) -> Histogram:
-    """Return the counts in `n_bins` bins of equal width; fine bins are split in proportion."""
-    # Equal numbers would give bins of width 0.
+    """Return the counts in `n_bins` bins of equal width.
+
+    The counts of a logarithmic bin that crosses an edge are divided in proportion.
+    """
+    # If all values are equal, the bins must still have a width above 0.
     low = min(histogram.least, _NARROWEST * histogram.largest)
     edges = np.linspace(low, histogram.largest or 1.0, n_bins + 1)
     bins = histogram.bins

@@ -1,8 +1,9 @@
 """Statistics of all rows: moments, norms, spectrum, distances, duplicates and non-finite rows.
 
 Duplicates are detected by hashes of rows in bounded memory. All hashes are kept while at most
-`CAPACITY` differ; beyond that, only hashes that begin with one zero bit, then with two, and so on.
-The counted rows depend only on the rows, not on the blocks.
+`CAPACITY` hashes differ. Beyond that, only hashes that begin with one zero bit are kept, then only
+hashes that begin with two, and so on. A row's hash alone decides whether the row is counted, so the
+result does not depend on the division into blocks.
 """
 
 from __future__ import annotations
@@ -37,17 +38,20 @@ class RowHashes:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Rows that repeat an earlier row; an estimate if the counted share of rows is below 1."""
+    """Number of rows that repeat an earlier row, and the largest groups of equal rows.
+
+    The number is an estimate if `counted_share`, the share of rows that were counted, is below 1.
+    """
 
     rows: int
     counted_share: float
-    groups: tuple[tuple[int, int], ...]  # the largest: first row and number of equal rows
+    groups: tuple[tuple[int, int], ...]  # largest groups: first row, number of equal rows
 
 
 def row_hashes(
     block: NDArray[Any], numbers: NDArray[np.int64], capacity: int = CAPACITY
 ) -> RowHashes:
-    """Return the hashes of the rows of a block (rows, p) whose row numbers are `numbers`."""
+    """Return the hashes of the rows of a block (rows, p); `numbers` (rows,) are the row numbers."""
     rows = preprocessing.native_float(block)
     hashes = np.empty(len(rows), np.uint64)
     _hash(rows.view(np.uint32 if rows.itemsize == 4 else np.uint64), hashes)
@@ -81,7 +85,7 @@ def _gather(
     rows: NDArray[np.int64],
     capacity: int,
 ) -> RowHashes:
-    """Combine equal hashes, and raise the level until at most `capacity` are left."""
+    """Combine equal hashes, and raise the level until at most `capacity` hashes are left."""
     chosen = _begins_with_zeros(hashes, level)
     unique, indices = np.unique(hashes[chosen], return_inverse=True)
     totals = np.zeros(len(unique), np.int64)
@@ -122,7 +126,7 @@ class NonFiniteRows:
     nan: int  # rows with at least one NaN
     infinite: int  # rows with at least one infinity and no NaN
     too_large: int  # finite rows with a number too large for float32
-    first: tuple[int, ...]  # numbers of the first few of these rows, ascending
+    first: tuple[int, ...]  # row numbers of the first few unusable rows, ascending
 
     @property
     def total(self) -> int:
@@ -132,7 +136,7 @@ class NonFiniteRows:
 
 @dataclass(frozen=True)
 class FiniteRows:
-    """The usable rows of a block, their numbers, and counts of the others."""
+    """The usable rows of a block, their row numbers, and counts of the unusable rows."""
 
     block: NDArray[Any]  # (rows, p)
     numbers: NDArray[np.int64]  # (rows,) row numbers
@@ -150,7 +154,7 @@ def finite_rows(block: NDArray[Any], start: int) -> FiniteRows:
     first = tuple(int(row) + start for row in np.flatnonzero(bad)[:_FEW_BAD_ROWS])
     unusable = NonFiniteRows(int(nan.sum()), int(infinite.sum()), int(too_large.sum()), first)
     numbers = np.arange(start, start + len(block), dtype=np.int64)
-    if not bad.any():  # no copy of the block
+    if not bad.any():  # avoid a copy of the block
         return FiniteRows(block, numbers, unusable)
     return FiniteRows(block[~bad], numbers[~bad], unusable)
 
@@ -165,7 +169,7 @@ def merge_nonfinite(a: NonFiniteRows, b: NonFiniteRows) -> NonFiniteRows:
     )
 
 
-WIDEST_COVARIANCE = 4096  # features: p x p sums of float64 are 128 MiB
+WIDEST_COVARIANCE = 4096  # most features for a covariance: p x p sums of float64 are 128 MiB
 QUANTILES = (0.01, 0.25, 0.5, 0.75, 0.99)
 _SHARE = 0.9
 _NORM_BINS, _DISTANCE_BINS = 50, 80
@@ -173,7 +177,7 @@ _NORM_BINS, _DISTANCE_BINS = 50, 80
 
 @dataclass(frozen=True)
 class StatisticsPart:
-    """Sums over the usable rows of some blocks, and their rows in the sample: a mergeable part."""
+    """Sums over the usable rows of some blocks, and their sampled rows: a mergeable part."""
 
     unusable: NonFiniteRows
     moments: preprocessing.Moments
@@ -186,7 +190,7 @@ class StatisticsPart:
 
 @dataclass(frozen=True)
 class Norms:
-    """Lengths of rows as they are stored."""
+    """Euclidean norms of rows as they are stored, before preprocessing."""
 
     least: float
     mean: float
@@ -200,7 +204,7 @@ class Spectrum:
     """Variances along the principal axes, in the model's space."""
 
     variances: NDArray[np.float64]  # descending
-    axes: int  # number of first axes with 90 % of the variance
+    axes: int  # number of first axes that have 90 % of the variance
     sampled_rows: int | None  # None: all rows were used
 
 
@@ -218,7 +222,7 @@ class Distances:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of all usable rows; norms and spectrum are None if there are no such rows."""
+    """Statistics of all usable rows; norms and spectrum are None if no row is usable."""
 
     n_rows: int  # number of usable rows
     unusable: NonFiniteRows
@@ -234,7 +238,7 @@ class Statistics:
 def statistics_part(
     block: NDArray[Any], start: int, sampled: NDArray[np.int64], unit_length: bool
 ) -> StatisticsPart:
-    """Return the part of a block (rows, p); `sampled` are ascending row numbers of the sample."""
+    """Return the part of a block (rows, p); `sampled` are the sample's row numbers, ascending."""
     usable = finite_rows(block, start)
     rows = usable.block
     norms = np.concatenate([_norms(tile) for tile in _tiles(rows)] or [np.empty(0)])
