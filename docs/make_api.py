@@ -19,7 +19,8 @@ INTRODUCTION = """\
 <!-- written by docs/make_api.py from the docstrings; do not edit -->
 
 `import scrlm_dask` gives the names on this page; `scrlm_dask.__version__` is the version. The
-package is typed. Functions take a source of features first, then a config, then keyword arguments:
+package is typed. Functions that read features take the source first; settings are config objects or
+keyword arguments:
 
 - `source` is a path or URL of a features store, a `FeatureStore`, a Zarr array, a Dask array or a
   NumPy array.
@@ -57,7 +58,8 @@ def render() -> str:
     parts += _errors()
     parts.append("## Results\n\nClasses of results, in `scrlm_dask.results`.\n")
     for name in results.__all__:
-        parts += [f"### `{name}`\n", *_body(getattr(results, name))]
+        value = getattr(results, name)
+        parts += [f"### `{name}`\n", *_body(value), *_properties(value)]
     return "\n".join(parts)
 
 
@@ -158,10 +160,12 @@ def _body(value: Any) -> Iterator[str]:
 def _items(text: str) -> Iterator[str]:
     """Yield the entries of a section: `name : type` and an indented description."""
     for match in re.finditer(r"^(\S.*)((?:\n+[ ]+.*)*)", text, re.M):
-        head, description = match[1], _one_line(match[2])
+        head, (description, *points) = match[1], re.split(r"\n\s*- ", match[2])
+        description = _one_line(description)
         name, _, kind = head.partition(" : ")
         shown = ", ".join(f"`{each}`" for each in name.split(", ")) + (f" ({kind})" if kind else "")
         yield f"- {shown}: {description}" if description else f"- {shown}"
+        yield from (f"  - {_one_line(point)}" for point in points)
 
 
 def _one_line(text: str) -> str:

@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
     if name in _DEPRECATED:
         module, attribute, instead = _DEPRECATED[name]
         text = f"scrlm_dask.{name} is deprecated; use {instead}"
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        warnings.warn(text, FutureWarning, stacklevel=2)
         return getattr(import_module(f"{__name__}.{module}"), attribute)
     return _load_name(name)
 

@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from scrlm_dask import choices
 from scrlm_dask.errors import InputError
@@ -282,7 +282,7 @@ class FitConfig:
         - "merge": extract about ten centers per cluster, like "residual", and merge them into
           `n_clusters` clusters; `n_clusters` is required.
         - "auto": "greedy" if `rho` is given. Otherwise "merge" if `n_clusters` is given and the
-          data shows no clear scale, else usually "residual".
+          data shows no clear scale with at most `n_clusters` clusters, else usually "residual".
 
     See Also
     --------
@@ -402,6 +402,19 @@ class ResolvedConfig:
     def loss_on_all_rows(self) -> bool:
         """True if the loss is computed on all rows, not on a subset."""
         return self.loss_rows == self.n_rows
+
+
+_Config = TypeVar("_Config", "FitConfig", "KMeansConfig")
+
+
+def as_config(value: Any, kind: type[_Config]) -> _Config:
+    """Return a config of this class, the default one for None; reject other types."""
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        name = kind.__name__
+        raise InputError(f"config must be a {name}, got {type(value).__name__}; use {name}(...)")
+    return value
 
 
 def lloyd_config(value: Any) -> LloydConfig:

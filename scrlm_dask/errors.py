@@ -95,8 +95,7 @@ class ClusterError(ScrlmError, RuntimeError):
 class ScrlmWarning(UserWarning):
     """Issued if a result is valid but may not be what was intended.
 
-    Examples are a bandwidth that the data does not determine clearly, or fewer clusters than
-    requested.
+    Examples are a bandwidth that the data does not determine clearly, and clusters without rows.
 
     Examples
     --------

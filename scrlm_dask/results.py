@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from scrlm_dask.clusters.options import Connection
+from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.kernels.bandwidth.choose import Choice
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
+from scrlm_dask.kernels.bandwidth.search import PerturbedRho
 from scrlm_dask.kernels.evaluation.metrics import Recovery, Scores
-from scrlm_dask.paper.compare import Comparison
+from scrlm_dask.paper.compare import Comparison, MethodScores
 from scrlm_dask.passes.digests import DamagedBlock
 from scrlm_dask.pipeline.cut import ClusterCut
 from scrlm_dask.pipeline.evaluate import Evaluation
@@ -33,6 +35,8 @@ __all__ = [
     "FitPlan",
     "FitResult",
     "IngestResult",
+    "MethodScores",
+    "PerturbedRho",
     "PhasePlan",
     "Prediction",
     "Recovery",
@@ -42,4 +46,5 @@ __all__ = [
     "Scores",
     "StoreInfo",
     "Verification",
+    "WorkerMemory",
 ]

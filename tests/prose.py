@@ -22,7 +22,13 @@ CODE = ("scrlm_dask", "cli", "benchmarks", "notebooks")
 DOCUMENTS = ("*.md", "docs/*.md", "deploy/*.md", "benchmarks/*.md", "deploy/*/*.md")
 OTHER_TEXT = (
     *("pyproject.toml", ".ci/run", ".pre-commit-config.yaml", "scrlm_dask/*/*.html"),
-    *("deploy/*/*.yaml", "deploy/*/*.yml", "deploy/*/*.sh", "deploy/*/Dockerfile"),
+    *(
+        "deploy/*/*.yaml",
+        "deploy/*/*.yml",
+        "deploy/*/*.sh",
+        "deploy/*/*.sbatch",
+        "deploy/*/Dockerfile",
+    ),
 )
 # These files quote the words themselves.
 EXEMPT = ("tests/prose.py", "tests/test_prose.py")

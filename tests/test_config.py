@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from messages import expecting
 
-from scrlm_dask.config import ASSUMED_CLUSTERS, FitConfig, LloydConfig
+from scrlm_dask.config import ASSUMED_CLUSTERS, FitConfig, KMeansConfig, LloydConfig, as_config
 from scrlm_dask.errors import InputError
 
 
@@ -182,3 +182,10 @@ def test_more_than_the_number_of_rows_is_rejected(name: str) -> None:
     assert getattr(FitConfig(**{name: 30}).resolve(30), name) == 30
     with pytest.raises(InputError, match=expecting(name, 31, 30)):
         FitConfig(**{name: 31}).resolve(30)
+
+
+@pytest.mark.parametrize("value", [20, {"rho": 0.5}, KMeansConfig(2)])
+def test_another_type_of_config_is_rejected(value: Any) -> None:
+    with pytest.raises(InputError, match=expecting("config", "FitConfig", type(value).__name__)):
+        as_config(value, FitConfig)
+    assert as_config(None, FitConfig) == FitConfig()

@@ -89,7 +89,8 @@ FOLDERS = (
 
 def others_than(*allowed: str) -> tuple[str, ...]:
     """Return all folders of the package except the given ones: a layer must not import these."""
-    return tuple(f"scrlm_dask.{folder}" for folder in FOLDERS if folder not in allowed)
+    folders = [f"scrlm_dask.{folder}" for folder in FOLDERS if folder not in allowed]
+    return (*folders, "scrlm_dask.results")
 
 
 FORBIDDEN = {

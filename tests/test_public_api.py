@@ -166,6 +166,6 @@ def test_examples_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("name", scrlm_dask._DEPRECATED)
 def test_deprecated_names_still_work(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=re.escape(scrlm_dask._DEPRECATED[name][2])):
+    with pytest.warns(FutureWarning, match=re.escape(scrlm_dask._DEPRECATED[name][2])):
         value = getattr(scrlm_dask, name)
     assert value.__module__.startswith("scrlm_dask.")

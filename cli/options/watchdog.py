@@ -95,7 +95,7 @@ class StallWatchdog:
             if idle > self.stall_seconds:
                 state = _write_state(out)
                 error = ClusterError(
-                    f"no block finished within {idle:.0f} s (--stall-timeout); {state}"
+                    f"no block finished within {idle:.3g} s (--stall-timeout); {state}"
                 )
                 error.code = EXIT_CLUSTER_LOST  # type: ignore[attr-defined]
                 if not over.is_set():

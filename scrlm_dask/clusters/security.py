@@ -129,7 +129,8 @@ def describe_connection(description: str, client: Any, nthreads: int | None = No
 def tunnel_command(dashboard: str | None) -> str | None:
     """Return the ssh command that forwards the dashboard port to the user's machine.
 
-    Return None if the user probably works on this machine, so that no tunnel is needed.
+    Return None if there is no dashboard, or if it is on the loopback interface and the user is not
+    logged in by ssh.
     """
     if dashboard is None:
         return None

@@ -119,8 +119,8 @@ def as_features(
     if isinstance(source, np.ndarray):
         return _from_numpy(source, block_rows)
     raise InputError(
-        f"features of type {type(source).__name__} are not supported; use a path, a Zarr array, "
-        "a Dask array or a NumPy array"
+        f"features of type {type(source).__name__} are not supported; use a path, a FeatureStore, "
+        "a Zarr array, a Dask array or a NumPy array"
     )
 
 

@@ -35,12 +35,24 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class WorkerMemory:
-    """Memory limit and threads of a worker."""
+    """Memory limit and threads of a worker.
 
-    limit: int | None  # bytes; None if there is no limit
-    n_threads: int  # compute threads
-    n_ahead: int = 0  # additional threads that prefetch
-    own_process: bool = True  # False: threads of this process, which have no limit of their own
+    Attributes
+    ----------
+    limit : int or None
+        Memory limit in bytes; None if there is no limit.
+    n_threads : int
+        Compute threads.
+    n_ahead : int
+        Additional threads that prefetch.
+    own_process : bool
+        False: threads of this process, which have no limit of their own.
+    """
+
+    limit: int | None
+    n_threads: int
+    n_ahead: int = 0
+    own_process: bool = True
 
 
 def current_client() -> Any | None:

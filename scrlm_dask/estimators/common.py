@@ -64,7 +64,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         Returns
         -------
         numpy.ndarray or dask.array.Array of shape (rows,)
-            Cluster of each row, -1 for outliers; lazy unless the input is a NumPy array.
+            Cluster of each row (SCRLM: -1 for outliers); lazy unless the input is a NumPy array.
 
         Raises
         ------

@@ -64,7 +64,8 @@ class SCRLM(Clusterer):
         How centers are extracted from candidates. "greedy": the paper's method. "residual": losses
         over rows of a sample that no center covers yet. "merge": like "residual" with more centers,
         which are merged into `n_clusters`. "auto": "greedy" if `rho` is given; otherwise "merge" if
-        `n_clusters` is given and the data shows no clear scale, else usually "residual".
+        `n_clusters` is given and the data shows no clear scale with at most `n_clusters` clusters,
+        else usually "residual".
 
     Attributes
     ----------
@@ -83,7 +84,8 @@ class SCRLM(Clusterer):
     rho_, radius_ : float
         Bandwidth and radius, in units of the preprocessed features.
     inertia_ : float
-        Sum of squared distances to the nearest center, after preprocessing.
+        Sum of squared distances to the nearest center, after preprocessing. For a row outside the
+        radius, the radius is used.
     n_iter_ : int
         Number of k-means iterations.
     model_ : Model

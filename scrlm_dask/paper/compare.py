@@ -62,10 +62,20 @@ class Spread:
 
 @dataclass(frozen=True)
 class MethodScores:
-    """All attempts of a method, one per seed, up to the first failure."""
+    """All attempts of a method, one per seed, up to the first failure.
+
+    Attributes
+    ----------
+    method : str
+        Name of the method.
+    n_clusters : int
+        Requested number of clusters.
+    attempts : tuple of Attempt
+        Scores and costs per seed.
+    """
 
     method: str
-    n_clusters: int  # the requested number
+    n_clusters: int
     attempts: tuple[Attempt, ...]
 
     @property

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scrlm_dask.choices import DamagedItems, FeatureDtype
+from scrlm_dask.choices import DAMAGED_ITEMS, DamagedItems, FeatureDtype
 from scrlm_dask.encoders.catalog import open_encoder
 from scrlm_dask.engine.workers import in_this_process
 from scrlm_dask.errors import InputError
@@ -28,7 +28,7 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True)
 class EmbedConfig:
-    """Settings of `embed`. They are saved in the manifest of the store.
+    """Settings of `embed`, saved in the manifest of the store except `batch_size` and `device`.
 
     Parameters
     ----------
@@ -78,9 +78,9 @@ class EmbedConfig:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise InputError(f"batch_size must be at least 1, got {self.batch_size}")
-        choices = ("refuse", "skip")
-        if self.on_error not in choices:
-            raise InputError(f"on_error must be {' or '.join(choices)}, got {self.on_error!r}")
+        if self.on_error not in DAMAGED_ITEMS:
+            choices = " or ".join(DAMAGED_ITEMS)
+            raise InputError(f"on_error must be {choices}, got {self.on_error!r}")
         self.ingest()  # validates the other settings
 
     def ingest(self) -> ingest_job.IngestConfig:
@@ -91,7 +91,7 @@ class EmbedConfig:
 
 
 def embed(
-    source: str,
+    source: str | Path,
     out: Place,
     config: EmbedConfig,
     *,
@@ -106,7 +106,7 @@ def embed(
 
     Parameters
     ----------
-    source : str
+    source : str or Path
         A folder of images, a `.txt` file with one text per line, or a CSV, TSV, JSON lines or
         Parquet file with a column of texts.
     out : str or Path
@@ -128,9 +128,10 @@ def embed(
     Raises
     ------
     InputError
-        If the encoder is unknown, or if an item cannot be read and `on_error` is "refuse".
+        If the encoder is unknown or does not accept the items.
     StoreError
-        If the source is missing, or if `out` exists and `overwrite` is False.
+        If the source is missing, if an item cannot be read and `on_error` is "refuse", or if
+        `out` exists and `overwrite` is False.
     EncoderError
         If the encoder fails.
 

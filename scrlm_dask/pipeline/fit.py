@@ -11,7 +11,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.config import FitConfig, LloydConfig, ResolvedConfig
+from scrlm_dask.config import FitConfig, LloydConfig, ResolvedConfig, as_config
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import Features, FeaturesLike, as_features
 from scrlm_dask.engine.workers import WorkerMemory, worker_memories
@@ -102,7 +102,7 @@ def fit(
     """
     job = prepare_fit(
         source,
-        config or FitConfig(),
+        as_config(config, FitConfig),
         out=out,
         overwrite=overwrite,
         collect_labels=collect_labels,

@@ -13,7 +13,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.config import KMeansConfig
+from scrlm_dask.config import KMeansConfig, as_config
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import (
     Features,
@@ -119,7 +119,7 @@ def kmeans(
     """
     job = prepare_kmeans(
         source,
-        config or KMeansConfig(),
+        as_config(config, KMeansConfig),
         centers=centers,
         sample_weight=sample_weight,
         out=out,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scrlm_dask.config import FitConfig, ResolvedConfig
+from scrlm_dask.config import FitConfig, ResolvedConfig, as_config
 from scrlm_dask.engine.block_layout import Layout
 from scrlm_dask.engine.features import Features, FeaturesLike, as_features
 from scrlm_dask.engine.workers import WorkerMemory, worker_memories
@@ -137,7 +137,7 @@ def plan_fit(
         Features (rows, p). A path or URL must point to a features store or a Zarr array.
     config : FitConfig or None
         Parameters of the fit; None: the defaults.
-    workers : sequence of WorkerMemory or None
+    workers : sequence of scrlm_dask.results.WorkerMemory or None
         The workers to plan for; None: the workers of the current client.
     n_cores : int or None
         Cores that the workers share; None: one core per computing thread.
@@ -165,7 +165,7 @@ def plan_fit(
     >>> [phase.name for phase in plan.phases]
     ['survey', 'loss', 'extract', 'assign']
     """
-    config = config or FitConfig()
+    config = as_config(config, FitConfig)
     job = prepare_plan(source, config, block_rows=block_rows, storage_options=storage_options)
     return job.run(worker_memories() if workers is None else workers, n_cores)
 

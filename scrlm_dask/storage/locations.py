@@ -205,11 +205,12 @@ Place: TypeAlias = str | Path | Location
 
 
 def locate(place: Place, storage_options: Options | None = None) -> Location:
-    """Return the location of a path or URL; return a `Location` unchanged.
+    """Return the location of a path or URL, or of an object such as `Run` that has a `location`.
 
     A local path is made absolute, because workers may have another working directory. A URL that
     contains credentials is rejected before it can appear in a message.
     """
+    place = getattr(place, "location", place)
     if isinstance(place, Location):
         return place
     text = str(place)

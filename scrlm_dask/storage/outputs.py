@@ -47,7 +47,7 @@ def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
         return
     replaceable = _kind_of(target) == kind
     if not overwrite:
-        other_way = ", or use --overwrite to replace it" if replaceable else ""
+        other_way = ", or use --overwrite (overwrite=True) to replace it" if replaceable else ""
         raise StoreError(f"the output {path} exists; choose another path{other_way}")
     if not replaceable:
         raise StoreError(

@@ -143,7 +143,7 @@ class RunDirectory:
         if record.get("status") != COMPLETE:
             raise StoreError(
                 f"the run {self.path} is incomplete (status: {record.get('status')}); "
-                "run the fit again to resume it, or use --overwrite to start again"
+                "run the fit again to resume it, or use --overwrite (overwrite=True) to start again"
             )
         return record
 

@@ -174,7 +174,7 @@ def _list_differences(
 def _same_facts(found: str, expected: str) -> bool:
     """Compare two messages: every fact of the recorded one is in the other, in any wording.
 
-    Facts are numbers, paths, options, names with an underscore and words in quotes.
+    Facts are numbers, paths, options and names with an underscore.
     """
     found, expected = (_LIST_MARKS.sub(" ", text) for text in (found, expected))
     if not set(_NAME.findall(expected)) <= set(found.split()):

@@ -67,11 +67,21 @@ class SampleCenters:
 
 @dataclass(frozen=True)
 class PerturbedRho:
-    """The clusters at a rho that differs slightly from the chosen rho."""
+    """Clusters at a rho that differs slightly from the chosen rho.
+
+    Attributes
+    ----------
+    rho : float
+        The bandwidth.
+    clusters : int
+        Number of clusters.
+    ari : float
+        Adjusted Rand index between the labels at this rho and at the chosen rho.
+    """
 
     rho: float
     clusters: int
-    ari: float  # adjusted Rand index between the labels at this rho and at the chosen rho
+    ari: float
 
 
 @dataclass(frozen=True)

@@ -246,8 +246,7 @@ def _add_tile(products, outer, middle, doubts, rows, candidates, totals):  # typ
                         sq_dist = exact_sq_distance(raw[i], inv_norms[i], c_raw[j], c_inv[j], scale)
                     _add_pair(sq_dist, j, sq_radii, sq_sums, counts)
         first = four
-    # A gain is half of R^2 - d^2, so the sum of d^2 is the number of hits times R^2, minus twice
-    # the gains.
+    # A gain is (R^2 - d^2) / 2, so the sum of d^2 is hits * R^2 minus twice the gains.
     for j in range(n):
         sq_sums[j, 0] += hits[j] * sq_radii[0] - 2.0 * gains[j]
         counts[j, 0] += hits[j]

@@ -139,7 +139,9 @@ def test_scheduler_disconnects_a_client_without_a_certificate(tls_scheduler, our
 
 def test_command_without_a_certificate(start, features, tls_scheduler):
     done = start("inspect", features, "--verify", "--scheduler", tls_scheduler).outcome()
-    done.rejected(tls_scheduler, "--tls-ca-file", "--tls-cert", "--tls-key", code=CLUSTER_LOST)
+    facts = (tls_scheduler, "--tls-ca-file", "--tls-cert", "--tls-key")
+    message = done.rejected(*facts, code=CLUSTER_LOST)
+    assert "Error: " not in message.removeprefix("Error: ")  # no connection was tried
 
 
 def test_command_with_an_untrusted_certificate(start, features, tls_scheduler, untrusted, ours):
@@ -270,7 +272,7 @@ def test_worker_that_does_not_see_the_output(start, features, partial_mount, hid
     done = start(*fit).outcome()
     done.rejected("1 of 2", str(out), code=CLUSTER_LOST)
     # The run can be resumed with other workers, but is not accepted as a result.
-    with pytest.raises(StoreError, match=str(out)):
+    with pytest.raises(StoreError, match=rf"{out}.*\binterrupted\b"):
         load_model(out)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,8 @@ def test_clusters_of_a_model() -> None:
     head, first, second = cells(summaries.clusters_table(model))
     assert head[:5] == ["cluster", "rows", "weight", "sigma", "loss"]
     assert len(head) == 6  # the last one is the row of the center
+    polished = replace(model, config=replace(model.config, polish=True))
+    assert cells(summaries.clusters_table(polished))[0][5] != head[5]  # a moved center is not a row
     assert (first[:2], first[4:]) == (["0", "3"], ["-3.0", "1"])
     assert (second[:2], second[4:]) == (["1", "2"], ["-1.5", "3"])
 
