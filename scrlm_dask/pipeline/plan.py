@@ -207,7 +207,7 @@ def make_plan(
     n_cores: int | None,
     calibration: Calibration,
 ) -> FitPlan:
-    """Predict the cost of each phase of the fit, and combine them to a plan."""
+    """Predict the cost of each phase of the fit, and combine the predictions into a plan."""
     refine = config.asked.refine
     pool = worker_pool(workers, n_cores)
     memory_plan = memory.fit_memory(layout, config, n_clusters, len(workers))

@@ -217,7 +217,10 @@ def with_coordinates(
 def map_like(
     x: NDArray[Any], points: Points, start: int = 0, out: NDArray[np.float32] | None = None
 ) -> MappedRows:
-    """Map rows (rows, p), the first at position `start` of their block, like the points."""
+    """Apply to rows (rows, p) the shift and scale that were applied to the points.
+
+    `start` is the position of the first row in its block.
+    """
     raw = native_float(x)
     inv_norms = inverse_norms(raw, points.unit_length)
     sq_norms = np.empty(len(raw))
