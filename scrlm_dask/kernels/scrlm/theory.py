@@ -18,7 +18,7 @@ DELTA = 0.01  # probability of failure; the paper's "success" means 99 of 100 re
 
 @dataclass(frozen=True)
 class Requirements:
-    """Smallest numbers of candidates, rows and features for which Corollary 7 of the paper holds."""
+    """Smallest numbers of candidates, rows and features for which Corollary 7 holds."""
 
     n_candidates: int
     n_rows: int
