@@ -73,8 +73,8 @@ def lloyd_part(
 ) -> LloydBlock:
     """Label the rows of a block (rows, p) that begins at row `start`, and sum them by label.
 
-    `weights` (rows,) are sample weights, and `coordinates` (rows, q) are precomputed coordinates of
-    the rows along the centers' axes.
+    `weights` (rows,) are sample weights. `coordinates` (rows, q) are precomputed coordinates of the
+    rows on the q axes that pruning uses for these centers.
     """
     nearest = nearest_centers(block, centers, sq_radius, prune, coordinates)
     summed = cluster_sums.sum_rows(
