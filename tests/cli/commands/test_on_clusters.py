@@ -285,7 +285,7 @@ def test_lost_scheduler_ends_an_experiment(start, remote, tmp_path):
     experiment.until(lambda: list((tmp_path / "out" / "cells").glob("*")))
     os.kill(remote.scheduler.process.pid, signal.SIGKILL)
     done = experiment.outcome()
-    done.rejected("scheduler", code=CLUSTER_LOST)
+    done.rejected("Dask", code=CLUSTER_LOST)
 
 
 def test_too_little_memory_for_a_worker(start, features, tmp_path):
