@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 Preprocess = Literal["none", "center", "standardize", "scale", "l2"]
+FitPreprocess = Literal["auto", "none", "center", "standardize", "scale", "l2"]
+Level = Literal["coarse", "fine"]
 Persist = Literal["auto", "yes", "no"]
 Init = Literal["scrlm", "k-means++", "k-means||", "random", "given"]
 Extraction = Literal["auto", "greedy", "residual", "merge"]
@@ -17,6 +19,8 @@ DamagedItems = Literal["refuse", "skip"]
 TableFormat = Literal["parquet", "csv"]
 
 PREPROCESS_KINDS: tuple[str, ...] = get_args(Preprocess)
+FIT_PREPROCESS_KINDS: tuple[str, ...] = get_args(FitPreprocess)
+LEVELS: tuple[str, ...] = get_args(Level)
 PERSIST_KINDS: tuple[str, ...] = get_args(Persist)
 INIT_KINDS: tuple[str, ...] = get_args(Init)
 EXTRACTIONS: tuple[str, ...] = get_args(Extraction)

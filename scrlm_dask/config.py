@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -17,6 +17,8 @@ from scrlm_dask.kernels.scrlm.theory import default_candidates
 
 # If `n_clusters` is None, enough candidates are drawn to find this many clusters.
 ASSUMED_CLUSTERS = 1000
+# Maximum number of k-means iterations if it is "auto": after a merge, and of `kmeans`.
+MERGED_ITERATIONS, KMEANS_ITERATIONS = 20, 100
 _LEAST_SQ_REACH = 1e-30  # smallest rho^2 F that float32 arithmetic can handle
 _MOST_FINITE = math.nextafter(math.inf, 0.0)
 
@@ -48,7 +50,7 @@ def _positive(*words: str | None) -> _Rule:
 _SHARE = _Rule("a number between 0 and 1", Real, (), 0.0, 1.0)
 _FLAG = _Rule("True or False", bool)
 _LLOYD_RULES = {
-    "max_iter": _integer(0),
+    "max_iter": _integer(0, "auto"),
     "tol": _SHARE,
     "inertia_tol": _SHARE,
     "max_seconds": _positive(None),
@@ -59,9 +61,12 @@ _SHARED_RULES = {
     "seed": _integer(0),
     "prune": _integer(0, "auto"),
     "margins": _FLAG,
+}
+_KMEANS_RULES = _SHARED_RULES | {
+    "n_clusters": _integer(1),
+    "init": _one_of(choices.INIT_KINDS),
     "preprocess": _one_of(choices.PREPROCESS_KINDS),
 }
-_KMEANS_RULES = _SHARED_RULES | {"n_clusters": _integer(1), "init": _one_of(choices.INIT_KINDS)}
 _FIT_RULES = _SHARED_RULES | {
     "F": _positive(),
     "rho": _positive("auto"),
@@ -69,6 +74,13 @@ _FIT_RULES = _SHARED_RULES | {
     "n_candidates": _integer(1, "auto"),
     "loss_rows": _integer(1, "all"),
     "min_neighbors": _integer(1),
+    "preprocess": _one_of(choices.FIT_PREPROCESS_KINDS),
+    "outlier_share": _Rule(
+        "a number > 0 and < 1, 'auto' or None",
+        *(Real, ("auto", None), math.ulp(0.0), math.nextafter(1.0, 0.0)),
+    ),
+    "radius": _positive(None),
+    "levels": _FLAG,
     "polish": _FLAG,
     "robust": _FLAG._replace(expected="True, False or 'auto'", words=("auto",)),
     "extraction": _one_of(choices.EXTRACTIONS),
@@ -117,9 +129,10 @@ class LloydConfig:
 
     Parameters
     ----------
-    max_iter : int, default=0
+    max_iter : int or "auto", default="auto"
         Maximum number of iterations over all rows; each reads the features once. 0 disables
-        k-means. Iterations on a `sample` are not counted.
+        k-means. Iterations on a `sample` are not counted. "auto" is 100 for k-means; for SCRLM it
+        is 20 if centers are merged, otherwise 0.
     tol : float, default=1e-4
         Stop when the centers move by at most this fraction of the distance between rows and their
         centers (both as root mean square).
@@ -148,7 +161,7 @@ class LloydConfig:
     0.001
     """
 
-    max_iter: int = 0
+    max_iter: int | Literal["auto"] = "auto"
     tol: float = 1e-4
     inertia_tol: float = 1e-5
     max_seconds: float | None = None
@@ -157,6 +170,14 @@ class LloydConfig:
 
     def __post_init__(self) -> None:
         _check_fields(self, _LLOYD_RULES)
+
+    def limit(self, default: int) -> int:
+        """Return the maximum number of iterations; `default` replaces "auto"."""
+        return default if isinstance(self.max_iter, str) else self.max_iter
+
+    def settle(self, default: int) -> LloydConfig:
+        """Return the config with a number in place of "auto"."""
+        return replace(self, max_iter=self.limit(default))
 
 
 @dataclass(frozen=True)
@@ -214,7 +235,7 @@ class KMeansConfig:
 
     def __post_init__(self) -> None:
         _check_fields(self, _KMEANS_RULES)
-        object.__setattr__(self, "lloyd", lloyd_config(self.lloyd))
+        object.__setattr__(self, "lloyd", lloyd_config(self.lloyd).settle(KMEANS_ITERATIONS))
 
     def sq_radius(self, n_features: int) -> float:
         """Return infinity: k-means has no outliers."""
@@ -246,10 +267,13 @@ class FitConfig:
         of the time if clusters are large. Every row gets a label regardless.
     min_neighbors : int, default=1
         Minimum number of other rows within the radius of a center.
-    preprocess : {"none", "center", "standardize", "scale", "l2"}, default="standardize"
+    preprocess : {"auto", "none", "center", "standardize", "scale", "l2"}, default="auto"
         Transformation of the rows before distances are computed. It is saved with the model and
         applied to new rows.
 
+        - "auto": "standardize" if `rho` is given or the data shows a clear scale. Otherwise "l2"
+          for rows of unit length, and for other rows the best of "standardize", "l2" and "center"
+          on a sample.
         - "none": use the rows as they are.
         - "center": subtract the mean of each feature.
         - "standardize": subtract the mean and divide by the standard deviation of each feature.
@@ -260,18 +284,31 @@ class FitConfig:
     polish : bool, default=False
         Move each center to the mean of the rows within its radius, in one more pass.
     refine : LloydConfig, int or dict, default=LloydConfig()
-        k-means iterations that refine the centers; none by default. An int is the maximum number of
-        iterations.
+        k-means iterations that refine the centers; by default up to 20 if centers are merged, else
+        none. An int is the maximum number of iterations.
     robust : bool or "auto", default="auto"
         True excludes rows outside the radius from k-means and labels them as outliers (-1). False
-        assigns every row to its nearest center; this requires `refine` iterations or
-        ``extraction="merge"``. "auto" is True unless centers are merged.
+        uses all rows for k-means, and assigns every row to its nearest center unless
+        `outlier_share` or `radius` is given; it requires `refine` iterations or
+        ``extraction="merge"``. "auto" is True unless centers are merged. If centers are merged, the
+        radius is that of ``outlier_share="auto"``.
+    outlier_share : float, "auto" or None, default=None
+        A number sets the radius such that about this share of the rows are outliers, those farthest
+        from their centers. "auto" keeps a clear scale as it is; without a clear scale, the radius
+        is the median distance to the centers of rows of a normal distribution with the covariance
+        of the data. None does not change the radius.
+    radius : float or None, default=None
+        Distance, after preprocessing, beyond which rows are outliers. None: determined by `rho`,
+        `robust` and `outlier_share`.
     prune : int or "auto", default="auto"
         Number of axes for pruning pairs of rows and centers that are far apart. The labels do not
         change. "auto" chooses the cheapest number per block; 0 disables pruning.
     margins : bool, default=True
         Store the margin of each row (distance to the second-nearest center minus distance to the
         nearest) and the distances of outliers. False makes the labelling faster.
+    levels : bool, default=False
+        Store the labels of the coarse level in addition to the default and the fine level. There
+        are levels only if the number of clusters is chosen without a clear scale.
     extraction : {"auto", "greedy", "residual", "merge"}, default="auto"
         Method that selects centers from the candidates:
 
@@ -281,8 +318,8 @@ class FitConfig:
           yet.
         - "merge": extract about ten centers per cluster, like "residual", and merge them into
           `n_clusters` clusters; `n_clusters` is required.
-        - "auto": "greedy" if `rho` is given. Otherwise "merge" if `n_clusters` is given and the
-          data shows no clear scale with at most `n_clusters` clusters, else usually "residual".
+        - "auto": "greedy" if `rho` is given. Otherwise "merge" if the data shows no clear scale
+          with at most `n_clusters` clusters, else usually "residual".
 
     See Also
     --------
@@ -307,13 +344,16 @@ class FitConfig:
     n_candidates: int | Literal["auto"] = "auto"
     loss_rows: int | Literal["all"] = "all"
     min_neighbors: int = 1
-    preprocess: choices.Preprocess = "standardize"
+    preprocess: choices.FitPreprocess = "auto"
     seed: int = 0
     polish: bool = False
     refine: LloydConfig = field(default_factory=LloydConfig)
     robust: bool | Literal["auto"] = "auto"
+    outlier_share: float | Literal["auto"] | None = None
+    radius: float | None = None
     prune: Prune = "auto"
     margins: bool = True
+    levels: bool = False
     extraction: choices.Extraction = "auto"
 
     def __post_init__(self) -> None:
@@ -326,10 +366,25 @@ class FitConfig:
                 "extraction='merge' requires n_clusters (--clusters), the number of clusters to "
                 "merge to; set it, or use extraction='residual'"
             )
-        if self.robust is False and self.refine.max_iter == 0 and self.extraction != "merge":
+        if self.robust is False and not self.refine.limit(0) and self.extraction != "merge":
             raise InputError(
                 "robust=False (--no-robust) requires k-means iterations; set refine "
                 "(--kmeans-iter) to 1 or more, or omit robust"
+            )
+        self._check_outliers()
+
+    def _check_outliers(self) -> None:
+        """Raise if the settings of outliers contradict each other."""
+        given = [name for name in ("outlier_share", "radius") if getattr(self, name) is not None]
+        if len(given) == 2:
+            raise InputError(
+                f"give either outlier_share (--outlier-share) or radius (--radius), got "
+                f"{self.outlier_share!r} and {self.radius!r}"
+            )
+        if self.outlier_share == "auto" and not self.samples:
+            raise InputError(
+                "outlier_share='auto' requires rho='auto', because a given rho has a radius "
+                "already; omit one of them, or give a share such as 0.02"
             )
 
     def _settle_extraction(self, rho: float) -> None:
@@ -341,6 +396,9 @@ class FitConfig:
             )
         if self.extraction == "auto":
             object.__setattr__(self, "extraction", "greedy")
+        if self.preprocess == "auto":
+            object.__setattr__(self, "preprocess", "standardize")
+        object.__setattr__(self, "refine", self.refine.settle(self.most_iterations))
         if self.robust == "auto":
             # Merged clusters extend beyond the radius.
             object.__setattr__(self, "robust", self.extraction != "merge")
@@ -351,6 +409,17 @@ class FitConfig:
         return self.rho == "auto" or self.extraction in ("residual", "merge")
 
     @property
+    def most_iterations(self) -> int:
+        """Largest possible number of k-means iterations."""
+        merges = self.extraction in ("auto", "merge")
+        return self.refine.limit(MERGED_ITERATIONS if merges else 0)
+
+    @property
+    def first_preprocess(self) -> choices.Preprocess:
+        """The preprocessing that is tried first: "standardize" if it is "auto"."""
+        return "standardize" if self.preprocess == "auto" else self.preprocess
+
+    @property
     def given_rho(self) -> float:
         """Bandwidth as a number; raises if it is still "auto"."""
         if isinstance(self.rho, str):
@@ -358,8 +427,14 @@ class FitConfig:
         return self.rho
 
     def sq_radius(self, n_features: int) -> float:
-        """Return the squared radius beyond which rows are outliers; infinity unless `robust`."""
+        """Return the squared radius beyond which rows are outliers; infinity if there are none."""
+        if self.radius is not None:
+            return self.radius**2
         return squared_radius(self.given_rho, self.F, n_features) if self.robust else math.inf
+
+    def kmeans_sq_radius(self, n_features: int) -> float:
+        """Return the squared radius beyond which k-means ignores rows; infinity: it uses all."""
+        return self.sq_radius(n_features) if self.robust else math.inf
 
     def resolve(self, n_rows: int) -> ResolvedConfig:
         """Return the config with the numbers of candidates and sampled rows for `n_rows` rows."""

@@ -57,7 +57,10 @@ class Model:
         The parameters of the fit, with every "auto" replaced by its value.
     tree : MergeTree or None
         Tree along which extracted centers were merged; None if there was no merge, or if k-means
-        moved the centers afterwards.
+        moved the centers afterwards. If the model has a fine level, its leaves are the centers of
+        this level, and its cut into k groups are the clusters.
+    has_fine_level : bool
+        Whether the leaves of the tree are a fine level.
 
     Examples
     --------
@@ -85,6 +88,7 @@ class Model:
     affine: AffineMap
     config: FitConfig | KMeansConfig
     tree: MergeTree | None = None
+    has_fine_level: bool = False
 
     def __repr__(self) -> str:
         rho = f"rho={self.config.given_rho:g}, " if isinstance(self.config, FitConfig) else ""

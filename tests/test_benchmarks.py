@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import benchmarks
-from benchmarks import ingest, loss_cpu, paper_mixture, plan, run
+from benchmarks import embeddings, ingest, loss_cpu, paper_mixture, plan, run
 from benchmarks.overhead import busy_seconds
 from benchmarks.report import Table
 from benchmarks.scaling import exponents, worker_numbers
@@ -180,3 +180,34 @@ def test_plan_is_compared_with_the_fit() -> None:
     assert all(phase["predicted"] > 0 for phase in report["phases"].values())
     memory = report["worker_bytes"]
     assert max(memory["measured"]) <= memory["predicted"]
+
+
+def test_methods_are_compared_on_labelled_rows() -> None:
+    methods = ["--methods", "scrlm", "--methods", "hdbscan"]
+    done = CliRunner().invoke(embeddings.main, ["compare", "digits", "--rows", "300", *methods])
+    assert done.exit_code == 0, done.output
+    rows = cells(done.stdout)
+    assert [(row["data"], row["method"]) for row in rows] == [
+        ("digits", "scrlm"),
+        ("digits", "hdbscan"),
+    ]
+    assert all(int(row["clusters"]) >= 0 for row in rows)
+    assert all(float(row["AMI"]) <= 1.0 for row in rows)
+
+
+def test_fits_without_parameters_are_compared_with_the_best_number_of_clusters() -> None:
+    options = ["levels", "digits", "--rows", "300", "--seeds", "2"]
+    done = CliRunner().invoke(embeddings.main, options)
+    assert done.exit_code == 0, done.output
+    (row,) = cells(done.stdout)
+    assert row["rows x features"] == "300 x 64"
+    assert float(row["best AMI"]) > 0.0
+    assert 2 <= int(row["at m"]) <= 300 // 8
+
+
+def cells(table: str) -> list[dict[str, str]]:
+    """Return the rows of a Markdown table."""
+    titles, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
+    ]
+    return [dict(zip(titles, row, strict=True)) for row in rows]

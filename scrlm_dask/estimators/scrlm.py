@@ -8,7 +8,7 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.choices import Extraction, Preprocess
+from scrlm_dask.choices import Extraction, FitPreprocess
 from scrlm_dask.config import FitConfig, LloydConfig, lloyd_config
 from scrlm_dask.estimators.common import Clusterer, is_lazy, seed_of
 from scrlm_dask.storage.locations import Options
@@ -111,12 +111,14 @@ class SCRLM(Clusterer):
         n_candidates: int | Literal["auto"] = "auto",
         loss_rows: int | Literal["all"] = "all",
         min_neighbors: int = 1,
-        preprocess: Preprocess = "standardize",
+        preprocess: FitPreprocess = "auto",
         random_state: Any = 0,
         block_rows: int | None = None,
         polish: bool = False,
-        refine: int | LloydConfig = 0,
+        refine: int | LloydConfig | Literal["auto"] = "auto",
         robust: bool | Literal["auto"] = "auto",
+        outlier_share: float | Literal["auto"] | None = None,
+        radius: float | None = None,
         prune: int | Literal["auto"] = "auto",
         extraction: Extraction = "auto",
     ) -> None:
@@ -132,6 +134,8 @@ class SCRLM(Clusterer):
         self.polish = polish
         self.refine = refine
         self.robust = robust
+        self.outlier_share = outlier_share
+        self.radius = radius
         self.prune = prune
         self.extraction = extraction
 
@@ -231,6 +235,8 @@ class SCRLM(Clusterer):
             polish=self.polish,
             refine=lloyd_config(self.refine),
             robust=self.robust,
+            outlier_share=self.outlier_share,
+            radius=self.radius,
             prune=self.prune,
             extraction=self.extraction,
         )

@@ -18,7 +18,12 @@ from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.engine.tree_reduce import fan_in_for
 from scrlm_dask.errors import InputError, NonFiniteRowError
 from scrlm_dask.kernels import OUTLIER
-from scrlm_dask.kernels.distances.assignment import assign_and_sum, assign_rows
+from scrlm_dask.kernels.distances.assignment import (
+    LeafPoints,
+    assign_and_sum,
+    assign_leaves,
+    assign_rows,
+)
 from scrlm_dask.kernels.distances.cluster_sums import ClusterSums, merge_sums
 from scrlm_dask.kernels.distances.points import Points
 from scrlm_dask.kernels.distances.pruning import Prune, Pruned, merge_pruned
@@ -33,6 +38,7 @@ class AssignedPart:
     sums: ClusterSums
     pruned: Pruned
     labels: tuple[NDArray[np.int32], ...]  # one array per block, concatenated by the client
+    leaf_counts: NDArray[np.int64] | None = None  # (L,) rows of each leaf of the fine level
 
 
 @dataclass(frozen=True)
@@ -57,8 +63,11 @@ def assign_pass(
     collect: bool,
     input_digest: str,
     weights: da.Array | None = None,
+    leaves: Delayed | None = None,
 ) -> AssignedPart:
     """Label every row; labels are written to `labels_at`, if given, and returned if `collect`.
+
+    With `leaves`, a `LeafPoints`, labels of the fine level are also written.
 
     Margins are written to `labels_at`, and never returned. `input_digest` identifies the centers
     and the radius, so that checkpoints from other centers are not loaded.
@@ -78,6 +87,7 @@ def assign_pass(
             "labels_at": labels_at,
             "margins": margins and labels_at is not None,
             "collect": collect,
+            "leaves": leaves,
         },
         columns={} if weights is None else {"weights": weights},
         input_digest=input_digest,
@@ -126,13 +136,18 @@ def _assign_part(
     labels_at: Location | None,
     margins: bool,
     collect: bool,
+    leaves: LeafPoints | None = None,
     weights: NDArray[np.float64] | None = None,
 ) -> AssignedPart:
     summed = assign_and_sum(block, centers, sq_radius, weights, margins=margins, prune=prune)
-    assignment = summed.assignment
+    assignment, fine, leaf_counts = summed.assignment, None, None
+    if leaves is not None:
+        fine = assign_leaves(block, assignment.labels, leaves)
+        leaf_counts = np.bincount(fine[fine != OUTLIER], minlength=leaves.n_leaves)
     if labels_at is not None:
-        write_labels_block(labels_at, start, assignment)
-    return AssignedPart(summed.sums, assignment.pruned, (assignment.labels,) if collect else ())
+        write_labels_block(labels_at, start, assignment, fine)
+    labels = (assignment.labels,) if collect else ()
+    return AssignedPart(summed.sums, assignment.pruned, labels, leaf_counts)
 
 
 def _are_written(labels_at: Location, block_rows: int, n_rows: int, blocks: range) -> bool:
@@ -163,8 +178,10 @@ def _merge_labelled(a: LabelledPart, b: LabelledPart) -> LabelledPart:
 
 
 def _merge(a: AssignedPart, b: AssignedPart) -> AssignedPart:
-    pruned = merge_pruned(a.pruned, b.pruned)
-    return AssignedPart(merge_sums(a.sums, b.sums), pruned, a.labels + b.labels)
+    pruned, counts = merge_pruned(a.pruned, b.pruned), None
+    if a.leaf_counts is not None and b.leaf_counts is not None:
+        counts = a.leaf_counts + b.leaf_counts
+    return AssignedPart(merge_sums(a.sums, b.sums), pruned, a.labels + b.labels, counts)
 
 
 _ASSIGN = Pass("assign", _assign_part, _merge, checkpoint_types=(AssignedPart, ClusterSums, Pruned))

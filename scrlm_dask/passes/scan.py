@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.choices import Preprocess
 from scrlm_dask.config import ResolvedConfig
 from scrlm_dask.engine.execution import Execution, task
 from scrlm_dask.engine.features import Features
@@ -14,6 +15,9 @@ from scrlm_dask.kernels.bandwidth.search import SampleScan, ScanSizes, scan_samp
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, fit_map, needs_moments
 from scrlm_dask.kernels.randomness.sampling import Purpose, random_order, sample_rows
 from scrlm_dask.passes.survey import Survey, moments_of, survey_pass
+
+# Preprocessing maps that preprocess="auto" compares; the first one decides if there is a clear scale.
+AUTO_MAPS: tuple[Preprocess, ...] = ("standardize", "l2", "center")
 
 
 @dataclass(frozen=True)
@@ -42,12 +46,17 @@ def scan_pass(
     numbers = _row_numbers(features, blocks)
     drawn = sample_rows(asked.seed, Purpose.SCAN_ROWS, len(numbers), sizes.rows)
     rows = np.asarray(numbers[drawn] if isinstance(numbers, np.ndarray) else drawn)
-    with_moments = needs_moments(asked.preprocess)
+    with_moments = needs_moments(asked.first_preprocess)
     survey = survey_pass(execution, features, rows, with_moments, blocks)
     moments = moments_of(survey) if with_moments else None
-    affine = fit_map(asked.preprocess, features.n_features, moments)
+    kinds = AUTO_MAPS if asked.preprocess == "auto" else (asked.preprocess,)
+    maps = [
+        fit_map(kind, features.n_features, moments if needs_moments(kind) else None)
+        for kind in kinds
+    ]
     with execution.phase("scan", 1, len(rows), 0):
-        scan: SampleScan | None = task("scan", _scan, survey, affine, sizes, config).compute()
+        scan: SampleScan | None = task("scan", _scan, survey, maps, sizes, config).compute()
+    affine = maps[0] if scan is None else scan.affine
     order = random_order(asked.seed, Purpose.SCAN_ORDER, len(rows))
     n_blocks = features.n_blocks if blocks is None else len(blocks)
     return Scanned(scan, rows[order], affine, n_blocks)
@@ -62,18 +71,19 @@ def _row_numbers(features: Features, blocks: list[int] | None) -> range | NDArra
 
 
 def _scan(
-    survey: Survey, affine: AffineMap, sizes: ScanSizes, config: ResolvedConfig
+    survey: Survey, maps: list[AffineMap], sizes: ScanSizes, config: ResolvedConfig
 ) -> SampleScan | None:
     asked = config.asked
     order = random_order(asked.seed, Purpose.SCAN_ORDER, len(survey.gathered))
     return scan_sample(
         survey.gathered[order],
-        affine,
+        maps,
         sizes,
         rho=None if isinstance(asked.rho, str) else asked.rho,
         F=asked.F,
         n_clusters=asked.n_clusters,
         min_neighbors=asked.min_neighbors,
         extraction=asked.extraction if asked.extraction in ("residual", "merge") else None,
+        by_modularity=asked.extraction == "auto",
         keep_candidates=asked.n_candidates != "auto",
     )

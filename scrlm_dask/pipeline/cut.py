@@ -12,16 +12,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.choices import LEVELS, Level
 from scrlm_dask.engine.workers import machine_memory
 from scrlm_dask.errors import InputError
-from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.distances.points import prepare_points
-from scrlm_dask.kernels.scrlm.ward import MergeTree, cut_tree, tree_bytes, ward_tree, weighted_means
+from scrlm_dask.kernels.scrlm.ward import (
+    MergeTree,
+    cut_tree,
+    group_means,
+    tree_bytes,
+    ward_tree,
+    weighted_means,
+)
 from scrlm_dask.model import Model
-from scrlm_dask.runs.record import read_result
-from scrlm_dask.storage.arrays import read_rows, write_rows
+from scrlm_dask.runs.record import ResultRecord, read_result
 from scrlm_dask.storage.feature_store import LABELS, mark_complete
-from scrlm_dask.storage.label_store import create_labels_store, open_labels
+from scrlm_dask.storage.label_store import FINE, copy_joined, create_labels_store, open_labels
 from scrlm_dask.storage.locations import Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.outputs import LABELS_KIND, check_not_inside, clear_output, discard
@@ -37,7 +43,8 @@ class ClusterCut:
     Attributes
     ----------
     groups : numpy.ndarray of shape (k,)
-        Number of the joined cluster to which each cluster of the run belongs.
+        Number of the joined cluster to which each cluster of the run belongs. If the cut has more
+        clusters than the run, `groups` has shape (L,) and joins the leaves of the fine level.
     centers : numpy.ndarray of shape (g, p)
         Means of the joined clusters, in input units.
     counts : numpy.ndarray of shape (g,)
@@ -53,52 +60,87 @@ class ClusterCut:
 
 
 def cut_model(model: Model, n_clusters: int) -> ClusterCut:
-    """Join the clusters of a model into `n_clusters`, along its merge tree or a Ward tree."""
-    if not 1 <= n_clusters <= model.n_clusters:
+    """Join the clusters of a model into `n_clusters`, along its merge tree or a Ward tree.
+
+    If the model has a fine level, its leaves can be joined to more clusters than the model has.
+    """
+    leaves = fine_leaves(model)
+    most = model.n_clusters if leaves is None else leaves.n_leaves
+    if not 1 <= n_clusters <= most:
         raise InputError(
-            f"--clusters (n_clusters) must be from 1 to {model.n_clusters}, the number of clusters "
-            f"of the model, got {n_clusters}; for more clusters, fit again"
+            f"--clusters (n_clusters) must be from 1 to {most}, the number of clusters of the "
+            f"model{'' if leaves is None else ' at its fine level'}, got {n_clusters}; for more "
+            "clusters, fit again"
         )
+    if leaves is not None and n_clusters > model.n_clusters:
+        groups = cut_tree(leaves, n_clusters)
+        counts = np.bincount(groups, leaves.weights).astype(np.int64)
+        return ClusterCut(groups, group_means(leaves, groups), counts, model.n_outliers)
     groups = _join_clusters(model, n_clusters)
     counts = np.bincount(groups, model.counts).astype(np.int64)
     means = weighted_means(model.means, _masses(model), groups)
     return ClusterCut(groups, means, counts, model.n_outliers)
 
 
+def fine_leaves(model: Model) -> MergeTree | None:
+    """Return the tree of the fine level, whose labels are stored; None without a fine level."""
+    return model.tree if model.has_fine_level else None
+
+
 def cut_run(
     run: Place,
-    n_clusters: int,
+    n_clusters: int | None = None,
     *,
+    level: Level | None = None,
     out: Place | None = None,
     overwrite: bool = False,
     storage_options: Options | None = None,
 ) -> ClusterCut:
     """Join the clusters of a run into `n_clusters`; with `out`, write a labels store of the cut.
 
-    Features are not read: every joined cluster is a union of clusters of the run.
+    Instead of `n_clusters`, a `level` of the run can be given. Features are not read: every joined
+    cluster is a union of clusters of the run, or of leaves of its fine level.
     """
     location = locate(run, storage_options)
     directory = RunDirectory(location)
     record = read_result(directory)
-    cut = cut_model(load_model(location), n_clusters)
+    model = load_model(location)
+    n_clusters = _clusters_at(n_clusters, level, record)
+    cut = cut_model(model, n_clusters)
     if out is None:
         return cut
-    stored = open_labels(directory.labels, "the labels store")
+    finer = len(cut.groups) > model.n_clusters
+    stored = open_labels(directory.labels, "the labels store", FINE if finer else LABELS)
     target, n_rows, block_rows = locate(out, storage_options), stored.shape[0], stored.chunks[0]
     check_not_inside(target, location)
     clear_output(target, overwrite, LABELS_KIND)
-    # outliers stay outliers: label -1 selects the last entry
-    coarse = np.append(cut.groups, OUTLIER).astype(np.int32)
     with ExitStack() as undo:
         undo.callback(discard, target)
         path = record.features.path
         create_labels_store(target, n_rows, block_rows, False, path, distances=False)
-        for start in range(0, n_rows, block_rows):
-            labels = read_rows(stored, start, min(start + block_rows, n_rows), "the labels store")
-            write_rows(target / LABELS, start, coarse[labels])
+        copy_joined(stored, cut.groups, target / LABELS)
         mark_complete(target)
         undo.pop_all()
     return cut
+
+
+def _clusters_at(n_clusters: int | None, level: Level | None, record: ResultRecord) -> int:
+    """Return the number of clusters of a cut: as given, or that of a level of the run."""
+    if (n_clusters is None) == (level is None):
+        raise InputError("give either --clusters (n_clusters) or --level (level)")
+    if n_clusters is not None:
+        return n_clusters
+    scan = record.read_scan()
+    levels = None if scan is None else scan.levels
+    found: int | None = getattr(levels, str(level), None) if level in LEVELS else None
+    if found is None:
+        names = [name for name in LEVELS if getattr(levels, name, None) is not None]
+        has = f"has only the level {' and '.join(names)}" if names else "has no levels"
+        raise InputError(
+            f"the run has no level {level!r}: it {has}; give the number of clusters instead "
+            "(--clusters, n_clusters)"
+        )
+    return found
 
 
 def _join_clusters(model: Model, n_clusters: int) -> NDArray[np.int64]:

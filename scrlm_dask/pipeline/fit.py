@@ -12,30 +12,35 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.config import FitConfig, LloydConfig, ResolvedConfig, as_config
-from scrlm_dask.engine.execution import Execution
+from scrlm_dask.engine.execution import Execution, persist, task
 from scrlm_dask.engine.features import Features, FeaturesLike, as_features
 from scrlm_dask.engine.workers import WorkerMemory, worker_memories
-from scrlm_dask.events import CentersFound, Listener, warn
+from scrlm_dask.events import CentersFound, Listener, Note, warn
 from scrlm_dask.kernels.bandwidth.search import ScanSizes
-from scrlm_dask.kernels.distances.points import squared_radius
+from scrlm_dask.kernels.distances.assignment import LeafPoints
+from scrlm_dask.kernels.distances.nearest_center import nearest_centers
+from scrlm_dask.kernels.distances.points import prepare_points, squared_radius
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, fit_map, needs_moments
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
 from scrlm_dask.kernels.scrlm.extraction import Extraction
 from scrlm_dask.kernels.scrlm.polish import polish_centers
-from scrlm_dask.kernels.scrlm.ward import MergeTree
+from scrlm_dask.kernels.scrlm.ward import MergeTree, nested_tree
 from scrlm_dask.model import Model
 from scrlm_dask.passes.assign import AssignedPart, assign_pass
 from scrlm_dask.passes.lloyd import polish_pass, send_centers
 from scrlm_dask.passes.loss import ExtractedCenters, extract, loss_pass
+from scrlm_dask.passes.radius import distances_pass, radius_of_share
 from scrlm_dask.passes.survey import candidates_from, moments_of, survey_pass
 from scrlm_dask.pipeline import results
+from scrlm_dask.pipeline.cut import cut_model
 from scrlm_dask.pipeline.lloyd_loop import Refinement, refine
 from scrlm_dask.pipeline.rho import Chosen, choose_on_sample
 from scrlm_dask.planning.memory import check_fit_memory, fit_memory, most_clusters
 from scrlm_dask.planning.persist import persist_or_stream
-from scrlm_dask.planning.work import fit_costs, report_plan
+from scrlm_dask.planning.work import RADIUS_ROWS, fit_costs, report_plan
 from scrlm_dask.runs.lifecycle import ActiveRun, FitResult, RunTarget, open_run, prepare_target
 from scrlm_dask.runs.record import start_record
+from scrlm_dask.storage.label_store import write_coarse_labels
 from scrlm_dask.storage.locations import Options, Place
 from scrlm_dask.storage.manifest import short_digest
 
@@ -190,19 +195,28 @@ def _run_algorithm(
 ) -> _Result:
     """Run Algorithm 1, then estimate the mixture from the labelled rows."""
     execution, features = run.execution, _persist_for_kmeans(run, config, workers)
+    was_persisted = features is not run.target.features
     start = execution.checkpoints.load_or_compute(
         "centers", _START_TYPES, partial(_find_centers, execution, features, config)
     )
     settled, n_found = start.config.asked, len(start.extracted.rows)
     execution.emit(CentersFound(n_found))
-    if settled.n_clusters is None:  # the number of clusters is known only now
+    if config.asked.n_clusters is None:  # the number of clusters is known only now
         present = worker_memories()  # an adaptive cluster may have other workers now
         plan = check_fit_memory(features.layout, start.config, n_found, present)
         costs = fit_costs(features.layout, start.config, n_found)
         report_plan(execution, costs, plan, present)
+    if not was_persisted:  # k-means may have been decided only now
+        features = _persist_for_kmeans(run, start.config, workers)
     moved = _move_centers(run, features, start.extracted.centers, start.affine, settled)
-    assigned = _assign_rows(run, features, moved.centers, start.affine, settled)
-    model = _build_model(start, moved, assigned)
+    settled = _choose_radius(execution, features, moved.centers, start.affine, settled)
+    leaves = _divide_clusters(moved.centers, start.fine, start.affine)
+    assigned = _assign_rows(run, features, moved.centers, start.affine, settled, leaves)
+    model = _build_model(
+        replace(start, config=replace(start.config, asked=settled)), moved, assigned, leaves
+    )
+    if settled.levels:
+        _write_coarse_level(run, model, start)
     n_planned = most_clusters(config) or model.n_clusters
     plan = fit_memory(run.target.features.layout, config, n_planned, len(workers))
     pruning = {"loss": start.pruned} if start.pruned else {}
@@ -226,6 +240,7 @@ class _Start:
     affine: AffineMap
     extracted: ExtractedCenters
     tree: MergeTree | None
+    fine: NDArray[np.float64] | None  # (f, p) centers of the fine level
     record: dict[str, Any]
     pruned: dict[str, Any]
 
@@ -245,7 +260,7 @@ def _find_centers(execution: Execution, features: Features, config: ResolvedConf
         if samples:  # the sample may have shown that more candidates are needed
             check_fit_memory(features.layout, chosen.config, None, worker_memories())
         affine, extracted, pruned = _extract_by_loss(execution, features, chosen.config)
-    return _Start(chosen.config, affine, extracted, chosen.tree, chosen.record, pruned)
+    return _Start(chosen.config, affine, extracted, chosen.tree, chosen.fine, chosen.record, pruned)
 
 
 def _extract_by_loss(
@@ -268,12 +283,12 @@ def _persist_for_kmeans(
 ) -> Features:
     """Persist the features for k-means in the workers' memory, if requested or if they fit."""
     features, refine = run.target.features, config.asked.refine
-    if refine.max_iter == 0:
+    if refine.limit(0) == 0:  # with "auto", called again when the scan has decided
         return features
     # if the number of clusters is unknown, the number of candidates is an upper bound
     most = most_clusters(config) or config.n_candidates
     plan = fit_memory(features.layout, config, most, len(workers))
-    reads = 3 + refine.max_iter
+    reads = 3 + refine.limit(0)
     return persist_or_stream(run.execution, features, plan, workers, refine.persist, reads)
 
 
@@ -297,18 +312,100 @@ def _move_centers(
         centers.astype(np.float64),
         affine,
         config.refine,
-        sq_radius=config.sq_radius(features.n_features),
+        sq_radius=config.kmeans_sq_radius(features.n_features),
         prune=config.prune,
         seed=config.seed,
         began=run.began,
     )
 
 
+def _choose_radius(
+    execution: Execution,
+    features: Features,
+    centers: NDArray[Any],
+    affine: AffineMap,
+    config: FitConfig,
+) -> FitConfig:
+    """Return the config with the radius outside which the requested share of the rows is."""
+    share = config.outlier_share
+    if not isinstance(share, float) or len(centers) == 0:
+        return config
+    n_rows = features.n_rows
+    rows = sample_rows(config.seed, Purpose.RADIUS_ROWS, n_rows, min(n_rows, RADIUS_ROWS))
+    sent = send_centers(centers, affine)
+    sq_distances = distances_pass(execution, features, sent, rows, len(centers))
+    radius = radius_of_share(sq_distances, share)
+    execution.emit(
+        Note(
+            f"radius {radius:.4g}: {share:.2%} of {len(rows)} random rows are farther from every "
+            "center"
+        )
+    )
+    return replace(config, radius=radius, outlier_share=None)
+
+
+@dataclass(frozen=True)
+class _Leaves:
+    """Centers of the fine level, sorted by their clusters of the default level."""
+
+    centers: NDArray[np.float64]  # (L, p)
+    parents: NDArray[np.int64]  # (L,) ascending
+    affine: AffineMap
+
+    def points(self) -> LeafPoints:
+        """Prepare the leaves of each cluster to be compared with rows."""
+        n_clusters = int(self.parents[-1]) + 1
+        children = (self.centers[self.parents == k] for k in range(n_clusters))
+        return LeafPoints(
+            tuple(prepare_points(some, self.affine) for some in children),
+            np.searchsorted(self.parents, np.arange(n_clusters)),
+        )
+
+    def tree(self, counts: NDArray[np.int64]) -> MergeTree:
+        """Return the tree that joins the leaves into the clusters, and these into one."""
+        weights = np.maximum(counts, 1).astype(np.float64)
+        mapped = prepare_points(self.centers, self.affine).mapped
+        return nested_tree(self.centers, weights, mapped, self.parents)
+
+
+def _divide_clusters(
+    centers: NDArray[Any], fine: NDArray[np.float64] | None, affine: AffineMap
+) -> _Leaves | None:
+    """Give each center of the fine level to its nearest cluster; None without a fine level.
+
+    A cluster without such a center is its own leaf.
+    """
+    if fine is None:
+        return None
+    parents = nearest_centers(fine, prepare_points(centers, affine)).labels.astype(np.int64)
+    childless = np.setdiff1d(np.arange(len(centers)), parents)
+    leaves = np.concatenate([fine, centers[childless]])
+    parents = np.concatenate([parents, childless])
+    order = np.argsort(parents, kind="stable")
+    return _Leaves(leaves[order], parents[order], affine)
+
+
+def _write_coarse_level(run: ActiveRun, model: Model, start: _Start) -> None:
+    """Add the labels of the coarse level to the labels store, if there are both."""
+    directory, coarse = (
+        run.opened.directory,
+        (start.record["scan"].get("levels") or {}).get("coarse"),
+    )
+    if directory is not None and coarse is not None:
+        write_coarse_labels(directory.labels, cut_model(model, coarse).groups)
+
+
 def _assign_rows(
-    run: ActiveRun, features: Features, centers: NDArray[Any], affine: AffineMap, config: FitConfig
+    run: ActiveRun,
+    features: Features,
+    centers: NDArray[Any],
+    affine: AffineMap,
+    config: FitConfig,
+    leaves: _Leaves | None,
 ) -> AssignedPart:
     """Label all rows, and sum the rows of each cluster."""
     sq_radius = config.sq_radius(features.n_features)
+    fine = () if leaves is None else (leaves.centers, leaves.parents)
     assigned = assign_pass(
         run.execution,
         features,
@@ -316,10 +413,11 @@ def _assign_rows(
         sq_radius,
         n_clusters=len(centers),
         prune=config.prune,
-        labels_at=run.open_labels_output(config.margins),
+        labels_at=run.open_labels_output(config.margins, leaves is not None),
         margins=config.margins,
         collect=run.collects_labels,
-        input_digest=short_digest(centers, np.array(sq_radius)),
+        input_digest=short_digest(centers, np.array(sq_radius), *fine),
+        leaves=None if leaves is None else persist(task("leaves", leaves.points)),
     )
     results.report_sizes(run.execution, assigned.sums, sq_radius)
     return assigned
@@ -331,12 +429,15 @@ def _draw_candidates(
     """Fit the preprocessing map and draw the candidates; the workers free the survey on return."""
     asked = config.asked
     rows = sample_rows(asked.seed, Purpose.CANDIDATES, config.n_rows, config.n_candidates)
-    survey = survey_pass(execution, features, rows, needs_moments(asked.preprocess))
-    affine = fit_map(asked.preprocess, features.n_features, moments_of(survey))
+    kind = asked.first_preprocess
+    survey = survey_pass(execution, features, rows, needs_moments(kind))
+    affine = fit_map(kind, features.n_features, moments_of(survey))
     return affine, candidates_from(survey, rows, affine)
 
 
-def _build_model(start: _Start, moved: Refinement, assigned: AssignedPart) -> Model:
+def _build_model(
+    start: _Start, moved: Refinement, assigned: AssignedPart, leaves: _Leaves | None
+) -> Model:
     model = results.build_model(
         moved.centers,
         assigned.sums,
@@ -347,5 +448,7 @@ def _build_model(start: _Start, moved: Refinement, assigned: AssignedPart) -> Mo
         neighbors=start.extracted.extraction.neighbors,
         n_candidates=start.config.n_candidates,
     )
+    if leaves is not None and assigned.leaf_counts is not None:
+        return replace(model, tree=leaves.tree(assigned.leaf_counts), has_fine_level=True)
     # k-means moves rows between clusters, which invalidates the tree
     return replace(model, tree=None if moved.iterations else start.tree)

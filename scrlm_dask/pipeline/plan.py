@@ -208,11 +208,11 @@ def make_plan(
     calibration: Calibration,
 ) -> FitPlan:
     """Predict the cost of each phase of the fit, and combine the predictions into a plan."""
-    refine = config.asked.refine
+    refine, most_iterations = config.asked.refine, config.asked.most_iterations
     pool = worker_pool(workers, n_cores)
     memory_plan = memory.fit_memory(layout, config, n_clusters, len(workers))
-    persisted = refine.max_iter > 0 and (
-        choose_persist(layout, memory_plan, workers, refine.persist, 3 + refine.max_iter).persisted
+    persisted = most_iterations > 0 and (
+        choose_persist(layout, memory_plan, workers, refine.persist, 3 + most_iterations).persisted
     )
     held_bytes = layout.total_bytes if persisted else 0
     share = int(held_bytes / len(workers) / memory.EVEN_SHARE)
@@ -316,7 +316,9 @@ def _notes(config: ResolvedConfig, persisted: bool) -> list[str]:
             f"{config.n_candidates} candidates becomes a cluster, which is far too many; set "
             "--clusters (n_clusters)"
         )
-    if config.asked.refine.max_iter:
+    if config.asked.refine.max_iter == "auto" and config.asked.most_iterations:
+        notes.append("k-means runs only if the data shows no clear scale; --kmeans-iter 0 omits it")
+    elif config.asked.most_iterations:
         notes.append("k-means may stop before the maximum number of iterations")
     if persisted:
         notes.append("features are kept in the workers' memory and read from their store once")

@@ -8,8 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from scrlm_dask.choices import Preprocess
-from scrlm_dask.config import FitConfig, ResolvedConfig
+import numpy as np
+from numpy.typing import NDArray
+
+from scrlm_dask.choices import Extraction as ExtractionName
+from scrlm_dask.choices import FitPreprocess
+from scrlm_dask.config import MERGED_ITERATIONS, FitConfig, ResolvedConfig
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import Features, FeaturesLike, as_features
 from scrlm_dask.engine.workers import check_paths_visible, worker_memories
@@ -17,6 +21,8 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.bandwidth.choose import Choice, clear_scale
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
+from scrlm_dask.kernels.bandwidth.modularity import Levels
+from scrlm_dask.kernels.bandwidth.representation import RepresentationTrial
 from scrlm_dask.kernels.bandwidth.search import PerturbedRho, SampleScan, ScanSizes
 from scrlm_dask.kernels.distances.points import radius
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
@@ -32,12 +38,7 @@ from scrlm_dask.runs.record import ScanRecord
 from scrlm_dask.storage.locations import Options
 
 _FEW_OUTLIERS = 0.02
-
-
-_EVERY_ROW = (
-    "merged clusters extend beyond the radius: every row gets the label of its nearest center, and "
-    "there are no outliers; with --robust (robust=True) rows outside the radius are outliers"
-)
+_LEAST_AGREEMENT = 0.7  # with less, fits with different seeds have clearly different labels
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Chosen:
     extracted: ExtractedCenters | None = None  # None: a loss pass is needed to find them
     affine: AffineMap | None = None  # preprocessing map of the sample
     tree: MergeTree | None = None
+    fine: NDArray[np.float64] | None = None  # (f, p) centers of the fine level, in input units
     record: dict[str, Any] = field(default_factory=dict)
 
 
@@ -55,16 +57,16 @@ def choose_on_sample(execution: Execution, features: Features, config: ResolvedC
     """Read a sample and use it to resolve every "auto" of the config."""
     assert config.sample is not None
     scanned = scan_pass(execution, features, config, config.sample)
-    for note in scan_notes(scanned, config):
-        execution.emit(note)
     settled = settle_config(scanned, config)
-    record = {"scan": _scan_record(scanned)}
+    for note in (*scan_notes(scanned, config), *_fit_notes(scanned.scan, config, settled)):
+        execution.emit(note)
+    record = {"scan": _scan_record(scanned, config.n_rows)}
     if settled.sample is None or scanned.scan is None:
         return Chosen(settled, record=record)
     found = scanned.scan.found
     extraction = Extraction(found.positions, found.losses, found.neighbors)
     extracted = ExtractedCenters(found.centers, scanned.rows[found.positions], extraction)
-    return Chosen(settled, extracted, scanned.affine, found.tree, record)
+    return Chosen(settled, extracted, scanned.affine, found.tree, found.fine, record)
 
 
 def settle_config(scanned: Scanned, config: ResolvedConfig) -> ResolvedConfig:
@@ -72,13 +74,14 @@ def settle_config(scanned: Scanned, config: ResolvedConfig) -> ResolvedConfig:
     asked, scan = config.asked, scanned.scan
     if scan is None:
         # robust=False requires k-means or merged centers, and no centers were merged
-        robust = True if asked.robust == "auto" or not asked.refine.max_iter else asked.robust
-        settled = replace(asked, rho=PAPER_RHO, extraction="greedy", robust=robust)
+        robust = True if asked.robust == "auto" or not asked.refine.limit(0) else asked.robust
+        share = None if asked.outlier_share == "auto" else asked.outlier_share
+        settled = replace(
+            asked, rho=PAPER_RHO, extraction="greedy", robust=robust, outlier_share=share
+        )
         return settled.resolve(config.n_rows)
     greedy = asked.extraction == "greedy" or _falls_short(scan, asked)
-    way: Any = "greedy" if greedy else scan.extraction
-    robust = way != "merge" if asked.robust == "auto" else asked.robust
-    settled = replace(asked, rho=scan.choice.rho, extraction=way, robust=robust)
+    settled = _settled(scan, asked, "greedy" if greedy else scan.extraction)
     if not greedy:
         return replace(config, asked=settled, n_candidates=scan.n_candidates)
     resolved = settled.resolve(config.n_rows)
@@ -88,6 +91,28 @@ def settle_config(scanned: Scanned, config: ResolvedConfig) -> ResolvedConfig:
     least = 0 if asked.n_clusters is None else resolved.n_candidates
     n_candidates = min(config.n_rows, max(least, scan.needed_candidates))
     return replace(resolved, n_candidates=n_candidates)
+
+
+def _settled(scan: SampleScan, asked: FitConfig, extraction: ExtractionName) -> FitConfig:
+    """Return the requested config with the values that the scan has chosen."""
+    merged = extraction == "merge"
+    robust = asked.robust
+    if robust == "auto":
+        robust = not merged or asked.outlier_share == "auto"
+    radius = asked.radius
+    if merged and robust and radius is None and scan.null is not None:
+        radius = scan.null.radius  # merged clusters extend beyond the radius of rho
+    return replace(
+        asked,
+        rho=scan.choice.rho,
+        n_clusters=asked.n_clusters if scan.levels is None else scan.levels.clusters,
+        preprocess=scan.affine.kind,
+        extraction=extraction,
+        robust=robust,
+        radius=radius,
+        outlier_share=None if asked.outlier_share == "auto" else asked.outlier_share,
+        refine=asked.refine.settle(MERGED_ITERATIONS if merged else 0),
+    )
 
 
 def _falls_short(scan: SampleScan, asked: FitConfig) -> bool:
@@ -117,24 +142,78 @@ def scan_notes(scanned: Scanned, config: ResolvedConfig) -> list[Note]:
         text = f"rho {PAPER_RHO:g} is used because the sample shows no scale: {why}"
         return [Note(text, warning=True)]
     notes = []
-    choice = scan.choice
-    if asked.rho == "auto":
-        equal = f"equally good: {choice.low:.4g} to {choice.high:.4g}"
-        text = f"rho {choice.rho:.4g} ({equal}): {choice.why}"
+    if asked.preprocess == "auto":
+        notes.append(Note(_describe_map(scan)))
+    if scan.levels is not None:
+        notes += _level_notes(scan.levels)
+    elif asked.rho == "auto":
+        choice = scan.choice
+        equal = f" ({choice.low:.4g} to {choice.high:.4g} are equally good)"
+        interval = equal if choice.low < choice.high else ""
+        text = f"rho {choice.rho:.4g}{interval}: {choice.why}"
         notes.append(Note(text, warning=choice.basis == "persistent"))
-    if scan.extraction == "merge" and asked.robust == "auto":
-        notes.append(_merging_note(scan, asked))
     return notes + list(_candidate_notes(scan, config))
+
+
+def _level_notes(levels: Levels) -> Iterator[Note]:
+    """Yield notes on the number of clusters that modularity has chosen."""
+    yield Note(levels.describe())
+    if levels.structure == "none":
+        yield Note(
+            "the data has no more structure than one normal distribution: its division into "
+            f"{levels.clusters} clusters is arbitrary; if you expect clusters, set their number "
+            "(--clusters, n_clusters)",
+            warning=True,
+        )
+    elif levels.agreement < _LEAST_AGREEMENT:
+        yield Note(
+            "another sample or seed would give partly different clusters: the labels from two "
+            f"parts of the sample have an adjusted Rand index of {levels.agreement:.2f}"
+        )
+
+
+def _describe_map(scan: SampleScan) -> str:
+    """Return the chosen preprocessing and the reason for it."""
+    kind = scan.affine.kind
+    if scan.maps:
+        values = ", ".join(f"{trial.preprocess} {trial.modularity:.2f}" for trial in scan.maps)
+        return f"preprocess {kind}: the best of several on the sample (modularity: {values})"
+    if kind == "l2":
+        return "preprocess l2: the rows have unit length"
+    return f"preprocess {kind}: the data shows a clear scale, or too few rows to compare others"
+
+
+def _fit_notes(
+    scan: SampleScan | None, config: ResolvedConfig, settled: ResolvedConfig
+) -> Iterator[Note]:
+    """Yield notes on steps of the fit that the scan has decided: outliers and k-means."""
+    asked, final = config.asked, settled.asked
+    if scan is None or final.extraction != "merge":
+        return
+    if asked.refine.max_iter == "auto":
+        yield Note(
+            f"up to {MERGED_ITERATIONS} k-means iterations refine the merged centers; omit them "
+            "with --kmeans-iter 0 (refine=0)"
+        )
+    if final.radius is None and final.outlier_share is None:
+        yield _merging_note(scan, asked)
 
 
 def _merging_note(scan: SampleScan, asked: FitConfig) -> Note:
     """Note that merging leaves no outliers; if the data has outliers, warn and list ways out."""
+    every = "clusters were merged, so every row gets the label of its nearest center"
+    if scan.null is not None:
+        every += (
+            f"; {scan.null.outside:.1%} of the sample is farther than {scan.null.radius:.4g} from "
+            'every center, and --outliers auto (outlier_share="auto") labels such rows -1'
+        )
     clear, most = clear_scale(scan.trials), asked.n_clusters
+    # with a given number of clusters, users of the paper's method expect outliers
     if clear is None or most is None or clear.clusters <= most:
-        return Note(_EVERY_ROW)
+        return Note(every, warning=most is not None and asked.robust == "auto")
     outliers = 1.0 - min(trial.coverage for trial in scan.trials if trial.rho >= clear.rho)
     if outliers < _FEW_OUTLIERS:
-        return Note(_EVERY_ROW)
+        return Note(every, warning=asked.robust == "auto")
     return Note(
         f"the data has {clear.clusters} clear clusters and {outliers:.0%} outliers, but {most} "
         "clusters were requested: clusters are merged, every row gets the label of its nearest "
@@ -150,7 +229,7 @@ def _candidate_notes(scan: SampleScan, config: ResolvedConfig) -> Iterator[Note]
     """Yield notes about too few candidates and the consequences."""
     asked, n_found = config.asked, len(scan.found.centers)
     if scan.n_candidates > scan.first_candidates:
-        if scan.extraction == "merge":
+        if asked.n_clusters is not None and scan.extraction == "merge":
             purpose = f"{asked.n_clusters} merged clusters"
         else:
             purpose = f"{n_found} clusters at a risk of {DELTA:g} of missing one"
@@ -158,9 +237,11 @@ def _candidate_notes(scan: SampleScan, config: ResolvedConfig) -> Iterator[Note]
             f"{scan.first_candidates} candidates are too few for {purpose}: the scan was repeated "
             f"with {scan.n_candidates}"
         )
-    if scan.extraction == "merge" and asked.n_clusters is not None and n_found < asked.n_clusters:
+    merged = scan.extraction == "merge"
+    if merged and asked.n_clusters is not None and n_found < asked.n_clusters:
         yield Note(_describe_shortage(scan, config), warning=True)
-    needed = f"about {n_found} clusters need {scan.needed_candidates} candidates at a risk of"
+    n_needed = min(scan.needed_candidates, config.n_rows)
+    needed = f"about {n_found} clusters need {n_needed} candidates at a risk of"
     if _falls_short(scan, asked):
         yield Note(
             f"{needed} {DELTA:g} of missing one, but a scan of a sample uses at most "
@@ -194,7 +275,7 @@ def _ways_to_more(scan: SampleScan, config: ResolvedConfig, n_clusters: int) -> 
     yield f"use k-means, which finds any number of them (scrlm kmeans --clusters {n_clusters})"
 
 
-def _scan_record(scanned: Scanned) -> dict[str, Any]:
+def _scan_record(scanned: Scanned, n_rows: int) -> dict[str, Any]:
     """Return the entry of `run.json`: the trials, the chosen rho and its reliability."""
     scan = scanned.scan
     if scan is None:
@@ -206,7 +287,11 @@ def _scan_record(scanned: Scanned) -> dict[str, Any]:
         judged_rows=scan.sizes.judged,
         held_out_rows=scan.sizes.held_out,
         candidates=scan.n_candidates,
-        needed_candidates=scan.needed_candidates,
+        needed_candidates=min(scan.needed_candidates, n_rows),
+        preprocess=scan.affine.kind,
+        representations=list(scan.maps),
+        levels=scan.levels,
+        null=scan.null,
         rho=choice.rho,
         low=choice.low,
         high=choice.high,
@@ -224,7 +309,10 @@ def _scan_record(scanned: Scanned) -> dict[str, Any]:
 
 
 def _meets_assumption(scan: SampleScan) -> bool:
-    """Return whether Assumption 1 of the paper holds: sigma_max <= rho < sqrt(0.6)."""
+    """Return whether Assumption 1 of the paper holds: sigma_max <= rho < sqrt(0.6).
+
+    It applies to standardized features.
+    """
     return bool(scan.sigma_max <= scan.choice.rho < MOST_RHO) and math.isfinite(scan.sigma_max)
 
 
@@ -244,7 +332,14 @@ class RhoScan:
     trials : tuple of BandwidthTrial
         All trial bandwidths.
     stability : tuple of PerturbedRho
-        Clusters at rho - 10 % and rho + 10 %.
+        Clusters at rho - 10 % and rho + 10 %; empty if modularity decided.
+    levels : Levels or None
+        Numbers of clusters that modularity has chosen; None if the data shows a clear scale, or if
+        `n_clusters` was given.
+    preprocess : str
+        The preprocessing that was chosen or given.
+    representations : tuple of RepresentationTrial
+        The kinds of preprocessing that were compared; empty if they were not compared.
     n_clusters : int
         Number of clusters found on the sample.
     sigma_max : float
@@ -266,6 +361,9 @@ class RhoScan:
     choice: Choice
     trials: tuple[BandwidthTrial, ...]
     stability: tuple[PerturbedRho, ...]
+    levels: Levels | None
+    preprocess: str
+    representations: tuple[RepresentationTrial, ...]
     n_clusters: int
     sigma_max: float
     assumption_1: bool
@@ -285,9 +383,15 @@ class RhoScan:
         return radius(rho, self.F, self.n_features)
 
     def plot(self, path: str | Path | None = None) -> Any:
-        """Draw the scan as a Matplotlib figure, save it if a path is given, and return it."""
-        from scrlm_dask.reporting.plots import draw_scan
+        """Draw the scan as a Matplotlib figure, save it if a path is given, and return it.
 
+        The figure shows modularity over the number of clusters if modularity decided, otherwise the
+        trial bandwidths.
+        """
+        from scrlm_dask.reporting.plots import draw_levels, draw_scan
+
+        if self.levels is not None:
+            return draw_levels(self.levels, self.source, path)
         return draw_scan(
             self.trials, self.choice, self.distances, self.radius_at(self.rho), self.source, path
         )
@@ -298,7 +402,7 @@ def scan_rho(
     *,
     n_clusters: int | None = None,
     F: float = 2.5,
-    preprocess: Preprocess = "standardize",
+    preprocess: FitPreprocess = "auto",
     n_candidates: int | Literal["auto"] = "auto",
     min_neighbors: int = 1,
     seed: int = 0,
@@ -319,8 +423,8 @@ def scan_rho(
         Maximum number of clusters; None: determined from the data.
     F : float
         The constant F of the paper's loss.
-    preprocess : {"standardize", "center", "scale", "none", "l2"}
-        Preprocessing of the rows before distances are measured.
+    preprocess : {"auto", "standardize", "center", "scale", "none", "l2"}
+        Preprocessing of the rows before distances are measured; see `FitConfig`.
     n_candidates : int or "auto"
         Rows of the sample that are tried as centers.
     min_neighbors : int
@@ -401,7 +505,8 @@ class ScanJob:
                 )
             for note in scan_notes(scanned, config):
                 execution.emit(note)
-        return _describe_scan(scanned.scan, features, config.asked.F, _scan_record(scanned))
+        record = _scan_record(scanned, config.n_rows)
+        return _describe_scan(scanned.scan, features, config.asked.F, record)
 
 
 def _describe_scan(
@@ -411,6 +516,9 @@ def _describe_scan(
         choice=scan.choice,
         trials=scan.trials,
         stability=scan.perturbed,
+        levels=scan.levels,
+        preprocess=scan.affine.kind,
+        representations=scan.maps,
         n_clusters=len(scan.found.centers),
         sigma_max=scan.sigma_max,
         assumption_1=_meets_assumption(scan),

@@ -141,8 +141,17 @@ def _with_rho(config: ResolvedConfig) -> ResolvedConfig:
     """Return the config with greedy extraction and with the paper's rho if none is given."""
     asked = config.asked
     rho = PAPER_RHO if isinstance(asked.rho, str) else asked.rho
-    robust = asked.robust is not False or not asked.refine.max_iter
-    return replace(config, asked=replace(asked, rho=rho, extraction="greedy", robust=robust))
+    robust = asked.robust is not False or not asked.most_iterations
+    settled = replace(
+        asked,
+        rho=rho,
+        extraction="greedy",
+        robust=robust,
+        preprocess=asked.first_preprocess,
+        refine=asked.refine.settle(asked.most_iterations),
+        outlier_share=None,
+    )
+    return replace(config, asked=settled)
 
 
 def _read_sample(features: Features, n_rows: int, watch: _Stopwatch) -> _Sample:
@@ -248,7 +257,7 @@ def _measure_phases(
 def _measure_survey(
     block: NDArray[Any], config: ResolvedConfig, watch: _Stopwatch
 ) -> tuple[preprocessing.AffineMap, Rate]:
-    kind = config.asked.preprocess
+    kind = config.asked.first_preprocess
     watch.load(lambda: preprocessing.block_moments(block[:64]))
     measure = partial(_measure, n_rows=len(block), budget=_SECONDS["survey"])
     rate, moments = measure(lambda rows: preprocessing.block_moments(block[:rows]))

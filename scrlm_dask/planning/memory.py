@@ -20,6 +20,7 @@ from scrlm_dask.engine.block_layout import Layout
 from scrlm_dask.engine.tree_reduce import FAN_IN, fan_in_for
 from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.errors import InputError
+from scrlm_dask.kernels.bandwidth.modularity import MOST_CUT, NULL_RANK, PART_ROWS
 from scrlm_dask.kernels.bandwidth.search import LEAVES_A_CLUSTER, MOST_CANDIDATES, ScanSizes
 from scrlm_dask.kernels.distances.points import tile_rows
 from scrlm_dask.kernels.distances.pruning import MOST_AXES, TRIED_ROWS
@@ -86,7 +87,8 @@ def fit_memory(
     if n_clusters is not None:
         step, assign = _with_centers(layout, n_clusters, n_workers)
         phases += [replace(assign, name="polish")] if asked.polish else []
-        phases += [step] if asked.refine.max_iter else []
+        phases += [step] if asked.most_iterations else []
+        phases += [replace(assign, name="radius")] if asked.outlier_share is not None else []
         phases.append(assign)
     client = _client_bytes(layout, n_clusters or 0) + 64 * n + 8 * subset_rows
     return MemoryPlan(tuple(phases), client)
@@ -179,7 +181,16 @@ def _scan(layout: Layout, sizes: ScanSizes, merged: int) -> PhaseMemory:
     rows = sizes.rows * layout.n_features * (2 * layout.float_bytes + 8)
     n_leaves = max(sizes.candidates, min(candidates, merged))
     leaves = n_leaves * (3 * 8 * n_leaves + 8 * 8 * layout.n_features)
-    return PhaseMemory("scan", rows + 4 * candidates * sizes.judged + leaves, 0, 0)
+    distances = 4 * candidates * sizes.judged
+    return PhaseMemory("scan", rows + distances + leaves + _null_bytes(layout, sizes), 0, 0)
+
+
+def _null_bytes(layout: Layout, sizes: ScanSizes) -> int:
+    """Return the bytes to compare the sample with the null, and to cut a tree of candidates."""
+    part = min(sizes.judged, PART_ROWS)
+    rows = part * (3 * 4 * layout.n_features + 4 * NULL_RANK)
+    cuts = 2 * 4 * MOST_CUT * (sizes.judged + part)
+    return rows + 3 * 4 * part * part // 4 + cuts
 
 
 def _loss(layout: Layout, n_candidates: int, subset_rows: int) -> Iterator[PhaseMemory]:

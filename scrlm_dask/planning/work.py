@@ -17,6 +17,7 @@ from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows, stream
 from scrlm_dask.planning.memory import MemoryPlan
 
 SAMPLE_ITERATIONS = 10
+RADIUS_ROWS = 65_536  # rows whose distances determine the radius of a share of outliers
 
 
 def block_samples(n_blocks: int, share: float | None, seed: int) -> Iterator[list[int]]:
@@ -58,7 +59,7 @@ def fit_costs(
     if persisted:
         yield _pass_cost(layout, "hold", 0)
     cost = partial(_pass_cost, persisted=persisted)
-    if needs_moments(asked.preprocess):
+    if needs_moments(asked.first_preprocess):
         yield cost(layout, "survey", _MOMENT_FLOPS * p)
     else:
         yield cost(layout, "survey", 0, _survey_blocks(layout, config))
@@ -73,10 +74,12 @@ def fit_costs(
     larger, flops = layout.in_blocks_for(n_clusters), 2 * n_clusters * p
     if asked.polish:
         yield cost(larger, "polish", flops)
-    if asked.refine.max_iter:
+    if asked.most_iterations:
         for blocks in block_samples(larger.n_blocks, asked.refine.sample, asked.seed):
             yield cost(larger, "kmeans-step", flops, blocks, times=SAMPLE_ITERATIONS)
-        yield cost(larger, "kmeans-step", flops, times=asked.refine.max_iter)
+        yield cost(larger, "kmeans-step", flops, times=asked.most_iterations)
+    if isinstance(asked.outlier_share, float):
+        yield cost(larger, "radius", flops, computed_rows=min(layout.n_rows, RADIUS_ROWS))
     yield cost(larger, "assign", flops)
 
 

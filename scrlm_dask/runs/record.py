@@ -6,7 +6,7 @@ import math
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from types import UnionType
-from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.engine.execution import Execution
@@ -14,7 +14,9 @@ from scrlm_dask.engine.features import Features
 from scrlm_dask.errors import StoreError
 from scrlm_dask.events import IterationDone, PhaseFinished
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
-from scrlm_dask.kernels.bandwidth.search import PerturbedRho
+from scrlm_dask.kernels.bandwidth.modularity import Levels
+from scrlm_dask.kernels.bandwidth.representation import RepresentationTrial
+from scrlm_dask.kernels.bandwidth.search import NullRadius, PerturbedRho
 from scrlm_dask.model import Model
 from scrlm_dask.storage.model_store import package_versions
 from scrlm_dask.storage.run_directory import RunDirectory
@@ -51,6 +53,10 @@ def _read_value(name: str, hint: Any, value: Any) -> Any:
             return read_fields(kind, value)  # type: ignore[arg-type]
         if kind in (list, tuple) and isinstance(value, list | tuple):
             return kind(_read_value(name, get_args(option)[0], item) for item in value)
+        if kind is Literal:
+            if value in get_args(option):
+                return value
+            continue
         if isinstance(value, int | float if kind is float else kind):
             return value
     raise KeyError(name)
@@ -141,6 +147,10 @@ class ScanRecord(_StoredRecord):
     held_out_rows: int
     candidates: int
     needed_candidates: int
+    preprocess: str = "standardize"
+    representations: list[RepresentationTrial] = field(default_factory=list)
+    levels: Levels | None = None
+    null: NullRadius | None = None
     rho: float
     low: float
     high: float

@@ -13,6 +13,7 @@ import zarr
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError, UnreachableError
+from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.storage import arrays
 from scrlm_dask.storage.feature_store import FEATURES, LABELS, MISSING_LABEL, open_ids
 from scrlm_dask.storage.locations import Location, Options, Place, locate
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from scrlm_dask.kernels.distances.assignment import Assignment
 
 DISTANCES, MARGINS = "distances", "margins"
+FINE, COARSE = "fine", "coarse"  # labels of the other levels
 _STORE = "the labels store"  # name in messages
 
 
@@ -34,8 +36,9 @@ def create_labels_store(
     margins: bool,
     features: str | None = None,
     distances: bool = True,
+    fine: bool = False,
 ) -> Location:
-    """Create an empty labels store, marked incomplete.
+    """Create an empty labels store, marked incomplete; with `fine`, also for the fine level.
 
     `features` is the path of the labelled features, to be stored as an attribute. It is not needed
     inside a run directory, because the record of the run contains this path.
@@ -48,16 +51,45 @@ def create_labels_store(
         arrays.create_array(location / DISTANCES, (n_rows,), (block_rows,), "float32", np.nan)
     if margins:
         arrays.create_array(location / MARGINS, (n_rows,), (block_rows,), "float32", np.nan)
+    if fine:
+        arrays.create_array(location / FINE, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
     return location
 
 
-def write_labels_block(path: Place, start: int, assigned: Assignment) -> None:
-    """Write labels, distances and, if computed, margins of the block that starts at row `start`."""
+def write_labels_block(
+    path: Place, start: int, assigned: Assignment, fine: NDArray[np.int32] | None = None
+) -> None:
+    """Write labels, distances and, if computed, margins of the block that starts at row `start`.
+
+    `fine` are labels of the fine level, if there are any.
+    """
     location = locate(path)
     arrays.write_rows(location / LABELS, start, assigned.labels)
     arrays.write_rows(location / DISTANCES, start, assigned.distances)
     if assigned.margins is not None:
         arrays.write_rows(location / MARGINS, start, assigned.margins)
+    if fine is not None:
+        arrays.write_rows(location / FINE, start, fine)
+
+
+def write_coarse_labels(path: Place, groups: NDArray[np.int64]) -> None:
+    """Add the labels of the coarse level: `groups` (k,) is the coarse cluster of each label."""
+    location = locate(path)
+    labels = arrays.describe(arrays.open_node(location / LABELS, _STORE), location / LABELS)
+    n_rows, block_rows = labels.shape[0], labels.chunks[0]
+    if (location / COARSE).exists():
+        discard(location / COARSE)
+    arrays.create_array(location / COARSE, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
+    copy_joined(labels, groups, location / COARSE)
+
+
+def copy_joined(labels: arrays.StoredArray, groups: NDArray[np.int64], target: Location) -> None:
+    """Copy labels block by block to an array; label i becomes groups[i], outliers stay."""
+    joined = np.append(groups, OUTLIER).astype(np.int32)  # label -1 selects the last entry
+    n_rows, block_rows = labels.shape[0], labels.chunks[0]
+    for start in range(0, n_rows, block_rows):
+        some = arrays.read_rows(labels, start, min(start + block_rows, n_rows), _STORE)
+        arrays.write_rows(target, start, joined[some])
 
 
 def read_labels_block(
@@ -83,7 +115,9 @@ def labels_complete(path: Place, start: int, stop: int) -> bool:
     return True
 
 
-def ensure_labels_store(path: Place, n_rows: int, block_rows: int, margins: bool) -> Location:
+def ensure_labels_store(
+    path: Place, n_rows: int, block_rows: int, margins: bool, fine: bool = False
+) -> Location:
     """Reuse the labels store of an earlier attempt if its arrays match; otherwise create one."""
     location = locate(path)
     try:
@@ -91,7 +125,7 @@ def ensure_labels_store(path: Place, n_rows: int, block_rows: int, margins: bool
         names = _arrays_in(group)
         members = [arrays.member(group, location, name) for name in names]
         fits = all(a.shape == (n_rows,) and a.chunks == (block_rows,) for a in members)
-        if fits and (MARGINS in names) == margins:
+        if fits and (MARGINS in names) == margins and (FINE in names) == fine:
             _remove_partial_chunks(location)
             return location
     except UnreachableError:
@@ -99,7 +133,7 @@ def ensure_labels_store(path: Place, n_rows: int, block_rows: int, margins: bool
     except StoreError:
         pass
     discard(location)
-    return create_labels_store(location, n_rows, block_rows, margins)
+    return create_labels_store(location, n_rows, block_rows, margins, fine=fine)
 
 
 def _remove_partial_chunks(location: Location) -> None:
@@ -118,11 +152,11 @@ def _open_group(location: Location) -> zarr.Group:
 
 def _arrays_in(group: zarr.Group) -> list[str]:
     """Return the names of the arrays of a labels store."""
-    return [LABELS, DISTANCES, *([MARGINS] if MARGINS in group else ())]
+    return [LABELS, DISTANCES, *(name for name in (MARGINS, FINE) if name in group)]
 
 
-def open_labels(path: Place, what: str) -> arrays.StoredArray:
-    """Open the 1-D integer array at `path`, or the array `labels` of the group at `path`."""
+def open_labels(path: Place, what: str, name: str = LABELS) -> arrays.StoredArray:
+    """Open the 1-D integer array at `path`, or the array `name` of the group at `path`."""
     location = locate(path)
     node = arrays.open_node(location, what)
     if isinstance(node, zarr.Group):
@@ -130,7 +164,7 @@ def open_labels(path: Place, what: str) -> arrays.StoredArray:
             raise StoreError(
                 f"{what} {location} is incomplete; run the command that writes it again"
             )
-        node, location = arrays.member(node, location, LABELS), location / LABELS
+        node, location = arrays.member(node, location, name), location / name
     stored = arrays.describe(node, location)
     check_labels_like(stored.shape, stored.dtype, f"{what} {location}")
     arrays.check_complete(stored, node, what)

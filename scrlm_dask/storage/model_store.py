@@ -59,6 +59,8 @@ def save_model(model: Model, path: Place) -> None:
         "versions": package_versions(),
         **{name: getattr(model, name) for name in _NUMBERS},
     }
+    if model.has_fine_level:
+        attributes["has_fine_level"] = True
     if isinstance(model.config, FitConfig):
         attributes |= {"rho": model.config.rho, "F": model.config.F}
     create_group(location, attributes)
@@ -105,7 +107,14 @@ def _model_in(group: zarr.Group, location: Location) -> Model:
     affine = AffineMap(attributes["preprocess"], arrays.pop("shift"), arrays.pop("scale"))
     numbers = {name: attributes[name] for name in _NUMBERS}
     config = _CONFIGS[attributes["method"]](**attributes["config"])
-    return Model(**arrays, **numbers, affine=affine, config=config, tree=_tree_in(group, location))
+    return Model(
+        **arrays,
+        **numbers,
+        affine=affine,
+        config=config,
+        tree=_tree_in(group, location),
+        has_fine_level=bool(attributes.get("has_fine_level", False)),
+    )
 
 
 def _tree_in(group: zarr.Group, location: Location) -> MergeTree | None:

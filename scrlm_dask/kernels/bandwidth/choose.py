@@ -20,7 +20,7 @@ from typing import Literal
 
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
 
-Basis = Literal["stretch", "dip", "held-out", "persistent", "given"]
+Basis = Literal["stretch", "dip", "held-out", "modularity", "persistent", "given"]
 
 MOST_BOUNDARY_SHARE = 0.02  # rows at the boundary per row inside; 0.5 or more if there is no scale
 _LEAST_COVERAGE = 0.05  # share of rows in clusters; a few duplicated rows are not clusters

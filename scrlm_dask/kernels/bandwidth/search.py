@@ -1,9 +1,11 @@
-"""Search for rho on a sample: try bandwidths, choose one of them, and find the centers at it."""
+"""Search on a sample: choose rho, the number of clusters or the preprocessing; find centers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -11,7 +13,27 @@ from numpy.typing import NDArray
 
 from scrlm_dask.kernels.bandwidth import ladder
 from scrlm_dask.kernels.bandwidth.choose import Choice, choose
-from scrlm_dask.kernels.distances.nearest_center import mean_sq_distance, nearest_centers
+from scrlm_dask.kernels.bandwidth.modularity import (
+    LEAST_ROWS,
+    PART_ROWS,
+    Levels,
+    NullComparison,
+    SampleTree,
+    choose_levels,
+    nearest_quantile,
+    null_rows,
+)
+from scrlm_dask.kernels.bandwidth.representation import (
+    RepresentationTrial,
+    best_representation,
+    has_unit_rows,
+    judge_maps,
+)
+from scrlm_dask.kernels.distances.nearest_center import (
+    mean_sq_distance,
+    measure_rows,
+    nearest_centers,
+)
 from scrlm_dask.kernels.distances.points import Points, prepare_points, squared_radius
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
@@ -20,7 +42,12 @@ from scrlm_dask.kernels.scrlm.extraction import Extraction, extract_residual
 from scrlm_dask.kernels.scrlm.loss import Losses
 from scrlm_dask.kernels.scrlm.mixture import model_sigmas
 from scrlm_dask.kernels.scrlm.theory import MIN_WEIGHT, required_sizes
-from scrlm_dask.kernels.scrlm.ward import MergeTree, cut_tree, group_means, ward_tree
+from scrlm_dask.kernels.scrlm.ward import (
+    MergeTree,
+    cut_tree,
+    group_means,
+    ward_tree,
+)
 from scrlm_dask.kernels.statistics.histograms import Histogram, histogram_of
 
 SampleExtraction = Literal["residual", "merge"]
@@ -63,6 +90,7 @@ class SampleCenters:
     losses: NDArray[np.float64]  # (m,)
     neighbors: NDArray[np.int64]  # (m,)
     tree: MergeTree | None = None
+    fine: NDArray[np.float64] | None = None  # (f, p) centers of the fine level, in input units
 
 
 @dataclass(frozen=True)
@@ -85,14 +113,37 @@ class PerturbedRho:
 
 
 @dataclass(frozen=True)
-class SampleScan:
-    """The bandwidth and centers chosen on a sample."""
+class NullRadius:
+    """A radius for outliers of merged clusters, which extend beyond the radius of rho.
 
+    Half of the rows of the null, a normal distribution with the covariance of the sample, are
+    farther than this from every center.
+
+    Attributes
+    ----------
+    radius : float
+        The radius, after preprocessing.
+    outside : float
+        Share of the rows of the sample that are farther than this from every center.
+    """
+
+    radius: float
+    outside: float
+
+
+@dataclass(frozen=True)
+class SampleScan:
+    """The preprocessing map, bandwidth and centers chosen on a sample."""
+
+    affine: AffineMap
+    maps: tuple[RepresentationTrial, ...]  # empty unless several maps were compared
     trials: tuple[ladder.BandwidthTrial, ...]
     choice: Choice
+    levels: Levels | None  # None unless the number of clusters was chosen by modularity
     extraction: SampleExtraction
     found: SampleCenters
     coverage: float
+    null: NullRadius | None  # None unless centers were merged
     perturbed: tuple[PerturbedRho, ...]
     sigma_max: float  # largest sigma of the clusters found, in model units
     n_candidates: int
@@ -115,7 +166,7 @@ def scan_sizes(n_rows: int, n_clusters: int | None) -> ScanSizes:
 
 def scan_sample(
     rows: FloatArray,
-    affine: AffineMap,
+    maps: Sequence[AffineMap],
     sizes: ScanSizes,
     *,
     rho: float | None,
@@ -123,26 +174,45 @@ def scan_sample(
     n_clusters: int | None,
     min_neighbors: int,
     extraction: SampleExtraction | None,
+    by_modularity: bool = True,
     keep_candidates: bool = False,
 ) -> SampleScan | None:
     """Choose rho and find centers on a sample: rows (judged + held out, p), in random order.
 
     With a given `rho` the scan only extracts centers. Without an `extraction`, centers are merged
-    if rho is chosen on held-out rows; otherwise they come from residual extraction. If the clusters
-    found require more candidates, the scan is repeated with more, unless `keep_candidates`. Returns
-    None if no trial bandwidth finds a cluster, for example because no two rows differ.
+    if there is no clear scale; otherwise they come from residual extraction. If there is neither a
+    clear scale nor `n_clusters`, modularity decides, unless `by_modularity` is False. If there is
+    no clear scale with the first of the preprocessing `maps`, the best of all maps is used. If the
+    clusters found require more candidates, the scan is repeated with more, unless
+    `keep_candidates`. Returns None if no trial bandwidth finds a cluster, for example because no
+    two rows differ.
     """
-    first = sizes.candidates
+    first, settings = sizes.candidates, _Settings(F, n_clusters, min_neighbors, by_modularity)
+    maps = _maps_to_try(rows, maps)
+    sample = _Sample(rows, maps[0], sizes, settings)
+    judged: list[RepresentationTrial] = []
+    if rho is None and len(maps) > 1 and sample.lacks_scale(extraction):
+        judged = judge_maps(rows[: sizes.judged], maps, n_clusters)
+        best = best_representation(judged)
+        sample = sample if best == 0 else _Sample(rows, maps[best], sizes, settings)
     while True:
-        sample = _Sample(rows, affine, sizes, F, n_clusters, min_neighbors)
         scan = sample.scan(rho, extraction, first)
-        del sample  # free its distances before the next sample computes its own
-        if scan is None or keep_candidates:
-            return scan
+        if scan is None:
+            return None
+        scan = replace(scan, maps=tuple(judged))
         candidates = min(MOST_CANDIDATES, sizes.judged, _required_candidates(scan, n_clusters))
-        if candidates <= sizes.candidates:
+        if keep_candidates or candidates <= sizes.candidates:
             return scan
         sizes = replace(sizes, candidates=candidates)
+        affine = scan.affine
+        del sample, scan  # free the distances before the next sample computes its own
+        sample = _Sample(rows, affine, sizes, settings)
+
+
+def _maps_to_try(rows: FloatArray, maps: Sequence[AffineMap]) -> Sequence[AffineMap]:
+    """Return the maps; for rows of unit length, as most encoders write, only the map "l2"."""
+    directions = [affine for affine in maps if affine.unit_length]
+    return directions if len(maps) > 1 and directions and has_unit_rows(rows) else maps
 
 
 def _required_candidates(scan: SampleScan, n_clusters: int | None) -> int:
@@ -156,22 +226,33 @@ def _required_candidates(scan: SampleScan, n_clusters: int | None) -> int:
     return MOST_CANDIDATES if few else 0
 
 
+@dataclass(frozen=True)
+class _Settings:
+    F: float
+    n_clusters: int | None
+    min_neighbors: int
+    by_modularity: bool
+
+
 class _Sample:
     """A sample with its distances, on which trial bandwidths and centers are computed."""
 
     def __init__(
-        self,
-        rows: FloatArray,
-        affine: AffineMap,
-        sizes: ScanSizes,
-        F: float,
-        n_clusters: int | None,
-        min_neighbors: int,
+        self, rows: FloatArray, affine: AffineMap, sizes: ScanSizes, settings: _Settings
     ) -> None:
-        self._affine, self._sizes, self._F = affine, sizes, F
-        self._n_clusters, self._min_neighbors = n_clusters, min_neighbors
+        self._affine, self._sizes, self._F = affine, sizes, settings.F
+        self._n_clusters, self._min_neighbors = settings.n_clusters, settings.min_neighbors
+        self._by_modularity = settings.by_modularity
         self._judged, self._held_out = rows[: sizes.judged], rows[sizes.judged :]
-        self._sq = ladder.pair_sq_distances(prepare_points(self._judged, affine), sizes.candidates)
+        self._mapped = prepare_points(self._judged, affine)
+        self._sq = ladder.pair_sq_distances(self._mapped, sizes.candidates)
+
+    def lacks_scale(self, extraction: SampleExtraction | None) -> bool:
+        """Return whether rows differ, are enough for modularity, and show no clear scale."""
+        trials = self._ladder
+        if len(self._judged) < LEAST_ROWS or not any(trial.clusters for trial in trials):
+            return False
+        return not choose(trials, self._n_clusters, merge=extraction == "merge").clear
 
     def scan(
         self, rho: float | None, extraction: SampleExtraction | None, first: int
@@ -180,26 +261,37 @@ class _Sample:
 
         `first` is the number of candidates in the first scan; it is only recorded.
         """
+        levels, limit = None, self._n_clusters
         if rho is not None:
             trials, choice = self._given(rho)
+            method = extraction or "residual"
+            centers = self._centers(rho, method, limit)
+        elif self._chooses_levels(extraction):
+            trials, method = self._ladder, "merge"
+            levels, centers = self._cut_at_levels()
+            choice = self._level_choice(levels, centers)
         else:
             trials = self._trials(extraction)
             if not any(trial.clusters for trial in trials):
                 return None
             choice = choose(trials, self._n_clusters, merge=extraction == "merge")
-        method = extraction or ("merge" if choice.basis == "held-out" else "residual")
-        limit = choice.clusters if rho is None else self._n_clusters
-        centers = self._centers(choice.rho, method, limit)
+            method = extraction or ("merge" if choice.basis == "held-out" else "residual")
+            centers = self._centers(choice.rho, method, choice.clusters)
         labels = self._labels(centers, choice.rho, method)
         inside = float(np.mean(labels >= 0))
         m = max(len(centers.centers), 1)
+        perturbs = rho is None and levels is None
         return SampleScan(
+            affine=self._affine,
+            maps=(),
             trials=tuple(trials),
             choice=choice,
+            levels=levels,
             extraction=method,
             found=centers,
             coverage=inside,
-            perturbed=self._perturb(choice, method, labels) if rho is None else (),
+            null=self._null_radius(centers) if method == "merge" else None,
+            perturbed=self._perturb(choice, method, labels) if perturbs else (),
             sigma_max=self._sigma_max(centers, choice.rho, method),
             n_candidates=self._sizes.candidates,
             needed_candidates=required_sizes(
@@ -209,6 +301,63 @@ class _Sample:
             sizes=self._sizes,
             distances=self._histogram(),
         )
+
+    def _chooses_levels(self, extraction: SampleExtraction | None) -> bool:
+        """Return whether modularity chooses the number of clusters."""
+        free = self._n_clusters is None and extraction is None and self._by_modularity
+        return free and self.lacks_scale(extraction)
+
+    def _cut_at_levels(self) -> tuple[Levels, SampleCenters]:
+        """Choose numbers of clusters by modularity, and cut the tree of all candidates there."""
+        n, part = self._sizes.candidates, self._mapped.mapped[:PART_ROWS]
+        # With unit length, a mean of rows is the mean of their directions.
+        tree = SampleTree(self._judged[:n] * self._mapped.inv_norms[:n, None], self._sq)
+        levels = choose_levels(tree, NullComparison(part, self._sq[:, : len(part)]))
+        centers = self._cut_centers(tree.tree, levels.clusters)
+        fine = None if levels.fine is None else self._cut_centers(tree.tree, levels.fine)
+        picks = self._central_candidates(cut_tree(tree.tree, levels.clusters))
+        sq_radii = np.array([self._radius_of_null(centers) ** 2])
+        (losses,) = ladder.trial_losses(self._sq, sq_radii, self._F)
+        found = SampleCenters(
+            centers, picks, losses.losses[picks], losses.neighbors[picks], fine=fine
+        )
+        return levels, found
+
+    def _cut_centers(self, tree: MergeTree, n_clusters: int) -> NDArray[np.float64]:
+        """Return the centers (k, p) of a cut, in input units, refined on the sample."""
+        return self._refine(group_means(tree, cut_tree(tree, n_clusters)))
+
+    def _central_candidates(self, groups: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the candidate (k,) of each group with the least distances to its group."""
+        same = groups[:, None] == groups
+        off = np.where(same, self._sq[:, : len(groups)], 0.0).sum(axis=1)
+        order = np.lexsort((off, groups))
+        return order[np.searchsorted(groups[order], np.arange(int(groups.max()) + 1))]
+
+    def _level_choice(self, levels: Levels, centers: SampleCenters) -> Choice:
+        """Return the choice of modularity; its rho has the radius of the null."""
+        rho = self._rho(self._radius_of_null(centers.centers) ** 2)
+        return Choice(rho, rho, rho, levels.clusters, "modularity", levels.describe())
+
+    def _radius_of_null(self, centers: NDArray[np.float64]) -> float:
+        """Return the median distance of rows of the null to their nearest centers (k, p)."""
+        points = prepare_points(centers, self._affine)
+        mapped = (points.raw * points.inv_norms[:, None] - self._mapped.shift) * points.scale
+        return nearest_quantile(self._null_rows, mapped.astype(np.float32))
+
+    @cached_property
+    def _null_rows(self) -> NDArray[np.float32]:
+        return null_rows(self._mapped.mapped[:PART_ROWS])
+
+    def _null_radius(self, centers: SampleCenters) -> NullRadius | None:
+        """Return the radius of the null; None if there are no centers or no spread."""
+        if len(centers.centers) == 0:
+            return None
+        radius = self._radius_of_null(centers.centers)
+        points = self._points(centers)
+        test = self._held_out if len(self._held_out) else self._judged
+        sq_distances = measure_rows(test, nearest_centers(test, points), points)
+        return NullRadius(radius, float(np.mean(sq_distances > radius**2)))
 
     def _rho(self, sq_radius: float) -> float:
         return math.sqrt(sq_radius / (self._F * self._affine.n_features))
@@ -220,9 +369,14 @@ class _Sample:
         (trial,) = self._plain_trials(np.array([self._sq_radius(rho)]))
         return [trial], Choice(rho, rho, rho, trial.clusters, "given", "rho was given")
 
-    def _trials(self, extraction: SampleExtraction | None) -> list[ladder.BandwidthTrial]:
+    @cached_property
+    def _ladder(self) -> list[ladder.BandwidthTrial]:
+        """Trials at all trial radii, without merged centers."""
         sq_radii = ladder.make_ladder(self._sq)
-        trials = self._plain_trials(sq_radii) if len(sq_radii) else []
+        return self._plain_trials(sq_radii) if len(sq_radii) else []
+
+    def _trials(self, extraction: SampleExtraction | None) -> list[ladder.BandwidthTrial]:
+        trials = self._ladder
         if self._n_clusters is None or not any(trial.clusters for trial in trials):
             return trials
         if extraction is None and choose(trials, self._n_clusters).clear:

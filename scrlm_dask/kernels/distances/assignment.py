@@ -93,6 +93,35 @@ def assign_and_sum(
     return SummedAssignment(assignment, summed.sums)
 
 
+@dataclass(frozen=True)
+class LeafPoints:
+    """Points of the fine level, which divide the clusters of the default level."""
+
+    children: tuple[Points, ...]  # the points of each cluster
+    firsts: NDArray[np.int64]  # (k,) number of the first leaf of each cluster
+
+    @property
+    def n_leaves(self) -> int:
+        """Number of leaves."""
+        return sum(len(points.raw) for points in self.children)
+
+
+def assign_leaves(
+    block: NDArray[Any], labels: NDArray[np.int32], leaves: LeafPoints
+) -> NDArray[np.int32]:
+    """Return the nearest leaf (rows,) among the leaves of each row's cluster; outliers stay."""
+    nearest = labels.copy()
+    order = np.argsort(labels, kind="stable")
+    bounds = np.searchsorted(labels[order], np.arange(len(leaves.children) + 1))
+    for k, points in enumerate(leaves.children):
+        rows = order[bounds[k] : bounds[k + 1]]
+        if len(rows):
+            nearest[rows] = leaves.firsts[k]
+        if len(rows) and len(points.raw) > 1:
+            nearest[rows] += nearest_centers(block[rows], points, prune=0).labels
+    return nearest
+
+
 def _apply_radius(assignment: Assignment, sq_radius: float) -> Assignment:
     """Label rows outside the radius as outliers."""
     inside = assignment.sq_distances < sq_radius  # False for NaN

@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     SCAN_ROWS = 11
     SCAN_ORDER = 12
     COMPARED_ROWS = 13
+    RADIUS_ROWS = 14
 
 
 def stream(seed: int, purpose: Purpose, *index: int) -> np.random.Generator:

@@ -44,9 +44,64 @@ def ward_tree(
     Ties go to the lower number.
     """
     points = mapped.astype(np.float64)
-    joined, costs = _chains(_costs(points, weights), weights.astype(np.float64))
-    order = np.argsort(costs, kind="stable")
-    return MergeTree(leaves, weights, _number_nodes(joined[order], len(leaves)), costs[order])
+    return _tree(leaves, weights, _costs(points, weights))
+
+
+def tree_of_distances(
+    leaves: NDArray[np.floating], sq_distances: NDArray[np.floating]
+) -> MergeTree:
+    """Return the tree of leaves (L, p) of weight 1, from their squared distances (L, L)."""
+    costs = sq_distances.astype(np.float64)
+    _halve(costs)
+    return _tree(leaves.astype(np.float64), np.ones(len(leaves)), costs)
+
+
+def nested_tree(
+    leaves: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    mapped: NDArray[np.floating],
+    parents: NDArray[np.int64],
+) -> MergeTree:
+    """Return a tree whose cut into `parents.max() + 1` groups has the given group for each leaf.
+
+    `parents` (L,) are the ascending groups of the leaves. The leaves of each group are merged
+    first, then the groups. In both parts the cheapest merges come first.
+    """
+    points, n_groups = mapped.astype(np.float64), int(parents.max()) + 1
+    lower = [_merge_order(points, weights, np.flatnonzero(parents == k)) for k in range(n_groups)]
+    sums = np.bincount(parents, weights)
+    means = weighted_means(points, weights, parents)
+    joined, costs = _merge_order(means, sums, np.arange(n_groups))
+    firsts = np.searchsorted(parents, np.arange(n_groups))
+    inner = np.concatenate([merges for merges, _ in lower])
+    inner_costs = np.concatenate([part for _, part in lower])
+    order = np.argsort(inner_costs, kind="stable")
+    merges = _number_nodes(np.concatenate([inner[order], firsts[joined]]), len(leaves))
+    return MergeTree(leaves, weights, merges, np.concatenate([inner_costs[order], costs]))
+
+
+def _merge_order(
+    points: NDArray[np.float64], weights: NDArray[np.float64], some: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Merge some of the points; return a point of each of the two joined groups, and the costs."""
+    joined, costs = _ordered_chains(_costs(points[some], weights[some]), weights[some])
+    return some[joined], costs
+
+
+def _tree(
+    leaves: NDArray[np.float64], weights: NDArray[np.float64], costs: NDArray[np.float64]
+) -> MergeTree:
+    joined, merge_costs = _ordered_chains(costs, weights)
+    return MergeTree(leaves, weights, _number_nodes(joined, len(leaves)), merge_costs)
+
+
+def _ordered_chains(
+    costs: NDArray[np.float64], weights: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the merges of `_chains`, and their costs; the cheapest come first."""
+    joined, merge_costs = _chains(costs, weights.astype(np.float64))
+    order = np.argsort(merge_costs, kind="stable")
+    return joined[order], merge_costs[order]
 
 
 def tree_bytes(n_leaves: int) -> int:
@@ -105,6 +160,15 @@ def _fill_costs(costs, sq_norms, weights):  # type: ignore[no-untyped-def]
             sq_dist = max(sq_norms[i] + sq_norms[k] - 2.0 * costs[i, k], 0.0)
             w = weights[i] * weights[k] / (weights[i] + weights[k])
             costs[i, k] = costs[k, i] = sq_dist * w
+
+
+@jit()
+def _halve(costs):  # type: ignore[no-untyped-def]
+    """Replace squared distances by the costs of joining leaves of weight 1, symmetric."""
+    for i in range(len(costs)):
+        costs[i, i] = np.inf
+        for k in range(i):
+            costs[i, k] = costs[k, i] = 0.5 * max(costs[i, k], 0.0)
 
 
 def _number_nodes(joined: NDArray[np.int64], n: int) -> NDArray[np.int64]:

@@ -1,0 +1,77 @@
+"""Choose the preprocessing of a sample without a clear scale.
+
+Each preprocessing map is judged by the modularity of its neighbor graph, on a part of the sample.
+Modularity alone would prefer maps in which few features dominate: rows along a line always have
+neighbors with the same label. Therefore only maps that also exceed their null clearly are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scrlm_dask.choices import Preprocess
+from scrlm_dask.kernels.bandwidth.modularity import WEAK_GAP, NullComparison
+from scrlm_dask.kernels.distances.points import prepare_points
+from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray
+
+_NEAR_GAP = 0.75  # share of the largest gap above which maps are compared by their modularity
+_JUDGED_ROWS = 2048
+_UNIT_TOLERANCE, _UNIT_SHARE = 0.01, 0.99
+
+
+@dataclass(frozen=True)
+class RepresentationTrial:
+    """A preprocessing map, judged on a part of the sample.
+
+    Attributes
+    ----------
+    preprocess : str
+        Kind of the map.
+    clusters : int
+        Number of clusters with the highest modularity, or the requested number.
+    modularity : float
+        Modularity at this number.
+    gap : float
+        Modularity minus the modularity of the null.
+    """
+
+    preprocess: Preprocess
+    clusters: int
+    modularity: float
+    gap: float
+
+
+def has_unit_rows(rows: FloatArray) -> bool:
+    """Return whether nearly all rows (rows, p) have unit length."""
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    return bool(np.mean(np.abs(norms - 1.0) <= _UNIT_TOLERANCE) >= _UNIT_SHARE)
+
+
+def judge_maps(
+    rows: FloatArray, maps: Sequence[AffineMap], n_clusters: int | None
+) -> list[RepresentationTrial]:
+    """Judge each map on the first rows of a sample (rows, p), in input units."""
+    return [_judge(rows[:_JUDGED_ROWS], affine, n_clusters) for affine in maps]
+
+
+def _judge(rows: FloatArray, affine: AffineMap, n_clusters: int | None) -> RepresentationTrial:
+    comparison = NullComparison(prepare_points(rows, affine).mapped)
+    part = comparison.part
+    if n_clusters is None:
+        cut = part.search().best
+    else:
+        cut = part.cut(min(n_clusters, part.most_clusters))
+    gap = comparison.gap(cut.clusters)
+    return RepresentationTrial(affine.kind, cut.clusters, cut.modularity(), gap)
+
+
+def best_representation(trials: Sequence[RepresentationTrial]) -> int:
+    """Return the position of the best trial; the first one if no map shows structure."""
+    gaps = [trial.gap for trial in trials]
+    if max(gaps) < WEAK_GAP:
+        return 0
+    near = [i for i, gap in enumerate(gaps) if gap >= _NEAR_GAP * max(gaps)]
+    return max(near, key=lambda i: trials[i].modularity)
