@@ -6,7 +6,9 @@ from scrlm_dask.clusters.options import Connection
 from scrlm_dask.engine.workers import WorkerMemory
 from scrlm_dask.kernels.bandwidth.choose import Choice
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
-from scrlm_dask.kernels.bandwidth.search import PerturbedRho
+from scrlm_dask.kernels.bandwidth.modularity import CutTrial, Levels
+from scrlm_dask.kernels.bandwidth.representation import RepresentationTrial
+from scrlm_dask.kernels.bandwidth.search import NullRadius, PerturbedRho
 from scrlm_dask.kernels.evaluation.metrics import Recovery, Scores
 from scrlm_dask.paper.compare import Comparison, MethodScores
 from scrlm_dask.passes.digests import DamagedBlock
@@ -29,18 +31,22 @@ __all__ = [
     "ClusterCut",
     "Comparison",
     "Connection",
+    "CutTrial",
     "DamagedBlock",
     "Evaluation",
     "ExportResult",
     "FitPlan",
     "FitResult",
     "IngestResult",
+    "Levels",
     "MethodScores",
+    "NullRadius",
     "PerturbedRho",
     "PhasePlan",
     "Prediction",
     "Recovery",
     "ReportFiles",
+    "RepresentationTrial",
     "RhoScan",
     "RowsReport",
     "Scores",

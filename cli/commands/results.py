@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scrlm_dask.choices import TABLE_FORMATS
+from scrlm_dask.choices import LEVELS, TABLE_FORMATS
 from scrlm_dask.text import first_few
 
 from ..options import shared
@@ -24,7 +24,10 @@ _MOST_SHOWN = 40
 
 @click.command()
 @click.argument("run", type=click.Path())
-@click.option("--clusters", type=int, required=True, help="Number of clusters after merging.")
+@click.option("--clusters", type=int, help="Number of clusters of the cut.")
+@click.option(
+    "--level", type=click.Choice(LEVELS), help="A level of the run, instead of --clusters."
+)
 @click.option(
     "--out", metavar="OUT", help="Labels store to write (default: print the clusters only)."
 )
@@ -32,26 +35,42 @@ _MOST_SHOWN = 40
 @shared.storage_options
 @shared.output_options
 def cut(
-    console: Console, storage: Any, run: str, clusters: int, out: str | None, overwrite: bool
+    console: Console,
+    storage: Any,
+    run: str,
+    clusters: int | None,
+    level: Any,
+    out: str | None,
+    overwrite: bool,
 ) -> None:
-    """Merge the clusters of RUN into fewer clusters.
+    """Merge the clusters of RUN into fewer clusters, or divide them along its fine level.
 
     Clusters are merged in the order of the merge tree that the fit stored in the model. If the
     model has no tree that contains its clusters, a Ward tree of the clusters is built. With --out,
     writes the label of every row (-1 is an outlier) to OUT. The features are not read.
+
+    A run has a coarse or a fine level if its number of clusters was chosen without a clear scale.
     """
     if out is None:
         shared.require_option("--out", "overwrite")
+    if (clusters is None) == (level is None):
+        raise click.UsageError("give either --clusters or --level")
     from scrlm_dask.pipeline.cut import cut_run
 
-    coarse = cut_run(run, clusters, out=out, overwrite=overwrite, storage_options=storage)
-    members = [[k for k, g in enumerate(coarse.groups.tolist()) if g == i] for i in range(clusters)]
+    joined = cut_run(
+        run, clusters, level=level, out=out, overwrite=overwrite, storage_options=storage
+    )
+    n_clusters, groups = len(joined.counts), joined.groups.tolist()
+    if joined.parents is None:
+        members = [[k for k, g in enumerate(groups) if g == i] for i in range(n_clusters)]
+    else:
+        members = [[k] for k in joined.parents.tolist()]
     content = {
         "run": run,
         "labels": out,
-        "clusters": clusters,
-        "outliers": coarse.n_outliers,
-        "counts": coarse.counts.tolist(),
+        "clusters": n_clusters,
+        "outliers": joined.n_outliers,
+        "counts": joined.counts.tolist(),
         "members": members,
     }
     console.result(content, _cut_table(content))

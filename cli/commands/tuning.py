@@ -14,9 +14,7 @@ from ..terminal.console import Console
 @click.command()
 @click.argument("features", type=click.Path())
 @fitting.clusters_option
-@click.option(
-    "--plot", metavar="FILE", help="Plot the trial bandwidths to this file, e.g. rho.png."
-)
+@click.option("--plot", metavar="FILE", help="Plot the scan to this file, e.g. rho.png.")
 @click.option(
     "--candidates",
     "n_candidates",
@@ -25,7 +23,7 @@ from ..terminal.console import Console
 )
 @fitting.neighbors_option
 @fitting.depth_option
-@fitting.preprocess_option("Transformation of the rows; use l2 for cosine distance.")
+@fitting.fit_preprocess_option
 @shared.seed_option
 @shared.block_rows_option
 @shared.storage_options
@@ -40,10 +38,11 @@ def rho(
     block_rows: int | None,
     **values: Any,
 ) -> None:
-    """Estimate the bandwidth rho for FEATURES, and report how reliable it is.
+    """Choose rho, number of clusters and preprocessing for FEATURES; report how reliable they are.
 
-    Clusters a sample of rows, from at least 16 random blocks, with a range of trial bandwidths.
-    `scrlm fit` without --rho does the same.
+    Clusters a sample of rows, from at least 16 random blocks, with a range of trial bandwidths. If
+    the data shows no clear scale, numbers of clusters are compared instead. `scrlm fit` without
+    --rho does the same.
 
     Runs in threads of this process unless an option selects workers (--nworkers, --nthreads,
     --memory-limit, ...), an existing scheduler or a cluster.

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scrlm_dask.choices import EXTRACTIONS, PERSIST_KINDS, PREPROCESS_KINDS
+from scrlm_dask.choices import (
+    EXTRACTIONS,
+    FIT_PREPROCESS_KINDS,
+    PERSIST_KINDS,
+    PREPROCESS_KINDS,
+)
 
 from . import shared
-from .parsing import parse_auto, parse_axes, parse_seconds
+from .parsing import parse_auto, parse_auto_or_none, parse_digits, parse_seconds
 
 if TYPE_CHECKING:
     from scrlm_dask.config import FitConfig
@@ -20,9 +25,10 @@ if TYPE_CHECKING:
 
 def preprocess_option(text: str, default: str = "standardize") -> Any:
     """Return the option --preprocess with the given help text."""
+    kinds = FIT_PREPROCESS_KINDS if default == "auto" else PREPROCESS_KINDS
     return click.option(
         "--preprocess",
-        type=click.Choice(PREPROCESS_KINDS),
+        type=click.Choice(kinds),
         default=default,
         show_default=True,
         help=text,
@@ -52,7 +58,7 @@ prune_option = click.option(
     metavar="auto|AXES",
     default="auto",
     show_default=True,
-    callback=partial(parse_auto, parse_axes, "a number of axes"),
+    callback=partial(parse_auto, parse_digits, "a number of axes"),
     help="Number of axes for pruning pairs of rows and centers that are far apart, which does not "
     "change the labels (auto: chosen per block; 0: no pruning).",
 )
@@ -60,6 +66,11 @@ resume_option = click.option(
     "--resume",
     metavar="RUN",
     help="Resume an interrupted run with the options that it was started with.",
+)
+fit_preprocess_option = preprocess_option(
+    "Transformation of the rows; l2 is for cosine distance (auto: standardize if that shows a "
+    "clear scale, otherwise l2 for rows of unit length, or the best on a sample).",
+    "auto",
 )
 lloyd_options = shared.option_group(
     click.option(
@@ -123,7 +134,7 @@ fit_options = shared.option_group(
     ),
     neighbors_option,
     depth_option,
-    preprocess_option("Transformation of the rows; use l2 for cosine distance."),
+    fit_preprocess_option,
     click.option(
         "--polish",
         is_flag=True,
@@ -132,16 +143,38 @@ fit_options = shared.option_group(
     click.option(
         "--kmeans-iter",
         "max_iter",
-        type=int,
-        default=0,
+        metavar="auto|N",
+        default="auto",
         show_default=True,
-        help="Maximum number of k-means iterations that refine the centers.",
+        callback=partial(parse_auto, parse_digits, "a number of iterations"),
+        help="Maximum number of k-means iterations that refine the centers (auto: 20 if centers "
+        "are merged, otherwise 0).",
     ),
     click.option(
         "--robust/--no-robust",
         default=None,
         help="Exclude outliers from k-means (default, unless centers are merged; see "
         "--extraction); --no-robust assigns every row to its nearest center, as in the paper.",
+    ),
+    click.option(
+        "--outliers",
+        "--outlier-share",
+        "outlier_share",
+        metavar="auto|SHARE",
+        callback=partial(parse_auto_or_none, float, "a share such as 0.02"),
+        help="Label this share of the rows, those farthest from their centers, as outliers (auto: "
+        "rows outside a radius that is chosen from the data).",
+    ),
+    click.option(
+        "--radius",
+        type=float,
+        help="Distance from every center, after preprocessing, beyond which rows are outliers "
+        "(default: the radius of rho).",
+    ),
+    click.option(
+        "--levels",
+        is_flag=True,
+        help="Also store the labels of the coarse level, if there is one.",
     ),
     click.option(
         "--extraction",
@@ -165,7 +198,7 @@ def fit_config(values: dict[str, Any]) -> FitConfig:
     from scrlm_dask.config import FitConfig, LloydConfig
 
     lloyd = shared.take_fields(LloydConfig, values)
-    if not lloyd.get("max_iter"):
+    if lloyd.get("max_iter", 0) == 0:
         shared.require_option("--kmeans-iter", *(set(lloyd) - {"max_iter"}))
     return FitConfig(refine=LloydConfig(**lloyd), **shared.take_fields(FitConfig, values))
 

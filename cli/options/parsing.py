@@ -22,8 +22,15 @@ def parse_auto(
         raise click.BadParameter(f"must be auto or {expected}, got {text!r}") from error
 
 
-def parse_axes(text: str) -> int:
-    """Return a number of axes; accept digits only, not the signs and spaces that `int` accepts."""
+def parse_auto_or_none(
+    number: Any, expected: str, context: click.Context, parameter: click.Parameter, text: str | None
+) -> float | str | None:
+    """Return None if the option is not given, otherwise the result of `parse_auto`."""
+    return None if text is None else parse_auto(number, expected, context, parameter, text)
+
+
+def parse_digits(text: str) -> int:
+    """Return an integer; accept digits only, not the signs and spaces that `int` accepts."""
     if not text.isdecimal():
         raise ValueError(text)
     return int(text)

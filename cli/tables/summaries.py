@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from scrlm_dask.events import PhaseFinished
+    from scrlm_dask.kernels.bandwidth.modularity import CutTrial, Levels
     from scrlm_dask.runs.lifecycle import FitResult
     from scrlm_dask.runs.record import KMeansRecord, ScanRecord
 
-_MOST_CLUSTERS, _MOST_ITERATIONS, _BAR_WIDTH = 10, 20, 8
+_MOST_CLUSTERS, _MOST_ITERATIONS, _MOST_TRIALS, _BAR_WIDTH = 10, 20, 25, 8
+_CLEAR = ("stretch", "dip")  # rules that choose rho if the data shows a clear scale
 _Format = Callable[[float], str]
 
 
@@ -45,16 +47,14 @@ def facts(title: str, content: dict[str, Any]) -> Table:
 
 
 def fit_summary(content: dict[str, Any], result: FitResult) -> Group:
-    """Return tables of a fit: result, bandwidth, clusters, iterations and phases."""
+    """Return tables of a fit: result, choices on the sample, clusters, iterations and phases."""
     from rich.console import Group
 
-    names = ("rows", "features", "clusters", "outliers", "outlier_share", "rho", "radius")
-    known = {key: content[key] for key in (*names, "inertia") if content[key] is not None}
-    parts: list[Any] = [facts("Result", known)]
     record, model = result.typed_record, result.model
     scan = record.read_scan()
+    parts: list[Any] = [facts("Result", _result_content(content, result, scan))]
     if scan is not None:
-        parts.append(scan_facts(scan))
+        parts.append(facts(_scan_title(scan), _scan_details(scan, content["radius"])))
     if model.n_clusters:
         parts.append(clusters_table(model))
     if record.kmeans is not None:
@@ -63,10 +63,38 @@ def fit_summary(content: dict[str, Any], result: FitResult) -> Group:
     return Group(*parts)
 
 
+def _result_content(
+    content: dict[str, Any], result: FitResult, scan: ScanRecord | None
+) -> dict[str, Any]:
+    """Return the rows of the table of results; rows without a value are omitted."""
+    from scrlm_dask.reporting import descriptions
+
+    config, asked = result.typed_record.config, descriptions.requested_config(result.record)
+    levels, radius = None if scan is None else scan.levels, content["radius"]
+    shown = {name: content[name] for name in ("rows", "features", "clusters")}
+    if levels is not None:
+        shown["clusters"] = descriptions.describe_clusters(levels, content["clusters"])
+    shown |= {
+        "outliers": content["outliers"],
+        "outlier_share": content["outlier_share"],
+        "radius": radius and descriptions.describe_radius(radius, config, asked),
+        "preprocess": descriptions.describe_preprocess(config, asked),
+        # If modularity decided, rho was neither given nor chosen.
+        "rho": content["rho"] if levels is None else None,
+        "inertia": content["inertia"],
+    }
+    if radius is None:
+        shown["outliers"] = "none: every row has the label of its nearest center"
+        del shown["outlier_share"]
+    return {name: value for name, value in shown.items() if value is not None}
+
+
 def clusters_table(model: Any) -> Table:
     """Return a table of the first clusters and their sizes."""
-    shown = min(model.n_clusters, _MOST_CLUSTERS)
-    title = f"Clusters (first {shown} of {model.n_clusters})"
+    from scrlm_dask.reporting.descriptions import sigma_units
+
+    shown, units = min(model.n_clusters, _MOST_CLUSTERS), f"sigma in {sigma_units(model)}"
+    first = f"first {shown} of {model.n_clusters}; " if shown < model.n_clusters else ""
     extracted, config = len(model.losses) > 0, model.config
     names = ["cluster", "rows", "weight", "sigma"]
     # A center is a row of the features only with greedy extraction and without refinement.
@@ -74,7 +102,7 @@ def clusters_table(model: Any) -> Table:
         config.polish or config.refine.max_iter or config.extraction in ("residual", "merge")
     )
     names += ["loss", "initial row" if moved else "center row"] if extracted else []
-    table = _new_table(title if shown < model.n_clusters else "Clusters", names)
+    table = _new_table(f"Clusters ({first}{units})", names)
     for k in range(shown):
         numbers = f"{model.counts[k]:,}", f"{model.weights[k]:.4f}", f"{model.sigmas[k]:.4g}"
         start = (f"{model.losses[k]:,.1f}", f"{model.center_rows[k]:,}") if extracted else ()
@@ -175,9 +203,17 @@ def iterations_table(record: KMeansRecord) -> Table:
 
 
 def scan_table(record: ScanRecord) -> Table:
-    """Return a table of the trial bandwidths; a bar marks the trials in the chosen interval."""
+    """Return a table of the trials: numbers of clusters if modularity decided, else bandwidths."""
+    if record.levels is not None:
+        return _levels_table(record.levels)
+    title = f"Trial bandwidths on the sample of {plural(record.sampled_rows, 'row')}"
+    if record.basis not in _CLEAR:
+        title += (
+            "\n(a fit with one of these rho uses more rows and candidates, and can find more "
+            "clusters)"
+        )
     names = ("", "rho", "clusters", "outliers", "boundary", "neighbors", "held out")
-    table = _new_table("Trial bandwidths on the sample", names, no_wrap=True)
+    table = _new_table(title, names, no_wrap=True)
     for trial in record.trials:
         table.add_row(
             "█" if record.low <= trial.rho <= record.high else "",
@@ -191,23 +227,112 @@ def scan_table(record: ScanRecord) -> Table:
     return table
 
 
+def _levels_table(levels: Levels) -> Table:
+    """Return a table of the cuts that were tried; a bar marks cuts that are about as good."""
+    names = ("", "level", "clusters", "neighbors in same cluster", "expected", "modularity")
+    table = _new_table("Numbers of clusters on the sample", names, left="level", no_wrap=True)
+    of_level = {levels.coarse: "coarse", levels.fine: "fine", levels.clusters: "default"}
+    for trial in _thin_out(levels):
+        table.add_row(
+            "█" if levels.low <= trial.clusters <= levels.high else "",
+            of_level.get(trial.clusters, ""),
+            f"{trial.clusters:,}",
+            f"{100 * trial.same:.1f} %",
+            f"{100 * trial.expected:.1f} %",
+            f"{trial.modularity():.3f}",
+        )
+    return table
+
+
+def _thin_out(levels: Levels) -> list[CutTrial]:
+    """Return at most 25 trials; the levels and the ends of the interval and of the trials stay."""
+    trials = list(levels.trials)
+    ends = {levels.low, levels.high, trials[0].clusters, trials[-1].clusters}
+    kept = {levels.coarse, levels.clusters, levels.fine, *ends}
+    while len(trials) > _MOST_TRIALS:
+        # Remove the trial whose neighbors in the table are nearest to each other.
+        crowded = [
+            (trials[i + 1].clusters / trials[i - 1].clusters, i)
+            for i, trial in enumerate(trials)
+            if trial.clusters not in kept
+        ]
+        del trials[min(crowded)[1]]
+    return trials
+
+
 def scan_facts(record: ScanRecord) -> Table:
-    """Return a table of the chosen bandwidth, why it was chosen, and how reliable the choice is."""
-    met = "met" if record.assumption_1 else "not met"
-    content = {
-        "rho": record.rho,
-        "equivalent rho": f"{record.low:.4g} to {record.high:.4g}",
-        "clusters": record.clusters,
-        "reason": record.why,
-        **{
-            f"at rho {other.rho:.4g}": f"{other.clusters} clusters, ARI {other.ari:.3f}"
-            for other in record.stability
-        },
-        "sigma_max <= rho < 0.775": f"{met} (sigma_max {record.sigma_max:.4g})",
-        "candidates": f"{record.candidates} ({record.needed_candidates} required)",
-        "sample": f"{record.sampled_rows:,} rows of {plural(record.blocks, 'block')}",
+    """Return a table of the choices on the sample, and how reliable they are."""
+    return facts(_scan_title(record), _scan_content(record))
+
+
+def _scan_title(record: ScanRecord) -> str:
+    if record.levels is not None:
+        return "Number of clusters"
+    return "Bandwidth" if record.basis != "given" else "Sample"
+
+
+def _scan_details(record: ScanRecord, radius: float | None) -> dict[str, Any]:
+    """Return names and values of the choices that the result of a fit does not show."""
+    content = _scan_content(record)
+    shown = ["preprocess"]
+    if record.levels is not None:
+        shown += ["clusters", "levels"]
+    if radius is not None:
+        shown.append("outside the radius")
+    return {name: value for name, value in content.items() if name not in shown}
+
+
+def _scan_content(record: ScanRecord) -> dict[str, Any]:
+    """Return names and values of the choices on the sample."""
+    from scrlm_dask.reporting.descriptions import describe_outside, describe_representation
+
+    content = _rho_content(record) if record.levels is None else _levels_content(record.levels)
+    content["preprocess"] = record.preprocess
+    for trial in record.representations:
+        content[f"modularity of {trial.preprocess}"] = describe_representation(trial)
+    if record.null is not None:
+        hint = "--outliers auto labels such rows -1"
+        content["outside the radius"] = f"{describe_outside(record.null)} ({hint})"
+    required = "" if record.levels else f" ({record.needed_candidates} required)"
+    content["candidates"] = f"{record.candidates}{required}"
+    content["sample"] = f"{record.sampled_rows:,} rows of {plural(record.blocks, 'block')}"
+    return content
+
+
+def _levels_content(levels: Levels) -> dict[str, Any]:
+    """Return the rows of a choice by modularity."""
+    from scrlm_dask.reporting.descriptions import (
+        describe_agreement,
+        describe_interval,
+        describe_levels,
+        describe_structure,
+    )
+
+    interval, others = describe_interval(levels), describe_levels(levels)
+    number = f"{levels.clusters:,}{f' ({interval})' if interval else ''}"
+    arbitrary = levels.structure == "none"
+    return {
+        "clusters": f"arbitrary division into {number}" if arbitrary else number,
+        **({"levels": others} if others else {}),
+        "structure": describe_structure(levels),
+        "agreement of two samples": describe_agreement(levels),
     }
-    return facts("Bandwidth" if record.basis != "given" else "Sample", content)
+
+
+def _rho_content(record: ScanRecord) -> dict[str, Any]:
+    """Return the rows of a choice of rho, or of a given rho."""
+    content: dict[str, Any] = {"rho": record.rho}
+    if record.low < record.high:
+        content["equivalent rho"] = f"{record.low:.4g} to {record.high:.4g}"
+    content |= {"clusters": record.clusters, "reason": record.why}
+    for other in record.stability:
+        content[f"at rho {other.rho:.4g}"] = f"{other.clusters} clusters, ARI {other.ari:.3f}"
+    # The paper's assumption is about standardized features, and does not cover merged clusters.
+    if record.preprocess == "standardize" and record.basis in (*_CLEAR, "given"):
+        met = "met" if record.assumption_1 else "not met"
+        sigma = f"sigma_max {record.sigma_max:.4g} after preprocessing"
+        content["sigma_max <= rho < 0.775"] = f"{met} ({sigma})"
+    return content
 
 
 def _percent(value: float) -> str:

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
-from scrlm_dask.choices import Extraction, FitPreprocess
+from scrlm_dask.choices import Extraction, FitPreprocess, Level
 from scrlm_dask.config import FitConfig, LloydConfig, lloyd_config
+from scrlm_dask.errors import InputError
 from scrlm_dask.estimators.common import Clusterer, is_lazy, seed_of
+from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.storage.locations import Options
 
 if TYPE_CHECKING:
@@ -43,20 +46,28 @@ class SCRLM(Clusterer):
         are large. All rows are labelled in any case.
     min_neighbors : int
         Minimum number of other rows inside the radius of a center.
-    preprocess : {"standardize", "center", "scale", "none", "l2"}
+    preprocess : {"auto", "standardize", "center", "scale", "none", "l2"}
         Preprocessing of rows, saved with the model. "l2" scales rows to unit length, for cosine
-        distance.
+        distance. "auto": "standardize" if `rho` is given or the data shows a clear scale; otherwise
+        "l2" for rows of unit length, and the best of three kinds on a sample for other rows.
     random_state : int, RandomState instance or None
         Seed for the choice of candidates. The same integer gives the same result, bit by bit.
     block_rows : int or None
         Rows per block; None follows the chunks of the input.
     polish : bool
         Move each center to the mean of the rows inside its radius, in one more pass.
-    refine : int or LloydConfig
+    refine : int, LloydConfig or "auto"
         Number of k-means iterations after the extraction; a `LloydConfig` also sets stopping rules.
+        "auto": up to 20 after merging, otherwise none.
     robust : bool or "auto"
         True: rows outside the radius are excluded from k-means and stay outliers. False: as in the
         paper's SCRLM + k-means, all rows are used and labelled. "auto": True, except after merging.
+    outlier_share : float, "auto" or None
+        Share of the rows, those farthest from their centers, that are labelled as outliers. "auto":
+        without a clear scale, rows outside a radius that is chosen from the data.
+    radius : float or None
+        Distance after preprocessing beyond which rows are outliers; None: determined by `rho`,
+        `robust` and `outlier_share`.
     prune : int or "auto"
         Number of axes for pruning pairs of rows and centers that are far apart; 0: no pruning;
         "auto": the cheapest number per block. Pruning does not change the result.
@@ -64,8 +75,7 @@ class SCRLM(Clusterer):
         How centers are extracted from candidates. "greedy": the paper's method. "residual": losses
         over rows of a sample that no center covers yet. "merge": like "residual" with more centers,
         which are merged into `n_clusters`. "auto": "greedy" if `rho` is given; otherwise "merge" if
-        `n_clusters` is given and the data shows no clear scale with at most `n_clusters` clusters,
-        else usually "residual".
+        the data shows no clear scale with at most `n_clusters` clusters, else usually "residual".
 
     Attributes
     ----------
@@ -86,6 +96,8 @@ class SCRLM(Clusterer):
     inertia_ : float
         Sum of squared distances to the nearest center, after preprocessing. For a row outside the
         radius, the radius is used.
+    levels_ : scrlm_dask.results.Levels or None
+        Numbers of clusters that suit the data, if the number was chosen without a clear scale.
     n_iter_ : int
         Number of k-means iterations.
     model_ : Model
@@ -190,7 +202,55 @@ class SCRLM(Clusterer):
         self.n_clusters_ = result.model.n_clusters
         self.rho_ = result.record["config"]["rho"]
         self.radius_ = result.model.radius
+        scan = result.typed_record.read_scan()
+        self.levels_ = None if scan is None else scan.levels
+        self._fine_labels = result.fine_labels
         return self
+
+    def labels_at(
+        self, n_clusters: int | None = None, *, level: Level | None = None
+    ) -> NDArray[np.int32] | da.Array:
+        """Return the labels of X with another number of clusters; cuts are nested.
+
+        Parameters
+        ----------
+        n_clusters : int or None
+            Number of clusters, at most `n_clusters_`, or the number of the fine level if X is in
+            memory.
+        level : {"coarse", "fine"} or None
+            A level of `levels_`, instead of `n_clusters`.
+
+        Returns
+        -------
+        numpy.ndarray or dask.array.Array of shape (rows,)
+            Cluster of each row, -1 for outliers; lazy unless X was a NumPy array.
+
+        Raises
+        ------
+        InputError
+            If there is no such level, or not this many clusters.
+
+        Examples
+        --------
+        >>> from scrlm_dask import SCRLM
+        >>> model = SCRLM(n_clusters=6, rho=0.5).fit("features.zarr")
+        >>> model.labels_at(3).compute().max()
+        np.int32(2)
+        """
+        from scrlm_dask.pipeline.cut import clusters_at, cut_model
+
+        check_is_fitted(self)
+        cut = cut_model(self.model_, clusters_at(n_clusters, level, self.levels_))
+        labels = self.labels_ if cut.parents is None else self._fine_labels
+        if labels is None:
+            raise InputError(
+                "labels of more clusters than n_clusters_ are available only for an array in "
+                "memory; otherwise use scrlm_dask.fit(..., out=RUN) and Run(RUN).cut(...)"
+            )
+        joined = np.append(cut.groups, OUTLIER).astype(np.int32)  # label -1 selects the last
+        if isinstance(labels, da.Array):
+            return labels.map_blocks(joined.__getitem__, dtype=np.int32)
+        return np.asarray(joined[labels])
 
     def fit_predict(
         self, X: FeaturesLike, y: object = None, *, storage_options: Options | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
@@ -72,10 +73,14 @@ def model_facts(model: Any) -> Sequence[tuple[str, str]]:
     counts = sorted(map(int, model.counts), reverse=True)
     sizes = first_few([f"{count:,}" for count in counts], _MAX_CLUSTERS, total=False)
     share = model.n_outliers / max(model.n_rows, 1)
+    # Infinite if every row has the label of its nearest center.
+    radius = f"{model.radius:.6g}" if math.isfinite(model.radius) else "-"
     return [
         ("clusters", f"{model.n_clusters:,}"),
         ("largest clusters (rows)", sizes or "-"),
         ("rows", f"{model.n_rows:,} of {plural(model.n_features, 'feature')}"),
         ("outliers", f"{model.n_outliers:,} ({100 * share:.2f} %)"),
+        ("radius", radius),
+        ("preprocess", model.affine.kind),
         ("inertia", f"{model.inertia:.6g}"),
     ]

@@ -39,6 +39,7 @@ class AssignedPart:
     pruned: Pruned
     labels: tuple[NDArray[np.int32], ...]  # one array per block, concatenated by the client
     leaf_counts: NDArray[np.int64] | None = None  # (L,) rows of each leaf of the fine level
+    fine: tuple[NDArray[np.int32], ...] = ()  # labels of the fine level, if they are collected
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,8 @@ def _assign_part(
     if labels_at is not None:
         write_labels_block(labels_at, start, assignment, fine)
     labels = (assignment.labels,) if collect else ()
-    return AssignedPart(summed.sums, assignment.pruned, labels, leaf_counts)
+    fine_labels = (fine,) if collect and fine is not None else ()
+    return AssignedPart(summed.sums, assignment.pruned, labels, leaf_counts, fine_labels)
 
 
 def _are_written(labels_at: Location, block_rows: int, n_rows: int, blocks: range) -> bool:
@@ -181,7 +183,8 @@ def _merge(a: AssignedPart, b: AssignedPart) -> AssignedPart:
     pruned, counts = merge_pruned(a.pruned, b.pruned), None
     if a.leaf_counts is not None and b.leaf_counts is not None:
         counts = a.leaf_counts + b.leaf_counts
-    return AssignedPart(merge_sums(a.sums, b.sums), pruned, a.labels + b.labels, counts)
+    labels, fine = a.labels + b.labels, a.fine + b.fine
+    return AssignedPart(merge_sums(a.sums, b.sums), pruned, labels, counts, fine)
 
 
 _ASSIGN = Pass("assign", _assign_part, _merge, checkpoint_types=(AssignedPart, ClusterSums, Pruned))

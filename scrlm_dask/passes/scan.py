@@ -16,7 +16,7 @@ from scrlm_dask.kernels.distances.preprocessing import AffineMap, fit_map, needs
 from scrlm_dask.kernels.randomness.sampling import Purpose, random_order, sample_rows
 from scrlm_dask.passes.survey import Survey, moments_of, survey_pass
 
-# Preprocessing maps that preprocess="auto" compares; the first one decides if there is a clear scale.
+# Maps that preprocess="auto" compares; the first one is used if it shows a clear scale.
 AUTO_MAPS: tuple[Preprocess, ...] = ("standardize", "l2", "center")
 
 

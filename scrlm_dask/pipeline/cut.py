@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scrlm_dask.choices import LEVELS, Level
 from scrlm_dask.engine.workers import machine_memory
 from scrlm_dask.errors import InputError
+from scrlm_dask.kernels.bandwidth.modularity import Levels
 from scrlm_dask.kernels.distances.points import prepare_points
 from scrlm_dask.kernels.scrlm.ward import (
     MergeTree,
@@ -25,7 +26,7 @@ from scrlm_dask.kernels.scrlm.ward import (
     weighted_means,
 )
 from scrlm_dask.model import Model
-from scrlm_dask.runs.record import ResultRecord, read_result
+from scrlm_dask.runs.record import read_result
 from scrlm_dask.storage.feature_store import LABELS, mark_complete
 from scrlm_dask.storage.label_store import FINE, copy_joined, create_labels_store, open_labels
 from scrlm_dask.storage.locations import Options, Place, locate
@@ -51,12 +52,16 @@ class ClusterCut:
         Number of rows of each joined cluster.
     n_outliers : int
         Number of outliers.
+    parents : numpy.ndarray of shape (g,) or None
+        If the cut has more clusters than the run, the cluster of the run that contains each of
+        them; otherwise None.
     """
 
     groups: NDArray[np.int64]
     centers: NDArray[np.float64]
     counts: NDArray[np.int64]
     n_outliers: int
+    parents: NDArray[np.int64] | None = None
 
 
 def cut_model(model: Model, n_clusters: int) -> ClusterCut:
@@ -64,7 +69,7 @@ def cut_model(model: Model, n_clusters: int) -> ClusterCut:
 
     If the model has a fine level, its leaves can be joined to more clusters than the model has.
     """
-    leaves = fine_leaves(model)
+    leaves = _fine_leaves(model)
     most = model.n_clusters if leaves is None else leaves.n_leaves
     if not 1 <= n_clusters <= most:
         raise InputError(
@@ -75,14 +80,17 @@ def cut_model(model: Model, n_clusters: int) -> ClusterCut:
     if leaves is not None and n_clusters > model.n_clusters:
         groups = cut_tree(leaves, n_clusters)
         counts = np.bincount(groups, leaves.weights).astype(np.int64)
-        return ClusterCut(groups, group_means(leaves, groups), counts, model.n_outliers)
+        parents = np.empty(n_clusters, np.int64)
+        parents[groups] = cut_tree(leaves, model.n_clusters)
+        means = group_means(leaves, groups)
+        return ClusterCut(groups, means, counts, model.n_outliers, parents)
     groups = _join_clusters(model, n_clusters)
     counts = np.bincount(groups, model.counts).astype(np.int64)
     means = weighted_means(model.means, _masses(model), groups)
     return ClusterCut(groups, means, counts, model.n_outliers)
 
 
-def fine_leaves(model: Model) -> MergeTree | None:
+def _fine_leaves(model: Model) -> MergeTree | None:
     """Return the tree of the fine level, whose labels are stored; None without a fine level."""
     return model.tree if model.has_fine_level else None
 
@@ -105,8 +113,9 @@ def cut_run(
     directory = RunDirectory(location)
     record = read_result(directory)
     model = load_model(location)
-    n_clusters = _clusters_at(n_clusters, level, record)
-    cut = cut_model(model, n_clusters)
+    scan = record.read_scan()
+    levels = None if scan is None else scan.levels
+    cut = cut_model(model, clusters_at(n_clusters, level, levels))
     if out is None:
         return cut
     finer = len(cut.groups) > model.n_clusters
@@ -124,14 +133,12 @@ def cut_run(
     return cut
 
 
-def _clusters_at(n_clusters: int | None, level: Level | None, record: ResultRecord) -> int:
+def clusters_at(n_clusters: int | None, level: Level | None, levels: Levels | None) -> int:
     """Return the number of clusters of a cut: as given, or that of a level of the run."""
     if (n_clusters is None) == (level is None):
         raise InputError("give either --clusters (n_clusters) or --level (level)")
     if n_clusters is not None:
         return n_clusters
-    scan = record.read_scan()
-    levels = None if scan is None else scan.levels
     found: int | None = getattr(levels, str(level), None) if level in LEVELS else None
     if found is None:
         names = [name for name in LEVELS if getattr(levels, name, None) is not None]

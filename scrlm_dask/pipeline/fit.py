@@ -174,7 +174,8 @@ class FitJob:
                 chosen=request.rho == "auto",
                 with_margins=request.margins and self.target.out is not None,
             )
-        return FitResult(result.model, run.gather_labels(result.assigned), record)
+        fine = run.gather_fine_labels(result.assigned)
+        return FitResult(result.model, run.gather_labels(result.assigned), record, fine)
 
 
 def _resolved_numbers(config: ResolvedConfig) -> dict[str, int]:
@@ -212,9 +213,8 @@ def _run_algorithm(
     settled = _choose_radius(execution, features, moved.centers, start.affine, settled)
     leaves = _divide_clusters(moved.centers, start.fine, start.affine)
     assigned = _assign_rows(run, features, moved.centers, start.affine, settled, leaves)
-    model = _build_model(
-        replace(start, config=replace(start.config, asked=settled)), moved, assigned, leaves
-    )
+    start = replace(start, config=replace(start.config, asked=settled))
+    model = _build_model(start, moved, assigned, leaves)
     if settled.levels:
         _write_coarse_level(run, model, start)
     n_planned = most_clusters(config) or model.n_clusters

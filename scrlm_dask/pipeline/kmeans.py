@@ -13,7 +13,7 @@ import numpy as np
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.config import KMeansConfig, as_config
+from scrlm_dask.config import KMEANS_ITERATIONS, KMeansConfig, as_config
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import (
     Features,
@@ -281,9 +281,10 @@ def _run_algorithm(
     """Choose initial centers, iterate, and label all rows once more with the final centers."""
     execution, features = run.execution, run.target.features
     plan = kmeans_memory(features.layout, config.n_clusters, len(workers), config.init)
-    reads = 2 + config.lloyd.max_iter
+    max_iter = config.lloyd.limit(KMEANS_ITERATIONS)
+    reads = 2 + max_iter
     # the plan omits the choice of initial centers, which is cheap in comparison
-    costs = kmeans_costs(features.layout, config.n_clusters, config.lloyd.max_iter)
+    costs = kmeans_costs(features.layout, config.n_clusters, max_iter)
     report_plan(execution, costs, plan, workers)
     features = persist_or_stream(execution, features, plan, workers, config.lloyd.persist, reads)
     seeds = execution.checkpoints.load_or_compute(

@@ -123,11 +123,12 @@ def warn_about_result(
     risk = missed_cluster_risk(model.n_clusters, model.n_candidates, MIN_WEIGHT * inliers)
     if risk > _NOTABLE_RISK and model.n_candidates < model.n_rows:
         enough = required_sizes(model.n_clusters, min_weight=MIN_WEIGHT * inliers).n_candidates
+        effect = "it is negligible" if enough <= model.n_rows else "all rows are tried"
         _warn(
             execution,
             f"{model.n_candidates} candidates are few for {model.n_clusters} clusters and "
             f"{1.0 - inliers:.0%} outliers: the risk of having missed a cluster is up to "
-            f"{risk:.0%}; with --candidates {enough} (n_candidates) it is negligible",
+            f"{risk:.0%}; with --candidates {min(enough, model.n_rows)} (n_candidates) {effect}",
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import dask.array as da
 
-from scrlm_dask.choices import TableFormat
+from scrlm_dask.choices import Level, TableFormat
 from scrlm_dask.engine.features import FeaturesLike, lazy_column
 from scrlm_dask.events import Listener, warn
 from scrlm_dask.model import Model
@@ -243,17 +243,26 @@ class Run:
         )
 
     def cut(
-        self, n_clusters: int, *, out: Place | None = None, overwrite: bool = False
+        self,
+        n_clusters: int | None = None,
+        *,
+        level: Level | None = None,
+        out: Place | None = None,
+        overwrite: bool = False,
     ) -> ClusterCut:
         """Join the clusters of the run into fewer clusters; the features are not read.
 
         Clusters are joined along the merge tree of the run, or along a new Ward tree. Every joined
-        cluster is a union of clusters of the run, and outliers stay outliers.
+        cluster is a union of clusters of the run, and outliers stay outliers. A run whose number of
+        clusters was chosen without a clear scale may also have a fine level, with more clusters.
 
         Parameters
         ----------
-        n_clusters : int
-            Number of joined clusters, at most the number of clusters of the run.
+        n_clusters : int or None
+            Number of joined clusters, at most the number of clusters of the run or of its fine
+            level.
+        level : {"coarse", "fine"} or None
+            A level of the run, instead of `n_clusters`.
         out : str, Path or None
             Labels store to write, with the label of each row after joining.
         overwrite : bool
@@ -262,12 +271,13 @@ class Run:
         Returns
         -------
         scrlm_dask.results.ClusterCut
-            `groups` has the number of the joined cluster of each cluster of the run.
+            `groups` has the number of the joined cluster of each cluster of the run, or of each
+            cluster of its fine level if the cut has more clusters than the run.
 
         Raises
         ------
         InputError
-            If the run has fewer than `n_clusters` clusters.
+            If the run has fewer than `n_clusters` clusters, or not this level.
 
         Examples
         --------
@@ -277,7 +287,12 @@ class Run:
         ((6,), (3, 32))
         """
         return cut_run(
-            self.location, n_clusters, out=out, overwrite=overwrite, storage_options=self._options
+            self.location,
+            n_clusters,
+            level=level,
+            out=out,
+            overwrite=overwrite,
+            storage_options=self._options,
         )
 
     def export(

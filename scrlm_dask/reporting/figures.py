@@ -10,7 +10,15 @@ import numpy as np
 
 from scrlm_dask.kernels.bandwidth.choose import MOST_BOUNDARY_SHARE
 from scrlm_dask.kernels.statistics.histograms import LogHistogram, coarse
-from scrlm_dask.reporting.plots import BLUE, GREY, ORANGE, open_figure, trial_curves
+from scrlm_dask.reporting.descriptions import sigma_units
+from scrlm_dask.reporting.plots import (
+    BLUE,
+    GREY,
+    ORANGE,
+    draw_modularity,
+    open_figure,
+    trial_curves,
+)
 from scrlm_dask.reporting.report_data import PlaneMap, ReportData
 from scrlm_dask.runs.record import ResultRecord
 
@@ -36,7 +44,11 @@ def run_figures(run: ReportData, plane: PlaneMap | None) -> Iterator[tuple[str, 
         )
     if run.columns.margins.bins.total:
         yield "margins", "Margins", _png(lambda axes: _margins(axes, run.columns.margins))
-    if run.trials:
+    if run.levels is not None:
+        levels = run.levels
+        title = "How the number of clusters was chosen"
+        yield "modularity", title, _png(lambda axes: draw_modularity(axes, levels), height=3.6)
+    elif run.trials:
         yield "rho", "How rho was chosen", _png(lambda axes: _trials(axes, run))
     if run.loss_curve is not None:
         yield "losses", "Losses of the candidates", _png(lambda axes: _losses(axes, run))
@@ -124,7 +136,7 @@ def _sigmas(axes: Any, run: ReportData) -> None:
     if sizes.max(initial=1) > 20 * sizes.min(initial=sizes.max(initial=1)):
         axes.set_xscale("log")
     axes.set_ylim(0, 1.1 * float(np.nanmax(model.sigmas[filled], initial=0.0)) or 1.0)
-    axes.set(xlabel="rows in the cluster", ylabel="sigma (input units)")
+    axes.set(xlabel="rows in the cluster", ylabel=f"sigma ({sigma_units(model)})")
 
 
 def _outliers(axes: Any, run: ReportData) -> None:

@@ -14,9 +14,11 @@ import numpy as np
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.bandwidth.choose import MOST_BOUNDARY_SHARE, Choice
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
+from scrlm_dask.kernels.bandwidth.modularity import RESOLUTION, Levels
 from scrlm_dask.kernels.statistics.histograms import Histogram
 from scrlm_dask.kernels.statistics.row_statistics import Distances, Norms, Spectrum, Statistics
 from scrlm_dask.optional import missing_package
+from scrlm_dask.reporting.descriptions import describe_interval, describe_structure
 
 BLUE, ORANGE, GREY = "#2f6690", "#d1495b", "#6b7280"
 STYLE: Any = {
@@ -36,6 +38,7 @@ STYLE: Any = {
 # Values that replace zero, which a logarithmic axis cannot show.
 _MIN_BOUNDARY_SHARE = 1e-4
 _MIN_CLUSTERS = 0.5
+_FEW_CLUSTERS = 10  # on an axis up to this number, every trial has a tick
 
 
 def check_plot(path: str | Path) -> None:
@@ -129,6 +132,102 @@ def draw_scan(
         if path is not None:
             figure.savefig(path)
     return figure
+
+
+def draw_levels(levels: Levels, title: str, path: str | Path | None) -> Any:
+    """Return a figure of modularity over the number of clusters; save it if a path is given."""
+    if path is not None:
+        check_plot(path)
+    with open_figure(8, 7) as figure:
+        quality, neighbors = figure.subplots(2, 1, sharex=True)
+        draw_modularity(quality, levels)
+        quality.set_title(
+            f"Modularity: share in the same cluster - {RESOLUTION:g} x share by chance", pad=38
+        )
+        quality.set(xlabel="", ylabel="")  # the title and the lower axes have the same labels
+        quality.tick_params(labelbottom=False)
+        _draw_neighbors(neighbors, levels)
+        figure.suptitle(f"{title}\n{_title_of(levels)}", x=0.01, ha="left", color=GREY, size=11)
+        if path is not None:
+            figure.savefig(path)
+    return figure
+
+
+def _title_of(levels: Levels) -> str:
+    """Return the structure of the data as a title."""
+    words = f"Structure: {describe_structure(levels)}"
+    if levels.structure == "none":
+        return (
+            f"{words}\nThe data shows no clusters: a division into {levels.clusters:,} is arbitrary"
+        )
+    return words
+
+
+def draw_modularity(axes: Any, levels: Levels) -> None:
+    """Draw modularity over the number of clusters, with the chosen numbers above the axes."""
+    numbers = [trial.clusters for trial in levels.trials]
+    values = [trial.modularity() for trial in levels.trials]
+    axes.plot(numbers, values, color=BLUE, linewidth=2, marker=".", markersize=5)
+    _mark_levels(axes, levels)
+    named = (
+        ("coarse", levels.coarse, 0),
+        ("fine", levels.fine, 0),
+        ("default", levels.clusters, 1),
+    )
+    for name, number, row in named:
+        if number is None:
+            continue
+        # The default is one line higher, so that the labels of near levels do not overlap.
+        axes.annotate(
+            f"{name} {number:,}",
+            (number, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, 4 + 14 * row),
+            textcoords="offset points",
+            ha="center",
+            color=ORANGE if row else GREY,
+            weight="bold" if row else "normal",
+        )
+    axes.set_ylabel("modularity")
+
+
+def _draw_neighbors(axes: Any, levels: Levels) -> None:
+    """Draw the share of neighbors in the same cluster, and the share expected by chance."""
+    axes.set_title("Nearest neighbors in the same cluster")
+    numbers = [trial.clusters for trial in levels.trials]
+    lines = (
+        ("in the sample", [trial.same for trial in levels.trials], BLUE),
+        ("by chance", [trial.expected for trial in levels.trials], GREY),
+    )
+    for name, shares, color in lines:
+        axes.plot(numbers, shares, color=color, linewidth=2, marker=".", markersize=5, label=name)
+    _mark_levels(axes, levels)
+    axes.set_ylim(0.0, 1.05)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    # Outside the axes, the legend cannot hide a line.
+    axes.legend(
+        frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2, labelcolor=GREY
+    )
+
+
+def _mark_levels(axes: Any, levels: Levels) -> None:
+    """Mark the default, the interval and the levels, on an axis of numbers of clusters."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    if levels.low < levels.high:
+        axes.axvspan(levels.low, levels.high, color=ORANGE, alpha=0.15, linewidth=0)
+    axes.axvline(levels.clusters, color=ORANGE, linewidth=1.5)
+    for number in (levels.coarse, levels.fine):
+        if number is not None:
+            axes.axvline(number, color=GREY, linewidth=1.2, linestyle="--")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    if levels.trials[-1].clusters <= _FEW_CLUSTERS:
+        axes.set_xticks([trial.clusters for trial in levels.trials])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    interval = describe_interval(levels)
+    axes.set_xlabel(f"number of clusters{f' (shaded: {interval})' if interval else ''}")
 
 
 def _draw_sample(axes: Any, distances: Histogram, radius: float) -> None:

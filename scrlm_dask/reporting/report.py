@@ -15,10 +15,11 @@ import numpy as np
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.evaluation import metrics
+from scrlm_dask.reporting.descriptions import sigma_units
 from scrlm_dask.reporting.figures import comparison_figures, run_figures
 from scrlm_dask.reporting.plots import check_matplotlib
 from scrlm_dask.reporting.report_data import ReportData, plane_map, read_report_data
-from scrlm_dask.reporting.summary import comparison, run_facts, summary_sentences
+from scrlm_dask.reporting.summary import comparison, run_facts, shows_structure, summary_sentences
 from scrlm_dask.reporting.thumbnails import Item, data_uri, encode_pixels, show_item
 from scrlm_dask.runs.record import read_result
 from scrlm_dask.sources.items import NpyItems, open_shown_items
@@ -83,7 +84,7 @@ def _run(run: ReportData, figures: Figures, items: ShownItems) -> dict[str, Any]
         "sentences": summary_sentences(run),
         "notes": run.notes,
         "numbers": [
-            (f"{model.n_clusters:,}", "clusters"),
+            (f"{model.n_clusters:,}", "clusters" if shows_structure(run) else "arbitrary clusters"),
             (f"{model.n_rows:,}", "rows"),
             (f"{100 * record.outlier_share:.2f} %", "outliers"),
             (f"{record.seconds:.1f} s", "total time"),
@@ -92,6 +93,7 @@ def _run(run: ReportData, figures: Figures, items: ShownItems) -> dict[str, Any]
         "clusters_title": several if len(shown) < model.n_clusters else "Clusters",
         "clusters": [_cluster(run, cluster) for cluster in shown],
         "extracted": len(model.losses) > 0,
+        "sigma_units": sigma_units(model),
         "pairs": [_pair(run, number) for number in range(len(run.pairs.first))],
         "radius": record.radius,
         "prototypes": [_prototype(run, cluster, items) for cluster in shown],

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,12 +18,14 @@ from scrlm_dask.errors import StoreError
 from scrlm_dask.events import CandidatesJudged
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
+from scrlm_dask.kernels.bandwidth.modularity import Levels
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.kernels.distances.projections import principal_axes
 from scrlm_dask.kernels.evaluation import prototypes
 from scrlm_dask.kernels.statistics import histograms
 from scrlm_dask.model import Model
-from scrlm_dask.runs.record import ResultRecord, read_fields, read_result
+from scrlm_dask.reporting.descriptions import requested_config
+from scrlm_dask.runs.record import ResultRecord, ScanRecord, read_fields
 from scrlm_dask.storage.feature_store import read_encoded
 from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
 from scrlm_dask.storage.locations import Location, Options, Place, locate
@@ -68,6 +71,7 @@ class ReportData:
     pairs: prototypes.Pairs  # closest pairs of clusters, as cluster numbers
     points: NDArray[np.float64]  # (k, p) centers after preprocessing
     encoded: str | None = None  # text that names items and encoder, if recorded
+    asked: Mapping[str, Any] = field(default_factory=dict)  # config that the user requested
 
     @property
     def by_size(self) -> NDArray[np.int64]:
@@ -92,12 +96,22 @@ class ReportData:
         return None
 
     @property
+    def scan(self) -> ScanRecord | None:
+        """The scan of a sample; None without a scan, or if its record is damaged."""
+        with suppress(StoreError):  # the report omits the scan if its record is damaged
+            return self.record.read_scan()
+        return None
+
+    @property
     def trials(self) -> list[BandwidthTrial]:
         """Trial bandwidths of the run; empty if the run did not search for a bandwidth."""
-        scan = None
-        with suppress(StoreError):  # if the record is damaged, the report omits this figure
-            scan = self.record.read_scan()
+        scan = self.scan
         return [] if scan is None or len(scan.trials) < 2 else scan.trials
+
+    @property
+    def levels(self) -> Levels | None:
+        """Numbers of clusters that modularity has chosen; None if it did not choose."""
+        return None if self.scan is None else self.scan.levels
 
 
 def read_report_data(
@@ -106,7 +120,8 @@ def read_report_data(
     """Read a completed run, with `rows_each` example rows per cluster."""
     location = locate(run, storage_options)
     directory = RunDirectory(location)
-    record, model = read_result(directory), load_model(location)
+    content = directory.check_complete()
+    record, model = ResultRecord.from_json(content, directory.record), load_model(location)
     labelled = open_label_table(directory, storage_options)
     points = _map_rows(model.centers, model.affine)
     return ReportData(
@@ -120,6 +135,7 @@ def read_report_data(
         pairs=_pairs(points, model.counts),
         points=points,
         encoded=_describe_encoder(record.features.path, storage_options),
+        asked=requested_config(content),
     )
 
 

@@ -7,6 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from scrlm_dask.reporting.descriptions import (
+    choice_sentences,
+    describe_agreement,
+    describe_interval,
+    describe_levels,
+    describe_outside,
+    describe_preprocess,
+    describe_radius,
+    describe_representation,
+    describe_structure,
+)
 from scrlm_dask.reporting.report_data import ReportData
 from scrlm_dask.runs.record import ResultRecord
 from scrlm_dask.text import format_bytes, plural
@@ -17,11 +28,9 @@ Row = tuple[str, str]
 def summary_sentences(run: ReportData) -> list[str]:
     """Return a few sentences that summarize the run."""
     model, record = run.model, run.record
-    sentences = [
-        f"{method_name(record)} found {plural(model.n_clusters, 'cluster')} in "
-        f"{plural(model.n_rows, 'row')} with {plural(model.n_features, 'feature')}; "
-        f"{_outliers(run)}."
-    ]
+    sentences = [_result(run)]
+    if run.levels is not None:
+        sentences += choice_sentences(run.levels)
     if model.n_clusters:
         sentences.append(_sizes(run))
     sentences += _distances(run)
@@ -32,6 +41,21 @@ def summary_sentences(run: ReportData) -> list[str]:
         )
     sentences.append(_time(record))
     return sentences
+
+
+def _result(run: ReportData) -> str:
+    """Return a sentence on clusters and outliers; clusters without structure were not found."""
+    model, name = run.model, method_name(run.record)
+    clusters = plural(model.n_clusters, "cluster")
+    rows = f"{plural(model.n_rows, 'row')} with {plural(model.n_features, 'feature')}"
+    if shows_structure(run):
+        return f"{name} found {clusters} in {rows}; {_outliers(run)}."
+    return f"{name} divided {rows} into {clusters}; {_outliers(run)}."
+
+
+def shows_structure(run: ReportData) -> bool:
+    """Return whether the clusters were found, and are not an arbitrary division of the rows."""
+    return run.levels is None or run.levels.structure != "none"
 
 
 def method_name(record: ResultRecord) -> str:
@@ -53,16 +77,38 @@ def run_facts(run: ReportData) -> list[Row]:
     ]
     if run.encoded:
         rows.insert(2, ("Encoded", run.encoded))
-    names = ("rho", "F", "n_clusters", "n_candidates", "loss_rows", "min_neighbors", "init")
+    names = ["F", "n_clusters", "n_candidates", "loss_rows", "min_neighbors", "init"]
+    if run.levels is None:  # otherwise rho was neither given nor chosen
+        names.insert(0, "rho")
     rows += [(name, _text(config[name])) for name in names if config.get(name) is not None]
-    rows += [("radius", f"{record.radius:.6g}")] if record.radius else []
-    rows += [("preprocess", str(config.get("preprocess"))), ("seed", str(config.get("seed")))]
+    rows += _choice_facts(run)
+    rows += [("preprocess", describe_preprocess(config, run.asked))]
+    rows += [("radius", describe_radius(record.radius, config, run.asked))] if record.radius else []
     return [
         *rows,
+        ("seed", str(config.get("seed"))),
         ("Started", record.started.replace("T", " ").replace("+00:00", " UTC")),
         ("Workers", f"{len(record.workers):,}"),
         ("Versions", ", ".join(f"{name} {v}" for name, v in record.versions.items())),
     ]
+
+
+def _choice_facts(run: ReportData) -> Iterator[Row]:
+    """Yield the choices that the scan of a sample made, other than rho."""
+    scan = run.scan
+    if scan is None:
+        return
+    levels = scan.levels
+    if levels is not None:
+        yield "structure", describe_structure(levels)
+        others = "; ".join(filter(None, (describe_interval(levels), describe_levels(levels))))
+        yield from [("other numbers of clusters", others)] if others else []
+        yield "agreement of two samples", describe_agreement(levels)
+    for trial in scan.representations:
+        yield f"modularity of {trial.preprocess}", describe_representation(trial)
+    if scan.null is not None and run.record.radius is None:
+        hint = '--outliers auto (outlier_share="auto") labels such rows -1'
+        yield "outside the radius", f"{describe_outside(scan.null)} ({hint})"
 
 
 def comparison(runs: Sequence[ReportData]) -> list[tuple[str, list[str]]]:
@@ -75,9 +121,11 @@ def comparison(runs: Sequence[ReportData]) -> list[tuple[str, list[str]]]:
         row("method", lambda f: method_name(f.record)),
         row("features", lambda f: f.record.features.path or "-"),
         row("rows", lambda f: f"{f.model.n_rows:,}"),
-        row("rho", lambda f: _text(f.record.config.get("rho"))),
+        row("preprocess", lambda f: str(f.record.config.get("preprocess"))),
+        row("rho", lambda f: _text(f.record.config.get("rho") if f.levels is None else None)),
         row("radius", lambda f: _text(f.record.radius)),
         row("clusters", lambda f: f"{f.model.n_clusters:,}"),
+        row("structure", lambda f: "-" if f.levels is None else f.levels.structure),
         row("outliers", lambda f: f"{100 * f.record.outlier_share:.2f} %"),
         row("largest cluster", lambda f: f"{f.model.counts.max(initial=0):,} rows"),
         row("median cluster", lambda f: f"{_median(f.model.counts):,.0f} rows"),
@@ -96,7 +144,10 @@ def _outliers(run: ReportData) -> str:
     if n_outliers == 0:
         return "there are no outliers"
     verb = "is an outlier" if n_outliers == 1 else "are outliers"
-    return f"{plural(n_outliers, 'row')} ({100 * record.outlier_share:.2f} %) {verb}"
+    return (
+        f"{plural(n_outliers, 'row')} ({100 * record.outlier_share:.2f} %) {verb}, farther than "
+        f"{record.radius:.4g} from every center"
+    )
 
 
 def _sizes(run: ReportData) -> str:

@@ -25,8 +25,8 @@ from scrlm_dask.runs import resume
 from scrlm_dask.runs.record import ResultRecord, RunRecord, result_record
 from scrlm_dask.settings import monitoring_enabled
 from scrlm_dask.storage.arrays import read_rows
-from scrlm_dask.storage.feature_store import mark_complete
-from scrlm_dask.storage.label_store import ensure_labels_store, open_labels
+from scrlm_dask.storage.feature_store import LABELS, mark_complete
+from scrlm_dask.storage.label_store import FINE, ensure_labels_store, open_labels
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model, save_model
 from scrlm_dask.storage.outputs import RUN_KIND, check_not_inside, check_output_free, discard
@@ -115,11 +115,18 @@ class ActiveRun:
         They are read from the labels store, if there is one, because in a resumed run the pass
         returns only the labels of this attempt.
         """
+        return self._gather(assigned.labels, LABELS)
+
+    def gather_fine_labels(self, assigned: AssignedPart) -> NDArray[np.int32] | None:
+        """Return the labels (N,) of the fine level if labels were requested and it exists."""
+        return None if assigned.leaf_counts is None else self._gather(assigned.fine, FINE)
+
+    def _gather(self, blocks: tuple[NDArray[np.int32], ...], name: str) -> NDArray[np.int32] | None:
         if not self.target.collect_labels:
             return None
         if self.opened.directory is None:
-            return np.concatenate(assigned.labels)
-        labels = open_labels(self.opened.directory.labels, "the labels store")
+            return np.concatenate(blocks)
+        labels = open_labels(self.opened.directory.labels, "the labels store", name)
         return read_rows(labels, 0, labels.shape[0], "the labels store")
 
 
@@ -167,11 +174,15 @@ class FitResult:
         Label of each row, -1 for outliers; None if the labels were not collected.
     record : dict
         The record of the run, as in `run.json`.
+    fine_labels : numpy.ndarray of shape (rows,) or None
+        Label of each row at the fine level; None if there is no such level, or if the labels were
+        not collected.
     """
 
     model: Model
     labels: NDArray[np.int32] | None
     record: dict[str, Any] = field(repr=False)
+    fine_labels: NDArray[np.int32] | None = None
 
     @property
     def typed_record(self) -> ResultRecord:

@@ -75,7 +75,8 @@ def write_labels_block(
 def write_coarse_labels(path: Place, groups: NDArray[np.int64]) -> None:
     """Add the labels of the coarse level: `groups` (k,) is the coarse cluster of each label."""
     location = locate(path)
-    labels = arrays.describe(arrays.open_node(location / LABELS, _STORE), location / LABELS)
+    node = arrays.member(_open_group(location), location, LABELS)
+    labels = arrays.describe(node, location / LABELS)
     n_rows, block_rows = labels.shape[0], labels.chunks[0]
     if (location / COARSE).exists():
         discard(location / COARSE)

@@ -7,8 +7,10 @@
    than the boundaries of trials at smaller and at larger rho.
 2. Otherwise, if a number of clusters is requested, the trial whose centers, merged to this number,
    have the least cost on held-out rows. If merging is requested, rule 1 is skipped.
-3. Otherwise the number of clusters that persists over the widest range of rho, or, if no number
-   persists, the trial with the emptiest boundary. The user is warned that there is no clear scale.
+3. Otherwise modularity chooses the number of clusters (see `modularity`), and no bandwidth. If
+   that is not possible, because there are few rows or because the extraction is given, the number
+   of clusters that persists over the widest range of rho decides, or, if no number persists, the
+   trial with the emptiest boundary. The user is warned that there is no clear scale.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Choice:
     clusters : int
         Clusters found on the sample.
     basis : str
-        Rule that decided: "stretch", "dip", "held-out", "persistent" or "given".
+        Rule that decided: "stretch", "dip", "held-out", "modularity", "persistent" or "given".
     why : str
         Explanation for the user.
     """
@@ -241,16 +243,12 @@ def _describe_persistent(run: list[BandwidthTrial], trials: Sequence[BandwidthTr
     counts = [trial.clusters for trial in trials]
     boundary = max(trial.boundary_share for trial in run)
     if len(run) == 1:
-        persistence = (
-            f"no number persists beyond the peak, and the boundary is emptiest at {run[0].rho:.3g}"
-        )
+        rule = "the boundary of the radius has the fewest rows here"
     else:
-        ends = f"from {run[0].rho:.3g} to {run[-1].rho:.3g}"
-        persistence = f"{run[0].clusters} cluster(s) persist longest ({ends})"
+        rule = f"no other number of clusters occurs over a wider range than {run[0].clusters}"
     return (
-        f"the data shows no clear scale: the number of clusters ranges from {min(counts)} to "
-        f"{max(counts)} for rho from {trials[0].rho:.3g} to {trials[-1].rho:.3g}; {persistence}, "
-        f"with up to {boundary:.2g} rows at the boundary of the radius per row inside (a clear "
-        f"scale has at most {MOST_BOUNDARY_SHARE:g}); see `scrlm rho --plot`, or set the number of "
-        "clusters or rho"
+        f"the data shows no clear scale, so this value is arbitrary: {rule} ({boundary:.2g} per "
+        f"row inside, a clear scale has at most {MOST_BOUNDARY_SHARE:g}), but between rho "
+        f"{trials[0].rho:.3g} and {trials[-1].rho:.3g} the sample has {min(counts)} to "
+        f"{max(counts)} clusters; set the number of clusters (--clusters, n_clusters)"
     )

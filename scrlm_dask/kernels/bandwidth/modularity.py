@@ -150,7 +150,7 @@ class SampleTree:
     def most_clusters(self) -> int:
         """Largest number of clusters that is tried."""
         most = min(MOST_CUT, self.n_rows // _ROWS_PER_CLUSTER, self.tree.n_leaves)
-        return max(2, most)
+        return max(2, int(most))
 
     def labels(self, n_clusters: int) -> NDArray[np.int64]:
         """Return the label (rows,) of each row: the nearest mean of a cut of the tree."""
@@ -196,7 +196,7 @@ def _grid(most: int) -> list[int]:
 def _smoothed_best(trials: Sequence[CutTrial]) -> int:
     """Return the number of clusters with the highest modularity, averaged over similar numbers.
 
-    The modularity of single cuts depends on the sample; without the average, the choice would depend on it as well.
+    The modularity of a single cut depends on the sample; the average depends less on it.
     """
     doublings = np.log2([trial.clusters for trial in trials])
     if len(trials) < 3:
@@ -297,19 +297,23 @@ def _least_mean(sums, weights, variances, labels):  # type: ignore[no-untyped-de
 class NullComparison:
     """Part of a sample, and rows of the null: a normal distribution with its covariance.
 
-    `part` (rows, p) are the first rows of the sample in model units. `sq_distances` (at least
-    2 n, rows) are squared distances of its first rows to all of them; they are computed if omitted.
+    `part` (rows, p) are the first rows of the sample in model units, `null` the rows of the null.
+    `sq_distances` are squared distances of at least half of the part to all of it, if known.
     """
 
     def __init__(
-        self, part: NDArray[np.float32], sq_distances: NDArray[np.float32] | None = None
+        self,
+        part: NDArray[np.float32],
+        null: NDArray[np.float32],
+        sq_distances: NDArray[np.float32] | None = None,
     ) -> None:
         self._n = n = len(part) // _ROWS_PER_PART_CANDIDATE
         self._part = part
-        self._sq_distances = _sq_distances(part, 2 * n) if sq_distances is None else sq_distances
+        if sq_distances is None:
+            sq_distances = _sq_distances(part, 2 * n)
+        self._sq_distances = sq_distances[: 2 * n, : len(part)]
         self.part = SampleTree(part[:n], self._sq_distances[:n])
-        self.rows = null_rows(part)
-        self.null = SampleTree(self.rows[:n], _sq_distances(self.rows, n))
+        self.null = SampleTree(null[:n], _sq_distances(null, n))
 
     def gap(self, n_clusters: int) -> float:
         """Return the modularity of the part minus that of the null, at the plain resolution 1."""

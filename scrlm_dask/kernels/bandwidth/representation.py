@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scrlm_dask.choices import Preprocess
-from scrlm_dask.kernels.bandwidth.modularity import WEAK_GAP, NullComparison
+from scrlm_dask.kernels.bandwidth.modularity import WEAK_GAP, NullComparison, null_rows
 from scrlm_dask.kernels.distances.points import prepare_points
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray
 
@@ -58,7 +58,8 @@ def judge_maps(
 
 
 def _judge(rows: FloatArray, affine: AffineMap, n_clusters: int | None) -> RepresentationTrial:
-    comparison = NullComparison(prepare_points(rows, affine).mapped)
+    mapped = prepare_points(rows, affine).mapped
+    comparison = NullComparison(mapped, null_rows(mapped))
     part = comparison.part
     if n_clusters is None:
         cut = part.search().best

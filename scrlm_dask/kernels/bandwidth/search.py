@@ -312,7 +312,7 @@ class _Sample:
         n, part = self._sizes.candidates, self._mapped.mapped[:PART_ROWS]
         # With unit length, a mean of rows is the mean of their directions.
         tree = SampleTree(self._judged[:n] * self._mapped.inv_norms[:n, None], self._sq)
-        levels = choose_levels(tree, NullComparison(part, self._sq[:, : len(part)]))
+        levels = choose_levels(tree, NullComparison(part, self._null_rows, self._sq))
         centers = self._cut_centers(tree.tree, levels.clusters)
         fine = None if levels.fine is None else self._cut_centers(tree.tree, levels.fine)
         picks = self._central_candidates(cut_tree(tree.tree, levels.clusters))

@@ -93,6 +93,9 @@ def assign_and_sum(
     return SummedAssignment(assignment, summed.sums)
 
 
+_LEAF_ROWS = 1024  # rows of a cluster that are copied at a time
+
+
 @dataclass(frozen=True)
 class LeafPoints:
     """Points of the fine level, which divide the clusters of the default level."""
@@ -114,11 +117,11 @@ def assign_leaves(
     order = np.argsort(labels, kind="stable")
     bounds = np.searchsorted(labels[order], np.arange(len(leaves.children) + 1))
     for k, points in enumerate(leaves.children):
-        rows = order[bounds[k] : bounds[k + 1]]
-        if len(rows):
+        for start in range(bounds[k], bounds[k + 1], _LEAF_ROWS):
+            rows = order[start : min(start + _LEAF_ROWS, bounds[k + 1])]
             nearest[rows] = leaves.firsts[k]
-        if len(rows) and len(points.raw) > 1:
-            nearest[rows] += nearest_centers(block[rows], points, prune=0).labels
+            if len(points.raw) > 1:
+                nearest[rows] += nearest_centers(block[rows], points, prune=0).labels
     return nearest
 
 

@@ -69,7 +69,7 @@ def nested_tree(
     """
     points, n_groups = mapped.astype(np.float64), int(parents.max()) + 1
     lower = [_merge_order(points, weights, np.flatnonzero(parents == k)) for k in range(n_groups)]
-    sums = np.bincount(parents, weights)
+    sums = np.bincount(parents, weights).astype(np.float64)
     means = weighted_means(points, weights, parents)
     joined, costs = _merge_order(means, sums, np.arange(n_groups))
     firsts = np.searchsorted(parents, np.arange(n_groups))
@@ -115,14 +115,28 @@ def cut_tree(tree: MergeTree, n_groups: int) -> NDArray[np.int64]:
     Groups are numbered in the order of their first leaves.
     """
     n = tree.n_leaves
-    parents = np.arange(2 * n - 1)
-    for t in range(max(0, n - max(n_groups, 1))):
-        parents[tree.merges[t]] = n + t
-    roots = np.arange(n)
-    while not np.array_equal(parents[roots], roots):
-        roots = parents[roots]
-    _, first, groups = np.unique(roots, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[groups]
+    groups = np.empty(n, np.int64)
+    _label_groups(tree.merges[: max(0, n - max(n_groups, 1))], groups)
+    return groups
+
+
+@jit()
+def _label_groups(merges, groups):  # type: ignore[no-untyped-def]
+    """Number the groups that remain after the merges, in the order of their first leaves."""
+    n = len(groups)
+    parents = np.arange(n + len(merges))
+    for t in range(len(merges)):
+        parents[merges[t, 0]] = parents[merges[t, 1]] = n + t
+    for node in range(len(parents) - 1, -1, -1):  # a parent has a larger number than its children
+        parents[node] = parents[parents[node]]
+    numbers = np.full(len(parents), -1)
+    n_groups = 0
+    for leaf in range(n):
+        root = parents[leaf]
+        if numbers[root] == -1:
+            numbers[root] = n_groups
+            n_groups += 1
+        groups[leaf] = numbers[root]
 
 
 def group_means(tree: MergeTree, groups: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -173,20 +187,26 @@ def _halve(costs):  # type: ignore[no-untyped-def]
 
 def _number_nodes(joined: NDArray[np.int64], n: int) -> NDArray[np.int64]:
     """Convert merges from a leaf of each of the two groups to the numbers of the groups."""
-    group = np.arange(n)  # number of the group that each leaf represents
     merges = np.empty((n - 1, 2), np.int64)
-    parents = np.arange(n)
-    for t, (a, b) in enumerate(joined):
-        a, b = _find(parents, a), _find(parents, b)
-        merges[t] = sorted((group[a], group[b]))
-        parents[b], group[a] = a, n + t
+    _fill_merges(joined, np.arange(n), np.arange(n), merges)
     return merges
 
 
-def _find(parents: NDArray[np.int64], leaf: int) -> int:
+@jit()
+def _fill_merges(joined, group, parents, merges):  # type: ignore[no-untyped-def]
+    """Fill the merges; `group` is the number of the group that each leaf represents."""
+    n = len(group)
+    for t in range(len(merges)):
+        a, b = _find(parents, joined[t, 0]), _find(parents, joined[t, 1])
+        merges[t, 0], merges[t, 1] = min(group[a], group[b]), max(group[a], group[b])
+        parents[b], group[a] = a, n + t
+
+
+@jit()
+def _find(parents, leaf):  # type: ignore[no-untyped-def]
     while parents[leaf] != leaf:
         parents[leaf] = parents[parents[leaf]]
-        leaf = int(parents[leaf])
+        leaf = parents[leaf]
     return leaf
 
 
