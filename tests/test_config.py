@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 from messages import expecting
 
-from scrlm_dask.config import ASSUMED_CLUSTERS, FitConfig, KMeansConfig, LloydConfig, as_config
+from scrlm_dask.config import (
+    ASSUMED_CLUSTERS,
+    KMEANS_ITERATIONS,
+    MERGED_ITERATIONS,
+    FitConfig,
+    KMeansConfig,
+    LloydConfig,
+    as_config,
+)
 from scrlm_dask.errors import InputError
 
 
@@ -103,29 +111,34 @@ def test_numpy_scalars_become_plain_numbers() -> None:
         False,
         LloydConfig(8),
         False,
+        None,
+        None,
         9,
         True,
+        False,
         "greedy",
     ]
     assert values == plain
-    kinds = [float, float, int, int, int, int, str, int, bool, LloydConfig, bool, int, bool]
-    kinds += [str]
+    none = type(None)
+    kinds = [float, float, int, int, int, int, str, int, bool, LloydConfig, bool, none, none]
+    kinds += [int, bool, bool, str]
     assert [type(value) for value in values] == kinds
 
 
 def test_defaults_are_those_of_the_paper() -> None:
     """Only rho differs: it is chosen from the data; with a given rho nothing differs."""
     config = FitConfig()
-    assert (config.rho, config.F, config.preprocess) == ("auto", 2.5, "standardize")
+    assert (config.rho, config.F, config.preprocess) == ("auto", 2.5, "auto")
     assert (config.n_clusters, config.n_candidates, config.loss_rows) == (None, "auto", "all")
     assert (config.min_neighbors, config.seed) == (1, 0)
-    assert (config.polish, config.refine.max_iter) == (False, 0)
+    assert (config.polish, config.refine.max_iter) == (False, "auto")
+    assert (config.outlier_share, config.radius, config.levels) == (None, None, False)
     assert (config.extraction, config.robust, config.samples) == ("auto", "auto", True)
     given = FitConfig(rho=0.5)
     assert (given.extraction, given.robust, given.samples) == ("greedy", True, False)
     # The other settings do not depend on rho.
-    settled = {"rho": 0.5, "extraction": "greedy", "robust": True}
-    assert asdict(given) == asdict(config) | settled
+    settled = {"rho": 0.5, "extraction": "greedy", "robust": True, "preprocess": "standardize"}
+    assert asdict(given) == asdict(config) | settled | {"refine": asdict(LloydConfig(0))}
 
 
 def test_config_is_immutable() -> None:
@@ -189,3 +202,36 @@ def test_another_type_of_config_is_rejected(value: Any) -> None:
     with pytest.raises(InputError, match=expecting("config", "FitConfig", type(value).__name__)):
         as_config(value, FitConfig)
     assert as_config(None, FitConfig) == FitConfig()
+
+
+class TestOutliers:
+    @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2, "most", True])
+    def test_share_is_between_0_and_1(self, share: Any) -> None:
+        with pytest.raises(InputError, match=expecting("outlier_share", repr(share), "'auto'")):
+            FitConfig(outlier_share=share)
+
+    def test_share_and_radius_exclude_each_other(self) -> None:
+        with pytest.raises(InputError, match=expecting("--outlier-share", "--radius", 0.02, 1.5)):
+            FitConfig(outlier_share=0.02, radius=1.5)
+
+    def test_auto_needs_a_sample(self) -> None:
+        with pytest.raises(InputError, match=expecting("outlier_share", "'auto'", "rho")):
+            FitConfig(rho=0.5, outlier_share="auto")
+        FitConfig(rho=0.5, n_clusters=3, extraction="merge", outlier_share="auto")
+
+    def test_radius_decides_about_outliers(self) -> None:
+        config = FitConfig(rho=0.5, radius=3.0)
+        assert (config.sq_radius(16), config.kmeans_sq_radius(16)) == (9.0, 9.0)
+        merged = FitConfig(rho=0.5, radius=3.0, n_clusters=2, extraction="merge")
+        assert (merged.sq_radius(16), merged.kmeans_sq_radius(16)) == (9.0, math.inf)
+        assert FitConfig(rho=0.5).sq_radius(16) == 0.25 * 2.5 * 16
+
+
+def test_number_of_iterations_that_is_chosen_later() -> None:
+    assert FitConfig().most_iterations == MERGED_ITERATIONS
+    assert FitConfig(refine=3).most_iterations == 3
+    assert FitConfig(extraction="residual").most_iterations == 0
+    assert FitConfig(rho=0.5).refine.max_iter == 0
+    merging = FitConfig(rho=0.5, n_clusters=2, extraction="merge")
+    assert merging.refine.max_iter == MERGED_ITERATIONS
+    assert KMeansConfig(lloyd={"tol": 0.1}).lloyd.max_iter == KMEANS_ITERATIONS

@@ -198,9 +198,10 @@ def fit_config(values: dict[str, Any]) -> FitConfig:
     from scrlm_dask.config import FitConfig, LloydConfig
 
     lloyd = shared.take_fields(LloydConfig, values)
-    if lloyd.get("max_iter", 0) == 0:
+    config = FitConfig(refine=LloydConfig(**lloyd), **shared.take_fields(FitConfig, values))
+    if config.most_iterations == 0:
         shared.require_option("--kmeans-iter", *(set(lloyd) - {"max_iter"}))
-    return FitConfig(refine=LloydConfig(**lloyd), **shared.take_fields(FitConfig, values))
+    return config
 
 
 def local_memories(cluster: Any) -> Any:

@@ -218,7 +218,8 @@ def _run_algorithm(
     if settled.levels:
         _write_coarse_level(run, model, start)
     n_planned = most_clusters(config) or model.n_clusters
-    plan = fit_memory(run.target.features.layout, config, n_planned, len(workers))
+    planned = replace(config, asked=replace(config.asked, refine=settled.refine))
+    plan = fit_memory(run.target.features.layout, planned, n_planned, len(workers))
     pruning = {"loss": start.pruned} if start.pruned else {}
     if moved.stopped:  # k-means has run
         pruning["kmeans-step"] = moved.pruned.record()

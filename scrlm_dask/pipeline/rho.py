@@ -202,18 +202,19 @@ def _fit_notes(
 def _merging_note(scan: SampleScan, asked: FitConfig) -> Note:
     """Note that merging leaves no outliers; if the data has outliers, warn and list ways out."""
     every = "clusters were merged, so every row gets the label of its nearest center"
-    if scan.null is not None:
+    if scan.null is not None and scan.null.outside > 0.0:
         every += (
             f"; {scan.null.outside:.1%} of the sample is farther than {scan.null.radius:.4g} from "
             'every center, and --outliers auto (outlier_share="auto") labels such rows -1'
         )
     clear, most = clear_scale(scan.trials), asked.n_clusters
-    # with a given number of clusters, users of the paper's method expect outliers
+    # a user who sets the number of clusters, but not the extraction, may expect outliers
+    unexpected = most is not None and asked.robust == "auto" and asked.extraction == "auto"
     if clear is None or most is None or clear.clusters <= most:
-        return Note(every, warning=most is not None and asked.robust == "auto")
+        return Note(every, warning=unexpected)
     outliers = 1.0 - min(trial.coverage for trial in scan.trials if trial.rho >= clear.rho)
     if outliers < _FEW_OUTLIERS:
-        return Note(every, warning=asked.robust == "auto")
+        return Note(every, warning=unexpected)
     return Note(
         f"the data has {clear.clusters} clear clusters and {outliers:.0%} outliers, but {most} "
         "clusters were requested: clusters are merged, every row gets the label of its nearest "

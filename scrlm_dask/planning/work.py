@@ -53,12 +53,14 @@ def fit_costs(
 ) -> Iterator[PhaseCost]:
     """Yield the cost of the phases of a fit in order; without `n_clusters`, up to the extraction.
 
-    If the features are `persisted`, they are read from their store only once.
+    If the features are `persisted`, they are read from their store only once, or twice if the scan
+    decides whether there are k-means iterations.
     """
     asked, p = config.asked, layout.n_features
-    if persisted:
+    late = persisted and asked.refine.max_iter == "auto"
+    if persisted and not late:
         yield _pass_cost(layout, "hold", 0)
-    cost = partial(_pass_cost, persisted=persisted)
+    cost = partial(_pass_cost, persisted=persisted and not late)
     if needs_moments(asked.first_preprocess):
         yield cost(layout, "survey", _MOMENT_FLOPS * p)
     else:
@@ -71,6 +73,9 @@ def fit_costs(
         yield PhaseCost("scan", 1, rows, judged, 0, flops, from_store=False)
     if n_clusters is None:
         return
+    if late:
+        yield _pass_cost(layout, "hold", 0)
+        cost = partial(_pass_cost, persisted=True)
     larger, flops = layout.in_blocks_for(n_clusters), 2 * n_clusters * p
     if asked.polish:
         yield cost(larger, "polish", flops)

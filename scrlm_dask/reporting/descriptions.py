@@ -9,6 +9,7 @@ from scrlm_dask.kernels.bandwidth.modularity import CLEAR_GAP, NEIGHBORS, WEAK_G
 from scrlm_dask.kernels.bandwidth.representation import RepresentationTrial
 from scrlm_dask.kernels.bandwidth.search import NullRadius
 from scrlm_dask.model import Model
+from scrlm_dask.text import plural
 
 LEAST_AGREEMENT = 0.7  # with less, fits with different seeds have clearly different labels
 _NORMAL = "one normal distribution"
@@ -20,12 +21,16 @@ def describe_clusters(levels: Levels, n_clusters: int | None = None) -> str:
     `n_clusters` replaces the default of the levels if a fit has another number of clusters.
     """
     number = levels.clusters if n_clusters is None else n_clusters
-    others = "; ".join(filter(None, (describe_interval(levels), describe_levels(levels))))
-    brackets = f" ({others})" if others else ""
-    noun = "cluster" if number == 1 else "clusters"
     if levels.structure == "none":
-        return f"arbitrary division into {number:,} {noun}{brackets}; structure: none"
-    return f"{number:,} {noun}{brackets}; structure: {levels.structure}"
+        return f"arbitrary division into {plural(number, 'cluster')}; structure: none"
+    others = describe_others(levels)
+    brackets = f" ({others})" if others else ""
+    return f"{plural(number, 'cluster')}{brackets}; structure: {levels.structure}"
+
+
+def describe_others(levels: Levels) -> str:
+    """Return the interval and the levels; empty if there are none."""
+    return "; ".join(filter(None, (describe_interval(levels), describe_levels(levels))))
 
 
 def describe_interval(levels: Levels) -> str:
@@ -59,8 +64,9 @@ def choice_sentences(levels: Levels) -> Iterator[str]:
     if levels.structure == "none":
         yield (
             f"The data shows no clusters: it has no more structure than {_NORMAL}, so the division "
-            f"into {levels.clusters:,} clusters is arbitrary (structure: "
-            f"{describe_structure(levels)}). If you expect clusters, set their number."
+            f"into {levels.clusters:,} clusters is arbitrary. The structure is "
+            f"{describe_structure(levels)}. If you expect clusters, set their number (--clusters, "
+            "n_clusters)."
         )
     else:
         yield (
@@ -70,8 +76,8 @@ def choice_sentences(levels: Levels) -> Iterator[str]:
         yield from _other_numbers(levels)
     if levels.agreement < LEAST_AGREEMENT:
         yield (
-            "Another sample or seed would give partly different clusters: the labels from two parts "
-            f"of the sample have an adjusted Rand index of {levels.agreement:.2f}."
+            "Another sample or seed would give partly different clusters: the labels from two "
+            f"parts of the sample have an adjusted Rand index of {levels.agreement:.2f}."
         )
 
 
@@ -88,7 +94,7 @@ def _other_numbers(levels: Levels) -> Iterator[str]:
 
 
 def describe_agreement(levels: Levels) -> str:
-    """Return the agreement of two parts of the sample, and whether clusters depend on the sample."""
+    """Return the agreement of two parts of the sample; if it is low, with the consequence."""
     ari = f"ARI {levels.agreement:.2f}"
     if levels.agreement >= LEAST_AGREEMENT:
         return ari
@@ -101,7 +107,8 @@ def describe_representation(trial: RepresentationTrial) -> str:
 
 
 def _describe_gap(gap: float) -> str:
-    return f"{abs(gap):.2f} {'above' if gap >= 0.0 else 'below'} {_NORMAL}"
+    rounded = round(gap, 2)
+    return f"{abs(rounded):.2f} {'above' if rounded >= 0.0 else 'below'} {_NORMAL}"
 
 
 def requested_config(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -117,9 +124,7 @@ def describe_preprocess(config: Mapping[str, Any], asked: Mapping[str, Any]) -> 
     return f"{config.get('preprocess')}{chosen}"
 
 
-def describe_radius(
-    radius: float, config: Mapping[str, Any], asked: Mapping[str, Any], form: str = ".6g"
-) -> str:
+def describe_radius(radius: float, config: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     """Return the radius of outliers and how it was chosen.
 
     `config` has every "auto" resolved; `asked` is the config that the user requested.
@@ -130,10 +135,10 @@ def describe_radius(
     elif asked.get("radius") is not None:
         reason = "given"
     elif isinstance(share, float):
-        reason = f"set for an outlier share of {100 * share:.2f} %"
+        reason = f"set so that {100 * share:.2f} % of the rows are outliers"
     else:
         reason = f"median distance of rows of {_NORMAL} to the centers"
-    return f"{radius:{form}} ({reason})"
+    return f"{radius:.6g} ({reason})"
 
 
 def describe_outside(null: NullRadius) -> str:

@@ -10,8 +10,7 @@ import numpy as np
 from scrlm_dask.reporting.descriptions import (
     choice_sentences,
     describe_agreement,
-    describe_interval,
-    describe_levels,
+    describe_others,
     describe_outside,
     describe_preprocess,
     describe_radius,
@@ -101,14 +100,14 @@ def _choice_facts(run: ReportData) -> Iterator[Row]:
     levels = scan.levels
     if levels is not None:
         yield "structure", describe_structure(levels)
-        others = "; ".join(filter(None, (describe_interval(levels), describe_levels(levels))))
+        others = describe_others(levels)
         yield from [("other numbers of clusters", others)] if others else []
         yield "agreement of two samples", describe_agreement(levels)
     for trial in scan.representations:
         yield f"modularity of {trial.preprocess}", describe_representation(trial)
     if scan.null is not None and run.record.radius is None:
         hint = '--outliers auto (outlier_share="auto") labels such rows -1'
-        yield "outside the radius", f"{describe_outside(scan.null)} ({hint})"
+        yield "outside the radius", f"{describe_outside(scan.null)}; {hint}"
 
 
 def comparison(runs: Sequence[ReportData]) -> list[tuple[str, list[str]]]:

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
-from scrlm_dask import SCRLM
+from scrlm_dask import SCRLM, ScrlmWarning
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
 
 
@@ -18,7 +18,9 @@ def digits() -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def merged(digits: np.ndarray) -> SCRLM:
-    return SCRLM(n_clusters=10).fit(digits)
+    plain = {"preprocess": "standardize", "refine": 0}
+    with pytest.warns(ScrlmWarning):  # every row is labelled
+        return SCRLM(n_clusters=10, **plain).fit(digits)
 
 
 @pytest.fixture(scope="session")

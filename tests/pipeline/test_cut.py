@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 import zarr
 from by_hand import LABELS
 from messages import expecting
+from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 import scrlm_dask
@@ -46,8 +48,9 @@ def test_cuts_are_nested(merged: SCRLM) -> None:
 
 
 def test_cut_after_k_means_merges_the_refined_clusters(digits: np.ndarray) -> None:
-    before = SCRLM(n_clusters=40).fit(digits).model_
-    model = SCRLM(n_clusters=40, refine=10).fit(digits).model_
+    merging = {"n_clusters": 40, "extraction": "merge"}
+    before = SCRLM(**merging, refine=0).fit(digits).model_
+    model = SCRLM(**merging, refine=10).fit(digits).model_
     assert before.tree is not None
     assert model.tree is None
     for k in (30, 20, 10):
@@ -129,3 +132,83 @@ def test_labels_are_not_overwritten_and_not_written_into_the_run(
     assert zarr.open_array(out / "labels", mode="r")[:].tolist() == LABELS
     with pytest.raises((InputError, StoreError), match=expecting(run)):
         cut_run(run, 1, out=run / "coarse.zarr")
+
+
+@pytest.fixture(scope="module")
+def run(digits: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("levels") / "run"
+    scrlm_dask.fit(digits, FitConfig(levels=True), out=out, block_rows=500)
+    return out
+
+
+class TestLevels:
+    """Levels of a run whose number of clusters was chosen by modularity."""
+
+    @staticmethod
+    def labels(path: Path, name: str = "labels") -> NDArray[np.int32]:
+        return np.asarray(zarr.open_group(path, mode="r")[name][:])
+
+    def test_levels_are_nested(self, run: Path, tmp_path: Path) -> None:
+        levels = scrlm_dask.Run(run).record["scan"]["levels"]
+        default = self.labels(run / "labels.zarr")
+        assert levels["coarse"] < default.max() + 1 == levels["clusters"] < levels["fine"]
+        for level in ("coarse", "fine"):
+            cut = cut_run(run, level=level, out=tmp_path / level)
+            labels = self.labels(tmp_path / level)
+            assert len(cut.counts) == labels.max() + 1 == levels[level]
+            assert np.array_equal(cut.counts, np.bincount(labels))
+            fewer, more = sorted((default, labels), key=np.max)
+            assert len(np.unique(np.stack([fewer, more]), axis=1).T) == more.max() + 1
+
+    def test_every_number_up_to_the_fine_level(self, run: Path, tmp_path: Path) -> None:
+        fine = int(self.labels(run / "labels.zarr", "fine").max()) + 1
+        finer = self.labels(run / "labels.zarr", "fine")
+        for k in (fine, fine - 3, 12, 2):
+            cut = cut_run(run, k, out=tmp_path / str(k))
+            labels = self.labels(tmp_path / str(k))
+            assert len(np.unique(labels)) == k
+            pairs = np.unique(np.stack([labels, finer]), axis=1)
+            assert pairs.shape[1] == finer.max() + 1  # each leaf is in one cluster
+            assert (cut.parents is None) == (k <= scrlm_dask.Run(run).model.n_clusters)
+        with pytest.raises(InputError, match=expecting(fine + 1, fine)):
+            cut_run(run, fine + 1)
+
+    def test_labels_store_contains_all_levels(self, run: Path, tmp_path: Path) -> None:
+        for level in ("coarse", "fine"):
+            cut_run(run, level=level, out=tmp_path / level)
+        assert np.array_equal(
+            self.labels(run / "labels.zarr", "coarse"), self.labels(tmp_path / "coarse")
+        )
+        finer = self.labels(run / "labels.zarr", "fine")
+        assert len(np.unique(np.stack([finer, self.labels(tmp_path / "fine")]), axis=1).T) == (
+            finer.max() + 1
+        )
+
+    def test_run_without_levels(self, run_by_hand: Path) -> None:
+        with pytest.raises(InputError, match=expecting("'fine'", "--clusters")):
+            cut_run(run_by_hand, level="fine")
+        with pytest.raises(InputError, match=expecting("--clusters", "--level")):
+            cut_run(run_by_hand)
+        with pytest.raises(InputError, match=expecting("--clusters", "--level")):
+            cut_run(run_by_hand, 1, level="fine")
+
+    def test_estimator(self, digits: np.ndarray) -> None:
+        found = SCRLM().fit(digits)
+        levels = found.levels_
+        assert levels.clusters == found.n_clusters_
+        for level in ("coarse", "fine"):
+            labels = found.labels_at(level=level)
+            assert labels.max() + 1 == getattr(levels, level)
+        assert np.array_equal(found.labels_at(found.n_clusters_), found.labels_)
+        lazy = SCRLM().fit(da.from_array(digits, chunks=(600, -1)))
+        coarse = lazy.labels_at(level="coarse")
+        assert np.array_equal(coarse.compute(), found.labels_at(level="coarse"))
+        with pytest.raises(InputError, match=expecting("Run", "cut")):
+            lazy.labels_at(level="fine")
+
+    def test_outliers_stay_outliers(self, digits: np.ndarray) -> None:
+        found = SCRLM(outlier_share=0.05).fit(digits)
+        outliers = found.labels_ == -1
+        assert outliers.sum() == round(0.05 * len(digits))
+        for level in ("coarse", "fine"):
+            assert np.array_equal(found.labels_at(level=level) == -1, outliers)

@@ -45,8 +45,9 @@ class TestClearScale:
 
     def test_more_clusters_than_requested_are_merged(self) -> None:
         drawn = mixture(64, 12, 0.0)
-        found = SCRLM(n_clusters=4).fit(drawn.features)
-        assert found.n_clusters_ == 4
+        with pytest.warns(ScrlmWarning):  # every row is labelled
+            found = SCRLM(n_clusters=4).fit(drawn.features)
+        assert (found.n_clusters_, found.record_["scan"]["preprocess"]) == (4, "standardize")
         assert re.search(expecting(12, 4), found.record_["scan"]["why"])
         # Complete clusters are merged; none is split.
         assert scores(contingency(found.labels_, drawn.labels)).purity == 1.0
@@ -136,7 +137,8 @@ class TestRequestedNumber:
     def test_merging_gives_a_lower_inertia_than_greedy_extraction(
         self, digits, merged: SCRLM
     ) -> None:
-        greedy = SCRLM(rho=merged.rho_, n_clusters=10, refine=1, robust=False).fit(digits)
+        given = {"rho": merged.rho_, "n_clusters": 10}
+        greedy = SCRLM(**given, refine=1, robust=False).fit(digits)
         assert merged.inertia_ < greedy.inertia_
 
     def test_no_warning_about_candidates_when_merging(self, digits: np.ndarray) -> None:
@@ -198,6 +200,7 @@ class TestRequestedNumber:
             FitConfig(extraction="best")  # type: ignore[arg-type]
 
 
+@pytest.mark.filterwarnings("ignore:clusters were merged")
 class TestFewerThanRequested:
     """A warning contains the requested and the actual number of clusters and a remedy."""
 
@@ -209,7 +212,8 @@ class TestFewerThanRequested:
         ways = ("--candidates 1797", "--rho", "scrlm kmeans --clusters 350")
         assert re.search(expecting(found.n_clusters_, *ways), str(caught[0].message))
         assert re.search(expecting(350), found.record_["scan"]["why"])
-        assert SCRLM(n_clusters=350).fit(digits).n_clusters_ == 350
+        with pytest.warns(ScrlmWarning):  # every row is labelled
+            assert SCRLM(n_clusters=350).fit(digits).n_clusters_ == 350
 
     def test_too_few_rows(self, digits: np.ndarray) -> None:
         with pytest.warns(ScrlmWarning, match=expecting(1700)) as caught:
@@ -257,12 +261,15 @@ class TestUnusualData:
 
     def test_warning_about_noise(self) -> None:
         rows = np.random.default_rng(0).normal(size=(1500, 30))
-        with pytest.warns(ScrlmWarning) as caught:
+        with pytest.warns(ScrlmWarning, match=expecting("--clusters")):
             found = SCRLM().fit(rows)
+        scan = found.record_["scan"]
+        assert (scan["basis"], scan["levels"]["structure"]) == ("modularity", "none")
+        assert found.levels_.gap < 0.1
+        with pytest.warns(ScrlmWarning, match=expecting("rho", "--clusters")) as caught:
+            found = SCRLM(extraction="residual").fit(rows)
         assert found.record_["scan"]["basis"] == "persistent"
         assert f"{found.rho_:.4g}" in str(caught[0].message)
-        assert found.n_clusters_ >= 1
-        assert max(s["ari"] for s in found.record_["scan"]["stability"]) <= 1.0
 
     def test_one_tight_cluster_among_outliers(self) -> None:
         rng = np.random.default_rng(0)
@@ -285,6 +292,106 @@ class TestUnusualData:
         found = SCRLM().fit(rows)
         assert found.n_clusters_ == 6
         assert scores(contingency(truth, found.labels_)).accuracy == 1.0
+
+
+class TestModularity:
+    """Data without a clear scale and without a number of clusters."""
+
+    def test_number_of_clusters(self, digits: np.ndarray) -> None:
+        found = SCRLM().fit(digits)
+        scan = found.record_["scan"]
+        assert (scan["basis"], scan["extraction"]) == ("modularity", "merge")
+        levels = scan["levels"]
+        assert 10 <= levels["low"] <= found.n_clusters_ <= levels["high"] <= 30
+        assert levels["structure"] == "clear"
+        assert (found.labels_ >= 0).all()
+        assert found.n_iter_ > 0
+        json.dumps(found.record_, allow_nan=False)
+        again = SCRLM().fit(digits)
+        assert np.array_equal(found.labels_, again.labels_)
+        assert found.record_["scan"] == again.record_["scan"]
+
+    def test_preprocessing_is_chosen(self, digits: np.ndarray) -> None:
+        scan = scan_rho(digits)
+        assert {trial.preprocess for trial in scan.representations} == {
+            *("standardize", "l2", "center")
+        }
+        assert scan.preprocess in ("l2", "center")
+        given = scan_rho(digits, preprocess="standardize")
+        assert (given.preprocess, given.representations) == ("standardize", ())
+
+    def test_rows_of_unit_length(self, digits: np.ndarray) -> None:
+        unit = digits / np.linalg.norm(digits, axis=1, keepdims=True)
+        found = SCRLM().fit(unit.astype(np.float16))
+        assert found.model_.affine.kind == "l2"
+        assert found.record_["scan"]["representations"] == []
+
+    def test_iterations_can_be_omitted(self, digits: np.ndarray) -> None:
+        found = SCRLM(refine=0).fit(digits)
+        assert found.n_iter_ == 0
+        assert [phase["name"] for phase in found.record_["phases"]] == ["survey", "scan", "assign"]
+        assert found.levels_.clusters == found.n_clusters_
+
+    def test_few_rows(self) -> None:
+        rows = np.random.default_rng(0).normal(size=(31, 5))
+        with pytest.warns(ScrlmWarning):
+            found = SCRLM().fit(rows)
+        assert found.record_["scan"]["basis"] == "persistent"
+
+
+@pytest.fixture(scope="module")
+def rows(digits: np.ndarray) -> np.ndarray:
+    """Return digits of unit length, and rows of random directions at the end."""
+    noise = np.random.default_rng(0).normal(size=(40, 64))
+    rows = np.concatenate([digits, noise])
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+class TestOutliers:
+    """Rows of random directions among digits of unit length."""
+
+    @pytest.mark.parametrize("n_clusters", [None, 10])
+    @pytest.mark.filterwarnings("ignore::scrlm_dask.ScrlmWarning")
+    def test_share(self, rows: np.ndarray, n_clusters: int | None) -> None:
+        assert (SCRLM(n_clusters).fit(rows).labels_ >= 0).all()
+        found = SCRLM(n_clusters, outlier_share=0.03).fit(rows)
+        outliers = found.labels_ == -1
+        assert outliers.sum() == round(0.03 * len(rows))
+        assert outliers[-40:].mean() > 0.95
+        assert found.radius_ == found.record_["radius"] == found.record_["config"]["radius"]
+        assert np.array_equal(found.predict(rows), found.labels_)
+
+    @pytest.mark.parametrize("options", [{"outlier_share": "auto"}, {"robust": True}])
+    @pytest.mark.parametrize("n_clusters", [None, 10])
+    def test_radius_of_the_null(
+        self, rows: np.ndarray, n_clusters: int | None, options: dict[str, Any]
+    ) -> None:
+        found = SCRLM(n_clusters, **options).fit(rows)
+        assert found.radius_ == pytest.approx(found.record_["scan"]["null"]["radius"])
+        outliers = found.labels_ == -1
+        assert outliers[-40:].mean() > 0.95
+        assert outliers[:-40].mean() < 0.25
+
+    def test_share_with_a_given_rho(self, rows: np.ndarray) -> None:
+        found = SCRLM(rho=0.5, outlier_share=0.1).fit(rows)
+        assert (found.labels_ == -1).sum() == round(0.1 * len(rows))
+        assert found.rho_ == 0.5
+
+    def test_auto_keeps_a_clear_scale(self) -> None:
+        drawn = mixture(32, 5, 0.3)
+        plain, auto = (SCRLM(outlier_share=share).fit(drawn.features) for share in (None, "auto"))
+        assert np.array_equal(plain.labels_, auto.labels_)
+        assert (auto.labels_ == -1).any()
+
+    def test_given_radius(self, rows: np.ndarray) -> None:
+        found = SCRLM(radius=0.5).fit(rows)
+        assert found.radius_ == 0.5
+        assert 0 < (found.labels_ == -1).sum() < len(rows)
+
+    def test_warning_that_every_row_is_labelled(self, rows: np.ndarray) -> None:
+        with pytest.warns(ScrlmWarning, match=expecting("--outliers auto", "outlier_share")):
+            SCRLM(n_clusters=10).fit(rows)
+        SCRLM(n_clusters=10, outlier_share=0.1).fit(rows)  # no warning
 
 
 class TestSameBits:
@@ -320,7 +427,9 @@ class TestSameBits:
 class TestModel:
     def test_model_contains_rho_and_tree(self, digits, merged: SCRLM, tmp_path: Path) -> None:
         out = tmp_path / "run"
-        scrlm_dask.fit(digits, FitConfig(n_clusters=10), out=out)
+        config = FitConfig(n_clusters=10, preprocess="standardize", refine=0)
+        with pytest.warns(ScrlmWarning):  # every row is labelled
+            scrlm_dask.fit(digits, config, out=out)
         model = load_model(out)
         assert model.config.rho == merged.rho_
         assert (model.config.extraction, model.config.robust) == ("merge", False)
@@ -331,7 +440,8 @@ class TestModel:
 
     def test_tree_is_kept_without_iterations_of_k_means(self, digits: np.ndarray) -> None:
         no_time = LloydConfig(max_iter=10, max_seconds=1e-9)
-        assert SCRLM(n_clusters=10, refine=no_time).fit(digits).model_.tree is not None
+        found = SCRLM(n_clusters=10, extraction="merge", refine=no_time).fit(digits)
+        assert found.model_.tree is not None
 
 
 class TestScan:
@@ -344,7 +454,7 @@ class TestScan:
         assert found.choice.clear
 
     def test_plot(self, digits: np.ndarray, tmp_path: Path) -> None:
-        found = scan_rho(digits, n_clusters=10)
+        found = scan_rho(digits, n_clusters=10, listener=lambda event: None)
         found.plot(tmp_path / "rho.png")
         assert (tmp_path / "rho.png").read_bytes()[:4] == b"\x89PNG"
         figure = found.plot()

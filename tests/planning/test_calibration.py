@@ -30,7 +30,7 @@ def calibrated(x: np.ndarray = X, n_clusters: int = 2, **options: Any) -> Calibr
             {"polish": True, "refine": LloydConfig(3)},
             ["survey", "loss", "extract", "polish", "kmeans-step", "assign"],
         ),
-        ({"rho": "auto", "n_candidates": "auto"}, ["survey", "assign", "scan"]),
+        ({"rho": "auto", "n_candidates": "auto"}, ["survey", "kmeans-step", "assign", "scan"]),
     ],
     ids=["fit", "refined", "on a sample"],
 )

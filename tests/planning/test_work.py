@@ -63,11 +63,30 @@ def test_blocks_of_a_subset_are_read_and_its_rows_computed() -> None:
 
 def test_phases_on_a_sample_of_rows() -> None:
     config = resolved(rho="auto", n_candidates="auto", preprocess="none")
-    survey, scan, assign = fit_costs(TINY, config, n_clusters=2, persisted=False)
+    survey, scan, step, assign = fit_costs(TINY, config, n_clusters=2, persisted=False)
     # The sample contains all 10 rows, which are compared with each other.
     assert survey == PhaseCost("survey", 3, 10, 10, 120, 0)
     assert scan == PhaseCost("scan", 1, 10, 10, 0, 2 * 10 * 10 * 3, from_store=False)
+    # The scan decides whether there are k-means iterations.
+    assert step == PhaseCost("kmeans-step", 3, 10, 10, 120, 2 * 10 * 2 * 3, times=20)
     assert assign == PhaseCost("assign", 3, 10, 10, 120, 2 * 10 * 2 * 3)
+
+
+def test_features_are_persisted_after_the_scan_if_it_decides_about_k_means() -> None:
+    def phases(**options: Any) -> list[tuple[str, bool]]:
+        config = resolved(rho="auto", n_candidates="auto", **options)
+        costs = fit_costs(TINY, config, n_clusters=2, persisted=True)
+        return [(cost.name, cost.from_store) for cost in costs if cost.name != "scan"]
+
+    later = [("kmeans-step", False), ("assign", False)]
+    assert phases() == [("survey", True), ("hold", True), *later]
+    assert phases(refine=3) == [("hold", True), ("survey", False), *later]
+
+
+def test_share_of_outliers_needs_a_pass() -> None:
+    config = resolved(outlier_share=0.1)
+    radius = [c for c in fit_costs(TINY, config, n_clusters=2) if c.name == "radius"]
+    assert radius == [PhaseCost("radius", 3, 10, 10, 120, 2 * 10 * 2 * 3)]
 
 
 def test_k_means_counts_by_hand() -> None:

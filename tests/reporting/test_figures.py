@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from by_hand import SCAN
+from level_records import LEVEL_SCAN, TRIALS
 from PIL import Image
 
 from scrlm_dask.events import IterationDone
@@ -62,6 +63,17 @@ def test_data_of_the_figures(found: ReportData, undrawn: list[Any]) -> None:
     radius = [line.get_xdata()[0] for line in axes["distances"].lines]
     assert radius == pytest.approx([2.5**0.5])
     assert axes["rho"].lines[0].get_xdata().tolist() == [0.25, 0.5, 1.0]
+
+
+def test_modularity_is_shown_if_it_decided(found: ReportData, undrawn: list[Any]) -> None:
+    data = replace(found, record=replace(found.record, scan=LEVEL_SCAN.to_json()))
+    names = [name for name, _, _ in figures.run_figures(data, None)]
+    assert "modularity" in names
+    assert "rho" not in names
+    (axes,) = undrawn[names.index("modularity")].axes
+    assert axes.lines[0].get_xdata().tolist() == [trial.clusters for trial in TRIALS]
+    assert {text.get_text() for text in axes.texts} == {"coarse 8", "default 19", "fine 76"}
+    assert "11 to 54" in axes.get_xlabel()
 
 
 def test_runs_of_the_same_name_are_numbered(found: ReportData, undrawn: list[Any]) -> None:

@@ -1,23 +1,28 @@
-"""Plots of statistics, for all kinds of rows."""
+"""Plots of statistics, for all kinds of rows, and of numbers of clusters."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from level_records import LEVELS, NO_LEVELS, TRIALS
 from matplotlib.image import imread
+from matplotlib.text import Text
 
 from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.kernels.bandwidth.modularity import CutTrial, Levels
 from scrlm_dask.kernels.statistics.row_statistics import (
     Statistics,
     finish_statistics,
     statistics_part,
 )
-from scrlm_dask.reporting.plots import check_plot, plot_statistics
+from scrlm_dask.reporting.plots import check_plot, draw_levels, plot_statistics
 
 ORANGE = np.array([0xD1, 0x49, 0x5B]) / 255
 
@@ -84,3 +89,70 @@ main(["inspect", "x.zarr", "--plot", "out.png"])
     assert done.returncode == 3
     assert "scrlm-dask[plot]" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_plot_of_modularity(tmp_path: Path) -> None:
+    path = tmp_path / "levels.png"
+    figure = draw_levels(LEVELS, "x.zarr", path)
+    assert imread(path).shape == (1050, 1200, 4)
+    quality, neighbors = figure.axes
+    points = [[trial.clusters, trial.modularity()] for trial in TRIALS]
+    assert np.allclose(quality.lines[0].get_xydata(), points)
+    same, expected = (line.get_ydata().tolist() for line in neighbors.lines[:2])
+    assert same == [trial.same for trial in TRIALS]
+    assert expected == [trial.expected for trial in TRIALS]
+    for axes, marked in ((quality, quality.lines[1:]), (neighbors, neighbors.lines[2:])):
+        assert axes.get_xscale() == "log"
+        styles = {line.get_xdata()[0]: line.get_linestyle() for line in marked}
+        assert styles == {8: "--", 19: "-", 76: "--"}
+        (band,) = axes.patches
+        assert (band.get_x(), band.get_x() + band.get_width()) == (11, 54)
+    assert {text.get_text() for text in quality.texts} == {"coarse 8", "default 19", "fine 76"}
+    for fact in ("x.zarr", "clear", "0.43"):
+        assert fact in figure.get_suptitle()
+    assert "11 to 54" in neighbors.get_xlabel()
+
+
+def test_plot_without_levels_and_structure() -> None:
+    figure = draw_levels(NO_LEVELS, "x.zarr", None)
+    quality, neighbors = figure.axes
+    assert [text.get_text() for text in quality.texts] == ["default 19"]
+    assert not quality.patches  # no interval
+    for fact in ("none", "0.04", "19", "arbitrary"):
+        assert fact in figure.get_suptitle()
+    assert "19" not in neighbors.get_xlabel()
+
+
+def cut_numbers(*numbers: int) -> tuple[CutTrial, ...]:
+    return tuple(CutTrial(m, 0.9, 1.0 / m) for m in numbers)
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        LEVELS,
+        replace(LEVELS, coarse=2, clusters=3, fine=5, trials=cut_numbers(2, 3, 5, 1000)),
+        replace(LEVELS, coarse=400, clusters=640, fine=1024, trials=cut_numbers(2, 1024)),
+        replace(LEVELS, coarse=2, clusters=3, fine=None, trials=cut_numbers(2, 3)),
+        replace(NO_LEVELS, clusters=2, trials=cut_numbers(2)),
+    ],
+    ids=["usual", "left", "right", "two", "one"],
+)
+def test_labels_of_levels_do_not_overlap(levels: Levels) -> None:
+    figure = draw_levels(levels, "x.zarr", None)
+    figure.draw_without_rendering()
+    quality, neighbors = figure.axes
+    titles = [
+        next(text for text in axes.findobj(Text) if text.get_text() == axes.get_title(loc="left"))
+        for axes in figure.axes
+    ]
+    shown = (*figure.texts, *titles, *quality.texts, neighbors.get_legend())
+    assert len(shown) > 4
+    boxes = [artist.get_window_extent() for artist in shown]
+    assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes)
+
+
+def test_invalid_path_of_a_plot_of_modularity(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=rf"(?=.*{tmp_path}/out\.zarr)(?=.*\.png)"):
+        draw_levels(LEVELS, "x.zarr", tmp_path / "out.zarr")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,10 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 from browser import browsing, needs_browser
+from level_records import LEVEL_SCAN, LEVELS, NO_LEVELS
 from PIL import Image
 
 import scrlm_dask
 from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.kernels.bandwidth.modularity import Levels
 from scrlm_dask.reporting.report import write_report
 from scrlm_dask.runs.lifecycle import load_fit
 
@@ -122,6 +125,26 @@ def test_figure_of_rho_is_shown_if_rho_was_chosen(folder: Path, page: str) -> No
     (folder / "chosen" / "run.json").write_text(json.dumps(record))
     done = write_report([folder / "chosen"])
     assert "rho.png" not in {Path(name).name for name in done.figures}
+
+
+@pytest.mark.parametrize("levels", [LEVELS, NO_LEVELS], ids=["clear", "none"])
+def test_page_of_a_run_whose_number_of_clusters_was_chosen(
+    folder: Path, tmp_path: Path, levels: Levels
+) -> None:
+    run = Path(shutil.copytree(folder / "scrlm", tmp_path / "run"))
+    record = json.loads((run / "run.json").read_text())
+    record["scan"] = replace(LEVEL_SCAN, levels=levels).to_json()
+    record["asked"]["config"]["preprocess"] = "auto"
+    (run / "run.json").write_text(json.dumps(record))
+    done = write_report([run], tmp_path / "r.html")
+    names = {Path(name).name for name in done.figures}
+    assert "modularity.png" in names
+    assert "rho.png" not in names
+    text = unescape(re.sub(r"<[^>]*>", " ", Path(done.page).read_text()))
+    for fact in (levels.structure, f"{levels.gap:.2f}", f"{levels.agreement:.2f}", "none (chosen"):
+        assert fact in text
+    assert ("arbitrary" in text) == (levels.structure == "none")
+    assert ("SCRLM found" in text) == (levels.structure != "none")
 
 
 def test_figures_are_saved_next_to_the_page(folder: Path) -> None:

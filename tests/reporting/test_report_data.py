@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from by_hand import SCAN
+from by_hand import CONFIG, SCAN
+from level_records import LEVEL_SCAN, LEVELS
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.reporting.report_data import ReportData, plane_map, read_report_data
@@ -55,12 +56,12 @@ def test_notes_and_losses_from_events(found: ReportData) -> None:
         {"event": "CandidatesJudged", "ranks": [1, 2], "losses": [-1.0]},
         {"event": "CandidatesJudged", "ranks": [1], "losses": ["low"]},
         {"event": "Note", "warning": True},
-        {"event": "Note", "warning": True, "text": "few rows"},
+        {"event": "Note", "warning": True, "text": "some rows"},
         {"event": "Note", "warning": False, "text": "many rows"},
     ]
     changed = replace(found, events=[*found.events, *odd])
     assert changed.loss_curve == found.loss_curve
-    assert changed.notes == ["few rows"]
+    assert changed.notes == ["some rows"]
     assert replace(found, events=[]).loss_curve is None
 
 
@@ -77,6 +78,25 @@ def test_trials_are_shown_if_several_are_complete(found: ReportData) -> None:
     assert shown(first, second) == [first["rho"], second["rho"]]
     assert shown(first) == []
     assert shown(first, {**second, "shell": None}) == []
+
+
+def test_numbers_of_clusters_chosen_by_modularity(found: ReportData) -> None:
+    assert found.scan is None
+    assert found.levels is None
+
+    def read(scan: dict[str, Any]) -> ReportData:
+        return replace(found, record=replace(found.record, scan=scan))
+
+    content = LEVEL_SCAN.to_json()
+    assert read(content).scan == LEVEL_SCAN
+    assert read(content).levels == LEVELS
+    damaged = read({**content, "levels": {"clusters": 19}})
+    assert damaged.scan is None
+    assert damaged.levels is None
+
+
+def test_requested_config(found: ReportData) -> None:
+    assert (found.asked["rho"], found.asked["preprocess"]) == (CONFIG.rho, CONFIG.preprocess)
 
 
 def test_missing_run(tmp_path: Path) -> None:

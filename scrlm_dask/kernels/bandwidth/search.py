@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.kernels.bandwidth import ladder
-from scrlm_dask.kernels.bandwidth.choose import Choice, choose
+from scrlm_dask.kernels.bandwidth.choose import Choice, choose, clear_scale
 from scrlm_dask.kernels.bandwidth.modularity import (
     LEAST_ROWS,
     PART_ROWS,
@@ -191,7 +191,7 @@ def scan_sample(
     maps = _maps_to_try(rows, maps)
     sample = _Sample(rows, maps[0], sizes, settings)
     judged: list[RepresentationTrial] = []
-    if rho is None and len(maps) > 1 and sample.lacks_scale(extraction):
+    if rho is None and len(maps) > 1 and sample.lacks_scale():
         judged = judge_maps(rows[: sizes.judged], maps, n_clusters)
         best = best_representation(judged)
         sample = sample if best == 0 else _Sample(rows, maps[best], sizes, settings)
@@ -247,12 +247,11 @@ class _Sample:
         self._mapped = prepare_points(self._judged, affine)
         self._sq = ladder.pair_sq_distances(self._mapped, sizes.candidates)
 
-    def lacks_scale(self, extraction: SampleExtraction | None) -> bool:
+    def lacks_scale(self) -> bool:
         """Return whether rows differ, are enough for modularity, and show no clear scale."""
         trials = self._ladder
-        if len(self._judged) < LEAST_ROWS or not any(trial.clusters for trial in trials):
-            return False
-        return not choose(trials, self._n_clusters, merge=extraction == "merge").clear
+        enough = len(self._judged) >= LEAST_ROWS and any(trial.clusters for trial in trials)
+        return enough and clear_scale(trials) is None
 
     def scan(
         self, rho: float | None, extraction: SampleExtraction | None, first: int
@@ -305,7 +304,7 @@ class _Sample:
     def _chooses_levels(self, extraction: SampleExtraction | None) -> bool:
         """Return whether modularity chooses the number of clusters."""
         free = self._n_clusters is None and extraction is None and self._by_modularity
-        return free and self.lacks_scale(extraction)
+        return free and self.lacks_scale()
 
     def _cut_at_levels(self) -> tuple[Levels, SampleCenters]:
         """Choose numbers of clusters by modularity, and cut the tree of all candidates there."""

@@ -285,7 +285,7 @@ class TestRejected:
     )
     def test_options_that_require_kmeans_iterations(self, rejected, options):
         facts = (options[0], "--kmeans-iter")
-        rejected(*options, command="fit", facts=facts, code=USAGE)
+        rejected(*options, "--rho", 0.5, command="fit", facts=facts, code=USAGE)
 
     def test_no_robust_requires_kmeans_iterations(self, rejected):
         facts = ("robust", "False", "--kmeans-iter")

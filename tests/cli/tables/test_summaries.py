@@ -8,12 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from by_hand import CONFIG, ROWS, SCAN
+from level_records import LEVEL_SCAN, LEVELS, NO_LEVELS
+from messages import expecting
 from rich.console import Console
+from scrlm_cli.commands.clustering import summary
 from scrlm_cli.tables import summaries
 
 import scrlm_dask
 from scrlm_dask.events import IterationDone, PhaseFinished
+from scrlm_dask.kernels.bandwidth.modularity import CutTrial, Levels
+from scrlm_dask.runs.lifecycle import FitResult
 from scrlm_dask.runs.record import KMeansRecord, ScanRecord
 
 
@@ -66,6 +72,10 @@ def test_clusters_of_a_model() -> None:
     head, first, second = cells(summaries.clusters_table(model))
     assert head[:5] == ["cluster", "rows", "weight", "sigma", "loss"]
     assert len(head) == 6  # the last one is the row of the center
+    unit_length = replace(model, affine=replace(model.affine, kind="l2"))
+    titles = [summaries.clusters_table(each).title for each in (model, unit_length)]
+    assert all("sigma" in str(title) for title in titles)
+    assert titles[0] != titles[1]  # the units of sigma
     polished = replace(model, config=replace(model.config, polish=True))
     assert cells(summaries.clusters_table(polished))[0][5] != head[5]  # a moved center is not a row
     assert (first[:2], first[4:]) == (["0", "3"], ["-3.0", "1"])
@@ -110,6 +120,165 @@ def test_trial_bandwidths_of_the_chosen_interval_are_marked() -> None:
         ["█", "0.5", "5", "25.0%", "0.125", "20", "0.5"],
         ["", "1", "5", "25.0%", "0.125", "20", "1"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("basis", "longer"), [("stretch", False), ("dip", False), ("held-out", True), ("given", True)]
+)
+def test_title_of_trial_bandwidths(basis: str, longer: bool) -> None:
+    title = str(summaries.scan_table(replace(SCAN, basis=basis)).title)
+    assert re.match(expecting("sample", "10"), title)
+    clear = str(summaries.scan_table(SCAN).title)
+    assert (len(title) > len(clear)) == longer
+
+
+def test_equal_bandwidths_are_shown_if_there_are_several() -> None:
+    rows = cells(summaries.scan_facts(SCAN))
+    assert value(rows, "equivalent rho") == "0.4 to 0.6"
+    alone = cells(summaries.scan_facts(replace(SCAN, low=0.5, high=0.5)))
+    assert not names_among(alone, "equivalent rho")
+    assert len(alone) == len(rows) - 1
+
+
+@pytest.mark.parametrize(
+    ("basis", "preprocess", "shown"),
+    [
+        ("stretch", "standardize", True),
+        ("dip", "standardize", True),
+        ("given", "standardize", True),
+        ("held-out", "standardize", False),
+        ("persistent", "standardize", False),
+        ("stretch", "l2", False),
+    ],
+)
+def test_assumption_of_the_paper(basis: str, preprocess: str, shown: bool) -> None:
+    record = replace(SCAN, basis=basis, preprocess=preprocess)
+    found = [row[1] for row in cells(summaries.scan_facts(record)) if "sigma" in row[0]]
+    assert len(found) == shown
+    assert all("sigma_max 0.2 " in text for text in found)  # followed by its units
+
+
+def test_numbers_of_clusters_are_shown_if_modularity_decided() -> None:
+    head, *rows = cells(summaries.scan_table(LEVEL_SCAN))
+    assert (head[2], head[-1]) == ("clusters", "modularity")
+    assert rows == [
+        ["", "", "2", "99.0 %", "50.0 %", "0.240"],
+        ["", "coarse", "8", "95.0 %", "12.5 %", "0.762"],
+        ["█", "", "11", "94.0 %", "10.0 %", "0.790"],
+        ["█", "default", "19", "90.0 %", "5.0 %", "0.825"],
+        ["█", "", "54", "80.0 %", "2.0 %", "0.770"],
+        ["", "fine", "76", "70.0 %", "1.0 %", "0.685"],
+    ]
+
+
+def test_crowded_numbers_of_clusters_are_thinned_out() -> None:
+    numbers = (2, 3, 4, 5, 6, 7, 8, 10, *range(17, 45), 64, 128, 256, 512, 1024)
+    trials = tuple(CutTrial(m, 0.9, 1 / m) for m in numbers)
+    levels = replace(LEVELS, clusters=31, low=30, high=33, coarse=10, fine=64, trials=trials)
+    rows = cells(summaries.scan_table(replace(LEVEL_SCAN, levels=levels)))[1:]
+    shown = [int(row[2].replace(",", "")) for row in rows]
+    assert len(shown) == 25
+    assert shown == sorted(shown)
+    assert {2, 10, 30, 31, 33, 64, 1024} <= set(shown)  # levels and ends
+    assert {row[1]: row[2] for row in rows if row[1]} == {
+        "coarse": "10",
+        "default": "31",
+        "fine": "64",
+    }
+    assert set(shown) >= {3, 4, 5, 128, 256, 512}  # only crowded numbers are omitted
+    few = replace(levels, trials=trials[:20])
+    assert len(summaries._thin_out(few)) == 20
+
+
+def value(rows: list[list[str]], name: str) -> str:
+    """Return the value of a fact, which is shown once."""
+    (found,) = (row[1] for row in rows if row[0] == name)
+    return found
+
+
+def names_among(rows: list[list[str]], *names: str) -> set[str]:
+    return {row[0] for row in rows} & set(names)
+
+
+def test_facts_of_a_choice_by_modularity() -> None:
+    rows = cells(summaries.scan_facts(LEVEL_SCAN))
+    assert re.match(expecting("19", "11 to 54"), value(rows, "clusters"))
+    assert value(rows, "levels") == "coarse 8, fine 76"
+    assert re.match(expecting("clear", "0.43", "0.2"), value(rows, "structure"))
+    assert value(rows, "agreement of two samples") == "ARI 0.75"
+    assert value(rows, "preprocess") == "center"
+    assert re.match(expecting("0.75", "0.44"), value(rows, "modularity of standardize"))
+    assert re.match(expecting("0.78", "0.40"), value(rows, "modularity of center"))
+    outside = value(rows, "outside the radius")
+    assert re.match(expecting("9.1 %", "29.8", "auto"), outside)
+    assert "--outliers" in outside
+    assert not names_among(rows, "rho", "equivalent rho", "reason")
+    assert not any("sigma" in row[0] for row in rows)
+    assert value(rows, "candidates") == "5"  # the theory does not cover merged clusters
+
+
+def test_facts_without_levels_and_structure() -> None:
+    record = replace(LEVEL_SCAN, levels=NO_LEVELS, representations=[], null=None)
+    rows = cells(summaries.scan_facts(record))
+    assert not names_among(rows, "levels", "outside the radius")
+    assert not any(row[0].startswith("modularity") for row in rows)
+    assert re.search(r"\D 19$", value(rows, "clusters"))  # not the number alone, and no interval
+    assert re.match(expecting("none", "0.04", "0.1"), value(rows, "structure"))
+    agreement = value(rows, "agreement of two samples")
+    assert re.match(expecting("ARI 0.25", "sample", "seed"), agreement)
+
+
+def summarize(
+    levels: Levels | None = None, radius: float | None = None, asked: dict[str, Any] | None = None
+) -> list[list[str]]:
+    """Return the cells of the summary of a fit with the given levels and requested config."""
+    result = scrlm_dask.fit(ROWS, CONFIG)
+    record = {**result.record, "radius": radius, "asked": {"config": asked or {}}}
+    record["config"] = {**record["config"], "preprocess": "center", "radius": radius}
+    if levels is not None:
+        record["scan"] = replace(LEVEL_SCAN, levels=levels).to_json()
+    changed = FitResult(result.model, None, record)
+    return cells(summaries.fit_summary(summary(changed, "run"), changed))
+
+
+def test_fit_shows_the_chosen_number_of_clusters() -> None:
+    rows = summarize(LEVELS, asked={"preprocess": "auto"})
+    facts = expecting("2 clusters", "11 to 54", "coarse 8", "fine 76", "clear")
+    assert re.match(facts, value(rows, "clusters"))  # the fit has two clusters
+    assert value(rows, "preprocess").startswith("center ")
+    assert value(rows, "agreement of two samples") == "ARI 0.75"
+    assert "--outliers auto" in value(rows, "outside the radius")
+    assert not names_among(rows, "levels", "rho")  # levels are shown with the clusters
+    rows = summarize(NO_LEVELS)
+    assert re.match(expecting("2 clusters", "none", "arbitrary"), value(rows, "clusters"))
+    assert "0.25" in value(rows, "agreement of two samples")
+    assert "seed" in value(rows, "agreement of two samples")
+
+
+def test_fit_without_a_scan_shows_its_settings() -> None:
+    rows = summarize(asked={"preprocess": "center"})
+    assert value(rows, "preprocess") == "center"
+    assert value(rows, "rho") == "1"
+    assert not names_among(rows, "radius", "outlier share")  # every row has a label
+    assert not re.search(r"\d", value(rows, "outliers"))
+
+
+def test_fit_shows_the_reason_for_the_radius() -> None:
+    requests: list[dict[str, Any]] = [
+        {"radius": 3.5},
+        {"outlier_share": 0.02},
+        {"outlier_share": "auto"},
+    ]
+    reasons = []
+    for asked in requests:
+        rows = summarize(LEVELS, 3.5, asked)
+        reasons.append(value(rows, "radius"))
+        assert value(rows, "outliers") == "1"
+        assert value(rows, "outlier share") == "16.67 %"
+        assert not names_among(rows, "outside the radius")
+    assert len(set(reasons)) == 3
+    assert all(reason.startswith("3.5 ") for reason in reasons)
+    assert "2.00 %" in reasons[1]
 
 
 def test_planned_costs_count_every_iteration() -> None:
