@@ -38,7 +38,6 @@ from scrlm_dask.runs.record import ScanRecord
 from scrlm_dask.storage.locations import Options
 
 _FEW_OUTLIERS = 0.02
-_LEAST_AGREEMENT = 0.7  # with less, fits with different seeds have clearly different labels
 
 
 @dataclass(frozen=True)
@@ -157,15 +156,12 @@ def scan_notes(scanned: Scanned, config: ResolvedConfig) -> list[Note]:
 
 def _level_notes(levels: Levels) -> Iterator[Note]:
     """Yield notes on the number of clusters that modularity has chosen."""
-    yield Note(levels.describe())
     if levels.structure == "none":
-        yield Note(
-            "the data has no more structure than one normal distribution: its division into "
-            f"{levels.clusters} clusters is arbitrary; if you expect clusters, set their number "
-            "(--clusters, n_clusters)",
-            warning=True,
-        )
-    elif levels.agreement < _LEAST_AGREEMENT:
+        advice = "if you expect clusters, set their number (--clusters, n_clusters)"
+        yield Note(f"{levels.describe()}; {advice}", warning=True)
+        return
+    yield Note(levels.describe())
+    if not levels.is_stable:
         yield Note(
             "another sample or seed would give partly different clusters: the labels from two "
             f"parts of the sample have an adjusted Rand index of {levels.agreement:.2f}"
@@ -202,7 +198,8 @@ def _fit_notes(
 def _merging_note(scan: SampleScan, asked: FitConfig) -> Note:
     """Note that merging leaves no outliers; if the data has outliers, warn and list ways out."""
     every = "clusters were merged, so every row gets the label of its nearest center"
-    if scan.null is not None and scan.null.outside > 0.0:
+    structured = scan.levels is None or scan.levels.structure != "none"
+    if scan.null is not None and scan.null.outside > 0.0 and structured:
         every += (
             f"; {scan.null.outside:.1%} of the sample is farther than {scan.null.radius:.4g} from "
             'every center, and --outliers auto (outlier_share="auto") labels such rows -1'
@@ -229,7 +226,7 @@ def _merging_note(scan: SampleScan, asked: FitConfig) -> Note:
 def _candidate_notes(scan: SampleScan, config: ResolvedConfig) -> Iterator[Note]:
     """Yield notes about too few candidates and the consequences."""
     asked, n_found = config.asked, len(scan.found.centers)
-    if scan.n_candidates > scan.first_candidates:
+    if scan.n_candidates > scan.first_candidates and scan.levels is None:
         if asked.n_clusters is not None and scan.extraction == "merge":
             purpose = f"{asked.n_clusters} merged clusters"
         else:

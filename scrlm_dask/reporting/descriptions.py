@@ -11,7 +11,6 @@ from scrlm_dask.kernels.bandwidth.search import NullRadius
 from scrlm_dask.model import Model
 from scrlm_dask.text import plural
 
-LEAST_AGREEMENT = 0.7  # with less, fits with different seeds have clearly different labels
 _NORMAL = "one normal distribution"
 
 
@@ -74,7 +73,7 @@ def choice_sentences(levels: Levels) -> Iterator[str]:
             f"The structure is {describe_structure(levels)}."
         )
         yield from _other_numbers(levels)
-    if levels.agreement < LEAST_AGREEMENT:
+    if not levels.is_stable:
         yield (
             "Another sample or seed would give partly different clusters: the labels from two "
             f"parts of the sample have an adjusted Rand index of {levels.agreement:.2f}."
@@ -96,7 +95,7 @@ def _other_numbers(levels: Levels) -> Iterator[str]:
 def describe_agreement(levels: Levels) -> str:
     """Return the agreement of two parts of the sample; if it is low, with the consequence."""
     ari = f"ARI {levels.agreement:.2f}"
-    if levels.agreement >= LEAST_AGREEMENT:
+    if levels.is_stable:
         return ari
     return f"{ari} (another sample or seed would give partly different clusters)"
 

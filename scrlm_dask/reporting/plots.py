@@ -14,11 +14,10 @@ import numpy as np
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.bandwidth.choose import MOST_BOUNDARY_SHARE, Choice
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
-from scrlm_dask.kernels.bandwidth.modularity import RESOLUTION, Levels
+from scrlm_dask.kernels.bandwidth.modularity import CLEAR_GAP, RESOLUTION, WEAK_GAP, Levels
 from scrlm_dask.kernels.statistics.histograms import Histogram
 from scrlm_dask.kernels.statistics.row_statistics import Distances, Norms, Spectrum, Statistics
 from scrlm_dask.optional import missing_package
-from scrlm_dask.reporting.descriptions import describe_interval, describe_structure
 
 BLUE, ORANGE, GREY = "#2f6690", "#d1495b", "#6b7280"
 STYLE: Any = {
@@ -155,7 +154,10 @@ def draw_levels(levels: Levels, title: str, path: str | Path | None) -> Any:
 
 def _title_of(levels: Levels) -> str:
     """Return the structure of the data as a title."""
-    words = f"Structure: {describe_structure(levels)}"
+    words = (
+        f"Structure: {levels.structure} ({levels.gap:z.2f} above one normal distribution; clear "
+        f"from {CLEAR_GAP:g}, weak from {WEAK_GAP:g})"
+    )
     if levels.structure == "none":
         return (
             f"{words}\nThe data shows no clusters: a division into {levels.clusters:,} is arbitrary"
@@ -214,7 +216,9 @@ def _mark_levels(axes: Any, levels: Levels) -> None:
     """Mark the default, the interval and the levels, on an axis of numbers of clusters."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
+    label = "number of clusters"
     if levels.low < levels.high:
+        label += f" (shaded: {levels.low:,} to {levels.high:,} would do as well)"
         axes.axvspan(levels.low, levels.high, color=ORANGE, alpha=0.15, linewidth=0)
     axes.axvline(levels.clusters, color=ORANGE, linewidth=1.5)
     for number in (levels.coarse, levels.fine):
@@ -226,8 +230,7 @@ def _mark_levels(axes: Any, levels: Levels) -> None:
         axes.set_xticks([trial.clusters for trial in levels.trials])
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    interval = describe_interval(levels)
-    axes.set_xlabel(f"number of clusters{f' (shaded: {interval})' if interval else ''}")
+    axes.set_xlabel(label)
 
 
 def _draw_sample(axes: Any, distances: Histogram, radius: float) -> None:

@@ -190,7 +190,8 @@ def fit_merged(folder: Path) -> Result:
 @case
 def fit_merged_with_rho(folder: Path) -> Result:
     """Fit by merging without k-means, which keeps the tree; then merge clusters along the tree."""
-    found = fit_to_run(folder, FitConfig(rho=0.12, n_clusters=5, extraction="merge"))
+    config = FitConfig(rho=0.12, n_clusters=5, extraction="merge", refine=0)
+    found = fit_to_run(folder, config)
     return {**found, "cut": cut_run(folder / "run", 3)}
 
 

@@ -19,10 +19,19 @@ from messages import expecting
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import as_features
 from scrlm_dask.errors import InputError
+from scrlm_dask.kernels.distances.assignment import LeafPoints
+from scrlm_dask.kernels.distances.points import prepare_points
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.kernels.distances.pruning import prepare_centers
 from scrlm_dask.passes.assign import AssignedPart, assign_pass, label_pass, lazy_labels
-from scrlm_dask.storage.label_store import create_labels_store, read_labels_block
+from scrlm_dask.storage.arrays import read_rows
+from scrlm_dask.storage.feature_store import mark_complete
+from scrlm_dask.storage.label_store import (
+    FINE,
+    create_labels_store,
+    open_labels,
+    read_labels_block,
+)
 from scrlm_dask.storage.locations import locate
 
 # centers at 0 and 10, R = 3
@@ -55,6 +64,44 @@ def test_labels_and_sums_do_not_depend_on_the_blocks(block_rows: int) -> None:
     assert found.sums.offsets.tolist() == [[1.0 - 2.0], [-1.0 + 1.0]]
     assert found.sums.sq_distances.tolist() == [1.0 + 4.0, 1.0 + 1.0]
     assert (found.sums.n_rows, found.sums.total_mass) == (6, 6.0)
+
+
+def leaves() -> LeafPoints:
+    """Return the leaves -1 and 1 of the first cluster, 9, 11 and 50 of the second one."""
+    points = [
+        prepare_points(np.array(some), AFFINE) for some in ([[-1.0], [1]], [[9.0], [11], [50]])
+    ]
+    return LeafPoints(tuple(points), np.array([0, 2]))
+
+
+FINE_LABELS = [1, 2, -1, 0, 3, -1]
+
+
+@settings(max_examples=6)
+@given(block_rows=st.integers(1, 6))
+def test_leaves_do_not_depend_on_the_blocks(block_rows: int) -> None:
+    found = assigned(block_rows, leaves=dask.delayed(leaves)())
+    assert np.concatenate(found.labels).tolist() == LABELS
+    assert np.concatenate(found.fine).tolist() == FINE_LABELS
+    assert found.leaf_counts is not None
+    assert found.leaf_counts.tolist() == [1, 1, 1, 1, 0]  # no row is near the last leaf
+
+
+def test_no_leaves_without_a_fine_level() -> None:
+    found = assigned(4)
+    assert found.leaf_counts is None
+    assert found.fine == ()
+
+
+def test_labels_of_the_fine_level_are_written_to_a_store(tmp_path: Path) -> None:
+    store = create_labels_store(locate(tmp_path / "l"), 6, 4, margins=False, fine=True)
+    found = assigned(4, labels_at=store, collect=False, leaves=dask.delayed(leaves)())
+    assert found.labels == found.fine == ()
+    assert found.leaf_counts is not None
+    assert found.leaf_counts.sum() == 4
+    mark_complete(store)
+    for name, labels in (("labels", LABELS), (FINE, FINE_LABELS)):
+        assert read_rows(open_labels(store, "it", name), 0, 6, "it").tolist() == labels
 
 
 def test_infinite_radius_gives_no_outliers() -> None:

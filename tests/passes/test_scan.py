@@ -14,7 +14,7 @@ from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.features import as_features
 from scrlm_dask.events import BlockDone
 from scrlm_dask.kernels.bandwidth.search import ScanSizes
-from scrlm_dask.passes.scan import Scanned, scan_pass
+from scrlm_dask.passes.scan import AUTO_MAPS, Scanned, scan_pass
 
 RNG = np.random.default_rng(0)
 X = RNG.permutation(np.repeat([[0.0] * 4, [100.0] * 4, [200.0] * 4], 30, axis=0))
@@ -28,12 +28,16 @@ def one_thread() -> Iterator[None]:
 
 
 def scanned(
-    block_rows: int, sizes: ScanSizes, blocks: list[int] | None = None, **options: Any
+    block_rows: int,
+    sizes: ScanSizes,
+    blocks: list[int] | None = None,
+    x: np.ndarray = X,
+    **options: Any,
 ) -> tuple[Scanned, int]:
-    config = FitConfig(**{"preprocess": "none", **options}).resolve(len(X))
+    config = FitConfig(**{"preprocess": "none", **options}).resolve(len(x))
     events: list[Any] = []
     with Execution(events.append) as execution:
-        found = scan_pass(execution, as_features(X, block_rows), config, sizes, blocks)
+        found = scan_pass(execution, as_features(x, block_rows), config, sizes, blocks)
     return found, sum(event.rows for event in events if isinstance(event, BlockDone))
 
 
@@ -65,3 +69,45 @@ def test_only_the_given_blocks_are_used() -> None:
     inside = np.concatenate([np.arange(20, 40), np.arange(80, 90)])
     assert set(found.rows.tolist()) <= set(inside.tolist())
     np.testing.assert_allclose(found.affine.shift, X[inside].mean(axis=0))
+
+
+def test_all_maps_are_tried_with_auto() -> None:
+    rows = RNG.normal(size=(300, 4)) * [1.0, 1.0, 1.0, 100.0]
+    found, _ = scanned(100, ScanSizes(300, 300, 0), x=rows, preprocess="auto")
+    assert found.scan is not None
+    assert tuple(trial.preprocess for trial in found.scan.maps) == AUTO_MAPS
+    assert found.affine is found.scan.affine
+
+
+@pytest.mark.parametrize("preprocess", ["standardize", "l2", "center", "none"])
+def test_given_map_is_used(preprocess: str) -> None:
+    rows = RNG.normal(size=(100, 4))
+    found, _ = scanned(40, ScanSizes(100, 100, 0), x=rows, preprocess=preprocess)
+    assert found.scan is not None
+    assert found.affine.kind == preprocess
+    assert found.scan.maps == ()
+
+
+def test_unit_rows_use_directions() -> None:
+    rows = RNG.normal(size=(200, 4))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    found, _ = scanned(90, ScanSizes(200, 200, 0), x=rows, preprocess="auto")
+    assert found.affine.kind == "l2"
+    assert found.affine.scale.tolist() == [1.0] * 4
+
+
+def test_first_map_without_a_result() -> None:
+    found, _ = scanned(40, ScanSizes(50, 50, 0), x=np.ones((50, 3)), preprocess="auto")
+    assert found.scan is None
+    assert found.affine.kind == AUTO_MAPS[0]
+
+
+@pytest.mark.parametrize(
+    ("extraction", "basis"), [("auto", "modularity"), ("residual", "persistent")]
+)
+def test_modularity_is_used_unless_extraction_is_given(extraction: str, basis: str) -> None:
+    rows = RNG.normal(size=(300, 20))
+    found, _ = scanned(90, ScanSizes(300, 300, 0), x=rows, extraction=extraction)
+    assert found.scan is not None
+    assert found.scan.choice.basis == basis
+    assert (found.scan.levels is None) == (basis == "persistent")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from by_hand import CONFIG, ROWS
-from level_records import LEVEL_SCAN, LEVELS, NO_LEVELS
 from messages import expecting
+from reporting.level_records import LEVEL_SCAN, LEVELS, NO_LEVELS
 
 import scrlm_dask
 from scrlm_dask.kernels.bandwidth.representation import RepresentationTrial

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from by_hand import SCAN
-from level_records import LEVEL_SCAN, TRIALS
 from PIL import Image
+from reporting.level_records import LEVEL_SCAN, TRIALS
 
 from scrlm_dask.events import IterationDone
 from scrlm_dask.reporting import figures

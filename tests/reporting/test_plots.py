@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from level_records import LEVELS, NO_LEVELS, TRIALS
 from matplotlib.image import imread
 from matplotlib.text import Text
+from reporting.level_records import LEVELS, NO_LEVELS, TRIALS
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.bandwidth.modularity import CutTrial, Levels

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 from browser import browsing, needs_browser
-from level_records import LEVEL_SCAN, LEVELS, NO_LEVELS
 from PIL import Image
+from reporting.level_records import LEVEL_SCAN, LEVELS, NO_LEVELS
 
 import scrlm_dask
 from scrlm_dask.errors import InputError, StoreError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from by_hand import CONFIG, SCAN
-from level_records import LEVEL_SCAN, LEVELS
+from reporting.level_records import LEVEL_SCAN, LEVELS
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.reporting.report_data import ReportData, plane_map, read_report_data

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from level_records import LEVEL_SCAN, LEVELS, NO_LEVELS
 from messages import expecting
+from reporting.level_records import LEVEL_SCAN, LEVELS, NO_LEVELS
 
 from scrlm_dask.events import IterationDone, PhaseFinished
 from scrlm_dask.kernels.bandwidth.modularity import Levels

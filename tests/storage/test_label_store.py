@@ -19,11 +19,17 @@ from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.feature_store import mark_complete
 from scrlm_dask.storage.label_store import (
+    COARSE,
+    FINE,
+    copy_joined,
     create_labels_store,
+    ensure_labels_store,
     is_labels_store,
     labelled_features,
+    labels_complete,
     open_labels,
     open_truth,
+    write_coarse_labels,
     write_labels_block,
 )
 from scrlm_dask.storage.npy_files import NpyColumn
@@ -125,6 +131,86 @@ def test_group_without_labels_is_rejected(tmp_path: Path) -> None:
     zarr.create_group(str(tmp_path / "g"))
     with pytest.raises(StoreError, match=f"(?=.*{tmp_path}/g)(?=.*'labels')"):
         open_labels(tmp_path / "g", "the truth")
+
+
+# --- labels of other levels ----------------------------------------------------------------------
+
+FINE_LABELS = np.array([1, 0, 2, -1, 1], np.int32)
+
+
+def store_with_fine_labels(path: Path) -> str:
+    url = create_labels_store(path, 5, 2, margins=True, fine=True).url
+    for start in (4, 0, 2):
+        rows = rows_of(ASSIGNED, start, start + 2)
+        write_labels_block(url, start, rows, FINE_LABELS[start : start + 2])
+    return url
+
+
+def labels_in(url: str, name: str) -> list[int]:
+    return read_rows(open_labels(url, "the labels", name), 0, 5, "the labels").tolist()
+
+
+def test_fine_labels_are_written(tmp_path: Path) -> None:
+    url = store_with_fine_labels(tmp_path / "l")
+    assert labels_complete(url, 0, 5)
+    mark_complete(url)
+    array = zarr.open_group(url, mode="r")[FINE]
+    assert (array.dtype, array.shape, array.chunks) == (np.dtype("int32"), (5,), (2,))
+    assert array.fill_value == -2
+    assert labels_in(url, FINE) == FINE_LABELS.tolist()
+    assert labels_in(url, "labels") == [0, 0, 1, -1, 0]
+
+
+def test_block_without_its_fine_labels_is_incomplete(tmp_path: Path) -> None:
+    url = create_labels_store(tmp_path / "l", 5, 2, margins=True, fine=True).url
+    for start in (0, 2, 4):
+        fine = FINE_LABELS[start : start + 2] if start != 2 else None
+        write_labels_block(url, start, rows_of(ASSIGNED, start, start + 2), fine)
+    assert [labels_complete(url, start, min(start + 2, 5)) for start in (0, 2, 4)] == [
+        True,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("after", [False, True])
+def test_store_is_reused_only_with_the_same_levels(
+    tmp_path: Path, before: bool, after: bool
+) -> None:
+    url = create_labels_store(tmp_path / "l", 5, 2, margins=True, fine=before).url
+    write_labels_block(url, 0, rows_of(ASSIGNED, 0, 2))
+    assert ensure_labels_store(url, 5, 2, margins=True, fine=after).url == url
+    group = zarr.open_group(url, mode="r")
+    assert (FINE in group) == after
+    assert (group["labels"][0] == 0) == (before == after)  # -2 in a new store
+
+
+def test_coarse_labels_are_joined_labels(tmp_path: Path) -> None:
+    url = finished_store(tmp_path / "l")
+    write_coarse_labels(url, np.array([1, 0]))
+    assert labels_in(url, COARSE) == [1, 1, 0, -1, 1]
+    assert labels_in(url, "labels") == [0, 0, 1, -1, 0]
+    array = zarr.open_group(url, mode="r")[COARSE]
+    assert (array.dtype, array.chunks) == (np.dtype("int32"), (2,))
+    write_coarse_labels(url, np.array([0, 0]))  # a resumed run writes them again
+    assert labels_in(url, COARSE) == [0, 0, 0, -1, 0]
+
+
+def test_coarse_labels_can_be_written_before_the_store_is_complete(tmp_path: Path) -> None:
+    url = store_with_fine_labels(tmp_path / "l")
+    write_coarse_labels(url, np.array([0, 0]))
+    mark_complete(url)
+    assert labels_in(url, COARSE) == [0, 0, 0, -1, 0]
+
+
+def test_joined_labels_keep_outliers(tmp_path: Path) -> None:
+    url = store_with_fine_labels(tmp_path / "l")
+    mark_complete(url)
+    target = create_labels_store(tmp_path / "t", 5, 2, margins=False, distances=False)
+    copy_joined(open_labels(url, "it", FINE), np.array([0, 0, 1]), target / "labels")
+    mark_complete(target)
+    assert labels_in(target.url, "labels") == [0, 0, 1, -1, 0]
 
 
 # --- the truth ---------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ Basis = Literal["stretch", "dip", "held-out", "modularity", "persistent", "given
 
 MOST_BOUNDARY_SHARE = 0.02  # rows at the boundary per row inside; 0.5 or more if there is no scale
 _LEAST_COVERAGE = 0.05  # share of rows in clusters; a few duplicated rows are not clusters
+_LARGE_COVERAGE, _LEAST_CLUSTER_ROWS = 0.3, 3.0  # one of the two is required
 _LEAST_RATIO = 1.14  # largest rho of a stretch / smallest rho: three trials, 7 % apart
 # Largest boundary share of a dip, and least ratio of the shares around the dip to its own share.
 _MOST_DIP, _LEAST_DEPTH = 0.25, 4.0
@@ -146,7 +147,10 @@ def _dip(trials: Sequence[BandwidthTrial], n_clusters: int | None) -> Choice | N
 
 
 def _is_clean(trial: BandwidthTrial) -> bool:
-    return trial.boundary_share <= MOST_BOUNDARY_SHARE and trial.coverage >= _LEAST_COVERAGE
+    # Single pairs of rows that happen to be close are not clusters either.
+    filled = trial.coverage >= _LARGE_COVERAGE or trial.cluster_rows >= _LEAST_CLUSTER_ROWS
+    covers = trial.coverage >= _LEAST_COVERAGE and filled
+    return trial.boundary_share <= MOST_BOUNDARY_SHARE and covers
 
 
 def _is_whole(trial: BandwidthTrial) -> bool:

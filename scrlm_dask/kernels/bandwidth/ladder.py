@@ -51,6 +51,8 @@ class BandwidthTrial:
         to the requested number; None if they are not merged.
     merged : int or None
         Number of centers after merging.
+    cluster_rows : float
+        Mean number of rows inside the radius per cluster.
     """
 
     rho: float
@@ -60,6 +62,7 @@ class BandwidthTrial:
     neighbors: tuple[float, float, float]
     held_out: float | None = None
     merged: int | None = None
+    cluster_rows: float = math.inf
 
     @property
     def shell(self) -> float:

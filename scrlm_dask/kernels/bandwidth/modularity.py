@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.kernels.distances.points import Points
 from scrlm_dask.kernels.distances.preprocessing import FloatArray
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
 from scrlm_dask.kernels.jit import jit
@@ -31,6 +32,7 @@ LEAST_ROWS = 32  # with fewer rows, neighbors are not informative
 RESOLUTION = 1.5  # of the default level; 1 merges small clusters
 _LOW, _HIGH = 1.0, 2.25  # resolutions at the ends of the interval of good numbers of clusters
 _COARSE, _FINE = 0.5, 4.5
+_AS_GOOD = 0.01  # difference of modularity to the default that does not matter
 _LEVEL_RATIO = 1.5  # a level nearer to the default is not a level of its own
 _STEPS_PER_DOUBLING, _ROWS_PER_CLUSTER = 4, 8
 MOST_CUT = 1024  # largest number of clusters that is tried
@@ -40,10 +42,12 @@ _NEAR_BEST, _MOST_INTEGERS = 2.0**0.15, 12
 # The search stops after this many successive cuts whose modularity at the fine level is below this
 # share of its maximum, if the number of clusters is at least the last number.
 _FALLEN_CUTS, _FALLEN, _LEAST_TRIED = 4, 0.85, 32
-CLEAR_GAP, WEAK_GAP = 0.2, 0.1
-# Largest part of the sample that is compared with the null, rows per candidate of the part, and
-# number of rows whose covariance the null has.
-PART_ROWS, _ROWS_PER_PART_CANDIDATE, NULL_RANK = 4096, 4, 1024
+CLEAR_GAP, WEAK_GAP = 0.2, 0.12
+_LEAST_AGREEMENT = 0.7
+# Largest part of the sample that is compared with the null, least number of its candidates if there
+# are enough rows, and number of rows whose covariance the null has.
+PART_ROWS, _PART_CANDIDATES, NULL_RANK = 4096, 512, 1024
+_SMALL_ROWS, _MOST_DRAWS = 2048, 8  # several draws of the null if the part has fewer rows
 _NULL_SEED = 0  # the null does not depend on the seed of the run
 
 
@@ -86,12 +90,13 @@ class Levels:
     same : float
         Share of the 15 nearest neighbors that have the same label as the row, at the default.
     gap : float
-        Modularity at the default minus the modularity of the null: rows of a normal distribution
-        with the covariance of the sample.
+        Modularity of resolution 1 at the default minus that of the null: rows of a normal
+        distribution with the covariance of the sample.
     structure : {"clear", "weak", "none"}
         The gap in words.
     agreement : float
-        Adjusted Rand index between the labels from two disjoint parts of the sample.
+        Adjusted Rand index between the labels from two disjoint parts of the sample. If it is less
+        than 0.7, fits with different seeds have clearly different labels.
     trials : tuple of CutTrial
         All cuts that were tried.
     """
@@ -107,8 +112,19 @@ class Levels:
     agreement: float
     trials: tuple[CutTrial, ...]
 
+    @property
+    def is_stable(self) -> bool:
+        """True if fits with different seeds have similar labels."""
+        return self.agreement >= _LEAST_AGREEMENT
+
     def describe(self) -> str:
         """Return the choice in words."""
+        if self.structure == "none":
+            return (
+                f"the sample has no more structure than one normal distribution ({self.gap:.2f} "
+                f"above it, clusters have at least {WEAK_GAP:g}): its division into "
+                f"{self.clusters} clusters is arbitrary"
+            )
         others = [f"{self.low} to {self.high} would do as well"] if self.low < self.high else []
         names = (("coarse", self.coarse), ("fine", self.fine))
         levels = ", ".join(f"{name} {m}" for name, m in names if m is not None)
@@ -297,46 +313,55 @@ def _least_mean(sums, weights, variances, labels):  # type: ignore[no-untyped-de
 class NullComparison:
     """Part of a sample, and rows of the null: a normal distribution with its covariance.
 
-    `part` (rows, p) are the first rows of the sample in model units, `null` the rows of the null.
-    `sq_distances` are squared distances of at least half of the part to all of it, if known.
+    `part` are the first rows of the sample. `sq_distances` are squared distances of at least half
+    of the part to all of it; they are computed if omitted.
     """
 
-    def __init__(
-        self,
-        part: NDArray[np.float32],
-        null: NDArray[np.float32],
-        sq_distances: NDArray[np.float32] | None = None,
-    ) -> None:
-        self._n = n = len(part) // _ROWS_PER_PART_CANDIDATE
-        self._part = part
+    def __init__(self, part: Points, sq_distances: NDArray[np.float32] | None = None) -> None:
+        n_rows = len(part.mapped)
+        self._n = n = max(n_rows // 4, min(n_rows // 2, _PART_CANDIDATES))
+        self._rows = part.mapped
         if sq_distances is None:
-            sq_distances = _sq_distances(part, 2 * n)
-        self._sq_distances = sq_distances[: 2 * n, : len(part)]
-        self.part = SampleTree(part[:n], self._sq_distances[:n])
-        self.null = SampleTree(null[:n], _sq_distances(null, n))
+            sq_distances = _sq_distances(part.mapped, 2 * n)
+        self._sq_distances = sq_distances[: 2 * n, :n_rows]
+        self.part = SampleTree(part.mapped[:n], self._sq_distances[:n])
+        # In a small sample, the modularity of the null depends on the draw.
+        n_draws = min(max(_SMALL_ROWS // n_rows, 1), _MOST_DRAWS)
+        self.null = null_rows(part)
+        others = (null_rows(part, draw) for draw in range(1, n_draws))
+        self._trees = [SampleTree(x[:n], _sq_distances(x, n)) for x in (self.null, *others)]
 
     def gap(self, n_clusters: int) -> float:
         """Return the modularity of the part minus that of the null, at the plain resolution 1."""
         m = min(n_clusters, self.part.most_clusters)
-        return self.part.cut(m).modularity(1.0) - self.null.cut(m).modularity(1.0)
+        null = np.mean([tree.cut(m).modularity(1.0) for tree in self._trees])
+        return self.part.cut(m).modularity(1.0) - float(null)
 
     def agreement(self, n_clusters: int) -> float:
         """Return the adjusted Rand index of the labels from two disjoint sets of candidates."""
         m, other = min(n_clusters, self.part.most_clusters), slice(self._n, 2 * self._n)
-        tree = tree_of_distances(self._part[other], self._sq_distances[other, other])
+        tree = tree_of_distances(self._rows[other], self._sq_distances[other, other])
         labels = CutLabels(tree, self._sq_distances[other], m, self._n).at(m)
         return scores(contingency(self.part.labels(m), labels)).ari
 
 
-def null_rows(mapped: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Draw rows (rows, p) of a normal distribution with the covariance of a sample.
+def null_rows(part: Points, draw: int = 0) -> NDArray[np.float32]:
+    """Draw rows (rows, p) of a normal distribution with the covariance of a part of a sample.
 
-    A random combination of r centered rows has their covariance; no matrix is decomposed.
+    A random combination of r centered rows has their covariance; no matrix is decomposed. If the
+    rows have unit length, the rows of the null are also scaled to unit length.
     """
-    base = mapped[:NULL_RANK] - mapped[:NULL_RANK].mean(axis=0)
-    rng = np.random.default_rng(_NULL_SEED)
-    weights = rng.standard_normal((len(mapped), len(base)), dtype=np.float32)
-    return np.asarray(weights @ base / np.float32(np.sqrt(len(base))))
+    mean = part.mapped[:NULL_RANK].mean(axis=0)
+    base = part.mapped[:NULL_RANK] - mean
+    rng = np.random.default_rng([_NULL_SEED, draw])
+    weights = rng.standard_normal((len(part.mapped), len(base)), dtype=np.float32)
+    rows = np.asarray(weights @ base / np.float32(np.sqrt(len(base))))
+    if part.unit_length:
+        origin = part.shift.astype(np.float32)
+        rows += mean + origin
+        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-30))
+        rows -= origin
+    return rows
 
 
 def nearest_quantile(
@@ -362,24 +387,44 @@ def _sq_distances(rows: NDArray[np.float32], n: int) -> NDArray[np.float32]:
 def choose_levels(tree: SampleTree, comparison: NullComparison) -> Levels:
     """Choose the numbers of clusters of a sample, and measure how clear the clusters are.
 
-    Without structure, the default is the coarse level.
+    Without structure, there are no levels, and the default is what would be the coarse level.
     """
     search = tree.search()
     trials, best = search.trials, search.best
-    coarse, low, high, fine = (best_cut(trials, g).clusters for g in (_COARSE, _LOW, _HIGH, _FINE))
+    coarse, fine = (best_cut(trials, g).clusters for g in (_COARSE, _FINE))
     gap = comparison.gap(best.clusters)
-    if gap < WEAK_GAP:
+    structure: Structure = "clear" if gap >= CLEAR_GAP else "weak" if gap >= WEAK_GAP else "none"
+    if structure == "none":
         best = best_cut(trials, _COARSE)
+        coarse = fine = best.clusters
     m = best.clusters
+    low, high = (m, m) if structure == "none" else _interval(trials, m)
     return Levels(
         clusters=m,
-        low=min(low, m),
-        high=max(high, m),
+        low=low,
+        high=high,
         coarse=coarse if coarse * _LEVEL_RATIO <= m else None,
         fine=fine if fine >= _LEVEL_RATIO * m else None,
         same=best.same,
         gap=gap,
-        structure="clear" if gap >= CLEAR_GAP else "weak" if gap >= WEAK_GAP else "none",
+        structure=structure,
         agreement=comparison.agreement(m),
         trials=trials,
     )
+
+
+def _interval(trials: Sequence[CutTrial], m: int) -> tuple[int, int]:
+    """Return the smallest and the largest number of clusters that suit the sample about as well.
+
+    These are the best numbers at slightly different resolutions, and the numbers around the default
+    with almost the same modularity.
+    """
+    numbers = [trial.clusters for trial in trials]
+    at = low = high = numbers.index(m)
+    least = trials[at].modularity() - _AS_GOOD
+    while low > 0 and trials[low - 1].modularity() >= least:
+        low -= 1
+    while high + 1 < len(trials) and trials[high + 1].modularity() >= least:
+        high += 1
+    other = [best_cut(trials, g).clusters for g in (_LOW, _HIGH)]
+    return min(numbers[low], *other), max(numbers[high], *other)

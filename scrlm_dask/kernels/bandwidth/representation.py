@@ -13,12 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from scrlm_dask.choices import Preprocess
-from scrlm_dask.kernels.bandwidth.modularity import WEAK_GAP, NullComparison, null_rows
+from scrlm_dask.kernels.bandwidth.modularity import WEAK_GAP, NullComparison
 from scrlm_dask.kernels.distances.points import prepare_points
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray
 
 _NEAR_GAP = 0.75  # share of the largest gap above which maps are compared by their modularity
+_TIE = 0.02  # difference of modularity that depends on the sample
 _JUDGED_ROWS = 2048
+LEAST_DIRECTIONS = 16  # with fewer features, the direction of a row is not informative
 _UNIT_TOLERANCE, _UNIT_SHARE = 0.01, 0.99
 
 
@@ -58,8 +60,7 @@ def judge_maps(
 
 
 def _judge(rows: FloatArray, affine: AffineMap, n_clusters: int | None) -> RepresentationTrial:
-    mapped = prepare_points(rows, affine).mapped
-    comparison = NullComparison(mapped, null_rows(mapped))
+    comparison = NullComparison(prepare_points(rows, affine))
     part = comparison.part
     if n_clusters is None:
         cut = part.search().best
@@ -70,9 +71,15 @@ def _judge(rows: FloatArray, affine: AffineMap, n_clusters: int | None) -> Repre
 
 
 def best_representation(trials: Sequence[RepresentationTrial]) -> int:
-    """Return the position of the best trial; the first one if no map shows structure."""
+    """Return the position of the best trial; the first one if no map shows structure.
+
+    If the difference is small, "l2" is preferred, so that the choice does not depend on the sample.
+    """
     gaps = [trial.gap for trial in trials]
     if max(gaps) < WEAK_GAP:
         return 0
     near = [i for i, gap in enumerate(gaps) if gap >= _NEAR_GAP * max(gaps)]
-    return max(near, key=lambda i: trials[i].modularity)
+    highest = max(trials[i].modularity for i in near)
+    best = [i for i in near if trials[i].modularity >= highest - _TIE]
+    directions = [i for i in best if trials[i].preprocess == "l2"]
+    return max(directions or best, key=lambda i: trials[i].modularity)

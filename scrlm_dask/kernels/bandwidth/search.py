@@ -24,6 +24,7 @@ from scrlm_dask.kernels.bandwidth.modularity import (
     null_rows,
 )
 from scrlm_dask.kernels.bandwidth.representation import (
+    LEAST_DIRECTIONS,
     RepresentationTrial,
     best_representation,
     has_unit_rows,
@@ -195,6 +196,9 @@ def scan_sample(
         judged = judge_maps(rows[: sizes.judged], maps, n_clusters)
         best = best_representation(judged)
         sample = sample if best == 0 else _Sample(rows, maps[best], sizes, settings)
+    if rho is None and not keep_candidates and sample.wants_all_rows(extraction):
+        sizes = replace(sizes, candidates=sizes.judged)
+        sample = _Sample(rows, sample.affine, sizes, settings)
     while True:
         scan = sample.scan(rho, extraction, first)
         if scan is None:
@@ -210,9 +214,16 @@ def scan_sample(
 
 
 def _maps_to_try(rows: FloatArray, maps: Sequence[AffineMap]) -> Sequence[AffineMap]:
-    """Return the maps; for rows of unit length, as most encoders write, only the map "l2"."""
+    """Return the maps; for rows of unit length, as most encoders write, only the map "l2".
+
+    With few features, "l2" is not tried.
+    """
     directions = [affine for affine in maps if affine.unit_length]
-    return directions if len(maps) > 1 and directions and has_unit_rows(rows) else maps
+    if len(maps) == 1 or not directions:
+        return maps
+    if rows.shape[1] < LEAST_DIRECTIONS:
+        return [affine for affine in maps if not affine.unit_length]
+    return directions if has_unit_rows(rows) else maps
 
 
 def _required_candidates(scan: SampleScan, n_clusters: int | None) -> int:
@@ -222,6 +233,8 @@ def _required_candidates(scan: SampleScan, n_clusters: int | None) -> int:
     """
     if scan.extraction == "residual":
         return scan.needed_candidates
+    if scan.levels is not None:
+        return 0
     few = n_clusters is not None and len(scan.found.centers) < n_clusters
     return MOST_CANDIDATES if few else 0
 
@@ -240,7 +253,7 @@ class _Sample:
     def __init__(
         self, rows: FloatArray, affine: AffineMap, sizes: ScanSizes, settings: _Settings
     ) -> None:
-        self._affine, self._sizes, self._F = affine, sizes, settings.F
+        self.affine, self._sizes, self._F = affine, sizes, settings.F
         self._n_clusters, self._min_neighbors = settings.n_clusters, settings.min_neighbors
         self._by_modularity = settings.by_modularity
         self._judged, self._held_out = rows[: sizes.judged], rows[sizes.judged :]
@@ -281,7 +294,7 @@ class _Sample:
         m = max(len(centers.centers), 1)
         perturbs = rho is None and levels is None
         return SampleScan(
-            affine=self._affine,
+            affine=self.affine,
             maps=(),
             trials=tuple(trials),
             choice=choice,
@@ -301,6 +314,14 @@ class _Sample:
             distances=self._histogram(),
         )
 
+    def wants_all_rows(self, extraction: SampleExtraction | None) -> bool:
+        """Return whether all rows of a small sample should be candidates.
+
+        The number of clusters that modularity chooses then does not depend on the candidates.
+        """
+        few = self._sizes.candidates < self._sizes.judged <= MOST_CANDIDATES
+        return few and self._chooses_levels(extraction)
+
     def _chooses_levels(self, extraction: SampleExtraction | None) -> bool:
         """Return whether modularity chooses the number of clusters."""
         free = self._n_clusters is None and extraction is None and self._by_modularity
@@ -308,10 +329,12 @@ class _Sample:
 
     def _cut_at_levels(self) -> tuple[Levels, SampleCenters]:
         """Choose numbers of clusters by modularity, and cut the tree of all candidates there."""
-        n, part = self._sizes.candidates, self._mapped.mapped[:PART_ROWS]
+        n = self._sizes.candidates
         # With unit length, a mean of rows is the mean of their directions.
         tree = SampleTree(self._judged[:n] * self._mapped.inv_norms[:n, None], self._sq)
-        levels = choose_levels(tree, NullComparison(part, self._null_rows, self._sq))
+        comparison = NullComparison(self._part, self._sq)
+        levels = choose_levels(tree, comparison)
+        self._null_rows = comparison.null
         centers = self._cut_centers(tree.tree, levels.clusters)
         fine = None if levels.fine is None else self._cut_centers(tree.tree, levels.fine)
         picks = self._central_candidates(cut_tree(tree.tree, levels.clusters))
@@ -340,13 +363,25 @@ class _Sample:
 
     def _radius_of_null(self, centers: NDArray[np.float64]) -> float:
         """Return the median distance of rows of the null to their nearest centers (k, p)."""
-        points = prepare_points(centers, self._affine)
+        points = prepare_points(centers, self.affine)
         mapped = (points.raw * points.inv_norms[:, None] - self._mapped.shift) * points.scale
         return nearest_quantile(self._null_rows, mapped.astype(np.float32))
 
     @cached_property
     def _null_rows(self) -> NDArray[np.float32]:
-        return null_rows(self._mapped.mapped[:PART_ROWS])
+        return null_rows(self._part)
+
+    @property
+    def _part(self) -> Points:
+        """The part of the sample that is compared with the null."""
+        points = self._mapped
+        return replace(
+            points,
+            raw=points.raw[:PART_ROWS],
+            inv_norms=points.inv_norms[:PART_ROWS],
+            mapped=points.mapped[:PART_ROWS],
+            sq_norms=points.sq_norms[:PART_ROWS],
+        )
 
     def _null_radius(self, centers: SampleCenters) -> NullRadius | None:
         """Return the radius of the null; None if there are no centers or no spread."""
@@ -359,10 +394,10 @@ class _Sample:
         return NullRadius(radius, float(np.mean(sq_distances > radius**2)))
 
     def _rho(self, sq_radius: float) -> float:
-        return math.sqrt(sq_radius / (self._F * self._affine.n_features))
+        return math.sqrt(sq_radius / (self._F * self.affine.n_features))
 
     def _sq_radius(self, rho: float) -> float:
-        return squared_radius(rho, self._F, self._affine.n_features)
+        return squared_radius(rho, self._F, self.affine.n_features)
 
     def _given(self, rho: float) -> tuple[list[ladder.BandwidthTrial], Choice]:
         (trial,) = self._plain_trials(np.array([self._sq_radius(rho)]))
@@ -405,12 +440,14 @@ class _Sample:
     def _trial(self, sq_radius: float, losses: Losses) -> ladder.BandwidthTrial:
         clusters = ladder.find_clusters(self._sq, losses, sq_radius, self._F, self._min_neighbors)
         low, middle, high = np.quantile(losses.neighbors, (0.1, 0.5, 0.9)).tolist()
+        n_inside = int(np.count_nonzero(clusters.labels >= 0))
         return ladder.BandwidthTrial(
             rho=self._rho(sq_radius),
             clusters=len(clusters.picks),
-            coverage=float(np.mean(clusters.labels >= 0)),
+            coverage=n_inside / len(clusters.labels),
             boundary_share=clusters.boundary_share,
             neighbors=(low, middle, high),
+            cluster_rows=n_inside / max(len(clusters.picks), 1),
         )
 
     def _centers(self, rho: float, method: SampleExtraction, limit: int | None) -> SampleCenters:
@@ -425,8 +462,8 @@ class _Sample:
         raw = self._judged[extracted.picks].astype(np.float64)
         if len(raw) == 0:
             return SampleCenters(raw, extracted.picks, extracted.losses, extracted.neighbors)
-        step = lloyd_part(self._judged, 0, prepare_points(raw, self._affine), sq_radius)
-        moved = move_centers(raw, step.part, self._affine.unit_length, reseed=False).centers
+        step = lloyd_part(self._judged, 0, prepare_points(raw, self.affine), sq_radius)
+        moved = move_centers(raw, step.part, self.affine.unit_length, reseed=False).centers
         if method == "residual":
             return SampleCenters(moved, extracted.picks, extracted.losses, extracted.neighbors)
         return self._merge_centers(
@@ -444,7 +481,7 @@ class _Sample:
 
         The recorded position of a cluster is the candidate of its heaviest leaf.
         """
-        tree = ward_tree(leaves, weights, prepare_points(leaves, self._affine).mapped)
+        tree = ward_tree(leaves, weights, prepare_points(leaves, self.affine).mapped)
         groups = cut_tree(tree, n_clusters)
         n_groups = int(groups.max()) + 1
         heaviest = [int(np.argmax(np.where(groups == k, weights, -1.0))) for k in range(n_groups)]
@@ -459,12 +496,12 @@ class _Sample:
     def _refine(self, centers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Refine merged centers by a few k-means steps on all judged rows, without a radius."""
         for _ in range(_REFINE_STEPS):
-            step = lloyd_part(self._judged, 0, prepare_points(centers, self._affine), math.inf)
-            centers = move_centers(centers, step.part, self._affine.unit_length, False).centers
+            step = lloyd_part(self._judged, 0, prepare_points(centers, self.affine), math.inf)
+            centers = move_centers(centers, step.part, self.affine.unit_length, False).centers
         return centers
 
     def _points(self, centers: SampleCenters) -> Points:
-        return prepare_points(centers.centers, self._affine)
+        return prepare_points(centers.centers, self.affine)
 
     def _merged(self, trial: ladder.BandwidthTrial) -> ladder.BandwidthTrial:
         """Return the trial with the cost of its merged centers on held-out rows.
@@ -502,7 +539,7 @@ class _Sample:
             return 0.0
         sq_radius = self._sq_radius(rho) if method == "residual" else math.inf
         sums = lloyd_part(self._judged, 0, self._points(centers), sq_radius).part.sums
-        return float(model_sigmas(sums, self._affine.scale, math.sqrt(sq_radius)).max())
+        return float(model_sigmas(sums, self.affine.scale, math.sqrt(sq_radius)).max())
 
     def _histogram(self) -> Histogram:
         candidates, rows = np.divmod(

@@ -122,7 +122,7 @@ def cut_tree(tree: MergeTree, n_groups: int) -> NDArray[np.int64]:
 
 @jit()
 def _label_groups(merges, groups):  # type: ignore[no-untyped-def]
-    """Number the groups that remain after the merges, in the order of their first leaves."""
+    """Label each leaf with its group after the merges, in the order of the first leaves."""
     n = len(groups)
     parents = np.arange(n + len(merges))
     for t in range(len(merges)):

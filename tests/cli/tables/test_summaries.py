@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from by_hand import CONFIG, ROWS, SCAN
-from level_records import LEVEL_SCAN, LEVELS, NO_LEVELS
 from messages import expecting
+from reporting.level_records import LEVEL_SCAN, LEVELS, NO_LEVELS
 from rich.console import Console
 from scrlm_cli.commands.clustering import summary
 from scrlm_cli.tables import summaries

@@ -107,11 +107,11 @@ def test_clusters_of_directions_need_unit_length() -> None:
 
 
 def test_standardization_is_not_used_if_it_amplifies_noise() -> None:
-    rows, rng = groups(800, 8, 8, 8.0)
-    rows = np.c_[rows, 0.01 * rng.normal(size=(800, 400))]
+    rows, rng = groups(800, 15, 8, 6.0)
+    rows = np.c_[rows, 0.01 * rng.normal(size=(800, 1000))]
     judged = judge_maps(rows, maps_of(rows), None)
     assert judged[0].gap < 0.1 < 0.2 < judged[2].gap
-    assert judged[2].clusters in (7, 8, 9)
+    assert judged[2].clusters == 8
     assert best_representation(judged) != 0
 
 

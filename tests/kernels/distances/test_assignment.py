@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrlm_dask.kernels.distances.assignment import assign_and_sum, assign_rows
+from scrlm_dask.kernels.distances.assignment import (
+    LeafPoints,
+    assign_and_sum,
+    assign_leaves,
+    assign_rows,
+)
 from scrlm_dask.kernels.distances.points import Points, prepare_points
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 
@@ -121,3 +128,66 @@ def test_center_too_large_for_float32_is_never_the_nearest() -> None:
     raw[127] = 1e15
     found = assign_rows(raw[:50], centers_at(raw.tolist(), [1e5] * 4), np.inf)
     assert np.array_equal(found.labels, np.arange(50))
+
+
+# --- leaves of the fine level --------------------------------------------------------------------
+
+
+def leaves_of(leaves: np.ndarray, sizes: list[int], affine: AffineMap) -> LeafPoints:
+    """Return leaves (L, p), of which each cluster has the given number, in order."""
+    firsts = np.concatenate([[0], np.cumsum(sizes)])
+    children = (leaves[a:b] for a, b in pairwise(firsts))
+    return LeafPoints(tuple(prepare_points(some, affine) for some in children), firsts[:-1])
+
+
+def test_leaves_by_hand() -> None:
+    # cluster 0 has the leaves 0 and 4, cluster 1 the leaf 10, cluster 2 the leaves 20 and 26
+    affine = AffineMap("none", np.zeros(1), np.ones(1))
+    leaves = leaves_of(np.array([[0.0], [4], [10], [20], [26]]), [2, 1, 2], affine)
+    assert leaves.n_leaves == 5
+    block = np.array([[3.0], [9], [90], [21], [1], [2], [25]], np.float32)
+    labels = np.array([0, 0, -1, 2, 0, 0, 1], np.int32)
+    before = labels.copy()
+    found = assign_leaves(block, labels, leaves)
+    # 9 stays in its cluster, also if the leaf of another cluster is nearer; ties: the first leaf
+    assert found.tolist() == [1, 1, -1, 3, 0, 0, 2]
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(labels, before)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(0, 300),
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=8),
+    unit_length=st.booleans(),
+    seed=st.integers(0, 10**6),
+)
+def test_leaves_equal_a_plain_loop(
+    rows: int, sizes: list[int], unit_length: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    affine = AffineMap("l2" if unit_length else "none", np.zeros(3), np.ones(3))
+    raw = rng.normal(size=(sum(sizes), 3)) + 0.5
+    leaves = leaves_of(raw, sizes, affine)
+    block = rng.normal(size=(rows, 3)).astype(np.float32)
+    labels = rng.integers(-1, len(sizes), rows).astype(np.int32)
+    found = assign_leaves(block, labels, leaves)
+    for row, label, leaf in zip(block, labels, found, strict=True):
+        if label == -1:
+            assert leaf == -1
+            continue
+        first = sum(sizes[:label])
+        own, x = raw[first : first + sizes[label]], row.astype(float)
+        if unit_length:
+            own, x = own / np.linalg.norm(own, axis=1, keepdims=True), x / np.linalg.norm(x)
+        assert leaf == first + np.square(own - x).sum(axis=1).argmin()
+
+
+def test_leaves_of_a_large_cluster() -> None:
+    """Rows of a cluster are copied in pieces."""
+    rng = np.random.default_rng(0)
+    block, raw = rng.normal(size=(3000, 4)).astype(np.float32), rng.normal(size=(6, 4))
+    affine = AffineMap("none", np.zeros(4), np.ones(4))
+    found = assign_leaves(block, np.zeros(3000, np.int32), leaves_of(raw, [6], affine))
+    expected = assign_rows(block, prepare_points(raw, affine), np.inf).labels
+    np.testing.assert_array_equal(found, expected)

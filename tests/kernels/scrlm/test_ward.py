@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
-from scrlm_dask.kernels.scrlm.ward import _costs, cut_tree, group_means, ward_tree
+from scrlm_dask.kernels.scrlm.ward import (
+    _costs,
+    cut_tree,
+    group_means,
+    nested_tree,
+    tree_of_distances,
+    ward_tree,
+    weighted_means,
+)
 
 
 def tree_of(points: np.ndarray, weights: np.ndarray):
@@ -95,3 +103,88 @@ def test_one_leaf() -> None:
     tree = tree_of(np.ones((1, 3)), np.ones(1))
     assert tree.merges.shape == (0, 2)
     assert cut_tree(tree, 1).tolist() == [0]
+
+
+# --- tree of distances ---------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 4), st.booleans(), st.integers(0, 10**6))
+def test_tree_of_distances_equals_that_of_the_points(n: int, p: int, tied: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = rng.integers(0, 3, (n, p)).astype(float) if tied else rng.normal(size=(n, p))
+    sq_distances = np.square(points[:, None] - points).sum(axis=-1)
+    found, expected = tree_of_distances(points, sq_distances), tree_of(points, np.ones(n))
+    np.testing.assert_allclose(found.costs, expected.costs, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(found.merges, expected.merges)
+    np.testing.assert_array_equal(found.leaves, points)
+    np.testing.assert_array_equal(found.weights, np.ones(n))
+
+
+def test_rounded_distances_are_valid() -> None:
+    """Distances may be slightly negative, asymmetric, and not zero on the diagonal."""
+    rng = np.random.default_rng(0)
+    points = np.repeat(rng.normal(size=(10, 3)), 3, axis=0).astype(np.float32)
+    sq_norms = np.square(points).sum(axis=1)
+    rounded = sq_norms[:, None] + sq_norms - 2.0 * (points @ points.T)
+    rounded += rng.normal(scale=1e-6, size=rounded.shape).astype(np.float32)
+    before = rounded.copy()
+    tree = tree_of_distances(points, rounded)
+    np.testing.assert_array_equal(rounded, before)  # the argument is not changed
+    assert (tree.costs >= 0.0).all()
+    assert (np.diff(tree.costs) >= 0.0).all()
+    assert cut_tree(tree, 10).tolist() == np.repeat(np.arange(10), 3).tolist()
+
+
+# --- nested tree ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 20), st.integers(1, 3), st.booleans(), st.data())
+def test_nested_tree(n: int, p: int, tied: bool, data: st.DataObject) -> None:
+    k, seed = data.draw(st.integers(1, n)), data.draw(st.integers(0, 10**6))
+    rng = np.random.default_rng(seed)
+    leaves = rng.integers(0, 2, (n, p)).astype(float) if tied else rng.normal(size=(n, p))
+    weights = rng.integers(1, 50, n).astype(float)
+    parents = np.sort(np.concatenate([np.arange(k), rng.integers(k, size=n - k)]))
+    tree = nested_tree(leaves, weights, leaves, parents)
+    np.testing.assert_array_equal(tree.leaves, leaves)  # the order of the leaves is unchanged
+    np.testing.assert_array_equal(tree.weights, weights)
+    assert sorted(tree.merges.ravel().tolist()) == list(range(2 * n - 2))
+    np.testing.assert_array_equal(cut_tree(tree, k), parents)
+    cuts = {m: cut_tree(tree, m) for m in range(1, n + 1)}
+    for m, groups in cuts.items():
+        assert len(np.unique(groups)) == m
+        if m > 1:  # each group is inside a group of the next cut
+            assert len(np.unique(np.c_[groups, cuts[m - 1]], axis=0)) == m
+    # costs ascend inside the groups, and between the groups
+    assert (np.diff(tree.costs[: n - k]) >= 0.0).all()
+    assert (np.diff(tree.costs[n - k :]) >= 0.0).all()
+
+
+def test_nested_tree_by_hand() -> None:
+    """Leaves 0 and 9 are a group, and 8 is another one: 9 is not joined with 8 first."""
+    leaves = np.array([[0.0], [9.0], [8.0]])
+    tree = nested_tree(leaves, np.array([1.0, 2.0, 3.0]), leaves, np.array([0, 0, 1]))
+    assert tree.merges.tolist() == [[0, 1], [2, 3]]
+    # 1 * 2 / 3 * 9^2, then the mean 6 with weight 3 and 8 with weight 3: 9 / 6 * 2^2
+    assert tree.costs == pytest.approx([54.0, 6.0])
+
+
+def test_upper_part_of_a_nested_tree_is_the_tree_of_the_groups() -> None:
+    rng = np.random.default_rng(0)
+    leaves, weights = rng.normal(size=(30, 3)), rng.integers(1, 9, 30).astype(float)
+    parents = np.sort(np.concatenate([np.arange(7), rng.integers(7, size=23)]))
+    tree = nested_tree(leaves, weights, leaves, parents)
+    upper = tree_of(weighted_means(leaves, weights, parents), np.bincount(parents, weights))
+    np.testing.assert_allclose(tree.costs[23:], upper.costs, rtol=1e-9)
+    for m in range(1, 8):
+        np.testing.assert_array_equal(cut_tree(tree, m), cut_tree(upper, m)[parents])
+
+
+def test_model_coordinates_decide() -> None:
+    """Leaves are in input units; distances are those of the mapped leaves."""
+    leaves = np.array([[0.0, 0.0], [0.0, 1.0], [5.0, 0.0]])
+    tree = nested_tree(leaves, np.ones(3), leaves * [0.01, 1.0], np.zeros(3, np.int64))
+    assert cut_tree(tree, 2).tolist() == [0, 1, 0]
+    np.testing.assert_array_equal(tree.leaves, leaves)
