@@ -72,7 +72,7 @@ def test_only_the_given_blocks_are_used() -> None:
 
 
 def test_all_maps_are_tried_with_auto() -> None:
-    rows = RNG.normal(size=(300, 4)) * [1.0, 1.0, 1.0, 100.0]
+    rows = RNG.normal(size=(300, 20))
     found, _ = scanned(100, ScanSizes(300, 300, 0), x=rows, preprocess="auto")
     assert found.scan is not None
     assert tuple(trial.preprocess for trial in found.scan.maps) == AUTO_MAPS
@@ -89,11 +89,11 @@ def test_given_map_is_used(preprocess: str) -> None:
 
 
 def test_unit_rows_use_directions() -> None:
-    rows = RNG.normal(size=(200, 4))
+    rows = RNG.normal(size=(200, 20))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     found, _ = scanned(90, ScanSizes(200, 200, 0), x=rows, preprocess="auto")
     assert found.affine.kind == "l2"
-    assert found.affine.scale.tolist() == [1.0] * 4
+    assert found.affine.scale.tolist() == [1.0] * 20
 
 
 def test_first_map_without_a_result() -> None:

@@ -259,7 +259,7 @@ class CutLabels:
 
     The squared distance of a row to the mean of some leaves is the mean of its squared distances to
     the leaves, minus the variance of the leaves: half of the mean over all pairs of leaves. Sums of
-    distances are added when groups merge, so every cut is cheap, whatever the number of features.
+    distances are added when groups merge, so every cut is cheap, for any number of features.
     """
 
     def __init__(

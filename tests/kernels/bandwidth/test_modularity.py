@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,9 +12,11 @@ from hypothesis import strategies as st
 from scrlm_dask.kernels.bandwidth import modularity
 from scrlm_dask.kernels.bandwidth.ladder import pair_sq_distances
 from scrlm_dask.kernels.bandwidth.modularity import (
+    CLEAR_GAP,
     LEAST_ROWS,
     MOST_CUT,
     NULL_RANK,
+    WEAK_GAP,
     CutLabels,
     CutTrial,
     Levels,
@@ -24,7 +28,7 @@ from scrlm_dask.kernels.bandwidth.modularity import (
     nearest_rows,
     null_rows,
 )
-from scrlm_dask.kernels.distances.points import prepare_points
+from scrlm_dask.kernels.distances.points import Points, prepare_points
 from scrlm_dask.kernels.distances.preprocessing import fit_map
 from scrlm_dask.kernels.scrlm.ward import cut_tree, tree_of_distances
 
@@ -176,10 +180,14 @@ def test_largest_number_of_clusters(rows: int, n: int, most: int) -> None:
 # --- the null ------------------------------------------------------------------------------------
 
 
+def points_of(rows: np.ndarray, kind: str = "none") -> Points:
+    return prepare_points(rows, fit_map(kind, rows.shape[1], None))
+
+
 def test_null_has_the_covariance_of_the_sample() -> None:
     rng = np.random.default_rng(0)
     sample = (rng.normal(size=(4000, 4)) @ rng.normal(size=(4, 4)) + 7.0).astype(np.float32)
-    null = null_rows(sample).astype(np.float64)
+    null = null_rows(points_of(sample)).astype(np.float64)
     assert null.shape == sample.shape
     factor = np.linalg.cholesky(np.cov(sample[:NULL_RANK].T, bias=True))
     standard = np.linalg.solve(factor, null.T)
@@ -190,14 +198,29 @@ def test_null_has_the_covariance_of_the_sample() -> None:
     assert (standard**4).mean() == pytest.approx(3.0, abs=0.3)
 
 
+def test_null_of_unit_rows_has_unit_length() -> None:
+    rng = np.random.default_rng(0)
+    sample = rng.normal(size=(2000, 6)) * [3.0, 2, 1, 1, 1, 1] + [2.0, 0, 0, 0, 0, 0]
+    points = points_of(sample, "l2")
+    null = null_rows(points) + points.shift
+    np.testing.assert_allclose(np.linalg.norm(null, axis=1), 1.0, atol=1e-5)
+    directions = sample / np.linalg.norm(sample, axis=1, keepdims=True)
+    np.testing.assert_allclose(null.mean(axis=0), directions.mean(axis=0), atol=0.1)
+    np.testing.assert_allclose(null.std(axis=0), directions.std(axis=0), rtol=0.25)
+
+
 def test_null_does_not_depend_on_the_location_of_the_sample() -> None:
     sample = np.random.default_rng(0).integers(-8, 8, (64, 3)).astype(np.float32)
-    np.testing.assert_array_equal(null_rows(sample), null_rows(sample))
-    np.testing.assert_allclose(null_rows(sample), null_rows(sample + 16.0), atol=1e-4)
+    null = null_rows(points_of(sample))
+    np.testing.assert_array_equal(null, null_rows(points_of(sample)))
+    np.testing.assert_allclose(null, null_rows(points_of(sample + 16.0)), atol=1e-4)
+    assert not np.allclose(null, null_rows(points_of(sample), draw=1))
 
 
-def test_null_of_equal_rows_is_zero() -> None:
-    assert not null_rows(np.full((40, 3), 2.0, np.float32)).any()
+@pytest.mark.parametrize("kind", ["none", "l2"])
+def test_null_of_equal_rows_is_zero(kind: str) -> None:
+    null = null_rows(points_of(np.full((40, 3), 2.0, np.float32), kind))
+    np.testing.assert_allclose(null, 0.0, atol=1e-6)
 
 
 def test_nearest_quantile_by_hand() -> None:
@@ -209,9 +232,8 @@ def test_nearest_quantile_by_hand() -> None:
 
 def test_distances_of_the_part_are_computed_or_given() -> None:
     rows, _ = blobs(np.random.default_rng(0), 4, 6, 400, 3.0)
-    null = null_rows(rows)
-    given_distances = NullComparison(rows, null, sq_distances_of(rows, 200))
-    computed = NullComparison(rows, null)
+    given_distances = NullComparison(points_of(rows), sq_distances_of(rows, 400))
+    computed = NullComparison(points_of(rows))
     for m in (2, 4, 10):
         assert computed.gap(m) == pytest.approx(given_distances.gap(m), abs=0.01)
         assert computed.agreement(m) == pytest.approx(given_distances.agreement(m), abs=0.02)
@@ -222,7 +244,7 @@ def test_distances_of_the_part_are_computed_or_given() -> None:
 
 def test_gap_and_agreement_of_clear_clusters() -> None:
     rows, _ = blobs(np.random.default_rng(0), 8, 50, 400, 4.0)
-    comparison = NullComparison(rows, null_rows(rows))
+    comparison = NullComparison(points_of(rows))
     assert comparison.gap(8) > 0.3
     assert comparison.agreement(8) == 1.0
 
@@ -231,9 +253,9 @@ def test_gap_and_agreement_of_clear_clusters() -> None:
 
 
 def levels_of(rows: np.ndarray, n: int) -> Levels:
-    points = prepare_points(rows, fit_map("none", rows.shape[1], None))
+    points = points_of(rows)
     sq_distances = pair_sq_distances(points, n)
-    comparison = NullComparison(points.mapped, null_rows(points.mapped), sq_distances)
+    comparison = NullComparison(points, sq_distances)
     return choose_levels(SampleTree(rows[:n], sq_distances), comparison)
 
 
@@ -269,8 +291,9 @@ def check_levels(found: Levels) -> None:
     (chosen,) = (trial for trial in found.trials if trial.clusters == found.clusters)
     assert found.same == chosen.same
     assert -0.5 <= found.agreement <= 1.0
-    names = {"clear": found.gap >= 0.2, "weak": 0.1 <= found.gap < 0.2, "none": found.gap < 0.1}
-    assert names[found.structure]
+    limits = {"clear": (CLEAR_GAP, 1.0), "weak": (WEAK_GAP, CLEAR_GAP), "none": (-1.0, WEAK_GAP)}
+    low, high = limits[found.structure]
+    assert low <= found.gap < high
 
 
 @pytest.mark.parametrize("n", [LEAST_ROWS, 200, 1000])
@@ -280,8 +303,9 @@ def test_one_group_has_no_structure(shape: str, p: int, n: int) -> None:
     for seed in range(2):
         found = levels_of(one_group(shape, n, p, seed), n)
         assert found.structure == "none", (seed, found.gap)
-        # the default is the coarse level
-        assert found.coarse is None
+        # the default is the coarse level, and there are no other levels
+        assert (found.coarse, found.fine) == (None, None)
+        assert found.low == found.high == found.clusters
         assert found.clusters == best_cut(found.trials, 0.5).clusters
         check_levels(found)
 
@@ -294,11 +318,21 @@ def one_group(shape: str, n: int, p: int, seed: int) -> np.ndarray:
     return (rng.normal(size=(n, p)) * deviations).astype(np.float32)
 
 
+LEVELS = Levels(19, 11, 54, 8, 76, 0.59, 0.36, "clear", 0.9, ())
+
+
 def test_description_has_the_numbers() -> None:
-    levels = Levels(19, 11, 54, 8, 76, 0.59, 0.36, "clear", 0.9, ())
-    text = levels.describe()
-    for fact in ("19 clusters", "11 to 54", "coarse 8", "fine 76", "59%", "clear", "0.36"):
+    text = LEVELS.describe()
+    for fact in ("19", "11 to 54", "coarse 8", "fine 76", "59%", "clear", "0.36"):
         assert fact in text
-    alone = Levels(19, 19, 19, None, None, 0.59, 0.36, "clear", 0.9, ()).describe()
+    alone = replace(LEVELS, low=19, high=19, coarse=None, fine=None).describe()
     for fact in ("19 to 19", "coarse", "fine", "None", "()"):
         assert fact not in alone
+    none = replace(LEVELS, gap=0.0312, structure="none").describe()
+    for fact in ("19", "0.03", f"{WEAK_GAP:g}"):
+        assert fact in none
+
+
+@pytest.mark.parametrize(("agreement", "stable"), [(0.9, True), (0.7, True), (0.6, False)])
+def test_agreement_of_two_parts_shows_stability(agreement: float, stable: bool) -> None:
+    assert replace(LEVELS, agreement=agreement).is_stable == stable

@@ -29,8 +29,10 @@ def trials(*values: tuple[float, float]) -> list[RepresentationTrial]:
         (((0.4, 0.05), (0.9, 0.09), (0.8, 0.0)), 0),  # no map shows structure
         (((0.4, 0.3), (0.5, 0.29), (0.6, 0.28)), 2),  # similar gaps: highest modularity
         (((0.4, 0.3), (0.5, 0.29), (0.9, 0.2)), 1),  # the last gap is too small
-        (((0.4, 0.3), (0.4, 0.3), (0.4, 0.3)), 0),  # equal: the first one
-        (((0.9, 0.0), (0.2, 0.1), (0.9, -0.2)), 1),
+        (((0.4, 0.3), (0.4, 0.3), (0.4, 0.3)), 1),  # equal: l2
+        (((0.41, 0.3), (0.4, 0.3), (0.41, 0.3)), 1),  # almost equal: l2
+        (((0.5, 0.3), (0.4, 0.3), (0.5, 0.3)), 0),  # l2 is worse, the others are equal
+        (((0.9, 0.0), (0.2, 0.13), (0.9, -0.2)), 1),
         (((0.5, -0.1),), 0),
     ],
 )
