@@ -143,7 +143,7 @@ def _compare(data: Labelled, seed: int) -> tuple[float, ...]:
     begin = time.process_time()
     other = KMeans(k, n_init=1, random_state=seed).fit(x)
     other_cpu = time.process_time() - begin
-    alone = SCRLM(k, preprocess="none", random_state=seed).fit(x)
+    alone = SCRLM(k, preprocess="none", refine=0, random_state=seed).fit(x)
     accuracies = (data.accuracy(labels) for labels in (found.labels_, other.labels_, alone.labels_))
     return found.inertia_ / x.size, other.inertia_ / x.size, *accuracies, cpu, other_cpu
 
@@ -157,11 +157,14 @@ def grid(names: tuple[str, ...], rows: int | None, folder: str | None) -> None:
     print("| data | | auto | best greedy | at rho | best merge | at rho |")
     print("|---|---|---|---|---|---|---|")
     for data in _sets(names, rows, folder):
-        for name, options in (("SCRLM only", {}), ("+ k-means", {"refine": _ITERATIONS})):
+        for name, options in (
+            ("SCRLM only", {"refine": 0}),
+            ("+ k-means", {"refine": _ITERATIONS}),
+        ):
             auto = _accuracy(data, **options)
             row = f"| {data.name} | {name} | {auto:.4f}"
             for way in ("greedy", "merge"):
-                given = options | ({"robust": False} if options or way == "merge" else {})
+                given = options | ({"robust": False} if options["refine"] or way == "merge" else {})
                 found = [_accuracy(data, rho=r, extraction=way, **given) for r in _GRID.tolist()]
                 best = int(np.argmax(found))
                 row += f" | {found[best]:.4f} | {_GRID[best]:.2f}"

@@ -271,9 +271,9 @@ class FitConfig:
         Transformation of the rows before distances are computed. It is saved with the model and
         applied to new rows.
 
-        - "auto": "standardize" if `rho` is given or the data shows a clear scale. Otherwise "l2"
-          for rows of unit length, and for other rows the best of "standardize", "l2" and "center"
-          on a sample.
+        - "auto": "standardize" if `rho` is given. Otherwise "l2" for rows of unit length with at
+          least 16 features. For other rows "standardize" if it shows a clear scale, otherwise the
+          best of "standardize", "center" and (with at least 16 features) "l2" on a sample.
         - "none": use the rows as they are.
         - "center": subtract the mean of each feature.
         - "standardize": subtract the mean and divide by the standard deviation of each feature.
@@ -366,7 +366,7 @@ class FitConfig:
                 "extraction='merge' requires n_clusters (--clusters), the number of clusters to "
                 "merge to; set it, or use extraction='residual'"
             )
-        if self.robust is False and not self.refine.limit(0) and self.extraction != "merge":
+        if self.robust is False and not self.most_iterations and self.extraction != "merge":
             raise InputError(
                 "robust=False (--no-robust) requires k-means iterations; set refine "
                 "(--kmeans-iter) to 1 or more, or omit robust"
@@ -401,7 +401,8 @@ class FitConfig:
         object.__setattr__(self, "refine", self.refine.settle(self.most_iterations))
         if self.robust == "auto":
             # Merged clusters extend beyond the radius.
-            object.__setattr__(self, "robust", self.extraction != "merge")
+            robust = self.extraction != "merge" or self.outlier_share == "auto"
+            object.__setattr__(self, "robust", robust)
 
     @property
     def samples(self) -> bool:

@@ -68,8 +68,8 @@ resume_option = click.option(
     help="Resume an interrupted run with the options that it was started with.",
 )
 fit_preprocess_option = preprocess_option(
-    "Transformation of the rows; l2 is for cosine distance (auto: standardize if that shows a "
-    "clear scale, otherwise l2 for rows of unit length, or the best on a sample).",
+    "Transformation of the rows; l2 is for cosine distance (auto: l2 for rows of unit length, "
+    "otherwise standardize if that shows a clear scale, or the best on a sample).",
     "auto",
 )
 lloyd_options = shared.option_group(

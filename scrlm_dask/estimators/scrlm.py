@@ -48,8 +48,8 @@ class SCRLM(Clusterer):
         Minimum number of other rows inside the radius of a center.
     preprocess : {"auto", "standardize", "center", "scale", "none", "l2"}
         Preprocessing of rows, saved with the model. "l2" scales rows to unit length, for cosine
-        distance. "auto": "standardize" if `rho` is given or the data shows a clear scale; otherwise
-        "l2" for rows of unit length, and the best of three kinds on a sample for other rows.
+        distance. "auto": "standardize" if `rho` is given; otherwise "l2" for rows of unit length;
+        for other rows "standardize" if it shows a clear scale, else the best kind on a sample.
     random_state : int, RandomState instance or None
         Seed for the choice of candidates. The same integer gives the same result, bit by bit.
     block_rows : int or None

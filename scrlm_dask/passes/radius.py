@@ -34,15 +34,16 @@ def distances_pass(
 
 
 def radius_of_share(sq_distances: NDArray[np.float64], share: float) -> float:
-    """Return the radius outside which this share of the distances is."""
+    """Return a radius > 0 outside which this share of the distances is, or less with ties."""
     ascending = np.sort(sq_distances)
-    n_outside = round(share * len(ascending))
-    if n_outside == 0:
-        return math.sqrt(ascending[-1]) * _BEYOND
-    if n_outside == len(ascending):
-        n_outside -= 1
-    first = len(ascending) - n_outside
-    return math.sqrt(0.5 * (ascending[first - 1] + ascending[first]))
+    n_outside = min(round(share * len(ascending)), len(ascending) - 1)
+    last, first = ascending[-n_outside - 1], ascending[-n_outside] if n_outside else math.inf
+    if last < first < math.inf:
+        return math.sqrt(0.5 * (last + first))
+    if last > 0.0:  # equal distances stay inside
+        return math.sqrt(last) * _BEYOND
+    outside = ascending[ascending > 0.0]
+    return math.sqrt(0.5 * outside[0]) if len(outside) else 1.0
 
 
 def _distances_part(

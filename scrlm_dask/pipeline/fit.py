@@ -209,7 +209,9 @@ def _run_algorithm(
         report_plan(execution, costs, plan, present)
     if not was_persisted:  # k-means may have been decided only now
         features = _persist_for_kmeans(run, start.config, workers)
-    moved = _move_centers(run, features, start.extracted.centers, start.affine, settled)
+    moved = _move_centers(
+        run, features, start.extracted.centers, start.affine, _config_of_kmeans(start)
+    )
     settled = _choose_radius(execution, features, moved.centers, start.affine, settled)
     leaves = _divide_clusters(moved.centers, start.fine, start.affine)
     assigned = _assign_rows(run, features, moved.centers, start.affine, settled, leaves)
@@ -320,6 +322,17 @@ def _move_centers(
     )
 
 
+def _config_of_kmeans(start: _Start) -> FitConfig:
+    """Return the config for k-means: robust k-means of merged clusters uses the null's radius.
+
+    The radius of a share of outliers is known only after k-means.
+    """
+    config, null = start.config.asked, start.record.get("scan", {}).get("null")
+    if null and config.robust and config.extraction == "merge" and config.radius is None:
+        return replace(config, radius=null["radius"], outlier_share=None)
+    return config
+
+
 def _choose_radius(
     execution: Execution,
     features: Features,
@@ -388,11 +401,11 @@ def _divide_clusters(
 
 def _write_coarse_level(run: ActiveRun, model: Model, start: _Start) -> None:
     """Add the labels of the coarse level to the labels store, if there are both."""
-    directory, coarse = (
-        run.opened.directory,
-        (start.record["scan"].get("levels") or {}).get("coarse"),
-    )
-    if directory is not None and coarse is not None:
+    levels = start.record.get("scan", {}).get("levels") or {}
+    directory, coarse = run.opened.directory, levels.get("coarse")
+    if coarse is None:
+        run.execution.emit(Note("there is no coarse level, so --levels (levels) has no effect"))
+    elif directory is not None:
         write_coarse_labels(directory.labels, cut_model(model, coarse).groups)
 
 

@@ -113,6 +113,10 @@ def warn_about_result(
             f"a smaller rho than {rho:g}",
         )
         return
+    n_empty = int(np.count_nonzero(model.counts == 0))
+    if n_empty and math.isfinite(model.radius):
+        text = f"{n_empty} of {model.n_clusters} clusters are empty: all of their rows are outliers"
+        execution.emit(Note(text))
     if config.extraction == "merge":
         return  # the theory does not cover merging, and the scan has reported missing clusters
     if config.n_clusters is not None and model.n_clusters < config.n_clusters:

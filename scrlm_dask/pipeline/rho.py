@@ -98,9 +98,10 @@ def _settled(scan: SampleScan, asked: FitConfig, extraction: ExtractionName) -> 
     robust = asked.robust
     if robust == "auto":
         robust = not merged or asked.outlier_share == "auto"
-    radius = asked.radius
-    if merged and robust and radius is None and scan.null is not None:
+    radius, by_share = asked.radius, isinstance(asked.outlier_share, float)
+    if merged and robust and radius is None and scan.null is not None and not by_share:
         radius = scan.null.radius  # merged clusters extend beyond the radius of rho
+    iterates = merged or robust is False  # k-means assigns rows outside the radius
     return replace(
         asked,
         rho=scan.choice.rho,
@@ -110,7 +111,7 @@ def _settled(scan: SampleScan, asked: FitConfig, extraction: ExtractionName) -> 
         robust=robust,
         radius=radius,
         outlier_share=None if asked.outlier_share == "auto" else asked.outlier_share,
-        refine=asked.refine.settle(MERGED_ITERATIONS if merged else 0),
+        refine=asked.refine.settle(MERGED_ITERATIONS if iterates else 0),
     )
 
 
@@ -172,11 +173,17 @@ def _describe_map(scan: SampleScan) -> str:
     """Return the chosen preprocessing and the reason for it."""
     kind = scan.affine.kind
     if scan.maps:
-        values = ", ".join(f"{trial.preprocess} {trial.modularity:.2f}" for trial in scan.maps)
-        return f"preprocess {kind}: the best of several on the sample (modularity: {values})"
+        values = ", ".join(
+            f"{trial.preprocess} {trial.modularity:.2f} ({trial.gap:.2f})" for trial in scan.maps
+        )
+        return (
+            f"preprocess {kind}: chosen on the sample by modularity (in brackets: how much more "
+            f"than one normal distribution has): {values}"
+        )
     if kind == "l2":
         return "preprocess l2: the rows have unit length"
-    return f"preprocess {kind}: the data shows a clear scale, or too few rows to compare others"
+    reason = "the data shows a clear scale" if scan.choice.clear else "the default for few rows"
+    return f"preprocess {kind}: {reason}"
 
 
 def _fit_notes(

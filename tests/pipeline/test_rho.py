@@ -383,6 +383,28 @@ class TestOutliers:
         assert np.array_equal(plain.labels_, auto.labels_)
         assert (auto.labels_ == -1).any()
 
+    def test_share_with_robust_kmeans(self, rows: np.ndarray) -> None:
+        found = SCRLM(n_clusters=10, robust=True, outlier_share=0.05).fit(rows)
+        assert (found.labels_ == -1).sum() == round(0.05 * len(rows))
+        assert found.n_iter_ > 0
+
+    def test_auto_with_merged_centers_at_a_given_rho(self, rows: np.ndarray) -> None:
+        merging = {"rho": 0.05, "n_clusters": 10, "extraction": "merge"}
+        found = SCRLM(**merging, outlier_share="auto", preprocess="l2").fit(rows)
+        assert found.radius_ == found.record_["scan"]["null"]["radius"]
+        assert (found.labels_[-40:] == -1).mean() > 0.95
+
+    def test_share_of_equal_rows(self) -> None:
+        with pytest.warns(ScrlmWarning):  # no scale
+            found = SCRLM(outlier_share=0.1).fit(np.full((50, 4), 3.0))
+        assert (found.labels_ == 0).all()
+
+    def test_all_rows_can_be_assigned(self) -> None:
+        drawn = mixture(32, 5, 0.3)
+        found = SCRLM(robust=False).fit(drawn.features)
+        assert (found.n_clusters_, found.n_iter_ > 0) == (5, True)
+        assert (found.labels_ >= 0).all()
+
     def test_given_radius(self, rows: np.ndarray) -> None:
         found = SCRLM(radius=0.5).fit(rows)
         assert found.radius_ == 0.5

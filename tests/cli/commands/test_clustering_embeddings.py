@@ -64,6 +64,13 @@ def test_levels_of_a_run(invoke, run, tmp_path):
     invoke("verify", run).ok()
 
 
+def test_levels_without_a_coarse_level(invoke, digits, tmp_path):
+    out = tmp_path / "run"
+    done = invoke("fit", digits, "--out", out, "--rho", 2, "--levels").ok()
+    assert "--levels" in done.stderr
+    assert "coarse" not in zarr.open_group(out / "labels.zarr", mode="r")
+
+
 @pytest.mark.parametrize(
     ("options", "facts"),
     [((), ("--clusters", "--level")), (("--clusters", 3, "--level", "fine"), ("--level",))],

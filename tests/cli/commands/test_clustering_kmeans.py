@@ -289,7 +289,7 @@ class TestRejected:
 
     def test_no_robust_requires_kmeans_iterations(self, rejected):
         facts = ("robust", "False", "--kmeans-iter")
-        rejected("--no-robust", command="fit", facts=facts)
+        rejected("--no-robust", "--rho", 0.5, command="fit", facts=facts)
 
 
 @pytest.mark.slow

@@ -115,7 +115,7 @@ def test_rows_belong_to_the_nearest_pick() -> None:
 
 
 def test_record_has_the_keys_of_the_file_format() -> None:
-    trial = BandwidthTrial(0.5, 3, 0.9, 0.25, (1.0, 2.0, 3.0))
+    trial = BandwidthTrial(0.5, 3, 0.9, 0.25, (1.0, 2.0, 3.0), cluster_rows=12.5)
     assert trial.shell == 0.25
     assert trial.record() == {
         "rho": 0.5,
@@ -125,4 +125,5 @@ def test_record_has_the_keys_of_the_file_format() -> None:
         "neighbors": (1.0, 2.0, 3.0),
         "held_out": None,
         "merged": None,
+        "cluster_rows": 12.5,
     }

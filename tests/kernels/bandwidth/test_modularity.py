@@ -177,6 +177,16 @@ def test_largest_number_of_clusters(rows: int, n: int, most: int) -> None:
     assert max(trial.clusters for trial in tree.search().trials) == most
 
 
+@pytest.mark.xfail(reason="the average over similar numbers moves the maximum", strict=False)
+@pytest.mark.parametrize("k", [3, 4, 5])
+def test_few_clear_clusters_are_counted_exactly(k: int) -> None:
+    rows, _ = blobs(np.random.default_rng(0), k, 30, 1000, 0.9)
+    tree = tree_on(rows, 500)
+    others = [tree.cut(m).modularity() for m in range(2, 12) if m != k]
+    assert tree.cut(k).modularity() > max(others) + 0.02
+    assert tree.search().best.clusters == k
+
+
 # --- the null ------------------------------------------------------------------------------------
 
 
@@ -272,10 +282,10 @@ def test_overlapping_clusters_are_counted(seed: int) -> None:
 def test_groups_of_overlapping_clusters_are_the_coarse_level() -> None:
     """Five groups of four clusters each."""
     rng = np.random.default_rng(0)
-    groups = np.repeat(3.0 * rng.normal(size=(5, 20)), 4, axis=0)
+    groups = np.repeat(2.0 * rng.normal(size=(5, 20)), 4, axis=0)
     centers = groups + 0.7 * rng.normal(size=(20, 20))
     rows = (centers[rng.integers(20, size=2000)] + rng.normal(size=(2000, 20))).astype(np.float32)
-    found = levels_of(rows, 1000)
+    found = levels_of(rows, 1200)
     assert found.coarse in (4, 5, 6)
     assert 12 <= found.clusters <= 23
     assert found.structure == "clear"
