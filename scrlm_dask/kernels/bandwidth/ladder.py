@@ -62,7 +62,7 @@ class BandwidthTrial:
     neighbors: tuple[float, float, float]
     held_out: float | None = None
     merged: int | None = None
-    cluster_rows: float = math.inf
+    cluster_rows: float = 1e9  # not stored by earlier versions
 
     @property
     def shell(self) -> float:

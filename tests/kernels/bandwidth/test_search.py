@@ -441,14 +441,12 @@ def test_no_result_for_equal_rows_with_any_map(value: float) -> None:
     assert scan(np.full((100, 3), value), AUTO) is None
 
 
-@pytest.mark.xfail(reason="distances of the map `center` overflow float32", run=False)
 def test_map_whose_distances_overflow_is_not_used() -> None:
     found = scan(few(300) * 1e18, AUTO)
     assert found is not None
     assert found.affine.kind != "center"
 
 
-@pytest.mark.xfail(reason="writes outside of arrays, which ends the process", run=False)
 @pytest.mark.parametrize("candidates", [1, 2, 20, 74, 149])
 def test_few_candidates_without_a_clear_scale(candidates: int) -> None:
     rows = few(300)
