@@ -38,7 +38,7 @@ _STEPS_PER_DOUBLING, _ROWS_PER_CLUSTER = 4, 8
 MOST_CUT = 1024  # largest number of clusters that is tried
 _SMOOTHING = 0.4  # standard deviation of the average over numbers of clusters, in doublings
 # After the grid, numbers of clusters within this factor of the best are tried, up to a limit.
-_NEAR_BEST, _MOST_INTEGERS = 2.0**0.15, 12
+_NEAR_BEST, _MOST_INTEGERS = 2.0**0.1, 12
 _CLEARLY_BETTER = 0.012  # difference of modularity that does not depend on the sample
 # The search stops after this many successive cuts whose modularity at the fine level is below this
 # share of its maximum, if the number of clusters is at least the last number.
