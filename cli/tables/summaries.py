@@ -290,7 +290,8 @@ def _scan_content(record: ScanRecord) -> dict[str, Any]:
     content["preprocess"] = record.preprocess
     for trial in record.representations:
         content[f"modularity of {trial.preprocess}"] = describe_representation(trial)
-    if record.null is not None:
+    structured = record.levels is None or record.levels.structure != "none"
+    if record.null is not None and structured:
         hint = "--outliers auto labels such rows -1"
         content["outside the radius"] = f"{describe_outside(record.null)} ({hint})"
     required = "" if record.levels else f" ({record.needed_candidates} required)"
@@ -322,7 +323,7 @@ def _levels_content(levels: Levels) -> dict[str, Any]:
 def _rho_content(record: ScanRecord) -> dict[str, Any]:
     """Return the rows of a choice of rho, or of a given rho."""
     content: dict[str, Any] = {"rho": record.rho}
-    if record.low < record.high:
+    if record.low < record.high and record.basis != "dip":
         content["equivalent rho"] = f"{record.low:.4g} to {record.high:.4g}"
     content |= {"clusters": record.clusters, "reason": record.why}
     for other in record.stability:

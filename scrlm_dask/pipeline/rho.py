@@ -21,7 +21,7 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.bandwidth.choose import Choice, clear_scale
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
-from scrlm_dask.kernels.bandwidth.modularity import Levels
+from scrlm_dask.kernels.bandwidth.modularity import WEAK_GAP, Levels
 from scrlm_dask.kernels.bandwidth.representation import RepresentationTrial
 from scrlm_dask.kernels.bandwidth.search import PerturbedRho, SampleScan, ScanSizes
 from scrlm_dask.kernels.distances.points import radius
@@ -149,7 +149,8 @@ def scan_notes(scanned: Scanned, config: ResolvedConfig) -> list[Note]:
     elif asked.rho == "auto":
         choice = scan.choice
         equal = f" ({choice.low:.4g} to {choice.high:.4g} are equally good)"
-        interval = equal if choice.low < choice.high else ""
+        same = choice.low < choice.high and choice.basis != "dip"
+        interval = equal if same else ""
         text = f"rho {choice.rho:.4g}{interval}: {choice.why}"
         notes.append(Note(text, warning=choice.basis == "persistent"))
     return notes + list(_candidate_notes(scan, config))
@@ -176,9 +177,11 @@ def _describe_map(scan: SampleScan) -> str:
         values = ", ".join(
             f"{trial.preprocess} {trial.modularity:.2f} ({trial.gap:.2f})" for trial in scan.maps
         )
+        if max(trial.gap for trial in scan.maps) < WEAK_GAP:
+            return f"preprocess {kind}: the default, because no kind shows structure ({values})"
         return (
-            f"preprocess {kind}: chosen on the sample by modularity (in brackets: how much more "
-            f"than one normal distribution has): {values}"
+            f"preprocess {kind}: chosen by modularity on the sample, among kinds with clearly more "
+            f"than one normal distribution has (difference in brackets): {values}"
         )
     if kind == "l2":
         return "preprocess l2: the rows have unit length"
@@ -197,6 +200,14 @@ def _fit_notes(
         yield Note(
             f"up to {MERGED_ITERATIONS} k-means iterations refine the merged centers; omit them "
             "with --kmeans-iter 0 (refine=0)"
+        )
+    structured = scan.levels is None or scan.levels.structure != "none"
+    if asked.outlier_share == "auto" and scan.null is not None and not structured:
+        yield Note(
+            f"the radius {scan.null.radius:.4g} of --outliers auto means nothing without "
+            f"structure: {scan.null.outside:.0%} of the sample is outside; use a share of the rows "
+            "(--outlier-share 0.02)",
+            warning=True,
         )
     if final.radius is None and final.outlier_share is None:
         yield _merging_note(scan, asked)

@@ -62,7 +62,7 @@ def choice_sentences(levels: Levels) -> Iterator[str]:
     )
     if levels.structure == "none":
         yield (
-            f"The data shows no clusters: it has no more structure than {_NORMAL}, so the division "
+            f"The sample does not show clearly more structure than {_NORMAL}, so the division "
             f"into {levels.clusters:,} clusters is arbitrary. The structure is "
             f"{describe_structure(levels)}. If you expect clusters, set their number (--clusters, "
             "n_clusters)."

@@ -105,7 +105,8 @@ def _choice_facts(run: ReportData) -> Iterator[Row]:
         yield "agreement of two samples", describe_agreement(levels)
     for trial in scan.representations:
         yield f"modularity of {trial.preprocess}", describe_representation(trial)
-    if scan.null is not None and run.record.radius is None:
+    structured = scan.levels is None or scan.levels.structure != "none"
+    if scan.null is not None and run.record.radius is None and structured:
         hint = '--outliers auto (outlier_share="auto") labels such rows -1'
         yield "outside the radius", f"{describe_outside(scan.null)}; {hint}"
 

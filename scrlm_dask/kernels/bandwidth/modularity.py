@@ -13,7 +13,7 @@ covariance of the sample, the null, shows how much of Q is due to clusters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -112,7 +112,7 @@ class Levels:
     gap: float
     structure: Structure
     agreement: float
-    trials: tuple[CutTrial, ...]
+    trials: tuple[CutTrial, ...] = field(repr=False)
 
     @property
     def is_stable(self) -> bool:
@@ -123,9 +123,9 @@ class Levels:
         """Return the choice in words."""
         if self.structure == "none":
             return (
-                f"the sample has no more structure than one normal distribution ({self.gap:.2f} "
-                f"above it, clusters have at least {WEAK_GAP:g}): its division into "
-                f"{self.clusters} clusters is arbitrary"
+                "the sample does not show clearly more structure than one normal distribution "
+                f"({self.gap:.2f} more, at least {WEAK_GAP:g} is required; with few features, "
+                f"clusters can be missed): its division into {self.clusters} clusters is arbitrary"
             )
         others = [f"{self.low} to {self.high} would do as well"] if self.low < self.high else []
         names = (("coarse", self.coarse), ("fine", self.fine))
