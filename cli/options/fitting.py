@@ -154,7 +154,8 @@ fit_options = shared.option_group(
         "--robust/--no-robust",
         default=None,
         help="Exclude outliers from k-means (default, unless centers are merged; see "
-        "--extraction); --no-robust assigns every row to its nearest center, as in the paper.",
+        "--extraction); --no-robust uses all rows, as in the paper, and labels every row unless "
+        "--outliers or --radius is given.",
     ),
     click.option(
         "--outliers",

@@ -240,7 +240,7 @@ class SCRLM(Clusterer):
         from scrlm_dask.pipeline.cut import clusters_at, cut_model
 
         check_is_fitted(self)
-        cut = cut_model(self.model_, clusters_at(n_clusters, level, self.levels_))
+        cut = cut_model(self.model_, clusters_at(n_clusters, level, self.levels_, self.model_))
         labels = self.labels_ if cut.parents is None else self._fine_labels
         if labels is None:
             raise InputError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from contextlib import ExitStack
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ from scrlm_dask.kernels.distances.points import prepare_points
 from scrlm_dask.kernels.scrlm.ward import (
     MergeTree,
     cut_tree,
-    group_means,
     tree_bytes,
     ward_tree,
     weighted_means,
@@ -82,7 +82,7 @@ def cut_model(model: Model, n_clusters: int) -> ClusterCut:
         counts = np.bincount(groups, leaves.weights).astype(np.int64)
         parents = np.empty(n_clusters, np.int64)
         parents[groups] = cut_tree(leaves, model.n_clusters)
-        means = group_means(leaves, groups)
+        means = weighted_means(leaves.leaves, np.maximum(leaves.weights, 1.0), groups)
         return ClusterCut(groups, means, counts, model.n_outliers, parents)
     groups = _join_clusters(model, n_clusters)
     counts = np.bincount(groups, model.counts).astype(np.int64)
@@ -115,7 +115,7 @@ def cut_run(
     model = load_model(location)
     scan = record.read_scan()
     levels = None if scan is None else scan.levels
-    cut = cut_model(model, clusters_at(n_clusters, level, levels))
+    cut = cut_model(model, clusters_at(n_clusters, level, levels, model))
     if out is None:
         return cut
     finer = len(cut.groups) > model.n_clusters
@@ -133,12 +133,22 @@ def cut_run(
     return cut
 
 
-def clusters_at(n_clusters: int | None, level: Level | None, levels: Levels | None) -> int:
-    """Return the number of clusters of a cut: as given, or that of a level of the run."""
+def clusters_at(
+    n_clusters: int | None, level: Level | None, levels: Levels | None, model: Model
+) -> int:
+    """Return the number of clusters of a cut: as given, or that of a level of the run.
+
+    The fine level of the model can have more clusters than the sample suggested.
+    """
     if (n_clusters is None) == (level is None):
         raise InputError("give either --clusters (n_clusters) or --level (level)")
     if n_clusters is not None:
-        return n_clusters
+        if not isinstance(n_clusters, Integral) or isinstance(n_clusters, bool):
+            raise InputError(f"n_clusters must be an integer, got {n_clusters!r}")
+        return int(n_clusters)
+    leaves = _fine_leaves(model)
+    if level == "fine" and leaves is not None:
+        return leaves.n_leaves
     found: int | None = getattr(levels, str(level), None) if level in LEVELS else None
     if found is None:
         names = [name for name in LEVELS if getattr(levels, name, None) is not None]

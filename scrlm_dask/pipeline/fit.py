@@ -196,7 +196,6 @@ def _run_algorithm(
 ) -> _Result:
     """Run Algorithm 1, then estimate the mixture from the labelled rows."""
     execution, features = run.execution, _persist_for_kmeans(run, config, workers)
-    was_persisted = features is not run.target.features
     start = execution.checkpoints.load_or_compute(
         "centers", _START_TYPES, partial(_find_centers, execution, features, config)
     )
@@ -207,7 +206,7 @@ def _run_algorithm(
         plan = check_fit_memory(features.layout, start.config, n_found, present)
         costs = fit_costs(features.layout, start.config, n_found)
         report_plan(execution, costs, plan, present)
-    if not was_persisted:  # k-means may have been decided only now
+    if config.asked.refine.max_iter == "auto":  # k-means may have been decided only now
         features = _persist_for_kmeans(run, start.config, workers)
     moved = _move_centers(
         run, features, start.extracted.centers, start.affine, _config_of_kmeans(start)
@@ -220,7 +219,7 @@ def _run_algorithm(
     if settled.levels:
         _write_coarse_level(run, model, start)
     n_planned = most_clusters(config) or model.n_clusters
-    planned = replace(config, asked=replace(config.asked, refine=settled.refine))
+    planned = replace(config, asked=settled)
     plan = fit_memory(run.target.features.layout, planned, n_planned, len(workers))
     pruning = {"loss": start.pruned} if start.pruned else {}
     if moved.stopped:  # k-means has run
@@ -377,9 +376,11 @@ class _Leaves:
 
     def tree(self, counts: NDArray[np.int64]) -> MergeTree:
         """Return the tree that joins the leaves into the clusters, and these into one."""
-        weights = np.maximum(counts, 1).astype(np.float64)
+        weights = counts.astype(np.float64)
         mapped = prepare_points(self.centers, self.affine).mapped
-        return nested_tree(self.centers, weights, mapped, self.parents)
+        # an empty leaf is merged like a leaf with one row
+        tree = nested_tree(self.centers, np.maximum(weights, 1.0), mapped, self.parents)
+        return replace(tree, weights=weights)
 
 
 def _divide_clusters(

@@ -88,7 +88,7 @@ def fit_memory(
         step, assign = _with_centers(layout, n_clusters, n_workers)
         phases += [replace(assign, name="polish")] if asked.polish else []
         phases += [step] if asked.most_iterations else []
-        phases += [replace(assign, name="radius")] if asked.outlier_share is not None else []
+        phases += [replace(assign, name="radius")] if isinstance(asked.outlier_share, float) else []
         phases.append(assign)
     client = _client_bytes(layout, n_clusters or 0) + 64 * n + 8 * subset_rows
     return MemoryPlan(tuple(phases), client)

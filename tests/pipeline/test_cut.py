@@ -48,7 +48,7 @@ def test_cuts_are_nested(merged: SCRLM) -> None:
 
 
 def test_cut_after_k_means_merges_the_refined_clusters(digits: np.ndarray) -> None:
-    merging = {"n_clusters": 40, "extraction": "merge"}
+    merging = {"n_clusters": 40, "extraction": "merge", "preprocess": "standardize"}
     before = SCRLM(**merging, refine=0).fit(digits).model_
     model = SCRLM(**merging, refine=10).fit(digits).model_
     assert before.tree is not None
@@ -205,6 +205,16 @@ class TestLevels:
         assert np.array_equal(coarse.compute(), found.labels_at(level="coarse"))
         with pytest.raises(InputError, match=expecting("Run", "cut")):
             lazy.labels_at(level="fine")
+
+    def test_counts_of_empty_leaves(self, digits: np.ndarray, tmp_path: Path) -> None:
+        out = tmp_path / "run"
+        scrlm_dask.fit(digits, FitConfig(radius=20.0, preprocess="center"), out=out)
+        fine = self.labels(out / "labels.zarr", "fine")
+        cut = cut_run(out, level="fine")
+        assert np.array_equal(cut.counts, np.bincount(fine[fine >= 0], minlength=len(cut.counts)))
+        assert (cut.counts == 0).any()
+        assert cut.counts.sum() + cut.n_outliers == len(digits)
+        assert np.isfinite(cut.centers).all()
 
     def test_outliers_stay_outliers(self, digits: np.ndarray) -> None:
         found = SCRLM(outlier_share=0.05).fit(digits)

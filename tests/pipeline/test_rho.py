@@ -394,6 +394,11 @@ class TestOutliers:
         assert found.radius_ == found.record_["scan"]["null"]["radius"]
         assert (found.labels_[-40:] == -1).mean() > 0.95
 
+    def test_all_equal_rows_can_be_assigned(self) -> None:
+        with pytest.warns(ScrlmWarning):  # no scale
+            found = SCRLM(robust=False).fit(np.zeros((100, 20)))
+        assert (found.labels_ == 0).all()
+
     def test_share_of_equal_rows(self) -> None:
         with pytest.warns(ScrlmWarning):  # no scale
             found = SCRLM(outlier_share=0.1).fit(np.full((50, 4), 3.0))

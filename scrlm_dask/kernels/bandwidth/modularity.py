@@ -92,8 +92,8 @@ class Levels:
     same : float
         Share of the 15 nearest neighbors that have the same label as the row, at the default.
     gap : float
-        Modularity of resolution 1 at the default minus that of the null: rows of a normal
-        distribution with the covariance of the sample.
+        Modularity of resolution 1 at the default minus that of the null, rows of a normal
+        distribution with the covariance of the sample, and minus the sampling error.
     structure : {"clear", "weak", "none"}
         The gap in words.
     agreement : float
@@ -186,12 +186,12 @@ class SampleTree:
     def search(self) -> CutSearch:
         """Cut the tree into 2, 3, 4, ... clusters on a geometric grid, then around the best cut."""
         trials: list[CutTrial] = []
-        highest, fallen = 0.0, 0
+        highest, fallen = -np.inf, 0
         for m in _grid(self.most_clusters):
             trials.append(self.cut(m))
             fine = trials[-1].modularity(_FINE)
             highest = max(highest, fine)
-            fallen = fallen + 1 if fine < _FALLEN * highest else 0
+            fallen = fallen + 1 if highest > 0.0 and fine < _FALLEN * highest else 0
             if m >= _LEAST_TRIED and fallen >= _FALLEN_CUTS:
                 break
         # The best single cut is chosen only if it is clearly better than cuts near the average.

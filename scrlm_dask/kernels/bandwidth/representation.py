@@ -37,7 +37,7 @@ class RepresentationTrial:
     modularity : float
         Modularity at this number.
     gap : float
-        Modularity minus the modularity of the null.
+        Modularity minus the modularity of the null, and minus the sampling error.
     """
 
     preprocess: Preprocess

@@ -201,10 +201,13 @@ def scan_sample(
     if rho is None and len(maps) > 1 and sample.lacks_scale():
         judged = judge_maps(rows[: sizes.judged], maps, n_clusters)
         best = best_representation(judged)
-        sample = sample if best == 0 else _Sample(rows, maps[best], sizes, settings)
+        if best != 0:
+            del sample  # free its distances first
+            sample = _Sample(rows, maps[best], sizes, settings)
     if rho is None and not keep_candidates and sample.wants_all_rows(extraction):
-        sizes = replace(sizes, candidates=sizes.judged)
-        sample = _Sample(rows, sample.affine, sizes, settings)
+        sizes, affine = replace(sizes, candidates=sizes.judged), sample.affine
+        del sample
+        sample = _Sample(rows, affine, sizes, settings)
     while True:
         scan = sample.scan(rho, extraction, first)
         if scan is None:
@@ -225,10 +228,12 @@ def _maps_to_try(rows: FloatArray, maps: Sequence[AffineMap]) -> Sequence[Affine
     With few features, "l2" is not tried. Maps without scaling are not tried for rows whose squared
     distances would overflow.
     """
+    if len(maps) == 1:
+        return maps
     if np.square(rows[:_CHECKED_ROWS], dtype=np.float64).sum(axis=1).max() >= LARGEST_SQ_NORM:
-        maps = [affine for affine in maps if affine.kind != "center"] or maps
+        maps = [affine for affine in maps if affine.kind != "center"]
     directions = [affine for affine in maps if affine.unit_length]
-    if len(maps) == 1 or not directions:
+    if not directions:
         return maps
     if rows.shape[1] < LEAST_DIRECTIONS:
         return [affine for affine in maps if not affine.unit_length]
@@ -374,7 +379,8 @@ class _Sample:
         """Return the median distance of rows of the null to their nearest centers (k, p)."""
         points = prepare_points(centers, self.affine)
         mapped = (points.raw * points.inv_norms[:, None] - self._mapped.shift) * points.scale
-        return nearest_quantile(self._null_rows, mapped.astype(np.float32))
+        radius = nearest_quantile(self._null_rows, mapped.astype(np.float32))
+        return radius if radius > 0.0 else 1.0  # 0 if most rows are equal
 
     @cached_property
     def _null_rows(self) -> NDArray[np.float32]:
@@ -393,7 +399,7 @@ class _Sample:
         )
 
     def _null_radius(self, centers: SampleCenters) -> NullRadius | None:
-        """Return the radius of the null; None if there are no centers or no spread."""
+        """Return the radius of the null; None if there are no centers."""
         if len(centers.centers) == 0:
             return None
         radius = self._radius_of_null(centers.centers)
