@@ -131,7 +131,7 @@ def verify(
     """Verify a random part of RUN by computing it again.
 
     Exits with code 3 if a label, a distance or a loss differs, and prints the first row that
-    differs.
+    differs. Labels of the coarse and the fine level are not checked.
     """
     from scrlm_dask.pipeline.verify import prepare_verify
 
