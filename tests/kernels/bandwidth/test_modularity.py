@@ -305,6 +305,7 @@ def check_levels(found: Levels) -> None:
     assert low <= found.gap < high
 
 
+@pytest.mark.slow  # test_search.py has a fast test of the same data
 @pytest.mark.parametrize("n", [LEAST_ROWS, 200, 1000])
 @pytest.mark.parametrize("p", [2, 5, 20, 100])
 @pytest.mark.parametrize("shape", ["normal", "uniform", "unequal"])

@@ -353,6 +353,7 @@ def test_one_group_has_no_structure(shape: str, p: int, n: int) -> None:
         check_no_structure(one_group(shape, n, p, seed), AUTO)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [2, 5, 20, 100])
 @pytest.mark.parametrize("shape", ["normal", "uniform", "unequal"])
 @pytest.mark.parametrize("kind", ["standardize", "center"])
