@@ -157,7 +157,7 @@ class TestRequestedNumber:
             notes: list[str] = []
             scrlm_dask.fit(
                 digits,
-                FitConfig(n_clusters=10, **config),
+                FitConfig(n_clusters=10, **{"refine": 0, **config}),
                 out=out,
                 overwrite=True,
                 listener=lambda event: notes.append(getattr(event, "text", "")),
