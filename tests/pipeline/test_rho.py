@@ -430,7 +430,8 @@ class TestSameBits:
         self, preprocess: Preprocess, n_clusters: int | None
     ) -> None:
         drawn = mixture(32, 6, 0.3, rows=3000)
-        config = FitConfig(preprocess=preprocess, n_clusters=n_clusters)
+        # centers of k-means depend on the chunks in their last bits
+        config = FitConfig(preprocess=preprocess, n_clusters=n_clusters, refine=0)
         fits = []
         for name, block_rows in (("one thread", 3000), ("two workers of two threads", 700)):
             with backend(name):
