@@ -127,8 +127,9 @@ def judge(store: Path, out: Path, options: list[str]) -> str:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         return f"{words}: {result.exception!r}"
     codes = (*CODES, STALLED) if "--stall-timeout" in options else CODES
-    # A stalled run ends inside a listing of files, whose iterator then warns with a traceback.
-    quiet = "-v" not in options and result.exit_code != STALLED
+    # A stalled run can end inside a listing of files, whose iterator then warns with a traceback.
+    stalled = result.exit_code == STALLED and "unclosed scandir" in result.output
+    quiet = "-v" not in options and not stalled
     if result.exit_code not in codes or ("Traceback" in result.output and quiet):
         return f"{words}: exit code {result.exit_code}: {result.output[-300:]}"
     if result.exit_code == 0 and "-h" not in options and not labels_agree(store, out):
