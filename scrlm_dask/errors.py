@@ -48,7 +48,7 @@ class NonFiniteRowError(InputError):
 class UnusableRowsError(InputError):
     """Raised if a run cannot continue with its features; also a `ValueError`.
 
-    Either a row is not finite, or the features changed during the run.
+    Either a row is not finite, or the features or another input changed during the run.
     """
 
 

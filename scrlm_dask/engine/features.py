@@ -22,6 +22,8 @@ from scrlm_dask.storage import feature_store
 from scrlm_dask.storage.arrays import StoredArray, local_path, read_rows
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.npy_files import NpyColumn
+from scrlm_dask.storage.store_info import files_of_features
+from scrlm_dask.storage.traces import Input
 
 
 class HasLocation(Protocol):
@@ -37,6 +39,7 @@ FeaturesLike: TypeAlias = (
 )
 WeightsLike: TypeAlias = Place | da.Array | NDArray[Any] | None
 
+_MOST_BLOCKS = 10**7
 _LARGEST_SUM = 1e250  # limit for sums of weights; finite times the largest squared distance
 
 
@@ -56,6 +59,7 @@ class Features:
     chunk_rows: int | None = None  # the smallest unit of a read; None if unknown
     uncompressed: bool = False  # True: stored without compression, filters and shards
     made_of: Features | None = None  # smaller blocks that these blocks are concatenated from
+    files: str | None = None  # digest of the traces of the store's files when it was opened
     n_rows: int = field(init=False)
     n_features: int = field(init=False)
     n_blocks: int = field(init=False)
@@ -75,6 +79,13 @@ class Features:
     def path(self) -> str | None:
         """Path or URL of the store; None for an array."""
         return None if self.location is None else self.location.url
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The store as an input that must not change during a job; empty for an array."""
+        if self.location is None or self.files is None:
+            return ()
+        return (Input("the features store", self.location, self.files, files_of_features),)
 
     def in_blocks_for(self, n_clusters: int) -> Features:
         """Return the same rows in blocks that are large enough for `n_clusters` clusters.
@@ -203,7 +214,7 @@ def lazy_column(stored: StoredArray) -> da.Array:
     return da.map_blocks(
         _read_column,
         source=stored,
-        chunks=(tuple(min(step, n_rows - start) for start in range(0, n_rows, step)),),
+        chunks=(_block_sizes(n_rows, step),),
         dtype=stored.dtype,
         meta=np.empty(0, stored.dtype),
         name=f"column-{uuid4().hex}",
@@ -222,7 +233,7 @@ def column_of(
 
 def _from_store(location: Location, block_rows: int | None) -> Features:
     try:
-        stored = feature_store.open_features_store(location)
+        stored, files = feature_store.open_traced_features(location)
     except StoreError:
         # imported here: the registry imports the readers of all file formats
         from scrlm_dask.sources.registry import check_ingested
@@ -239,6 +250,7 @@ def _from_store(location: Location, block_rows: int | None) -> Features:
         location,
         chunk_rows=chunk_rows,
         uncompressed=stored.plain,
+        files=files,
     )
 
 
@@ -285,15 +297,28 @@ def _lazy_rows(
     file at a path may have changed.
     """
     n_rows, n_features = shape
-    sizes = [min(block_rows, n_rows - start) for start in range(0, n_rows, block_rows)]
+    sizes = _block_sizes(n_rows, block_rows)
     return da.map_blocks(
         read,
         source=source,
-        chunks=(tuple(sizes), (n_features,)),
+        chunks=(sizes, (n_features,)),
         dtype=dtype,
         meta=np.empty((0, 0), dtype),
         name=f"read-{uuid4().hex}",
     )
+
+
+def _block_sizes(n_rows: int, block_rows: int) -> tuple[int, ...]:
+    """Return the number of rows of each block; raise before a list of too many is created."""
+    n_blocks = -(-n_rows // block_rows)
+    if n_blocks > _MOST_BLOCKS:
+        raise InputError(
+            f"{n_rows} rows in blocks of {block_rows} rows are {n_blocks} blocks, but at most "
+            f"{_MOST_BLOCKS} can be processed; use larger blocks (--block-rows, block_rows), or "
+            "check the shape in the metadata of the input"
+        )
+    last = n_rows - (n_blocks - 1) * block_rows
+    return (block_rows,) * (n_blocks - 1) + (last,) * min(n_blocks, 1)
 
 
 def _placeholder(source: np.dtype[Any], block_info: Any = None) -> NDArray[Any]:

@@ -33,6 +33,7 @@ from scrlm_dask.storage.locations import Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.outputs import LABELS_KIND, check_not_inside, clear_output, discard
 from scrlm_dask.storage.run_directory import RunDirectory
+from scrlm_dask.storage.traces import InputTrace, trace_input
 
 _USABLE_SHARE = 0.5  # share of the machine's memory that building a tree may use
 
@@ -112,6 +113,7 @@ def cut_run(
     location = locate(run, storage_options)
     directory = RunDirectory(location)
     record = read_result(directory)
+    traced = trace_input("the model", directory.model)
     model = load_model(location)
     scan = record.read_scan()
     levels = None if scan is None else scan.levels
@@ -120,6 +122,7 @@ def cut_run(
         return cut
     finer = len(cut.groups) > model.n_clusters
     stored = open_labels(directory.labels, "the labels store", FINE if finer else LABELS)
+    inputs = InputTrace((*traced, *trace_input("the labels store", stored.location)))
     target, n_rows, block_rows = locate(out, storage_options), stored.shape[0], stored.chunks[0]
     check_not_inside(target, location)
     clear_output(target, overwrite, LABELS_KIND)
@@ -128,6 +131,7 @@ def cut_run(
         path = record.features.path
         create_labels_store(target, n_rows, block_rows, False, path, distances=False)
         copy_joined(stored, cut.groups, target / LABELS)
+        inputs.check()
         mark_complete(target)
         undo.pop_all()
     return cut

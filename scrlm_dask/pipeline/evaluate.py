@@ -23,6 +23,7 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.npy_files import NpyColumn
 from scrlm_dask.storage.run_directory import RunDirectory
+from scrlm_dask.storage.traces import Input, InputTrace, trace_input
 
 _BLOCK_ROWS = 2**20
 
@@ -104,7 +105,13 @@ def prepare_evaluate(
         truth = locate(truth, storage_options)
     labels = label_store.open_labels(location if run is None else run.labels, "the labels store")
     drawn_from = source if run is not None and truth is None else None
-    return EvaluateJob(labels, open_given_truth(truth, source), location, drawn_from)
+    opened = open_given_truth(truth, source)
+    traced = InputTrace((*_trace("the labels", labels), *_trace("the truth", opened)))
+    return EvaluateJob(labels, opened, location, drawn_from, traced)
+
+
+def _trace(name: str, labels: Labels) -> tuple[Input, ...]:
+    return () if isinstance(labels, np.ndarray) else trace_input(name, labels.location)
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,7 @@ class EvaluateJob:
     truth: Labels
     location: Location  # location of the run or of the labels store
     drawn_from: Location | None  # features store of the run, if it contains the truth
+    traced: InputTrace
 
     def run(self, listener: Listener = warn) -> Evaluation:
         """Compare labels and truth in the workers of the current client, or in local threads."""
@@ -122,9 +130,10 @@ class EvaluateJob:
             table = contingency_pass(execution, self.truth, self.labels)
         scored = metrics.scores(table)
         true_sigmas = None if self.drawn_from is None else read_true_sigmas(self.drawn_from)
-        if true_sigmas is None:
+        model = None if true_sigmas is None else load_model(self.location)
+        self.traced.check()  # a run that was replaced also has other labels
+        if true_sigmas is None or model is None:
             return Evaluation(scored, None)
-        model = load_model(self.location)
         errors = metrics.recovery(table, scored, model.weights, model.sigmas, true_sigmas)
         return Evaluation(scored, errors)
 

@@ -21,6 +21,7 @@ from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory, write_json
+from scrlm_dask.storage.traces import InputTrace, trace_input
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,9 @@ def export(
     directory.check_complete()
     outputs.check_not_inside(target, source)
     outputs.check_output_free(target, overwrite, outputs.EXPORT_KIND)
-    store, model = open_label_table(directory, storage_options), load_model(source)
+    store = open_label_table(directory, storage_options)
+    traced = InputTrace((*store.trace(), *trace_input("the model", directory.model)))
+    model = load_model(source)
     if store.ids_note is not None:
         listener(Note(store.ids_note, warning=True))
     with ExitStack() as undo:
@@ -78,6 +81,7 @@ def export(
         write_json(target / outputs.EXPORT_RECORD, record)
         _write_table(store, target / f"labels.{table}", table)
         files = [f"labels.{table}", *_write_centers(model, target)]
+        traced.check()
         write_json(target / outputs.EXPORT_RECORD, {**record, "status": "complete", "files": files})
         undo.pop_all()
     return ExportResult(tuple(files), store.n_rows, model.n_clusters, store.ids is not None)

@@ -32,6 +32,7 @@ from scrlm_dask.storage import feature_store, outputs
 from scrlm_dask.storage.arrays import add_array
 from scrlm_dask.storage.locations import Location, Options, locate
 from scrlm_dask.storage.manifest import Manifest, SourceFile, describe_changes, missing_blocks
+from scrlm_dask.storage.traces import InputTrace, trace_input
 
 # Names of columns that are probably not features; their use is reported.
 _NO_FEATURES = frozenset(
@@ -146,6 +147,7 @@ class IngestJob:
     location: Location
     overwrite: bool
     modified: str | None  # modification time of the newest source file when prepared
+    traced: InputTrace  # the source files
     unfinished: Manifest | None = None  # manifest of the store to resume, if any
     checked: tables.PlainTable | None = None  # its rows that are not finite are dropped
     attributes: dict[str, Any] = field(default_factory=dict)  # additional attributes of the store
@@ -225,6 +227,7 @@ class IngestJob:
         copy_rows.check_stored_pass(job.sources)
         if job.config.shuffle:
             shutil.rmtree((job.location / feature_store.SHUFFLE).url, ignore_errors=True)
+        job.traced.check()
         feature_store.mark_complete(job.location)
         return IngestResult(
             path=job.location.url,
@@ -263,6 +266,7 @@ def prepare_job(
     _check_output(location, manifest, config, overwrite)
     return IngestJob(
         *(table, sources, manifest, config, location, overwrite, modified),
+        traced=_trace_files(files),
         checked=checked,
         attributes=attributes or {},
     )
@@ -283,6 +287,13 @@ def _check_output(
 
 def _regular_files(files: Sequence[SourceFile]) -> list[SourceFile]:
     return [file for file in files if Path(file.path).is_file()]
+
+
+def _trace_files(files: Sequence[SourceFile]) -> InputTrace:
+    """Trace local source files; a remote file is compared only by its size."""
+    places = [locate(file.path) for file in files]
+    local = [place for place in places if not place.is_remote]
+    return InputTrace(tuple(each for at in local for each in trace_input("the source", at)))
 
 
 def open_labels_and_ids(

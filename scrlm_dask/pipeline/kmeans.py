@@ -25,7 +25,7 @@ from scrlm_dask.engine.features import (
 )
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.engine.workers import WorkerMemory, worker_memories
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import InputError
 from scrlm_dask.events import CentersFound, Listener, Note, warn
 from scrlm_dask.kernels.distances.points import LARGEST_SQ_NORM, prepare_points
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, fit_map, needs_moments
@@ -43,11 +43,12 @@ from scrlm_dask.planning.persist import persist_or_stream
 from scrlm_dask.planning.work import kmeans_costs, report_plan
 from scrlm_dask.runs.lifecycle import ActiveRun, FitResult, RunTarget, open_run, prepare_target
 from scrlm_dask.runs.record import IN_MEMORY, start_record
+from scrlm_dask.storage.feature_store import WHAT as WEIGHTS
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import digest_arrays, short_digest
-from scrlm_dask.storage.model_store import load_model
+from scrlm_dask.storage.model_store import files_of, load_model
 from scrlm_dask.storage.npy_files import read_npy
-from scrlm_dask.storage.store_info import files_digest
+from scrlm_dask.storage.traces import InputTrace, trace_input
 
 CentersLike: TypeAlias = NDArray[Any] | Model | Place | None
 
@@ -153,16 +154,18 @@ def prepare_kmeans(
     if isinstance(sample_weight, str | Path | Location):
         sample_weight = locate(sample_weight, storage_options)
     check_weights(sample_weight, features)
+    weights_at = sample_weight if isinstance(sample_weight, Location) else None
+    traced = InputTrace(trace_input(WEIGHTS, weights_at))
     record = start_record(
         features,
         config,
         numbers={},
-        inputs=_describe_inputs(centers, given, sample_weight),
+        inputs=_describe_inputs(centers, given, sample_weight, traced),
         block_rows=block_rows,
     )
     target = prepare_target(features, record, out, overwrite, collect_labels, storage_options)
     check_kmeans_memory(features.layout, config, workers)
-    return KMeansJob(target, config, given, sample_weight)
+    return KMeansJob(replace(target, inputs=traced), config, given, sample_weight)
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,7 @@ class KMeansJob:
     def run(self, listener: Listener = warn) -> FitResult:
         """Run k-means in the workers of the current client, or in threads of this process."""
         config, workers = self.config, worker_memories()
-        self._check_weights_unchanged()
+        self.target.inputs.check_at_start()
         weights = as_weights(self.sample_weight, self.target.features)
         check_kmeans_memory(self.target.features.layout, config, workers)
         with open_run(self.target, "k-means", listener) as run:
@@ -188,27 +191,20 @@ class KMeansJob:
             _warn_about_empty_clusters(run.execution, model)
         return FitResult(model, run.gather_labels(assigned), record)
 
-    def _check_weights_unchanged(self) -> None:
-        """Reject a file of weights that changed since the run was prepared."""
-        file = self.sample_weight
-        if not isinstance(file, Location):
-            return
-        if files_digest(file) != self.target.record.asked.inputs["weights_digest"]:
-            raise StoreError(
-                f"the sample weights {file} changed before the run started; run the command again"
-            )
-
 
 def _describe_inputs(
-    centers: CentersLike, given: NDArray[np.float64] | None, weights: WeightsLike
+    centers: CentersLike,
+    given: NDArray[np.float64] | None,
+    weights: WeightsLike,
+    traced: InputTrace,
 ) -> dict[str, Any]:
     """Return origin and digest of the initial centers and the sample weights, for the record."""
     inputs: dict[str, Any] = {}
     if centers is not None and given is not None:
         inputs |= {"centers": _origin(centers), "centers_digest": digest_arrays(given).hex()}
-    if isinstance(weights, Location):
-        inputs |= {"sample_weight": weights.url, "weights_digest": files_digest(weights)}
-    elif weights is not None:
+    for file in traced.inputs:
+        inputs |= {"sample_weight": file.location.url, "weights_digest": file.digest}
+    if weights is not None and not traced.inputs:
         inputs |= {"sample_weight": IN_MEMORY}
     return inputs
 
@@ -216,14 +212,15 @@ def _describe_inputs(
 def read_centers(path: Place, *, storage_options: Options | None = None) -> NDArray[Any]:
     """Read initial centers (k, p) from a run, a model or a .npy file."""
     location = locate(path, storage_options)
-    if location.url.endswith(".npy"):
-        centers = read_npy(location, "the centers")
-        if centers.ndim != 2:
-            raise InputError(
-                f"the centers {location} must have shape (clusters, features), got {centers.shape}"
-            )
-        return centers
-    return load_model(location).centers
+    is_file = location.url.endswith(".npy")
+    traced = InputTrace(trace_input("the centers", location if is_file else files_of(location)))
+    centers = read_npy(location, "the centers") if is_file else load_model(location).centers
+    traced.check()  # a later change has no effect, because the centers are now in memory
+    if centers.ndim != 2:
+        raise InputError(
+            f"the centers {location} must have shape (clusters, features), got {centers.shape}"
+        )
+    return centers
 
 
 def _origin(centers: NDArray[Any] | Model | Place) -> str:

@@ -22,7 +22,8 @@ from scrlm_dask.storage import outputs
 from scrlm_dask.storage.feature_store import mark_complete
 from scrlm_dask.storage.label_store import create_labels_store
 from scrlm_dask.storage.locations import Location, Options, Place, locate
-from scrlm_dask.storage.model_store import load_model
+from scrlm_dask.storage.model_store import files_of, load_model
+from scrlm_dask.storage.traces import InputTrace, trace_input
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ class PredictJob:
         features = self.features
         if features.location is not None:  # workers may have started after the store was opened
             check_paths_visible(features.location)
+        model_at = None if isinstance(self.model, Model) else files_of(self.model)
+        traced = InputTrace((*features.inputs, *trace_input("the model", model_at)))
         # load again: the run may have been replaced while a cluster was starting
         fitted = self.model if isinstance(self.model, Model) else load_model(self.model)
         check_width(fitted, features.n_features, features.label)
@@ -122,6 +125,7 @@ class PredictJob:
                 margins=self.margins,
                 collect=self.collect_labels,
             )
+            traced.check()
             if self.labels_at is not None:
                 mark_complete(self.labels_at)
             undo.pop_all()

@@ -36,6 +36,7 @@ from scrlm_dask.passes.scan import Scanned, scan_pass
 from scrlm_dask.planning.memory import check_fit_memory
 from scrlm_dask.runs.record import ScanRecord
 from scrlm_dask.storage.locations import Options
+from scrlm_dask.storage.traces import InputTrace
 
 _FEW_OUTLIERS = 0.02
 
@@ -513,6 +514,7 @@ class ScanJob:
         blocks = _choose_blocks(features, config.sample, config.asked.seed)
         with Execution(listener) as execution:
             scanned = scan_pass(execution, features, config, config.sample, blocks)
+            InputTrace(features.inputs).check()
             if scanned.scan is None:
                 raise InputError(
                     f"rho cannot be chosen for {features.label}: in a sample of "

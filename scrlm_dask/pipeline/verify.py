@@ -28,6 +28,7 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.store_info import features_digest
+from scrlm_dask.storage.traces import InputTrace, trace_input
 
 # Relative tolerance of distances: a CPU with other instructions rounds differently.
 _DISTANCE_TOLERANCE = 1e-5
@@ -94,7 +95,8 @@ def prepare_verify(
     rng = stream(seed, Purpose.BLOCK_SAMPLE, 1)
     chosen = sorted(int(i) for i in rng.permutation(features.n_blocks)[:blocks])
     clusters = np.sort(rng.permutation(_count_losses(model))[:losses])
-    return VerifyJob(run.labels, model, features, tuple(chosen), clusters)
+    inputs = (*features.inputs, *trace_input("the labels store", run.labels))
+    return VerifyJob(run.labels, model, features, tuple(chosen), clusters, InputTrace(inputs))
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class VerifyJob:
     features: Features
     blocks: tuple[int, ...]  # blocks to label again
     clusters: NDArray[np.int64]  # clusters whose losses to recompute
+    traced: InputTrace
 
     def run(self, listener: Listener = warn) -> Verification:
         """Recompute labels and losses, and count the differences."""
@@ -119,6 +122,7 @@ class VerifyJob:
                 compared = self._compare_labels(execution)
             if len(self.clusters):
                 wrong = _find_wrong_losses(execution, self.features, self.model, self.clusters)
+        self.traced.check()
         return Verification(
             self.blocks,
             compared.rows,

@@ -26,6 +26,7 @@ from scrlm_dask.sources.items import NpyItems, open_shown_items
 from scrlm_dask.storage.feature_store import is_shuffled
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.run_directory import RunDirectory
+from scrlm_dask.storage.traces import InputTrace, trace_input
 
 REPORT = "report.html"
 GENERATOR = "scrlm-dask report"  # marks a file that a new report may overwrite
@@ -195,11 +196,14 @@ def write_report(
     target = _target(runs, out, storage_options)
     check_matplotlib("a report")
     read = [read_report_data(run, rows_each, storage_options) for run in runs]
+    items_at = None if items is None else locate(items)
+    inputs = (*(each for run in read for each in run.inputs), *trace_input("the items", items_at))
     shown = _items(read, items, items_column, storage_options)
     figures = [list(run_figures(run, plane_map(run.points))) for run in read]
     several = len(read) > 1
     compared = list(comparison_figures(read)) if several else []
     page = render(read, figures, compared, _agreement(read), shown)
+    InputTrace(inputs).check()
     named = {
         f"{f'{number}-' if several else ''}{name}.png": png
         for number, each in enumerate(figures, 1)

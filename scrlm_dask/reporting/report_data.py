@@ -31,6 +31,7 @@ from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory, read_events
+from scrlm_dask.storage.traces import Input, trace_input
 
 _MAX_PAIRED = 4096  # number of largest clusters in the search for close pairs
 _MIN_FOR_UMAP = 16  # centers; fewer centers have no neighborhoods that UMAP can preserve
@@ -72,6 +73,7 @@ class ReportData:
     points: NDArray[np.float64]  # (k, p) centers after preprocessing
     encoded: str | None = None  # text that names items and encoder, if recorded
     asked: Mapping[str, Any] = field(default_factory=dict)  # config that the user requested
+    inputs: tuple[Input, ...] = ()  # labels, ids and model, traced before they were read
 
     @property
     def by_size(self) -> NDArray[np.int64]:
@@ -121,8 +123,9 @@ def read_report_data(
     location = locate(run, storage_options)
     directory = RunDirectory(location)
     content = directory.check_complete()
-    record, model = ResultRecord.from_json(content, directory.record), load_model(location)
     labelled = open_label_table(directory, storage_options)
+    inputs = (*labelled.trace(), *trace_input("the model", directory.model))
+    record, model = ResultRecord.from_json(content, directory.record), load_model(location)
     points = _map_rows(model.centers, model.affine)
     return ReportData(
         name=location.url.rstrip("/").rsplit("/", 1)[-1],
@@ -136,6 +139,7 @@ def read_report_data(
         points=points,
         encoded=_describe_encoder(record.features.path, storage_options),
         asked=requested_config(content),
+        inputs=inputs,
     )
 
 

@@ -31,7 +31,8 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model, save_model
 from scrlm_dask.storage.outputs import RUN_KIND, check_not_inside, check_output_free, discard
 from scrlm_dask.storage.run_directory import COMPLETE, EventLog, RunDirectory
-from scrlm_dask.storage.store_info import features_digest, features_mtimes_digest
+from scrlm_dask.storage.store_info import features_digest, files_of_features
+from scrlm_dask.storage.traces import NO_INPUTS, InputTrace
 from scrlm_dask.text import plural
 
 
@@ -45,6 +46,7 @@ class RunTarget:
     out: Location | None = None
     overwrite: bool = False
     collect_labels: bool = False
+    inputs: InputTrace = NO_INPUTS  # inputs other than the features
 
 
 def prepare_target(
@@ -96,12 +98,13 @@ class ActiveRun:
         self.execution.emit(Note("resuming an interrupted run"))
 
     def finish(self, model: Model, details: dict[str, Any]) -> dict[str, Any]:
-        """Verify that the features are unchanged, write the result and return its record."""
+        """Verify that all inputs are unchanged, write the result and return its record."""
         seconds = time.perf_counter() - self.began
         start, directory = self.opened.record, self.opened.directory
         record = result_record(start, model, self.execution, seconds, details)
+        resume.check_unchanged(start, self.target.features_at)
+        self.target.inputs.check()
         if directory is not None:
-            resume.check_unchanged(start, self.target.features_at)
             resume.check_still_owner(directory, start)
             mark_complete(directory.labels)
             discard(directory.model)  # an earlier attempt may have written a model
@@ -141,12 +144,13 @@ def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Act
     record = replace(target.record, started=now)
     if features_at is not None:
         check_paths_visible(features_at)
-        if features_digest(features_at) != record.features.digest:
+        files = files_of_features(features_at)
+        if features_digest(features_at, files) != record.features.digest:
             raise StoreError(
                 f"the features store {features.path} changed before the run started; run the "
                 "command again"
             )
-        record = replace(record, features_written=features_mtimes_digest(features_at))
+        record = replace(record, features_written=files)
     with (
         resume.open_directory(target.out, target.overwrite, record, features_at) as opened,
         Execution(listener, opened.checkpoint) as execution,

@@ -254,7 +254,7 @@ def start_record(
             dtype=str(features.array.dtype),
             blocks=features.n_blocks,
             block_rows=features.block_rows,
-            digest=None if location is None else features_digest(location),
+            digest=None if location is None else features_digest(location, features.files),
         ),
         asked=RequestRecord(asdict(config), block_rows, inputs, IN_MEMORY in inputs.values()),
         features_written=None,

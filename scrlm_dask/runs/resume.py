@@ -28,7 +28,7 @@ from scrlm_dask.storage.checkpoints import CHECKPOINT, Checkpoint
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.outputs import check_not_inside, discard
 from scrlm_dask.storage.run_directory import COMPLETE, INTERRUPTED, RUNNING, RunDirectory
-from scrlm_dask.storage.store_info import describe_store, features_digest, features_mtimes_digest
+from scrlm_dask.storage.store_info import describe_store, features_digest, files_of_features
 
 _COMMANDS = {"scrlm": "fit", "k-means": "kmeans"}
 # Fields of the record: digests of the modification times of the features' files at the start and
@@ -189,10 +189,9 @@ def check_unchanged(record: RunRecord, features_at: Location | None) -> None:
     """Raise if the features store changed during the run."""
     if features_at is None:
         return
-    if (
-        features_digest(features_at) != record.features.digest
-        or features_mtimes_digest(features_at) != record.features_written
-    ):
+    files = files_of_features(features_at)
+    digest = features_digest(features_at, files)
+    if (digest, files) != (record.features.digest, record.features_written):
         raise UnusableRowsError(
             f"the features store {record.features.path} changed during the run, so the result was "
             "discarded; run the command again when no process writes to the store"
@@ -275,7 +274,7 @@ def _mark_stopped(
     # nothing, and the old digests are kept
     if digests == {_WRITTEN: record.features_written, _LEFT: None} and features_at is not None:
         with suppress(OSError, ValueError):  # without access to the store, it stays None
-            digests[_LEFT] = features_mtimes_digest(features_at)
+            digests[_LEFT] = files_of_features(features_at)
     with suppress(OSError, ValueError):  # on a full disk the status remains "running"
         run.write_record(record.to_json() | digests, INTERRUPTED)
     if digests[_LEFT] not in (None, digests[_WRITTEN]):

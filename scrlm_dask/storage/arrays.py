@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import zarr
@@ -14,14 +19,21 @@ from zarr.codecs import Crc32cCodec
 
 from scrlm_dask.errors import MissingError, StoreError
 from scrlm_dask.storage.locations import Location, Place, locate, reaching
+from scrlm_dask.storage.traces import FileTrace, link_text, open_traces
 
 _UNWRITTEN = 2**64 - 1  # offset, in a shard's index, of a chunk that was never written
 _CHECKSUM_BYTES = 4
+MOST_COUNTED = 10**6  # missing chunks that are counted
+_TRACED_AT_ONCE = 4096
+_METADATA = ("zarr.json", ".zarray", ".zattrs")
+# Limits for the metadata of arrays. Damaged or malicious metadata may claim any number; the limits
+# are far above what can be processed, and are checked before anything of that size is created.
+_MOST_CHUNKS = 10**8
+_MOST_CHUNK_BYTES = 2**40
 _BLOSC_HEADER_BYTES = 16
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A unit of storage: a chunk, or a shard if the array is sharded."""
 
     grid: tuple[int, ...]  # position in the chunk grid
@@ -29,28 +41,79 @@ class Chunk:
     row: int  # number of its first row
 
 
-def chunks_of(array: zarr.Array[Any], start: int, stop: int) -> list[Chunk]:
-    """Return the chunks that contain rows start..stop-1."""
+@dataclass(frozen=True)
+class ChunkFiles:
+    """The files of an array's chunks: their number, their size, and a digest of their traces."""
+
+    n_chunks: int
+    n_missing: int  # chunks that were never written or are lost, at most `MOST_COUNTED`
+    first_missing: Chunk | None
+    n_bytes: int  # with the metadata
+    digest: str  # changes when a file is written, also behind a symbolic link
+
+
+def count_chunks(array: zarr.Array[Any]) -> int:
+    """Return the number of chunks of an array, or of shards if it is sharded."""
+    sizes = array.shards or array.chunks
+    return math.prod(-(-n // size) for n, size in zip(array.shape, sizes, strict=True))
+
+
+def chunks_of(array: zarr.Array[Any], start: int, stop: int) -> Iterator[Chunk]:
+    """Yield the chunks that contain rows start..stop-1."""
     sizes = array.shards or array.chunks
     grid = [range(start // sizes[0], -(-stop // sizes[0]))]
     grid += [range(-(-n // size)) for n, size in zip(array.shape[1:], sizes[1:], strict=True)]
     key = array.metadata.encode_chunk_key
-    return [Chunk(index, key(index), index[0] * sizes[0]) for index in itertools.product(*grid)]
+    for index in itertools.product(*grid):
+        yield Chunk(index, key(index), index[0] * sizes[0])
 
 
-def missing_chunks(location: Location, array: zarr.Array[Any]) -> list[Chunk]:
-    """Return the chunks that were never written or are lost, including chunks inside shards."""
-    missing = []
-    with location.files() as (filesystem, root):
-        present = {str(name).removeprefix(f"{root}/") for name in filesystem.find(root)}
-        look_inside = array.shards is not None and _has_default_index(array)
-        for chunk in chunks_of(array, 0, array.shape[0]):
-            # `find` does not follow symbolic links to folders, so it may omit an existing chunk
-            if chunk.key not in present and not filesystem.exists(f"{root}/{chunk.key}"):
-                missing.append(chunk)
-            elif look_inside:
-                missing += _missing_in_shard(filesystem, f"{root}/{chunk.key}", array, chunk)
-    return missing
+def missing_rows(location: Location, array: zarr.Array[Any]) -> list[int]:
+    """Return the first row of each chunk that was never written or is lost."""
+    with open_traces(location) as trace_of:
+        chunks = chunks_of(array, 0, array.shape[0])
+        return [chunk.row for chunk in chunks if trace_of(chunk.key) is None]
+
+
+def trace_chunks(location: Location, array: zarr.Array[Any]) -> ChunkFiles:
+    """Look up the file of each chunk once; also look for missing chunks inside shards.
+
+    The lookup ends after `MOST_COUNTED` missing chunks, because damaged metadata may claim a number
+    of chunks that would take hours.
+    """
+    metadata = json.dumps(array.metadata.to_dict(), default=str)
+    digest = hashlib.sha256(f"{metadata}{_links(location, array)}".encode())
+    look_inside = array.shards is not None and _has_default_index(array)
+    chunks, first, n_missing = chunks_of(array, 0, array.shape[0]), None, 0
+    with open_traces(location) as trace_of, location.files() as (filesystem, root):
+        n_bytes = _total_bytes(trace_of(name) for name in _METADATA)
+        while n_missing < MOST_COUNTED and (some := list(islice(chunks, _TRACED_AT_ONCE))):
+            traces = [trace_of(chunk.key) for chunk in some]
+            digest.update(repr(traces).encode())
+            n_bytes += _total_bytes(traces)
+            missing = [chunk for chunk, trace in zip(some, traces, strict=True) if trace is None]
+            if look_inside:
+                present = zip(some, traces, strict=True)
+                for shard in (chunk for chunk, trace in present if trace is not None):
+                    missing += _missing_in_shard(filesystem, f"{root}/{shard.key}", array, shard)
+            first = first or min(missing, key=_row_of, default=None)
+            n_missing += len(missing)
+    return ChunkFiles(count_chunks(array), n_missing, first, n_bytes, digest.hexdigest())
+
+
+def _total_bytes(traces: Iterable[FileTrace | None]) -> int:
+    return sum(trace.size for trace in traces if trace is not None)
+
+
+def _row_of(chunk: Chunk) -> int:
+    return chunk.row
+
+
+def _links(location: Location, array: zarr.Array[Any]) -> tuple[str, ...]:
+    """Return the texts of the links to the array's folder and to the folder of its chunks."""
+    folder, separator, _ = array.metadata.encode_chunk_key((0,) * array.ndim).partition("/")
+    below = (location / folder,) if separator else ()
+    return tuple(link_text(each) for each in (location, *below))
 
 
 def find_damage(location: Location, array: zarr.Array[Any], chunk: Chunk) -> str | None:
@@ -77,8 +140,9 @@ def _missing_in_shard(
     assert array.shards is not None
     inner = np.array(array.chunks)
     ratio = np.array(array.shards) // inner
-    index = filesystem.cat_file(path, start=-16 * int(ratio.prod()) - _CHECKSUM_BYTES)
-    if len(index) != 16 * ratio.prod() + _CHECKSUM_BYTES:
+    n_bytes = 16 * int(ratio.prod()) + _CHECKSUM_BYTES
+    index = b"" if filesystem.size(path) < n_bytes else filesystem.cat_file(path, start=-n_bytes)
+    if len(index) != n_bytes:
         return []  # the shard is truncated: an error is raised later, when it is decoded
     offsets = np.frombuffer(index[:-_CHECKSUM_BYTES], "<u8").reshape(*ratio, 2)[..., 0]
     corners = (np.argwhere(offsets == _UNWRITTEN) + np.array(shard.grid) * ratio) * inner
@@ -171,7 +235,7 @@ def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
     elif not Path(location.url).exists():
         raise MissingError(f"{what} {location} does not exist; check the path")
     try:
-        return zarr.open(location.store(), mode="r", zarr_format=zarr_format)
+        node = zarr.open(location.store(), mode="r", zarr_format=zarr_format)
     except Exception as error:  # errors of zarr and fsspec have no common base class
         location.exists()  # raises if the store became unreachable
         reason = location.without_options(error)
@@ -181,6 +245,30 @@ def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
             f"{what} {location} cannot be opened as a Zarr store ({reason}); "
             "give the path of a Zarr array, or of a group that contains one"
         ) from (None if location.is_remote else error)
+    check_layout(node, f"{what} {location}")
+    return node
+
+
+def check_layout(node: Any, what: str) -> None:
+    """Raise if an array's metadata claims chunks without rows, or more than can be processed.
+
+    This is checked before any list of chunks or blocks is created.
+    """
+    if not isinstance(node, zarr.Array):
+        return
+    sizes = (*node.chunks, *(node.shards or ()))
+    if not all(size > 0 for size in sizes):
+        problem = f"chunks of shape {node.shards or node.chunks}"
+    elif math.prod(node.chunks) * node.dtype.itemsize > _MOST_CHUNK_BYTES:
+        problem = f"chunks of shape {node.chunks}, more than {_MOST_CHUNK_BYTES} bytes each"
+    elif count_chunks(node) > _MOST_CHUNKS:
+        problem = f"{count_chunks(node)} chunks, more than {_MOST_CHUNKS}"
+    else:
+        return
+    raise StoreError(
+        f"{what} cannot be read: its metadata claims shape {tuple(node.shape)} in {problem}; "
+        "restore its metadata, or write the array again with chunks of about 64 MB"
+    )
 
 
 def describe(array: zarr.Array[Any], place: Place | None = None) -> StoredArray:
@@ -207,7 +295,7 @@ def child(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any] |
     """Return the array or group called `name` in the group at `location`; None if it is missing."""
     with reaching(location):
         try:
-            return group.get(name)
+            node = group.get(name)
         except OSError:
             raise
         except Exception as error:  # damaged metadata makes Zarr raise errors of many types
@@ -215,6 +303,8 @@ def child(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any] |
                 f"{name} in {location} cannot be opened: its metadata is damaged "
                 f"({location.without_options(error)}); restore it, or write the store again"
             ) from (None if location.is_remote else error)
+    check_layout(node, f"{name} in {location}")
+    return node
 
 
 def member(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any]:
@@ -234,17 +324,19 @@ def read_member(
     return read_rows(describe(array, location / name), start, stop, what)
 
 
-def check_complete(stored: StoredArray, array: zarr.Array[Any], what: str) -> None:
+def check_complete(stored: StoredArray, array: zarr.Array[Any], what: str) -> ChunkFiles:
     """Raise if chunks of the array are missing, so that a run fails before it starts."""
-    missing = missing_chunks(stored.location, array)
-    if missing:
-        first = missing[0]
+    files = trace_chunks(stored.location, array)
+    first = files.first_missing
+    if first is not None:
+        more = "or more " if files.n_missing >= MOST_COUNTED else ""
         raise StoreError(
-            f"{len(missing)} chunk(s) of {what} {stored.location} are missing, the first is "
-            f"{first.key} (from row {first.row} on); they would be read as {array.fill_value}: "
+            f"{files.n_missing} {more}chunk(s) of {what} {stored.location} are missing, the first "
+            f"is {first.key} (from row {first.row} on); they would be read as {array.fill_value}: "
             "restore the files, or, if chunks that contain only the fill value were omitted on "
             "purpose, write them with write_empty_chunks=True"
         )
+    return files
 
 
 def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[Any]:

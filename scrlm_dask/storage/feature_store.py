@@ -76,12 +76,19 @@ def open_store(path: Place) -> OpenedStore:
 
 def open_features_store(path: Place) -> arrays.StoredArray:
     """Open the features of a store; raise if they are incomplete or not a table of floats."""
+    return open_traced_features(path)[0]
+
+
+def open_traced_features(path: Place) -> tuple[arrays.StoredArray, str]:
+    """Open the features like `open_features_store`; also return the digest of their files.
+
+    The files are looked up only once.
+    """
     store = open_store(path)
     _check_finished(store)
     stored = store.features
     check_features_like(stored.shape, stored.dtype, f"{_STORE} {stored.location.url}")
-    arrays.check_complete(stored, store.array, _STORE)
-    return stored
+    return stored, arrays.check_complete(stored, store.array, _STORE).digest
 
 
 def _check_finished(store: OpenedStore) -> None:

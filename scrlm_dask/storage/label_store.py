@@ -20,6 +20,7 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
 from scrlm_dask.storage.outputs import KIND, LABELS_KIND, discard
 from scrlm_dask.storage.run_directory import RunDirectory
+from scrlm_dask.storage.traces import Input, trace_input
 
 if TYPE_CHECKING:
     from scrlm_dask.kernels.distances.assignment import Assignment
@@ -250,6 +251,14 @@ class LabelTable:
     def n_rows(self) -> int:
         """Number of labelled rows."""
         return self.labels.shape[0]
+
+    def trace(self) -> tuple[Input, ...]:
+        """Trace the columns as inputs that must not change while they are read."""
+        columns = (self.labels, self.distances, self.margins)
+        stored = [column.location for column in columns if column is not None]
+        ids_at = None if self.ids is None else self.ids.location
+        inputs = [each for location in stored for each in trace_input(_STORE, location)]
+        return (*inputs, *trace_input("the ids", ids_at))
 
     def pieces(self) -> Iterator[LabelledRows]:
         """Yield all rows in order, in whole chunks of the labels."""

@@ -82,7 +82,11 @@ def manifest_in(group: zarr.Group) -> Manifest | None:
         if content["format"] != FORMAT:
             raise ValueError(f"expected format {FORMAT}, got {content['format']}")
         sources = tuple(SourceFile(**source) for source in fields.pop("sources"))
-        return Manifest(**fields, sources=sources)
+        manifest = Manifest(**fields, sources=sources)
+        sizes = (manifest.n_rows, manifest.n_features, manifest.block_rows)
+        if not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise ValueError(f"expected positive rows, features and rows per block, got {sizes}")
+        return manifest
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(
             f"the manifest of the features store {group.store_path} was written by another version "
@@ -125,7 +129,7 @@ def missing_blocks(place: Place) -> list[int]:
     if isinstance(node, zarr.Array):
         raise StoreError(f"{location} is an array and has no manifest; give the path of its group")
     digests = arrays.member(node, location, DIGESTS)
-    return [chunk.row for chunk in arrays.missing_chunks(location / DIGESTS, digests)]
+    return arrays.missing_rows(location / DIGESTS, digests)
 
 
 def check_digest(place: Place, block: int, *values: NDArray[Any]) -> None:

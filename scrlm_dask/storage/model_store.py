@@ -21,7 +21,7 @@ from scrlm_dask.storage.arrays import add_array, create_group, open_node, read_m
 from scrlm_dask.storage.feature_store import mark_complete
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.outputs import KIND, MODEL_KIND
-from scrlm_dask.storage.run_directory import MODEL, RunDirectory
+from scrlm_dask.storage.run_directory import MODEL, RECORD, RunDirectory
 
 FORMAT = 1
 _ARRAYS = (
@@ -74,13 +74,17 @@ def save_model(model: Model, path: Place) -> None:
     mark_complete(location)
 
 
+def files_of(location: Location) -> Location:
+    """Return the location of a model's files: in a run directory, `model.zarr`."""
+    return location / MODEL if (location / RECORD).is_file() else location
+
+
 def load_model(path: Place, storage_options: Options | None = None) -> Model:
     """Load a model from a run directory or its `model.zarr`; `storage_options` are for URLs."""
     location = locate(path, storage_options)
-    run = RunDirectory(location)
-    if run.record.is_file():
-        run.check_complete()
-        location = run.model
+    if (location / RECORD).is_file():
+        RunDirectory(location).check_complete()
+    location = files_of(location)
     group = open_node(location, "the model")
     if not isinstance(group, zarr.Group) or "format" not in group.attrs:
         raise StoreError(f"{location} is not a model; give a run directory or its {MODEL}")

@@ -10,7 +10,7 @@ from typing import Any
 import zarr
 
 from scrlm_dask.storage import arrays, feature_store
-from scrlm_dask.storage.locations import Location, Place, locate
+from scrlm_dask.storage.locations import Location, Place
 from scrlm_dask.storage.manifest import DIGESTS, Manifest, missing_blocks
 
 
@@ -33,9 +33,9 @@ class StoreInfo:
     has_checksums : bool
         Whether reading a chunk detects a changed byte.
     n_chunks, n_missing_chunks : int
-        Number of chunks, and of chunks without a file.
+        Number of chunks, and of chunks without a file; at most a million of these are counted.
     stored_bytes : int
-        Size of all files of the features.
+        Size of all files of the features, also behind symbolic links.
     marked_complete : bool or None
         Mark of the writer; None if the writer leaves no mark.
     missing_blocks : tuple of int
@@ -88,8 +88,7 @@ def describe_store(path: Place) -> StoreInfo:
     location, group, array, stored = store.location, store.group, store.array, store.features
     what = f"the features store {stored.location.url}"
     feature_store.check_features_like(stored.shape, stored.dtype, what)
-    with stored.location.files() as (filesystem, root):
-        stored_bytes = int(filesystem.du(root))
+    files = arrays.trace_chunks(stored.location, array)
     codecs = _codecs(array)
     complete: Any = group.attrs.get("complete") if group is not None else None
     return StoreInfo(
@@ -99,9 +98,9 @@ def describe_store(path: Place) -> StoreInfo:
         zarr_format=array.metadata.zarr_format,
         codecs=tuple(codec.name for codec in codecs),
         has_checksums=any(codec.has_checksum for codec in codecs),
-        n_chunks=len(arrays.chunks_of(array, 0, array.shape[0])),
-        n_missing_chunks=len(arrays.missing_chunks(stored.location, array)),
-        stored_bytes=stored_bytes,
+        n_chunks=files.n_chunks,
+        n_missing_chunks=files.n_missing,
+        stored_bytes=files.n_bytes,
         marked_complete=None if complete is None else complete is True,
         missing_blocks=() if store.manifest is None else tuple(missing_blocks(location)),
         manifest=store.manifest,
@@ -151,47 +150,27 @@ def _dtype_of(group: zarr.Group | None, name: str) -> str | None:
     return "str" if node.dtype.kind == "T" else str(node.dtype)
 
 
-# Fields of fsspec's file information that change when a file is rewritten. Each file system has
-# only some of these fields.
-_TRACES = ("ETag", "mtime", "LastModified", "last_modified", "updated", "created")
-
-
-def features_digest(place: Place) -> str:
+def features_digest(place: Place, files: str | None = None) -> str:
     """Return a digest of the features' metadata and of the block digests in the manifest.
 
-    If the store has no manifest, names, sizes and modification times of the features' files replace
-    the block digests.
+    If the store has no manifest, return `files_of_features`, or `files` if it is already known.
     """
     store = feature_store.open_store(place)
-    metadata = json.dumps(store.array.metadata.to_dict(), default=str).encode()
     if store.group is None or store.manifest is None:
-        return files_digest(store.features.location, metadata)
+        return files or _trace(store)
+    metadata = json.dumps(store.array.metadata.to_dict(), default=str).encode()
     digests = arrays.read_member(store.group, store.location, DIGESTS, "the digests")
     return hashlib.sha256(metadata + digests.tobytes()).hexdigest()
 
 
-def features_mtimes_digest(place: Place) -> str:
-    """Return a digest of names, sizes and modification times of the features' files.
+def files_of_features(place: Place) -> str:
+    """Return a digest of the metadata and of the traces of the files of the features.
 
     Every write changes this digest. Restoring a file with the same content also changes it; the
     block digests in the manifest can then verify the content.
     """
-    location = locate(place)
-    node = arrays.open_node(location, "the features store")
-    is_group = isinstance(node, zarr.Group)
-    return files_digest(location / feature_store.FEATURES if is_group else location)
+    return _trace(feature_store.open_store(place))
 
 
-def files_digest(place: Place, prefix: bytes = b"") -> str:
-    """Return a digest of `prefix`, and of names, sizes and modification times of files.
-
-    All files at `place` are included. On stores that provide ETags, these replace the times.
-    """
-    location = locate(place)
-    with location.files() as (filesystem, root):
-        files: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
-    lines = []
-    for name, info in sorted(files.items()):
-        trace = next((info[key] for key in _TRACES if info.get(key)), None)
-        lines.append(f"{name.removeprefix(root)} {info['size']} {trace}")
-    return hashlib.sha256(prefix + "\n".join(lines).encode()).hexdigest()
+def _trace(store: feature_store.OpenedStore) -> str:
+    return arrays.trace_chunks(store.features.location, store.array).digest

@@ -1,0 +1,172 @@
+"""Trace files: detect that an input was rewritten or replaced without reading its content.
+
+A trace of a local file is its size and its modification time in nanoseconds. Symbolic links are
+followed, because a reader follows them, and the text of a link is a part of the trace: a link that
+points to another file of the same size and time is also detected. Inode numbers are not used,
+because some network file systems change them while a file is unchanged.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from fsspec.implementations.local import LocalFileSystem
+
+from scrlm_dask.errors import StoreError, UnusableRowsError
+from scrlm_dask.storage.locations import Location, Place, locate
+
+# Fields of fsspec's file information that change when a file is rewritten. Each file system has
+# only some of these fields.
+_WRITTEN = ("ETag", "mtime", "LastModified", "last_modified", "updated", "created")
+
+
+class FileTrace(NamedTuple):
+    """Size of a file, and a value that changes when the file is written."""
+
+    size: int
+    written: Any  # modification time in nanoseconds, or a field of a remote store
+    link: str = ""  # text of a symbolic link; empty for a file that is not a link
+
+
+TraceOf: TypeAlias = Callable[[str], FileTrace | None]
+
+
+@contextmanager
+def open_traces(location: Location) -> Iterator[TraceOf]:
+    """Yield a function that returns the trace of a file below `location`; None if it is missing.
+
+    The names of local files are not listed, so the memory does not depend on their number. A remote
+    store is listed once.
+    """
+    with location.files() as (filesystem, root):
+        if isinstance(filesystem, LocalFileSystem):
+            folder = os.open(root, os.O_RDONLY)
+            try:
+                yield partial(_trace_local, folder=folder)
+            finally:
+                os.close(folder)
+        else:
+            files: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
+            yield lambda name: _trace_remote(files.get(f"{root}/{name}"))
+
+
+def link_text(location: Location) -> str:
+    """Return the text of a symbolic link; empty if there is none at `location`."""
+    if location.is_remote or not Path(location.url).is_symlink():
+        return ""
+    return str(Path(location.url).readlink())
+
+
+def files_digest(place: Place) -> str:
+    """Return a digest of the names and traces of all files at `place`, a file or a folder."""
+    location, digest = locate(place), hashlib.sha256()
+    with location.files() as (filesystem, root):
+        is_local = isinstance(filesystem, LocalFileSystem)
+        listed = _walk_local(Path(root), "", ()) if is_local else _list_remote(filesystem, root)
+        for name, trace in listed:
+            digest.update(f"{name} {trace}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _trace_local(name: str, folder: int | None = None) -> FileTrace | None:
+    try:
+        status, link = os.lstat(name, dir_fd=folder), ""
+        if stat.S_ISLNK(status.st_mode):
+            link, status = os.readlink(name, dir_fd=folder), os.stat(name, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return None
+    return FileTrace(status.st_size, status.st_mtime_ns, link)
+
+
+def _trace_remote(info: dict[str, Any] | None) -> FileTrace | None:
+    if info is None:
+        return None
+    return FileTrace(info["size"], next((info[key] for key in _WRITTEN if info.get(key)), None))
+
+
+def _list_remote(filesystem: Any, root: str) -> Iterator[tuple[str, FileTrace | None]]:
+    for name, info in sorted(filesystem.find(root, detail=True).items()):
+        yield str(name).removeprefix(root), _trace_remote(info)
+
+
+def _walk_local(
+    path: Path, name: str, above: tuple[tuple[int, int], ...]
+) -> Iterator[tuple[str, FileTrace | None]]:
+    """Yield the relative names and traces of files, in order; follow links to files and folders.
+
+    `above` identifies the parent folders: a link to one of them is not followed, because it would
+    lead back to the same files without end.
+    """
+    try:
+        status = path.stat()
+        is_folder = stat.S_ISDIR(status.st_mode)
+        entries = sorted(path.iterdir()) if is_folder else []
+    except OSError:  # a link without a target, or no permission: no reader can read it either
+        yield name, None
+        return
+    if not is_folder:
+        yield name, _trace_local(str(path))
+        return
+    here = status.st_dev, status.st_ino
+    if here in above:
+        return
+    if path.is_symlink():
+        yield name, FileTrace(0, None, str(path.readlink()))
+    for entry in entries:
+        yield from _walk_local(entry, f"{name}/{entry.name}", (*above, here))
+
+
+@dataclass(frozen=True)
+class Input:
+    """A named input of a job, and the digest of its files when the job was prepared."""
+
+    name: str  # in messages
+    location: Location
+    digest: str
+    trace: Callable[[Location], str]  # computes the digest again
+
+
+def trace_input(
+    name: str, location: Location | None, trace: Callable[[Location], str] = files_digest
+) -> tuple[Input, ...]:
+    """Trace the files of an input; an input in memory (None) has no files."""
+    return () if location is None else (Input(name, location, trace(location), trace),)
+
+
+@dataclass(frozen=True)
+class InputTrace:
+    """Inputs whose files must not change until the end of a job."""
+
+    inputs: tuple[Input, ...] = ()
+
+    def check_at_start(self) -> None:
+        """Raise if an input changed after the job was prepared."""
+        for each in self._changed():
+            raise StoreError(
+                f"{each.name} {each.location} changed before the run started; run the command again"
+            )
+
+    def check(self) -> None:
+        """Raise if an input changed; call this before the result is marked complete."""
+        for each in self._changed():
+            raise UnusableRowsError(
+                f"{each.name} {each.location} changed during the run, so the result was discarded; "
+                "run the command again when no process writes to it"
+            )
+
+    def _changed(self) -> Iterator[Input]:
+        return (each for each in self.inputs if each.trace(each.location) != each.digest)
+
+
+NO_INPUTS = InputTrace()

@@ -1,0 +1,165 @@
+"""Traces of files detect every change of an input, also behind symbolic links."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+import zarr
+
+from scrlm_dask.errors import StoreError, UnusableRowsError
+from scrlm_dask.storage.feature_store import WHAT
+from scrlm_dask.storage.locations import locate
+from scrlm_dask.storage.store_info import describe_store, files_of_features
+from scrlm_dask.storage.traces import InputTrace, files_digest, trace_input
+
+
+def write_array(path: Path) -> None:
+    array = zarr.create_array(path, shape=(6, 2), chunks=(2, 2), dtype="float32")
+    array[:] = np.arange(12, dtype=np.float32).reshape(6, 2)
+
+
+def link_array(store: Path, elsewhere: Path) -> Path:
+    """Move the whole array and link to it; return the folder of its chunks."""
+    store.rename(elsewhere)
+    store.symlink_to(elsewhere)
+    return elsewhere / "c"
+
+
+def link_folder(store: Path, elsewhere: Path) -> Path:
+    (store / "c").rename(elsewhere)
+    (store / "c").symlink_to(elsewhere)
+    return elsewhere
+
+
+def link_nested_folders(store: Path, elsewhere: Path) -> Path:
+    elsewhere.mkdir()
+    for folder in sorted((store / "c").iterdir()):
+        folder.rename(elsewhere / folder.name)
+        folder.symlink_to(elsewhere / folder.name)
+    return elsewhere
+
+
+def link_files(store: Path, elsewhere: Path) -> Path:
+    for file in sorted((store / "c").rglob("0")):
+        if file.is_file():
+            target = elsewhere / file.relative_to(store / "c")
+            target.parent.mkdir(parents=True)
+            file.rename(target)
+            file.symlink_to(target)
+    return elsewhere
+
+
+LINKS = [link_array, link_folder, link_nested_folders, link_files]
+DIGESTS = [files_of_features, files_digest]
+
+
+def rewrite(file: Path) -> None:
+    """Write other bytes of the same size; the time changes by one nanosecond."""
+    written = file.stat().st_mtime_ns
+    file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
+    os.utime(file, ns=(written, written + 1))
+
+
+@pytest.mark.parametrize("digest", DIGESTS)
+@pytest.mark.parametrize("link", LINKS)
+def test_change_behind_a_link_is_detected(
+    tmp_path: Path, link: Callable[[Path, Path], Path], digest: Callable[[Path], str]
+) -> None:
+    write_array(tmp_path / "a")
+    chunks = link(tmp_path / "a", tmp_path / "elsewhere")
+    before = digest(tmp_path / "a")
+    assert digest(tmp_path / "a") == before
+    rewrite(chunks / "1/0")
+    assert digest(tmp_path / "a") != before
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_chunks_behind_links_are_counted_and_measured(
+    tmp_path: Path, link: Callable[[Path, Path], Path]
+) -> None:
+    write_array(tmp_path / "a")
+    plain = describe_store(tmp_path / "a").stored_bytes
+    chunks = link(tmp_path / "a", tmp_path / "elsewhere")
+    found = describe_store(tmp_path / "a")
+    assert (found.n_chunks, found.n_missing_chunks, found.stored_bytes) == (3, 0, plain)
+    (chunks / "2/0").unlink()
+    assert describe_store(tmp_path / "a").n_missing_chunks == 1
+
+
+@pytest.mark.parametrize("digest", DIGESTS)
+@pytest.mark.parametrize("name", ["c/1/0", "c", ""])
+def test_link_to_other_files_of_the_same_size_and_time_is_detected(
+    tmp_path: Path, name: str, digest: Callable[[Path], str]
+) -> None:
+    write_array(tmp_path / "a")
+    linked = tmp_path / "a" / name
+    for target in ("one", "two"):
+        copy = shutil.copytree if linked.is_dir() else shutil.copy
+        copy(linked, tmp_path / target)
+        for file in (tmp_path / target, *(tmp_path / target).rglob("*")):
+            os.utime(file, ns=(10**18, 10**18))
+    linked.rename(tmp_path / "original")
+    linked.symlink_to(tmp_path / "one")
+    before = digest(tmp_path / "a")
+    linked.unlink()
+    linked.symlink_to(tmp_path / "two")
+    assert digest(tmp_path / "a") != before
+
+
+def test_cycle_of_links_ends(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/file").write_text("1")
+    (tmp_path / "a/b/up").symlink_to(tmp_path / "a")
+    (tmp_path / "a/self").symlink_to("self")
+    before = files_digest(tmp_path / "a")
+    rewrite(tmp_path / "a/file")
+    assert files_digest(tmp_path / "a") != before
+
+
+def test_link_without_a_target(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/lost").symlink_to(tmp_path / "target")
+    before = files_digest(tmp_path / "a")
+    (tmp_path / "target").write_text("found")
+    assert files_digest(tmp_path / "a") != before
+
+
+def test_names_are_a_part_of_the_digest(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/one").write_text("1")
+    before = files_digest(tmp_path / "a")
+    (tmp_path / "a/one").rename(tmp_path / "a/two")
+    assert files_digest(tmp_path / "a") != before
+
+
+def test_files_of_a_remote_store() -> None:
+    files = fsspec.filesystem("memory")
+    files.pipe_file("/traces/a/one", b"1")
+    before = files_digest("memory://traces/a")
+    assert files_digest("memory://traces/a") == before
+    files.pipe_file("/traces/a/one", b"2")
+    assert files_digest("memory://traces/a") != before
+
+
+def test_changed_input_is_named(tmp_path: Path) -> None:
+    for name in ("weights.npy", "other.npy"):
+        np.save(tmp_path / name, np.ones(3))
+    inputs = (
+        *trace_input("the others", locate(tmp_path / "other.npy")),
+        *trace_input("in memory", None),
+        *trace_input(WHAT, locate(tmp_path / "weights.npy")),
+    )
+    traced = InputTrace(inputs)
+    traced.check_at_start()
+    traced.check()
+    rewrite(tmp_path / "weights.npy")
+    with pytest.raises(StoreError, match=rf"{WHAT}.*weights\.npy"):
+        traced.check_at_start()
+    with pytest.raises(UnusableRowsError, match=rf"{WHAT}.*weights\.npy"):
+        traced.check()
