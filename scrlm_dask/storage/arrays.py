@@ -8,7 +8,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +18,7 @@ from zarr.codecs import Crc32cCodec
 
 from scrlm_dask.errors import MissingError, StoreError
 from scrlm_dask.storage.locations import Location, Place, locate, reaching
-from scrlm_dask.storage.traces import FileTrace, link_text, open_traces
+from scrlm_dask.storage.traces import FileTrace, Traces, link_text, open_traces
 
 _UNWRITTEN = 2**64 - 1  # offset, in a shard's index, of a chunk that was never written
 _CHECKSUM_BYTES = 4
@@ -60,19 +59,40 @@ def count_chunks(array: zarr.Array[Any]) -> int:
 
 def chunks_of(array: zarr.Array[Any], start: int, stop: int) -> Iterator[Chunk]:
     """Yield the chunks that contain rows start..stop-1."""
+    return (_chunk_at(array, index) for index in _grid(array, start, stop))
+
+
+def _grid(array: zarr.Array[Any], start: int, stop: int) -> Iterator[tuple[int, ...]]:
+    """Yield the positions of the chunks that contain rows start..stop-1, in order."""
     sizes = array.shards or array.chunks
-    grid = [range(start // sizes[0], -(-stop // sizes[0]))]
-    grid += [range(-(-n // size)) for n, size in zip(array.shape[1:], sizes[1:], strict=True)]
-    key = array.metadata.encode_chunk_key
-    for index in itertools.product(*grid):
-        yield Chunk(index, key(index), index[0] * sizes[0])
+    axes = [range(start // sizes[0], -(-stop // sizes[0]))]
+    axes += [range(-(-n // size)) for n, size in zip(array.shape[1:], sizes[1:], strict=True)]
+    return itertools.product(*axes)
+
+
+def _chunk_at(array: zarr.Array[Any], index: tuple[int, ...]) -> Chunk:
+    row = index[0] * (array.shards or array.chunks)[0]
+    return Chunk(index, array.metadata.encode_chunk_key(index), row)
+
+
+def _lookups(
+    trace: Traces, array: zarr.Array[Any]
+) -> Iterator[tuple[list[tuple[int, ...]], list[FileTrace | None]]]:
+    """Yield positions and traces of all chunks in order, a few thousand at a time."""
+    key, grid = array.metadata.encode_chunk_key, _grid(array, 0, array.shape[0])
+    while some := list(itertools.islice(grid, _TRACED_AT_ONCE)):
+        yield some, trace([key(index) for index in some])
 
 
 def missing_rows(location: Location, array: zarr.Array[Any]) -> list[int]:
     """Return the first row of each chunk that was never written or is lost."""
-    with open_traces(location) as trace_of:
-        chunks = chunks_of(array, 0, array.shape[0])
-        return [chunk.row for chunk in chunks if trace_of(chunk.key) is None]
+    with open_traces(location) as trace:
+        return [
+            _chunk_at(array, index).row
+            for indices, traces in _lookups(trace, array)
+            for index, found in zip(indices, traces, strict=True)
+            if found is None
+        ]
 
 
 def trace_chunks(location: Location, array: zarr.Array[Any]) -> ChunkFiles:
@@ -84,29 +104,26 @@ def trace_chunks(location: Location, array: zarr.Array[Any]) -> ChunkFiles:
     metadata = json.dumps(array.metadata.to_dict(), default=str)
     digest = hashlib.sha256(f"{metadata}{_links(location, array)}".encode())
     look_inside = array.shards is not None and _has_default_index(array)
-    chunks, first, n_missing = chunks_of(array, 0, array.shape[0]), None, 0
-    with open_traces(location) as trace_of, location.files() as (filesystem, root):
-        n_bytes = _total_bytes(trace_of(name) for name in _METADATA)
-        while n_missing < MOST_COUNTED and (some := list(islice(chunks, _TRACED_AT_ONCE))):
-            traces = [trace_of(chunk.key) for chunk in some]
+    first, n_missing = None, 0
+    with open_traces(location) as trace:
+        n_bytes = _total_bytes(trace(_METADATA))
+        for indices, traces in _lookups(trace, array):
             digest.update(repr(traces).encode())
             n_bytes += _total_bytes(traces)
-            missing = [chunk for chunk, trace in zip(some, traces, strict=True) if trace is None]
-            if look_inside:
-                present = zip(some, traces, strict=True)
-                for shard in (chunk for chunk, trace in present if trace is not None):
-                    missing += _missing_in_shard(filesystem, f"{root}/{shard.key}", array, shard)
-            first = first or min(missing, key=_row_of, default=None)
-            n_missing += len(missing)
+            missing = []
+            for index, found in zip(indices, traces, strict=True):
+                if found is None:
+                    missing.append(_chunk_at(array, index))
+                elif look_inside:
+                    missing += _missing_in_shard(location, array, _chunk_at(array, index))
+            first, n_missing = first or next(iter(missing), None), n_missing + len(missing)
+            if n_missing >= MOST_COUNTED:
+                break
     return ChunkFiles(count_chunks(array), n_missing, first, n_bytes, digest.hexdigest())
 
 
 def _total_bytes(traces: Iterable[FileTrace | None]) -> int:
-    return sum(trace.size for trace in traces if trace is not None)
-
-
-def _row_of(chunk: Chunk) -> int:
-    return chunk.row
+    return sum(trace[0] for trace in traces if trace is not None)
 
 
 def _links(location: Location, array: zarr.Array[Any]) -> tuple[str, ...]:
@@ -133,15 +150,16 @@ def find_damage(location: Location, array: zarr.Array[Any], chunk: Chunk) -> str
         return f"is truncated: {size} of {claimed} bytes are present" if truncated else None
 
 
-def _missing_in_shard(
-    filesystem: Any, path: str, array: zarr.Array[Any], shard: Chunk
-) -> list[Chunk]:
+def _missing_in_shard(location: Location, array: zarr.Array[Any], shard: Chunk) -> list[Chunk]:
     """Return the chunks that are unwritten according to the index at the end of a shard."""
     assert array.shards is not None
     inner = np.array(array.chunks)
     ratio = np.array(array.shards) // inner
     n_bytes = 16 * int(ratio.prod()) + _CHECKSUM_BYTES
-    index = b"" if filesystem.size(path) < n_bytes else filesystem.cat_file(path, start=-n_bytes)
+    with location.files() as (filesystem, root):
+        path = f"{root}/{shard.key}"
+        short = filesystem.size(path) < n_bytes
+        index = b"" if short else filesystem.cat_file(path, start=-n_bytes)
     if len(index) != n_bytes:
         return []  # the shard is truncated: an error is raised later, when it is decoded
     offsets = np.frombuffer(index[:-_CHECKSUM_BYTES], "<u8").reshape(*ratio, 2)[..., 0]

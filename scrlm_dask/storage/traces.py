@@ -12,12 +12,11 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -29,34 +28,30 @@ from scrlm_dask.storage.locations import Location, Place, locate
 _WRITTEN = ("ETag", "mtime", "LastModified", "last_modified", "updated", "created")
 
 
-class FileTrace(NamedTuple):
-    """Size of a file, and a value that changes when the file is written."""
-
-    size: int
-    written: Any  # modification time in nanoseconds, or a field of a remote store
-    link: str = ""  # text of a symbolic link; empty for a file that is not a link
-
-
-TraceOf: TypeAlias = Callable[[str], FileTrace | None]
+# Size of a file, a value that changes when it is written (modification time in nanoseconds, or a
+# field of a remote store), and the text of a symbolic link or "". A plain tuple, because a store
+# may have millions of files.
+FileTrace: TypeAlias = tuple[int, Any, str]
+Traces: TypeAlias = Callable[[Sequence[str]], list[FileTrace | None]]
 
 
 @contextmanager
-def open_traces(location: Location) -> Iterator[TraceOf]:
-    """Yield a function that returns the trace of a file below `location`; None if it is missing.
+def open_traces(location: Location) -> Iterator[Traces]:
+    """Yield a function that returns the traces of named files below `location`; None if missing.
 
-    The names of local files are not listed, so the memory does not depend on their number. A remote
-    store is listed once.
+    Local files are looked up by name instead of listed, so the memory does not depend on their
+    number. A remote store is listed once.
     """
     with location.files() as (filesystem, root):
         if isinstance(filesystem, LocalFileSystem):
-            folder = os.open(root, os.O_RDONLY)
+            folder = os.open(root, os.O_RDONLY)  # shorter paths are looked up faster
             try:
-                yield partial(_trace_local, folder=folder)
+                yield lambda names: [_trace_local(name, folder) for name in names]
             finally:
                 os.close(folder)
         else:
             files: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
-            yield lambda name: _trace_remote(files.get(f"{root}/{name}"))
+            yield lambda names: [_trace_remote(files.get(f"{root}/{name}")) for name in names]
 
 
 def link_text(location: Location) -> str:
@@ -79,20 +74,21 @@ def files_digest(place: Place) -> str:
 
 def _trace_local(name: str, folder: int | None = None) -> FileTrace | None:
     try:
-        status, link = os.lstat(name, dir_fd=folder), ""
-        if stat.S_ISLNK(status.st_mode):
-            link, status = os.readlink(name, dir_fd=folder), os.stat(name, dir_fd=folder)
+        status = os.lstat(name, dir_fd=folder)
+        if not stat.S_ISLNK(status.st_mode):
+            return status.st_size, status.st_mtime_ns, ""
+        link, status = os.readlink(name, dir_fd=folder), os.stat(name, dir_fd=folder)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
             raise
         return None
-    return FileTrace(status.st_size, status.st_mtime_ns, link)
+    return status.st_size, status.st_mtime_ns, link
 
 
 def _trace_remote(info: dict[str, Any] | None) -> FileTrace | None:
     if info is None:
         return None
-    return FileTrace(info["size"], next((info[key] for key in _WRITTEN if info.get(key)), None))
+    return info["size"], next((info[key] for key in _WRITTEN if info.get(key)), None), ""
 
 
 def _list_remote(filesystem: Any, root: str) -> Iterator[tuple[str, FileTrace | None]]:
@@ -122,7 +118,7 @@ def _walk_local(
     if here in above:
         return
     if path.is_symlink():
-        yield name, FileTrace(0, None, str(path.readlink()))
+        yield name, (0, None, str(path.readlink()))
     for entry in entries:
         yield from _walk_local(entry, f"{name}/{entry.name}", (*above, here))
 
