@@ -6,7 +6,6 @@ The tree is the merge tree of the model if it contains all clusters, otherwise a
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -31,7 +30,7 @@ from scrlm_dask.storage.feature_store import LABELS, mark_complete
 from scrlm_dask.storage.label_store import FINE, copy_joined, create_labels_store, open_labels
 from scrlm_dask.storage.locations import Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
-from scrlm_dask.storage.outputs import LABELS_KIND, check_not_inside, clear_output, discard
+from scrlm_dask.storage.outputs import LABELS_KIND, check_not_inside, replacing
 from scrlm_dask.storage.run_directory import RunDirectory
 
 _USABLE_SHARE = 0.5  # share of the machine's memory that building a tree may use
@@ -121,15 +120,12 @@ def cut_run(
     finer = len(cut.groups) > model.n_clusters
     stored = open_labels(directory.labels, "the labels store", FINE if finer else LABELS)
     target, n_rows, block_rows = locate(out, storage_options), stored.shape[0], stored.chunks[0]
-    check_not_inside(target, location)
-    clear_output(target, overwrite, LABELS_KIND)
-    with ExitStack() as undo:
-        undo.callback(discard, target)
+    check_not_inside(target, location, "the run")
+    with replacing(target, overwrite, LABELS_KIND) as at:
         path = record.features.path
-        create_labels_store(target, n_rows, block_rows, False, path, distances=False)
-        copy_joined(stored, cut.groups, target / LABELS)
-        mark_complete(target)
-        undo.pop_all()
+        create_labels_store(at, n_rows, block_rows, False, path, distances=False)
+        copy_joined(stored, cut.groups, at / LABELS)
+        mark_complete(at)
     return cut
 
 
