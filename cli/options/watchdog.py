@@ -132,8 +132,11 @@ def _dump(client: Any, out: str, written: list[Path]) -> None:
 
 def _state_file(out: str) -> Path:
     """Return the path of a file in the run directory; of a temporary file if the run is remote."""
+    from scrlm_dask.storage.outputs import find_aside
+
     if Path(out).is_dir():
-        return Path(out) / "cluster-state.json"
+        aside = find_aside(out)  # an earlier run in the directory is not changed
+        return Path(out if aside is None else aside.url) / "cluster-state.json"
     handle, name = tempfile.mkstemp(prefix="scrlm-cluster-state-", suffix=".json")
     os.close(handle)
     return Path(name)

@@ -6,7 +6,6 @@ The tree is the merge tree of the model if it contains all clusters, otherwise a
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -31,7 +30,7 @@ from scrlm_dask.storage.feature_store import LABELS, mark_complete
 from scrlm_dask.storage.label_store import FINE, copy_joined, create_labels_store, open_labels
 from scrlm_dask.storage.locations import Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
-from scrlm_dask.storage.outputs import LABELS_KIND, check_not_inside, clear_output, discard
+from scrlm_dask.storage.outputs import LABELS_KIND, check_not_inside, replacing
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.traces import InputTrace, trace_input
 
@@ -124,16 +123,13 @@ def cut_run(
     stored = open_labels(directory.labels, "the labels store", FINE if finer else LABELS)
     inputs = InputTrace((*traced, *trace_input("the labels store", stored.location)))
     target, n_rows, block_rows = locate(out, storage_options), stored.shape[0], stored.chunks[0]
-    check_not_inside(target, location)
-    clear_output(target, overwrite, LABELS_KIND)
-    with ExitStack() as undo:
-        undo.callback(discard, target)
+    check_not_inside(target, location, "the run")
+    with replacing(target, overwrite, LABELS_KIND) as at:
         path = record.features.path
-        create_labels_store(target, n_rows, block_rows, False, path, distances=False)
-        copy_joined(stored, cut.groups, target / LABELS)
+        create_labels_store(at, n_rows, block_rows, False, path, distances=False)
+        copy_joined(stored, cut.groups, at / LABELS)
         inputs.check()
-        mark_complete(target)
-        undo.pop_all()
+        mark_complete(at)
     return cut
 
 

@@ -164,7 +164,7 @@ def _prepare(
     sources = tuple(source for source in (rows, labels, ids) if source is not None)
     files = ingest_job.source_files(sources)
     for file in files:  # check first, because loading the encoder is slow
-        check_not_inside(location, file.path)
+        check_not_inside(location, file.path, "the source file")
     n_rows = min(rows.n_rows, config.limit or rows.n_rows)
     skip = config.on_error == "skip"
     encoder = open_encoder(config.encoder, items.kind, config.device)

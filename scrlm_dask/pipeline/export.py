@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -64,26 +63,24 @@ def export(
     import_optional("pyarrow", "an export")
     source, target = locate(run, storage_options), locate(out, storage_options)
     directory = RunDirectory(source)
-    directory.check_complete()
-    outputs.check_not_inside(target, source)
+    features = directory.check_complete().get("features", {}).get("path")
+    outputs.check_not_inside(target, source, "the run")
+    outputs.check_not_inside(target, features, "the features")
     outputs.check_output_free(target, overwrite, outputs.EXPORT_KIND)
     store = open_label_table(directory, storage_options)
     traced = InputTrace((*store.trace(), *trace_input("the model", directory.model)))
     model = load_model(source)
     if store.ids_note is not None:
         listener(Note(store.ids_note, warning=True))
-    with ExitStack() as undo:
-        outputs.clear_output(target, overwrite, outputs.EXPORT_KIND)
-        undo.callback(outputs.discard, target)
-        if not target.is_remote:
-            Path(target.url).mkdir(parents=True)
+    with outputs.replacing(target, overwrite, outputs.EXPORT_KIND) as at:
+        if not at.is_remote:
+            Path(at.url).mkdir(parents=True, exist_ok=True)
         record = {outputs.KIND: outputs.EXPORT_KIND, "run": source.url, "status": "running"}
-        write_json(target / outputs.EXPORT_RECORD, record)
-        _write_table(store, target / f"labels.{table}", table)
-        files = [f"labels.{table}", *_write_centers(model, target)]
+        write_json(at / outputs.EXPORT_RECORD, record)
+        _write_table(store, at / f"labels.{table}", table)
+        files = [f"labels.{table}", *_write_centers(model, at)]
         traced.check()
-        write_json(target / outputs.EXPORT_RECORD, {**record, "status": "complete", "files": files})
-        undo.pop_all()
+        write_json(at / outputs.EXPORT_RECORD, {**record, "status": "complete", "files": files})
     return ExportResult(tuple(files), store.n_rows, model.n_clusters, store.ids is not None)
 
 

@@ -157,7 +157,9 @@ class IngestJob:
         self._check_sources()
         # check again: hours may have passed while the cluster was starting
         unfinished = _check_output(self.location, self.manifest, self.config, self.overwrite)
-        job = replace(self, unfinished=unfinished)
+        resumed = unfinished is not None
+        location = outputs.locate_unfinished(self.location) if resumed else self.location
+        job = replace(self, unfinished=unfinished, location=location)
         for source in self.sources:
             check_paths_visible(locate(source.files[0].path))
         with ExitStack() as undo, Execution(listener) as execution:
@@ -170,7 +172,8 @@ class IngestJob:
                     undo.pop_all()
                 raise
             undo.pop_all()
-        return result
+        outputs.move_into_place(Location(result.path, self.location.options), self.location)
+        return replace(result, path=self.location.url)
 
     def _check_sources(self) -> None:
         """Reject sources that changed since the job was prepared."""
@@ -214,6 +217,9 @@ class IngestJob:
         table: tables.Table = job.table if dropped is None else tables.KeptTable(job.table, dropped)
         manifest = replace(job.manifest, n_rows=table.n_rows)
         if job.unfinished is None:
+            overwrite = job.overwrite or _is_remnant(job.location)
+            place = outputs.open_output(job.location, overwrite, outputs.FEATURES_KIND)
+            job = replace(job, location=place)
             _create_store(job, manifest, dropped, names, undo)
         else:
             _check_same_rows(job, manifest, job.unfinished)
@@ -256,7 +262,7 @@ def prepare_job(
     """Check that the output can be created or resumed, and return the job."""
     files = source_files(sources)
     for file in files:
-        outputs.check_not_inside(location, file.path)
+        outputs.check_not_inside(location, file.path, "the source file")
     shape = (table.n_rows, table.features.n_features)
     block_rows = feature_store.block_rows_for(
         shape, np.dtype(table.dtype), None, config.chunk_bytes
@@ -276,7 +282,8 @@ def _check_output(
     location: Location, manifest: Manifest, config: IngestConfig, overwrite: bool
 ) -> Manifest | None:
     """Return the manifest of the store to resume, or None if a new store can be created."""
-    unfinished = None if overwrite else _find_unfinished(location, manifest)
+    place = outputs.locate_unfinished(location)
+    unfinished = None if overwrite else _find_unfinished(place, manifest)
     if unfinished is None:
         outputs.check_output_free(
             location, overwrite or _is_remnant(location), outputs.FEATURES_KIND
@@ -354,13 +361,18 @@ def _check_space(location: Location, n_bytes: int, shuffle: bool) -> None:
     target = Path(location.url)
     folder = next(parent for parent in target.parents if parent.exists())
     needed = n_bytes * (2 if shuffle else 1)
-    replaced = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
-    free = shutil.disk_usage(folder).free + replaced
+    # a complete store stays until the new store is complete; an unfinished store is removed first
+    unfinished = outputs.find_aside(location)
+    if unfinished is None and feature_store.is_unfinished(location):
+        unfinished = location
+    files = () if unfinished is None else Path(unfinished.url).rglob("*")
+    free = shutil.disk_usage(folder).free + sum(f.stat().st_size for f in files if f.is_file())
     if needed > free:
+        kept = unfinished is None and target.exists()
         raise OSError(
             errno.ENOSPC,
             f"the store needs {needed} bytes{' during the shuffle' * shuffle}, but only {free} "
-            "bytes are free",
+            f"bytes are free{'; the old store is kept until then, unless you remove it' * kept}",
             location.url,
         )
 
@@ -442,9 +454,6 @@ def _create_store(
     names: tuple[str, ...] | None,
     undo: ExitStack,
 ) -> None:
-    outputs.clear_output(
-        job.location, job.overwrite or _is_remnant(job.location), outputs.FEATURES_KIND
-    )
     undo.callback(outputs.discard, job.location)
     attributes = dict(job.attributes)
     if dropped is not None:

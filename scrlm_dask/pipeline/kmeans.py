@@ -48,6 +48,7 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import digest_arrays, short_digest
 from scrlm_dask.storage.model_store import files_of, load_model
 from scrlm_dask.storage.npy_files import read_npy
+from scrlm_dask.storage.outputs import check_not_inside
 from scrlm_dask.storage.traces import InputTrace, trace_input
 
 CentersLike: TypeAlias = NDArray[Any] | Model | Place | None
@@ -150,6 +151,11 @@ def prepare_kmeans(
     `workers` describes the workers of the run, if they are already known, to check their memory.
     """
     features = as_features(source, block_rows, storage_options).in_blocks_for(config.n_clusters)
+    if out is not None:
+        out = locate(out, storage_options)
+        for what, place in (("the initial centers", centers), ("the weights", sample_weight)):
+            if isinstance(place, str | Path | Location):
+                check_not_inside(out, locate(place, storage_options), what)
     given = _read_given(centers, config, features, storage_options)
     if isinstance(sample_weight, str | Path | Location):
         sample_weight = locate(sample_weight, storage_options)

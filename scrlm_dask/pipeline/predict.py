@@ -86,7 +86,9 @@ def prepare_predict(
     check_width(fitted, features.n_features, features.label)
     labels_at = None if out is None else locate(out, storage_options)
     if labels_at is not None:
-        outputs.check_not_inside(labels_at, features.location)
+        outputs.check_not_inside(labels_at, features.location, "the features")
+        if isinstance(given, Location):
+            outputs.check_not_inside(labels_at, given, "the model")
         outputs.check_output_free(labels_at, overwrite, outputs.LABELS_KIND)
     collects = labels_at is None if collect_labels is None else collect_labels
     return PredictJob(given, features, labels_at, overwrite, margins, collects)
@@ -113,32 +115,34 @@ class PredictJob:
         # load again: the run may have been replaced while a cluster was starting
         fitted = self.model if isinstance(self.model, Model) else load_model(self.model)
         check_width(fitted, features.n_features, features.label)
-        with ExitStack() as undo, Execution(listener) as execution:
-            if self.labels_at is not None:
-                self._create_labels(self.labels_at, undo)
+        with ExitStack() as stack:
+            labels_at = (
+                None if self.labels_at is None else self._create_labels(stack, self.labels_at)
+            )
+            execution = stack.enter_context(Execution(listener))
             labelled = label_pass(
                 execution,
                 features,
                 persist(center_points(self.model)),
                 fitted.sq_radius,
-                labels_at=self.labels_at,
+                labels_at=labels_at,
                 margins=self.margins,
                 collect=self.collect_labels,
             )
             traced.check()
-            if self.labels_at is not None:
-                mark_complete(self.labels_at)
-            undo.pop_all()
+            if labels_at is not None:
+                mark_complete(labels_at)
         labels = np.concatenate(labelled.labels) if self.collect_labels else None
         n_rows, counts = labelled.n_rows, labelled.counts
         return Prediction(labels, n_rows, n_rows - int(counts.sum()), counts)
 
-    def _create_labels(self, at: Location, undo: ExitStack) -> None:
+    def _create_labels(self, stack: ExitStack, path: Location) -> Location:
+        """Create an empty labels store, and return the location to write it to."""
         features = self.features
-        outputs.clear_output(at, self.overwrite, outputs.LABELS_KIND)
-        undo.callback(outputs.discard, at)
+        at = stack.enter_context(outputs.replacing(path, self.overwrite, outputs.LABELS_KIND))
         create_labels_store(at, features.n_rows, features.block_rows, self.margins, features.path)
         check_paths_visible(at)
+        return at
 
 
 def center_points(model: Model | Place) -> Delayed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
 import dask.array as da
@@ -294,19 +293,16 @@ def write_features(
         _check_labels(labels, whole.n_rows)
     block_rows = feature_store.block_rows_for(shape, np.dtype(dtype), None, chunk_bytes)
     location = locate(path, storage_options)
-    outputs.check_output_free(location, overwrite, outputs.FEATURES_KIND)
-    staged = outputs.staging(location)
-    outputs.clear_output(staged, True, outputs.FEATURES_KIND)
     manifest = Manifest(*shape, dtype, block_rows, (), {"source": whole.label})
-    with ExitStack() as undo, Execution(listener) as execution:
-        undo.callback(outputs.discard, staged)
-        feature_store.create_features_store(staged, manifest, labels=labels is not None)
-        check_paths_visible(staged)
+    with (
+        outputs.replacing(location, overwrite, outputs.FEATURES_KIND) as at,
+        Execution(listener) as execution,
+    ):
+        feature_store.create_features_store(at, manifest, labels=labels is not None)
+        check_paths_visible(at)
         blocks = as_features(source, block_rows, storage_options)
-        write_pass(execution, blocks, labels, staged, dtype)
-        feature_store.mark_complete(staged)
-        undo.pop_all()
-    outputs.move_into_place(staged, location)
+        write_pass(execution, blocks, labels, at, dtype)
+        feature_store.mark_complete(at)
     return location.url
 
 

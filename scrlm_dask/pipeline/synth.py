@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from scrlm_dask.storage import feature_store
 from scrlm_dask.storage.arrays import add_array
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import Manifest
-from scrlm_dask.storage.outputs import FEATURES_KIND, check_output_free, clear_output, discard
+from scrlm_dask.storage.outputs import FEATURES_KIND, check_output_free, replacing
 
 
 def synth(
@@ -109,21 +108,21 @@ class SynthJob:
 
     def run(self, listener: Listener = warn) -> str:
         """Draw and write the rows, their labels and the mixture; return the URL of the store."""
-        location, spec, n_rows = self.location, self.spec, self.n_rows
+        spec, n_rows = self.spec, self.n_rows
         request = {"mixture": asdict(spec)}
         manifest = Manifest(n_rows, spec.n_features, "float32", self.block_rows, (), request)
-        clear_output(location, self.overwrite, FEATURES_KIND)
-        with ExitStack() as undo, Execution(listener) as execution:
-            undo.callback(discard, location)
-            feature_store.create_features_store(location, manifest, labels=True, attributes=request)
-            check_paths_visible(location)
-            synth_pass(execution, spec, location, n_rows, self.block_rows)
+        with (
+            replacing(self.location, self.overwrite, FEATURES_KIND) as at,
+            Execution(listener) as execution,
+        ):
+            feature_store.create_features_store(at, manifest, labels=True, attributes=request)
+            check_paths_visible(at)
+            synth_pass(execution, spec, at, n_rows, self.block_rows)
             truth = synthesis.true_mixture(spec)
             for name in ("weights", "means", "sigmas"):
-                add_array(location / f"{feature_store.TRUE}{name}", getattr(truth, name))
-            feature_store.mark_complete(location)
-            undo.pop_all()
-        return location.url
+                add_array(at / f"{feature_store.TRUE}{name}", getattr(truth, name))
+            feature_store.mark_complete(at)
+        return self.location.url
 
 
 def synth_pass(

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,10 @@ from scrlm_dask.reporting.summary import comparison, run_facts, shows_structure,
 from scrlm_dask.reporting.thumbnails import Item, data_uri, encode_pixels, show_item
 from scrlm_dask.runs.record import read_result
 from scrlm_dask.sources.items import NpyItems, open_shown_items
+from scrlm_dask.storage import folders
 from scrlm_dask.storage.feature_store import is_shuffled
 from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.outputs import check_not_inside
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.traces import InputTrace, trace_input
 
@@ -194,6 +197,10 @@ def write_report(
     every row.
     """
     target = _target(runs, out, storage_options)
+    folder = _figures_folder(target)
+    for run in runs:
+        check_not_inside(folder, locate(run, storage_options), "the run")
+    check_not_inside(folder, items, "the items")
     check_matplotlib("a report")
     read = [read_report_data(run, rows_each, storage_options) for run in runs]
     items_at = None if items is None else locate(items)
@@ -209,15 +216,36 @@ def write_report(
         for number, each in enumerate(figures, 1)
         for name, _, png in each
     } | {f"{name}.png": png for name, _, png in compared}
-    folder = _figures_folder(target)
-    if not target.is_remote:
-        Path(folder.url).mkdir(parents=True, exist_ok=True)
-    # The page is written first: it marks the folder of the figures as part of a report.
-    target.write_text(page)
-    for name, png in named.items():
-        with (folder / name).writing() as file:
-            file.write(png)
+    _write_files(target, folder, page, named)
     return ReportFiles(target.url, tuple(f"{folder.url}/{name}" for name in named))
+
+
+def _write_files(
+    target: Location, folder: Location, page: str, figures: Mapping[str, bytes]
+) -> None:
+    """Write the page and its figures; if this fails, an earlier local report stays as it was.
+
+    The page is written before the figures are moved to their folder, because it marks this folder
+    as part of a report.
+    """
+    if target.is_remote:  # objects are written as a whole
+        target.write_text(page)
+        for name, png in figures.items():
+            with (folder / name).writing() as file:
+                file.write(png)
+        return
+    place = Path(folder.url)
+    aside = folders.beside(place, folders.NEW)
+    try:
+        aside.mkdir(exist_ok=True)  # it exists if an earlier process was killed
+        for name, png in figures.items():
+            (aside / name).write_bytes(png)
+        target.write_text(page)
+        place.mkdir(exist_ok=True)
+        for name in figures:
+            (aside / name).replace(place / name)
+    finally:
+        rmtree(aside, ignore_errors=True)
 
 
 def _target(runs: Sequence[Place], out: Place | None, storage_options: Options | None) -> Location:

@@ -29,7 +29,13 @@ from scrlm_dask.storage.feature_store import LABELS, mark_complete
 from scrlm_dask.storage.label_store import FINE, ensure_labels_store, open_labels
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model, save_model
-from scrlm_dask.storage.outputs import RUN_KIND, check_not_inside, check_output_free, discard
+from scrlm_dask.storage.outputs import (
+    RUN_KIND,
+    check_not_inside,
+    check_output_free,
+    discard,
+    locate_unfinished,
+)
 from scrlm_dask.storage.run_directory import COMPLETE, EventLog, RunDirectory
 from scrlm_dask.storage.store_info import features_digest, files_of_features
 from scrlm_dask.storage.traces import NO_INPUTS, InputTrace
@@ -61,8 +67,9 @@ def prepare_target(
     out_at = None if out is None else locate(out, storage_options)
     features_at = features.location
     if out_at is not None:
-        check_not_inside(out_at, features.location)
-        directory, begin_again = RunDirectory(out_at), overwrite or not record.is_resumable
+        check_not_inside(out_at, features.location, "the features")
+        directory = RunDirectory(locate_unfinished(out_at))
+        begin_again = overwrite or not record.is_resumable
         if resume.find_unfinished(directory, record, begin_again) is None:
             check_output_free(out_at, overwrite, RUN_KIND)
     return RunTarget(features, features_at, record, out_at, overwrite, collect_labels)
@@ -127,9 +134,10 @@ class ActiveRun:
     def _gather(self, blocks: tuple[NDArray[np.int32], ...], name: str) -> NDArray[np.int32] | None:
         if not self.target.collect_labels:
             return None
-        if self.opened.directory is None:
+        if self.target.out is None:
             return np.concatenate(blocks)
-        labels = open_labels(self.opened.directory.labels, "the labels store", name)
+        # the run is complete, and has been moved to its output
+        labels = open_labels(RunDirectory(self.target.out).labels, "the labels store", name)
         return read_rows(labels, 0, labels.shape[0], "the labels store")
 
 

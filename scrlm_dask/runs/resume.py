@@ -26,7 +26,14 @@ from scrlm_dask.passes.digests import check_digests_pass
 from scrlm_dask.runs.record import RunRecord
 from scrlm_dask.storage.checkpoints import CHECKPOINT, Checkpoint
 from scrlm_dask.storage.locations import Location, Options, Place, locate
-from scrlm_dask.storage.outputs import check_not_inside, discard
+from scrlm_dask.storage.outputs import (
+    RUN_KIND,
+    check_not_inside,
+    discard,
+    locate_unfinished,
+    move_into_place,
+    open_output,
+)
 from scrlm_dask.storage.run_directory import COMPLETE, INTERRUPTED, RUNNING, RunDirectory
 from scrlm_dask.storage.store_info import describe_store, features_digest, files_of_features
 
@@ -68,15 +75,18 @@ def open_directory(
 ) -> Iterator[OpenRun]:
     """Create or resume the run directory at `out`, and clean up if the run ends early.
 
-    If the input is rejected, the directory is removed. After any other error, the checkpoint
-    remains, and the record marks the run as unfinished.
+    A complete run at `out` stays there until the new run is complete; the new run is written
+    aside. If the input is rejected, the new directory is removed. After any other error, the
+    checkpoint remains, and the record marks the run as unfinished.
     """
     if out is None:
         yield OpenRun(record)
         return
-    check_not_inside(out, features_at)
-    run, keeps = RunDirectory(out), record.is_resumable
+    check_not_inside(out, features_at, "the features")
+    run, keeps = RunDirectory(locate_unfinished(out)), record.is_resumable
     before = find_unfinished(run, record, overwrite or not keeps)
+    if before is None:
+        run = RunDirectory(open_output(out, overwrite, RUN_KIND))
     attempts = 1 if before is None else before.get("attempts", 1) + 1
     record = replace(record, attempts=attempts, attempt=uuid4().hex)
     checkpoint = Checkpoint(run.location / CHECKPOINT)
@@ -84,7 +94,7 @@ def open_directory(
     # keep the old digests until the rewritten files have been verified
     digests = _mtimes_in(before) if before is not None and state in REWRITTEN else {}
     content = record.to_json() | {"process": _describe_process(os.getpid())} | digests
-    run.begin(overwrite, content) if before is None else run.write_record(content, RUNNING)
+    run.create(content) if before is None else run.write_record(content, RUNNING)
     try:
         check_paths_visible(run.record)
         yield OpenRun(record, run, checkpoint if keeps else None, state)
@@ -94,13 +104,15 @@ def open_directory(
             raise  # another process has taken over the directory
         if stored["status"] == COMPLETE:
             checkpoint.remove()
+            move_into_place(run.location, out)
             raise  # a listener failed after the run was complete
         if not keeps or _rejects_input(error, checkpoint, resumed=before is not None):
-            discard(out)
+            discard(run.location)
         else:
-            error.add_note(_mark_stopped(run, stored, record, features_at))
+            error.add_note(_mark_stopped(run, out, stored, record, features_at))
         raise
     checkpoint.remove()
+    move_into_place(run.location, out)
 
 
 def check_still_owner(run: RunDirectory, record: RunRecord) -> None:
@@ -168,7 +180,7 @@ def read_unfinished(
     path: Place, method: str, storage_options: Options | None = None
 ) -> RunRecord | None:
     """Read the record of a run to resume; None if the run is complete."""
-    run = RunDirectory(locate(path, storage_options))
+    run = RunDirectory(locate_unfinished(locate(path, storage_options)))
     record = run.read_record()
     if record.get("method") != method:
         command = _COMMANDS.get(str(record.get("method")))
@@ -260,6 +272,7 @@ def _mtimes_in(record: dict[str, Any]) -> dict[str, Any]:
 
 def _mark_stopped(
     run: RunDirectory,
+    out: Location,
     stored: dict[str, Any],
     record: RunRecord,
     features_at: Location | None,
@@ -268,7 +281,7 @@ def _mark_stopped(
 
     `stored` is the record in the directory.
     """
-    command = _resume_command(record.method, run.path)
+    command = _resume_command(record.method, out)
     digests = _mtimes_in(stored)
     # if the digests differ, this attempt ended before it verified the features: it has computed
     # nothing, and the old digests are kept

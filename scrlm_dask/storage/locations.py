@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,9 +19,11 @@ import fsspec
 from zarr.storage import FsspecStore
 
 from scrlm_dask.errors import InputError, MissingError, ScrlmError, UnreachableError
+from scrlm_dask.storage import folders
 
 Options: TypeAlias = Mapping[str, Any]
 
+_LOCAL = ("file", "local")
 _S3 = ("s3", "s3a")
 # If the server is lost, a run must fail instead of hanging, but a short outage must not end a run.
 # The limits multiply: a request without a response fails after 2 attempts of s3fs x 3 attempts of
@@ -71,8 +72,8 @@ class Location:
 
     @property
     def is_remote(self) -> bool:
-        """Return whether this is a URL other than file://."""
-        return "://" in self.url and urlsplit(self.url).scheme not in ("", "file")
+        """Return whether this is a URL other than file:// and local://."""
+        return "://" in self.url and urlsplit(self.url).scheme not in ("", *_LOCAL)
 
     def store(self) -> str | FsspecStore:
         """Return the `store` argument for Zarr's functions."""
@@ -122,10 +123,15 @@ class Location:
         return False
 
     def is_occupied(self) -> bool:
-        """Return whether a file or a non-empty folder exists here."""
+        """Return whether a file or a non-empty folder exists here.
+
+        An empty volume, which contains only the folder of its file system, counts as empty.
+        """
         if not self.is_remote:
             path = Path(self.url)
-            return path.exists() and not (path.is_dir() and not any(path.iterdir()))
+            if not path.is_dir():
+                return path.exists()
+            return any(entry.name != folders.SYSTEM for entry in path.iterdir())
         with self.files() as (filesystem, name):
             try:
                 if filesystem.info(name)["type"] != "directory":
@@ -169,23 +175,29 @@ class Location:
         """Remove this folder; remove the files named in `last` after all other files.
 
         `last` names the files that identify the writer of the folder. If the removal is
-        interrupted, these files still exist, so the writer can still be identified.
+        interrupted, these files still exist, so the writer can still be identified. A local folder
+        that cannot be replaced, such as a mount point, is kept empty.
         """
+        if not self.is_remote:
+            folders.remove_folder(Path(self.url), last)
+            return
         with self.files() as (filesystem, path):
             kept = {f"{path}/{name}" for name in last}
             others = [name for name in filesystem.find(path) if name not in kept]
             if others:
                 filesystem.rm(others)
-            # fsspec does not remove the current working directory
-            filesystem.rm(path, recursive=True) if self.is_remote else shutil.rmtree(path)
+            filesystem.rm(path, recursive=True)
 
-    def rename(self, other: Location) -> None:
-        """Move this file or folder to `other`, which must not exist; remote stores copy it."""
-        if not self.is_remote:
-            Path(self.url).rename(other.url)
-            return
+    def copy_to(self, other: Location, last: tuple[str, ...]) -> None:
+        """Copy this folder of a remote store; copy the files named in `last` after all others."""
         with other.files() as (_, target), self.files() as (filesystem, path):
-            filesystem.mv(path, target, recursive=True)
+            names = [name[len(path) :] for name in filesystem.find(path)]
+            for final in (False, True):
+                some = [name for name in names if (name.strip("/") in last) == final]
+                if some:
+                    filesystem.copy(
+                        [path + name for name in some], [target + name for name in some]
+                    )
 
     def without_options(self, error: BaseException) -> str:
         """Return another library's error as one line of text; replace option values by ***."""
@@ -220,7 +232,8 @@ def locate(place: Place, storage_options: Options | None = None) -> Location:
     location = Location(text.rstrip("/"), options)
     if location.is_remote:
         return location
-    return Location(str(Path(text.removeprefix("file://")).absolute()), options)
+    path = text.removeprefix("file://").removeprefix("local://")
+    return Location(str(Path(path).absolute()), options)
 
 
 def is_within(inner: Location, outer: Location) -> bool:
@@ -228,9 +241,12 @@ def is_within(inner: Location, outer: Location) -> bool:
     if inner.is_remote != outer.is_remote:
         return False
     if not inner.is_remote:
-        return Path(inner.url).resolve().is_relative_to(Path(outer.url).resolve())
-    with outer.files() as (filesystem, path), inner.files() as (other, below):
-        return type(filesystem) is type(other) and f"{below}/".startswith(f"{path}/")
+        path, root = Path(inner.url), Path(outer.url).resolve()
+        # A link inside `outer` may lead outside, and a link outside may lead into it.
+        above = any(parent.resolve() == root for parent in path.parents)
+        return above or path.resolve().is_relative_to(root)
+    with outer.files() as (filesystem, place), inner.files() as (other, below):
+        return type(filesystem) is type(other) and f"{below}/".startswith(f"{place}/")
 
 
 def merge_options(under: Options, over: Options) -> dict[str, Any]:

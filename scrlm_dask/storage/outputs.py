@@ -1,13 +1,22 @@
-"""Check, remove and replace outputs of commands; files of other software are never replaced."""
+"""Check, write and replace outputs of commands; files of other software are never replaced.
+
+A new output is written at its final path. If a complete output exists there, the new output is
+written aside: to a folder next to it or, if that is not possible, to a folder inside it. When the
+new output is complete, it takes the place of the old output by renames. A command that fails or is
+killed therefore leaves the old output as it was.
+"""
 
 from __future__ import annotations
 
 import json
-import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scrlm_dask.errors import StoreError
+from scrlm_dask.storage import folders
 from scrlm_dask.storage.locations import Location, Place, is_within, locate
 
 KIND = "scrlm"  # attribute of groups that this package writes; values are the kinds below
@@ -20,18 +29,68 @@ _STORE_MARK = "zarr.json"
 _MARKS = ("run.json", EXPORT_RECORD, _STORE_MARK)
 
 
-def clear_output(path: Place, overwrite: bool, kind: str) -> None:
-    """Check the output with `check_output_free`, then remove an earlier output if there is one."""
+@contextmanager
+def replacing(path: Place, overwrite: bool, kind: str) -> Iterator[Location]:
+    """Yield the location to write an output to; move the output to `path` at the end.
+
+    If the caller raises, the new output is discarded, and an old output stays.
+    """
+    place = open_output(path, overwrite, kind)
+    try:
+        yield place
+    except BaseException:
+        discard(place)
+        raise
+    move_into_place(place, path)
+
+
+def open_output(path: Place, overwrite: bool, kind: str) -> Location:
+    """Check the output with `check_output_free`, and return the empty location to write it to.
+
+    A complete output stays until `move_into_place`; an incomplete output is removed.
+    """
     target = locate(path)
+    finish_replacement(target)
     check_output_free(target, overwrite, kind)
-    if target.is_occupied():
-        _unmark(target)
-        target.remove(last=_MARKS)
+    for place in _places_aside(target):
+        if place.is_occupied():
+            _remove(place)
+    if target.is_occupied() and not _is_complete(target):
+        _remove(target)
+    return _choose_place(target)
+
+
+def locate_unfinished(path: Place) -> Location:
+    """Return where an unfinished output is stored: aside if it is to replace an output at `path`.
+
+    If the process that wrote the output was stopped while it replaced the old output, this is
+    finished first.
+    """
+    finish_replacement(path)
+    return find_aside(path) or locate(path)
+
+
+def find_kept(path: Place) -> Location | None:
+    """Return a complete output that an interrupted replacement of `path` left aside, if any."""
+    target = locate(path)
+    places = (*_places_aside(target), *_old_places(target))
+    return next((place for place in places if _is_complete(place)), None)
+
+
+def find_aside(path: Place) -> Location | None:
+    """Return the location of an output that is to replace the output at `path`, if there is one."""
+    places = _places_aside(locate(path))
+    return next((place for place in places if place.is_occupied()), None)
 
 
 def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
     """Raise if the output exists, unless `overwrite` is set and this package wrote it as `kind`."""
     target = locate(path)
+    if target.url.endswith((folders.NEW, folders.OLD, folders.READY)):
+        raise StoreError(
+            f"the output {path} has a name that is reserved for unfinished outputs; choose another "
+            "path"
+        )
     if target.is_remote and not target.parents():
         raise StoreError(f"the output {target} is a whole bucket; give a path inside the bucket")
     if not target.is_remote and Path(target.url).is_symlink():
@@ -56,30 +115,96 @@ def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
         )
 
 
-def check_not_inside(path: Place, source: Place | None) -> None:
-    """Raise if the output is or contains the input."""
-    if source is not None and is_within(locate(source), locate(path)):
-        raise StoreError(
-            f"the features {source} are at or inside the output {path}; choose another output"
-        )
+def check_not_inside(path: Place, source: Place | None, what: str) -> None:
+    """Raise if the output is or contains the input `source`; `what` names the input."""
+    if source is None:
+        return
+    target = locate(path)
+    for place in (target, *_places_aside(target), *_old_places(target)):
+        if is_within(locate(source), place):
+            raise StoreError(
+                f"the output {path} is or contains an input, {what} {source}; choose another "
+                "output, or move the input"
+            )
 
 
-def staging(path: Place) -> Location:
-    """Return where to write the output: `path`, or a name next to it if `path` is occupied.
+def move_into_place(place: Location, path: Place) -> None:
+    """Move the complete output from the location of `open_output` to `path`.
 
-    An existing output may still be in use while the new output is written.
+    A local output is renamed. Object stores cannot rename, so the objects are copied.
     """
     target = locate(path)
-    return Location(f"{target.url}.partial", target.options) if target.is_occupied() else target
+    if place == target or (not place.is_occupied() and _is_complete(target)):
+        return  # written at its path, or moved there by another process
+    try:
+        _copy_objects(place, target) if target.is_remote else _rename(place, target)
+    except (OSError, StoreError) as error:
+        error.add_note(
+            f"the new output is complete in {place}; the next command that writes {path} first "
+            "moves it there"
+        )
+        raise
 
 
-def move_into_place(staged: Location, path: Place) -> None:
-    """Move the complete output from `staging(path)` to `path`; replace an existing output."""
+def finish_replacement(path: Place) -> None:
+    """Complete the replacement of an output if a process was stopped during `move_into_place`."""
     target = locate(path)
-    if staged != target:
-        _unmark(target)
-        target.remove(last=_MARKS)
-        staged.rename(target)
+    place = find_aside(target)
+    if place is not None and _is_complete(place):
+        move_into_place(place, target)
+    elif not target.is_remote and (target / folders.READY).exists():
+        _rename(target / folders.NEW, target)
+    for old in _old_places(target):
+        if not old.is_occupied():
+            continue
+        if _is_complete(target):
+            _remove(old)
+        elif not target.is_occupied() and _is_complete(old):
+            Path(old.url).rename(target.url)
+
+
+def _copy_objects(place: Location, target: Location) -> None:
+    """Replace the objects of the target; until the last step, the new objects exist aside."""
+    if target.is_occupied():
+        _remove(target)
+    place.copy_to(target, last=_MARKS)
+    _remove(place)
+
+
+def _rename(place: Location, target: Location) -> None:
+    new, folder = Path(place.url), Path(target.url)
+    swap = folders.swap_content if new.parent == folder else folders.swap_folder
+    old = swap(new, folder, _MARKS)
+    if old is not None:
+        with suppress(OSError):  # the next command that replaces the output removes it
+            _remove(Location(str(old)))
+
+
+def _choose_place(target: Location) -> Location:
+    """Return the location to write to: the target, or aside if the target is occupied."""
+    if not target.is_occupied():
+        return target
+    beside, *inside = _places_aside(target)
+    return beside if target.is_remote or folders.is_replaceable(Path(target.url)) else inside[0]
+
+
+def _places_aside(target: Location) -> list[Location]:
+    """Return the locations of a new output that is to replace the target: next to it, inside it."""
+    beside = Location(f"{target.url}{folders.NEW}", target.options)
+    return [beside] if target.is_remote else [beside, target / folders.NEW]
+
+
+def _old_places(target: Location) -> list[Location]:
+    """Return the locations of a local output that is being replaced."""
+    if target.is_remote:
+        return []
+    return [Location(f"{target.url}{folders.OLD}"), target / folders.OLD]
+
+
+def _remove(target: Location) -> None:
+    """Remove an output; until it is removed, it is marked as incomplete."""
+    _unmark(target)
+    target.remove(last=_MARKS)
 
 
 def discard(path: Place) -> None:
@@ -89,7 +214,7 @@ def discard(path: Place) -> None:
     """
     target = locate(path)
     if not target.is_remote:
-        shutil.rmtree(target.url, ignore_errors=True)
+        folders.remove_folder(Path(target.url), ignore_errors=True)
         return
     with suppress(StoreError):
         target.remove(last=_MARKS)
@@ -97,10 +222,40 @@ def discard(path: Place) -> None:
 
 def _kind_of(target: Location) -> str | None:
     """Return the kind of output that this package wrote to `target`; None for other files."""
+    mark = _read_mark(target)
+    return None if mark is None else str(mark.content[KIND])
+
+
+def _is_complete(target: Location) -> bool:
+    """Return whether this package wrote an output to `target` and completed it."""
+    mark = _read_mark(target)
+    if mark is None:
+        return False
+    if mark.name == _STORE_MARK:
+        return mark.content.get("complete") is not False
+    return mark.content.get("status") == "complete"
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """The file that shows that this package wrote an output."""
+
+    name: str
+    file: dict[str, Any]
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The part of the file that this package wrote."""
+        own: dict[str, Any] = self.file["attributes"] if self.name == _STORE_MARK else self.file
+        return own
+
+
+def _read_mark(target: Location) -> _Mark | None:
+    """Read the mark of an output; None for files of other software."""
     for name in _MARKS:
         try:
-            content = json.loads((target / name).read_bytes())
-            return str(content["attributes"][KIND] if name == _STORE_MARK else content[KIND])
+            mark = _Mark(name, json.loads((target / name).read_bytes()))
+            return mark if mark.content[KIND] else None
         except OSError:  # the file does not exist
             continue
         except (ValueError, KeyError, TypeError):
@@ -110,10 +265,8 @@ def _kind_of(target: Location) -> str | None:
 
 def _unmark(target: Location) -> None:
     """Mark the output as incomplete before it is removed, because removal may be interrupted."""
-    name = next((name for name in _MARKS if (target / name).is_file()), _STORE_MARK)
-    content = json.loads((target / name).read_bytes())
-    if name == _STORE_MARK:
-        content["attributes"]["complete"] = False
-    else:
-        content["status"] = "removed"
-    (target / name).write_text(json.dumps(content))
+    mark = _read_mark(target)
+    if mark is None:  # its removal was interrupted at the last file
+        return
+    mark.content.update({"complete": False} if mark.name == _STORE_MARK else {"status": "removed"})
+    (target / mark.name).write_text(json.dumps(mark.file))

@@ -10,7 +10,7 @@ from typing import Any
 
 from scrlm_dask.errors import MissingError, StoreError
 from scrlm_dask.storage.locations import Location, Place, locate
-from scrlm_dask.storage.outputs import KIND, RUN_KIND, clear_output
+from scrlm_dask.storage.outputs import KIND, RUN_KIND, find_kept
 
 MODEL, LABELS_STORE, RECORD, EVENTS = "model.zarr", "labels.zarr", "run.json", "events.jsonl"
 RUNNING, INTERRUPTED, COMPLETE = "running", "interrupted", "complete"  # status in the record
@@ -88,9 +88,8 @@ class RunDirectory:
         self.record = self.location / RECORD
         self.events = self.location / EVENTS
 
-    def begin(self, overwrite: bool, record: dict[str, Any]) -> None:
-        """Create an empty run directory with the status "running"."""
-        clear_output(self.path, overwrite, RUN_KIND)
+    def create(self, record: dict[str, Any]) -> None:
+        """Create a run directory with the status "running"."""
         if not self.location.is_remote:  # object stores have no folders
             Path(self.location.url).mkdir(parents=True, exist_ok=True)
         self.write_record(record, RUNNING)
@@ -104,8 +103,14 @@ class RunDirectory:
         try:
             record = json.loads(self.record.read_bytes())
         except FileNotFoundError as error:
-            exists = self.location.exists()
+            exists, kept = self.location.exists(), find_kept(self.location)
             why = f"is not a run directory: {RECORD} not found" if exists else "does not exist"
+            if kept is not None:
+                raise StoreError(
+                    f"{self.path} {why}, because a process was stopped while it replaced the run; "
+                    f"`scrlm fit --resume {self.path}` (or `scrlm kmeans`) finishes this; the runs "
+                    f"are complete in {kept}"
+                ) from error
             raise StoreError(
                 f"{self.path} {why}; give the output of `scrlm fit --out` or, to evaluate, of "
                 "`scrlm predict --out`"

@@ -219,7 +219,7 @@ def test_is_occupied(root: Location) -> None:
     place = root / "out"
     assert not place.is_occupied()
     run = RunDirectory(place / "deep" / "run")
-    run.begin(False, {})
+    run.create({})
     assert place.is_occupied()
     assert run.record.is_occupied()
     discard(run.location)

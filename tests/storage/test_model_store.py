@@ -68,7 +68,7 @@ def assert_same_bits(found: Model, expected: Model) -> None:
 
 def finished_run(path: Path, model: Model) -> RunDirectory:
     run = RunDirectory(str(path))
-    run.begin(False, {})
+    run.create({})
     save_model(model, run.model)
     run.write_record({}, COMPLETE)
     return run
@@ -229,7 +229,7 @@ def test_model_of_another_format_is_rejected(tmp_path: Path, number: Any) -> Non
 
 def test_model_of_an_incomplete_run_is_rejected(tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
-    run.begin(False, {})
+    run.create({})
     save_model(make_model(), run.model)
     with pytest.raises(StoreError, match=rf"(?=.*{run.path}\b)(?=.*running)(?=.*--overwrite)"):
         load_model(run.path)
@@ -237,7 +237,7 @@ def test_model_of_an_incomplete_run_is_rejected(tmp_path: Path) -> None:
 
 def test_run_without_model(tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
-    run.begin(False, {})
+    run.create({})
     run.write_record({}, COMPLETE)
     with pytest.raises(MissingError, match=r"run/model\.zarr"):
         load_model(run.path)

@@ -31,28 +31,29 @@ from scrlm_dask.storage.outputs import (
     RUN_KIND,
     check_not_inside,
     check_output_free,
-    clear_output,
     discard,
+    find_kept,
+    finish_replacement,
     move_into_place,
-    staging,
+    open_output,
 )
-from scrlm_dask.storage.run_directory import COMPLETE, RunDirectory
+from scrlm_dask.storage.run_directory import COMPLETE, INTERRUPTED, RunDirectory
 
 
 def test_link_is_rejected(tmp_path: Path) -> None:
     real = RunDirectory(str(tmp_path / "real"))
-    real.begin(False, {})
+    real.create({})
     (tmp_path / "link").symlink_to(tmp_path / "real")
     before = tree(tmp_path / "real")
     with pytest.raises(StoreError, match=f"{tmp_path}/link"):
-        RunDirectory(str(tmp_path / "link")).begin(True, {})
+        open_output(tmp_path / "link", True, RUN_KIND)
     assert tree(tmp_path / "real") == before
 
 
 def test_broken_link_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(StoreError, match=f"{tmp_path}/link"):
-        RunDirectory(str(tmp_path / "link")).begin(True, {})
+        open_output(tmp_path / "link", True, RUN_KIND)
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -64,7 +65,7 @@ def test_folder_with_a_users_file_is_not_removed(
     file.parent.mkdir(parents=True)
     file.write_text("mine")
     with pytest.raises(StoreError) as caught:
-        RunDirectory(str(tmp_path / "folder")).begin(overwrite, {})
+        open_output(tmp_path / "folder", overwrite, RUN_KIND)
     assert f"{tmp_path}/folder" in str(caught.value)
     assert overwrite or "--overwrite" not in str(caught.value)  # it would not help
     assert file.read_text() == "mine"
@@ -75,14 +76,14 @@ def test_folder_with_a_users_file_is_not_removed(
 def test_users_file_is_not_removed(tmp_path: Path, overwrite: bool) -> None:
     (tmp_path / "run").write_text("mine")
     with pytest.raises(StoreError, match=f"{tmp_path}/run"):
-        RunDirectory(str(tmp_path / "run")).begin(overwrite, {})
+        open_output(tmp_path / "run", overwrite, RUN_KIND)
     assert (tmp_path / "run").read_text() == "mine"
 
 
 def test_folder_called_run_json_does_not_mark_a_run(tmp_path: Path) -> None:
     (tmp_path / "run/run.json").mkdir(parents=True)
     with pytest.raises(StoreError, match=f"{tmp_path}/run"):
-        RunDirectory(str(tmp_path / "run")).begin(True, {})
+        open_output(tmp_path / "run", True, RUN_KIND)
     assert (tmp_path / "run/run.json").is_dir()
 
 
@@ -94,7 +95,7 @@ def test_foreign_run_json_does_not_mark_a_run(tmp_path: Path) -> None:
     (folder / "weights.bin").write_bytes(b"a week of work")
     before = tree(folder)
     with pytest.raises(StoreError, match=f"{folder}"):
-        RunDirectory(str(folder)).begin(True, {})
+        open_output(folder, True, RUN_KIND)
     assert tree(folder) == before
 
 
@@ -107,7 +108,7 @@ def write_labels(path: Path) -> None:
 
 
 def write_run(path: Path) -> None:
-    RunDirectory(str(path)).begin(False, {})
+    RunDirectory(str(path)).create({})
 
 
 WRITERS = {FEATURES_KIND: write_features, LABELS_KIND: write_labels, RUN_KIND: write_run}
@@ -117,20 +118,20 @@ WRITERS = {FEATURES_KIND: write_features, LABELS_KIND: write_labels, RUN_KIND: w
 @pytest.mark.parametrize("written", WRITERS)
 def test_output_is_replaced_only_by_its_own_kind(tmp_path: Path, kind: str, written: str) -> None:
     target = tmp_path / "out"
-    clear_output(str(target), False, kind)  # nothing to remove
+    open_output(str(target), False, kind)  # nothing to remove
     assert not target.exists()
     WRITERS[written](target)
     before = tree(target)
     with pytest.raises(StoreError, match=f"{target}") as caught:
-        clear_output(str(target), False, kind)
+        open_output(str(target), False, kind)
     assert ("--overwrite" in str(caught.value)) == (written == kind)
     assert tree(target) == before
     if written == kind:
-        clear_output(str(target), True, kind)
+        open_output(str(target), True, kind)
         assert not target.exists()
         return
     with pytest.raises(StoreError, match=rf"(?=.*{target})(?=.*\b{kind}\b)"):
-        clear_output(str(target), True, kind)
+        open_output(str(target), True, kind)
     assert tree(target) == before
 
 
@@ -198,17 +199,18 @@ def test_fit_does_not_overwrite_the_features_it_reads(tmp_path: Path) -> None:
 
 def test_only_our_outputs_are_replaced(root: Location) -> None:
     run = RunDirectory(root / "run")
-    run.begin(False, {})
+    run.create({})
     run.write_record({}, COMPLETE)
     (root / "run-2").write_text("mine")
     with pytest.raises(StoreError, match="--overwrite"):
-        clear_output(run.location, False, RUN_KIND)
+        open_output(run.location, False, RUN_KIND)
     with pytest.raises(StoreError, match=rf"(?=.*{run.location})(?=.*\bfeatures\b)"):
-        clear_output(run.location, True, FEATURES_KIND)
+        open_output(run.location, True, FEATURES_KIND)
     with pytest.raises(StoreError, match=rf"(?=.*{run.location}/inner\b)(?=.*{run.location}(?!/))"):
         check_output_free(run.location / "inner", True, RUN_KIND)
     assert run.check_complete()["status"] == "complete"
-    clear_output(run.location, True, RUN_KIND)
+    run.write_record({}, INTERRUPTED)
+    open_output(run.location, True, RUN_KIND)
     assert not run.location.is_occupied()
     assert (root / "run-2").read_text() == "mine"
 
@@ -231,37 +233,42 @@ class FailingFileSystem(MemoryFileSystem):
 
 
 @pytest.mark.parametrize("kind", [RUN_KIND, FEATURES_KIND])
-def test_interrupted_removal_leaves_an_incomplete_output(memory: str, kind: str) -> None:
+def test_interrupted_replacement_in_an_object_store_is_finished(memory: str, kind: str) -> None:
     fsspec.register_implementation("failing", FailingFileSystem, clobber=True)
     root = memory.replace("memory://", "failing://")
     x, run = f"{root}/x.zarr", f"{root}/run"
     synth(x, 40, MixtureSpec(8, 2, 0.1))
     fit(x, FitConfig(rho=0.5, n_clusters=2), out=run)
     target = locate(run if kind == RUN_KIND else x)
+    place = open_output(target, True, kind)
+    target.copy_to(place, last=())
     FailingFileSystem.fails = True
     try:
-        with pytest.raises(StoreError, match="ConnectionError: connection lost"):
-            clear_output(target, True, kind)
+        with pytest.raises(StoreError, match="ConnectionError: connection lost") as caught:
+            move_into_place(place, target)
     finally:
         FailingFileSystem.fails = False
+    assert place.url in caught.value.__notes__[0]
     with pytest.raises(StoreError, match=f"{target}"):
         evaluate(run) if kind == RUN_KIND else fit(x, FitConfig(rho=0.5))
-    clear_output(target, True, kind)  # the output is still recognized as ours
-    assert not target.is_occupied()
+    assert find_kept(target) == place
+    finish_replacement(target)
+    evaluate(run)
+    assert not place.is_occupied()
 
 
-def test_new_output_is_not_staged(root: Location) -> None:
-    assert staging(root / "out") == root / "out"
+def test_new_output_is_written_at_its_path(root: Location) -> None:
+    assert open_output(root / "out", False, RUN_KIND) == root / "out"
 
 
 def test_staged_output_replaces_the_old_one(root: Location) -> None:
     run = RunDirectory(root / "run")
-    run.begin(False, {})
+    run.create({})
     run.write_record({"number": 1}, COMPLETE)
     (run.location / "old").write_text("old")
-    staged = staging(run.location)
-    assert staged.url == f"{run.location.url}.partial"
-    RunDirectory(staged).begin(False, {})
+    staged = open_output(run.location, True, RUN_KIND)
+    assert staged.url == f"{run.location.url}.scrlm-new"
+    RunDirectory(staged).create({})
     RunDirectory(staged).write_record({"number": 2}, COMPLETE)
     assert run.check_complete()["number"] == 1  # kept until the new one is finished
     move_into_place(staged, run.location)
@@ -271,7 +278,7 @@ def test_staged_output_replaces_the_old_one(root: Location) -> None:
 
 
 def test_discarded_output_leaves_no_files(root: Location) -> None:
-    RunDirectory(root / "run").begin(False, {})
+    RunDirectory(root / "run").create({})
     (root / "other").write_text("mine")
     discard(root / "run")
     discard(root / "run")  # nothing is left to remove
@@ -282,14 +289,14 @@ def test_discarded_output_leaves_no_files(root: Location) -> None:
 @pytest.mark.parametrize("source", ["out", "out/x.zarr", "out/a/b"])
 def test_features_at_or_inside_the_output_are_rejected(tmp_path: Path, source: str) -> None:
     with pytest.raises(StoreError) as caught:
-        check_not_inside(tmp_path / "out", tmp_path / source)
+        check_not_inside(tmp_path / "out", tmp_path / source, "the features")
     assert str(tmp_path / source) in str(caught.value)
     assert re.search(rf"{tmp_path}/out(?!/)", str(caught.value))
 
 
 @pytest.mark.parametrize("source", [None, "x.zarr", "output", "."])
 def test_features_elsewhere_are_accepted(tmp_path: Path, source: str | None) -> None:
-    check_not_inside(tmp_path / "out", None if source is None else tmp_path / source)
+    check_not_inside(tmp_path / "out", None if source is None else tmp_path / source, "the items")
 
 
 def test_whole_bucket_is_rejected() -> None:

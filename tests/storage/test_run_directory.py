@@ -14,7 +14,7 @@ import zarr
 from trees import tree
 
 from scrlm_dask.errors import StoreError
-from scrlm_dask.storage.outputs import discard
+from scrlm_dask.storage.outputs import RUN_KIND, discard, move_into_place, open_output
 from scrlm_dask.storage.run_directory import COMPLETE, RunDirectory, write_json
 
 
@@ -33,7 +33,7 @@ def read_json(path: Path) -> Any:
 def test_run_from_begin_to_finish(tmp_path: Path) -> None:
     run = RunDirectory(f"{tmp_path}/some/where/run")
     assert not run.record.is_file()
-    run.begin(False, {"seed": 3})
+    run.create({"seed": 3})
     assert run.record.is_file()
     assert read_json(run.record).items() >= {"seed": 3, "status": "running"}.items()
     with pytest.raises(StoreError, match=rf"(?=.*{run.path}\b)(?=.*running)"):
@@ -53,13 +53,13 @@ def test_paths() -> None:
 
 def test_given_status_is_ignored(tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
-    run.begin(False, {"status": "complete"})
+    run.create({"status": "complete"})
     assert run.read_record()["status"] == "running"
 
 
 def test_discarded_run_leaves_no_files(tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
-    run.begin(False, {})
+    run.create({})
     zarr.create_group(run.labels.url)
     discard(run.path)
     assert tree(tmp_path) == {}
@@ -68,7 +68,7 @@ def test_discarded_run_leaves_no_files(tmp_path: Path) -> None:
 
 def test_empty_folder_is_used(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    RunDirectory(str(tmp_path / "run")).begin(False, {})
+    RunDirectory(str(tmp_path / "run")).create({})
     assert read_json(tmp_path / "run/run.json")["status"] == "running"
 
 
@@ -91,7 +91,7 @@ def test_run_at_a_url_writes_no_local_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with suppress(StoreError):  # an error would also be correct
-        RunDirectory("memory://bucket/run").begin(False, {})
+        RunDirectory("memory://bucket/run").create({})
     assert tree(tmp_path) == {}
 
 
@@ -100,23 +100,28 @@ def test_run_at_a_url_writes_no_local_folder(
 
 def test_run_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
-    run.begin(False, {"number": 1})
+    run.create({"number": 1})
     zarr.create_group(run.model.url)
     run.write_record({"number": 1}, COMPLETE)
     before = tree(tmp_path / "run")
     with pytest.raises(StoreError, match=f"(?=.*{tmp_path}/run)(?=.*--overwrite)"):
-        run.begin(False, {"number": 2})
+        open_output(run.path, False, RUN_KIND)
+    new = RunDirectory(open_output(run.path, True, RUN_KIND))
+    new.create({"number": 2})
     assert tree(tmp_path / "run") == before
-    run.begin(True, {"number": 2})
+    new.write_record({"number": 2}, COMPLETE)
+    move_into_place(new.location, run.path)
     # no file of the old run is left
-    assert list(tree(tmp_path / "run")) == ["run.json"]
-    assert run.read_record().items() >= {"number": 2, "status": "running"}.items()
+    assert list(tree(tmp_path)) == ["run/run.json"]
+    assert run.check_complete()["number"] == 2
 
 
 def test_interrupted_run_is_replaced(tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
-    run.begin(False, {})
-    run.begin(True, {"number": 2})
+    run.create({})
+    assert open_output(run.path, True, RUN_KIND) == run.location
+    assert not run.location.is_occupied()
+    run.create({"number": 2})
     assert run.read_record()["number"] == 2
 
 

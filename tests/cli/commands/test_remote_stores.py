@@ -183,7 +183,7 @@ def test_no_credentials_in_outputs_stores_and_logs(on_s3, server, workers, rejec
     rejected(*args, facts=(f"{ROOT}/x.zarr/features", "checksum"), **on_workers)
     filesystem.pipe_file(path, whole)
     assert server.objects("damaged") == {}  # removed again, so the path is free
-    RunDirectory(locate(f"{ROOT}/damaged", server.options)).begin(False, {})
+    RunDirectory(locate(f"{ROOT}/damaged", server.options)).create({})
     logs = [without_secrets(process.stderr) for process in workers]
     assert any("Compute Failed" in log for log in logs)
 

@@ -1,0 +1,120 @@
+"""Replace and remove local folders of outputs.
+
+Folders that cannot be renamed, or that have another owner or mode than a new folder, are kept, and
+only their content is replaced: mount points, folders in a read-only parent, and folders that a
+user prepared.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+# Suffixes of the folders next to an output, or their names if they are inside the output: the new
+# output while it is written, the old output while it is replaced, and a new output whose files are
+# being moved up into the folder of the output.
+NEW, OLD, READY = ".scrlm-new", ".scrlm-old", ".scrlm-ready"
+SYSTEM = "lost+found"  # folder of the file system at the root of a volume
+
+
+def beside(folder: Path, suffix: str) -> Path:
+    """Return the folder next to `folder` with the given suffix."""
+    return folder.with_name(folder.name + suffix)
+
+
+def is_replaceable(folder: Path) -> bool:
+    """Return whether a new folder can take the place of `folder`, with the same owner and mode."""
+    probe = beside(folder, f".scrlm-{uuid4().hex[:8]}")
+    with suppress(OSError):
+        probe.mkdir()
+        try:
+            return _describe(probe) == _describe(folder) and folder.resolve() != Path.cwd()
+        finally:
+            probe.rmdir()
+    return False
+
+
+def _describe(folder: Path) -> tuple[Any, ...]:
+    """Return device, owner, group, mode and extended attributes (such as access lists)."""
+    status, names = folder.stat(), list[str]()
+    if hasattr(os, "listxattr"):  # Linux
+        with suppress(OSError):
+            names = sorted(os.listxattr(folder))
+    extended = [(name, os.getxattr(folder, name)) for name in names]
+    return status.st_dev, status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode), extended
+
+
+def list_content(folder: Path) -> list[Path]:
+    """Return the entries of an output folder, without entries that are not part of the output."""
+    return [path for path in folder.iterdir() if path.name not in (NEW, OLD, READY, SYSTEM)]
+
+
+def remove_folder(folder: Path, last: tuple[str, ...] = (), *, ignore_errors: bool = False) -> None:
+    """Remove a folder, or only its content if a new folder would not be the same.
+
+    Entries named in `last` are removed after all others.
+    """
+    with _suppressed(ignore_errors):
+        for entry in sorted(folder.iterdir(), key=lambda path: path.name in last):
+            with _suppressed(ignore_errors):
+                if entry.name != SYSTEM:
+                    _remove_entry(entry, ignore_errors)
+        if folder.name.endswith((NEW, OLD)) or is_replaceable(folder):
+            with suppress(OSError):  # a bind mount cannot be detected, and is kept
+                folder.rmdir()
+
+
+def _suppressed(ignore_errors: bool) -> suppress:
+    return suppress(*((OSError,) if ignore_errors else ()))
+
+
+def _remove_entry(entry: Path, ignore_errors: bool) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry, ignore_errors=ignore_errors)
+    else:
+        entry.unlink()
+
+
+def swap_folder(new: Path, folder: Path, last: tuple[str, ...] = ()) -> Path | None:
+    """Rename `folder` to its old name and `new` to `folder`; return the old folder, if any.
+
+    If the folder cannot be renamed, only its content is replaced, as by `swap_content`.
+    """
+    if not folder.exists():
+        new.rename(folder)
+        return None
+    old = beside(folder, OLD)
+    try:
+        folder.rename(old)
+    except OSError:  # a bind mount, or a folder of a lower layer of an overlay file system
+        return swap_content(new, folder, last)
+    try:
+        new.rename(folder)
+    except OSError:
+        old.rename(folder)
+        raise
+    return old
+
+
+def swap_content(new: Path, folder: Path, last: tuple[str, ...] = ()) -> Path:
+    """Move the content of `folder` to a folder inside it, and the content of `new` to `folder`.
+
+    An interrupted call can be repeated: the folder READY exists from the end of the first step to
+    the end of the second. Entries named in `last` are the first that leave and the last that
+    arrive. Return the folder with the old content.
+    """
+    old, ready = folder / OLD, folder / READY
+    if not ready.exists():
+        old.mkdir(exist_ok=True)
+        for entry in sorted(list_content(folder), key=lambda path: path.name not in last):
+            shutil.move(entry, old / entry.name)
+        new.rename(ready)
+    for entry in sorted(ready.iterdir(), key=lambda path: path.name in last):
+        shutil.move(entry, folder / entry.name)
+    ready.rmdir()
+    return old
