@@ -78,6 +78,13 @@ class UnreachableError(StoreError):
     """
 
 
+class UntrustedOriginError(StoreError):
+    """Raised if a file names a URL whose origin the user has not given; also an `OSError`.
+
+    The origin of a URL is its scheme with its bucket or host. No request is sent.
+    """
+
+
 class EncoderError(ScrlmError, RuntimeError):
     """Raised if an encoder fails; also a `RuntimeError`.
 

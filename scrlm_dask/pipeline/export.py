@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,7 +19,7 @@ from scrlm_dask.model import Model
 from scrlm_dask.optional import import_optional
 from scrlm_dask.storage import outputs
 from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
-from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.locations import Location, Options, Place, locate, trust
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory, write_json
 
@@ -50,6 +51,7 @@ def export(
     table: TableFormat = "parquet",
     overwrite: bool = False,
     storage_options: Options | None = None,
+    allow_origins: Sequence[str] = (),
     listener: Listener = warn,
 ) -> ExportResult:
     """Write a run's labels and centers to the folder `out`, in formats that other programs read.
@@ -66,7 +68,8 @@ def export(
     directory.check_complete()
     outputs.check_not_inside(target, source)
     outputs.check_output_free(target, overwrite, outputs.EXPORT_KIND)
-    store, model = open_label_table(directory, storage_options), load_model(source)
+    trusted = trust([source], allow_origins, storage_options)
+    store, model = open_label_table(directory, trusted), load_model(source)
     if store.ids_note is not None:
         listener(Note(store.ids_note, warning=True))
     with ExitStack() as undo:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.evaluation import metrics
 from scrlm_dask.reporting.descriptions import sigma_units
 from scrlm_dask.reporting.figures import comparison_figures, run_figures
@@ -24,7 +25,15 @@ from scrlm_dask.reporting.thumbnails import Item, data_uri, encode_pixels, show_
 from scrlm_dask.runs.record import read_result
 from scrlm_dask.sources.items import NpyItems, open_shown_items
 from scrlm_dask.storage.feature_store import is_shuffled
-from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.locations import (
+    Location,
+    Options,
+    Place,
+    TrustedOrigins,
+    locate,
+    locate_recorded,
+    trust,
+)
 from scrlm_dask.storage.run_directory import RunDirectory
 
 REPORT = "report.html"
@@ -185,6 +194,8 @@ def write_report(
     items_column: str | None = None,
     rows_each: int = 8,
     storage_options: Options | None = None,
+    allow_origins: Sequence[str] = (),
+    listener: Listener = warn,
 ) -> ReportFiles:
     """Write an HTML report of one run, or a comparison of several runs, with PNG figures.
 
@@ -194,8 +205,12 @@ def write_report(
     """
     target = _target(runs, out, storage_options)
     check_matplotlib("a report")
-    read = [read_report_data(run, rows_each, storage_options) for run in runs]
-    shown = _items(read, items, items_column, storage_options)
+    read = [read_report_data(run, rows_each, storage_options, allow_origins) for run in runs]
+    for run in read:
+        if run.labelled.ids_note is not None:
+            listener(Note(run.labelled.ids_note, warning=True))
+    allowed = trust([run.location for run in read], allow_origins, storage_options)
+    shown = _items(read, items, items_column, allowed)
     figures = [list(run_figures(run, plane_map(run.points))) for run in read]
     several = len(read) > 1
     compared = list(comparison_figures(read)) if several else []
@@ -250,7 +265,7 @@ def _items(
     runs: Sequence[ReportData],
     items: str | Path | None,
     column: str | None,
-    storage_options: Options | None,
+    trusted: TrustedOrigins,
 ) -> ShownItems:
     """Read the items of the example rows."""
     if items is None:
@@ -258,7 +273,7 @@ def _items(
     rows, opened = set[int](), None
     for run in runs:
         path = run.record.features.path
-        if path is not None and is_shuffled(locate(path, storage_options)):
+        if path is not None and is_shuffled(locate_recorded(path, trusted)):
             raise InputError(
                 f"the rows of {path} were shuffled during ingest, so the items {items} are in a "
                 "different order; ingest the features without --shuffle"
