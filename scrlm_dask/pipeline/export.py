@@ -23,6 +23,8 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate, trust
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory, write_json
 
+_FORMULA = r"\A('*[=+\-@\t\r\n])"  # start of a text that spreadsheet programs may run
+
 
 @dataclass(frozen=True)
 class ExportResult:
@@ -91,7 +93,7 @@ def _write_table(store: LabelTable, location: Location, table: TableFormat) -> N
     writer: Any = None
     with location.writing() as file:
         for piece in store.pieces():
-            rows = _to_arrow(piece)
+            rows = _to_arrow(piece) if table == "parquet" else _without_formulas(_to_arrow(piece))
             writer = writer or _open_writer(file, rows.schema, table)
             writer.write_table(rows)
         writer.close()
@@ -114,6 +116,20 @@ def _to_arrow(rows: LabelledRows) -> Any:
     if rows.margins is not None:
         columns["margin"] = rows.margins
     return import_optional("pyarrow", "a table").table(columns)
+
+
+def _without_formulas(rows: Any) -> Any:
+    """Put a single quote before texts that a spreadsheet program would read as a formula.
+
+    Texts that already start with quotes and such a character get one more quote, so that the
+    original text can be recovered.
+    """
+    arrow, compute = (import_optional(name, "CSV") for name in ("pyarrow", "pyarrow.compute"))
+    for i, field in enumerate(rows.schema):
+        if arrow.types.is_string(field.type) or arrow.types.is_large_string(field.type):
+            quoted = compute.replace_substring_regex(rows[i], _FORMULA, r"'\1")
+            rows = rows.set_column(i, field, quoted)
+    return rows
 
 
 def _write_centers(model: Model, target: Location) -> list[str]:
