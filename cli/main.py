@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Any
 
 import click
+
+from scrlm_dask.text import printable
 
 from .commands.clustering import fit, kmeans, predict
 from .commands.data import embed, ingest, inspect, synth
@@ -14,8 +17,22 @@ from .commands.results import cut, evaluate, export, report, verify
 from .commands.tuning import plan, rho
 
 
+class PrintableGroup(click.Group):
+    """A group that escapes control characters in messages, which may contain file names."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; escape the message of an error in its usage."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            error.message = printable(error.message)
+            raise
+
+
 @click.group(
-    "scrlm", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    "scrlm",
+    cls=PrintableGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(version("scrlm-dask"), prog_name="scrlm")
 def main() -> None:

@@ -7,6 +7,8 @@ calls the class again with `args`.
 
 from __future__ import annotations
 
+from scrlm_dask.text import printable
+
 
 class ScrlmError(Exception):
     """Base class of all errors that the package raises.
@@ -22,6 +24,10 @@ class ScrlmError(Exception):
     ...     print(error)
     rho must be a finite number > 0 or 'auto', got -1
     """
+
+    def __str__(self) -> str:
+        """Return the message; control characters, such as those in file names, are escaped."""
+        return printable(super().__str__())
 
 
 class InputError(ScrlmError, ValueError):
@@ -75,6 +81,13 @@ class UnreachableError(StoreError):
     """Raised if a remote store does not respond or denies access; also an `OSError`.
 
     It is then unknown whether the file or store exists.
+    """
+
+
+class UntrustedOriginError(StoreError):
+    """Raised if a file names a URL whose origin the user has not given; also an `OSError`.
+
+    The origin of a URL is its scheme with its bucket or host. No request is sent.
     """
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from scrlm_dask.errors import ScrlmWarning
+from scrlm_dask.text import printable
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ Listener = Callable[[Event], None]
 def warn(event: Event) -> None:
     """Issue warnings and ignore all other events; this is the default listener."""
     if isinstance(event, Note) and event.warning:
-        warnings.warn(event.text, ScrlmWarning, stacklevel=_levels_to_caller())
+        warnings.warn(printable(event.text), ScrlmWarning, stacklevel=_levels_to_caller())
 
 
 def _levels_to_caller() -> int:

@@ -1,9 +1,34 @@
-"""Format sizes, counts, lists and errors for messages and tables."""
+"""Format sizes, counts, lists and errors for messages and tables; escape control characters."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
+
+# Control characters (C0, DEL and C1), line separators, marks and overrides of the direction of
+# text, and surrogates, which stand for undecodable bytes in file names and cannot be printed.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    r"""Escape the characters by which a name could control the terminal or imitate other output.
+
+    >>> print(printable("a\x1b[2Jb"))
+    a\x1b[2Jb
+    """
+    return _UNPRINTABLE.sub(_escape, text)
+
+
+def printable_lines(text: str) -> str:
+    """Apply `printable` to each line of a text."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
 
 
 def format_bytes(n_bytes: float) -> str:

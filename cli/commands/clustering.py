@@ -40,6 +40,7 @@ def fit(
     out: str | None,
     overwrite: bool,
     resume: str | None,
+    allow_origins: tuple[str, ...],
     **values: Any,
 ) -> None:
     """Find clusters and outliers in the features store FEATURES.
@@ -61,7 +62,8 @@ def fit(
         if isinstance(before, FitResult):
             show_fit(console, before, resume)
             return
-        out, features, block_rows = resume, before.features.path, before.asked.block_rows
+        out, block_rows = resume, before.asked.block_rows
+        features = fitting.recorded_input(before.features.path, resume, storage, allow_origins)
         config = FitConfig(**before.asked.config)
     job = prepare_fit(
         str(features),
@@ -164,6 +166,7 @@ def kmeans(
     block_rows: int | None,
     overwrite: bool,
     resume: str | None,
+    allow_origins: tuple[str, ...],
     **values: Any,
 ) -> None:
     """Cluster the features store FEATURES by k-means.
@@ -185,9 +188,12 @@ def kmeans(
         if isinstance(before, FitResult):
             show_fit(console, before, resume)
             return
-        out, features, block_rows = resume, before.features.path, before.asked.block_rows
+        out, block_rows = resume, before.asked.block_rows
         config, inputs = KMeansConfig(**before.asked.config), before.asked.inputs
-        centers, sample_weight = inputs.get("centers"), inputs.get("sample_weight")
+        recorded = (before.features.path, inputs.get("centers"), inputs.get("sample_weight"))
+        features, centers, sample_weight = (
+            fitting.recorded_input(path, resume, storage, allow_origins) for path in recorded
+        )
     job = prepare_kmeans(
         str(features),
         config,

@@ -84,16 +84,24 @@ def cut(
     help="True labels, .npy or Zarr, -1 for outliers (default: labels in the features store).",
 )
 @shared.storage_options
+@shared.allow_origin_option
 @shared.cluster_options
 @shared.output_options
-def evaluate(console: Console, cluster: Any, storage: Any, run: str, truth: str | None) -> None:
+def evaluate(
+    console: Console,
+    cluster: Any,
+    storage: Any,
+    allow_origins: tuple[str, ...],
+    run: str,
+    truth: str | None,
+) -> None:
     """Score the labels of RUN against the true labels.
 
     RUN is a run directory or a labels store written by `scrlm predict`.
     """
     from scrlm_dask.pipeline.evaluate import prepare_evaluate
 
-    job = prepare_evaluate(run, truth, storage)
+    job = prepare_evaluate(run, truth, storage, allow_origins)
     with shared.session(console, cluster.for_little_work()):
         content = evaluation_record(job.run(console))
     console.result(content, facts("Scores", content))
@@ -123,10 +131,18 @@ def evaluate(console: Console, cluster: Any, storage: Any, run: str, truth: str 
     help="Seed for the choice of blocks and clusters.",
 )
 @shared.storage_options
+@shared.allow_origin_option
 @shared.cluster_options
 @shared.output_options
 def verify(
-    console: Console, cluster: Any, storage: Any, run: str, blocks: int, losses: int, seed: int
+    console: Console,
+    cluster: Any,
+    storage: Any,
+    allow_origins: tuple[str, ...],
+    run: str,
+    blocks: int,
+    losses: int,
+    seed: int,
 ) -> None:
     """Verify a random part of RUN by computing it again.
 
@@ -135,7 +151,7 @@ def verify(
     """
     from scrlm_dask.pipeline.verify import prepare_verify
 
-    job = prepare_verify(run, blocks, losses, seed, storage)
+    job = prepare_verify(run, blocks, losses, seed, storage, allow_origins)
     with shared.session(console, cluster):
         result = job.run(console)
     content = {"run": run, **asdict(result), "ok": result.ok}
@@ -174,6 +190,7 @@ def verify(
     help="Number of rows to show per cluster.",
 )
 @shared.storage_options
+@shared.allow_origin_option
 @shared.output_options
 def report(
     console: Console, storage: Any, runs: tuple[str, ...], out: str | None, **values: Any
@@ -189,7 +206,7 @@ def report(
 
     if values["items"] is None:
         shared.require_option("--items", "items_column")
-    done = write_report(runs, out, storage_options=storage, **values)
+    done = write_report(runs, out, storage_options=storage, listener=console, **values)
     content = {"report": done.page, "figures": list(done.figures)}
     console.result(content, facts("Report", {"report": done.page, "figures": len(done.figures)}))
 
@@ -207,8 +224,17 @@ def report(
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing export.")
 @shared.storage_options
+@shared.allow_origin_option
 @shared.output_options
-def export(console: Console, storage: Any, run: str, out: str, table: Any, overwrite: bool) -> None:
+def export(
+    console: Console,
+    storage: Any,
+    allow_origins: tuple[str, ...],
+    run: str,
+    out: str,
+    table: Any,
+    overwrite: bool,
+) -> None:
     """Export labels and centers of RUN to standard file formats.
 
     Writes labels.parquet or labels.csv (row, id if the features have ids, label, distance, margin),
@@ -218,7 +244,13 @@ def export(console: Console, storage: Any, run: str, out: str, table: Any, overw
     from scrlm_dask.pipeline.export import export as run_export
 
     done = run_export(
-        run, out, table=table, overwrite=overwrite, storage_options=storage, listener=console
+        run,
+        out,
+        table=table,
+        overwrite=overwrite,
+        storage_options=storage,
+        allow_origins=allow_origins,
+        listener=console,
     )
     content = {
         "out": out,

@@ -62,10 +62,13 @@ prune_option = click.option(
     help="Number of axes for pruning pairs of rows and centers that are far apart, which does not "
     "change the labels (auto: chosen per block; 0: no pruning).",
 )
-resume_option = click.option(
-    "--resume",
-    metavar="RUN",
-    help="Resume an interrupted run with the options that it was started with.",
+resume_option = shared.option_group(
+    click.option(
+        "--resume",
+        metavar="RUN",
+        help="Resume an interrupted run with the options that it was started with.",
+    ),
+    shared.allow_origin_option,
 )
 fit_preprocess_option = preprocess_option(
     "Transformation of the rows; l2 is for cosine distance (auto: l2 for rows of unit length, "
@@ -223,7 +226,7 @@ def local_memories(cluster: Any) -> Any:
 
 # With --resume, the user may give only these options and the cluster options.
 _FREE = {
-    *("resume", "storage", "as_json", "log_json", "verbose", "report"),
+    *("resume", "allow_origins", "storage", "as_json", "log_json", "verbose", "report"),
     *("stall_timeout", "wait_workers"),
 }
 
@@ -231,6 +234,7 @@ _FREE = {
 def check_usage(resume: str | None, features: str | None, out: str | None) -> None:
     """Require FEATURES and --out, or --resume without options whose values the run has recorded."""
     if resume is None:
+        shared.require_option("--resume", "allow_origins")
         for missing, value in (("argument 'FEATURES'", features), ("option '--out'", out)):
             if value is None:
                 raise click.UsageError(f"Missing {missing}; add it, or use --resume RUN")
@@ -252,3 +256,14 @@ def read_run(resume: str, method: str, storage: Any) -> RunRecord | FitResult:
 
     unfinished = read_unfinished(resume, method, storage)
     return load_fit(resume, storage) if unfinished is None else unfinished
+
+
+def recorded_input(
+    path: Any, resume: str, storage: Any, allow_origins: tuple[str, ...]
+) -> str | None:
+    """Return the path or URL of an input that the record of the run `resume` names, if any."""
+    from scrlm_dask.storage.locations import locate_recorded, trust
+
+    if path is None:
+        return None
+    return locate_recorded(str(path), trust([resume], allow_origins, storage)).url

@@ -85,6 +85,21 @@ def parse_storage(
     return parse_storage_options(texts) if texts else None
 
 
+def parse_origins(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the origins in their usual form."""
+    if not texts:
+        return ()
+    from scrlm_dask.errors import InputError
+    from scrlm_dask.storage.locations import parse_origin
+
+    try:
+        return tuple(parse_origin(text) for text in texts)
+    except InputError as error:
+        raise click.UsageError(str(error)) from error
+
+
 def parse_storage_options(texts: tuple[str, ...]) -> dict[str, Any]:
     """Merge texts NAME=VALUE into one mapping; a dot in NAME creates a nested mapping.
 

@@ -18,7 +18,7 @@ from scrlm_dask.text import format_bytes, plural
 
 from ..terminal.console import Console, exit_on_errors
 from ..terminal.signals import handle_signals
-from .parsing import parse_size, parse_storage
+from .parsing import parse_origins, parse_size, parse_storage
 
 _Command = Callable[..., Any]
 _Decorator = Callable[[_Command], _Command]
@@ -121,6 +121,16 @@ storage_options = click.option(
     callback=parse_storage,
     help="Option of the fsspec file system for URLs, such as key=..., anon=true or "
     "client_kwargs.endpoint_url=http://..., or a JSON object of options. May be repeated.",
+)
+allow_origin_option = click.option(
+    "--allow-origin",
+    "allow_origins",
+    metavar="URL",
+    multiple=True,
+    callback=parse_origins,
+    help="Scheme with bucket or host, such as s3://bucket, that recorded URLs may also have; "
+    "--storage-option is sent to it. By default, a URL recorded in RUN is only opened if RUN has "
+    "the same scheme and bucket. May be repeated.",
 )
 performance_option = click.option(
     "--performance-report",

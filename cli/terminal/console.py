@@ -15,7 +15,7 @@ import click
 from scrlm_dask.events import BlockDone, Event, IterationDone, Note, PhaseFinished, PhaseStarted
 from scrlm_dask.monitoring.json_log import JsonLines, plain
 from scrlm_dask.monitoring.run_state import PhaseState
-from scrlm_dask.text import format_bytes
+from scrlm_dask.text import format_bytes, printable, printable_lines
 
 from .progress import RefreshTimer, bars, progress_line
 from .signals import EXIT_INTERRUPTED
@@ -50,26 +50,25 @@ class Console:
         if self._lines is not None:
             self._lines(Note(text))
         elif self._bars is not None:
-            self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._bars.console.print(
+                printable(text), markup=False, emoji=False, highlight=False, soft_wrap=True
+            )
         else:
-            click.echo(text, err=True)
+            click.echo(printable(text), err=True)
 
     def fail(self, text: str) -> None:
         """Print the error that ends the command."""
         if self._lines is not None:
             _to_stderr(json.dumps({"time": time.time(), "event": "Error", "text": text}) + "\n")
         else:
-            click.echo(f"Error: {text}", err=True)
+            click.echo(f"Error: {printable(text)}", err=True)
 
     def result(self, content: dict[str, Any], table: Any) -> None:
         """Print the result: `table` (a Rich renderable), or `content` as JSON with --json."""
         if self.as_json:
             click.echo(json.dumps(plain(content), allow_nan=False))
             return
-        from rich.console import Console as RichConsole
-
-        # Brackets in paths and names are not markup.
-        RichConsole(file=sys.stdout, highlight=False, markup=False).print(table)
+        print_table(table)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
@@ -141,6 +140,22 @@ class Console:
         )
 
 
+def print_table(table: Any) -> None:
+    """Print a Rich renderable to stdout; names in it are neither markup nor control sequences."""
+    from rich.console import Console as RichConsole
+    from rich.segment import Segment
+
+    console = RichConsole(file=sys.stdout, highlight=False, markup=False, emoji=False)
+
+    class Printable:
+        def __rich_console__(self, console: RichConsole, options: Any) -> Iterator[Segment]:
+            for segment in console.render(table, options):
+                shown = segment.text if segment.control else printable_lines(segment.text)
+                yield Segment(shown, segment.style, segment.control)
+
+    console.print(Printable())
+
+
 @contextmanager
 def exit_on_errors(console: Console) -> Iterator[None]:
     """Turn expected errors into one message and an exit code; -v also prints the traceback."""
@@ -148,7 +163,7 @@ def exit_on_errors(console: Console) -> Iterator[None]:
 
     def end(error: BaseException, text: str, code: int) -> None:
         if console.verbose:
-            traceback.print_exc()
+            click.echo(printable_lines(traceback.format_exc()), err=True, nl=False)
         # The notes of an error describe what is checkpointed and how to resume.
         console.fail("; ".join([text, *getattr(error, "__notes__", ())]))
         raise SystemExit(code)

@@ -85,7 +85,7 @@ def bars() -> Iterator[Progress]:
                 yield Text(self.workers, style="dim")
 
     shown = Bars(
-        TextColumn("{task.description:>9}"),
+        TextColumn("{task.description:>9}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         RowsPerSecond(),

@@ -18,6 +18,8 @@ from typing import Any
 
 import click
 
+from scrlm_dask.text import printable
+
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
 _CODES = {
     signal.SIGINT: EXIT_INTERRUPTED,
@@ -82,7 +84,7 @@ class _SignalHandler:
             if _handler is not self and not _process_ends():
                 return
             text = "; ".join([_stop_message(error), *getattr(error, "__notes__", ())])
-            click.echo(f"Error: {text}; exited without waiting any longer", err=True)
+            click.echo(f"Error: {printable(text)}; exited without waiting any longer", err=True)
             os._exit(code)
 
         _start_timer(_GRACE_SECONDS, leave)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -19,7 +20,14 @@ from scrlm_dask.runs.record import read_result
 from scrlm_dask.storage import label_store
 from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.feature_store import has_truth, read_true_sigmas
-from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.locations import (
+    Location,
+    Options,
+    Place,
+    locate,
+    locate_recorded,
+    trust,
+)
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.npy_files import NpyColumn
 from scrlm_dask.storage.run_directory import RunDirectory
@@ -52,6 +60,7 @@ def evaluate(
     truth: TruthLike = None,
     *,
     storage_options: Options | None = None,
+    allow_origins: Sequence[str] = (),
     listener: Listener = warn,
 ) -> Evaluation:
     """Score labels against the true labels, block by block.
@@ -65,6 +74,9 @@ def evaluate(
         features store.
     storage_options : dict or None
         fsspec options used to open URLs. They are neither printed nor saved.
+    allow_origins : sequence of str
+        Origins, such as "s3://bucket", of recorded URLs that may also be opened. By default, only
+        URLs with the scheme and the bucket or host of a given URL are opened.
     listener : callable
         Receives the events of the run (`scrlm_dask.events`); by default, warnings are emitted.
 
@@ -88,11 +100,14 @@ def evaluate(
     >>> scores.accuracy, scores.outlier_recall
     (1.0, 1.0)
     """
-    return prepare_evaluate(path, truth, storage_options).run(listener)
+    return prepare_evaluate(path, truth, storage_options, allow_origins).run(listener)
 
 
 def prepare_evaluate(
-    path: Place, truth: TruthLike = None, storage_options: Options | None = None
+    path: Place,
+    truth: TruthLike = None,
+    storage_options: Options | None = None,
+    allow_origins: Sequence[str] = (),
 ) -> EvaluateJob:
     """Open the labels and the true labels of `evaluate`, without reading them."""
     location = locate(path, storage_options)
@@ -100,11 +115,13 @@ def prepare_evaluate(
     recorded = (
         label_store.labelled_features(location) if run is None else read_result(run).features.path
     )
-    source = None if recorded is None else locate(recorded, storage_options)
-    if truth is not None and not isinstance(truth, np.ndarray):
+    source = None
+    if truth is None and recorded is not None:
+        source = locate_recorded(recorded, trust([location], allow_origins, storage_options))
+    elif truth is not None and not isinstance(truth, np.ndarray):
         truth = locate(truth, storage_options)
     labels = label_store.open_labels(location if run is None else run.labels, "the labels store")
-    drawn_from = source if run is not None and truth is None else None
+    drawn_from = None if run is None else source
     opened = open_given_truth(truth, source)
     traced = InputTrace((*_trace("the labels", labels), *_trace("the truth", opened)))
     return EvaluateJob(labels, opened, location, drawn_from, traced)

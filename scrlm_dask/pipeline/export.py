@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -10,17 +12,27 @@ from typing import Any
 import numpy as np
 
 from scrlm_dask.choices import TABLE_FORMATS, TableFormat
-from scrlm_dask.errors import InputError
+from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.model import Model
 from scrlm_dask.optional import import_optional
 from scrlm_dask.storage import outputs
 from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
-from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.locations import (
+    Location,
+    Options,
+    Place,
+    TrustedOrigins,
+    locate,
+    locate_recorded,
+    trust,
+)
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory, write_json
 from scrlm_dask.storage.traces import InputTrace, trace_input
+
+_FORMULA = r"\A('*[=+\-@\t\r\n])"  # start of a text that spreadsheet programs may run
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,7 @@ def export(
     table: TableFormat = "parquet",
     overwrite: bool = False,
     storage_options: Options | None = None,
+    allow_origins: Sequence[str] = (),
     listener: Listener = warn,
 ) -> ExportResult:
     """Write a run's labels and centers to the folder `out`, in formats that other programs read.
@@ -63,11 +76,12 @@ def export(
     import_optional("pyarrow", "an export")
     source, target = locate(run, storage_options), locate(out, storage_options)
     directory = RunDirectory(source)
-    features = directory.check_complete().get("features", {}).get("path")
+    trusted = trust([source, target], allow_origins, storage_options)
+    features = _recorded_features(directory.check_complete(), trusted)
     outputs.check_not_inside(target, source, "the run")
     outputs.check_not_inside(target, features, "the features")
     outputs.check_output_free(target, overwrite, outputs.EXPORT_KIND)
-    store = open_label_table(directory, storage_options)
+    store = open_label_table(directory, trusted)
     traced = InputTrace((*store.trace(), *trace_input("the model", directory.model)))
     model = load_model(source)
     if store.ids_note is not None:
@@ -84,12 +98,20 @@ def export(
     return ExportResult(tuple(files), store.n_rows, model.n_clusters, store.ids is not None)
 
 
+def _recorded_features(record: dict[str, Any], trusted: TrustedOrigins) -> Location | None:
+    """Return the location of the features; None if it is unknown or must not be opened."""
+    path = record.get("features", {}).get("path")
+    with suppress(StoreError, InputError):
+        return None if path is None else locate_recorded(str(path), trusted)
+    return None
+
+
 def _write_table(store: LabelTable, location: Location, table: TableFormat) -> None:
     """Write the table piece by piece, because it may not fit in memory as a whole."""
     writer: Any = None
     with location.writing() as file:
         for piece in store.pieces():
-            rows = _to_arrow(piece)
+            rows = _to_arrow(piece) if table == "parquet" else _without_formulas(_to_arrow(piece))
             writer = writer or _open_writer(file, rows.schema, table)
             writer.write_table(rows)
         writer.close()
@@ -112,6 +134,20 @@ def _to_arrow(rows: LabelledRows) -> Any:
     if rows.margins is not None:
         columns["margin"] = rows.margins
     return import_optional("pyarrow", "a table").table(columns)
+
+
+def _without_formulas(rows: Any) -> Any:
+    """Put a single quote before texts that a spreadsheet program would read as a formula.
+
+    Texts that already start with quotes and such a character get one more quote, so that the
+    original text can be recovered.
+    """
+    arrow, compute = (import_optional(name, "CSV") for name in ("pyarrow", "pyarrow.compute"))
+    for i, field in enumerate(rows.schema):
+        if arrow.types.is_string(field.type) or arrow.types.is_large_string(field.type):
+            quoted = compute.replace_substring_regex(rows[i], _FORMULA, r"'\1")
+            rows = rows.set_column(i, field, quoted)
+    return rows
 
 
 def _write_centers(model: Model, target: Location) -> list[str]:

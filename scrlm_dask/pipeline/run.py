@@ -22,7 +22,7 @@ from scrlm_dask.reporting.report import ReportFiles, write_report
 from scrlm_dask.runs.lifecycle import FitResult
 from scrlm_dask.runs.record import ResultRecord
 from scrlm_dask.storage.label_store import DISTANCES, MARGINS, open_column, open_labels
-from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.locations import Location, Options, Place, locate, trust
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory
 
@@ -37,6 +37,9 @@ class Run:
     storage_options : dict or None
         fsspec options used to open the URLs of the run and of its features. They are neither
         printed nor saved.
+    allow_origins : sequence of str
+        Origins, such as "s3://bucket", of recorded URLs that may also be opened. By default, only
+        URLs with the scheme and the bucket or host of a given URL are opened.
 
     Attributes
     ----------
@@ -62,8 +65,15 @@ class Run:
     0.5
     """
 
-    def __init__(self, path: Place, *, storage_options: Options | None = None) -> None:
+    def __init__(
+        self,
+        path: Place,
+        *,
+        storage_options: Options | None = None,
+        allow_origins: Sequence[str] = (),
+    ) -> None:
         self.location: Location = locate(path, storage_options)
+        self._allowed = sorted(trust((), allow_origins).origins)
         self._directory = RunDirectory(self.location)
         self.record: dict[str, Any] = self._directory.check_complete()
         ResultRecord.from_json(self.record, self._directory.record)  # raises if the file was edited
@@ -198,7 +208,13 @@ class Run:
         >>> scrlm_dask.Run("run").evaluate().scores.accuracy
         1.0
         """
-        return evaluate(self.location, truth, storage_options=self._options, listener=listener)
+        return evaluate(
+            self.location,
+            truth,
+            storage_options=self._options,
+            allow_origins=self._allowed,
+            listener=listener,
+        )
 
     def verify(
         self, *, blocks: int = 8, losses: int = 4, seed: int = 0, listener: Listener = warn
@@ -239,6 +255,7 @@ class Run:
             losses=losses,
             seed=seed,
             storage_options=self._options,
+            allow_origins=self._allowed,
             listener=listener,
         )
 
@@ -342,6 +359,7 @@ class Run:
             table=table,
             overwrite=overwrite,
             storage_options=self._options,
+            allow_origins=self._allowed,
             listener=listener,
         )
 
@@ -353,6 +371,7 @@ class Run:
         items: str | Path | None = None,
         items_column: str | None = None,
         rows_each: int = 8,
+        listener: Listener = warn,
     ) -> ReportFiles:
         """Write an HTML page about the run, and its figures as PNG files.
 
@@ -370,6 +389,8 @@ class Run:
             Column of the items in a Parquet file.
         rows_each : int
             Rows to show per cluster.
+        listener : callable
+            Receives notes, such as missing ids; by default, warnings are emitted.
 
         Returns
         -------
@@ -396,4 +417,6 @@ class Run:
             items_column=items_column,
             rows_each=rows_each,
             storage_options=self._options,
+            allow_origins=self._allowed,
+            listener=listener,
         )

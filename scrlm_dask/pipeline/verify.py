@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +25,15 @@ from scrlm_dask.passes.loss import loss_pass
 from scrlm_dask.passes.survey import candidates_from, survey_pass
 from scrlm_dask.runs.record import FeaturesRecord, read_result
 from scrlm_dask.storage.label_store import read_labels_block
-from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.locations import (
+    Location,
+    Options,
+    Place,
+    TrustedOrigins,
+    locate,
+    locate_recorded,
+    trust,
+)
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.store_info import features_digest
@@ -76,22 +85,30 @@ def verify_run(
     losses: int = 4,
     seed: int = 0,
     storage_options: Options | None = None,
+    allow_origins: Sequence[str] = (),
     listener: Listener = warn,
 ) -> Verification:
     """Label a random sample of blocks again, and compute the losses of some clusters again.
 
     Losses are sums over all rows of the run, so computing them takes one read of all features.
     """
-    return prepare_verify(path, blocks, losses, seed, storage_options).run(listener)
+    job = prepare_verify(path, blocks, losses, seed, storage_options, allow_origins)
+    return job.run(listener)
 
 
 def prepare_verify(
-    path: Place, blocks: int, losses: int, seed: int, storage_options: Options | None
+    path: Place,
+    blocks: int,
+    losses: int,
+    seed: int,
+    storage_options: Options | None,
+    allow_origins: Sequence[str] = (),
 ) -> VerifyJob:
     """Open the run of `verify_run` and its features, and draw the blocks and clusters to check."""
     run = RunDirectory(locate(path, storage_options))
     record, model = read_result(run), load_model(run.location)
-    features = _open_features(record.features, storage_options).in_blocks_for(model.n_clusters)
+    trusted = trust([run.location], allow_origins, storage_options)
+    features = _open_features(record.features, trusted).in_blocks_for(model.n_clusters)
     rng = stream(seed, Purpose.BLOCK_SAMPLE, 1)
     chosen = sorted(int(i) for i in rng.permutation(features.n_blocks)[:blocks])
     clusters = np.sort(rng.permutation(_count_losses(model))[:losses])
@@ -150,11 +167,11 @@ class VerifyJob:
         return compared
 
 
-def _open_features(recorded: FeaturesRecord, storage_options: Options | None) -> Features:
+def _open_features(recorded: FeaturesRecord, trusted: TrustedOrigins) -> Features:
     """Open the features of the run; raise if they have changed."""
     if recorded.path is None:
         raise StoreError("the run cannot be verified: its features were an array in memory")
-    location = locate(recorded.path, storage_options)
+    location = locate_recorded(recorded.path, trusted)
     if features_digest(location) != recorded.digest:
         raise StoreError(
             f"the run cannot be verified: its features store {location} has changed since the run"

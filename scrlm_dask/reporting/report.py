@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.evaluation import metrics
 from scrlm_dask.reporting.descriptions import sigma_units
 from scrlm_dask.reporting.figures import comparison_figures, run_figures
@@ -26,7 +27,15 @@ from scrlm_dask.runs.record import read_result
 from scrlm_dask.sources.items import NpyItems, open_shown_items
 from scrlm_dask.storage import folders
 from scrlm_dask.storage.feature_store import is_shuffled
-from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.locations import (
+    Location,
+    Options,
+    Place,
+    TrustedOrigins,
+    locate,
+    locate_recorded,
+    trust,
+)
 from scrlm_dask.storage.outputs import check_not_inside
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.traces import InputTrace, trace_input
@@ -189,6 +198,8 @@ def write_report(
     items_column: str | None = None,
     rows_each: int = 8,
     storage_options: Options | None = None,
+    allow_origins: Sequence[str] = (),
+    listener: Listener = warn,
 ) -> ReportFiles:
     """Write an HTML report of one run, or a comparison of several runs, with PNG figures.
 
@@ -202,10 +213,14 @@ def write_report(
         check_not_inside(folder, locate(run, storage_options), "the run")
     check_not_inside(folder, items, "the items")
     check_matplotlib("a report")
-    read = [read_report_data(run, rows_each, storage_options) for run in runs]
+    read = [read_report_data(run, rows_each, storage_options, allow_origins) for run in runs]
+    for data in read:
+        if data.labelled.ids_note is not None:
+            listener(Note(data.labelled.ids_note, warning=True))
     items_at = None if items is None else locate(items)
     inputs = (*(each for run in read for each in run.inputs), *trace_input("the items", items_at))
-    shown = _items(read, items, items_column, storage_options)
+    allowed = trust([run.location for run in read], allow_origins, storage_options)
+    shown = _items(read, items, items_column, allowed)
     figures = [list(run_figures(run, plane_map(run.points))) for run in read]
     several = len(read) > 1
     compared = list(comparison_figures(read)) if several else []
@@ -282,7 +297,7 @@ def _items(
     runs: Sequence[ReportData],
     items: str | Path | None,
     column: str | None,
-    storage_options: Options | None,
+    trusted: TrustedOrigins,
 ) -> ShownItems:
     """Read the items of the example rows."""
     if items is None:
@@ -290,7 +305,7 @@ def _items(
     rows, opened = set[int](), None
     for run in runs:
         path = run.record.features.path
-        if path is not None and is_shuffled(locate(path, storage_options)):
+        if path is not None and is_shuffled(locate_recorded(path, trusted)):
             raise InputError(
                 f"the rows of {path} were shuffled during ingest, so the items {items} are in a "
                 "different order; ingest the features without --shuffle"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.errors import StoreError
+from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import CandidatesJudged
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.bandwidth.ladder import BandwidthTrial
@@ -28,7 +28,15 @@ from scrlm_dask.reporting.descriptions import requested_config
 from scrlm_dask.runs.record import ResultRecord, ScanRecord, read_fields
 from scrlm_dask.storage.feature_store import read_encoded
 from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
-from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.locations import (
+    Location,
+    Options,
+    Place,
+    TrustedOrigins,
+    locate,
+    locate_recorded,
+    trust,
+)
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory, read_events
 from scrlm_dask.storage.traces import Input, trace_input
@@ -117,13 +125,17 @@ class ReportData:
 
 
 def read_report_data(
-    run: Place, rows_each: int, storage_options: Options | None = None
+    run: Place,
+    rows_each: int,
+    storage_options: Options | None = None,
+    allow_origins: Sequence[str] = (),
 ) -> ReportData:
     """Read a completed run, with `rows_each` example rows per cluster."""
     location = locate(run, storage_options)
     directory = RunDirectory(location)
     content = directory.check_complete()
-    labelled = open_label_table(directory, storage_options)
+    trusted = trust([location], allow_origins, storage_options)
+    labelled = open_label_table(directory, trusted)
     inputs = (*labelled.trace(), *trace_input("the model", directory.model))
     record, model = ResultRecord.from_json(content, directory.record), load_model(location)
     points = _map_rows(model.centers, model.affine)
@@ -137,14 +149,17 @@ def read_report_data(
         columns=_columns(labelled, rows_each),
         pairs=_pairs(points, model.counts),
         points=points,
-        encoded=_describe_encoder(record.features.path, storage_options),
+        encoded=_describe_encoder(record.features.path, trusted),
         asked=requested_config(content),
         inputs=inputs,
     )
 
 
-def _describe_encoder(path: str | None, storage_options: Options | None) -> str | None:
-    record = None if path is None else read_encoded(locate(path, storage_options))
+def _describe_encoder(path: str | None, trusted: TrustedOrigins) -> str | None:
+    record = None
+    if path is not None:
+        with suppress(StoreError, InputError):  # the note about missing ids gives the reason
+            record = read_encoded(locate_recorded(path, trusted))
     if record is None:
         return None
     items, source, encoder = (record.get(name) for name in ("items", "input", "encoder"))

@@ -25,7 +25,7 @@ from scrlm_dask.events import Note
 from scrlm_dask.passes.digests import check_digests_pass
 from scrlm_dask.runs.record import RunRecord
 from scrlm_dask.storage.checkpoints import CHECKPOINT, Checkpoint
-from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.locations import Location, Options, Place, locate, origin_of, trust
 from scrlm_dask.storage.outputs import (
     RUN_KIND,
     check_not_inside,
@@ -124,8 +124,12 @@ def check_still_owner(run: RunDirectory, record: RunRecord) -> None:
         )
 
 
-def _resume_command(method: str, out: Place) -> str:
-    return f"`scrlm {_COMMANDS[method]} --resume {out}` or the same command"
+def _resume_command(method: str, out: Location, features_at: Location | None) -> str:
+    allow = ""
+    if features_at is not None and features_at.is_remote:
+        origin = origin_of(features_at)
+        allow = "" if origin in trust([out]).origins else f" --allow-origin {origin}"
+    return f"`scrlm {_COMMANDS[method]} --resume {out}{allow}` or the same command"
 
 
 def find_unfinished(run: RunDirectory, record: RunRecord, overwrite: bool) -> dict[str, Any] | None:
@@ -281,7 +285,7 @@ def _mark_stopped(
 
     `stored` is the record in the directory.
     """
-    command = _resume_command(record.method, out)
+    command = _resume_command(record.method, out, features_at)
     digests = _mtimes_in(stored)
     # if the digests differ, this attempt ended before it verified the features: it has computed
     # nothing, and the old digests are kept

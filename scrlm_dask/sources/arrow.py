@@ -292,6 +292,9 @@ def open_dataset(folder: str, asked: Sequence[str], apart: Sequence[str]) -> bas
     names = [entry["filename"] for entry in state.get("_data_files") or []]
     if not names:
         raise StoreError(f"{folder}/{STATE} lists no data files; save the dataset again")
+    for name in names:
+        if Path(name).name != name:
+            raise StoreError(f"{folder}/{STATE} lists {name}, which is not a file of this folder")
     paths = [str(Path(folder) / name) for name in names]
     for path in paths:
         if not Path(path).is_file():

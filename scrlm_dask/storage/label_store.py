@@ -16,7 +16,13 @@ from scrlm_dask.errors import InputError, StoreError, UnreachableError
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.storage import arrays
 from scrlm_dask.storage.feature_store import FEATURES, LABELS, MISSING_LABEL, open_ids
-from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.locations import (
+    Location,
+    Place,
+    TrustedOrigins,
+    locate,
+    locate_recorded,
+)
 from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
 from scrlm_dask.storage.outputs import KIND, LABELS_KIND, discard
 from scrlm_dask.storage.run_directory import RunDirectory
@@ -276,25 +282,25 @@ class LabelTable:
         return LabelledRows(start, *values)
 
 
-def open_label_table(run: RunDirectory, storage_options: Options | None = None) -> LabelTable:
-    """Open the labels of a complete run, with the ids of the features if they still exist."""
+def open_label_table(run: RunDirectory, trusted: TrustedOrigins) -> LabelTable:
+    """Open the labels of a complete run, with the ids of the features if they can be opened."""
     record = run.check_complete()
     labels = open_labels(run.labels, _STORE)
     distances = open_column(run.labels, DISTANCES)
     if distances is None:
         raise StoreError(f"{run.labels} contains no distances; run the fit again with --overwrite")
-    ids, note = _ids_of(record, labels.shape[0], storage_options)
+    ids, note = _ids_of(record, labels.shape[0], trusted)
     return LabelTable(labels, distances, open_column(run.labels, MARGINS), ids, note)
 
 
 def _ids_of(
-    record: dict[str, Any], n_rows: int, storage_options: Options | None
+    record: dict[str, Any], n_rows: int, trusted: TrustedOrigins
 ) -> tuple[arrays.StoredArray | None, str | None]:
     path = record.get("features", {}).get("path")
     if path is None:
         return None, None
-    place = locate(path, storage_options)
     try:  # the path may lead to the array `features` inside a store
+        place = locate_recorded(str(path), trusted)
         ids = open_ids(place.parents()[0] if place.url.endswith(f"/{FEATURES}") else place)
     except (StoreError, InputError, OSError) as error:
         return None, f"without ids: {error}"

@@ -1,14 +1,15 @@
 """Locations: a local path, or an fsspec URL with its storage options.
 
 Callers use a `Location` in the same way in both cases. Storage options may contain credentials, so
-they never appear in messages or reprs.
+they never appear in messages or reprs. For the same reason, `locate_recorded` opens a path that was
+read from a file: the author of the file must not choose the receiver of the options.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,14 @@ from urllib.parse import urlsplit
 import fsspec
 from zarr.storage import FsspecStore
 
-from scrlm_dask.errors import InputError, MissingError, ScrlmError, UnreachableError
+from scrlm_dask.errors import (
+    InputError,
+    MissingError,
+    ScrlmError,
+    StoreError,
+    UnreachableError,
+    UntrustedOriginError,
+)
 from scrlm_dask.storage import folders
 
 Options: TypeAlias = Mapping[str, Any]
@@ -234,6 +242,76 @@ def locate(place: Place, storage_options: Options | None = None) -> Location:
         return location
     path = text.removeprefix("file://").removeprefix("local://")
     return Location(str(Path(path).absolute()), options)
+
+
+@dataclass(frozen=True)
+class TrustedOrigins:
+    """Origins that the user has given, created by `trust`; only they receive requests and options.
+
+    The origin of a URL is its scheme with its bucket or host, such as s3://bucket.
+    """
+
+    origins: frozenset[str]
+    options: HiddenOptions
+
+
+def trust(
+    given: Iterable[Place | None],
+    allow_origins: Sequence[str] = (),
+    storage_options: Options | None = None,
+) -> TrustedOrigins:
+    """Trust the origins of the given places, and the origins that the user allows in addition."""
+    allowed = (allow_origins,) if isinstance(allow_origins, str) else allow_origins
+    places = [locate(place) for place in given if place is not None]
+    origins = [origin_of(place) for place in places if place.is_remote]
+    return TrustedOrigins(
+        frozenset([*origins, *map(parse_origin, allowed)]), HiddenOptions(storage_options)
+    )
+
+
+def parse_origin(text: str) -> str:
+    """Return an origin such as s3://bucket in its usual form; raise if it is not an origin."""
+    origin = text.rstrip("/")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^/:@?#\s]+(:\d+)?", origin):
+        raise InputError(
+            "--allow-origin (allow_origins) must be a scheme with a bucket or host, such as "
+            f"s3://bucket or https://host, got {text!r}"
+        )
+    return origin_of(Location(origin))
+
+
+def origin_of(location: Location) -> str:
+    """Return scheme and bucket or host of a remote location."""
+    scheme, _, rest = location.url.partition("://")
+    scheme = scheme.lower()
+    return f"{_S3[0] if scheme in _S3 else scheme}://{re.split(r'[/?#]', rest, maxsplit=1)[0]}"
+
+
+def locate_recorded(path: str, trusted: TrustedOrigins) -> Location:
+    """Return the location of a path or URL that was read from a file, such as `run.json`.
+
+    A URL of an origin that is not trusted raises `UntrustedOriginError`, and no request is sent.
+    Chained URLs of fsspec always raise, because they open other URLs or files. A local path never
+    receives the storage options.
+    """
+    if "::" in path:
+        raise StoreError(
+            f"the recorded path {path} is a chained URL (::), which may open other files and URLs; "
+            "only paths and plain URLs are opened"
+        )
+    location = locate(path)
+    if not location.is_remote:
+        return location
+    origin = origin_of(location)
+    if ".." in location.url.split("/"):
+        raise StoreError(f"the recorded URL {path} contains '..', which may leave {origin}")
+    if origin not in trusted.origins:
+        raise UntrustedOriginError(
+            f"the recorded URL {path} was not opened, because {origin} was not given to this "
+            f"command; if you trust it, use --allow-origin {origin} (allow_origins), which also "
+            "sends the storage options to it"
+        )
+    return Location(location.url, trusted.options)
 
 
 def is_within(inner: Location, outer: Location) -> bool:

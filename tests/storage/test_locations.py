@@ -18,7 +18,13 @@ from dask.base import tokenize
 from fsspec.implementations.memory import MemoryFileSystem
 
 from scrlm_dask.config import FitConfig
-from scrlm_dask.errors import InputError, MissingError, UnreachableError
+from scrlm_dask.errors import (
+    InputError,
+    MissingError,
+    StoreError,
+    UnreachableError,
+    UntrustedOriginError,
+)
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.evaluate import evaluate
 from scrlm_dask.pipeline.fit import fit
@@ -29,8 +35,11 @@ from scrlm_dask.storage.locations import (
     Location,
     is_within,
     locate,
+    locate_recorded,
     merge_options,
+    parse_origin,
     reaching,
+    trust,
 )
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.outputs import (
@@ -292,3 +301,64 @@ def test_unreadable_event_log_is_not_overwritten(
     assert place.read_text() == "old\n"
     log.write('"RunEnded"\n')
     assert place.read_text() == 'old\n"PhaseFinished"\n"RunEnded"\n'
+
+
+# --- recorded paths ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/x.zarr", "s3a://bucket/x", "https://host:81/x"])
+def test_recorded_url_of_a_given_origin_gets_the_options(url: str) -> None:
+    trusted = trust(["s3://bucket/run", "https://host:81/other"], (), OPTIONS)
+    location = locate_recorded(url, trusted)
+    assert location.url == url
+    assert location.options.reveal() == OPTIONS
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("s3://bucket2/x", "s3://bucket.evil/x", "s3:///bucket/x", "gs://bucket/x"),
+        *("http://host/x", "https://host:82/x", "https://host:81.evil/x", " s3://bucket/x"),
+        *("memory://bucket/x", "local:///etc", "s\n3://bucket/x", "https://host:81\\@evil/x"),
+        "github://bucket/x",
+    ],
+)
+def test_recorded_url_of_another_origin_is_rejected(url: str) -> None:
+    trusted = trust(["s3://bucket/run", "https://host:81/other", "/run", None], (), OPTIONS)
+    with pytest.raises((UntrustedOriginError, InputError)) as caught:
+        locate_recorded(url, trusted)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("reference::s3://bucket/x", "simplecache::s3://bucket/x", "s3://bucket/x::s3://bucket"),
+        *("zip://*::s3://bucket/x.zip", "/tmp/filecache::http://evil/x", "reference::/tmp/refs"),
+        "s3://bucket/../other/x",
+    ],
+)
+def test_recorded_chains_are_rejected_at_a_trusted_origin(url: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        locate_recorded(url, trust(["s3://bucket/run"], ("http://evil",), OPTIONS))
+    assert not isinstance(caught.value, UntrustedOriginError)
+
+
+@pytest.mark.parametrize("path", ["/data/x.zarr", "file:///data/x.zarr", "file://s3://bucket/x"])
+def test_recorded_local_path_gets_no_options(path: str) -> None:
+    location = locate_recorded(path, trust(["s3://bucket/run"], (), OPTIONS))
+    assert not location.is_remote
+    assert location.options.reveal() == {}
+
+
+def test_allowed_origins_are_trusted() -> None:
+    trusted = trust(["/run"], ["s3a://bucket/", "http://host:80"], OPTIONS)
+    assert trusted.origins == {"s3://bucket", "http://host:80"}
+    assert trust([], "s3://bucket").origins == {"s3://bucket"}
+    assert SECRET not in repr(trusted)
+
+
+@pytest.mark.parametrize("text", ["", "s3", "s3://", "s3://a/b", "s3://k:secret@a", "x::s3://a"])
+def test_origin_must_have_scheme_and_host(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_origin(text)

@@ -109,6 +109,28 @@ def rejected(server, invoke) -> Callable[..., str]:
     return run
 
 
+# --- recorded URLs -----------------------------------------------------------------------------
+
+
+def test_commands_open_the_features_in_the_bucket_of_the_run(on_s3, server, invoke, tmp_path):
+    run, common = f"{ROOT}/run", server.arguments
+    invoke("verify", run, "--blocks", 1, "--losses", 1, *common).ok()
+    invoke("evaluate", run, *common).ok()
+    for command in (
+        ("export", run, "--out", tmp_path / "table", "--format", "csv"),
+        ("report", run, "--out", tmp_path / "page.html"),
+    ):
+        assert "without ids" not in invoke(*command, *common, threads=False).ok().stderr
+
+
+def test_local_run_opens_a_bucket_only_if_it_is_allowed(on_s3, server, invoke, rejected, tmp_path):
+    run = tmp_path / "run"
+    server.filesystem().get(f"{BUCKET}/run", str(run), recursive=True)
+    verify = ("verify", run, "--blocks", 1, "--losses", 0)
+    rejected(*verify, facts=(f"{ROOT}/x.zarr", f"--allow-origin {ROOT}"))
+    invoke(*verify, *server.arguments, "--allow-origin", ROOT).ok()
+
+
 # --- the same bits -----------------------------------------------------------------------------
 
 
