@@ -192,3 +192,8 @@ def test_results_of_blocks_as_a_column(blocks: list[int] | None, rows: list[int]
     assert found.chunks == (tuple(sizes[i] for i in rows), (2,))
     expected = np.concatenate([np.full((sizes[i], 2), i) for i in rows])
     np.testing.assert_array_equal(found.compute(), expected)
+
+
+def test_number_of_blocks_is_bounded_before_a_list_is_created() -> None:
+    with pytest.raises(InputError, match=r"\b1000000000000 blocks\b.*--block-rows"):
+        placeholder_blocks((10**15, 4), np.dtype("float32"), 1000)

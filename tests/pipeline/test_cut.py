@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 import scrlm_dask
 from scrlm_dask import SCRLM, FitConfig
 from scrlm_dask.config import KMeansConfig, LloydConfig
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import InputError, StoreError, UnusableRowsError
 from scrlm_dask.kernels.distances.points import prepare_points
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
 from scrlm_dask.model import Model
@@ -222,3 +222,15 @@ class TestLevels:
         assert outliers.sum() == round(0.05 * len(digits))
         for level in ("coarse", "fine"):
             assert np.array_equal(found.labels_at(level=level) == -1, outliers)
+
+
+def test_labels_that_change_during_the_cut(
+    run_by_hand: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*args: object) -> None:
+        zarr.open_array(run_by_hand / "labels.zarr/labels", mode="r+")[0] = 1
+
+    monkeypatch.setattr("scrlm_dask.pipeline.cut.copy_joined", write)
+    with pytest.raises(UnusableRowsError, match=f"{run_by_hand}/labels.zarr"):
+        cut_run(run_by_hand, 1, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -12,7 +12,8 @@ from by_hand import TRUTH
 from messages import expecting
 
 import scrlm_dask
-from scrlm_dask.errors import InputError, MissingError, StoreError
+from scrlm_dask.errors import InputError, MissingError, StoreError, UnusableRowsError
+from scrlm_dask.events import PhaseFinished
 from scrlm_dask.pipeline.evaluate import evaluate
 from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.pipeline.stores import write_features
@@ -90,3 +91,19 @@ def test_invalid_truth(run: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "x.zarr")
     with pytest.raises(StoreError, match=expecting(tmp_path / "x.zarr", "--truth")):
         evaluate(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["labels", "truth"])
+def test_input_that_changes_during_the_evaluation(run: Path, tmp_path: Path, name: str) -> None:
+    truth = tmp_path / "truth.npy"
+    np.save(truth, np.array([7, 7, 7, 5, 5, 5]))
+
+    def write(event: object) -> None:
+        if isinstance(event, PhaseFinished):
+            if name == "truth":
+                np.save(truth, np.array([7, 7, 7, 7, 5, 5]))
+            else:
+                zarr.open_array(run / "labels.zarr/labels", mode="r+")[0] = 1
+
+    with pytest.raises(UnusableRowsError, match=f"the {name} "):
+        evaluate(run, truth, listener=write)

@@ -14,7 +14,7 @@ from by_hand import DISTANCES, LABELS, MARGINS
 from messages import expecting
 
 import scrlm_dask
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import InputError, StoreError, UnusableRowsError
 from scrlm_dask.pipeline.export import export
 from scrlm_dask.pipeline.stores import write_features
 
@@ -75,3 +75,17 @@ def test_faiss_index_of_normalized_rows(tmp_path: Path) -> None:
     _, nearest = faiss.read_index(str(tmp_path / "out" / "centers.faiss")).search(rows, 1)
     labels = zarr.open_array(tmp_path / "run/labels.zarr/labels", mode="r")[:]
     assert np.array_equal(nearest[:, 0], labels)
+
+
+@pytest.mark.parametrize("name", ["labels.zarr/distances", "model.zarr/centers"])
+def test_input_that_changes_during_the_export(
+    run: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(*args: object) -> list[str]:
+        zarr.open_array(run / name, mode="r+")[0] = 1
+        return []
+
+    monkeypatch.setattr("scrlm_dask.pipeline.export._write_centers", write)
+    with pytest.raises(UnusableRowsError, match=f"{run}/{name.split('/')[0]}"):
+        export(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

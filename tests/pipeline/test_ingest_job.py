@@ -1,13 +1,17 @@
-"""Rejected settings of an ingest."""
+"""Rejected settings and sources of an ingest."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from messages import expecting
 
-from scrlm_dask.errors import InputError
+from scrlm_dask.errors import InputError, UnusableRowsError
+from scrlm_dask.events import PhaseFinished
+from scrlm_dask.pipeline.ingest import ingest
 from scrlm_dask.pipeline.ingest_job import IngestConfig
 
 
@@ -23,3 +27,16 @@ from scrlm_dask.pipeline.ingest_job import IngestConfig
 def test_config(config: Any, pattern: str) -> None:
     with pytest.raises(InputError, match=pattern):
         IngestConfig(**config)
+
+
+def test_source_that_changes_during_the_ingest(tmp_path: Path) -> None:
+    source, out = tmp_path / "x.npy", tmp_path / "out"
+    np.save(source, np.ones((20, 3), np.float32))
+
+    def write(event: Any) -> None:
+        if isinstance(event, PhaseFinished):
+            np.save(source, np.full((20, 3), 2, np.float32))
+
+    with pytest.raises(UnusableRowsError, match=expecting(source)):
+        ingest(source, out, listener=write)
+    assert not out.exists()

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 import scrlm_dask
 from scrlm_dask.config import FitConfig
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import InputError, StoreError, UnusableRowsError
+from scrlm_dask.events import PhaseFinished
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.pipeline.stores import open_features
@@ -84,3 +85,22 @@ def test_rejected_input_does_not_change_outputs(run_by_hand: Path, tmp_path: Pat
     with pytest.raises(StoreError, match=expecting(features)):
         predict(run_by_hand, features, out=features, overwrite=True)
     assert open_features(features).shape == (6, 1)
+
+
+@pytest.mark.parametrize("name", ["the model", "the features store"])
+def test_input_that_changes_during_the_prediction(
+    mixture: NDArray[np.float32], tmp_path: Path, name: str
+) -> None:
+    features = zarr.create_array(tmp_path / "x", data=mixture)
+    fit(mixture, CONFIG, out=tmp_path / "run")
+
+    def write(event: Any) -> None:
+        if isinstance(event, PhaseFinished):
+            if name == "the model":
+                zarr.open_array(tmp_path / "run/model.zarr/centers", mode="r+")[0] = 0.0
+            else:
+                features[0] = 0.0
+
+    with pytest.raises(UnusableRowsError, match=name):
+        predict(tmp_path / "run", tmp_path / "x", out=tmp_path / "out", listener=write)
+    assert not (tmp_path / "out").exists()

@@ -218,6 +218,59 @@ def test_features_that_change_during_the_run_give_no_result(tmp_path: Path) -> N
     assert not out.exists()
 
 
+@pytest.mark.parametrize("out", [True, False])
+def test_features_behind_a_link_that_change_during_the_run(tmp_path: Path, out: bool) -> None:
+    path, run_at = tmp_path / "features.zarr", tmp_path / "run" if out else None
+    array = zarr.create_array(path, shape=(200, 4), chunks=(50, 4), dtype="f4")
+    array[:] = np.random.default_rng(0).normal(size=(200, 4))
+    (path / "c").rename(tmp_path / "elsewhere")
+    (path / "c").symlink_to(tmp_path / "elsewhere")
+
+    def write(event: Any) -> None:
+        if isinstance(event, BlockDone) and event.name == "assign":
+            array[150:] = 2.0
+
+    with pytest.raises(UnusableRowsError, match=expecting(path)):
+        fit(path, FitConfig(rho=0.5), out=run_at, block_rows=50, listener=write)
+    assert not (tmp_path / "run").exists()
+
+
+def test_features_behind_a_link_that_change_between_attempts(store: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "features.zarr", tmp_path / "run"
+    shutil.copytree(store, path)
+    (path / "features/c").rename(tmp_path / "elsewhere")
+    (path / "features/c").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoppedError):
+        run("kmeans", path, out, StopAt(60))
+    zarr.open_array(path / "features", mode="r+")[3] = 1.5
+    with pytest.raises(StoreError, match=expecting("block 0", path, "--overwrite")):
+        run("kmeans", path, out)
+
+
+@pytest.mark.parametrize("form", ["npy", "zarr"])
+def test_weights_that_change_during_the_run_give_no_result(
+    store: Path, tmp_path: Path, form: str
+) -> None:
+    weights, out = tmp_path / f"weights.{form}", tmp_path / "run"
+    values = np.ones(N_BLOCKS * BLOCK_ROWS)
+
+    def write_weights() -> None:
+        if form == "npy":
+            np.save(weights, values)
+        else:
+            zarr.create_array(weights, data=values, overwrite=True)
+
+    def write(event: Any) -> None:
+        if isinstance(event, BlockDone) and event.name == "assign" and values[0] == 1.0:
+            values[:7] = 3.0
+            write_weights()
+
+    write_weights()
+    with pytest.raises(UnusableRowsError, match=expecting("sample weights", weights)):
+        kmeans(store, KMEANS, sample_weight=weights, out=out, listener=write)
+    assert not out.exists()
+
+
 @pytest.mark.slow
 def test_rows_that_differ_from_the_manifest_are_detected(store: Path, tmp_path: Path) -> None:
     path, out = tmp_path / "features.zarr", tmp_path / "run"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,12 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ZstdCodec
 
 from scrlm_dask.engine.features import as_features
 from scrlm_dask.errors import MissingError, StoreError
+from scrlm_dask.storage import arrays
 from scrlm_dask.storage.arrays import (
     StoredArray,
     add_array,
     check_complete,
+    child,
     create_array,
     describe,
     member,
@@ -438,3 +442,64 @@ def test_path_that_is_not_a_zarr_store_is_rejected(
 def test_missing_store_raises_the_builtin_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=f"{tmp_path}/nowhere"):
         open_node(tmp_path / "nowhere", WHAT)
+
+
+# --- damaged metadata --------------------------------------------------------------------------
+
+
+def claim(path: Path, shape: list[int], chunks: list[int]) -> None:
+    """Write metadata that claim another shape and other chunks."""
+    content = json.loads((path / "zarr.json").read_text())
+    content["shape"], content["chunk_grid"]["configuration"]["chunk_shape"] = shape, chunks
+    (path / "zarr.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [
+        ([10, 4], [0, 4]),
+        ([10, 4], [3, 0]),
+        ([10, 4], [-3, 4]),
+        ([-10, 4], [3, 4]),
+        ([10**15, 4], [3, 4]),
+        ([10, 10**15], [3, 1]),
+        ([10**15, 4], [10**15, 4]),
+    ],
+)
+def test_metadata_that_claim_impossible_chunks(
+    tmp_path: Path, shape: list[int], chunks: list[int]
+) -> None:
+    write_foreign(tmp_path / "g/features")
+    zarr.open_group(tmp_path / "g", mode="a")
+    claim(tmp_path / "g/features", shape, chunks)
+    with pytest.raises(StoreError, match=f"{tmp_path}/g/features"):
+        open_node(tmp_path / "g/features", WHAT)
+    group = open_node(tmp_path / "g", WHAT)
+    assert isinstance(group, zarr.Group)
+    with pytest.raises(StoreError, match=f"features in {tmp_path}/g"):
+        child(group, locate(tmp_path / "g"), "features")
+
+
+def test_lookup_ends_after_many_missing_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_foreign(tmp_path / "a")
+    claim(tmp_path / "a", [10**8, 4], [3, 4])
+    monkeypatch.setattr(arrays, "MOST_COUNTED", 5000)
+    files = arrays.trace_chunks(locate(tmp_path / "a"), array_at(tmp_path / "a"))
+    assert files.n_chunks == -(-(10**8) // 3)
+    assert 5000 <= files.n_missing < 10_000
+    assert files.first_missing is not None
+    assert (files.first_missing.key, files.first_missing.row) == ("c/4/0", 12)
+
+
+def test_memory_of_a_lookup_does_not_depend_on_the_number_of_chunks(tmp_path: Path) -> None:
+    write_foreign(tmp_path / "a")
+    claim(tmp_path / "a", [300_000, 4], [3, 4])
+    array, location = array_at(tmp_path / "a"), locate(tmp_path / "a")
+    tracemalloc.start()
+    files = arrays.trace_chunks(location, array)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (files.n_chunks, files.n_missing) == (100_000, 99_996)
+    assert peak < 8e6  # a list of all chunks would take 30 MB

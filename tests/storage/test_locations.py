@@ -362,3 +362,16 @@ def test_allowed_origins_are_trusted() -> None:
 def test_origin_must_have_scheme_and_host(text: str) -> None:
     with pytest.raises(InputError):
         parse_origin(text)
+
+
+def test_removal_does_not_follow_links(tmp_path: Path) -> None:
+    for folder in ("out/sub", "kept"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("out/run.json", "kept/file", "other"):
+        (tmp_path / file).write_text("1")
+    (tmp_path / "out/folder").symlink_to(tmp_path / "kept")
+    (tmp_path / "out/sub/file").symlink_to(tmp_path / "other")
+    locate(tmp_path / "out").remove(last=("run.json",))
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / "kept/file").exists()
+    assert (tmp_path / "other").exists()
