@@ -124,8 +124,9 @@ def check_still_owner(run: RunDirectory, record: RunRecord) -> None:
         )
 
 
-def _resume_command(method: str, out: Place) -> str:
-    return f"`scrlm {_COMMANDS[method]} --resume {out}` or the same command"
+def _resume_command(method: str, run: RunDirectory, out: Location) -> str:
+    same = "the same command" if run.location == out else "the same command without --overwrite"
+    return f"`scrlm {_COMMANDS[method]} --resume {out}` or {same}"
 
 
 def find_unfinished(run: RunDirectory, record: RunRecord, overwrite: bool) -> dict[str, Any] | None:
@@ -282,7 +283,7 @@ def _mark_stopped(
 
     `stored` is the record in the directory.
     """
-    command = _resume_command(record.method, out)
+    command = _resume_command(record.method, run, out)
     digests = _mtimes_in(stored)
     # if the digests differ, this attempt ended before it verified the features: it has computed
     # nothing, and the old digests are kept
