@@ -124,12 +124,15 @@ def check_still_owner(run: RunDirectory, record: RunRecord) -> None:
         )
 
 
-def _resume_command(method: str, out: Location, features_at: Location | None) -> str:
+def _resume_command(
+    method: str, run: RunDirectory, out: Location, features_at: Location | None
+) -> str:
     allow = ""
     if features_at is not None and features_at.is_remote:
         origin = origin_of(features_at)
         allow = "" if origin in trust([out]).origins else f" --allow-origin {origin}"
-    return f"`scrlm {_COMMANDS[method]} --resume {out}{allow}` or the same command"
+    same = "the same command" if run.location == out else "the same command without --overwrite"
+    return f"`scrlm {_COMMANDS[method]} --resume {out}{allow}` or {same}"
 
 
 def find_unfinished(run: RunDirectory, record: RunRecord, overwrite: bool) -> dict[str, Any] | None:
@@ -285,7 +288,7 @@ def _mark_stopped(
 
     `stored` is the record in the directory.
     """
-    command = _resume_command(record.method, out, features_at)
+    command = _resume_command(record.method, run, out, features_at)
     digests = _mtimes_in(stored)
     # if the digests differ, this attempt ended before it verified the features: it has computed
     # nothing, and the old digests are kept

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psutil
+
 # Suffixes of the folders next to an output, or their names if they are inside the output: the new
 # output while it is written, the old output while it is replaced, and a new output whose files are
 # being moved up into the folder of the output.
@@ -33,10 +35,16 @@ def is_replaceable(folder: Path) -> bool:
     with suppress(OSError):
         probe.mkdir()
         try:
-            return _describe(probe) == _describe(folder) and folder.resolve() != Path.cwd()
+            same = _describe(probe) == _describe(folder)
+            return same and folder.resolve() not in (Path.cwd(), *_mount_points())
         finally:
             probe.rmdir()
     return False
+
+
+def _mount_points() -> list[Path]:
+    """Return all mount points; a bind mount has the same device as its parent folder."""
+    return [Path(each.mountpoint) for each in psutil.disk_partitions(all=True)]
 
 
 def _describe(folder: Path) -> tuple[Any, ...]:
@@ -65,7 +73,7 @@ def remove_folder(folder: Path, last: tuple[str, ...] = (), *, ignore_errors: bo
                 if entry.name != SYSTEM:
                     _remove_entry(entry, ignore_errors)
         if folder.name.endswith((NEW, OLD)) or is_replaceable(folder):
-            with suppress(OSError):  # a bind mount cannot be detected, and is kept
+            with suppress(OSError):
                 folder.rmdir()
 
 
@@ -91,7 +99,7 @@ def swap_folder(new: Path, folder: Path, last: tuple[str, ...] = ()) -> Path | N
     old = beside(folder, OLD)
     try:
         folder.rename(old)
-    except OSError:  # a bind mount, or a folder of a lower layer of an overlay file system
+    except OSError:  # for example, a folder of a lower layer of an overlay file system
         return swap_content(new, folder, last)
     try:
         new.rename(folder)

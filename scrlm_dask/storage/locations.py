@@ -164,10 +164,14 @@ class Location:
         """Write the file atomically: a reader sees either the old or the new content."""
         if not self.is_remote:
             temporary = Path(self.url).with_suffix(".partial")
-            with temporary.open("w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())  # otherwise a crash may leave an empty file
+            try:
+                with temporary.open("w") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())  # otherwise a crash may leave an empty file
+            except OSError:  # the disk may be full
+                temporary.unlink(missing_ok=True)
+                raise
             temporary.replace(self.url)
             return
         with self.files() as (filesystem, path):

@@ -357,6 +357,26 @@ def test_overwrite_replaces_nothing_but_the_output(on_s3, server, invoke) -> Non
     assert server.objects("again-not") == {"zarr.json": b"mine"}
 
 
+def test_failed_overwrite_leaves_the_old_run(on_s3, server, invoke) -> None:
+    out = ("--out", f"{ROOT}/kept", *BLOCKS, *server.arguments)
+    invoke("fit", f"{ROOT}/x.zarr", *out).ok()
+    before = server.objects("kept")
+    path = f"{BUCKET}/x.zarr/features/c/2/0"
+    filesystem = server.filesystem()
+    whole = filesystem.cat_file(path)
+    filesystem.pipe_file(path, whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    invoke("fit", f"{ROOT}/x.zarr", *out, "--overwrite").rejected(f"{ROOT}/x.zarr/features")
+    filesystem.pipe_file(path, whole)
+    assert server.objects("kept") == before
+    assert server.objects("kept.scrlm-new") == {}
+    kmeans = ("kmeans", f"{ROOT}/x.zarr", *out, "--overwrite")
+    invoke(*kmeans, "--init", f"{ROOT}/kept").rejected(f"{ROOT}/kept", "centers")
+    assert server.objects("kept") == before
+    invoke(*kmeans, "--clusters", 2).ok()
+    assert server.objects("kept")["run.json"] != before["run.json"]
+    assert server.objects("kept.scrlm-new") == {}
+
+
 def test_files_of_other_programs_are_kept(on_s3, server, rejected) -> None:
     server.filesystem().pipe_file(f"{BUCKET}/thesis/chapter.tex", b"mine")
     fit = ("fit", f"{ROOT}/x.zarr", "--overwrite", "--out")

@@ -1,0 +1,374 @@
+"""A command that fails or is killed leaves the output that it was to replace as it was."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import zarr
+from PIL import Image
+from trees import tree
+
+from scrlm_dask.config import FitConfig, KMeansConfig
+from scrlm_dask.errors import ScrlmError, StoreError
+from scrlm_dask.events import PhaseFinished
+from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
+from scrlm_dask.pipeline.cut import cut_run
+from scrlm_dask.pipeline.embed import EmbedConfig, embed
+from scrlm_dask.pipeline.export import export
+from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.ingest import ingest
+from scrlm_dask.pipeline.ingest_job import IngestConfig
+from scrlm_dask.pipeline.kmeans import kmeans
+from scrlm_dask.pipeline.predict import predict
+from scrlm_dask.pipeline.stores import write_features
+from scrlm_dask.pipeline.synth import synth
+from scrlm_dask.reporting.report import write_report
+from scrlm_dask.runs.lifecycle import load_fit
+from scrlm_dask.runs.resume import read_unfinished
+from scrlm_dask.storage.locations import Location, is_within, locate
+from scrlm_dask.storage.outputs import RUN_KIND, check_output_free, find_aside
+from scrlm_dask.storage.run_directory import RunDirectory
+
+SPEC = MixtureSpec(8, 2, 0.1)
+CONFIG = FitConfig(rho=0.5, n_clusters=2, seed=1, refine=0)  # type: ignore[arg-type]
+KMEANS = KMeansConfig(n_clusters=2)
+
+
+def places(root: Path, memory: str) -> list[Location]:
+    """Return outputs that do not exist: in a new folder, in a prepared folder, in memory."""
+    (root / "prepared").mkdir(mode=0o700)
+    return [locate(root / "out"), locate(root / "prepared"), locate(f"{memory}/out")]
+
+
+class StoppedError(Exception):
+    """Raised by a listener."""
+
+
+def stop(event: object) -> None:
+    if isinstance(event, PhaseFinished):
+        raise StoppedError
+
+
+def content(place: Location) -> dict[str, bytes | None]:
+    """Return the files of an output, on disk or in memory."""
+    if not place.is_remote:
+        return tree(Path(place.url))
+    files = fsspec.filesystem("memory")
+    return {name: files.cat_file(name) for name in files.find(place.url)}
+
+
+def write_nan_features(path: Location) -> None:
+    synth(path, 40, SPEC)
+    array = zarr.open_array((path / "features").store(), mode="r+")
+    array[5] = np.nan
+
+
+@pytest.fixture(scope="module")
+def original_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with features, a run, and features and sources that commands reject."""
+    tmp_path = tmp_path_factory.mktemp("inputs")
+    synth(tmp_path / "x.zarr", 40, SPEC)
+    write_nan_features(locate(tmp_path / "nan.zarr"))
+    fit(tmp_path / "x.zarr", CONFIG, out=tmp_path / "a-run")
+    rows = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    rows[7] = np.nan
+    np.save(tmp_path / "nan.npy", rows)
+    for name in ("photos", "damaged"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "a.png")
+    (tmp_path / "damaged/a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    return tmp_path
+
+
+@pytest.fixture
+def inputs(original_inputs: Path, tmp_path: Path) -> Path:
+    """Return a copy of the inputs that a test may change."""
+    return Path(shutil.copytree(original_inputs, tmp_path / "inputs"))
+
+
+def damage_labels(run: Path) -> None:
+    for chunk in (run / "labels.zarr/labels/c").rglob("*"):
+        if chunk.is_file():
+            chunk.write_bytes(b"damaged")
+
+
+def fit_(root: Path, out: Location, bad: bool) -> Any:
+    fit(root / ("nan.zarr" if bad else "x.zarr"), CONFIG, out=out, overwrite=True)
+
+
+def kmeans_(root: Path, out: Location, bad: bool) -> Any:
+    kmeans(root / ("nan.zarr" if bad else "x.zarr"), KMEANS, out=out, overwrite=True)
+
+
+def predict_(root: Path, out: Location, bad: bool) -> Any:
+    x = root / ("nan.zarr" if bad else "x.zarr")
+    predict(root / "a-run", x, out=out, overwrite=True)
+
+
+def cut_(root: Path, out: Location, bad: bool) -> Any:
+    if bad:
+        damage_labels(root / "a-run")
+    cut_run(root / "a-run", 1, out=out, overwrite=True)
+
+
+def export_(root: Path, out: Location, bad: bool) -> Any:
+    if bad:
+        damage_labels(root / "a-run")
+    export(root / "a-run", out, overwrite=True)
+
+
+def ingest_(root: Path, out: Location, bad: bool) -> Any:
+    ingest(str(root / ("nan.npy" if bad else "rows.npy")), out, overwrite=True)
+
+
+def embed_(root: Path, out: Location, bad: bool) -> Any:
+    embed(root / ("damaged" if bad else "photos"), out, EmbedConfig("pixels:4"), overwrite=True)
+
+
+def write_(root: Path, out: Location, bad: bool) -> Any:
+    rows = np.full((20, 4), 1e6 if bad else 1.0)
+    write_features(rows, out, dtype="float16", overwrite=True)
+
+
+def synth_(root: Path, out: Location, bad: bool) -> Any:
+    synth(out, 20, SPEC, overwrite=True, **({"listener": stop} if bad else {}))
+
+
+COMMANDS: dict[str, Callable[[Path, Location, bool], Any]] = {
+    "fit": fit_,
+    "kmeans": kmeans_,
+    "predict": predict_,
+    "cut": cut_,
+    "export": export_,
+    "ingest": ingest_,
+    "embed": embed_,
+    "write": write_,
+    "synth": synth_,
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_failed_command_leaves_the_old_output(inputs: Path, memory: str, command: str) -> None:
+    outs = places(inputs, memory)
+    if command not in ("fit", "predict"):  # one kind of run and of store in all kinds of places
+        outs = outs[:1]
+    for out in outs:
+        COMMANDS[command](inputs, out, bad=False)
+    before = [content(out) for out in outs]
+    for out, old in zip(outs, before, strict=True):
+        with pytest.raises((ScrlmError, StoppedError)):
+            COMMANDS[command](inputs, out, bad=True)
+        assert content(out) == old
+        assert find_aside(out) is None
+
+
+def test_output_is_replaced(inputs: Path, memory: str) -> None:
+    for out in places(inputs, memory):
+        fit(inputs / "x.zarr", CONFIG, out=out)
+        result = kmeans(inputs / "x.zarr", KMEANS, out=out, overwrite=True, collect_labels=True)
+        assert load_fit(out).record["method"] == "k-means"
+        assert result.labels is not None
+        assert len(result.labels) == 40
+        assert find_aside(out) is None
+    prepared = inputs / "prepared"
+    assert sorted(p.name for p in prepared.iterdir()) == sorted(
+        p.name for p in (inputs / "out").iterdir()
+    )
+    assert prepared.stat().st_mode & 0o777 == 0o700
+
+
+# --- resume ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_unfinished_replacement_is_resumed(inputs: Path, memory: str) -> None:
+    expected = fit(inputs / "x.zarr", CONFIG).model.centers
+    for out in places(inputs, memory):
+        kmeans(inputs / "x.zarr", KMEANS, out=out)
+        old = content(out)
+        with pytest.raises(StoppedError) as caught:
+            fit(inputs / "x.zarr", CONFIG, out=out, overwrite=True, listener=stop)
+        assert out.url in caught.value.__notes__[0]
+        assert "scrlm-new" not in caught.value.__notes__[0]
+        aside = find_aside(out)
+        assert aside is not None
+        assert old.items() <= content(out).items()
+        assert load_fit(out).record["method"] == "k-means"  # the old run can be read
+        record = read_unfinished(out, "scrlm")
+        assert record is not None
+        assert record.attempts == 1
+        with pytest.raises(StoreError, match="other settings"):
+            fit(inputs / "x.zarr", FitConfig(rho=0.6), out=out)
+        resumed = fit(inputs / "x.zarr", CONFIG, out=out)
+        assert resumed.record["attempts"] == 2
+        np.testing.assert_array_equal(load_fit(out).model.centers, expected)
+        assert find_aside(out) is None
+        assert read_unfinished(out, "scrlm") is None
+
+
+def test_overwrite_starts_an_unfinished_replacement_again(inputs: Path) -> None:
+    out = locate(inputs / "a-run")
+    for _ in range(2):
+        with pytest.raises(StoppedError):
+            fit(inputs / "x.zarr", CONFIG, out=out, overwrite=True, listener=stop)
+    assert fit(inputs / "x.zarr", CONFIG, out=out, overwrite=True).record["attempts"] == 1
+    assert not list(inputs.glob("a-run.*"))
+
+
+def test_unfinished_ingest_of_a_replacement_is_resumed(inputs: Path) -> None:
+    out, config = inputs / "out.zarr", IngestConfig(chunk_bytes=64)
+    ingest(str(inputs / "rows.npy"), out)
+    old = tree(out)
+    with pytest.raises(StoppedError):
+        ingest(str(inputs / "rows.npy"), out, config, overwrite=True, listener=stop)
+    assert tree(out) == old
+    done = ingest(str(inputs / "rows.npy"), out, config)
+    assert done.kept_blocks == done.n_blocks > 1
+    assert done.path == str(out)
+    assert not list(inputs.glob("out.zarr.*"))
+
+
+KILLED_FIT = """
+import os, signal, sys
+from scrlm_dask.config import FitConfig
+from scrlm_dask.events import PhaseFinished
+from scrlm_dask.pipeline.fit import fit
+
+def kill(event):
+    if isinstance(event, PhaseFinished):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+config = FitConfig(rho=0.5, n_clusters=2, seed=1, refine=0)
+fit(sys.argv[1], config, out=sys.argv[2], overwrite=True, listener=kill)
+"""
+
+
+@pytest.mark.slow
+def test_killed_command_leaves_the_old_run(inputs: Path) -> None:
+    out = inputs / "a-run"
+    old = tree(out)
+    words = [sys.executable, "-c", KILLED_FIT, str(inputs / "x.zarr"), str(out)]
+    ended = subprocess.run(words, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert tree(out) == old
+    assert fit(inputs / "x.zarr", CONFIG, out=out).record["attempts"] == 2
+    assert not list(inputs.glob("a-run.*"))
+
+
+# --- inputs inside the output ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("link", ["no", "outside", "inside"])
+@pytest.mark.parametrize("what", ["centers", "weights"])
+def test_inputs_of_kmeans_inside_the_output_are_rejected(
+    inputs: Path, what: str, link: str
+) -> None:
+    out = inputs / "a-run"
+    values = {"centers": np.zeros((2, 8)), "weights": np.ones(40)}
+    given = out / "given.npy"
+    np.save(inputs / "elsewhere.npy" if link == "inside" else given, values[what])
+    if link == "inside":
+        given.symlink_to(inputs / "elsewhere.npy")
+    elif link == "outside":
+        (inputs / "link.npy").symlink_to(given)
+        given = inputs / "link.npy"
+    before = tree(out)
+    config = KMeansConfig(n_clusters=2, init="given" if what == "centers" else "random")
+    name = "centers" if what == "centers" else "sample_weight"
+    with pytest.raises(StoreError, match=f"(?=.*{what})(?=.*{given})(?=.*{out})"):
+        kmeans(inputs / "x.zarr", config, out=out, overwrite=True, **{name: given})
+    assert tree(out) == before
+
+
+def test_inputs_in_memory_inside_the_output_are_rejected(inputs: Path, memory: str) -> None:
+    out = locate(f"{memory}/out")
+    fit(inputs / "x.zarr", CONFIG, out=out)
+    before = content(out)
+    config = KMeansConfig(n_clusters=2, init="given")
+    for given in (out, out / "model.zarr"):
+        with pytest.raises(StoreError, match=f"(?=.*centers)(?=.*{given.url})"):
+            kmeans(inputs / "x.zarr", config, centers=given, out=out, overwrite=True)
+    assert content(out) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["predict", "cut", "export", "export features", pytest.param("report", marks=pytest.mark.slow)],
+)
+def test_inputs_inside_the_output_are_rejected(inputs: Path, command: str) -> None:
+    run, x, out = inputs / "a-run", inputs / "x.zarr", inputs / "out"
+    inner = out / "inner"
+    if command == "predict":
+        predict(run, x, out=out)
+        run.rename(inner)
+    elif command == "cut":
+        cut_run(run, 1, out=out)
+        run.rename(inner)
+    elif command == "export":
+        export(run, out)
+        run.rename(inner)
+    elif command == "export features":
+        export(run, out)
+        synth(inner, 40, SPEC)
+        run = inputs / "second"
+        fit(inner, CONFIG, out=run)
+    else:
+        write_report([run], inputs / "out.html")
+        np.save(inner.with_suffix(".npy"), np.zeros((40, 2, 2), np.uint8))
+        inner = inner.with_suffix(".npy")
+    before = tree(inputs)
+    calls: dict[str, Callable[[], Any]] = {
+        "predict": lambda: predict(inner, x, out=out, overwrite=True),
+        "cut": lambda: cut_run(inner, 1, out=out, overwrite=True),
+        "export": lambda: export(inner, out, overwrite=True),
+        "export features": lambda: export(run, out, overwrite=True),
+        "report": lambda: write_report([run], inputs / "out.html", items=inner),
+    }
+    with pytest.raises(StoreError, match=f"(?=.*{inner})(?=.*{out})"):
+        calls[command]()
+    assert tree(inputs) == before
+
+
+@pytest.mark.parametrize("column", ["rows", "labels"])
+def test_sources_inside_the_output_are_rejected(inputs: Path, column: str) -> None:
+    out = inputs / "x.zarr"
+    given = out / "given.npy"
+    np.save(given, np.zeros((30, 4)) if column == "rows" else np.zeros(30, int))
+    source = given if column == "rows" else inputs / "rows.npy"
+    config = IngestConfig(labels=str(given) if column == "labels" else None)
+    before = tree(out)
+    with pytest.raises(StoreError, match=f"(?=.*{given})(?=.*{out})"):
+        ingest(str(source), out, config, overwrite=True)
+    assert tree(out) == before
+
+
+def test_local_urls_are_local_paths(tmp_path: Path) -> None:
+    assert (
+        locate(f"local://{tmp_path}/a") == locate(tmp_path / "a") == locate(f"file://{tmp_path}/a")
+    )
+    assert is_within(locate(f"local://{tmp_path}/a/b"), locate(tmp_path / "a"))
+
+
+@pytest.mark.parametrize("suffix", [".scrlm-new", ".scrlm-old"])
+def test_reserved_names_are_rejected(tmp_path: Path, suffix: str) -> None:
+    with pytest.raises(StoreError, match=f"run{suffix}"):
+        check_output_free(tmp_path / f"run{suffix}", True, RUN_KIND)
+
+
+def test_reader_names_the_runs_of_an_interrupted_replacement(inputs: Path) -> None:
+    run = RunDirectory(inputs / "a-run")
+    Path(run.location.url).rename(inputs / "a-run.scrlm-old")
+    with pytest.raises(StoreError, match=r"a-run\.scrlm-old"):
+        run.read_record()
+    assert read_unfinished(run.path, "scrlm") is None
+    assert run.check_complete()["method"] == "scrlm"
