@@ -258,7 +258,10 @@ def test_no_kernel_starts_threads_of_its_own() -> None:
     """Dask runs one task per thread; with `parallel=True` every task would use all cores."""
     kernels = sources(PACKAGE)
     assert [path.name for path in kernels for _ in keywords(path, "parallel")] == []
-    assert offences(kernels, "numba.prange", "threading.Thread", "concurrent", "joblib") == []
+    # the exception: runs inside tasks of a worker share a pool with as many threads as the worker
+    others = [path for path in kernels if path != PACKAGE / "engine" / "workers.py"]
+    assert offences(others, "concurrent") == []
+    assert offences(kernels, "numba.prange", "threading.Thread", "joblib") == []
     # one place compiles all kernels: nothing else can bring threads in
     users = [path.name for path in kernels if "numba" in path.read_text().split()]
     assert sorted(set(users) - {"threads.py"}) == ["jit.py"]

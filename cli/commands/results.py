@@ -58,11 +58,19 @@ def cut(
     from scrlm_dask.pipeline.cut import cut_run
 
     joined = cut_run(
-        run, clusters, level=level, out=out, overwrite=overwrite, storage_options=storage
+        run,
+        clusters,
+        level=level,
+        out=out,
+        overwrite=overwrite,
+        storage_options=storage,
+        listener=console,
     )
     n_clusters, groups = len(joined.counts), joined.groups.tolist()
     if joined.parents is None:
-        members = [[k for k, g in enumerate(groups) if g == i] for i in range(n_clusters)]
+        members: list[list[int]] = [[] for _ in range(n_clusters)]
+        for k, group in enumerate(groups):
+            members[group].append(k)
     else:
         members = [[k] for k in joined.parents.tolist()]
     content = {

@@ -20,6 +20,7 @@ import dask
 from dask.delayed import Delayed
 
 from scrlm_dask.engine.tree_reduce import tree_reduce
+from scrlm_dask.engine.workers import compute
 from scrlm_dask.errors import StoreError
 from scrlm_dask.events import Listener, Note
 from scrlm_dask.settings import checkpoint_seconds
@@ -261,7 +262,7 @@ def _check(files: list[list[str]], blocks: list[range], saved: SavedGroups) -> t
         check(saved, names, numbers, dask_key_name=(f"check-saved-{token}", i))
         for i, (names, numbers) in enumerate(zip(files, blocks, strict=True))
     ]
-    answers: tuple[bool, ...] = dask.compute(*tasks)
+    answers: tuple[bool, ...] = compute(*tasks)
     return answers
 
 

@@ -158,7 +158,7 @@ class Execution:
         with self._reading(tasks, reduction.reused_blocks):
             if leave_on_workers:
                 return wait(persist(reduction.total))
-            return dask.compute(reduction.total)[0]
+            return workers.compute(reduction.total)[0]
 
     def run_per_block(
         self,
@@ -190,8 +190,8 @@ class Execution:
         )
         with self._reading(tasks, reduction.reused_blocks):
             # in one call, so that parts are combined and released while the outputs are computed
-            total, *persisted = dask.persist(reduction.total, *reduction.per_block_outputs)
-            result = total.compute()
+            total, *persisted = workers.persist(reduction.total, *reduction.per_block_outputs)
+            result = workers.compute(total)[0]
         n = len(tasks.parts)
         per_block = {name: persisted[i * n : (i + 1) * n] for i, name in enumerate(pass_.per_block)}
         return PassResult(result, per_block)
@@ -202,7 +202,7 @@ class Execution:
         """Compute `part(block, start, **broadcast)` per block; leave the results on the workers."""
         tasks = self._block_tasks(Pass(name, part, _no_combine), features, broadcast, None, None)
         with self._reading(tasks):
-            return [wait(value) for value in dask.persist(*tasks.parts)]
+            return [wait(value) for value in workers.persist(*tasks.parts)]
 
     @contextmanager
     def phase(self, name: str, blocks: int, rows: int, n_bytes: int) -> Iterator[None]:
@@ -311,7 +311,8 @@ def task(name: str, function: Callable[..., Any], *args: Any) -> Delayed:
 
 def persist(value: Delayed) -> Delayed:
     """Start to compute a value; leave the result on the workers."""
-    return dask.persist(value)[0]
+    persisted: Delayed = workers.persist(value)[0]
+    return persisted
 
 
 def wait(value: Delayed) -> Delayed:

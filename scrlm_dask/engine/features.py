@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from scrlm_dask.engine.block_layout import Layout
 from scrlm_dask.engine.read_ahead import read_in_turn
-from scrlm_dask.engine.workers import check_paths_visible, current_client, wait_for_worker
+from scrlm_dask.engine.workers import (
+    check_paths_visible,
+    compute,
+    current_client,
+    persist,
+    wait_for_worker,
+)
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.storage import feature_store
 from scrlm_dask.storage.arrays import StoredArray, local_path, read_rows
@@ -137,7 +143,7 @@ def as_features(
 
 def persist_features(features: Features) -> Features:
     """Read the features once and keep them in the workers' memory."""
-    array = dask.persist(features.array)[0]
+    array = persist(features.array)[0]
     if current_client() is not None:
         from distributed import futures_of, wait
 
@@ -184,10 +190,10 @@ def as_weights(
 
 
 def _check_numbers(weights: da.Array) -> None:
-    finite, least, most = dask.compute(da.isfinite(weights).all(), weights.min(), weights.max())
+    finite, least, most = compute(da.isfinite(weights).all(), weights.min(), weights.max())
     if not (finite and least >= 0.0):
-        bad = int(dask.compute((~(da.isfinite(weights) & (weights >= 0.0))).argmax(axis=0))[0][0])
-        value = float(weights[bad].compute()[0])
+        bad = int(compute((~(da.isfinite(weights) & (weights >= 0.0))).argmax(axis=0))[0][0])
+        value = float(compute(weights[bad])[0][0])
         raise InputError(f"the sample weight of row {bad} is {value}; it must be finite and >= 0")
     if not most > 0.0:
         raise InputError("all sample weights are zero; at least one must be positive")

@@ -8,9 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import dask
 from numpy.typing import NDArray
@@ -29,6 +31,8 @@ _MAX_WORKERS = 3  # workers that a message names
 _lock = threading.Lock()
 _read_seconds = 0.0  # of all threads of this process, since it started
 _last_rate = 0.0  # bytes per second of the latest read
+# One pool per worker: the runs inside its tasks together use as many threads as the worker has.
+_pools: WeakKeyDictionary[Any, ThreadPoolExecutor] = WeakKeyDictionary()
 
 _T = TypeVar("_T")
 
@@ -56,10 +60,13 @@ class WorkerMemory:
 
 
 def current_client() -> Any | None:
-    """Return the distributed client that Dask would use, or None."""
-    scheduler = dask.config.get("scheduler", None)
-    if "distributed" not in sys.modules or scheduler not in (None, "dask.distributed"):
-        return None  # a scheduler in the configuration takes precedence over a client
+    """Return the distributed client for the tasks of a run, or None: threads of this process.
+
+    A run inside a task of a worker has no client. It occupies a thread of the worker while it
+    waits, so runs inside all threads of a cluster would wait for each other without end.
+    """
+    if "distributed" not in sys.modules or _scheduler_is_set() or current_worker() is not None:
+        return None
     from distributed import default_client
 
     try:
@@ -78,6 +85,18 @@ def current_worker() -> Any | None:
         return get_worker()
     except ValueError:
         return None
+
+
+def compute(*values: Any) -> tuple[Any, ...]:
+    """Compute Dask collections, as `dask.compute` does, on the cluster or in this process."""
+    computed: tuple[Any, ...] = dask.compute(*values, scheduler=_pool_inside_task())
+    return computed
+
+
+def persist(*values: Any) -> tuple[Any, ...]:
+    """Start to compute Dask collections, as `dask.persist` does; see `compute`."""
+    persisted: tuple[Any, ...] = dask.persist(*values, scheduler=_pool_inside_task())
+    return persisted
 
 
 def in_this_process() -> AbstractContextManager[Any]:
@@ -147,10 +166,14 @@ def process_reports() -> dict[str, dict[str, Any]]:
 
 def worker_memories() -> list[WorkerMemory]:
     """Return memory and threads of every worker, or of this machine without a cluster."""
-    client = current_client()
+    client, worker = current_client(), current_worker()
     if client is None:
+        limit = machine_memory()
         threads = dask.config.get("num_workers", None) or os.cpu_count() or 1
-        return [WorkerMemory(machine_memory(), int(threads), own_process=False)]
+        if worker is not None:  # a run inside a task
+            limit = min(worker.memory_manager.memory_limit or limit, limit)
+            threads = threads if _scheduler_is_set() else worker.state.nthreads
+        return [WorkerMemory(limit, int(threads), own_process=False)]
     wait_for_worker(client)
     workers = scheduler_workers(client)
     ahead = run_on_all_workers(read_ahead, int)
@@ -222,6 +245,25 @@ def metered(activity: str) -> AbstractContextManager[Any]:
 
     meter: AbstractContextManager[Any] = context_meter.meter(activity)
     return meter
+
+
+def _scheduler_is_set() -> bool:
+    """Return whether Dask's configuration names a scheduler other than the distributed one.
+
+    It takes precedence over a client.
+    """
+    return dask.config.get("scheduler", None) not in (None, "dask.distributed")
+
+
+def _pool_inside_task() -> ThreadPoolExecutor | None:
+    """Return the threads for a run inside a task of a worker; None for Dask's own choice."""
+    worker = current_worker()
+    if worker is None or _scheduler_is_set():
+        return None
+    with _lock:
+        if worker not in _pools:
+            _pools[worker] = ThreadPoolExecutor(worker.state.nthreads, "scrlm-blocks")
+        return _pools[worker]
 
 
 def _process_report() -> dict[str, Any]:

@@ -11,10 +11,8 @@ from importlib.util import find_spec
 from io import BytesIO, StringIO
 from typing import Any
 
-import dask
-
 from scrlm_dask.engine.execution import Execution, task
-from scrlm_dask.engine.workers import current_client
+from scrlm_dask.engine.workers import compute, current_client
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import BlockDone, Listener, Note, RunStarted, warn
 from scrlm_dask.monitoring.json_log import plain
@@ -107,7 +105,7 @@ def _in_threads(name: str, cells: Sequence[Cell], measure: Measure, done: Keep) 
     def step(number: int) -> None:
         done(cells[number], measure(cells[number]))
 
-    dask.compute([task(name, step, number) for number in range(len(cells))])
+    compute([task(name, step, number) for number in range(len(cells))])
 
 
 def _on_workers(name: str, cells: Sequence[Cell], measure: Measure, done: Keep) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scrlm_dask.config import ResolvedConfig
 from scrlm_dask.engine.execution import Execution, Pass, blocks_with_rows, task
 from scrlm_dask.engine.features import Features
+from scrlm_dask.engine.workers import compute
 from scrlm_dask.kernels.distances.points import squared_radius
 from scrlm_dask.kernels.distances.pruning import Prune, Pruned
 from scrlm_dask.kernels.randomness.sampling import Purpose, rows_within, sample_rows
@@ -72,9 +73,8 @@ def extract(
 ) -> ExtractedCenters:
     """Extract centers greedily, in one task on the worker that has the candidates."""
     with execution.phase("extract", 1, config.n_candidates, 0):
-        extracted: ExtractedCenters = task(
-            "extract", _extract, candidates, losses, config
-        ).compute()
+        extracted: ExtractedCenters
+        (extracted,) = compute(task("extract", _extract, candidates, losses, config))
     return extracted
 
 

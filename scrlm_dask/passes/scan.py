@@ -11,6 +11,7 @@ from scrlm_dask.choices import Preprocess
 from scrlm_dask.config import ResolvedConfig
 from scrlm_dask.engine.execution import Execution, task
 from scrlm_dask.engine.features import Features
+from scrlm_dask.engine.workers import compute
 from scrlm_dask.kernels.bandwidth.search import SampleScan, ScanSizes, scan_sample
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, fit_map, needs_moments
 from scrlm_dask.kernels.randomness.sampling import Purpose, random_order, sample_rows
@@ -55,7 +56,7 @@ def scan_pass(
         for kind in kinds
     ]
     with execution.phase("scan", 1, len(rows), 0):
-        scan: SampleScan | None = task("scan", _scan, survey, maps, sizes, config).compute()
+        scan: SampleScan | None = compute(task("scan", _scan, survey, maps, sizes, config))[0]
     affine = maps[0] if scan is None else scan.affine
     order = random_order(asked.seed, Purpose.SCAN_ORDER, len(rows))
     n_blocks = features.n_blocks if blocks is None else len(blocks)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scrlm_dask.engine.execution import Columns, Execution, Pass, task
 from scrlm_dask.engine.features import Features, column_of
 from scrlm_dask.engine.tree_reduce import tree_reduce
+from scrlm_dask.engine.workers import compute
 from scrlm_dask.kernels.bandwidth.search import ScanSizes
 from scrlm_dask.kernels.distances.points import Points, prepare_points
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, FloatArray
@@ -60,13 +61,13 @@ def choose_rows(seed: int, n_rows: int, size: int, weights: da.Array | None) -> 
         for i, (block, start) in enumerate(zip(weights.to_delayed().ravel(), starts, strict=True))
     ]
     total = tree_reduce(parts, _merge_weighted, "choose")
-    keys, rows = dask.compute(task("choose", _largest, total, size))[0]
+    keys, rows = compute(task("choose", _largest, total, size))[0]
     return np.sort(rows[np.isfinite(keys)])
 
 
 def _all_equal(weights: da.Array) -> bool:
     """Return whether all weights are equal; rows are then drawn as without weights."""
-    least, most = dask.compute(weights.min(), weights.max())
+    least, most = compute(weights.min(), weights.max())
     return bool(least == most)
 
 
@@ -74,13 +75,13 @@ def plus_plus_centers(
     survey: Delayed, affine: AffineMap, n_clusters: int, seed: int
 ) -> NDArray[np.float64]:
     """Choose centers (k, p) among the gathered rows by k-means++, in one task on a worker."""
-    centers = task("init", _plus_plus, survey, affine, n_clusters, seed).compute()
+    centers = compute(task("init", _plus_plus, survey, affine, n_clusters, seed))[0]
     return np.asarray(centers)
 
 
 def gather_rows(survey: Delayed) -> FloatArray:
     """Return the gathered rows (n, p) of a survey."""
-    rows: FloatArray = task("init", _gathered, survey).compute()
+    rows: FloatArray = compute(task("init", _gathered, survey))[0]
     return rows
 
 
@@ -97,7 +98,7 @@ def scrlm_starts(
     trials = task("init", _trial_losses, survey, *inputs)
     numbers = range(len(init.RADIUS_LADDER))
     starts = [task("init", _start, survey, trials, number, *inputs) for number in numbers]
-    return [start for start in dask.compute(*starts) if start is not None]
+    return [start for start in compute(*starts) if start is not None]
 
 
 def cost_pass(

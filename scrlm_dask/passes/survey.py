@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.engine.execution import Execution, Pass, blocks_with_rows, persist, task
 from scrlm_dask.engine.features import Features
+from scrlm_dask.engine.workers import compute
 from scrlm_dask.errors import NonFiniteRowError
 from scrlm_dask.kernels.distances import preprocessing
 from scrlm_dask.kernels.distances.points import Points
@@ -66,7 +67,7 @@ def candidates_from(
 
 def moments_of(survey: Delayed) -> preprocessing.Moments | None:
     """Return the moments of a survey; None if they were not computed."""
-    moments: preprocessing.Moments | None = task("moments", _moments, survey).compute()
+    moments: preprocessing.Moments | None = compute(task("moments", _moments, survey))[0]
     return moments
 
 

@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from scrlm_dask.choices import LEVELS, Level
 from scrlm_dask.engine.workers import machine_memory
 from scrlm_dask.errors import InputError
+from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.bandwidth.modularity import Levels
 from scrlm_dask.kernels.distances.points import prepare_points
 from scrlm_dask.kernels.scrlm.ward import (
     MergeTree,
     cut_tree,
     tree_bytes,
+    tree_multiplications,
     ward_tree,
     weighted_means,
 )
@@ -35,6 +37,7 @@ from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.traces import InputTrace, trace_input
 
 _USABLE_SHARE = 0.5  # share of the machine's memory that building a tree may use
+_MULTIPLICATIONS_PER_SECOND = 1.3e9  # measured for trees of 20 000 clusters, 64 features
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class ClusterCut:
     parents: NDArray[np.int64] | None = None
 
 
-def cut_model(model: Model, n_clusters: int) -> ClusterCut:
+def cut_model(model: Model, n_clusters: int, listener: Listener = warn) -> ClusterCut:
     """Join the clusters of a model into `n_clusters`, along its merge tree or a Ward tree.
 
     If the model has a fine level, its leaves can be joined to more clusters than the model has.
@@ -84,7 +87,7 @@ def cut_model(model: Model, n_clusters: int) -> ClusterCut:
         parents[groups] = cut_tree(leaves, model.n_clusters)
         means = weighted_means(leaves.leaves, np.maximum(leaves.weights, 1.0), groups)
         return ClusterCut(groups, means, counts, model.n_outliers, parents)
-    groups = _join_clusters(model, n_clusters)
+    groups = _join_clusters(model, n_clusters, listener)
     counts = np.bincount(groups, model.counts).astype(np.int64)
     means = weighted_means(model.means, _masses(model), groups)
     return ClusterCut(groups, means, counts, model.n_outliers)
@@ -103,6 +106,7 @@ def cut_run(
     out: Place | None = None,
     overwrite: bool = False,
     storage_options: Options | None = None,
+    listener: Listener = warn,
 ) -> ClusterCut:
     """Join the clusters of a run into `n_clusters`; with `out`, write a labels store of the cut.
 
@@ -116,7 +120,7 @@ def cut_run(
     model = load_model(location)
     scan = record.read_scan()
     levels = None if scan is None else scan.levels
-    cut = cut_model(model, clusters_at(n_clusters, level, levels, model))
+    cut = cut_model(model, clusters_at(n_clusters, level, levels, model), listener)
     if out is None:
         return cut
     finer = len(cut.groups) > model.n_clusters
@@ -160,26 +164,30 @@ def clusters_at(
     return found
 
 
-def _join_clusters(model: Model, n_clusters: int) -> NDArray[np.int64]:
+def _join_clusters(model: Model, n_clusters: int, listener: Listener) -> NDArray[np.int64]:
     """Return the joined cluster (k,) to which each cluster of the model belongs."""
     tree = model.tree
     if tree is None or tree.n_leaves < model.n_clusters:
-        tree = _build_tree(model)
+        tree = _build_tree(model, listener)
     fine, coarse = cut_tree(tree, model.n_clusters), cut_tree(tree, n_clusters)
     groups = np.empty(model.n_clusters, np.int64)
     groups[fine] = coarse
     return groups
 
 
-def _build_tree(model: Model) -> MergeTree:
+def _build_tree(model: Model, listener: Listener) -> MergeTree:
     """Build a Ward tree of all clusters, for a model without a merge tree that contains them."""
-    need, here = tree_bytes(model.n_clusters), machine_memory()
+    need, here = tree_bytes(*model.means.shape), machine_memory()
     if need > _USABLE_SHARE * here:
         raise InputError(
             f"a cut of {model.n_clusters} clusters without a merge tree needs {need / 1e9:.2f} GB, "
             f"but this process may use only {_USABLE_SHARE:.0%} of the {here / 1e9:.2f} GB of this "
             "machine; use a machine with more memory, or fit again with fewer clusters"
         )
+    minutes = tree_multiplications(*model.means.shape) / _MULTIPLICATIONS_PER_SECOND / 60.0
+    if minutes > 1.0:
+        text = f"a merge tree of {model.n_clusters} clusters takes about {minutes:.0f} minute(s)"
+        listener(Note(text, warning=True))
     mapped = prepare_points(model.means, model.affine).mapped
     return ward_tree(model.means, _masses(model), mapped)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.tree_reduce import tree_reduce
+from scrlm_dask.engine.workers import compute
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Listener, warn
 from scrlm_dask.kernels.evaluation import metrics
@@ -190,7 +191,7 @@ def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> met
         name = (f"evaluate-{token}", i)
         parts.append(dask.delayed(_part, pure=False)(*arrays, *span, dask_key_name=name))
     with execution.phase("evaluate", len(parts), n_rows, 8 * n_rows):
-        table: metrics.Contingency = dask.compute(
+        table: metrics.Contingency = compute(
             tree_reduce(parts, metrics.merge_contingency, "evaluate")
         )[0]
     return table

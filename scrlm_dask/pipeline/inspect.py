@@ -13,6 +13,7 @@ from scrlm_dask.choices import PREPROCESS_KINDS, Preprocess
 from scrlm_dask.engine.execution import Execution, Pass, task
 from scrlm_dask.engine.features import Features, as_features
 from scrlm_dask.engine.tree_reduce import fan_in_for
+from scrlm_dask.engine.workers import compute
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.distances.points import radius
@@ -142,7 +143,7 @@ def statistics_pass(
         },
         leave_on_workers=True,
     )
-    report: RowsReport = task("statistics", _finish, part, preprocess, radius).compute()
+    report: RowsReport = compute(task("statistics", _finish, part, preprocess, radius))[0]
     return report
 
 

@@ -13,7 +13,6 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-import dask
 import numpy as np
 from numpy.typing import NDArray
 
@@ -123,7 +122,7 @@ def calibrate(features: Features, config: ResolvedConfig, n_clusters: int) -> Ca
     """Measure the speed of each phase of a fit with this config and number of clusters."""
     begin, watch = time.perf_counter(), _Stopwatch()
     sampled, config = config.asked.samples, _with_rho(config)
-    with pinned_threads(), dask.config.set(scheduler="synchronous"):
+    with pinned_threads():
         sample = _read_sample(features, config.n_candidates, watch)
         try:
             rates = _measure_phases(features, sample, config, n_clusters, watch)
@@ -162,7 +161,7 @@ def _read_sample(features: Features, n_rows: int, watch: _Stopwatch) -> _Sample:
     """
 
     def read(number: int) -> NDArray[Any]:
-        return np.asarray(features.array.blocks[number].compute())
+        return np.asarray(features.array.blocks[number].compute(scheduler="synchronous"))
 
     first, *others = _spread_blocks(features.n_blocks)
     took, block = _run_timed(lambda: read(first))

@@ -88,6 +88,18 @@ def test_tree_that_does_not_fit_into_memory_is_rejected(
     cut_model(replace(merged.model_, tree=None), 3)
 
 
+def test_long_time_for_a_tree_is_reported(merged: SCRLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[Any] = []
+    without_tree = replace(merged.model_, tree=None)
+    cut_model(without_tree, 3, reported.append)
+    assert reported == []
+    monkeypatch.setattr("scrlm_dask.pipeline.cut._MULTIPLICATIONS_PER_SECOND", 1.0)
+    cut_model(without_tree, 3, reported.append)
+    (note,) = reported
+    assert note.warning
+    assert "2 minute(s)" in note.text  # 1.5 * 10^2 multiplications
+
+
 def test_cut_of_a_run_without_a_tree(drawn: Any, tmp_path: Path) -> None:
     run, out = tmp_path / "run", tmp_path / "labels.zarr"
     found = scrlm_dask.fit(drawn.features, FitConfig(rho=0.4), out=run, collect_labels=True)

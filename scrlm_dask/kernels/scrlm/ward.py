@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 
 from scrlm_dask.kernels.jit import jit
 
+_MATRIX_LEAVES = 5000  # more leaves are joined without the matrix of all costs
+_SEGMENT = 16  # features between two comparisons of a partial distance with the least cost
+_MAX_SHARE_BYTES = 2**27  # a larger matrix of shares is not built
+
 
 @dataclass(frozen=True)
 class MergeTree:
@@ -39,12 +43,15 @@ def ward_tree(
 ) -> MergeTree:
     """Return the tree of leaves (L, p) in input units; `mapped` (L, p) are their model coordinates.
 
-    The nearest-neighbor chain algorithm needs O(L^2) time and memory (`tree_bytes`). A chain ends
-    in two groups that are each nearest to the other, so every order of merging would join them.
-    Ties go to the lower number.
+    The nearest-neighbor chain algorithm needs O(L^2) time and memory. For more than 5000 leaves it
+    computes costs when it needs them, in O(L^2 p) time and O(L p) memory (`tree_bytes`). A chain
+    ends in two groups that are each nearest to the other, so every order of merging would join
+    them. Ties go to the lower number.
     """
     points = mapped.astype(np.float64)
-    return _tree(leaves, weights, _costs(points, weights))
+    if len(points) <= _MATRIX_LEAVES:
+        return _tree(leaves, weights, _costs(points, weights))
+    return _numbered(leaves, weights, *_chains_of_points(points, weights.astype(np.float64)))
 
 
 def tree_of_distances(
@@ -84,29 +91,46 @@ def _merge_order(
     points: NDArray[np.float64], weights: NDArray[np.float64], some: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Merge some of the points; return a point of each of the two joined groups, and the costs."""
-    joined, costs = _ordered_chains(_costs(points[some], weights[some]), weights[some])
+    merged = _chains(_costs(points[some], weights[some]), weights[some].astype(np.float64))
+    joined, costs = _ordered(*merged)
     return some[joined], costs
 
 
 def _tree(
     leaves: NDArray[np.float64], weights: NDArray[np.float64], costs: NDArray[np.float64]
 ) -> MergeTree:
-    joined, merge_costs = _ordered_chains(costs, weights)
-    return MergeTree(leaves, weights, _number_nodes(joined, len(leaves)), merge_costs)
+    return _numbered(leaves, weights, *_chains(costs, weights.astype(np.float64)))
 
 
-def _ordered_chains(
-    costs: NDArray[np.float64], weights: NDArray[np.float64]
+def _numbered(
+    leaves: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    joined: NDArray[np.int64],
+    costs: NDArray[np.float64],
+) -> MergeTree:
+    """Return the tree of merges in the order of chains."""
+    joined, costs = _ordered(joined, costs)
+    return MergeTree(leaves, weights, _number_nodes(joined, len(leaves)), costs)
+
+
+def _ordered(
+    joined: NDArray[np.int64], costs: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the merges of `_chains`, and their costs; the cheapest come first."""
-    joined, merge_costs = _chains(costs, weights.astype(np.float64))
-    order = np.argsort(merge_costs, kind="stable")
-    return joined[order], merge_costs[order]
+    """Return merges and their costs; the cheapest come first."""
+    order = np.argsort(costs, kind="stable")
+    return joined[order], costs[order]
 
 
-def tree_bytes(n_leaves: int) -> int:
-    """Return the peak memory of `ward_tree` in bytes: the costs of all pairs."""
-    return 8 * n_leaves**2
+def tree_bytes(n_leaves: int, n_features: int) -> int:
+    """Return the peak memory of `ward_tree` in bytes: the costs of all pairs, or the points."""
+    if n_leaves <= _MATRIX_LEAVES:
+        return 8 * n_leaves**2
+    return 8 * n_leaves * (n_features + 16)  # 16: weights, chain, merges and their order
+
+
+def tree_multiplications(n_leaves: int, n_features: int) -> float:
+    """Return the largest number of multiplications of `ward_tree`: three scans per leaf."""
+    return 1.5 * float(n_leaves) ** 2 * (1 if n_leaves <= _MATRIX_LEAVES else n_features)
 
 
 def cut_tree(tree: MergeTree, n_groups: int) -> NDArray[np.int64]:
@@ -148,9 +172,23 @@ def weighted_means(
     points: NDArray[np.float64], weights: NDArray[np.float64], groups: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Return the weighted means (k, p) of the points (L, p) of each group."""
-    share = np.zeros((int(groups.max()) + 1, len(points)))
+    n_groups = int(groups.max()) + 1
+    if 8 * n_groups * len(points) > _MAX_SHARE_BYTES:
+        return _sorted_means(points, weights, groups)
+    share = np.zeros((n_groups, len(points)))
     share[groups, np.arange(len(points))] = weights
     return np.asarray(share @ points / share.sum(axis=1, keepdims=True))
+
+
+def _sorted_means(
+    points: NDArray[np.float64], weights: NDArray[np.float64], groups: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the weighted means as `weighted_means` does, without a matrix (k, L)."""
+    order = np.argsort(groups, kind="stable")
+    starts = np.searchsorted(groups[order], np.arange(int(groups.max()) + 1))
+    weighted = points[order] * weights[order, None]
+    sums = np.add.reduceat(weights[order], starts)
+    return np.asarray(np.add.reduceat(weighted, starts) / sums[:, None])
 
 
 def _costs(points: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -265,3 +303,74 @@ def _other(alive, current):  # type: ignore[no-untyped-def]
         if alive[k] and k != current:
             return k
     return current
+
+
+@jit()
+def _chains_of_points(points, weights):  # type: ignore[no-untyped-def]
+    """Return the merges of `_chains`, and their costs; `points` and `weights` are overwritten.
+
+    A group is its mean and weight. Rounding could make a group in the chain cheaper than the
+    previous one, so only the previous one is compared. A merge never costs less than the merges of
+    its parts.
+    """
+    n = len(weights)
+    groups = np.arange(n)  # the first leaf of each group, ascending
+    in_chain, floors = np.zeros(n, np.bool_), np.zeros(n)
+    joined, merge_costs = np.empty((max(n - 1, 0), 2), np.int64), np.empty(max(n - 1, 0))
+    chain = np.empty(n, np.int64)
+    length = 0
+    for t in range(n - 1):
+        if length == 0:
+            chain[0], length = groups[0], 1
+            in_chain[groups[0]] = True
+        while True:
+            current, previous = chain[length - 1], chain[length - 2] if length > 1 else -1
+            near, least = _nearest(points, weights, groups[: n - t], in_chain, current, previous)
+            if near == previous:
+                break
+            chain[length], in_chain[near] = near, True
+            length += 1
+        length -= 2
+        in_chain[current] = in_chain[near] = False
+        a, b = min(current, near), max(current, near)
+        floors[a] = max(least, floors[a], floors[b])
+        joined[t, 0], joined[t, 1], merge_costs[t] = a, b, floors[a]
+        share = weights[b] / (weights[a] + weights[b])
+        for j in range(points.shape[1]):
+            points[a, j] += share * (points[b, j] - points[a, j])
+        weights[a] += weights[b]
+        place = np.searchsorted(groups[: n - t], b)
+        groups[place : n - t - 1] = groups[place + 1 : n - t].copy()
+    return joined, merge_costs
+
+
+@jit()
+def _nearest(points, weights, groups, in_chain, current, previous):  # type: ignore[no-untyped-def]
+    """Return the cheapest partner of a group, and the cost; ties go to the previous group."""
+    near, least = previous, np.inf
+    if previous >= 0:
+        least = _cost(points, weights, current, previous, np.inf)
+    for k in groups:
+        if in_chain[k]:
+            continue
+        cost = _cost(points, weights, current, k, least)
+        if cost < least or near == -1:
+            near, least = k, cost
+    return near, least
+
+
+@jit("reassoc", "contract")
+def _cost(points, weights, i, k, limit):  # type: ignore[no-untyped-def]
+    """Return the cost of joining two groups; at least `limit` if it is not less than `limit`."""
+    w = weights[i] * weights[k] / (weights[i] + weights[k])
+    n_features, sq_dist, start = points.shape[1], 0.0, 0
+    while start < n_features:
+        part = 0.0
+        for j in range(start, min(start + _SEGMENT, n_features)):
+            difference = points[i, j] - points[k, j]
+            part += difference * difference
+        sq_dist += part
+        start += _SEGMENT
+        if w * sq_dist >= limit:
+            break
+    return w * sq_dist

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,11 +11,13 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
+from scrlm_dask.kernels.scrlm import ward
 from scrlm_dask.kernels.scrlm.ward import (
     _costs,
     cut_tree,
     group_means,
     nested_tree,
+    tree_bytes,
     tree_of_distances,
     ward_tree,
     weighted_means,
@@ -188,3 +192,60 @@ def test_model_coordinates_decide() -> None:
     tree = nested_tree(leaves, np.ones(3), leaves * [0.01, 1.0], np.zeros(3, np.int64))
     assert cut_tree(tree, 2).tolist() == [0, 1, 0]
     np.testing.assert_array_equal(tree.leaves, leaves)
+
+
+def tree_without_matrix(points: np.ndarray, weights: np.ndarray):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ward, "_MATRIX_LEAVES", 0)
+        return tree_of(points, weights)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 60), st.integers(1, 40), st.integers(0, 10**6))
+def test_tree_without_matrix_is_the_same(n: int, p: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points, weights = rng.normal(size=(n, p)), rng.integers(1, 50, n)
+    expected, tree = tree_of(points, weights), tree_without_matrix(points, weights)
+    assert np.array_equal(tree.merges, expected.merges)
+    np.testing.assert_allclose(tree.costs, expected.costs, rtol=1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 40), st.integers(1, 3), st.integers(0, 10**6))
+def test_tied_points_without_matrix(n: int, p: int, seed: int) -> None:
+    points = np.random.default_rng(seed).integers(0, 3, (n, p)).astype(float)
+    tree = tree_without_matrix(points, np.ones(n))
+    assert (np.diff(tree.costs) >= 0.0).all()
+    for k in range(1, n + 1):
+        assert len(np.unique(cut_tree(tree, k))) == k
+    n_distinct = len(np.unique(points, axis=0))
+    groups = cut_tree(tree, n_distinct)  # equal points are joined first
+    assert len(np.unique(np.column_stack([points, groups]), axis=0)) == n_distinct
+
+
+@pytest.mark.parametrize("value", [1e200, 0.0])
+def test_extreme_costs_without_matrix(value: float) -> None:
+    tree = tree_without_matrix(np.array([[0.0], [value], [-value], [2 * value]]), np.ones(4))
+    assert sorted(tree.merges.ravel().tolist()) == list(range(6))
+
+
+def test_memory_of_a_large_tree() -> None:
+    n, p = 5200, 2
+    points = np.random.default_rng(0).normal(size=(n, p))
+    tracemalloc.start()
+    try:
+        tree_of(points, np.ones(n))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * tree_bytes(n, p) < 0.1 * (8 * n**2)
+    assert tree_bytes(20_000, 64) < 500e6
+
+
+def test_means_of_many_groups_need_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    points, weights = rng.normal(size=(90, 3)), rng.integers(1, 9, 90).astype(float)
+    groups = rng.permutation(np.arange(90) % 40)
+    expected = weighted_means(points, weights, groups)
+    monkeypatch.setattr(ward, "_MAX_SHARE_BYTES", 0)
+    np.testing.assert_allclose(weighted_means(points, weights, groups), expected, rtol=1e-12)
