@@ -49,7 +49,7 @@ def fit(
 
     To resume an interrupted fit, run the same command again or `scrlm fit --resume RUN`.
     """
-    from scrlm_dask.config import FitConfig
+    from scrlm_dask.config import FitConfig, stored_config
     from scrlm_dask.pipeline.fit import prepare_fit
     from scrlm_dask.runs.lifecycle import FitResult
 
@@ -62,7 +62,7 @@ def fit(
             show_fit(console, before, resume)
             return
         out, features, block_rows = resume, before.features.path, before.asked.block_rows
-        config = FitConfig(**before.asked.config)
+        config = stored_config(before.asked.config, FitConfig)
     job = prepare_fit(
         str(features),
         config,
@@ -173,7 +173,7 @@ def kmeans(
 
     To resume an interrupted run, run the same command again or `scrlm kmeans --resume RUN`.
     """
-    from scrlm_dask.config import KMeansConfig
+    from scrlm_dask.config import KMeansConfig, stored_config
     from scrlm_dask.pipeline.kmeans import prepare_kmeans
     from scrlm_dask.runs.lifecycle import FitResult
 
@@ -186,7 +186,7 @@ def kmeans(
             show_fit(console, before, resume)
             return
         out, features, block_rows = resume, before.features.path, before.asked.block_rows
-        config, inputs = KMeansConfig(**before.asked.config), before.asked.inputs
+        config, inputs = stored_config(before.asked.config, KMeansConfig), before.asked.inputs
         centers, sample_weight = inputs.get("centers"), inputs.get("sample_weight")
     job = prepare_kmeans(
         str(features),

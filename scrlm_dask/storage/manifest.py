@@ -75,7 +75,7 @@ def read_manifest(place: Place) -> Manifest | None:
 def manifest_in(group: zarr.Group) -> Manifest | None:
     """Return the manifest of an open group; None if the group has no manifest."""
     content: Any = group.attrs.get(MANIFEST)
-    if not isinstance(content, dict) or DIGESTS not in group:
+    if not isinstance(content, dict) or not arrays.has_member(group, DIGESTS):
         return None
     fields = {name: value for name, value in content.items() if name != "format"}
     try:
