@@ -239,7 +239,9 @@ def _of_table(table: pa.Table) -> Rows:
 
 
 def _read_parquet(path: Path) -> Rows:
-    return _of_table(pq.read_table(path, use_threads=False))
+    """Read the lists, or all columns if there are none; no other column is used."""
+    names = [name for name in pq.read_schema(path).names if name != "name"]
+    return _of_table(pq.read_table(path, columns=names, use_threads=False))
 
 
 def _read_arrow(path: Path) -> Rows:

@@ -82,12 +82,27 @@ def manifest_in(group: zarr.Group) -> Manifest | None:
         if content["format"] != FORMAT:
             raise ValueError(f"expected format {FORMAT}, got {content['format']}")
         sources = tuple(SourceFile(**source) for source in fields.pop("sources"))
-        return Manifest(**fields, sources=sources)
+        return _checked(Manifest(**fields, sources=sources))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(
             f"the manifest of the features store {group.store_path} was written by another version "
             f"or changed by hand ({error}); write the store again with this version"
         ) from error
+
+
+def _checked(manifest: Manifest) -> Manifest:
+    """Return the manifest; raise ValueError if a value has another type or range."""
+    counts = {name: getattr(manifest, name) for name in ("n_rows", "n_features", "block_rows")}
+    counts |= {f"size of {source.path}": source.bytes for source in manifest.sources}
+    for name, value in counts.items():
+        if type(value) is not int or value < (name == "block_rows"):
+            raise ValueError(f"{name} is {value!r}")
+    for text in (manifest.dtype, *(source.path for source in manifest.sources)):
+        if not isinstance(text, str):
+            raise ValueError(f"dtype or path is {text!r}")
+    if not isinstance(manifest.request, dict):
+        raise ValueError(f"request is {manifest.request!r}")
+    return manifest
 
 
 def short_digest(*values: NDArray[Any]) -> str:
