@@ -55,6 +55,7 @@ MOMENTS = (
     "refined-steps/kmeans-step-",
     "assign-",
 )
+KMEANS_MOMENTS = ("**/kmeans-step-",)
 _HANG_SECONDS = 120
 _TMPFS_MEGABYTES = 16
 _LOOKS_FINISHED = "unfinished run looks finished"
@@ -129,9 +130,9 @@ class Chaos:
         mounts = fault.on_tmpfs or fault.mounted
         return (self.has_disk or not mounts) and (self.cluster.link.up or not fault.on_link)
 
-    def _wait(self, fit: subprocess.Popen[bytes], out: Path) -> None:
+    def _wait(self, fit: subprocess.Popen[bytes], out: Path, weighted: bool) -> None:
         """Wait for a random moment: before the run starts, or during one of its passes."""
-        folder = self.rng.choice(MOMENTS)
+        folder = self.rng.choice(KMEANS_MOMENTS if weighted else MOMENTS)
         deadline = time.monotonic() + _HANG_SECONDS
         while folder and fit.poll() is None and time.monotonic() < deadline:
             if any(out.glob(f"checkpoint/{folder}*/group.*")):
@@ -165,7 +166,7 @@ class Chaos:
         fit = self._start(out, fault, inputs)
         weights = inputs.weights or self.weights
         scene = Scene(fit, self.cluster, inputs.features, weights, out, self.rng)
-        self._wait(fit, out)
+        self._wait(fit, out, fault.weighted)
         fault.do(scene)
         wrong, code = "", -999
         try:

@@ -1,7 +1,7 @@
 """Fuzz files of all formats: damage a small file, run a command, and judge its result.
 
-A case is rejected (exit code 2, 3 or 4, one line of error), or its rows are those of the undamaged
-file, or, if the format has no checksum for the damaged bytes, those that the format's own library
+A case is rejected (exit code 2, 3 or 4, with an error), or its rows equal the rows of the undamaged
+file, or, if the format has no checksum for the damaged bytes, the rows that the format's own library
 reads. Cases run in forked processes with limits of memory and time, so that a crash of a native
 library is counted and does not end the benchmark.
 """
