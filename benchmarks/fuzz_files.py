@@ -1,8 +1,8 @@
 """Fuzz files of all formats: damage a small file, run a command, and judge its result.
 
 A case is rejected (exit code 2, 3 or 4, with an error), or its rows equal the rows of the undamaged
-file, or, if the format has no checksum for the damaged bytes, the rows that the format's own library
-reads. Cases run in forked processes with limits of memory and time, so that a crash of a native
+file, or, if the format has no checksum for the damaged bytes, the rows that the format's own
+library reads. Cases run in forked processes with limits of memory and time, so that a crash of a native
 library is counted and does not end the benchmark.
 """
 
@@ -363,16 +363,20 @@ def _is_unchanged(target: Target, folder: Path, pristine: Path) -> bool:
         before, after = pristine / "undisturbed", folder / target.name
         return all((before / n).read_bytes() == (after / n).read_bytes() for n in names)
     if target.command == "predict":
-        labels = zarr.open_array(pristine / "run" / "labels.zarr" / "labels", mode="r")[...]
-        mine = zarr.open_array(out / "labels", mode="r")[...]
+        labels = _array(pristine / "run" / "labels.zarr" / "labels")
+        mine = _array(out / "labels")
         return bool(np.array_equal(labels, mine))
     if target.command == "export":
-        labels = zarr.open_array(pristine / "run" / "labels.zarr" / "labels", mode="r")[...]
+        labels = _array(pristine / "run" / "labels.zarr" / "labels")
         with (out / "labels.csv").open(newline="") as file:
             mine = np.array([int(line["label"]) for line in csv.DictReader(file)])
         return bool(np.array_equal(labels, mine))
-    stored = zarr.open_array(out / "features", mode="r")[...]
+    stored = _array(out / "features")
     return bool(np.array_equal(stored, rows()))
+
+
+def _array(path: Path) -> Rows:
+    return np.asarray(zarr.open_array(path, mode="r")[...])
 
 
 def judge(target: Target, folder: Path, pristine: Path, result: Any) -> str:
@@ -386,7 +390,7 @@ def judge(target: Target, folder: Path, pristine: Path, result: Any) -> str:
         return "unchanged"
     if target.read is None:
         return "wrong: exit code 0 with a different result"
-    stored = zarr.open_array(folder / "out.zarr" / "features", mode="r")[...]
+    stored = _array(folder / "out.zarr" / "features")
     try:
         found = target.read(folder / target.name).astype(stored.dtype)
     except Exception as error:
