@@ -2,8 +2,8 @@
 
 A case is rejected (exit code 2, 3 or 4, with an error), or its rows equal the rows of the undamaged
 file, or, if the format has no checksum for the damaged bytes, the rows that the format's own
-library reads. Cases run in forked processes with limits of memory and time, so that a crash of a native
-library is counted and does not end the benchmark.
+library reads. Cases run in forked processes with limits of memory and time, so that a crash of a
+native library is counted and does not end the benchmark.
 """
 
 from __future__ import annotations
