@@ -5,8 +5,9 @@
 Every run must end with the same bits as an undisturbed run, either directly, or after the fault was
 removed and the run was resumed. No unfinished run may look finished. The exit code is 1 if a run
 violates this or hangs. Faults: kill -9 of workers, nannies, clients and schedulers; signals; a
-worker that hangs; deleted, truncated and flipped chunks; a full disk (requires permission to mount
-a tmpfs); a broken network link (requires permission to create network namespaces).
+worker that hangs; deleted, truncated and flipped chunks; changed rows behind symbolic links and
+changed weights; a mount point as output and a full disk (require permission to mount a tmpfs); a
+broken network link (requires permission to create network namespaces).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from click.testing import CliRunner
 from scrlm_cli.main import main as scrlm
 
@@ -43,6 +45,7 @@ FIT = (
     "--persist",
     "no",
 )
+KMEANS = ("--clusters", 5, "--block-rows", 128, "--max-iter", 8, "--tol", 0, "--persist", "no")
 # Moments at which a fault is injected: when the first file appears in this folder of `checkpoint`;
 # "" means before the first checkpoint.
 MOMENTS = (
@@ -52,6 +55,7 @@ MOMENTS = (
     "refined-steps/kmeans-step-",
     "assign-",
 )
+KMEANS_MOMENTS = ("**/kmeans-step-",)
 _HANG_SECONDS = 120
 _TMPFS_MEGABYTES = 16
 _LOOKS_FINISHED = "unfinished run looks finished"
@@ -83,6 +87,22 @@ def bits(out: Path) -> dict[str, bytes]:
     return {str(file.relative_to(out)): file.read_bytes() for file in files if file.is_file()}
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """The command of a run, its features and options."""
+
+    features: Path
+    weights: Path | None
+
+    @property
+    def verb(self) -> str:
+        return "fit" if self.weights is None else "kmeans"
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        return FIT if self.weights is None else ("--sample-weight", self.weights, *KMEANS)
+
+
 class Chaos:
     """A series of runs with faults: the features, the expected bits, and the cluster."""
 
@@ -92,20 +112,27 @@ class Chaos:
         self.disk = place / "disk"
         self.has_disk = False
         self.expected: dict[str, bytes] = {}
+        self.weights = place / "weights.npy"
+        self.expected_weighted: dict[str, bytes] = {}
 
     def prepare(self) -> None:
         self.has_disk = mount_tmpfs(self.disk, _TMPFS_MEGABYTES)
         command("synth", self.features, *SYNTH)
         command("fit", self.features, "--out", self.place / "undisturbed", *FIT)
         self.expected = bits(self.place / "undisturbed")
+        np.save(self.weights, np.random.default_rng(0).uniform(0.5, 2.0, ROWS))
+        words = ("--sample-weight", self.weights, *KMEANS)
+        command("kmeans", self.features, "--out", self.place / "undisturbed-weighted", *words)
+        self.expected_weighted = bits(self.place / "undisturbed-weighted")
 
     def can(self, fault: Fault) -> bool:
         """Return whether this machine supports the fault."""
-        return (self.has_disk or not fault.on_tmpfs) and (self.cluster.link.up or not fault.on_link)
+        mounts = fault.on_tmpfs or fault.mounted
+        return (self.has_disk or not mounts) and (self.cluster.link.up or not fault.on_link)
 
-    def _wait(self, fit: subprocess.Popen[bytes], out: Path) -> None:
+    def _wait(self, fit: subprocess.Popen[bytes], out: Path, weighted: bool) -> None:
         """Wait for a random moment: before the run starts, or during one of its passes."""
-        folder = self.rng.choice(MOMENTS)
+        folder = self.rng.choice(KMEANS_MOMENTS if weighted else MOMENTS)
         deadline = time.monotonic() + _HANG_SECONDS
         while folder and fit.poll() is None and time.monotonic() < deadline:
             if any(out.glob(f"checkpoint/{folder}*/group.*")):
@@ -113,16 +140,16 @@ class Chaos:
             time.sleep(0.002)
         time.sleep(self.rng.uniform(0.0, 1.0 if not folder else 0.3))
 
-    def _start(self, out: Path, on_cluster: bool, features: Path) -> subprocess.Popen[bytes]:
+    def _start(self, out: Path, fault: Fault, inputs: Inputs) -> subprocess.Popen[bytes]:
         where: tuple[Any, ...] = ("--nworkers", 0)
-        if on_cluster:
+        if fault.on_cluster:
             self.cluster.repair()
             deadline = time.monotonic() + 60
             while not self.cluster.file.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
             where = ("--scheduler-file", self.cluster.file, "--stall-timeout", "40s")
             where += ("--wait-workers", "120s")  # a slow start on a busy machine is not a failure
-        words = [BIN / "scrlm", "fit", features, "--out", out, *FIT, *where]
+        words = [BIN / "scrlm", inputs.verb, inputs.features, "--out", out, *inputs.options, *where]
         with (out.parent / f"{out.name}.err").open("wb") as err:
             return subprocess.Popen(
                 [str(word) for word in words], stdout=subprocess.DEVNULL, stderr=err
@@ -133,11 +160,13 @@ class Chaos:
         begin = time.monotonic()
         folder = self.disk if fault.on_tmpfs else self.place
         out = folder / f"run-{number}"
-        features = self.place / f"features-{number}.zarr"
-        shutil.copytree(self.features, features)
-        fit = self._start(out, fault.on_cluster, features)
-        scene = Scene(fit, self.cluster, features, out, self.rng)
-        self._wait(fit, out)
+        if fault.mounted:
+            mount_tmpfs(out, _TMPFS_MEGABYTES)
+        inputs = self._inputs(number, fault)
+        fit = self._start(out, fault, inputs)
+        weights = inputs.weights or self.weights
+        scene = Scene(fit, self.cluster, inputs.features, weights, out, self.rng)
+        self._wait(fit, out, fault.weighted)
         fault.do(scene)
         wrong, code = "", -999
         try:
@@ -146,23 +175,50 @@ class Chaos:
             fit.kill()
             fit.wait()
             wrong = "hung"
+        expected = self.expected_weighted if fault.weighted else self.expected
+        if fault.between is not None and code != 0 and not wrong:
+            fault.between(scene)
+            wrong = self._expect_rejection(inputs, out, expected)
         for undo in scene.undo:
             undo()
         stderr = (folder / f"{out.name}.err").read_text()
-        wrong = wrong or self._judge(fault, code, out, stderr)
+        wrong = wrong or self._judge(fault, code, out, stderr, expected)
         resumed = code != 0
         if resumed and not wrong:
-            wrong = self._resume(features, out)
-        if not wrong and bits(out) != self.expected:
+            wrong = self._resume(inputs, out)
+        if not wrong and bits(out) != expected:
             wrong = "result differs from the undisturbed run"
         if not wrong and (out / "checkpoint").exists():
             wrong = "checkpoint was not removed"
+        if fault.mounted:
+            unmount(out)
         if not wrong:
-            for path in (out, features):
+            for path in self.place.glob(f"features-{number}.*"):
                 shutil.rmtree(path)
+            shutil.rmtree(out)
         return Outcome(fault.name, code, resumed, time.monotonic() - begin, wrong)
 
-    def _judge(self, fault: Fault, code: int, out: Path, stderr: str) -> str:
+    def _inputs(self, number: int, fault: Fault) -> Inputs:
+        """Copy the inputs for a run that may change them."""
+        features = self.place / f"features-{number}.zarr"
+        shutil.copytree(self.features, features)
+        if fault.arrange is not None:
+            fault.arrange(features)
+        if not fault.weighted:
+            return Inputs(features, None)
+        weights = self.place / f"weights-{number}.npy"
+        shutil.copy2(self.weights, weights)
+        return Inputs(features, weights)
+
+    def _expect_rejection(self, inputs: Inputs, out: Path, expected: dict[str, bytes]) -> str:
+        """Resume the run with changed inputs; return the failure if they are accepted."""
+        if self._resume(inputs, out) or bits(out) == expected:
+            return ""
+        return "changed inputs were accepted by the next attempt"
+
+    def _judge(
+        self, fault: Fault, code: int, out: Path, stderr: str, expected: dict[str, bytes]
+    ) -> str:
         if code not in fault.codes:
             return f"unexpected exit code {code}: {stderr[-300:]}"
         if "Traceback" in stderr:
@@ -170,15 +226,17 @@ class Chaos:
         record = out / "run.json"
         if code != 0 and record.exists():
             status = json.loads(record.read_text())["status"]
-            if status == "complete" and bits(out) != self.expected:
+            if status == "complete" and bits(out) != expected:
                 return _LOOKS_FINISHED
         return ""
 
-    def _resume(self, features: Path, out: Path) -> str:
-        """Resume the fit, or repeat it if there is no run.json; return the failure, or ""."""
-        again = ("--resume", out) if (out / "run.json").exists() else (features, "--out", out, *FIT)
+    def _resume(self, inputs: Inputs, out: Path) -> str:
+        """Resume the run, or repeat it if there is no run.json; return the failure, or ""."""
+        again = (inputs.features, "--out", out, *inputs.options)
+        if (out / "run.json").exists():
+            again = ("--resume", out)
         try:
-            command("fit", *again)
+            command(inputs.verb, *again)
         except AssertionError as error:
             return f"could not be resumed: {error}"
         return ""

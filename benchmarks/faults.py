@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
+import zarr
 
 BIN = Path(sys.executable).parent
 # The smallest timeouts that Dask accepts, so that a hanging worker is removed during a run.
@@ -139,6 +142,7 @@ class Scene:
     fit: subprocess.Popen[bytes]
     cluster: Cluster
     features: Path
+    weights: Path
     out: Path
     rng: random.Random
     undo: list[Callable[[], Any]] = field(default_factory=list)  # called before the run is resumed
@@ -154,6 +158,11 @@ class Fault:
     on_cluster: bool = False  # otherwise the fit uses threads of its own process
     on_tmpfs: bool = False
     on_link: bool = False  # requires the worker on the second host
+    mounted: bool = False  # the output is a mount point; requires a tmpfs
+    weighted: bool = False  # the command is k-means with weights of the rows
+    arrange: Callable[[Path], None] | None = None  # called with the features before the fit
+    # Called after the fit ended early. The next attempt must then be rejected until it is undone.
+    between: Callable[[Scene], None] | None = None
 
 
 def _signal(number: int) -> Callable[[Scene], None]:
@@ -215,6 +224,49 @@ def _flip(chunk: Path) -> None:
     chunk.write_bytes(content)
 
 
+def link_chunk_folder(features: Path) -> None:
+    """Move the chunks to another folder, and replace their folder by a symbolic link."""
+    chunks, moved = features / "features" / "c", features.with_suffix(".chunks")
+    chunks.rename(moved)
+    chunks.symlink_to(moved)
+
+
+def link_chunks(features: Path) -> None:
+    """Move the chunks to another folder, and replace each by a symbolic link."""
+    chunks, moved = features / "features" / "c", features.with_suffix(".chunks")
+    shutil.copytree(chunks, moved)
+    for chunk in _chunks(features):
+        target = moved / chunk.relative_to(chunks)
+        chunk.unlink()
+        chunk.symlink_to(target)
+
+
+def _chunks(features: Path) -> list[Path]:
+    folder = features / "features" / "c"
+    return sorted(Path(root) / name for root, _, names in os.walk(folder) for name in names)
+
+
+def change_rows(scene: Scene) -> None:
+    """Replace the rows of a chunk by other rows, with a correct checksum, in the same file."""
+    chunk = scene.rng.choice(_chunks(scene.features))
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "features"
+        shutil.copytree(scene.features / "features", copy)
+        array = zarr.open_array(copy, mode="r+")
+        array[...] = np.asarray(array[...]) + 1.0
+        changed = (copy / chunk.relative_to(scene.features / "features")).read_bytes()
+    original = chunk.read_bytes()
+    chunk.write_bytes(changed)
+    scene.undo.append(lambda: chunk.write_bytes(original))
+
+
+def _change_weights(scene: Scene) -> None:
+    """Replace the weights by others in a file of the same size."""
+    original = scene.weights.read_bytes()
+    np.save(scene.weights, np.load(scene.weights) * 2.0 + 1.0)
+    scene.undo.append(lambda: scene.weights.write_bytes(original))
+
+
 def _fill_disk(scene: Scene) -> None:
     """Fill the small tmpfs that contains the run."""
     filler = scene.out.parent / "filler"
@@ -259,4 +311,17 @@ FAULTS = (
     Fault("link of a worker cut", _cut_link, (0, 4), on_cluster=True, on_link=True),
     Fault("kill -9 of the client of a cluster", _signal(signal.SIGKILL), (0, -9), on_cluster=True),
     Fault("SIGTERM to the client of a cluster", _signal(signal.SIGTERM), (0, 143, -15), True),
+    Fault("rows behind a linked folder changed", change_rows, (0, 3), arrange=link_chunk_folder),
+    Fault("rows behind linked chunks changed", change_rows, (0, 3), arrange=link_chunks),
+    Fault(
+        "rows behind a link changed between attempts",
+        _signal(signal.SIGTERM),
+        (0, 143, -15),
+        arrange=link_chunk_folder,
+        between=change_rows,
+    ),
+    Fault("weights changed", _change_weights, (0, 3), weighted=True),
+    Fault(
+        "SIGTERM with a mount point as output", _signal(signal.SIGTERM), (0, 143, -15), mounted=True
+    ),
 )

@@ -1,11 +1,12 @@
-"""Fuzz options of `scrlm fit` and the metadata and chunks of features stores.
+"""Fuzz options of `scrlm fit`, features stores, files of all input formats, and runs.
 
-    python -m benchmarks.fuzz --cases 2000
+    python -m benchmarks.fuzz --cases 20000
 
-Each case is a command with options drawn by Hypothesis, or a store with changed metadata or chunks.
-The command must end with a documented exit code and without a traceback. If the exit code is 0,
-every label must equal the label that a naive implementation computes from the model. The exit code
-of the benchmark is 1 if a case fails.
+One case in 40 is a fit with options drawn by Hypothesis, one in 40 is a fit of a changed features
+store, and the others are damaged files (`benchmarks.fuzz_files`). The command must end with a
+documented exit code and without a traceback. If the exit code is 0, every label of a fit must
+equal the label that a naive implementation computes from the model, and the rows of a file must be
+correct. The exit code of the benchmark is 1 if a case fails.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,11 @@ from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.storage.model_store import load_model
 
 from .common import scratch
+from .fuzz_files import fuzz_files
 
 ROWS = 60
 CODES = (0, 1, 2, 3)
+FITS = 40  # one case in this number is a fit with other options, and one a changed store
 STALLED = 4  # also correct for a --stall-timeout that is shorter than a block takes
 
 _NUMBERS = st.one_of(
@@ -162,11 +166,11 @@ def labels_agree(store: Path, out: Path) -> bool:
     return len(labels) == len(rows) and bool(np.where(inside, right & within, beyond).all())
 
 
-def fuzz(place: Path, cases: int) -> list[str]:
+def fuzz_fits(place: Path, cases: int) -> list[str]:
     """Return a description of each failure, reduced to a minimal case by Hypothesis."""
     store, wrong = make_store(place), []
     check = settings(
-        max_examples=cases // 2,
+        max_examples=max(1, cases // 2),
         deadline=None,
         database=None,
         derandomize=True,
@@ -196,13 +200,27 @@ def fuzz(place: Path, cases: int) -> list[str]:
 
 
 @click.command()
-@click.option("--cases", default=2000, show_default=True)
+@click.option("--cases", default=20_000, show_default=True)
+@click.option("--seed", default=0, show_default=True, help="Seed of the damaged files.")
+@click.option("--first", default=0, show_default=True, help="Number of the first damaged file.")
 @click.option("--scratch", "folder", help="Folder for the data; it is kept.")
-def main(cases: int, folder: str | None) -> None:
-    """Fuzz options and stores, and print the failures."""
+def main(cases: int, seed: int, first: int, folder: str | None) -> None:
+    """Fuzz files, options and stores, and print the verdicts and the failures."""
+    fits = 2 * (cases // FITS)
+    begin = time.monotonic()
     with scratch(folder) as place:
-        wrong = fuzz(place, cases)
-    print(json.dumps({"cases": cases, "wrong": wrong}, indent=2))
+        files = fuzz_files(place, cases - fits, seed, first)
+        wrong = [*files.failures, *(fuzz_fits(place, fits) if fits else [])]
+    report = {
+        "cases": cases,
+        "fits": fits,
+        "seconds": round(time.monotonic() - begin),
+        "peak_megabytes": files.peak_bytes // 2**20,
+        "slowest_case_seconds": round(files.slowest, 1),
+        "files": {name: dict(counts) for name, counts in sorted(files.verdicts.items())},
+        "wrong": wrong,
+    }
+    print(json.dumps(report, indent=2))
     sys.exit(1 if wrong else 0)
 
 

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from scrlm_dask import choices
-from scrlm_dask.errors import InputError
+from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.bandwidth.search import ScanSizes, scan_sizes
 from scrlm_dask.kernels.distances.points import squared_radius
 from scrlm_dask.kernels.distances.pruning import Prune
@@ -491,6 +491,17 @@ def as_config(value: Any, kind: type[_Config]) -> _Config:
         name = kind.__name__
         raise InputError(f"config must be a {name}, got {type(value).__name__}; use {name}(...)")
     return value
+
+
+def stored_config(content: dict[str, Any], kind: type[_Config]) -> _Config:
+    """Return the config of a run from its record; reject fields of other versions."""
+    try:
+        return kind(**content)
+    except (TypeError, AttributeError, OverflowError) as error:
+        raise StoreError(
+            f"the settings of the run were written by another version or changed by hand ({error});"
+            " run the command again with --overwrite"
+        ) from error
 
 
 def lloyd_config(value: Any) -> LloydConfig:

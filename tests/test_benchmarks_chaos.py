@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from messages import expecting
 
 from benchmarks.chaos import play, summary
-from benchmarks.fuzz import fuzz
+from benchmarks.fuzz import fuzz_fits
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +31,15 @@ def test_fault_at_a_random_moment(tmp_path: Path, fault: str) -> None:
 
 
 def test_odd_options_and_odd_stores(tmp_path: Path) -> None:
-    assert fuzz(tmp_path, 100) == []
+    assert fuzz_fits(tmp_path, 100) == []
+
+
+def test_damaged_files() -> None:
+    """The cases run in a new process, because a process with threads must not fork."""
+    words = [sys.executable, "-m", "benchmarks.fuzz", "--cases", "39", "--first", "400"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sum(map(sum, map(dict.values, json.loads(done.stdout)["files"].values()))) == 39
 
 
 def test_unknown_fault_is_rejected(tmp_path: Path) -> None:

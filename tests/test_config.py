@@ -19,8 +19,9 @@ from scrlm_dask.config import (
     KMeansConfig,
     LloydConfig,
     as_config,
+    stored_config,
 )
-from scrlm_dask.errors import InputError
+from scrlm_dask.errors import InputError, StoreError
 
 
 @pytest.mark.parametrize("name", ["rho", "F"])
@@ -202,6 +203,14 @@ def test_another_type_of_config_is_rejected(value: Any) -> None:
     with pytest.raises(InputError, match=expecting("config", "FitConfig", type(value).__name__)):
         as_config(value, FitConfig)
     assert as_config(None, FitConfig) == FitConfig()
+
+
+@pytest.mark.parametrize("change", [{"x": 1}, {"refine": {"x": 1}}])
+def test_stored_settings_of_another_version_are_rejected(change: dict[str, Any]) -> None:
+    config = FitConfig(rho=0.5)
+    assert stored_config(asdict(config), FitConfig) == config
+    with pytest.raises(StoreError, match="'x'"):
+        stored_config(asdict(config) | change, FitConfig)
 
 
 class TestOutliers:

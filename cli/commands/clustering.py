@@ -50,7 +50,7 @@ def fit(
 
     To resume an interrupted fit, run the same command again or `scrlm fit --resume RUN`.
     """
-    from scrlm_dask.config import FitConfig
+    from scrlm_dask.config import FitConfig, stored_config
     from scrlm_dask.pipeline.fit import prepare_fit
     from scrlm_dask.runs.lifecycle import FitResult
 
@@ -64,7 +64,7 @@ def fit(
             return
         out, block_rows = resume, before.asked.block_rows
         features = fitting.recorded_input(before.features.path, resume, storage, allow_origins)
-        config = FitConfig(**before.asked.config)
+        config = stored_config(before.asked.config, FitConfig)
     job = prepare_fit(
         str(features),
         config,
@@ -176,7 +176,7 @@ def kmeans(
 
     To resume an interrupted run, run the same command again or `scrlm kmeans --resume RUN`.
     """
-    from scrlm_dask.config import KMeansConfig
+    from scrlm_dask.config import KMeansConfig, stored_config
     from scrlm_dask.pipeline.kmeans import prepare_kmeans
     from scrlm_dask.runs.lifecycle import FitResult
 
@@ -189,7 +189,7 @@ def kmeans(
             show_fit(console, before, resume)
             return
         out, block_rows = resume, before.asked.block_rows
-        config, inputs = KMeansConfig(**before.asked.config), before.asked.inputs
+        config, inputs = stored_config(before.asked.config, KMeansConfig), before.asked.inputs
         recorded = (before.features.path, inputs.get("centers"), inputs.get("sample_weight"))
         features, centers, sample_weight = (
             fitting.recorded_input(path, resume, storage, allow_origins) for path in recorded

@@ -215,7 +215,8 @@ class ArrowStream(ArrowSource):
 
     def _pieces(self, start: int, stop: int) -> Iterator[NDArray[Any]]:
         with base.reading(f"{self.what} (rows {start} to {stop - 1})"):
-            yield from self._slice_batches(_batches(self.what), 0, start, stop)
+            batches = _batches(self.what, self.columns)
+            yield from self._slice_batches(batches, 0, start, stop)
 
 
 def open_arrow(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> ArrowStream:
@@ -233,11 +234,18 @@ def _schema(path: str) -> Any:
         return pa.ipc.open_stream(file).schema
 
 
-def _batches(path: str) -> Iterator[Any]:
-    """Yield record batches of a memory-mapped file; values are read from disk only when used."""
+def _batches(path: str, columns: Sequence[str]) -> Iterator[Any]:
+    """Yield record batches of a memory-mapped file; values are read from disk only when used.
+
+    Lengths and offsets are validated, because Arrow aborts the process or reads past the end of
+    the file if they are wrong.
+    """
     pa = import_optional("pyarrow", f"the Arrow file {path}")
     with pa.memory_map(path) as file:
-        yield from pa.ipc.open_stream(file)
+        for batch in pa.ipc.open_stream(file):
+            picked = batch.select(list(columns))
+            picked.validate(full=True)
+            yield picked
 
 
 def _count(path: str, picked: Picked, n_bytes: int) -> tuple[int, int]:
@@ -247,7 +255,7 @@ def _count(path: str, picked: Picked, n_bytes: int) -> tuple[int, int]:
     leaves a stream without an end marker. Arrow accepts such a stream, so the marker is checked.
     """
     n_rows, width = 0, 0 if picked.as_list else len(picked.columns)
-    for batch in _batches(path):
+    for batch in _batches(path, picked.columns):
         if picked.as_list and width == 0 and batch.num_rows:
             column = batch.column(picked.columns[0])
             width = lists_to_rows(column.slice(0, 1), None, n_rows, path).shape[1]

@@ -325,6 +325,19 @@ def child(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any] |
     return node
 
 
+def has_member(group: zarr.Group, name: str) -> bool:
+    """Return whether the group contains an array or group called `name`."""
+    try:
+        return name in group
+    except OSError:
+        raise
+    except Exception as error:  # damaged metadata makes Zarr raise errors of many types
+        raise StoreError(
+            f"{name} in {group.store_path} cannot be opened: its metadata is damaged "
+            f"({type(error).__name__}); restore it, or write the store again"
+        ) from None
+
+
 def member(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any]:
     """Return the array called `name` in the group at `location`."""
     node = child(group, location, name)

@@ -114,14 +114,14 @@ def _check_finished(store: OpenedStore) -> None:
 def has_truth(path: Place) -> bool:
     """Return whether the store contains true labels of its rows."""
     node = arrays.open_node(path, _STORE)
-    return isinstance(node, zarr.Group) and LABELS in node
+    return isinstance(node, zarr.Group) and arrays.has_member(node, LABELS)
 
 
 def open_ids(path: Place) -> arrays.StoredArray | None:
     """Open the ids of the rows of a store; None if the store has no ids."""
     location = locate(path)
     node = arrays.open_node(location, _STORE)
-    if not isinstance(node, zarr.Group) or IDS not in node:
+    if not isinstance(node, zarr.Group) or not arrays.has_member(node, IDS):
         return None
     return arrays.describe(arrays.member(node, location, IDS), location / IDS)
 
@@ -255,7 +255,7 @@ def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]
     """
     location, rows = locate(path), slice(start, stop)
     group = _open_group(location)
-    names = [name for name in (FEATURES, LABELS, IDS) if name in group]
+    names = [name for name in (FEATURES, LABELS, IDS) if arrays.has_member(group, name)]
     return tuple(arrays.read_member(group, location, name, _STORE, rows) for name in names)
 
 
@@ -268,7 +268,7 @@ def read_true_sigmas(path: Place) -> NDArray[np.float64] | None:
     """Read the sigmas of the mixture that the rows were drawn from; None if they are unknown."""
     location = locate(path)
     node = arrays.open_node(location, _STORE)
-    if not isinstance(node, zarr.Group) or f"{TRUE}sigmas" not in node:
+    if not isinstance(node, zarr.Group) or not arrays.has_member(node, f"{TRUE}sigmas"):
         return None
     return arrays.read_member(node, location, f"{TRUE}sigmas", _STORE)
 
@@ -327,7 +327,7 @@ def read_dropped(location: Location) -> NDArray[np.int64] | None:
     group = _open_group(location)
     if group.attrs.get(DROPPED) == 0:
         return np.empty(0, np.int64)
-    if DROPPED not in group:
+    if not arrays.has_member(group, DROPPED):
         return None
     rows = arrays.read_member(group, location, DROPPED, _STORE)
     return rows.astype(np.int64, copy=False) if len(rows) == group.attrs.get(DROPPED) else None

@@ -160,7 +160,11 @@ def _open_group(location: Location) -> zarr.Group:
 
 def _arrays_in(group: zarr.Group) -> list[str]:
     """Return the names of the arrays of a labels store."""
-    return [LABELS, DISTANCES, *(name for name in (MARGINS, FINE) if name in group)]
+    return [
+        LABELS,
+        DISTANCES,
+        *(name for name in (MARGINS, FINE) if arrays.has_member(group, name)),
+    ]
 
 
 def open_labels(path: Place, what: str, name: str = LABELS) -> arrays.StoredArray:
@@ -183,7 +187,7 @@ def open_column(path: Place, name: str) -> arrays.StoredArray | None:
     """Open distances or margins of a labels store; None if they were not stored."""
     location = locate(path)
     node = arrays.open_node(location, _STORE)
-    if not isinstance(node, zarr.Group) or name not in node:
+    if not isinstance(node, zarr.Group) or not arrays.has_member(node, name):
         return None
     array = arrays.member(node, location, name)
     stored = arrays.describe(array, location / name)

@@ -75,23 +75,34 @@ def read_manifest(place: Place) -> Manifest | None:
 def manifest_in(group: zarr.Group) -> Manifest | None:
     """Return the manifest of an open group; None if the group has no manifest."""
     content: Any = group.attrs.get(MANIFEST)
-    if not isinstance(content, dict) or DIGESTS not in group:
+    if not isinstance(content, dict) or not arrays.has_member(group, DIGESTS):
         return None
     fields = {name: value for name, value in content.items() if name != "format"}
     try:
         if content["format"] != FORMAT:
             raise ValueError(f"expected format {FORMAT}, got {content['format']}")
         sources = tuple(SourceFile(**source) for source in fields.pop("sources"))
-        manifest = Manifest(**fields, sources=sources)
-        sizes = (manifest.n_rows, manifest.n_features, manifest.block_rows)
-        if not all(isinstance(size, int) and size > 0 for size in sizes):
-            raise ValueError(f"expected positive rows, features and rows per block, got {sizes}")
-        return manifest
+        return _checked(Manifest(**fields, sources=sources))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(
             f"the manifest of the features store {group.store_path} was written by another version "
             f"or changed by hand ({error}); write the store again with this version"
         ) from error
+
+
+def _checked(manifest: Manifest) -> Manifest:
+    """Return the manifest; raise ValueError if a value has another type or range."""
+    counts = {name: getattr(manifest, name) for name in ("n_rows", "n_features", "block_rows")}
+    counts |= {f"size of {source.path}": source.bytes for source in manifest.sources}
+    for name, value in counts.items():
+        if type(value) is not int or value < (name == "block_rows"):
+            raise ValueError(f"{name} is {value!r}")
+    for text in (manifest.dtype, *(source.path for source in manifest.sources)):
+        if not isinstance(text, str):
+            raise ValueError(f"dtype or path is {text!r}")
+    if not isinstance(manifest.request, dict):
+        raise ValueError(f"request is {manifest.request!r}")
+    return manifest
 
 
 def short_digest(*values: NDArray[Any]) -> str:

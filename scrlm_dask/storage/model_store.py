@@ -17,7 +17,13 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.kernels.scrlm.ward import MergeTree
 from scrlm_dask.model import Model
-from scrlm_dask.storage.arrays import add_array, create_group, open_node, read_member
+from scrlm_dask.storage.arrays import (
+    add_array,
+    create_group,
+    has_member,
+    open_node,
+    read_member,
+)
 from scrlm_dask.storage.feature_store import mark_complete
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.outputs import KIND, MODEL_KIND
@@ -122,7 +128,7 @@ def _model_in(group: zarr.Group, location: Location) -> Model:
 
 
 def _tree_in(group: zarr.Group, location: Location) -> MergeTree | None:
-    if "tree_leaves" not in group:
+    if not has_member(group, "tree_leaves"):
         return None
     parts: Any = {n: read_member(group, location, f"tree_{n}", "the model") for n in _TREE}
     return MergeTree(**parts)

@@ -82,7 +82,9 @@ def read_header(file: IO[bytes], what: str) -> NpyHeader:
         if version not in _HEADER_READERS:
             raise ValueError(f"version {version} of the format is not supported")
         shape, fortran, dtype = _HEADER_READERS[version](file)
-    except (ValueError, OSError, EOFError) as error:
+    except (MemoryError, StoreError):
+        raise
+    except Exception as error:  # NumPy evaluates the header as Python source: many types of error
         raise _unreadable(what, error) from error
     if dtype.hasobject or dtype.names:
         raise StoreError(

@@ -52,3 +52,17 @@ def test_column_of_dates_is_rejected(tmp_path: Path) -> None:
     source = open_arrow(write_stream(tmp_path / "x.arrow", table), asked=["a"])
     with pytest.raises(InputError, match=r"(?=.*column 'day')(?=.*x\.arrow)(?=.*date32)"):
         source.column("day")
+
+
+def test_offsets_beyond_the_values_are_rejected(tmp_path: Path) -> None:
+    """Without validation, Arrow aborts the process or reads past the end of the file."""
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    table, path = columns_of(x, "list"), tmp_path / "x.arrow"
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table)
+    offsets = np.arange(0, 16, 4, dtype="<i4")
+    content = path.read_bytes()
+    assert content.count(offsets.tobytes()) == 1
+    path.write_bytes(content.replace(offsets.tobytes(), (offsets + 1000).tobytes()))
+    with pytest.raises(StoreError, match=r"x\.arrow"):
+        open_arrow(str(path), ("emb",)).read(0, 3)

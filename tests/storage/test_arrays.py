@@ -27,7 +27,9 @@ from scrlm_dask.storage.arrays import (
     check_complete,
     child,
     create_array,
+    create_group,
     describe,
+    has_member,
     member,
     open_node,
     read_member,
@@ -117,6 +119,19 @@ def test_array_without_rows_is_written_and_read(tmp_path: Path) -> None:
     assert (stored.shape, stored.chunks) == ((0, 4), (1, 4))
     check(stored)
     assert read_rows(stored, 0, 0, WHAT).shape == (0, 4)
+
+
+@pytest.mark.parametrize("change", [{"node_type": 1}, {"codecs": [{"name": "x"}]}, {"shape": "5"}])
+def test_member_with_damaged_metadata_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
+    create_group(tmp_path / "x.zarr", {})
+    add_array(tmp_path / "x.zarr" / "a", np.arange(5))
+    metadata = tmp_path / "x.zarr" / "a" / "zarr.json"
+    group = zarr.open_group(tmp_path / "x.zarr", mode="r")
+    assert has_member(group, "a")
+    assert not has_member(group, "b")
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), **change}))
+    with pytest.raises(StoreError, match=r"a in .*x\.zarr"):
+        has_member(group, "a")
 
 
 def test_missing_member_is_named(tmp_path: Path) -> None:

@@ -80,7 +80,14 @@ def test_foreign_stores_have_no_manifest(tmp_path: Path) -> None:
         read_manifest(str(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize("change", [{"format": 2}, {"n_rows": None}, {"more": 1}, {"sources": 3}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"format": 2}, {"n_rows": None}, {"more": 1}, {"sources": 3}, {"n_rows": "5"}),
+        *({"block_rows": 0}, {"n_features": -1}, {"request": []}, {"dtype": 4}),
+        {"sources": [{"path": "x", "bytes": "5"}]},
+    ],
+)
 def test_manifest_of_another_version_is_rejected(tmp_path: Path, change: dict[str, Any]) -> None:
     url = store_in(tmp_path)
     attributes = zarr.open_group(url, mode="r+").attrs

@@ -36,6 +36,7 @@ def npy_header(header: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize(
     ("content", "fact"),
     [
+        (npy_header({"shape": (3,)}).replace(b"}", b"("), "multi-line"),
         (b"1,2,3", "magic string"),
         (b"", "EOF"),
         (npy_header({"shape": (3,)})[:30], "EOF"),

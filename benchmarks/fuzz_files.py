@@ -1,0 +1,497 @@
+"""Fuzz files of all formats: damage a small file, run a command, and judge its result.
+
+A case is rejected (exit code 2, 3 or 4, with an error), or its rows equal the rows of the undamaged
+file, or, if the format has no checksum for the damaged bytes, the rows that the format's own
+library reads. Cases run in forked processes with limits of memory and time, so that a crash of a
+native library is counted and does not end the benchmark.
+"""
+
+from __future__ import annotations
+
+import csv
+import gc
+import json
+import multiprocessing
+import random
+import resource
+import shutil
+import struct
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zarr
+from click.testing import CliRunner
+from numpy.typing import NDArray
+from scrlm_cli.main import main as scrlm
+
+from scrlm_dask.config import FitConfig, LloydConfig
+from scrlm_dask.events import Event, PhaseFinished
+from scrlm_dask.pipeline.fit import fit
+
+from .mutations import mutate_bytes, mutate_json
+
+Rows = NDArray[Any]
+SHAPE = (24, 4)
+_REJECTED = (2, 3, 4)
+_CASES_PER_PROCESS = 200
+_SECONDS_PER_CASE = 30.0
+_MEMORY = 6 * 2**30  # address space above that of the process at its start
+_FIT = FitConfig(rho=0.5, n_clusters=5, n_candidates=10, refine=LloydConfig(2))
+
+
+def rows() -> Rows:
+    """Return the undamaged rows."""
+    return np.random.default_rng(0).normal(size=SHAPE).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Files of a format, the part that is damaged, and a command that reads them.
+
+    `read` returns the rows that another reader finds in the damaged files; without it, a command
+    that succeeds must return the rows of the undamaged files.
+    """
+
+    write: Callable[[Path], None]
+    name: str  # of the file or folder that is given to the command
+    pattern: str  # of the damaged files in it; "" if it is a file
+    read: Callable[[Path], Rows] | None = None
+    options: tuple[str, ...] = ()
+    focus: tuple[int, int] | None = None  # range of bytes with metadata, from the begin or the end
+    command: str = "ingest"
+
+
+def _npy(path: Path) -> None:
+    np.save(path, rows())
+
+
+def _npz(path: Path) -> None:
+    np.savez(path, emb=rows(), other=np.arange(3))
+
+
+def _npz_deflated(path: Path) -> None:
+    np.savez_compressed(path, emb=rows(), other=np.arange(3))
+
+
+def _fbin(path: Path) -> None:
+    path.write_bytes(struct.pack("<II", *SHAPE) + rows().tobytes())
+
+
+def _fvecs(path: Path) -> None:
+    path.write_bytes(b"".join(struct.pack("<i", SHAPE[1]) + row.tobytes() for row in rows()))
+
+
+def _hdf5(path: Path, latest: bool = False) -> None:
+    with h5py.File(path, "w", libver="latest" if latest else "earliest") as file:
+        file.create_dataset("emb", data=rows(), chunks=(6, 4), fletcher32=True)
+        file["label"] = np.arange(SHAPE[0])
+
+
+def _hdf5_latest(path: Path) -> None:
+    _hdf5(path, latest=True)
+
+
+def _table() -> pa.Table:
+    items = pa.array(rows().reshape(-1))
+    vectors = pa.FixedSizeListArray.from_arrays(items, SHAPE[1])
+    return pa.table({"name": [f"{i}.jpg" for i in range(SHAPE[0])], "emb": vectors})
+
+
+def _parquet(path: Path) -> None:
+    pq.write_table(_table(), path, row_group_size=9, write_page_checksum=True)
+
+
+def _parquet_lists(path: Path) -> None:
+    table = _table()
+    lists = table["emb"].cast(pa.list_(pa.float32()))
+    pq.write_table(table.set_column(1, "emb", lists), path, row_group_size=9)
+
+
+def _parquet_columns(path: Path) -> None:
+    columns = {f"f{i}": rows()[:, i] for i in range(SHAPE[1])}
+    pq.write_table(pa.table(columns), path, row_group_size=9)
+
+
+def _arrow(path: Path) -> None:
+    table = _table()
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=9)
+
+
+def _arrow_lists(path: Path) -> None:
+    table = _table()
+    table = table.set_column(1, "emb", table["emb"].cast(pa.list_(pa.float32())))
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=9)
+
+
+def _csv(path: Path) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([f"f{i}" for i in range(SHAPE[1])])
+        writer.writerows([repr(float(v)) for v in row] for row in rows())
+
+
+def _zarr(path: Path, **options: Any) -> None:
+    array = zarr.create_array(
+        path,
+        shape=SHAPE,
+        dtype="f4",
+        config={"write_empty_chunks": True},
+        **{"chunks": (6, 4), **options},
+    )
+    array[...] = rows()
+
+
+def _zarr_2(path: Path) -> None:
+    _zarr(path, zarr_format=2)
+
+
+def _zarr_sharded(path: Path) -> None:
+    _zarr(path, chunks=(2, 4), shards=(6, 4))
+
+
+def _zarr_checksums(path: Path) -> None:
+    _zarr(path, compressors=[zarr.codecs.Crc32cCodec()])
+
+
+def _store(path: Path) -> None:
+    """Write a features store with a manifest."""
+    np.save(path.parent / "rows.npy", rows())
+    _run("ingest", path.parent / "rows.npy", path, "--chunk-size", "96B", "--nworkers", 0)
+
+
+def _run_of(path: Path) -> None:
+    """Write a complete run."""
+    _store(path.parent / "features.zarr")
+    fit(path.parent / "features.zarr", _FIT, out=path)
+
+
+class _StopError(Exception):
+    pass
+
+
+def _unfinished_run(path: Path) -> None:
+    """Write a run that ended before its last pass, and the same run without interruption."""
+
+    def stop(event: Event) -> None:
+        if isinstance(event, PhaseFinished) and event.name == "kmeans-step":
+            raise _StopError
+
+    _run_of(path.parent / "undisturbed")
+    with suppress(_StopError):
+        fit(path.parent / "features.zarr", _FIT, out=path, listener=stop)
+    assert json.loads((path / "run.json").read_text())["status"] != "complete"
+
+
+def _read_npy(path: Path) -> Rows:
+    return np.asarray(np.load(path, allow_pickle=False))
+
+
+def _read_npz(path: Path) -> Rows:
+    with np.load(path, allow_pickle=False) as archive:
+        tables = [archive[name] for name in archive.files if archive[name].ndim == 2]
+    return np.asarray(tables[0])
+
+
+def _read_fbin(path: Path) -> Rows:
+    data = path.read_bytes()
+    n, p = struct.unpack("<II", data[:8])
+    return np.frombuffer(data[8:], "<f4").reshape(n, p)
+
+
+def _read_fvecs(path: Path) -> Rows:
+    p = struct.unpack("<i", path.read_bytes()[:4])[0]
+    records = np.fromfile(path, "<i4").reshape(-1, p + 1)
+    assert (records[:, 0] == p).all()
+    return records[:, 1:].copy().view("<f4")
+
+
+def _read_hdf5(path: Path) -> Rows:
+    tables: list[Any] = []
+
+    def visit(_: str, node: Any) -> None:
+        if isinstance(node, h5py.Dataset) and len(node.shape) == 2:
+            tables.append(node)
+
+    with h5py.File(path, "r") as file:
+        file.visititems(visit)
+        return np.asarray(tables[0][...])
+
+
+def _of_table(table: pa.Table) -> Rows:
+    lists = [c for c in table.column_names if pa.types.is_nested(table.schema.field(c).type)]
+    if lists:
+        return np.array(table[lists[0]].to_pylist(), np.float64)
+    return np.stack([table[name].to_numpy() for name in table.column_names], axis=1)
+
+
+def _read_parquet(path: Path) -> Rows:
+    """Read the lists, or all columns if there are none; no other column is used."""
+    names = [name for name in pq.read_schema(path).names if name != "name"]
+    return _of_table(pq.read_table(path, columns=names, use_threads=False))
+
+
+def _read_arrow(path: Path) -> Rows:
+    table = pa.ipc.open_stream(path.read_bytes()).read_all().select(["emb"])
+    table.validate(full=True)
+    return _of_table(table)
+
+
+def _read_csv(path: Path) -> Rows:
+    """Read numbers separated by the first separator; a first line without numbers is a header."""
+    text = path.read_bytes().decode("utf-8-sig")
+    delimiter = next((sign for sign in ",;\t" if sign in text.splitlines()[0]), None)
+    lines = [line for line in csv.reader(text.splitlines(), delimiter=delimiter or ",") if line]
+    try:
+        [float(field) for field in lines[0]]
+    except ValueError:
+        lines = lines[1:]
+    return np.array([[float(field) for field in line] for line in lines])
+
+
+def _read_zarr(path: Path) -> Rows:
+    node = zarr.open(path, mode="r")
+    array = node["features"] if isinstance(node, zarr.Group) else node
+    assert isinstance(array, zarr.Array)
+    return np.asarray(array[...])
+
+
+_ANY_JSON = "**/zarr.json"
+TARGETS: dict[str, Target] = {
+    "npy": Target(_npy, "x.npy", "", _read_npy, focus=(0, 128)),
+    "npz": Target(_npz, "x.npz", "", _read_npz),
+    "npz deflated": Target(_npz_deflated, "x.npz", "", _read_npz),
+    "fbin": Target(_fbin, "x.fbin", "", _read_fbin, focus=(0, 8)),
+    "fvecs": Target(_fvecs, "x.fvecs", "", _read_fvecs, focus=(0, 4)),
+    "hdf5": Target(_hdf5, "x.h5", "", _read_hdf5),
+    "hdf5 with checksums": Target(_hdf5_latest, "x.h5", "", _read_hdf5),
+    "parquet": Target(_parquet, "x.parquet", "", _read_parquet, focus=(-900, 0)),
+    "parquet lists": Target(_parquet_lists, "x.parquet", "", _read_parquet, focus=(-900, 0)),
+    "parquet columns": Target(_parquet_columns, "x.parquet", "", _read_parquet, focus=(-900, 0)),
+    "arrow": Target(_arrow, "x.arrow", "", _read_arrow),
+    "arrow lists": Target(_arrow_lists, "x.arrow", "", _read_arrow),
+    "csv": Target(_csv, "x.csv", "", _read_csv),
+    "zarr 3": Target(_zarr, "x.zarr", "zarr.json", _read_zarr),
+    "zarr 2": Target(_zarr_2, "x.zarr", ".zarray", _read_zarr),
+    "zarr sharded": Target(_zarr_sharded, "x.zarr", "zarr.json", _read_zarr),
+    "zarr shards": Target(_zarr_sharded, "x.zarr", "c/*/*", _read_zarr),
+    "zarr checksums": Target(_zarr_checksums, "x.zarr", "c/*/*"),
+    "store metadata": Target(_store, "x.zarr", _ANY_JSON, _read_zarr, command="inspect"),
+    "store chunks": Target(_store, "x.zarr", "**/c/*/*", command="inspect"),
+    "run record": Target(_run_of, "run", "run.json", command="export"),
+    "model": Target(_run_of, "run", f"model.zarr/{_ANY_JSON}", command="predict"),
+    "labels": Target(_run_of, "run", f"labels.zarr/{_ANY_JSON}", command="export"),
+    "record of an unfinished run": Target(_unfinished_run, "run", "run.json", command="resume"),
+    "checkpoint": Target(_unfinished_run, "run", "checkpoint/**/*", command="resume"),
+}
+# Commands on runs take longer than commands on files, so they are a smaller share of the cases.
+_SLOW = ("export", "predict", "resume")
+_ORDER = [name for name, t in TARGETS.items() for _ in range(2 if t.command in _SLOW else 8)]
+
+
+def _run(*words: Any) -> Any:
+    return CliRunner().invoke(scrlm, [str(word) for word in words])
+
+
+def damage(target: Target, folder: Path, rng: random.Random) -> None:
+    """Change one file of the target, which has been copied to `folder`."""
+    path = folder / target.name
+    if target.pattern:
+        found = sorted(p for p in path.glob(target.pattern) if p.is_file())
+        path = rng.choice(found)
+    data = path.read_bytes()
+    if path.suffix == ".json" or path.name == ".zarray":
+        path.write_bytes(mutate_json(data, rng))
+        return
+    focus = target.focus
+    if focus is not None and focus[0] < 0:
+        focus = (max(0, len(data) + focus[0]), len(data))
+    path.write_bytes(mutate_bytes(data, rng, focus))
+
+
+def execute(target: Target, folder: Path) -> Any:
+    """Run the command of the target on the damaged files."""
+    path, out = folder / target.name, folder / "out.zarr"
+    threads = ("--nworkers", 0)
+    if target.command == "resume":
+        return _run("fit", "--resume", path, *threads)
+    if target.command == "predict":
+        return _run("predict", path, folder / "features.zarr", "--out", out, *threads)
+    if target.command == "export":
+        return _run("export", path, "--out", out, "--format", "csv")
+    if target.command == "inspect":
+        result = _run("inspect", path, "--verify", *threads)
+        return result if result.exit_code else _run("ingest", path, out, *threads)
+    return _run("ingest", path, out, *target.options, *threads)
+
+
+def complaint(result: Any) -> str:
+    """Return what is wrong with the end of a command; an empty string if nothing is."""
+    error = result.exception
+    if error is not None and not isinstance(error, SystemExit):
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        ours = [f for f in traceback.extract_tb(error.__traceback__) if "scrlm_dask" in f.filename]
+        at = ours[-1] if ours else last
+        return f"{type(error).__name__} at {Path(at.filename).name}:{at.lineno}: {str(error)[:200]}"
+    if "Traceback" in result.output:
+        return f"traceback: {result.output[-600:]}"
+    if result.exit_code not in (0, *_REJECTED):
+        return f"exit code {result.exit_code}: {result.output[-300:]}"
+    if result.exit_code in (3, 4) and result.stderr.count("Error: ") < 1:
+        return f"exit code {result.exit_code} without a message: {result.output[-300:]}"
+    return ""
+
+
+def _is_unchanged(target: Target, folder: Path, pristine: Path) -> bool:
+    """Return whether the command gave the result of undamaged files."""
+    out = folder / "out.zarr"
+    if target.command == "resume":
+        names = ("labels.zarr/labels/c/0", "model.zarr/centers/c/0/0")
+        before, after = pristine / "undisturbed", folder / target.name
+        return all((before / n).read_bytes() == (after / n).read_bytes() for n in names)
+    if target.command == "predict":
+        labels = _array(pristine / "run" / "labels.zarr" / "labels")
+        mine = _array(out / "labels")
+        return bool(np.array_equal(labels, mine))
+    if target.command == "export":
+        labels = _array(pristine / "run" / "labels.zarr" / "labels")
+        with (out / "labels.csv").open(newline="") as file:
+            mine = np.array([int(line["label"]) for line in csv.DictReader(file)])
+        return bool(np.array_equal(labels, mine))
+    stored = _array(out / "features")
+    return bool(np.array_equal(stored, rows()))
+
+
+def _array(path: Path) -> Rows:
+    return np.asarray(zarr.open_array(path, mode="r")[...])
+
+
+def judge(target: Target, folder: Path, pristine: Path, result: Any) -> str:
+    """Return the verdict: "rejected", "unchanged", "changed", or a description of the failure."""
+    wrong = complaint(result)
+    if wrong:
+        return f"wrong: {wrong}"
+    if result.exit_code != 0:
+        return "rejected"
+    if _is_unchanged(target, folder, pristine):
+        return "unchanged"
+    if target.read is None:
+        return "wrong: exit code 0 with a different result"
+    stored = _array(folder / "out.zarr" / "features")
+    try:
+        found = target.read(folder / target.name).astype(stored.dtype)
+    except Exception as error:
+        return f"wrong: accepted, but another reader raises {error!r:.200}"
+    if np.array_equal(found, stored):
+        return "changed"
+    return f"wrong: rows of shape {stored.shape} differ from another reader's {found.shape}"
+
+
+@dataclass
+class Report:
+    """Verdicts per target, failures with the number of their case, and the largest process."""
+
+    verdicts: dict[str, Counter[str]] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    peak_bytes: int = 0
+    slowest: float = 0.0
+
+    def add(self, number: int, verdict: str) -> None:
+        name = target_of(number)
+        kind = verdict.partition(":")[0]
+        self.verdicts.setdefault(name, Counter())[kind] += 1
+        if kind not in ("rejected", "unchanged", "changed"):
+            self.failures.append(f"case {number}, {name}: {verdict}")
+
+
+def target_of(number: int) -> str:
+    """Return the name of the target of a case."""
+    return _ORDER[number * 37 % len(_ORDER)]  # 37 is coprime to the length, so all targets occur
+
+
+def run_case(place: Path, number: int, seed: int) -> str:
+    """Run one case in this process and return its verdict."""
+    name = target_of(number)
+    target, pristine, folder = TARGETS[name], place / "pristine" / name, place / "case"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(pristine, folder)
+    damage(target, folder, random.Random(f"{seed}-{number}"))
+    return judge(target, folder, pristine, execute(target, folder))
+
+
+def _prepare(place: Path) -> None:
+    warnings.simplefilter("ignore")
+    for name, target in TARGETS.items():
+        folder = place / "pristine" / name
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            target.write(folder / target.name)
+
+
+def _work(place: Path, numbers: range, seed: int, pipe: Connection) -> None:
+    """Run cases and send each verdict; the parent process watches the time."""
+    warnings.simplefilter("ignore")
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))
+    for number in numbers:
+        begin = time.monotonic()
+        verdict = run_case(place, number, seed)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        pipe.send((number, verdict, time.monotonic() - begin, peak))
+        if number % 50 == 0:
+            gc.collect()
+
+
+def fuzz_files(place: Path, cases: int, seed: int = 0, first: int = 0) -> Report:
+    """Run the cases in forked processes, one process at a time, and return their verdicts."""
+    context, report = multiprocessing.get_context("fork"), Report()
+    # This process starts no thread, so that its children can use threads.
+    writer = context.Process(target=_prepare, args=(place,))
+    writer.start()
+    writer.join()
+    assert writer.exitcode == 0
+    number, end = first, first + cases
+    while number < end:
+        numbers = range(number, min(number + _CASES_PER_PROCESS, end))
+        number = _watch(context, place, numbers, seed, report)
+    return report
+
+
+def _watch(context: Any, place: Path, numbers: range, seed: int, report: Report) -> int:
+    """Run cases in one process; return the number of the case that is next."""
+    receiver, sender = context.Pipe(duplex=False)
+    worker = context.Process(target=_work, args=(place, numbers, seed, sender))
+    worker.start()
+    sender.close()
+    current = numbers.start
+    try:
+        while current < numbers.stop:
+            if not receiver.poll(_SECONDS_PER_CASE):
+                report.add(current, f"hung: more than {_SECONDS_PER_CASE:.0f} s")
+                return current + 1
+            current, verdict, seconds, peak = receiver.recv()
+            report.add(current, verdict)
+            report.peak_bytes = max(report.peak_bytes, peak)
+            report.slowest = max(report.slowest, seconds)
+            current += 1
+    except EOFError:  # the process ended before it sent a verdict
+        worker.join()
+        report.add(current, f"crashed: exit code {worker.exitcode}")
+        return current + 1
+    finally:
+        worker.kill()
+        worker.join()
+    return current
