@@ -162,7 +162,7 @@ def _read_sample(features: Features, n_rows: int, watch: _Stopwatch) -> _Sample:
     """
 
     def read(number: int) -> NDArray[Any]:
-        return np.asarray(features.array.blocks[number].compute())
+        return np.asarray(features.unbatched.array.blocks[number].compute())
 
     first, *others = _spread_blocks(features.n_blocks)
     took, block = _run_timed(lambda: read(first))
