@@ -317,7 +317,7 @@ class Execution:
         return _BlockTasks(pass_.name, name, features, array, chosen, broadcast, delayed)
 
     def _warn_of_small_blocks(self, features: Features) -> None:
-        """Warn once per run if there are so many small blocks that their fixed cost dominates."""
+        """Warn once per run of many small blocks, because their fixed cost dominates."""
         layout = features.layout
         small = layout.block_bytes < _SMALL_BLOCK_BYTES and features.may_batch
         if self._warned or not small or layout.n_blocks <= _MANY_BLOCKS:

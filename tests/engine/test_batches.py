@@ -65,6 +65,7 @@ def test_batches_are_subtrees_of_the_reduction(n: int, size: int, fan_in: int) -
     assert tree.compute(scheduler="sync") == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["numpy", "dask", "zarr"])
 def test_batches_do_not_change_a_bit(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -80,6 +81,7 @@ def test_batches_do_not_change_a_bit(
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes(), name
 
 
+@pytest.mark.slow
 def test_batches_do_not_change_weighted_sampled_kmeans(request: pytest.FixtureRequest) -> None:
     weights = np.linspace(1, 2, ROWS)
     config = KMeansConfig(n_clusters=5, lloyd=LloydConfig(max_iter=6, sample=0.2))
