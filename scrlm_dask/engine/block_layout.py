@@ -6,6 +6,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+_BATCH_BYTES = 2 * 2**20  # small compared with the memory of a worker, so plans omit it
+_BATCH_SIZES = (512, 64, 8)  # powers of every fan-in, so that a batch is a complete subtree
+_MIN_BATCHES = 64  # enough tasks for several workers, and for groups of checkpoints
+
+
+def blocks_per_task(n_blocks: int, block_bytes: int) -> int:
+    """Return the number of consecutive blocks per task: 1, unless there are many small blocks.
+
+    The fixed cost of a task is several milliseconds, most of it in Dask's scheduler.
+    """
+    for size in _BATCH_SIZES:
+        if size * block_bytes <= _BATCH_BYTES and n_blocks >= _MIN_BATCHES * size:
+            return size
+    return 1
+
 
 @dataclass(frozen=True)
 class Layout:

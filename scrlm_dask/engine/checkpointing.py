@@ -41,6 +41,20 @@ class SavedGroups:
     folder: Checkpoint
     checkpoint_types: Kinds  # the dataclasses that parts consist of
     outputs_valid: OutputsValid | None = None
+    blocks_per_part: int = 1
+    n_blocks: int | None = None  # of the pass; None: one block per part
+
+    def blocks_of(self, parts: range) -> range:
+        """Return the positions of the blocks that the given parts were computed from."""
+        if self.n_blocks is None:
+            return parts
+        size = self.blocks_per_part
+        return range(parts.start * size, min(parts.stop * size, self.n_blocks))
+
+    def output_file(self, part: int) -> str:
+        """Return the name of the file of the per-block outputs of a part."""
+        size = self.blocks_per_part
+        return f"block.{part:06d}" if size == 1 else f"batch.{size}.{part:06d}"
 
 
 @dataclass(frozen=True)
@@ -214,19 +228,19 @@ def reduce_in_groups(
         if number in sound:
             totals.append(_load_task(name, token, number, saved, _group_file(number)))
             for i in blocks if outputs else ():
-                outputs[i] = _load_task(name, token, i, saved, _block_file(i))
+                outputs[i] = _load_task(name, token, i, saved, saved.output_file(i))
             continue
         merged = tree_reduce(parts[blocks.start : blocks.stop], combine, name, fan_in)
-        files = {_block_file(i): outputs[i] for i in blocks} if outputs else {}
+        files = {saved.output_file(i): outputs[i] for i in blocks} if outputs else {}
         key = (f"{name}-save-{token}", number)
         totals.append(save(saved.folder, _group_file(number), merged, files, dask_key_name=key))
-    reused = [i for number in sorted(sound) for i in groups[number]]
+    reused = [i for number in sorted(sound) for i in saved.blocks_of(groups[number])]
     return GroupedReduction(tree_reduce(totals, combine, name, fan_in), outputs, reused, damaged)
 
 
 def load_per_block(saved: SavedGroups, n_parts: int, name: str) -> list[Delayed] | None:
     """Return tasks that load the per-block outputs of a pass; None if one is missing or damaged."""
-    files = [_block_file(i) for i in range(n_parts)]
+    files = [saved.output_file(i) for i in range(n_parts)]
     if not set(files) <= saved.folder.names():
         return None
     if not all(
@@ -244,7 +258,7 @@ def _sound_groups(
     names = saved.folder.names()
     present = [number for number in range(len(groups)) if _group_file(number) in names]
     files = [
-        [_group_file(number), *([_block_file(i) for i in groups[number]] if with_outputs else ())]
+        [_group_file(number), *(map(saved.output_file, groups[number]) if with_outputs else ())]
         for number in present
     ]
     checked = _check(files, [groups[number] for number in present], saved)
@@ -259,7 +273,7 @@ def _check(files: list[list[str]], blocks: list[range], saved: SavedGroups) -> t
     """
     token, check = uuid4().hex, dask.delayed(_is_sound, pure=False)
     tasks = [
-        check(saved, names, numbers, dask_key_name=(f"check-saved-{token}", i))
+        check(saved, names, saved.blocks_of(numbers), dask_key_name=(f"check-saved-{token}", i))
         for i, (names, numbers) in enumerate(zip(files, blocks, strict=True))
     ]
     answers: tuple[bool, ...] = compute(*tasks)
@@ -276,10 +290,6 @@ def _load_task(name: str, token: str, number: int, saved: SavedGroups, file: str
 
 def _group_file(number: int) -> str:
     return f"group.{number:06d}"
-
-
-def _block_file(block: int) -> str:
-    return f"block.{block:06d}"
 
 
 def _save(folder: Checkpoint, name: str, part: Any, outputs: dict[str, Any]) -> Any:

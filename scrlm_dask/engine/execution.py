@@ -9,9 +9,9 @@ thread in memory, including the threads that prefetch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -27,17 +27,21 @@ from scrlm_dask.engine.checkpointing import CheckpointScope, OutputsValid, Saved
 from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.read_ahead import compute_slot
 from scrlm_dask.engine.threads import pinned_threads
-from scrlm_dask.engine.tree_reduce import FAN_IN
+from scrlm_dask.engine.tree_reduce import FAN_IN, combine_parts
 from scrlm_dask.errors import ClusterError, NonFiniteRowError, UnusableRowsError
 from scrlm_dask.monitoring.listeners import NotebookCell, in_notebook, make_publisher
 from scrlm_dask.settings import monitoring_enabled
 from scrlm_dask.storage.checkpoints import Checkpoint, Kinds
+from scrlm_dask.storage.feature_store import block_rows_for
 
 # Values per row, by name: arrays (rows, 1), or (rows, q) for q numbers per row. Their chunks have
 # the rows of the blocks of the pass.
 Columns: TypeAlias = Mapping[str, da.Array]
 
 _SPREAD_SECONDS = 10.0  # time limit for copying inputs, because a worker may hang or be lost
+
+# A warning reports more blocks than this of fewer bytes than this, and their fixed cost.
+_MANY_BLOCKS, _SMALL_BLOCK_BYTES, _BLOCK_SECONDS = 2000, 10**6, 0.001
 
 _listeners: dict[str, events.Listener] = {}  # listeners of the runs of this process, by topic
 
@@ -86,7 +90,7 @@ class PassResult:
     """Combined parts of a pass, and per-block outputs, which stay on the workers."""
 
     total: Any
-    per_block: dict[str, list[Delayed]]  # by name of the output: one array (rows, 1) per block
+    per_block: dict[str, list[Delayed]]  # by name of the output: one array (rows, 1) per task
 
 
 class Execution:
@@ -101,6 +105,7 @@ class Execution:
             self.listeners.append(NotebookCell())
         self._publish: events.Listener | None = None  # sends an event to the scheduler
         self._read_seconds: dict[str, float] | None = None  # at the last report, by worker process
+        self._warned = False  # of many small blocks
         self._topic = f"scrlm-{uuid4().hex}"
         self._began = time.perf_counter()
 
@@ -150,10 +155,12 @@ class Execution:
         on a worker, and a persisted Delayed is returned.
         """
         name = pass_.name
-        tasks = self._block_tasks(pass_, features, broadcast, blocks, columns)
+        combine = partial(combine_parts, combine=pass_.combine, fan_in=pass_.fan_in)
+        tasks = self._block_tasks(pass_, features, broadcast, blocks, columns, combine)
         saved = self.checkpoints.next_groups(
             name, pass_.checkpoint_types, pass_.outputs_valid, input_digest
         )
+        saved = None if saved is None else batch_groups(saved, tasks.features)
         reduction = self.checkpoints.reduce(tasks.parts, pass_.combine, name, pass_.fan_in, saved)
         with self._reading(tasks, reduction.reused_blocks):
             if leave_on_workers:
@@ -178,10 +185,11 @@ class Execution:
         lost outputs again. With `saved`, the per-block output is checkpointed with the parts; the
         pass must then have a single one.
         """
-        tasks = self._block_tasks(pass_, features, broadcast, blocks, columns)
+        tasks = self._block_tasks(pass_, features, broadcast, blocks, columns, list)
+        saved = None if saved is None else batch_groups(saved, tasks.features)
         outputs = [_output_tasks(pass_, tasks.parts, output) for output in pass_.per_block]
         reduction = self.checkpoints.reduce(
-            _summary_tasks(pass_, tasks.parts, summary_columns or {}),
+            _summary_tasks(pass_, tasks, summary_columns or {}),
             pass_.combine,
             pass_.name,
             pass_.fan_in,
@@ -199,8 +207,12 @@ class Execution:
     def map(
         self, name: str, part: Callable[..., Any], features: Features, broadcast: dict[str, Any]
     ) -> list[Delayed]:
-        """Compute `part(block, start, **broadcast)` per block; leave the results on the workers."""
-        tasks = self._block_tasks(Pass(name, part, _no_combine), features, broadcast, None, None)
+        """Compute `part(block, start, **broadcast)` per block; leave the results on the workers.
+
+        The results are arrays; those of the blocks of one task are concatenated.
+        """
+        pass_ = Pass(name, part, _no_combine)
+        tasks = self._block_tasks(pass_, features, broadcast, None, None, _concatenate)
         with self._reading(tasks):
             return [wait(value) for value in workers.persist(*tasks.parts)]
 
@@ -263,13 +275,20 @@ class Execution:
         broadcast: dict[str, Any],
         blocks: Sequence[int] | None,
         columns: Columns | None,
+        collect: Callable[[Iterator[Any]], Any],
     ) -> _BlockTasks:
-        """Build one task per block."""
-        array, numbers, columns = features.array, None, columns or {}
+        """Build one task per block, or per batch of small blocks.
+
+        `collect` converts the results of the blocks of a task to the result of the task.
+        """
+        self._warn_of_small_blocks(features)
+        features = features.batched if blocks is None else features.unbatched
+        array, numbers = features.array, None
         if blocks is not None:
             array = array.blocks[list(blocks)]
             # a separate task: as a keyword argument, the list would be sent with every block task
             numbers = task("blocks", np.array, list(blocks))
+        columns = _in_chunks_of(array, columns or {})
         name = f"{pass_.name}-{uuid4().hex}"
         call = _BlockCall(
             pass_.name,
@@ -277,8 +296,10 @@ class Execution:
             tuple(columns),
             self._topic,
             features.block_rows,
+            features.blocks_per_chunk,
             features.label,
             pass_.reports_progress,
+            collect,
         )
         parts = array.map_blocks(
             _block_task,
@@ -293,7 +314,22 @@ class Execution:
         )
         chosen = range(features.n_blocks) if blocks is None else blocks
         delayed = list(parts.to_delayed().ravel())
-        return _BlockTasks(pass_.name, name, features, chosen, broadcast, delayed)
+        return _BlockTasks(pass_.name, name, features, array, chosen, broadcast, delayed)
+
+    def _warn_of_small_blocks(self, features: Features) -> None:
+        """Warn once per run of many small blocks, because their fixed cost dominates."""
+        layout = features.layout
+        small = layout.block_bytes < _SMALL_BLOCK_BYTES and features.may_batch
+        if self._warned or not small or layout.n_blocks <= _MANY_BLOCKS:
+            return
+        self._warned = True
+        better = block_rows_for(features.array.shape, features.array.dtype, None)
+        text = (
+            f"{features.label} is read in {layout.n_blocks} blocks of {layout.block_bytes / 1e3:g} "
+            f"kB, which adds about {layout.n_blocks * _BLOCK_SECONDS:.0f} s of CPU time to each "
+            f"pass; omit --block-rows (block_rows), or use about {better} rows per block"
+        )
+        self.emit(events.Note(text, warning=True))
 
     def _on_block_done(self, event: tuple[float, dict[str, Any]]) -> None:
         self.emit(events.BlockDone(**event[1]["block"]), publish=False)
@@ -326,6 +362,14 @@ def wait(value: Delayed) -> Delayed:
     return value
 
 
+def batch_groups(saved: SavedGroups, features: Features) -> SavedGroups:
+    """Return the checkpoint of a pass whose parts are those of the chunks of the features."""
+    if features.blocks_per_chunk == 1:
+        return saved
+    size = features.blocks_per_chunk
+    return replace(saved, blocks_per_part=size, n_blocks=features.n_blocks)
+
+
 def blocks_with_rows(rows: Any, block_rows: int) -> list[int]:
     """Return the numbers of the blocks that contain the given rows."""
     return [int(i) for i in np.unique(np.asarray(rows) // block_rows)]
@@ -333,11 +377,12 @@ def blocks_with_rows(rows: Any, block_rows: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _BlockTasks:
-    """Tasks of a pass, one per block, and their inputs."""
+    """Tasks of a pass, one per chunk of `array`, and their inputs."""
 
     phase: str
     name: str  # first element of the tasks' keys
     features: Features
+    array: da.Array
     blocks: Sequence[int]
     broadcast: dict[str, Any]
     parts: list[Delayed]
@@ -352,8 +397,10 @@ class _BlockCall:
     columns: tuple[str, ...]
     topic: str
     block_rows: int
+    blocks_per_task: int
     label: str  # name of the features in messages
     reports_progress: bool
+    collect: Callable[[Iterator[Any]], Any]
 
 
 def _block_task(
@@ -364,29 +411,42 @@ def _block_task(
     broadcast: dict[str, Any],
     block_id: Any = None,
 ) -> Any:
-    done = partial(_report, call)
-    number = int(block_id[0] if numbers is None else numbers[block_id[0]])
-    start = number * call.block_rows
-    try:
-        with (
-            failures.track_task(call.topic) as is_active,
-            compute_slot(is_active) as run_is_active,
-            pinned_threads(),
-        ):
-            if not run_is_active:
-                # raise, because a return value would be combined and checkpointed as a part
-                raise failures.RunIsOverError(f"{call.phase}: the run has ended")
-            inputs = _column_values(call.columns, column_blocks)
-            inputs |= {"done": done} if call.reports_progress else {}
-            result = call.part(block, start, **inputs, **broadcast)
-    except NonFiniteRowError as error:
-        raise UnusableRowsError(
-            f"row {start + error.row} (block {number}) of {call.label} contains NaN, infinity or a "
-            "value too large for float32; clean or drop the row"
-        ) from error
+    first = int(block_id[0] if numbers is None else numbers[block_id[0]]) * call.blocks_per_task
+    with (
+        failures.track_task(call.topic) as is_active,
+        compute_slot(is_active) as run_is_active,
+        pinned_threads(),
+    ):
+        if not run_is_active:
+            # raise, because a return value would be combined and checkpointed as a part
+            raise failures.RunIsOverError(f"{call.phase}: the run has ended")
+        columns = _column_values(call.columns, column_blocks)
+        result = call.collect(_block_results(block, first, call, columns, broadcast))
     if not call.reports_progress:
-        done(len(block), int(block.nbytes))
+        _report(call, len(block), int(block.nbytes))
     return result
+
+
+def _block_results(
+    rows: Any, first: int, call: _BlockCall, columns: dict[str, Any], broadcast: dict[str, Any]
+) -> Iterator[Any]:
+    """Yield the result of `part` for each block in the rows of a task, from block `first` on."""
+    inputs = {"done": partial(_report, call)} if call.reports_progress else {}
+    for i in range(-(-len(rows) // call.block_rows)):
+        here = slice(i * call.block_rows, (i + 1) * call.block_rows)
+        own = {name: values[here] for name, values in columns.items()}
+        start = (first + i) * call.block_rows
+        try:
+            yield call.part(rows[here], start, **own, **inputs, **broadcast)
+        except NonFiniteRowError as error:
+            raise UnusableRowsError(
+                f"row {start + error.row} (block {first + i}) of {call.label} contains NaN, "
+                "infinity or a value too large for float32; clean or drop the row"
+            ) from error
+
+
+def _in_chunks_of(array: da.Array, columns: Columns) -> dict[str, da.Array]:
+    return {name: column.rechunk({0: array.chunks[0]}) for name, column in columns.items()}
 
 
 def _column_values(names: Sequence[str], blocks: Sequence[Any]) -> dict[str, Any]:
@@ -402,25 +462,51 @@ def _output_tasks(pass_: Pass, results: Sequence[Delayed], name: str) -> list[De
     return [extract(result, name, dask_key_name=(key, i)) for i, result in enumerate(results)]
 
 
-def _extract_output(result: Any, name: str) -> Any:
-    return getattr(result, name)[:, None]
+def _extract_output(results: list[Any], name: str) -> Any:
+    return _concatenate(getattr(result, name) for result in results)[:, None]
 
 
-def _summary_tasks(pass_: Pass, results: Sequence[Delayed], columns: Columns) -> list[Delayed]:
+def _concatenate(results: Iterable[Any]) -> Any:
+    parts = list(results)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _summary_tasks(pass_: Pass, tasks: _BlockTasks, columns: Columns) -> list[Delayed]:
     key, summarize = f"{pass_.name}-sums-{uuid4().hex}", dask.delayed(_summarize, pure=False)
+    columns = _in_chunks_of(tasks.array, columns)
     column_blocks = [list(column.to_delayed().ravel()) for column in columns.values()]
+    settings = _Summary(pass_, tuple(columns), tasks.features.block_rows)
     return [
-        summarize(result, pass_.summarize, tuple(columns), *blocks, dask_key_name=(key, i))
-        for i, (result, *blocks) in enumerate(zip(results, *column_blocks, strict=True))
+        summarize(results, settings, *blocks, dask_key_name=(key, i))
+        for i, (results, *blocks) in enumerate(zip(tasks.parts, *column_blocks, strict=True))
     ]
 
 
-def _summarize(
-    result: Any, summarize: Callable[..., Any] | None, names: tuple[str, ...], *blocks: Any
-) -> Any:
-    if summarize is None:
+@dataclass(frozen=True)
+class _Summary:
+    """Settings shared by all summary tasks of a pass."""
+
+    pass_: Pass
+    columns: tuple[str, ...]
+    block_rows: int
+
+
+def _summarize(results: list[Any], settings: _Summary, *blocks: Any) -> Any:
+    pass_ = settings.pass_
+    values = _column_values(settings.columns, blocks)
+    summaries = (
+        _summary(
+            pass_, result, values, slice(i * settings.block_rows, (i + 1) * settings.block_rows)
+        )
+        for i, result in enumerate(results)
+    )
+    return combine_parts(summaries, pass_.combine, pass_.fan_in)
+
+
+def _summary(pass_: Pass, result: Any, columns: dict[str, Any], rows: slice) -> Any:
+    if pass_.summarize is None:
         return result.part
-    return summarize(result, **_column_values(names, blocks))
+    return pass_.summarize(result, **{name: values[rows] for name, values in columns.items()})
 
 
 def _no_combine(a: Any, b: Any) -> Any:

@@ -176,11 +176,11 @@ def _block_of(key: Any, features: Features, blocks: Sequence[int], tasks: str | 
     if not (isinstance(key, tuple) and len(key) == 3 and isinstance(key[1], int)):
         return None
     if key[0] == tasks:
-        return blocks[key[1]]
+        return blocks[key[1] * features.blocks_per_chunk]
     read: Features | None = features
     while read is not None:
         if key[0] == read.array.name:
-            return key[1] * read.block_rows // features.block_rows
+            return key[1] * read.blocks_per_chunk * read.block_rows // features.block_rows
         read = read.made_of
     return None
 

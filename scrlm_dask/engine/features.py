@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
@@ -14,7 +16,7 @@ import zarr
 from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.block_layout import Layout
+from scrlm_dask.engine.block_layout import Layout, blocks_per_task
 from scrlm_dask.engine.read_ahead import read_in_turn
 from scrlm_dask.engine.workers import (
     check_paths_visible,
@@ -66,6 +68,10 @@ class Features:
     uncompressed: bool = False  # True: stored without compression, filters and shards
     made_of: Features | None = None  # smaller blocks that these blocks are concatenated from
     files: str | None = None  # digest of the traces of the store's files when it was opened
+    blocks_per_chunk: int = 1  # consecutive blocks per chunk of `array`
+    may_batch: bool = True  # False: a task must compute a single block
+    # returns the array with the given number of rows per chunk; None: `array` is rechunked
+    rechunked: Callable[[int], da.Array] | None = field(default=None, compare=False)
     n_rows: int = field(init=False)
     n_features: int = field(init=False)
     n_blocks: int = field(init=False)
@@ -78,7 +84,7 @@ class Features:
         layout = Layout(n_rows, n_features, itemsize, self.block_rows, chunk_rows, copies)
         object.__setattr__(self, "n_rows", n_rows)
         object.__setattr__(self, "n_features", n_features)
-        object.__setattr__(self, "n_blocks", int(self.array.numblocks[0]))
+        object.__setattr__(self, "n_blocks", layout.n_blocks)
         object.__setattr__(self, "layout", layout)
 
     @property
@@ -93,6 +99,24 @@ class Features:
             return ()
         return (Input("the features store", self.location, self.files, files_of_features),)
 
+    @cached_property
+    def batched(self) -> Features:
+        """The same blocks in an array with several small blocks per chunk, if there are many."""
+        size = blocks_per_task(self.n_blocks, self.layout.block_bytes) if self.may_batch else 1
+        return self._with_chunks_of(size)
+
+    @cached_property
+    def unbatched(self) -> Features:
+        """The same blocks in an array with one block per chunk."""
+        return self._with_chunks_of(1)
+
+    def _with_chunks_of(self, n_blocks: int) -> Features:
+        if n_blocks == self.blocks_per_chunk:
+            return self
+        rows = n_blocks * self.block_rows
+        array = self.array.rechunk({0: rows}) if self.rechunked is None else self.rechunked(rows)
+        return replace(self, array=array, blocks_per_chunk=n_blocks)
+
     def in_blocks_for(self, n_clusters: int) -> Features:
         """Return the same rows in blocks that are large enough for `n_clusters` clusters.
 
@@ -104,11 +128,13 @@ class Features:
             return self
         return replace(
             self,
-            array=self.array.rechunk({0: layout.block_rows}),
+            array=self.batched.array.rechunk({0: layout.block_rows}),
             block_rows=layout.block_rows,
             chunk_rows=layout.chunk_rows,
             uncompressed=False,
-            made_of=self,
+            made_of=self.batched,
+            blocks_per_chunk=1,
+            rechunked=None,
         )
 
 
@@ -143,20 +169,21 @@ def as_features(
 
 def persist_features(features: Features) -> Features:
     """Read the features once and keep them in the workers' memory."""
-    array = persist(features.array)[0]
+    batched = features.batched
+    array = persist(batched.array)[0]
     if current_client() is not None:
         from distributed import futures_of, wait
 
         for future in wait(futures_of(array)).done:
             if future.status == "error":
                 future.result()
-    return replace(features, array=array)
+    return replace(batched, array=array, rechunked=None)
 
 
 def placeholder_blocks(shape: tuple[int, int], dtype: np.dtype[Any], block_rows: int) -> Features:
     """Return blocks without data, for a pass that generates or reads its rows itself."""
     array = _lazy_rows(_placeholder, dtype, shape, dtype, block_rows)
-    return Features(array, block_rows, "the plan")
+    return Features(array, block_rows, "the plan", may_batch=False)
 
 
 def scatter_rows(source: NDArray[Any], block_rows: int) -> da.Array:
@@ -231,8 +258,10 @@ def column_of(
     parts: list[Delayed], features: Features, blocks: list[int] | None, dtype: Any, width: int = 1
 ) -> da.Array:
     """Concatenate the results of `parts`, one task per block, to a Dask array (rows, width)."""
-    sizes = features.array.chunks[0]
-    chosen = sizes if blocks is None else [sizes[i] for i in blocks]
+    if blocks is None:
+        chosen = features.batched.array.chunks[0]
+    else:
+        chosen = [features.layout.rows_in([i]) for i in blocks]
     pairs = zip(parts, chosen, strict=True)
     return da.concatenate([da.from_delayed(part, (size, width), dtype) for part, size in pairs])
 
@@ -249,14 +278,16 @@ def _from_store(location: Location, block_rows: int | None) -> Features:
     check_paths_visible(location)
     shape, dtype, chunk_rows = stored.shape, stored.dtype, stored.chunks[0]
     block_rows = block_rows or feature_store.block_rows_for(shape, dtype, chunk_rows)
+    lazy_rows = partial(_lazy_rows, _read_stored, stored, shape, dtype)
     return Features(
-        _lazy_rows(_read_stored, stored, shape, dtype, block_rows),
+        lazy_rows(block_rows),
         block_rows,
         f"the features store {stored.location.url}",
         location,
         chunk_rows=chunk_rows,
         uncompressed=stored.plain,
         files=files,
+        rechunked=lazy_rows,
     )
 
 
@@ -271,8 +302,14 @@ def _from_zarr_object(source: zarr.Array[Any], block_rows: int | None) -> Featur
         )
     chunk_rows = (source.shards or source.chunks)[0]
     block_rows = block_rows or feature_store.block_rows_for(tuple(source.shape), dtype, chunk_rows)
-    array = _lazy_rows(_read_object, source, tuple(source.shape), dtype, block_rows)
-    return Features(array, block_rows, "the Zarr array", chunk_rows=chunk_rows)
+    lazy_rows = partial(_lazy_rows, _read_object, source, tuple(source.shape), dtype)
+    return Features(
+        lazy_rows(block_rows),
+        block_rows,
+        "the Zarr array",
+        chunk_rows=chunk_rows,
+        rechunked=lazy_rows,
+    )
 
 
 def _from_dask(source: da.Array, block_rows: int | None) -> Features:
@@ -354,7 +391,7 @@ def _as_column(source: Any, features: Features) -> da.Array:
         return da.map_blocks(
             _read_weights,
             source=stored,
-            chunks=(features.array.chunks[0], (1,)),
+            chunks=(features.unbatched.array.chunks[0], (1,)),
             dtype=np.float64,
             meta=np.empty((0, 0)),
             name=f"weights-{uuid4().hex}",
@@ -364,7 +401,7 @@ def _as_column(source: Any, features: Features) -> da.Array:
     _check_length(values.shape[0], features)
     if isinstance(values, np.ndarray):
         values = scatter_rows(values, features.block_rows)
-    return values.astype(np.float64)[:, None].rechunk((features.array.chunks[0], (1,)))
+    return values.astype(np.float64)[:, None].rechunk((features.unbatched.array.chunks[0], (1,)))
 
 
 def _check_length(n_rows: int, features: Features) -> None:

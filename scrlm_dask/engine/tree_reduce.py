@@ -5,7 +5,7 @@ The order in which blocks finish therefore does not affect the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import Any
 from uuid import uuid4
@@ -37,6 +37,38 @@ def tree_reduce(
         ]
         level += 1
     return parts[0]
+
+
+def combine_parts(
+    parts: Iterable[Any], combine: Callable[[Any, Any], Any], fan_in: int = FAN_IN
+) -> Any:
+    """Combine parts in this process, in the tree of `tree_reduce`.
+
+    Parts are combined as soon as possible: fewer than `fan_in` parts per level stay in memory.
+    """
+    levels: list[list[Any]] = []
+    for part in parts:
+        _add_part(levels, 0, part, combine, fan_in)
+    carried: list[Any] = []
+    for waiting in levels:
+        together = waiting + carried
+        carried = [_combine_all(combine, together)] if together else []
+    return carried[0]
+
+
+def _add_part(
+    levels: list[list[Any]],
+    level: int,
+    part: Any,
+    combine: Callable[[Any, Any], Any],
+    fan_in: int,
+) -> None:
+    if level == len(levels):
+        levels.append([])
+    levels[level].append(part)
+    if len(levels[level]) == fan_in:
+        full, levels[level] = levels[level], []
+        _add_part(levels, level + 1, _combine_all(combine, full), combine, fan_in)
 
 
 def fan_in_for(part_bytes: int) -> int:

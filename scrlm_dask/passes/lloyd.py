@@ -12,7 +12,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.engine.checkpointing import SavedGroups, load_per_block
-from scrlm_dask.engine.execution import Execution, Pass, persist, task
+from scrlm_dask.engine.execution import Execution, Pass, batch_groups, persist, task
 from scrlm_dask.engine.features import Features, column_of
 from scrlm_dask.engine.tree_reduce import fan_in_for
 from scrlm_dask.kernels.distances.cluster_sums import ClusterSums
@@ -102,8 +102,12 @@ def load_labels(
     saved: SavedGroups, features: Features, blocks: list[int] | None
 ) -> da.Array | None:
     """Load the labels that an earlier attempt saved for an iteration; None if incomplete."""
-    n_blocks = features.n_blocks if blocks is None else len(blocks)
-    labels = load_per_block(saved, n_blocks, LLOYD.name)
+    batched = features.batched
+    if blocks is None:
+        saved, n_parts = batch_groups(saved, batched), batched.array.numblocks[0]
+    else:
+        n_parts = len(blocks)
+    labels = load_per_block(saved, n_parts, LLOYD.name)
     return None if labels is None else column_of(labels, features, blocks, np.int32)
 
 

@@ -161,7 +161,8 @@ def _read_sample(features: Features, n_rows: int, watch: _Stopwatch) -> _Sample:
     """
 
     def read(number: int) -> NDArray[Any]:
-        return np.asarray(features.array.blocks[number].compute(scheduler="synchronous"))
+        block = features.unbatched.array.blocks[number]
+        return np.asarray(block.compute(scheduler="synchronous"))
 
     first, *others = _spread_blocks(features.n_blocks)
     took, block = _run_timed(lambda: read(first))

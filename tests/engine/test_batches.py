@@ -1,0 +1,138 @@
+"""Several small blocks per task: the same bits with fewer tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+
+from scrlm_dask import FitConfig, KMeansConfig, fit, kmeans
+from scrlm_dask.config import LloydConfig
+from scrlm_dask.engine import block_layout
+from scrlm_dask.engine.block_layout import blocks_per_task
+from scrlm_dask.engine.checkpointing import SavedGroups
+from scrlm_dask.engine.execution import Execution, Pass
+from scrlm_dask.engine.features import as_features, persist_features
+from scrlm_dask.engine.tree_reduce import combine_parts, tree_reduce
+from scrlm_dask.events import BlockDone, Note
+from scrlm_dask.storage.checkpoints import Checkpoint
+from scrlm_dask.storage.locations import locate
+
+ROWS, BLOCK = 1003, 10  # 101 blocks, so that the last batch is incomplete
+CONFIG = FitConfig(rho=0.4, n_candidates=64, refine=LloydConfig(max_iter=3, persist="no"))
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_layout, "_MIN_BATCHES", 2)
+    monkeypatch.setattr(block_layout, "_BATCH_SIZES", (8,))
+
+
+def rows() -> np.ndarray[Any, np.dtype[np.float32]]:
+    rng = np.random.default_rng(5)
+    centers = rng.normal(size=(6, 4)) * 5
+    drawn = centers[rng.integers(6, size=ROWS)] + rng.normal(size=(ROWS, 4))
+    return drawn.astype(np.float32)
+
+
+def pair(a: Any, b: Any) -> Any:
+    return (a, b)
+
+
+def test_only_many_small_blocks_are_batched() -> None:
+    assert blocks_per_task(511, 3200) == 1
+    assert blocks_per_task(512, 3200) == 8
+    assert blocks_per_task(20_000, 3200) == 64
+    assert blocks_per_task(10**6, 3200) == 512
+    assert blocks_per_task(10**6, 2**20) == 1
+
+
+@pytest.mark.parametrize("fan_in", [2, 8])
+@pytest.mark.parametrize("size", [8, 64])
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 64, 65, 513, 1003])
+def test_batches_are_subtrees_of_the_reduction(n: int, size: int, fan_in: int) -> None:
+    from dask import delayed
+
+    numbers = list(range(n))
+    whole = combine_parts(numbers, pair, fan_in)
+    parts = [combine_parts(numbers[i : i + size], pair, fan_in) for i in range(0, n, size)]
+    assert combine_parts(parts, pair, fan_in) == whole
+    tree = tree_reduce([delayed(number) for number in numbers], pair, "pairs", fan_in)
+    assert tree.compute(scheduler="sync") == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["numpy", "dask", "zarr"])
+def test_batches_do_not_change_a_bit(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    x = source(kind, tmp_path)
+    expected = fit(x, CONFIG, block_rows=BLOCK, collect_labels=True)
+    request.getfixturevalue("batches")
+    assert as_features(x, BLOCK).batched.blocks_per_chunk == 8
+    found = fit(x, CONFIG, block_rows=BLOCK, collect_labels=True)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+    for name in ("centers", "losses", "weights", "sigmas"):
+        one, other = getattr(found.model, name), getattr(expected.model, name)
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes(), name
+
+
+@pytest.mark.slow
+def test_batches_do_not_change_weighted_sampled_kmeans(request: pytest.FixtureRequest) -> None:
+    weights = np.linspace(1, 2, ROWS)
+    config = KMeansConfig(n_clusters=5, lloyd=LloydConfig(max_iter=6, sample=0.2))
+    expected = kmeans(rows(), config, sample_weight=weights, block_rows=BLOCK, collect_labels=True)
+    request.getfixturevalue("batches")
+    found = kmeans(rows(), config, sample_weight=weights, block_rows=BLOCK, collect_labels=True)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+    assert found.model.centers.tobytes() == expected.model.centers.tobytes()
+
+
+def source(kind: str, folder: Path) -> Any:
+    """Return the rows as an array or a store with chunks of other sizes than the blocks."""
+    if kind == "numpy":
+        return rows()
+    if kind == "dask":
+        return da.from_array(rows(), chunks=(7, 4))
+    path = folder / "features.zarr"
+    array = zarr.create_array(path, shape=(ROWS, 4), chunks=(7, 4), dtype="float32")
+    array[:] = rows()
+    return path
+
+
+def sum_part(block: Any, start: int) -> tuple[float, int]:
+    return float(block.sum()), start
+
+
+@pytest.mark.usefixtures("batches")
+def test_a_batch_is_one_task_with_one_event() -> None:
+    seen: list[Any] = []
+    features = persist_features(as_features(rows(), BLOCK))
+    with Execution(seen.append) as execution:
+        execution.run(Pass("sums", sum_part, pair), features, {})
+        execution.run(Pass("sums", sum_part, pair), features, {}, blocks=[3, 100])
+    done = [event.rows for event in seen if isinstance(event, BlockDone)]
+    assert sorted(done) == [3, 10, ROWS - 12 * 80, *[80] * 12]
+
+
+@pytest.mark.usefixtures("batches")
+def test_the_blocks_of_a_loaded_group_are_those_of_its_batches(tmp_path: Path) -> None:
+    saved = SavedGroups(Checkpoint(locate(tmp_path)), (), None, 8, 101)
+    assert saved.blocks_of(range(0, 2)) == range(0, 16)
+    assert saved.blocks_of(range(12, 13)) == range(96, 101)
+    assert saved.output_file(0) != SavedGroups(saved.folder, ()).output_file(0)
+
+
+def test_many_small_blocks_are_reported_once_with_a_better_number_of_rows() -> None:
+    seen: list[Any] = []
+    features = as_features(np.zeros((2001, 2), np.float32), 1)
+    with Execution(seen.append) as execution:
+        for _ in range(2):
+            execution.run(Pass("sums", sum_part, pair), features, {}, blocks=[0])
+    (note,) = [event for event in seen if isinstance(event, Note) and event.warning]
+    assert "2001 blocks" in note.text
+    assert "--block-rows" in note.text
