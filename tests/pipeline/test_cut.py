@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -239,10 +240,12 @@ class TestLevels:
 def test_labels_that_change_during_the_cut(
     run_by_hand: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run = shutil.copytree(run_by_hand, tmp_path / "run")
+
     def write(*args: object) -> None:
-        zarr.open_array(run_by_hand / "labels.zarr/labels", mode="r+")[0] = 1
+        zarr.open_array(run / "labels.zarr/labels", mode="r+")[0] = 1
 
     monkeypatch.setattr("scrlm_dask.pipeline.cut.copy_joined", write)
-    with pytest.raises(UnusableRowsError, match=f"{run_by_hand}/labels.zarr"):
-        cut_run(run_by_hand, 1, out=tmp_path / "out")
+    with pytest.raises(UnusableRowsError, match=f"{run}/labels.zarr"):
+        cut_run(run, 1, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

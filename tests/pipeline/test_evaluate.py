@@ -95,7 +95,7 @@ def test_invalid_truth(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["labels", "truth"])
 def test_input_that_changes_during_the_evaluation(run: Path, tmp_path: Path, name: str) -> None:
-    truth = tmp_path / "truth.npy"
+    run, truth = shutil.copytree(run, tmp_path / "run"), tmp_path / "truth.npy"
     np.save(truth, np.array([7, 7, 7, 5, 5, 5]))
 
     def write(event: object) -> None:

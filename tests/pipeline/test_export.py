@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,8 @@ def test_faiss_index_of_normalized_rows(tmp_path: Path) -> None:
 def test_input_that_changes_during_the_export(
     run: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run = shutil.copytree(run, tmp_path / "run")
+
     def write(*args: object) -> list[str]:
         zarr.open_array(run / name, mode="r+")[0] = 1
         return []
