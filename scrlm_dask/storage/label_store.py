@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from scrlm_dask.errors import InputError, StoreError, UnreachableError
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.storage import arrays
-from scrlm_dask.storage.feature_store import FEATURES, LABELS, MISSING_LABEL, open_ids
+from scrlm_dask.storage.feature_store import (
+    FEATURES,
+    LABELS,
+    MISSING_LABEL,
+    StoredOrigins,
+    open_ids,
+    open_origins,
+)
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
 from scrlm_dask.storage.outputs import KIND, LABELS_KIND, discard
@@ -229,6 +236,8 @@ class LabelledRows:
     distances: NDArray[np.float32]
     margins: NDArray[np.float32] | None
     ids: NDArray[Any] | None
+    source_rows: NDArray[np.int64] | None = None
+    source_files: NDArray[np.int32] | None = None  # positions among the files of the origins
 
     @property
     def numbers(self) -> NDArray[np.int64]:
@@ -238,13 +247,14 @@ class LabelledRows:
 
 @dataclass(frozen=True)
 class LabelTable:
-    """The columns of a labels store, and the ids of its rows if the features store has ids."""
+    """The columns of a labels store, and ids and source rows if the features store has them."""
 
     labels: arrays.StoredArray
     distances: arrays.StoredArray
     margins: arrays.StoredArray | None
     ids: arrays.StoredArray | None
-    ids_note: str | None = None  # reason why the ids of the features store cannot be used
+    origins: StoredOrigins | None = None
+    ids_note: str | None = None  # reason why the features store cannot be used
 
     @property
     def n_rows(self) -> int:
@@ -264,31 +274,36 @@ class LabelTable:
             None if column is None else arrays.read_rows(column, start, stop, what)
             for column, what in zip(columns, (_STORE, _STORE, _STORE, "the ids"), strict=True)
         ]
-        return LabelledRows(start, *values)
+        origins = (None, None) if self.origins is None else self.origins.read(start, stop)
+        return LabelledRows(start, *values, *origins)
 
 
 def open_label_table(run: RunDirectory, storage_options: Options | None = None) -> LabelTable:
-    """Open the labels of a complete run, with the ids of the features if they still exist."""
+    """Open the labels of a complete run, with ids and source rows if the features still exist."""
     record = run.check_complete()
     labels = open_labels(run.labels, _STORE)
     distances = open_column(run.labels, DISTANCES)
     if distances is None:
         raise StoreError(f"{run.labels} contains no distances; run the fit again with --overwrite")
-    ids, note = _ids_of(record, labels.shape[0], storage_options)
-    return LabelTable(labels, distances, open_column(run.labels, MARGINS), ids, note)
+    ids, origins, note = _ids_of(record, labels.shape[0], storage_options)
+    return LabelTable(labels, distances, open_column(run.labels, MARGINS), ids, origins, note)
 
 
 def _ids_of(
     record: dict[str, Any], n_rows: int, storage_options: Options | None
-) -> tuple[arrays.StoredArray | None, str | None]:
+) -> tuple[arrays.StoredArray | None, StoredOrigins | None, str | None]:
     path = record.get("features", {}).get("path")
     if path is None:
-        return None, None
+        return None, None, None
     place = locate(path, storage_options)
     try:  # the path may lead to the array `features` inside a store
-        ids = open_ids(place.parents()[0] if place.url.endswith(f"/{FEATURES}") else place)
+        group = place.parents()[0] if place.url.endswith(f"/{FEATURES}") else place
+        ids, origins = open_ids(group), open_origins(group)
     except (StoreError, InputError, OSError) as error:
-        return None, f"without ids: {error}"
-    if ids is not None and ids.shape[0] != n_rows:
-        return None, f"without ids: {place} has {ids.shape[0]} rows, but had {n_rows} in the run"
-    return ids, None
+        return None, None, f"without ids and source rows: {error}"
+    found = {len_of.shape[0] for len_of in (ids, origins and origins.rows) if len_of is not None}
+    if found - {n_rows}:
+        rows = (found - {n_rows}).pop()
+        note = f"without ids and source rows: {place} has {rows} rows, but had {n_rows} in the run"
+        return None, None, note
+    return ids, origins, None
