@@ -244,7 +244,7 @@ def _check_finite(rows: Rows, start: int, block: int, table: Table) -> None:
 
 def _write(store: Location, block_rows: int, block: int, rows: Rows) -> None:
     try:
-        write_features_block(store, block * block_rows, rows.features, rows.labels, rows.ids)
+        write_features_block(store, block * block_rows, **rows.arrays())
     except OSError as error:
         if error.filename is not None or error.errno is None:
             raise

@@ -67,9 +67,11 @@ def export(
 ) -> ExportResult:
     """Write a run's labels and centers to the folder `out`, in formats that other programs read.
 
-    The table has one line per row: row number, id (if the features have ids), label, distance and
-    margin (if stored). Centers are in the units of the features, in a .npy and a .fbin file. If
-    FAISS is installed, an index of the centers is also written; it preprocesses the rows itself.
+    The table has one line per row: number of the row in the features store (`store_row`), row and
+    path of the source file (`source_row`, `source_file`, if the store was ingested), id (if the
+    features have ids), label, distance and margin (if stored). Centers are in the units of the
+    features, in a .npy and a .fbin file. If FAISS is installed, an index of the
+    centers is also written; it preprocesses the rows itself.
     """
     if table not in TABLE_FORMATS:
         raise InputError(f"--format (table) must be {' or '.join(TABLE_FORMATS)}, got {table!r}")
@@ -109,9 +111,11 @@ def _recorded_features(record: dict[str, Any], trusted: TrustedOrigins) -> Locat
 def _write_table(store: LabelTable, location: Location, table: TableFormat) -> None:
     """Write the table piece by piece, because it may not fit in memory as a whole."""
     writer: Any = None
+    files = () if store.origins is None else store.origins.files
     with location.writing() as file:
         for piece in store.pieces():
-            rows = _to_arrow(piece) if table == "parquet" else _without_formulas(_to_arrow(piece))
+            rows = _to_arrow(piece, files)
+            rows = rows if table == "parquet" else _without_formulas(rows)
             writer = writer or _open_writer(file, rows.schema, table)
             writer.write_table(rows)
         writer.close()
@@ -125,15 +129,21 @@ def _open_writer(file: Any, schema: Any, table: TableFormat) -> Any:
     return parquet.ParquetWriter(file, schema, write_page_checksum=True)
 
 
-def _to_arrow(rows: LabelledRows) -> Any:
-    columns: dict[str, Any] = {"row": rows.numbers}
+def _to_arrow(rows: LabelledRows, files: tuple[str, ...]) -> Any:
+    pyarrow = import_optional("pyarrow", "a table")
+    columns: dict[str, Any] = {"store_row": rows.numbers}
+    if rows.source_rows is not None:
+        columns["source_row"] = rows.source_rows
+        columns["source_file"] = pyarrow.array(files, pyarrow.string()).take(
+            pyarrow.array(rows.source_files)
+        )
     if rows.ids is not None:
         ids = rows.ids
         columns["id"] = ids if ids.dtype.kind in "iu" else [str(name) for name in ids]
     columns |= {"label": rows.labels, "distance": rows.distances}
     if rows.margins is not None:
         columns["margin"] = rows.margins
-    return import_optional("pyarrow", "a table").table(columns)
+    return pyarrow.table(columns)
 
 
 def _without_formulas(rows: Any) -> Any:

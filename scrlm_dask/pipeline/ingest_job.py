@@ -198,6 +198,15 @@ class IngestJob:
         labels = encode_labels(self.table.labels, names)
         return replace(self, table=replace(self.table, labels=labels))
 
+    def _add_origins(self, dropped: NDArray[np.int64] | None) -> IngestJob:
+        """Store the source rows, unless row i of the store is row i of the only source file."""
+        moved = self.config.shuffle or (dropped is not None and len(dropped) > 0)
+        features = self.table.features
+        if not moved and len(features.segments()) == 1:
+            return self
+        origins = tables.find_origins(features, self.manifest.sources)
+        return replace(self, table=replace(self.table, origins=origins))
+
     def _invalidates_store(self, error: BaseException) -> bool:
         """Return whether the error makes the blocks written so far unusable for a later attempt.
 
@@ -214,6 +223,7 @@ class IngestJob:
         dropped = _dropped_rows(execution, job)
         if dropped is not None and len(dropped):
             execution.emit(Note(_describe_dropped(len(dropped))))
+        job = job._add_origins(dropped)
         table: tables.Table = job.table if dropped is None else tables.KeptTable(job.table, dropped)
         manifest = replace(job.manifest, n_rows=table.n_rows)
         if job.unfinished is None:
@@ -424,8 +434,8 @@ def _label_names(execution: Execution, job: IngestJob) -> tuple[str, ...] | None
 def _describe_dropped(number: int) -> str:
     return (
         f"{number} row(s) with NaN are dropped, and later rows get smaller row numbers; the array "
-        f"{feature_store.DROPPED!r} of the store contains the dropped row numbers; ids stay with "
-        "their rows"
+        f"{feature_store.DROPPED!r} of the store contains the dropped row numbers, and the array "
+        f"{feature_store.SOURCE_ROW!r} the source row of each row"
     )
 
 
@@ -455,7 +465,8 @@ def _create_store(
     undo: ExitStack,
 ) -> None:
     undo.callback(outputs.discard, job.location)
-    attributes = dict(job.attributes)
+    origins = job.table.origins is not None
+    attributes = {**job.attributes, feature_store.SAME_ROWS: not origins}
     if dropped is not None:
         attributes[feature_store.DROPPED] = len(dropped)
     if names is not None:
@@ -465,6 +476,7 @@ def _create_store(
         manifest,
         labels=job.table.labels is not None,
         ids=job.table.ids_dtype,
+        origins=origins,
         attributes=attributes,
     )
     check_paths_visible(job.location)
@@ -477,6 +489,11 @@ def _check_same_rows(job: IngestJob, manifest: Manifest, unfinished: Manifest) -
         raise StoreError(
             f"the output {job.location} was started for {unfinished.n_rows} rows, but the source "
             f"has changed and has {manifest.n_rows} now; use --overwrite to start again"
+        )
+    if not feature_store.keeps_origins(job.location):
+        raise StoreError(
+            f"the output {job.location} was started by an earlier version, which does not store "
+            "the source rows; use --overwrite to start again"
         )
 
 

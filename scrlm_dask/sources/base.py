@@ -79,6 +79,10 @@ class Source(ABC):
         """Return a description of a row's position, for messages."""
         return f"row {row} of {self.what}"
 
+    def segments(self) -> list[tuple[SourceFile, int]]:
+        """Return the files that contain the rows, in order, and the number of rows of each."""
+        return [(self.files[0], self.n_rows)]
+
     def column(self, name: str) -> Source:
         """Open another column of the same rows, such as labels or ids."""
         raise InputError(
@@ -104,6 +108,10 @@ class MappedSource(Source):
     def columns(self) -> tuple[str, ...]:
         """Columns of the underlying source."""
         return self.given.columns
+
+    def segments(self) -> list[tuple[SourceFile, int]]:
+        """Return the files of the underlying source and the number of rows of each."""
+        return self.given.segments()
 
     def locate(self, row: int) -> str:
         """Return the position of a row in the underlying source."""

@@ -452,6 +452,7 @@ def _split(line: str, delimiter: str | None) -> list[str]:
         return line.split()
     if delimiter == "\n" or '"' not in line:
         return line.split(delimiter)
+    csv.field_size_limit(_MAX_FIELD)
     return next(csv.reader([line], delimiter=delimiter))
 
 

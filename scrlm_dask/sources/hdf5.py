@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from scrlm_dask.errors import InputError
 from scrlm_dask.optional import import_optional
 from scrlm_dask.sources.base import Source, choices, native, only_table, reading, source_file
+from scrlm_dask.sources.hdf5_storage import check_written
+from scrlm_dask.text import first_few
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 
@@ -35,6 +37,11 @@ class Hdf5Source(Source):
         """Number of rows per chunk."""
         return self.chunk_rows
 
+    def notes(self) -> list[str]:
+        """Name the other files that the dataset is read from."""
+        others = [file.path for file in self.files[1:]]
+        return [f"the dataset is read from other files: {first_few(others)}"] if others else []
+
     def column(self, name: str) -> Source:
         """Open another dataset of the same file."""
         return open_hdf5(self.files[0].path, name)
@@ -58,7 +65,10 @@ def open_hdf5(path: str, name: str | None = None) -> Hdf5Source:
     with reading(path), h5py.File(path, "r") as file:
         nodes: dict[str, Any] = {}
         file.visititems(nodes.__setitem__)
-        nodes = {key: node for key, node in nodes.items() if isinstance(node, h5py.Dataset)}
+        # a null dataset (h5py.Empty) has no shape and contains no rows
+        nodes = {
+            k: n for k, n in nodes.items() if isinstance(n, h5py.Dataset) and n.shape is not None
+        }
         if name is None:
             tables = [k for k, n in nodes.items() if len(n.shape) == 2 and n.dtype.kind in "fiu"]
             name = only_table(path, tables, list(nodes))
@@ -72,5 +82,7 @@ def open_hdf5(path: str, name: str | None = None) -> Hdf5Source:
         dtype = np.dtypes.StringDType() if text else dataset.dtype
         if dtype.hasobject and not text:
             raise InputError(f"{path}[{name}] must contain floats or integers, got {dtype}")
+        others = check_written(dataset, path)
+        files = tuple(source_file(other) for other in dict.fromkeys((path, *others)))
         chunk_rows = dataset.chunks[0] if dataset.chunks else 1
-        return Hdf5Source((source_file(path),), dataset.shape, dtype, name, chunk_rows)
+        return Hdf5Source(files, dataset.shape, dtype, name, chunk_rows)

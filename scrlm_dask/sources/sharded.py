@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.sources.base import Source
+from scrlm_dask.storage.manifest import SourceFile
 
 _NUMBER = re.compile(r"(\d+)")
 
@@ -198,6 +199,10 @@ class ConcatenatedSource(Source):
         for part, first, _ in self._within(row, row + 1):
             return part.locate(first)
         return super().locate(row)
+
+    def segments(self) -> list[tuple[SourceFile, int]]:
+        """Return the files of all parts, in order, and the number of rows of each."""
+        return [segment for part in self.parts for segment in part.segments()]
 
     def column(self, name: str) -> Source:
         """Open a column of all parts."""

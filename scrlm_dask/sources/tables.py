@@ -17,16 +17,22 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.randomness.sampling import Permutation
 from scrlm_dask.sources.base import TEXT, Source, as_texts, holds_texts
 from scrlm_dask.sources.sharded import regroup
-from scrlm_dask.storage.manifest import Manifest
+from scrlm_dask.storage.manifest import Manifest, SourceFile
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows: features (rows, p), labels (rows,) int32, ids (rows,) int64 or strings."""
+    """Some rows: features (rows, p), labels (rows,) int32, ids (rows,) int64 or strings.
+
+    `source_row` (rows,) are the row numbers in the source file, and `source_file` (rows,) the
+    positions of this file among the sources of the manifest.
+    """
 
     features: NDArray[Any]
     labels: NDArray[np.int32] | None = None
     ids: NDArray[Any] | None = None
+    source_row: NDArray[np.int64] | None = None
+    source_file: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.features)
@@ -40,9 +46,34 @@ class Rows:
 
 
 def concatenate_rows(rows: Sequence[Rows]) -> Rows:
-    """Concatenate features, labels and ids."""
+    """Concatenate all arrays of the rows."""
     names = rows[0].arrays()
     return Rows(**{name: np.concatenate([r.arrays()[name] for r in rows]) for name in names})
+
+
+@dataclass(frozen=True)
+class Origins:
+    """The file of each row of a source: rows from ends[i - 1] to ends[i] - 1 are in files[i]."""
+
+    ends: NDArray[np.int64]  # (files,) ascending
+    files: NDArray[np.int32]  # (files,) positions among the sources of the manifest
+
+    def of(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return the row numbers in their file, and the files, of rows start..stop-1."""
+        rows = np.arange(start, stop, dtype=np.int64)
+        parts = np.searchsorted(self.ends, rows, side="right")
+        begins = np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
+        return rows - begins[parts], self.files[parts]
+
+
+def find_origins(source: Source, sources: Sequence[SourceFile]) -> Origins:
+    """Return the origins of the rows of a source; `sources` are those of the manifest."""
+    positions = {file: number for number, file in enumerate(sources)}
+    segments = source.segments()
+    return Origins(
+        np.cumsum([rows for _, rows in segments], dtype=np.int64),
+        np.array([positions[file] for file, _ in segments], np.int32),
+    )
 
 
 class Table(Protocol):
@@ -76,6 +107,7 @@ class PlainTable:
     ids: Source | None
     dtype: str
     n_rows: int
+    origins: Origins | None = None  # None: `source_row` and `source_file` are not stored
 
     @property
     def span_rows(self) -> int:
@@ -115,6 +147,7 @@ class PlainTable:
                 as_floats(block, self.dtype),
                 None if labels is None else self._labels(next(labels), first),
                 None if ids is None else self._ids(next(ids), first),
+                *(() if self.origins is None else self.origins.of(first, first + len(block))),
             )
 
     def _labels(self, values: NDArray[Any], first: int) -> NDArray[np.int32]:
@@ -265,7 +298,11 @@ class ShuffledTable:
     def _gather(self, block: int) -> Rows:
         rows = self.manifest.rows_of(block)
         shape = (len(rows), self.manifest.n_features)
-        arrays: dict[str, NDArray[Any]] = {"features": np.empty(shape, self.manifest.dtype)}
+        arrays: dict[str, NDArray[Any]] = {
+            "features": np.empty(shape, self.manifest.dtype),
+            "source_row": np.empty(len(rows), np.int64),
+            "source_file": np.empty(len(rows), np.int32),
+        }
         if self.labels:
             arrays["labels"] = np.empty(len(rows), np.int32)
         if self.ids:
@@ -300,6 +337,7 @@ class ShuffledTable:
     def _record(self, text_width: int) -> np.dtype[Any]:
         features = ("features", self.manifest.dtype, (self.manifest.n_features,))
         fields: list[Any] = [("place", "<i8"), features]
+        fields += [("source_row", "<i8"), ("source_file", "<i4")]
         fields += [("labels", "<i4")] if self.labels else []
         kinds = {"int64": "<i8", "str": f"<U{text_width}"}
         return np.dtype(fields + ([("ids", kinds[self.ids])] if self.ids else []))

@@ -1,7 +1,8 @@
 """The features store: a float array (rows, features), or a group with an array `features`.
 
 A group may also contain `labels` (true labels) and `ids` (an integer or a string per row). Stores
-written by this package also have a manifest.
+written by this package also have a manifest. `source_row` and `source_file` are the positions of
+the rows in the source files; they are omitted if row i is row i of the only source file.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
 from scrlm_dask.storage.outputs import FEATURES_KIND, KIND
 
 FEATURES, LABELS, IDS = "features", "labels", "ids"
+SOURCE_ROW = "source_row"  # array: row number of each row in its source file
+SOURCE_FILE = "source_file"  # array: position of this file among the sources of the manifest
 LABEL_NAMES = "label_names"  # attribute: class names of the labels 0, 1, ...
 ENCODED = "encoded"  # attribute: input and encoder of features that this package encoded
+SAME_ROWS = "same_rows"  # attribute: True if row i of the store is row i of the first source file
 TRUE = "true_"  # prefix of arrays: parameters of the mixture that the rows were drawn from
 DROPPED = "dropped"  # array: row numbers in the source that were dropped; attribute: their count
 SHUFFLE = ".shuffle"  # folder of temporary files of a shuffle, removed when all blocks are written
@@ -41,6 +45,7 @@ IDS_DTYPES = ("int64", "str")
 WHAT = "the sample weights"
 
 _STORE = "the features store"  # name in messages
+_COVERED = (FEATURES, LABELS, IDS, SOURCE_ROW, SOURCE_FILE)  # arrays that digests cover
 _SMALL_BLOCK_BYTES, _FEW_BLOCKS = 4 * 2**20, 16
 _FEW_NAMED = 5
 
@@ -126,6 +131,50 @@ def open_ids(path: Place) -> arrays.StoredArray | None:
     return arrays.describe(arrays.member(node, location, IDS), location / IDS)
 
 
+@dataclass(frozen=True)
+class StoredOrigins:
+    """The positions of the rows of a store in its source files."""
+
+    files: tuple[str, ...]
+    rows: arrays.StoredArray | None  # None: row i of the store is row i of the only file
+    numbers: arrays.StoredArray | None  # positions among `files`
+
+    def read(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return the source rows and the positions of the source files of rows start..stop-1."""
+        if self.rows is None or self.numbers is None:
+            return np.arange(start, stop, dtype=np.int64), np.zeros(stop - start, np.int32)
+        rows, numbers = (
+            arrays.read_rows(stored, start, stop, "the source rows")
+            for stored in (self.rows, self.numbers)
+        )
+        return rows, numbers
+
+
+def open_origins(path: Place) -> StoredOrigins | None:
+    """Open the positions of the rows in the source files; None if the store does not have them.
+
+    Stores of earlier versions and of other software do not have them.
+    """
+    location = locate(path)
+    node = arrays.open_node(location, _STORE)
+    manifest = manifest_in(node) if isinstance(node, zarr.Group) else None
+    if not isinstance(node, zarr.Group) or manifest is None or not manifest.sources:
+        return None
+    files = tuple(source.path for source in manifest.sources)
+    if SOURCE_ROW in node and SOURCE_FILE in node:
+        rows, numbers = (
+            arrays.describe(arrays.member(node, location, name), location / name)
+            for name in (SOURCE_ROW, SOURCE_FILE)
+        )
+        return StoredOrigins(files, rows, numbers)
+    return StoredOrigins(files, None, None) if node.attrs.get(SAME_ROWS) is True else None
+
+
+def keeps_origins(path: Place) -> bool:
+    """Return whether a store, complete or not, was created with the positions of source rows."""
+    return SAME_ROWS in arrays.open_node(path, _STORE).attrs
+
+
 def read_encoded(path: Place) -> dict[str, Any] | None:
     """Read the encoder and input that the features were computed with; None if not recorded."""
     try:
@@ -187,11 +236,13 @@ def create_features_store(
     *,
     labels: bool = False,
     ids: str | None = None,
+    origins: bool = False,
     attributes: dict[str, Any] | None = None,
 ) -> Location:
     """Create an empty features store as described by the manifest, marked incomplete.
 
     `labels` adds an array for true labels; `ids` ("int64" or "str") adds one for ids of that dtype.
+    `origins` adds arrays for the positions of the rows in the source files.
     """
     _check_types(manifest.dtype, ids)
     location = locate(path)
@@ -204,6 +255,9 @@ def create_features_store(
         arrays.create_array(location / LABELS, (n_rows,), (rows,), "int32", MISSING_LABEL)
     if ids is not None:
         arrays.create_array(location / IDS, (n_rows,), (rows,), ids, "" if ids == "str" else 0)
+    if origins:
+        arrays.create_array(location / SOURCE_ROW, (n_rows,), (rows,), "int64", -1)
+        arrays.create_array(location / SOURCE_FILE, (n_rows,), (rows,), "int32", -1)
     # written last, so that a group with a manifest contains all its arrays
     create_manifest(location, manifest)
     return location
@@ -223,10 +277,13 @@ def write_features_block(
     features: NDArray[Any],
     labels: NDArray[np.int32] | None = None,
     ids: NDArray[Any] | None = None,
+    source_row: NDArray[np.int64] | None = None,
+    source_file: NDArray[np.int32] | None = None,
 ) -> None:
     """Write the block that starts at row `start`, then its digest, which marks it complete."""
     location = locate(path)
     given = {FEATURES: features, LABELS: labels, IDS: ids}
+    given |= {SOURCE_ROW: source_row, SOURCE_FILE: source_file}
     written = {name: values for name, values in given.items() if values is not None}
     group = _open_group(location)
     for name, values in written.items():
@@ -251,11 +308,12 @@ def _open_group(location: Location) -> zarr.Group:
 def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]:
     """Read rows start..stop-1 of the arrays that the digest of a block covers.
 
-    These arrays are the features and, if the store has them, the labels and the ids.
+    These arrays are the features and, if the store has them, the labels, the ids, and the positions
+    in the source files.
     """
     location, rows = locate(path), slice(start, stop)
     group = _open_group(location)
-    names = [name for name in (FEATURES, LABELS, IDS) if arrays.has_member(group, name)]
+    names = [name for name in _COVERED if arrays.has_member(group, name)]
     return tuple(arrays.read_member(group, location, name, _STORE, rows) for name in names)
 
 

@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from scrlm_dask.errors import InputError, StoreError, UnreachableError
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.storage import arrays
-from scrlm_dask.storage.feature_store import FEATURES, LABELS, MISSING_LABEL, open_ids
+from scrlm_dask.storage.feature_store import (
+    FEATURES,
+    LABELS,
+    MISSING_LABEL,
+    StoredOrigins,
+    open_ids,
+    open_origins,
+)
 from scrlm_dask.storage.locations import (
     Location,
     Place,
@@ -34,6 +41,7 @@ if TYPE_CHECKING:
 DISTANCES, MARGINS = "distances", "margins"
 FINE, COARSE = "fine", "coarse"  # labels of the other levels
 _STORE = "the labels store"  # name in messages
+_ORIGINS = "the source rows", "the source files"  # names in messages
 
 
 def create_labels_store(
@@ -240,6 +248,8 @@ class LabelledRows:
     distances: NDArray[np.float32]
     margins: NDArray[np.float32] | None
     ids: NDArray[Any] | None
+    source_rows: NDArray[np.int64] | None = None
+    source_files: NDArray[np.int32] | None = None  # positions among the files of the origins
 
     @property
     def numbers(self) -> NDArray[np.int64]:
@@ -249,13 +259,14 @@ class LabelledRows:
 
 @dataclass(frozen=True)
 class LabelTable:
-    """The columns of a labels store, and the ids of its rows if the features store has ids."""
+    """The columns of a labels store, and ids and source rows if the features store has them."""
 
     labels: arrays.StoredArray
     distances: arrays.StoredArray
     margins: arrays.StoredArray | None
     ids: arrays.StoredArray | None
-    ids_note: str | None = None  # reason why the ids of the features store cannot be used
+    origins: StoredOrigins | None = None
+    ids_note: str | None = None  # reason why the features store cannot be used
 
     @property
     def n_rows(self) -> int:
@@ -266,9 +277,13 @@ class LabelTable:
         """Trace the columns as inputs that must not change while they are read."""
         columns = (self.labels, self.distances, self.margins)
         stored = [column.location for column in columns if column is not None]
-        ids_at = None if self.ids is None else self.ids.location
         inputs = [each for location in stored for each in trace_input(_STORE, location)]
-        return (*inputs, *trace_input("the ids", ids_at))
+        origins = (
+            (None, None) if self.origins is None else (self.origins.rows, self.origins.numbers)
+        )
+        for name, column in zip(("the ids", *_ORIGINS), (self.ids, *origins), strict=True):
+            inputs += trace_input(name, None if column is None else column.location)
+        return tuple(inputs)
 
     def pieces(self) -> Iterator[LabelledRows]:
         """Yield all rows in order, in whole chunks of the labels."""
@@ -283,31 +298,37 @@ class LabelTable:
             None if column is None else arrays.read_rows(column, start, stop, what)
             for column, what in zip(columns, (_STORE, _STORE, _STORE, "the ids"), strict=True)
         ]
-        return LabelledRows(start, *values)
+        origins = (None, None) if self.origins is None else self.origins.read(start, stop)
+        return LabelledRows(start, *values, *origins)
 
 
 def open_label_table(run: RunDirectory, trusted: TrustedOrigins) -> LabelTable:
-    """Open the labels of a complete run, with the ids of the features if they can be opened."""
+    """Open the labels of a complete run, with ids and source rows if the features can be opened."""
     record = run.check_complete()
     labels = open_labels(run.labels, _STORE)
     distances = open_column(run.labels, DISTANCES)
     if distances is None:
         raise StoreError(f"{run.labels} contains no distances; run the fit again with --overwrite")
-    ids, note = _ids_of(record, labels.shape[0], trusted)
-    return LabelTable(labels, distances, open_column(run.labels, MARGINS), ids, note)
+    ids, origins, note = _ids_of(record, labels.shape[0], trusted)
+    return LabelTable(labels, distances, open_column(run.labels, MARGINS), ids, origins, note)
 
 
 def _ids_of(
     record: dict[str, Any], n_rows: int, trusted: TrustedOrigins
-) -> tuple[arrays.StoredArray | None, str | None]:
+) -> tuple[arrays.StoredArray | None, StoredOrigins | None, str | None]:
     path = record.get("features", {}).get("path")
     if path is None:
-        return None, None
+        return None, None, None
     try:  # the path may lead to the array `features` inside a store
         place = locate_recorded(str(path), trusted)
-        ids = open_ids(place.parents()[0] if place.url.endswith(f"/{FEATURES}") else place)
+        group = place.parents()[0] if place.url.endswith(f"/{FEATURES}") else place
+        ids, origins = open_ids(group), open_origins(group)
     except (StoreError, InputError, OSError) as error:
-        return None, f"without ids: {error}"
-    if ids is not None and ids.shape[0] != n_rows:
-        return None, f"without ids: {place} has {ids.shape[0]} rows, but had {n_rows} in the run"
-    return ids, None
+        return None, None, f"without ids and source rows: {error}"
+    stored = (ids, None if origins is None else origins.rows)
+    found = {column.shape[0] for column in stored if column is not None}
+    if found - {n_rows}:
+        rows = (found - {n_rows}).pop()
+        note = f"without ids and source rows: {place} has {rows} rows, but had {n_rows} in the run"
+        return None, None, note
+    return ids, origins, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from scrlm_dask.events import BlockDone
 from scrlm_dask.kernels.randomness.sampling import Permutation
 from scrlm_dask.passes import copy_rows
 from scrlm_dask.sources.base import Source
-from scrlm_dask.sources.tables import PlainTable, ShuffledTable
+from scrlm_dask.sources.tables import Origins, PlainTable, ShuffledTable
 from scrlm_dask.storage.feature_store import create_features_store
 from scrlm_dask.storage.locations import locate
 from scrlm_dask.storage.manifest import Manifest, SourceFile, missing_blocks
@@ -132,7 +132,9 @@ def test_names_of_labels(block_rows: int, unit: int) -> None:
 def test_shuffled_table_contains_each_row_once(tmp_path: Path) -> None:
     shuffled = ShuffledTable(str(tmp_path), MANIFEST, seed=3, labels=False, ids=None)
     with Execution(lambda event: None) as execution:
-        copy_rows.shuffle_pass(execution, table(), shuffled, keep_nan=False)
+        origins = Origins(np.array([10]), np.zeros(1, np.int32))
+        rows = replace(table(), origins=origins)
+        copy_rows.shuffle_pass(execution, rows, shuffled, keep_nan=False)
     found = np.concatenate([rows.features for rows in shuffled.batches(0, 10, 3)])
     np.testing.assert_array_equal(found[Permutation(10, seed=3).places(np.arange(10))], X)
 

@@ -31,7 +31,7 @@ def test_table_has_one_line_per_row(run: Path, tmp_path: Path, form: str) -> Non
     assert (found.n_rows, found.n_clusters, found.ids) == (6, 2, False)
     read = pyarrow.csv.read_csv if form == "csv" else pyarrow.parquet.read_table
     assert read(tmp_path / "out" / f"labels.{form}").to_pydict() == {
-        "row": [0, 1, 2, 3, 4, 5],
+        "store_row": [0, 1, 2, 3, 4, 5],
         "label": LABELS,
         "distance": DISTANCES,
         "margin": MARGINS,
@@ -92,3 +92,19 @@ def test_input_that_changes_during_the_export(
     with pytest.raises(UnusableRowsError, match=f"{run}/{name.split('/')[0]}"):
         export(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_labels_are_joined_with_the_source_rows(tmp_path: Path) -> None:
+    kinds = np.repeat([0, 1, 2], 40)
+    rows = np.random.default_rng(0).normal(size=(120, 4)) + 50 * kinds[:, None]
+    rows[7] = np.nan
+    np.save(tmp_path / "x.npy", rows)
+    config = scrlm_dask.IngestConfig(shuffle=True, nan="drop")
+    scrlm_dask.ingest(tmp_path / "x.npy", tmp_path / "x.zarr", config, listener=lambda event: None)
+    scrlm_dask.kmeans(tmp_path / "x.zarr", scrlm_dask.KMeansConfig(3), out=tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "out")
+    table = pyarrow.parquet.read_table(tmp_path / "out" / "labels.parquet")
+    source_rows, labels = table["source_row"].to_numpy(), table["label"].to_numpy()
+    assert sorted(source_rows) == sorted({*range(120)} - {7})
+    assert len(set(zip(kinds[source_rows], labels, strict=True))) == 3
+    assert set(table["source_file"].to_pylist()) == {str(tmp_path / "x.npy")}

@@ -26,9 +26,10 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Note
 from scrlm_dask.pipeline.ingest import ingest, prepare_ingest
 from scrlm_dask.pipeline.ingest_job import IngestConfig
+from scrlm_dask.pipeline.inspect import verify_store
 from scrlm_dask.sources.registry import SourceOptions
 from scrlm_dask.storage.arrays import read_rows
-from scrlm_dask.storage.feature_store import block_arrays, open_features_store
+from scrlm_dask.storage.feature_store import block_arrays, open_features_store, open_origins
 from scrlm_dask.storage.manifest import check_digest, missing_blocks, read_manifest
 from scrlm_dask.storage.store_info import describe_store
 
@@ -185,7 +186,7 @@ def test_every_backend_writes_the_same_bytes(tmp_path: Path) -> None:
             if file.is_file()
         }
     first = found["one thread"]
-    assert len(first) == 3 + 2 * 30
+    assert len(first) == 5 + 4 * 30
     assert all(files == first for files in found.values())
 
 
@@ -595,3 +596,58 @@ def test_blocks_of_a_damaged_file_are_not_kept(tmp_path: Path) -> None:
     ingest([tmp_path / "x.npz"], tmp_path / "out")
     found = zarr.open_group(tmp_path / "out", mode="r")["features"][:]
     np.testing.assert_array_equal(found, x)
+
+
+class TestSourceRows:
+    """`source_row` and `source_file` lead from each stored row to its row in the source."""
+
+    def check(self, out: Path, sources: dict[str, np.ndarray]) -> None:
+        origins = open_origins(out)
+        assert origins is not None
+        features = stored(out)
+        rows, files = origins.read(0, len(features))
+        found = [sources[origins.files[f]][r] for r, f in zip(rows, files, strict=True)]
+        np.testing.assert_array_equal(features, np.array(found))
+
+    def write(self, folder: Path) -> tuple[list[Path], dict[str, np.ndarray]]:
+        x = drawn(100)
+        x[[3, 55]] = np.nan
+        paths = [folder / f"x{number}.npy" for number in range(3)]
+        parts = dict(zip(map(str, paths), np.split(x, [30, 37]), strict=True))
+        for path, part in parts.items():
+            np.save(path, part)
+        return paths, parts
+
+    @pytest.mark.parametrize("shuffle", [False, True])
+    @pytest.mark.parametrize("nan", ["drop", "keep"])
+    def test_several_files(self, tmp_path: Path, shuffle: bool, nan: str) -> None:
+        paths, parts = self.write(tmp_path)
+        run(paths, tmp_path / "out", shuffle=shuffle, nan=nan)
+        self.check(tmp_path / "out", parts)
+
+    @pytest.mark.parametrize("config", [{"shuffle": True}, {"nan": "drop"}, {"limit": 20}, {}])
+    def test_one_file(self, tmp_path: Path, config: dict[str, Any]) -> None:
+        x = drawn(50)
+        x[[3, 5]] = np.nan if "nan" in config else 0
+        np.save(tmp_path / "x.npy", x)
+        run([tmp_path / "x.npy"], tmp_path / "out", **config)
+        self.check(tmp_path / "out", {str(tmp_path / "x.npy"): x})
+        moved = config.keys() & {"shuffle", "nan"}
+        assert ("source_row" in zarr.open_group(tmp_path / "out", mode="r")) == bool(moved)
+
+    @pytest.mark.parametrize("shuffle", [False, True])
+    def test_resumed(self, tmp_path: Path, shuffle: bool) -> None:
+        paths, parts = self.write(tmp_path)
+        config = IngestConfig(chunk_bytes=10 * ROW_BYTES, shuffle=shuffle, nan="drop")
+        with dask.config.set(scheduler="sync"):
+            with pytest.raises(StoppedError):
+                ingest(paths, tmp_path / "out", config, listener=stop_after(5))
+            ingest(paths, tmp_path / "out", config, listener=ignore)
+        self.check(tmp_path / "out", parts)
+
+    def test_digests_cover_the_source_rows(self, tmp_path: Path) -> None:
+        paths, _ = self.write(tmp_path)
+        run(paths, tmp_path / "out", nan="drop")
+        zarr.open_array(tmp_path / "out" / "source_row", mode="r+")[12] = 99
+        damaged = verify_store(tmp_path / "out", listener=ignore)
+        assert [damage.block for damage in damaged] == [1]

@@ -268,3 +268,14 @@ class TestRejected:
         source = open_texts(str(write_csv(tmp_path / "x.csv", rows)), "t").column("y")
         with pytest.raises(StoreError, match=r"(?=.*\brow 1200\b)(?=.*column 'y')(?=.*'owl')"):
             source.read(1190, 1201)
+
+
+def test_long_field_next_to_the_features(tmp_path: Path) -> None:
+    previous = csv.field_size_limit(131_072)
+    try:
+        path = tmp_path / "x.csv"
+        path.write_text(f'a,text,b\n1,"{"y," * 100_000}",2\n3,"z",4\n')
+        source = open_csv(str(path), apart=["text"])
+        assert source.read(0, 2).tolist() == [[1, 2], [3, 4]]
+    finally:
+        csv.field_size_limit(previous)

@@ -32,3 +32,11 @@ def test_single_table_texts_and_chunks(tmp_path: Path) -> None:
     assert (source.what, source.unit_rows) == (f"{tmp_path}/x.h5[a/x]", 3)
     np.testing.assert_array_equal(source.read(2, 7), X[2:7])
     assert source.column("names").read(0, 2).tolist() == ["é", "b"]
+
+
+def test_dataset_without_data_next_to_the_table(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"], file["note"] = X, h5py.Empty("f4")
+    np.testing.assert_array_equal(open_hdf5(str(tmp_path / "x.h5")).read(0, 10), X)
+    with pytest.raises(InputError, match="note"):
+        open_hdf5(str(tmp_path / "x.h5"), "note")

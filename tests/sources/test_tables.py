@@ -9,7 +9,7 @@ import pytest
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.randomness.sampling import Permutation
-from scrlm_dask.sources.tables import KeptTable, PlainTable, Rows, ShuffledTable
+from scrlm_dask.sources.tables import KeptTable, Origins, PlainTable, Rows, ShuffledTable
 from scrlm_dask.sources.vector_files import open_npy
 from scrlm_dask.storage.manifest import Manifest
 
@@ -47,7 +47,8 @@ def test_rows_are_shuffled_by_the_permutation(tmp_path: Path) -> None:
     manifest = Manifest(5, 2, "float32", 2, (), {})
     table = ShuffledTable(str(tmp_path / "parts"), manifest, 7, labels=True, ids="str")
     ids = np.array(["a", "bb", "", "dddd", "é"], np.dtypes.StringDType())
-    whole = Rows(X, np.arange(5, dtype=np.int32), ids)
+    origins = Origins(np.array([3, 5]), np.array([2, 0], np.int32))
+    whole = Rows(X, np.arange(5, dtype=np.int32), ids, *origins.of(0, 5))
     for part, rows in enumerate((slice(0, 2), slice(2, 4), slice(4, 5))):
         table.write_part(part, whole[rows])
     places = Permutation(5, 7).places(np.arange(5))
@@ -58,6 +59,10 @@ def test_rows_are_shuffled_by_the_permutation(tmp_path: Path) -> None:
         assert rows.labels.tolist() == origin.tolist()
         assert rows.ids is not None
         assert rows.ids.tolist() == ids[origin].tolist()
+        assert rows.source_row is not None
+        assert rows.source_row.tolist() == np.array([0, 1, 2, 0, 1])[origin].tolist()
+        assert rows.source_file is not None
+        assert rows.source_file.tolist() == np.array([2, 2, 2, 0, 0])[origin].tolist()
     path = table.part_path(1)
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(StoreError, match=r"(?=.*parts/1\b)(?=.*\bblock \d)(?=.*--overwrite)"):

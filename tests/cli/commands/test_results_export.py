@@ -46,8 +46,9 @@ def test_parquet_contains_every_row_with_its_id(export, named, tmp_path):
     assert done["rows"] == 900
     assert done["ids"] is True
     table = pyarrow.parquet.read_table(tmp_path / "x" / "labels.parquet")
-    assert table.column_names == ["row", "id", "label", "distance", "margin"]
-    assert table["row"].to_pylist() == list(range(900))
+    names = ["store_row", "source_row", "source_file", "id", "label", "distance", "margin"]
+    assert table.column_names == names
+    assert table["store_row"].to_pylist() == list(range(900))
     ids = [str(name) for name in _column(store, "ids")]
     assert sorted(ids) != ids  # shuffled: a wrong order would show
     assert table["id"].to_pylist() == ids
@@ -100,7 +101,7 @@ def test_ids_are_omitted_without_the_features(export, named, tmp_path):
     assert "gone.zarr" in done.stderr
     assert done.json()["ids"] is False
     table = pyarrow.parquet.read_table(tmp_path / "x" / "labels.parquet")
-    assert table.column_names == ["row", "label", "distance", "margin"]
+    assert table.column_names == ["store_row", "label", "distance", "margin"]
 
 
 def test_rejected_arguments(export, named, tmp_path):
