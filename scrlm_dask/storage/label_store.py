@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 DISTANCES, MARGINS = "distances", "margins"
 FINE, COARSE = "fine", "coarse"  # labels of the other levels
 _STORE = "the labels store"  # name in messages
-_ORIGINS = "the source rows", "the source files"  # names in messages
 
 
 def create_labels_store(
