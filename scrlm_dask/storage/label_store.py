@@ -277,10 +277,11 @@ class LabelTable:
         columns = (self.labels, self.distances, self.margins)
         stored = [column.location for column in columns if column is not None]
         inputs = [each for location in stored for each in trace_input(_STORE, location)]
-        origins = (
-            (None, None) if self.origins is None else (self.origins.rows, self.origins.numbers)
-        )
-        for name, column in zip(("the ids", *_ORIGINS), (self.ids, *origins), strict=True):
+        others = {"the ids": self.ids}
+        if self.origins is not None:
+            others |= {"the source rows": self.origins.rows}
+            others |= {"the source files": self.origins.numbers}
+        for name, column in others.items():
             inputs += trace_input(name, None if column is None else column.location)
         return tuple(inputs)
 
