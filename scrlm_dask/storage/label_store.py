@@ -301,7 +301,8 @@ def _ids_of(
         ids, origins = open_ids(group), open_origins(group)
     except (StoreError, InputError, OSError) as error:
         return None, None, f"without ids and source rows: {error}"
-    found = {len_of.shape[0] for len_of in (ids, origins and origins.rows) if len_of is not None}
+    stored = (ids, None if origins is None else origins.rows)
+    found = {column.shape[0] for column in stored if column is not None}
     if found - {n_rows}:
         rows = (found - {n_rows}).pop()
         note = f"without ids and source rows: {place} has {rows} rows, but had {n_rows} in the run"
