@@ -322,7 +322,8 @@ class Run:
     ) -> ExportResult:
         """Write labels and centers in formats that other programs read.
 
-        The folder gets a table with one line per row (row number, id if the features have ids,
+        The folder gets a table with one line per row (row of the store, row and path
+        of the source file if known, id if the features have ids,
         label, distance, margin), `centers.npy`, `centers.fbin` and, if FAISS is installed,
         `centers.faiss`: an index that accepts unprocessed rows and returns the nearest center.
 
