@@ -54,4 +54,4 @@ def test_every_error_survives_pickle(kind: type[Exception]) -> None:
 
 def test_messages_contain_no_control_characters() -> None:
     for kind in (errors.InputError, errors.StoreError, errors.ClusterError):
-        assert str(kind("the file \x1b[2J\r\n\u202e")) == r"the file \x1b[2J\r\n\u202e"
+        assert str(kind("\x1b[2J\r\n\u202e")) == r"\x1b[2J\r\n\u202e"
