@@ -26,6 +26,7 @@ KINDS = [
         (errors.DamagedItemError, OSError),
         (errors.MissingError, FileNotFoundError),
         (errors.UnreachableError, OSError),
+        (errors.UntrustedOriginError, OSError),
         (errors.EncoderError, RuntimeError),
         (errors.ClusterError, RuntimeError),
     ],
@@ -49,3 +50,8 @@ def test_every_error_survives_pickle(kind: type[Exception]) -> None:
     assert str(copy) == str(error)
     if isinstance(copy, errors.NonFiniteRowError):
         assert copy.row == 7
+
+
+def test_messages_contain_no_control_characters() -> None:
+    for kind in (errors.InputError, errors.StoreError, errors.ClusterError):
+        assert str(kind("\x1b[2J\r\n\u202e")) == r"\x1b[2J\r\n\u202e"

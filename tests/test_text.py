@@ -12,6 +12,8 @@ from scrlm_dask.text import (
     format_bytes,
     one_line,
     plural,
+    printable,
+    printable_lines,
     repeated,
 )
 
@@ -60,3 +62,25 @@ def test_errors(error: Exception, whole: str, first: str) -> None:
 
 def test_long_errors_are_truncated() -> None:
     assert first_line(ValueError("abcdef\nghi"), most=3) == "ValueError: abc"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b[0m", r"\x1b[31mred\x1b[0m"),  # color
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),  # title of the window
+        ("\x9b2J", r"\x9b2J"),  # CSI as one C1 character
+        ("a\rb\nc\td\x7f", r"a\rb\nc\td\x7f"),
+        ("\u202egnp.exe\u2066\u200f", r"\u202egnp.exe\u2066\u200f"),  # direction of text
+        ("a\u2028b", r"a\u2028b"),
+        ("\udc80", r"\udc80"),  # undecodable byte of a file name
+        ("Größe 日本 [red] \\x1b", "Größe 日本 [red] \\x1b"),
+    ],
+)
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+    assert printable(shown) == shown
+
+
+def test_lines_stay_lines() -> None:
+    assert printable_lines("a\x1b\nb\r\n") == "a\\x1b\nb\\r\n"

@@ -27,7 +27,7 @@ from scrlm_dask.events import Event, IterationDone, Note
 from scrlm_dask.monitoring.listeners import make_publisher
 
 pytestmark = pytest.mark.cluster
-NASTY = "<b onclick=alert(1)>&"
+NASTY = "<b onclick=alert(1)>&\"><img src=x onerror='window.hacked=1'><script>hacked=1"
 PREFIX = "/user/me/proxy/8787"
 
 
@@ -147,7 +147,8 @@ def test_browser_shows_a_run_behind_a_proxy(
             before = page.text()
             assert "preparing" in before
             assert f"{NASTY}/x.zarr" in before  # shown as text
-            assert page.ask("document.querySelectorAll('b[onclick]').length") == 0
+            assert page.ask("document.querySelectorAll('b[onclick], [onerror]').length") == 0
+            assert page.ask("window.hacked") is None
             assert page.ask("document.querySelector('#status').className") == "live"
             assert page.ask("document.querySelectorAll('#inertia circle').length") == 1
             shot = page.screenshot(tmp_path / "during.png")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
+import pytest
 from by_hand import CONFIG, ROWS
 
 import scrlm_dask
@@ -12,6 +15,7 @@ from scrlm_dask.events import (
     BlockDone,
     PhaseStarted,
     RowsLabelled,
+    RunEnded,
     RunStarted,
 )
 from scrlm_dask.monitoring.html import facts_html, model_html, progress_html
@@ -65,3 +69,37 @@ def test_numbers_of_a_model() -> None:
     html = model_html(scrlm_dask.fit(ROWS, CONFIG).model)
     for fact in ("SCRLM[^<]*", "3, 2", r"6\b[^<]*\b1 feature", r"1 \(16\.67 %\)", r"5\.5"):
         assert re.search(f">{fact}<", html)
+
+
+HOSTILE = [
+    "<script>window.hacked = 1</script>",
+    "\"><img src=x onerror='window.hacked = 1'>",
+    "</script></style></title><svg onload=window.hacked=1>",
+    "<a href='javascript:window.hacked=1'>x</a>",
+]
+
+
+class Tags(HTMLParser):
+    """Names of the elements of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_add_no_elements(name: str, tmp_path: Path) -> None:
+    state = RunState(name, 0.0)
+    state.apply(event_record(RunStarted(name, name, 5, 2, name)), 0.0)
+    state.apply(event_record(PhaseStarted(name, 2, 10, 80)), 0.0)
+    state.apply(event_record(RunEnded(1.0, name)), 1.0)
+    path = tmp_path / name.replace("/", "")
+    store = scrlm_dask.FeatureStore.write(ROWS.astype(np.float32), path)
+    run = scrlm_dask.kmeans(store, scrlm_dask.KMeansConfig(n_clusters=2))
+    pages = [progress_html(state.snapshot(1.0)), facts_html(name, [(name, name)])]
+    for html in [*pages, run._repr_html_()]:
+        assert Tags(html).names <= {"div", "b", "table", "tr", "td"}

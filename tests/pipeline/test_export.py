@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -108,3 +110,50 @@ def test_labels_are_joined_with_the_source_rows(tmp_path: Path) -> None:
     assert sorted(source_rows) == sorted({*range(120)} - {7})
     assert len(set(zip(kinds[source_rows], labels, strict=True))) == 3
     assert set(table["source_file"].to_pylist()) == {str(tmp_path / "x.npy")}
+
+
+FORMULAS = [
+    "=1+1",
+    "+1",
+    "-1",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "'=1",
+    "'plain",
+    "a=1",
+    "<script>",
+    "é",
+    "",
+]
+
+
+@pytest.mark.filterwarnings("ignore::scrlm_dask.ScrlmWarning")
+def test_ids_in_csv_are_not_formulas(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(len(FORMULAS), 2)).astype(np.float32)
+    np.save(tmp_path / "x.npy", rows)
+    np.save(tmp_path / "ids.npy", np.array(FORMULAS))
+    config = scrlm_dask.IngestConfig(ids=str(tmp_path / "ids.npy"))
+    scrlm_dask.ingest([tmp_path / "x.npy"], tmp_path / "x.zarr", config)
+    scrlm_dask.fit(tmp_path / "x.zarr", scrlm_dask.FitConfig(rho=5.0), out=tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "csv", table="csv")
+    with (tmp_path / "csv" / "labels.csv").open(newline="") as file:
+        ids = [row["id"] for row in csv.DictReader(file)]
+    quoted = [f"'{name}" for name in FORMULAS[:7]]
+    assert ids == quoted + FORMULAS[7:]
+    assert [re.sub(r"\A'('*[=+\-@\t\r\n])", r"\1", name) for name in ids] == FORMULAS
+    export(tmp_path / "run", tmp_path / "parquet")
+    table = pyarrow.parquet.read_table(tmp_path / "parquet" / "labels.parquet")
+    assert table["id"].to_pylist() == FORMULAS
+
+
+@pytest.mark.filterwarnings("ignore::scrlm_dask.ScrlmWarning")
+def test_numeric_ids_in_csv_stay_numbers(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.eye(3, dtype=np.float32))
+    np.save(tmp_path / "ids.npy", np.array([-1, 0, 7]))
+    config = scrlm_dask.IngestConfig(ids=str(tmp_path / "ids.npy"))
+    scrlm_dask.ingest([tmp_path / "x.npy"], tmp_path / "x.zarr", config)
+    scrlm_dask.fit(tmp_path / "x.zarr", scrlm_dask.FitConfig(rho=5.0), out=tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "csv", table="csv")
+    table = pyarrow.csv.read_csv(tmp_path / "csv" / "labels.csv")
+    assert table["id"].to_pylist() == [-1, 0, 7]

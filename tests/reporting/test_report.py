@@ -324,3 +324,34 @@ def test_browser_shows_and_prints_the_report(folder: Path, tmp_path: Path) -> No
         assert page.pdf().startswith(b"%PDF")
         assert page.complaints == []
         assert {url.split(":")[0] for url in page.requested} <= {"file", "data"}
+
+
+HOSTILE = (
+    "<script>window.hacked = 1</script>",
+    "\"><img src=x onerror='window.hacked = 1'>",
+    "</script></style></title><svg onload=window.hacked=1>",
+    "<a href='javascript:window.hacked=1'>x</a>",
+)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_hostile_texts_of_a_run_stay_text_in_a_browser(folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / HOSTILE[1].replace("/", "")
+    shutil.copytree(folder / "scrlm", run)
+    with (run / "events.jsonl").open("a") as events:
+        for text in HOSTILE:
+            note = {"time": 0, "event": "Note", "text": text, "warning": True}
+            events.write(json.dumps(note) + "\n")
+    items = tmp_path / "items.npy"
+    np.save(items, np.array([HOSTILE[i % 4] for i in range(len(np.load(folder / "x.npy")))]))
+    done = write_report([run, folder / "kmeans"], tmp_path / "r.html", items=items)
+    with browsing(tmp_path) as page:
+        page.open(f"file://{done.page}")
+        text = page.text()
+        assert all(hostile in text for hostile in HOSTILE)
+        assert page.ask("window.hacked") is None
+        assert page.ask("document.querySelectorAll('[onerror], [onload]').length") == 0
+        assert page.ask("document.querySelectorAll('a[href^=javascript]').length") == 0
+        assert page.complaints == []
+        assert {url.split(":")[0] for url in page.requested} <= {"file", "data"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from formats import columns_of
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.arrow import lists_to_rows, open_arrow
+from scrlm_dask.sources.arrow import lists_to_rows, open_arrow, open_dataset
 
 
 def test_slices_of_lists() -> None:
@@ -66,3 +67,18 @@ def test_offsets_beyond_the_values_are_rejected(tmp_path: Path) -> None:
     path.write_bytes(content.replace(offsets.tobytes(), (offsets + 1000).tobytes()))
     with pytest.raises(StoreError, match=r"x\.arrow"):
         open_arrow(str(path), ("emb",)).read(0, 3)
+
+
+def test_files_of_a_dataset_must_be_in_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "dataset"
+    folder.mkdir()
+    table = pa.table({"a": [1.0, 2.0]})
+    outside = write_stream(tmp_path / "outside.arrow", table)
+    write_stream(folder / "inside.arrow", table)
+    for name in ("inside.arrow", "../outside.arrow", outside):
+        (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+        if name == "inside.arrow":
+            assert open_dataset(str(folder), ["a"], []).shape == (2, 1)
+            continue
+        with pytest.raises(StoreError, match=name):
+            open_dataset(str(folder), ["a"], [])

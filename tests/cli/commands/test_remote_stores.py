@@ -120,7 +120,7 @@ def test_commands_open_the_features_in_the_bucket_of_the_run(on_s3, server, invo
         ("export", run, "--out", tmp_path / "table", "--format", "csv"),
         ("report", run, "--out", tmp_path / "page.html"),
     ):
-        assert "without ids" not in invoke(*command, *common, threads=False).ok().stderr
+        assert "--allow-origin" not in invoke(*command, *common, threads=False).ok().stderr
 
 
 def test_local_run_opens_a_bucket_only_if_it_is_allowed(on_s3, server, invoke, rejected, tmp_path):

@@ -8,9 +8,13 @@ import re
 
 import pytest
 from scrlm_cli.options.shared import session
+from scrlm_cli.tables.summaries import facts
 from scrlm_cli.terminal.console import Console, exit_on_errors
+from scrlm_cli.terminal.progress import bars
 
 from scrlm_dask.clusters.options import ClusterOptions
+from scrlm_dask.errors import InputError
+from scrlm_dask.events import Note
 
 COMMANDS = ("synth", "fit", "evaluate", "predict", "theory")
 PHASES = {
@@ -154,3 +158,69 @@ def test_performance_report_needs_no_network(scrlm, features, tmp_path):
     assert "Dask Performance Report" in page
     assert not re.search(r"<script[^>]* src=|<link[^>]*stylesheet", page)  # except the icon
     assert "loss" in page
+
+
+# --- hostile names -------------------------------------------------------------------------------
+
+HOSTILE = "\x1b[2J\x1b]0;t\x07\x9b31m\u202e\r[red][link=http:x]:boom:"
+SHOWN = r"\x1b[2J\x1b]0;t\x07\x9b31m\u202e\r[red][link=http:x]:boom:"
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("kind", [InputError, OSError])
+def test_errors_and_notes_contain_no_control_characters(capsys, kind, verbose):
+    console = Console(as_json=False, verbose=verbose)
+    console(Note(f"{HOSTILE}\nError: forged", warning=True))
+    with pytest.raises(SystemExit), exit_on_errors(console):
+        raise kind(f"{HOSTILE}\nError: forged")
+    stderr = capsys.readouterr().err
+    assert not CONTROLS.search(stderr)
+    assert stderr.count(SHOWN) >= 2
+    # A traceback with -v shows the lines of an error of another library.
+    forged = int(verbose and kind is OSError)
+    assert sum(line.startswith("Error: ") for line in stderr.splitlines()) == 1 + forged
+
+
+def test_tables_contain_no_control_characters_and_no_markup(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    Console(as_json=False, verbose=False).result({}, facts("[bold]T\x1b", {HOSTILE: HOSTILE}))
+    stdout = capsys.readouterr().out
+    assert not CONTROLS.search(stdout)
+    # Rich drops a carriage return itself.
+    assert stdout.count(SHOWN.replace(r"\r", "").replace(r"\x07", "")) == 2
+    assert r"[bold]T\x1b" in stdout
+
+
+def test_json_contains_no_control_characters(capsys):
+    Console(as_json=True, verbose=False).result({HOSTILE: HOSTILE}, None)
+    console = Console(as_json=False, verbose=False, log_json=True)
+    console(Note(HOSTILE))
+    console.fail(HOSTILE)
+    written = capsys.readouterr()
+    assert not CONTROLS.search(written.out + written.err)
+    assert json.loads(written.out) == {HOSTILE: HOSTILE}
+
+
+def test_progress_bars_show_no_control_characters(capsys):
+    console = Console(as_json=False, verbose=False)
+    with bars() as console._bars:
+        console.say(HOSTILE)
+    assert SHOWN in capsys.readouterr().err
+
+
+def test_commands_print_hostile_file_names_as_text(invoke, tmp_path):
+    path = tmp_path / HOSTILE.replace("/", "") / "x.zarr"
+    synth = ("synth", path, "--rows", 40, "--features", 3, "--clusters", 2)
+    done = [
+        invoke(*synth).ok(),
+        invoke("inspect", path).ok(),
+        invoke("inspect", path.parent / "none"),
+        invoke("verify", path),
+        invoke("fit", path, path),  # an error of usage
+        invoke("fit", path, "--out", path.parent / "run", "--rho", 1).ok(),
+        invoke("export", path.parent / "run", "--out", path.parent / "table", threads=False).ok(),
+    ]
+    assert [outcome.code for outcome in done[2:5]] == [3, 3, 2]
+    for outcome in done:
+        assert not CONTROLS.search(outcome.stdout + outcome.stderr)
