@@ -10,7 +10,7 @@ import pytest
 from formats import columns_of
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.arrow import lists_to_rows, open_arrow
+from scrlm_dask.sources.arrow import lists_to_rows, open_arrow, open_dataset
 
 
 def test_slices_of_lists() -> None:
@@ -66,3 +66,23 @@ def test_offsets_beyond_the_values_are_rejected(tmp_path: Path) -> None:
     path.write_bytes(content.replace(offsets.tobytes(), (offsets + 1000).tobytes()))
     with pytest.raises(StoreError, match=r"x\.arrow"):
         open_arrow(str(path), ("emb",)).read(0, 3)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("[" * 100_000, '{"_data_files": 1}', '{"_data_files": [1]}', '{"_data_files": [{}]}'),
+        *('{"_data_files": {"filename": [1]}}', '{"_data_files": [{"filename": 2}]}', "{}"),
+    ],
+)
+def test_damaged_state_of_a_dataset_is_rejected(tmp_path: Path, content: str) -> None:
+    (tmp_path / "state.json").write_text(content)
+    with pytest.raises(StoreError, match=rf"{tmp_path}/state\.json"):
+        open_dataset(str(tmp_path), (), ())
+
+
+@pytest.mark.parametrize("content", ['{"splits": 1}', '{"splits": [1]}'])
+def test_damaged_splits_of_a_dataset_are_rejected(tmp_path: Path, content: str) -> None:
+    (tmp_path / "dataset_dict.json").write_text(content)
+    with pytest.raises(StoreError, match=rf"{tmp_path}/dataset_dict\.json"):
+        open_dataset(str(tmp_path), (), ())
