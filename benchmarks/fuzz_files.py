@@ -245,7 +245,9 @@ def _read_parquet(path: Path) -> Rows:
 
 
 def _read_arrow(path: Path) -> Rows:
-    table = pa.ipc.open_stream(path.read_bytes()).read_all().select(["emb"])
+    table = pa.ipc.open_stream(path.read_bytes()).read_all()
+    nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
+    table = table.select(nested)  # other columns are not used, so they may be damaged
     table.validate(full=True)
     return _of_table(table)
 

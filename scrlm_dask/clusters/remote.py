@@ -54,7 +54,7 @@ def read_address(scheduler_file: str) -> str:
     """Return the address in a scheduler file; unlike Dask, wait for it only for a limited time."""
     try:
         return str(_read_json(Path(scheduler_file))["address"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ClusterError(
             f"no scheduler address found in {scheduler_file} ({error!r}); start a scheduler with "
             "`dask scheduler --scheduler-file`"

@@ -77,7 +77,7 @@ class Folder:
         try:
             stored = json.loads(path.read_text())
             result = stored["result"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None  # damaged: the cell is computed again
         same = stored.get("cell") == json.loads(json.dumps(parameters))
         return result if same and isinstance(result, dict) else None
@@ -93,7 +93,7 @@ class Folder:
     def _record(self) -> dict[str, Any]:
         try:
             record = json.loads((self.location / RECORD).read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             record = None
         if not isinstance(record, dict) or record.get(KIND) != EXPERIMENT_KIND:
             raise StoreError(

@@ -286,7 +286,7 @@ def looks_like_dataset(folder: str) -> bool:
 def open_dataset(folder: str, asked: Sequence[str], apart: Sequence[str]) -> base.Source:
     """Open a folder that was written by `save_to_disk` of Hugging Face datasets."""
     if (Path(folder) / SPLITS).is_file():
-        splits = _read_json(Path(folder) / SPLITS).get("splits", [])
+        splits = _texts(_read_json(Path(folder) / SPLITS).get("splits", []), folder, SPLITS)
         raise InputError(
             f"{folder} contains several splits ({', '.join(splits)}); give one of them, such as "
             f"{Path(folder) / splits[0] if splits else folder}"
@@ -297,8 +297,10 @@ def open_dataset(folder: str, asked: Sequence[str], apart: Sequence[str]) -> bas
             f"{folder} contains a selection of rows (_indices_data_files), which is not supported; "
             "save it again after flatten_indices()"
         )
-    names = [entry["filename"] for entry in state.get("_data_files") or []]
-    if not names:
+    files = state.get("_data_files") or []
+    entries = files if isinstance(files, list) else [files]
+    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
+    if not _texts(names, folder, STATE):
         raise StoreError(f"{folder}/{STATE} lists no data files; save the dataset again")
     for name in names:
         if Path(name).name != name:
@@ -311,10 +313,19 @@ def open_dataset(folder: str, asked: Sequence[str], apart: Sequence[str]) -> bas
     return concatenate([open_arrow(path, asked, apart) for path in paths])
 
 
+def _texts(values: Any, folder: str, file: str) -> list[str]:
+    """Return the names in a file; raise if they are not a list of texts."""
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise StoreError(
+            f"{folder}/{file} must list names, got {values!r:.60}; save the dataset again"
+        )
+    return values
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"{path} cannot be read ({error}); save the dataset again") from error
     if not isinstance(content, dict):
         raise StoreError(f"{path} must contain a JSON object; save the dataset again")

@@ -114,7 +114,7 @@ def decode(data: bytes, kinds: Kinds, what: str = "the checkpoint") -> Any:
     try:
         header = json.loads(bytes(body[_LENGTH_BYTES:end]))
         return _restore(header, body[end:], known)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(
             f"{what} was written by another version ({error!r}); use --overwrite to start again"
         ) from error

@@ -258,7 +258,7 @@ def _read_mark(target: Location) -> _Mark | None:
             return mark if mark.content[KIND] else None
         except OSError:  # the file does not exist
             continue
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
     return None
 

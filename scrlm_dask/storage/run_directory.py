@@ -117,7 +117,7 @@ class RunDirectory:
             ) from error
         except StoreError:  # a remote store is unreachable
             raise
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise StoreError(
                 f"{self.record} cannot be read ({error}); run the fit again with --overwrite"
             ) from error

@@ -92,7 +92,8 @@ def test_file_without_an_address_is_rejected_at_once(
 ) -> None:
     monkeypatch.setattr("scrlm_dask.clusters.remote.time.sleep", pytest.fail)
     (tmp_path / "other.json").write_text('{"colour": "red"}')
-    for file in (tmp_path / "other.json", tmp_path):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    for file in (tmp_path / "other.json", tmp_path / "deep.json", tmp_path):
         with pytest.raises(ClusterError, match=rf"(?=.*{file}\b)(?=.*--scheduler-file)"):
             remote_module.read_address(str(file))
 

@@ -42,7 +42,9 @@ def test_cell_is_found_by_its_parameters(tmp_path: Path) -> None:
     assert folder.read(replace(Dot(1), of=(0.5,))) is None
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"cell": {"x": 2}, "result": {"value": 1}}'])
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "[" * 100_000, '{"cell": {"x": 2}, "result": {"value": 1}}']
+)
 def test_damaged_cell_is_ignored(tmp_path: Path, damage: str) -> None:
     folder = open_folder(tmp_path / "out")
     folder.write(Dot(1), {"value": 1})

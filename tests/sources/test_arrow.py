@@ -82,3 +82,23 @@ def test_files_of_a_dataset_must_be_in_its_folder(tmp_path: Path) -> None:
             continue
         with pytest.raises(StoreError, match=name):
             open_dataset(str(folder), ["a"], [])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("[" * 100_000, '{"_data_files": 1}', '{"_data_files": [1]}', '{"_data_files": [{}]}'),
+        *('{"_data_files": {"filename": [1]}}', '{"_data_files": [{"filename": 2}]}', "{}"),
+    ],
+)
+def test_damaged_state_of_a_dataset_is_rejected(tmp_path: Path, content: str) -> None:
+    (tmp_path / "state.json").write_text(content)
+    with pytest.raises(StoreError, match=rf"{tmp_path}/state\.json"):
+        open_dataset(str(tmp_path), (), ())
+
+
+@pytest.mark.parametrize("content", ['{"splits": 1}', '{"splits": [1]}'])
+def test_damaged_splits_of_a_dataset_are_rejected(tmp_path: Path, content: str) -> None:
+    (tmp_path / "dataset_dict.json").write_text(content)
+    with pytest.raises(StoreError, match=rf"{tmp_path}/dataset_dict\.json"):
+        open_dataset(str(tmp_path), (), ())

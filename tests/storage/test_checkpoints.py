@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,15 @@ def test_only_allowed_classes_are_restored() -> None:
     with pytest.raises(StoreError, match=r"(?=.*Inner)(?=.*--overwrite)") as caught:
         decode(DATA, (Outer,))
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_deeply_nested_header_is_rejected() -> None:
+    header = b"[" * 100_000
+    body = len(header).to_bytes(8, "little") + header
+    data = encode(None)[0] + hashlib.sha256(body).digest() + body
+    with pytest.raises(StoreError, match=r"x\.bin") as caught:
+        decode(data, (Outer,), "x.bin")
+    assert isinstance(caught.value.__cause__, RecursionError)
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, np.array([object()]), np.array(["text"])])

@@ -87,11 +87,12 @@ def test_folder_called_run_json_does_not_mark_a_run(tmp_path: Path) -> None:
     assert (tmp_path / "run/run.json").is_dir()
 
 
-def test_foreign_run_json_does_not_mark_a_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ['{"name": "baseline", "lr": 0.1}', "[" * 100_000])
+def test_foreign_run_json_does_not_mark_a_run(tmp_path: Path, content: str) -> None:
     # experiment trackers also write files called run.json
     folder = tmp_path / "experiment"
     folder.mkdir()
-    (folder / "run.json").write_text('{"name": "baseline", "lr": 0.1}')
+    (folder / "run.json").write_text(content)
     (folder / "weights.bin").write_bytes(b"a week of work")
     before = tree(folder)
     with pytest.raises(StoreError, match=f"{folder}"):

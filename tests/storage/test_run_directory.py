@@ -77,7 +77,9 @@ def test_folder_without_record_is_rejected(tmp_path: Path) -> None:
         RunDirectory(str(tmp_path)).check_complete()
 
 
-@pytest.mark.parametrize("content", ['{"status": "comp', "", "\x00", '["complete"]', "null"])
+@pytest.mark.parametrize(
+    "content", ['{"status": "comp', "", "\x00", '["complete"]', "null", "[" * 100_000]
+)
 def test_unreadable_record_is_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(
