@@ -29,6 +29,7 @@ from scrlm_dask.kernels.distances.points import Points
 from scrlm_dask.kernels.distances.pruning import Prune, Pruned, merge_pruned
 from scrlm_dask.storage.label_store import labels_complete, write_labels_block
 from scrlm_dask.storage.locations import Location
+from scrlm_dask.storage.masks import remove_mask
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,8 @@ _LABEL = Pass("assign", _label_part, _merge_labelled)
 def _label_block(block: NDArray[Any], centers: Points, sq_radius: float) -> NDArray[np.int32]:
     try:
         with compute_slot(), pinned_threads():
-            return assign_rows(block, centers, sq_radius).labels
+            rows = remove_mask(block, "a block of the Dask array")
+            return assign_rows(rows, centers, sq_radius).labels
     except NonFiniteRowError as error:
         raise InputError(
             f"row {error.row} of a block of the Dask array contains NaN, infinity or a value "

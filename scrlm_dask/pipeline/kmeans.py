@@ -46,6 +46,7 @@ from scrlm_dask.runs.record import IN_MEMORY, start_record
 from scrlm_dask.storage.feature_store import WHAT as WEIGHTS
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import digest_arrays, short_digest
+from scrlm_dask.storage.masks import remove_mask
 from scrlm_dask.storage.model_store import files_of, load_model
 from scrlm_dask.storage.npy_files import read_npy
 from scrlm_dask.storage.outputs import check_not_inside
@@ -258,7 +259,8 @@ def _read_given(
         return None
     if isinstance(centers, str | Path | Location):
         centers = read_centers(centers, storage_options=storage_options)
-    values = np.asarray(centers.centers if isinstance(centers, Model) else centers)
+    points = centers.centers if isinstance(centers, Model) else centers
+    values = np.asarray(remove_mask(points, "the initial centers"))
     expected = (config.n_clusters, features.n_features)
     if values.shape != expected or values.dtype.kind not in "fiu":
         raise InputError(
