@@ -37,7 +37,7 @@ from scrlm_dask.passes.assign import AssignedPart, assign_pass
 from scrlm_dask.passes.lloyd import send_centers
 from scrlm_dask.passes.survey import moments_of, survey_pass
 from scrlm_dask.pipeline.lloyd_loop import refine
-from scrlm_dask.pipeline.results import build_model, report_sizes
+from scrlm_dask.pipeline.results import build_model, report_sizes, warn_about_zero_rows
 from scrlm_dask.planning.memory import check_kmeans_memory, kmeans_memory
 from scrlm_dask.planning.persist import persist_or_stream
 from scrlm_dask.planning.work import kmeans_costs, report_plan
@@ -325,6 +325,7 @@ def _run_algorithm(
         weights=weights,
     )
     report_sizes(execution, assigned.sums, sq_radius)
+    warn_about_zero_rows(execution, assigned.zero_rows, features.n_rows)
     model = build_model(refined.centers, assigned.sums, seeds.affine, config)
     origin = run.target.record.asked.inputs.get("centers")
     details = {
