@@ -15,6 +15,7 @@ Init = Literal["scrlm", "k-means++", "k-means||", "random", "given"]
 Extraction = Literal["auto", "greedy", "residual", "merge"]
 FeatureDtype = Literal["float16", "float32"]
 NanRows = Literal["error", "drop", "keep"]
+ZeroRows = Literal["keep", "drop"]
 DamagedItems = Literal["refuse", "skip"]
 TableFormat = Literal["parquet", "csv"]
 
@@ -26,6 +27,7 @@ INIT_KINDS: tuple[str, ...] = get_args(Init)
 EXTRACTIONS: tuple[str, ...] = get_args(Extraction)
 FEATURE_DTYPES: tuple[str, ...] = get_args(FeatureDtype)
 NAN_ROWS: tuple[str, ...] = get_args(NanRows)
+ZERO_ROWS: tuple[str, ...] = get_args(ZeroRows)
 DAMAGED_ITEMS: tuple[str, ...] = get_args(DamagedItems)
 TABLE_FORMATS: tuple[str, ...] = get_args(TableFormat)
 

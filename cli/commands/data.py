@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scrlm_dask.choices import DAMAGED_ITEMS, FEATURE_DTYPES, INGEST_FORMATS, NAN_ROWS
+from scrlm_dask.choices import (
+    DAMAGED_ITEMS,
+    FEATURE_DTYPES,
+    INGEST_FORMATS,
+    NAN_ROWS,
+    ZERO_ROWS,
+)
 from scrlm_dask.text import first_few, plural
 
 from ..options import shared
@@ -138,6 +144,13 @@ def synth(
     default="error",
     show_default=True,
     help="Treatment of rows that contain NaN or infinity.",
+)
+@click.option(
+    "--zeros",
+    type=click.Choice(ZERO_ROWS),
+    default="keep",
+    show_default=True,
+    help="Treatment of rows that contain only zeros, e.g. failed encodings.",
 )
 @_overwrite_option
 @shared.storage_options

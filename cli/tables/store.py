@@ -62,6 +62,7 @@ def rows_content(report: RowsReport) -> dict[str, Any]:
         "infinite_rows": statistics.unusable.infinite,
         "too_large_rows": statistics.unusable.too_large,
         "first_unusable_rows": list(statistics.unusable.first),
+        "zero_rows": statistics.zero_rows,
         "duplicate_rows": statistics.duplicates.rows,
         "duplicates_counted_share": statistics.duplicates.counted_share,
         "largest_duplicate_groups": [
@@ -178,6 +179,7 @@ def _rows_facts(content: dict[str, Any]) -> dict[str, Any]:
     }
     if content["first_unusable_rows"]:
         shown["first unusable"] = f"rows {first_few(content['first_unusable_rows'])}"
+    shown["rows of zeros"] = content["zero_rows"]
     shown["duplicates"] = _duplicates(content)
     constant = content["constant_features"]
     shown["constant features"] = f"{len(constant):,} ({first_few(constant)})" if constant else 0

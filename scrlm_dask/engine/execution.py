@@ -33,6 +33,7 @@ from scrlm_dask.monitoring.listeners import NotebookCell, in_notebook, make_publ
 from scrlm_dask.settings import monitoring_enabled
 from scrlm_dask.storage.checkpoints import Checkpoint, Kinds
 from scrlm_dask.storage.feature_store import block_rows_for
+from scrlm_dask.storage.masks import remove_mask
 
 # Values per row, by name: arrays (rows, 1), or (rows, q) for q numbers per row. Their chunks have
 # the rows of the blocks of the pass.
@@ -420,7 +421,12 @@ def _block_task(
         if not run_is_active:
             # raise, because a return value would be combined and checkpointed as a part
             raise failures.RunIsOverError(f"{call.phase}: the run has ended")
-        columns = _column_values(call.columns, column_blocks)
+        start = first * call.block_rows
+        block = remove_mask(block, call.label, start)
+        columns = {
+            name: remove_mask(values, f"the {name}", start)
+            for name, values in _column_values(call.columns, column_blocks).items()
+        }
         result = call.collect(_block_results(block, first, call, columns, broadcast))
     if not call.reports_progress:
         _report(call, len(block), int(block.nbytes))

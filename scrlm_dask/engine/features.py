@@ -29,6 +29,7 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.storage import feature_store
 from scrlm_dask.storage.arrays import StoredArray, local_path, read_rows
 from scrlm_dask.storage.locations import Location, Options, Place, locate
+from scrlm_dask.storage.masks import remove_mask
 from scrlm_dask.storage.npy_files import NpyColumn
 from scrlm_dask.storage.store_info import files_of_features
 from scrlm_dask.storage.traces import Input
@@ -326,6 +327,7 @@ def _from_dask(source: da.Array, block_rows: int | None) -> Features:
 
 
 def _from_numpy(source: NDArray[Any], block_rows: int | None) -> Features:
+    source = remove_mask(source, "the array")
     feature_store.check_features_like(source.shape, source.dtype, "the array")
     block_rows = block_rows or feature_store.block_rows_for(source.shape, source.dtype, None)
     return Features(scatter_rows(source, block_rows), block_rows, "the array", in_memory=True)
@@ -396,12 +398,20 @@ def _as_column(source: Any, features: Features) -> da.Array:
             meta=np.empty((0, 0)),
             name=f"weights-{uuid4().hex}",
         )
-    values = source if isinstance(source, da.Array) else np.asarray(source)
+    if isinstance(source, da.Array):
+        meta = np.empty((0,) * source.ndim, source.dtype)
+        values = source.map_blocks(_remove_mask, dtype=source.dtype, meta=meta)
+    else:
+        values = np.asarray(remove_mask(source, feature_store.WHAT))
     feature_store.check_weights_like(values.shape, values.dtype, feature_store.WHAT)
     _check_length(values.shape[0], features)
     if isinstance(values, np.ndarray):
         values = scatter_rows(values, features.block_rows)
     return values.astype(np.float64)[:, None].rechunk((features.unbatched.array.chunks[0], (1,)))
+
+
+def _remove_mask(block: Any, block_info: Any = None) -> Any:
+    return remove_mask(block, feature_store.WHAT, block_info[None]["array-location"][0][0])
 
 
 def _check_length(n_rows: int, features: Features) -> None:

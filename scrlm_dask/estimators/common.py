@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from scrlm_dask.model import Model
 from scrlm_dask.storage.locations import Location, Options
+from scrlm_dask.storage.masks import remove_mask
 
 if TYPE_CHECKING:
     from scrlm_dask.engine.features import FeaturesLike
@@ -116,6 +117,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
     def _validated(self, X: object, *, reset: bool) -> NDArray[Any]:
         """Validate an in-memory array with scikit-learn, which would load lazy input."""
         floats = [np.float64, np.float32, np.float16]
+        X = remove_mask(X, "the array")  # scikit-learn ignores the mask
         checked: NDArray[Any] = validate_data(self, X, reset=reset, dtype=floats)
         return checked
 

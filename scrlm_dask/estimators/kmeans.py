@@ -215,7 +215,8 @@ class KMeans(Clusterer):
         centers = None
         if not isinstance(init, str):
             as_it_is = isinstance(init, Model | Path)
-            init, centers = "given", init if as_it_is else np.asarray(init)
+            # np.asanyarray keeps the mask of a masked array, which is checked later
+            init, centers = "given", init if as_it_is else np.asanyarray(init)
         config = KMeansConfig(
             n_clusters=self.n_clusters,
             init=init,

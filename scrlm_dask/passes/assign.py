@@ -26,9 +26,11 @@ from scrlm_dask.kernels.distances.assignment import (
 )
 from scrlm_dask.kernels.distances.cluster_sums import ClusterSums, merge_sums
 from scrlm_dask.kernels.distances.points import Points
+from scrlm_dask.kernels.distances.preprocessing import zero_rows
 from scrlm_dask.kernels.distances.pruning import Prune, Pruned, merge_pruned
 from scrlm_dask.storage.label_store import labels_complete, write_labels_block
 from scrlm_dask.storage.locations import Location
+from scrlm_dask.storage.masks import remove_mask
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class AssignedPart:
     labels: tuple[NDArray[np.int32], ...]  # one array per block, concatenated by the client
     leaf_counts: NDArray[np.int64] | None = None  # (L,) rows of each leaf of the fine level
     fine: tuple[NDArray[np.int32], ...] = ()  # labels of the fine level, if they are collected
+    zero_rows: int = 0  # rows of zeros, which have no direction; counted if rows have unit length
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class LabelledPart:
     counts: NDArray[np.int64]  # (k,)
     n_rows: int
     labels: tuple[NDArray[np.int32], ...]
+    zero_rows: int  # as in `AssignedPart`
 
 
 def assign_pass(
@@ -149,7 +153,8 @@ def _assign_part(
         write_labels_block(labels_at, start, assignment, fine)
     labels = (assignment.labels,) if collect else ()
     fine_labels = (fine,) if collect and fine is not None else ()
-    return AssignedPart(summed.sums, assignment.pruned, labels, leaf_counts, fine_labels)
+    zeros = _count_zero_rows(block, centers)
+    return AssignedPart(summed.sums, assignment.pruned, labels, leaf_counts, fine_labels, zeros)
 
 
 def _are_written(labels_at: Location, block_rows: int, n_rows: int, blocks: range) -> bool:
@@ -172,11 +177,17 @@ def _label_part(
         write_labels_block(labels_at, start, assignment)
     inside = assignment.labels[assignment.labels != OUTLIER]
     counts = np.bincount(inside, minlength=len(centers.raw)).astype(np.int64)
-    return LabelledPart(counts, len(block), (assignment.labels,) if collect else ())
+    labels = (assignment.labels,) if collect else ()
+    return LabelledPart(counts, len(block), labels, _count_zero_rows(block, centers))
+
+
+def _count_zero_rows(block: NDArray[Any], centers: Points) -> int:
+    return len(zero_rows(block)) if centers.unit_length else 0
 
 
 def _merge_labelled(a: LabelledPart, b: LabelledPart) -> LabelledPart:
-    return LabelledPart(a.counts + b.counts, a.n_rows + b.n_rows, a.labels + b.labels)
+    zeros = a.zero_rows + b.zero_rows
+    return LabelledPart(a.counts + b.counts, a.n_rows + b.n_rows, a.labels + b.labels, zeros)
 
 
 def _merge(a: AssignedPart, b: AssignedPart) -> AssignedPart:
@@ -184,7 +195,8 @@ def _merge(a: AssignedPart, b: AssignedPart) -> AssignedPart:
     if a.leaf_counts is not None and b.leaf_counts is not None:
         counts = a.leaf_counts + b.leaf_counts
     labels, fine = a.labels + b.labels, a.fine + b.fine
-    return AssignedPart(merge_sums(a.sums, b.sums), pruned, labels, counts, fine)
+    zeros = a.zero_rows + b.zero_rows
+    return AssignedPart(merge_sums(a.sums, b.sums), pruned, labels, counts, fine, zeros)
 
 
 _ASSIGN = Pass("assign", _assign_part, _merge, checkpoint_types=(AssignedPart, ClusterSums, Pruned))
@@ -194,7 +206,8 @@ _LABEL = Pass("assign", _label_part, _merge_labelled)
 def _label_block(block: NDArray[Any], centers: Points, sq_radius: float) -> NDArray[np.int32]:
     try:
         with compute_slot(), pinned_threads():
-            return assign_rows(block, centers, sq_radius).labels
+            rows = remove_mask(block, "a block of the Dask array")
+            return assign_rows(rows, centers, sq_radius).labels
     except NonFiniteRowError as error:
         raise InputError(
             f"row {error.row} of a block of the Dask array contains NaN, infinity or a value "

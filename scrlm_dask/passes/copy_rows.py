@@ -8,6 +8,7 @@ after the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -20,6 +21,7 @@ from scrlm_dask.engine.execution import Execution, Pass, persist, task, wait
 from scrlm_dask.engine.features import Features, placeholder_blocks
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import BlockDone
+from scrlm_dask.kernels.distances.preprocessing import zero_rows
 from scrlm_dask.sources.base import Source
 from scrlm_dask.sources.label_encoding import merge_names, names_among
 from scrlm_dask.sources.tables import Rows, ShuffledTable, Table
@@ -30,6 +32,17 @@ from scrlm_dask.storage.manifest import Manifest
 _Done = Callable[[int, int], None]
 
 
+@dataclass(frozen=True)
+class Written:
+    """Number of rows written, and of those that contain only zeros: a mergeable part."""
+
+    rows: int = 0
+    zero_rows: int = 0
+
+    def __add__(self, other: Written) -> Written:
+        return Written(self.rows + other.rows, self.zero_rows + other.zero_rows)
+
+
 def ingest_pass(
     execution: Execution,
     table: Table,
@@ -37,10 +50,10 @@ def ingest_pass(
     manifest: Manifest,
     missing: Sequence[int],
     keep_nan: bool,
-) -> int:
+) -> Written:
     """Write the missing blocks of the store; return the number of rows written."""
     if not missing:
-        return 0
+        return Written()
     plan = _plan(table, manifest)
     per_span = plan.block_rows // manifest.block_rows
     spans = sorted({block // per_span for block in missing})
@@ -56,14 +69,24 @@ def ingest_pass(
             execution, plan, spans, partial(_write_part, **inputs | {"keep_nan": False})
         )
     broadcast = {**inputs, **{name: _as_task(inputs[name]) for name in ("table", "missing")}}
-    written: int = execution.run(_INGEST, plan, broadcast, blocks=spans)
+    written: Written = execution.run(_INGEST, plan, broadcast, blocks=spans)
     return written
 
 
-def check_finite_pass(execution: Execution, table: Table, manifest: Manifest) -> NDArray[np.int64]:
-    """Return the numbers of the rows that are not finite, ascending."""
-    inputs = {"table": _as_task(table), "block_rows": manifest.block_rows}
-    numbers: tuple[Any, ...] = execution.run(_CHECK_FINITE, _plan(table, manifest), inputs)
+def find_rows_pass(
+    execution: Execution, table: Table, manifest: Manifest, *, nan: bool, zeros: bool
+) -> NDArray[np.int64]:
+    """Return the numbers of the rows that are not finite or contain only zeros, ascending.
+
+    Rows that are not finite are included if `nan` is true, and rows of zeros if `zeros` is true.
+    """
+    inputs = {
+        "table": _as_task(table),
+        "block_rows": manifest.block_rows,
+        "nan": nan,
+        "zeros": zeros,
+    }
+    numbers: tuple[Any, ...] = execution.run(_FIND_ROWS, _plan(table, manifest), inputs)
     return np.concatenate([np.empty(0, np.int64), *numbers])
 
 
@@ -116,14 +139,14 @@ def _plan(table: Table, manifest: Manifest) -> Features:
 
 
 def _write_here(
-    execution: Execution, plan: Features, spans: Sequence[int], part: Callable[..., int]
-) -> int:
+    execution: Execution, plan: Features, spans: Sequence[int], part: Callable[..., Written]
+) -> Written:
     """Write the spans one by one in this thread, because an encoder uses all cores or the GPU."""
 
     def done(rows: int, n_bytes: int) -> None:
         execution.emit(BlockDone("encode", rows, n_bytes))
 
-    written = 0
+    written = Written()
     with execution.read_phase("encode", plan, spans):
         for start in (span * plan.block_rows for span in spans):
             rows = range(start, min(start + plan.block_rows, plan.n_rows))
@@ -140,7 +163,7 @@ def _write_part(
     store: Location,
     keep_nan: bool,
     done: _Done,
-) -> int:
+) -> Written:
     write = partial(_write, store, block_rows)
     return _write_missing(span, start, table, block_rows, missing, write, keep_nan, done)
 
@@ -154,27 +177,35 @@ def _write_missing(
     write: Callable[[int, Rows], None],
     keep_nan: bool,
     done: _Done,
-) -> int:
+) -> Written:
     """Write the missing blocks of a span with `write(block, rows)`; return the number of rows."""
-    written = 0
+    written = Written()
     for first, stop in _missing_rows(start, start + len(span), block_rows, missing):
         for at, rows in _blocks(table, first, stop, block_rows):
             if not keep_nan:
                 _check_finite(rows, at, at // block_rows, table)
             write(at // block_rows, rows)
-            written += len(rows)
+            written += Written(len(rows), len(zero_rows(rows.features)))
             done(len(rows), rows.features.nbytes)
-    if written < len(span):  # an earlier attempt wrote the other rows
-        done(len(span) - written, 0)
+    if written.rows < len(span):  # an earlier attempt wrote the other rows
+        done(len(span) - written.rows, 0)
     return written
 
 
-def _check_finite_part(
-    span: NDArray[Any], start: int, table: Table, block_rows: int, done: _Done
+def _find_rows_part(
+    span: NDArray[Any],
+    start: int,
+    table: Table,
+    block_rows: int,
+    nan: bool,
+    zeros: bool,
+    done: _Done,
 ) -> tuple[NDArray[np.int64]]:
     numbers = []
     for at, rows in _blocks(table, start, start + len(span), block_rows):
-        numbers.append(at + bad_rows(rows.features))
+        found = [bad_rows(rows.features)] if nan else []
+        found += [zero_rows(rows.features)] if zeros else []
+        numbers.append(at + np.sort(np.concatenate(found)))
         done(len(rows), rows.features.nbytes)
     return (np.concatenate(numbers),)
 
@@ -196,7 +227,7 @@ def _shuffle_part(
     shuffled: ShuffledTable,
     keep_nan: bool,
     done: _Done,
-) -> int:
+) -> Written:
     block_rows = shuffled.manifest.block_rows
     parts = range(start // block_rows, -(-(start + len(span)) // block_rows))
     missing = frozenset(part for part in parts if not shuffled.part_path(part).exists())
@@ -205,9 +236,9 @@ def _shuffle_part(
     return _write_missing(span, start, table, block_rows, missing, write, keep_nan, done)
 
 
-_INGEST = Pass("ingest", _write_part, int.__add__, reports_progress=True)
-_CHECK_FINITE = Pass("scan", _check_finite_part, tuple.__add__, reports_progress=True)
-_SHUFFLE = Pass("scatter", _shuffle_part, int.__add__, reports_progress=True)
+_INGEST = Pass("ingest", _write_part, Written.__add__, reports_progress=True)
+_FIND_ROWS = Pass("scan", _find_rows_part, tuple.__add__, reports_progress=True)
+_SHUFFLE = Pass("scatter", _shuffle_part, Written.__add__, reports_progress=True)
 
 
 def _blocks(table: Table, start: int, stop: int, block_rows: int) -> Iterator[tuple[int, Rows]]:

@@ -86,7 +86,12 @@ class EmbedConfig:
     def ingest(self) -> ingest_job.IngestConfig:
         """Return the settings that `embed` shares with `ingest`."""
         return ingest_job.IngestConfig(
-            self.labels, self.ids, self.dtype, self.chunk_bytes, self.limit
+            self.labels,
+            self.ids,
+            self.dtype,
+            self.chunk_bytes,
+            self.limit,
+            nan="drop" if self.on_error == "skip" else "error",
         )
 
 

@@ -29,6 +29,7 @@ from scrlm_dask.storage.locations import (
     locate_recorded,
     trust,
 )
+from scrlm_dask.storage.masks import remove_mask
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.npy_files import NpyColumn
 from scrlm_dask.storage.run_directory import RunDirectory
@@ -160,7 +161,8 @@ def open_given_truth(truth: TruthLike, source: Location | None) -> Labels:
     """Open the given true labels, or by default the labels in the features store at `source`."""
     if isinstance(truth, np.ndarray):
         label_store.check_labels_like(truth.shape, truth.dtype, "the truth")
-        return truth
+        checked: NDArray[Any] = remove_mask(truth, "the truth")
+        return checked
     if truth is not None:
         return label_store.open_truth(truth)
     way_out = "give the true labels with --truth (truth), as a .npy file or a Zarr array"

@@ -435,6 +435,7 @@ def _assign_rows(
         leaves=None if leaves is None else persist(task("leaves", leaves.points)),
     )
     results.report_sizes(run.execution, assigned.sums, sq_radius)
+    results.warn_about_zero_rows(run.execution, assigned.zero_rows, features.n_rows)
     return assigned
 
 

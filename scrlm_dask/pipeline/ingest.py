@@ -41,7 +41,8 @@ def ingest(
     out : str or Path
         Path or URL of the new features store.
     config : IngestConfig or None
-        Labels, ids, type of the features, order of the rows, treatment of NaN; None: the defaults.
+        Labels, ids, type of the features, order of the rows, treatment of NaN and of zeros; None:
+        the defaults.
     options : SourceOptions or None
         Properties of the files that cannot be detected; None: everything is detected.
     overwrite : bool
@@ -102,7 +103,7 @@ def prepare_ingest(
     n_rows = min(features.n_rows, config.limit or features.n_rows)
     table = PlainTable(features, labels, ids, dtype, n_rows)
     opened = tuple(source for source in (features, labels, ids) if source is not None)
-    checked = table if config.nan == "drop" else None
+    checked = table if "drop" in (config.nan, config.zeros) else None
     request = {
         "ingest": asdict(config),
         "source": _to_json(options),

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.choices import FeatureDtype, NanRows
+from scrlm_dask.choices import NAN_ROWS, ZERO_ROWS, FeatureDtype, NanRows, ZeroRows
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError, StoreError
@@ -66,6 +66,9 @@ class IngestConfig:
     nan : {"error", "drop", "keep"}
         What to do with rows that contain NaN or infinity: "error" raises, "drop" leaves them out,
         "keep" stores them.
+    zeros : {"keep", "drop"}
+        What to do with rows that contain only zeros, for example because their encoding failed:
+        "keep" stores them and warns, "drop" leaves them out.
 
     Examples
     --------
@@ -83,6 +86,7 @@ class IngestConfig:
     shuffle: bool = False
     seed: int = 0
     nan: NanRows = "error"
+    zeros: ZeroRows = "keep"
 
     def __post_init__(self) -> None:
         if self.dtype not in (None, *feature_store.STORED_DTYPES):
@@ -90,8 +94,10 @@ class IngestConfig:
             raise InputError(f"dtype must be {known}, got {self.dtype}")
         if self.limit is not None and self.limit < 1:
             raise InputError(f"limit must be at least 1 row, got {self.limit}")
-        if self.nan not in ("error", "drop", "keep"):
-            raise InputError(f"nan must be error, drop or keep, got {self.nan!r}")
+        if self.nan not in NAN_ROWS:
+            raise InputError(f"nan must be one of {', '.join(NAN_ROWS)}, got {self.nan!r}")
+        if self.zeros not in ZERO_ROWS:
+            raise InputError(f"zeros must be {' or '.join(ZERO_ROWS)}, got {self.zeros!r}")
         if self.chunk_bytes < 1:
             raise InputError(
                 f"--chunk-size (chunk_bytes) must be at least 1 byte, got {self.chunk_bytes}"
@@ -149,7 +155,7 @@ class IngestJob:
     modified: str | None  # modification time of the newest source file when prepared
     traced: InputTrace  # the source files
     unfinished: Manifest | None = None  # manifest of the store to resume, if any
-    checked: tables.PlainTable | None = None  # its rows that are not finite are dropped
+    checked: tables.PlainTable | None = None  # its unusable rows and rows of zeros are dropped
     attributes: dict[str, Any] = field(default_factory=dict)  # additional attributes of the store
 
     def run(self, listener: Listener = warn) -> IngestResult:
@@ -222,7 +228,7 @@ class IngestJob:
         job = self._encode_labels(names)
         dropped = _dropped_rows(execution, job)
         if dropped is not None and len(dropped):
-            execution.emit(Note(_describe_dropped(len(dropped))))
+            execution.emit(Note(_describe_dropped(len(dropped), job.config)))
         job = job._add_origins(dropped)
         table: tables.Table = job.table if dropped is None else tables.KeptTable(job.table, dropped)
         manifest = replace(job.manifest, n_rows=table.n_rows)
@@ -239,7 +245,8 @@ class IngestJob:
             undo.callback(outputs.discard, job.location)
             execution.emit(Note(f"resuming: {kept} of {manifest.n_blocks} blocks are done"))
         if missing:
-            _write_blocks(execution, job, manifest, table, missing)
+            written = _write_blocks(execution, job, manifest, table, missing)
+            _warn_about_zero_rows(execution, written)
         copy_rows.check_stored_pass(job.sources)
         if job.config.shuffle:
             shutil.rmtree((job.location / feature_store.SHUFFLE).url, ignore_errors=True)
@@ -431,11 +438,26 @@ def _label_names(execution: Execution, job: IngestJob) -> tuple[str, ...] | None
     return names
 
 
-def _describe_dropped(number: int) -> str:
+def _warn_about_zero_rows(execution: Execution, written: copy_rows.Written) -> None:
+    if written.zero_rows:
+        execution.emit(
+            Note(
+                f"{written.zero_rows} of {written.rows} written rows contain only zeros, for "
+                "example because their encoding failed; they distort the choice of rho and have no "
+                "meaningful label with preprocess l2; remove them with scrlm ingest --zeros drop "
+                "(zeros)",
+                warning=True,
+            )
+        )
+
+
+def _describe_dropped(number: int, config: IngestConfig) -> str:
+    reasons = {"NaN": config.nan, "only zeros": config.zeros}
+    named = " or ".join(reason for reason, choice in reasons.items() if choice == "drop")
     return (
-        f"{number} row(s) with NaN are dropped, and later rows get smaller row numbers; the array "
-        f"{feature_store.DROPPED!r} of the store contains the dropped row numbers, and the array "
-        f"{feature_store.SOURCE_ROW!r} the source row of each row"
+        f"{number} row(s) with {named} are dropped, and later rows get smaller row numbers; the "
+        f"array {feature_store.DROPPED!r} of the store contains the dropped row numbers, and the "
+        f"array {feature_store.SOURCE_ROW!r} the source row of each row"
     )
 
 
@@ -448,11 +470,18 @@ def _dropped_rows(execution: Execution, job: IngestJob) -> NDArray[np.int64] | N
     if known is not None:
         return known
     width = checked.features.n_features
-    dropped = copy_rows.check_finite_pass(execution, checked, replace(manifest, n_features=width))
+    zeros = job.config.zeros == "drop"
+    dropped = copy_rows.find_rows_pass(
+        execution,
+        checked,
+        replace(manifest, n_features=width),
+        nan=job.config.nan == "drop",
+        zeros=zeros,
+    )
     if len(dropped) == checked.n_rows:
         raise InputError(
-            f"every row of {checked.features.what} contains NaN, infinity or a value too large for "
-            f"{manifest.dtype}; no row is left"
+            f"every row of {checked.features.what} contains NaN, infinity{', only zeros' * zeros} "
+            f"or a value too large for {manifest.dtype}; no row is left"
         )
     return dropped
 
@@ -503,7 +532,7 @@ def _write_blocks(
     manifest: Manifest,
     table: tables.Table,
     missing: list[int],
-) -> None:
+) -> copy_rows.Written:
     keep_nan = job.config.nan != "error"  # with "drop", such rows are already removed
     if job.config.shuffle:
         folder = (job.location / feature_store.SHUFFLE).url
@@ -511,4 +540,4 @@ def _write_blocks(
         shuffled = tables.ShuffledTable(folder, manifest, job.config.seed, *columns)
         copy_rows.shuffle_pass(execution, table, shuffled, keep_nan)
         table, keep_nan = shuffled, True
-    copy_rows.ingest_pass(execution, table, job.location, manifest, missing, keep_nan)
+    return copy_rows.ingest_pass(execution, table, job.location, manifest, missing, keep_nan)

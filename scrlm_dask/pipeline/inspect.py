@@ -39,7 +39,7 @@ class RowsReport:
     Attributes
     ----------
     statistics : Statistics
-        Ranges, NaN, duplicates, norms, spectrum and distances of the rows.
+        Ranges, NaN, rows of zeros, duplicates, norms, spectrum and distances of the rows.
     classes : Classes or None
         Sizes of the classes, if the store has labels.
     """

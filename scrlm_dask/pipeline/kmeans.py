@@ -37,7 +37,7 @@ from scrlm_dask.passes.assign import AssignedPart, assign_pass
 from scrlm_dask.passes.lloyd import send_centers
 from scrlm_dask.passes.survey import moments_of, survey_pass
 from scrlm_dask.pipeline.lloyd_loop import refine
-from scrlm_dask.pipeline.results import build_model, report_sizes
+from scrlm_dask.pipeline.results import build_model, report_sizes, warn_about_zero_rows
 from scrlm_dask.planning.memory import check_kmeans_memory, kmeans_memory
 from scrlm_dask.planning.persist import persist_or_stream
 from scrlm_dask.planning.work import kmeans_costs, report_plan
@@ -46,6 +46,7 @@ from scrlm_dask.runs.record import IN_MEMORY, start_record
 from scrlm_dask.storage.feature_store import WHAT as WEIGHTS
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import digest_arrays, short_digest
+from scrlm_dask.storage.masks import remove_mask
 from scrlm_dask.storage.model_store import files_of, load_model
 from scrlm_dask.storage.npy_files import read_npy
 from scrlm_dask.storage.outputs import check_not_inside
@@ -258,7 +259,8 @@ def _read_given(
         return None
     if isinstance(centers, str | Path | Location):
         centers = read_centers(centers, storage_options=storage_options)
-    values = np.asarray(centers.centers if isinstance(centers, Model) else centers)
+    points = centers.centers if isinstance(centers, Model) else centers
+    values = np.asarray(remove_mask(points, "the initial centers"))
     expected = (config.n_clusters, features.n_features)
     if values.shape != expected or values.dtype.kind not in "fiu":
         raise InputError(
@@ -323,6 +325,7 @@ def _run_algorithm(
         weights=weights,
     )
     report_sizes(execution, assigned.sums, sq_radius)
+    warn_about_zero_rows(execution, assigned.zero_rows, features.n_rows)
     model = build_model(refined.centers, assigned.sums, seeds.affine, config)
     origin = run.target.record.asked.inputs.get("centers")
     details = {

@@ -18,6 +18,7 @@ from scrlm_dask.kernels.distances.points import Points
 from scrlm_dask.kernels.distances.pruning import prepare_centers
 from scrlm_dask.model import Model
 from scrlm_dask.passes.assign import label_pass
+from scrlm_dask.pipeline.results import warn_about_zero_rows
 from scrlm_dask.storage import outputs
 from scrlm_dask.storage.feature_store import mark_complete
 from scrlm_dask.storage.label_store import create_labels_store
@@ -129,6 +130,7 @@ class PredictJob:
                 margins=self.margins,
                 collect=self.collect_labels,
             )
+            warn_about_zero_rows(execution, labelled.zero_rows, labelled.n_rows)
             traced.check()
             if labels_at is not None:
                 mark_complete(labels_at)

@@ -79,6 +79,19 @@ def report_sizes(execution: Execution, sums: ClusterSums, sq_radius: float) -> N
     execution.emit(RowsLabelled(sums.n_rows, outliers, inertia(sums, sq_radius), sizes, empty))
 
 
+def warn_about_zero_rows(execution: Execution, zero_rows: int, n_rows: int) -> None:
+    """Warn if some of the labelled rows contain only zeros; `zero_rows` is their number."""
+    if zero_rows:
+        execution.emit(
+            Note(
+                f"{zero_rows} of {n_rows} rows contain only zeros, for example because their "
+                "encoding failed: they have no direction, so l2 cannot scale them and their labels "
+                "are arbitrary; remove them with scrlm ingest --zeros drop (zeros)",
+                warning=True,
+            )
+        )
+
+
 def report_candidates(execution: Execution, config: ResolvedConfig) -> None:
     """Report the number of candidates if the user gave neither it nor the number of clusters."""
     asked, text = config.asked, f"all {config.n_rows} rows are candidates"

@@ -138,8 +138,8 @@ class FeatureStore:
         Returns
         -------
         scrlm_dask.results.RowsReport
-            `statistics` (ranges, NaN, duplicates, norms, spectrum, distances), and `classes` if
-            the store has labels.
+            `statistics` (ranges, NaN, rows of zeros, duplicates, norms, spectrum, distances), and
+            `classes` if the store has labels.
 
         Raises
         ------

@@ -77,7 +77,7 @@ def ingest(path: Path, rows: Any, missing: list[int], keep_nan: bool = False) ->
             missing=missing,
             keep_nan=keep_nan,
         )
-    return written, sum(event.rows for event in events if isinstance(event, BlockDone))
+    return written.rows, sum(event.rows for event in events if isinstance(event, BlockDone))
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_rows_that_are_not_finite(store: Path) -> None:
     values[7, 1], values[4, 0] = np.nan, np.inf
     assert copy_rows.bad_rows(values).tolist() == [4, 7]
     with Execution(lambda event: None) as execution:
-        found = copy_rows.check_finite_pass(execution, table(values), MANIFEST)
+        found = copy_rows.find_rows_pass(execution, table(values), MANIFEST, nan=True, zeros=False)
     assert found.tolist() == [4, 7]
     with pytest.raises(InputError, match=expecting("row 7", "rows.bin", "block 2")):
         ingest(store, table(values), [2, 3])
@@ -117,7 +117,21 @@ def test_rows_that_are_not_finite(store: Path) -> None:
 
 def test_all_rows_are_finite() -> None:
     with Execution(lambda event: None) as execution:
-        assert len(copy_rows.check_finite_pass(execution, table(), MANIFEST)) == 0
+        found = copy_rows.find_rows_pass(execution, table(), MANIFEST, nan=True, zeros=True)
+    assert len(found) == 0
+
+
+@pytest.mark.parametrize(
+    ("nan", "zeros", "rows"), [(True, False, [4]), (False, True, [2, 8]), (True, True, [2, 4, 8])]
+)
+def test_rows_of_zeros_are_found(nan: bool, zeros: bool, rows: list[int]) -> None:
+    values = X.copy()
+    values[[2, 8]], values[4, 1], values[5, 0] = 0.0, np.nan, 0.0
+    with Execution(lambda event: None) as execution:
+        found = copy_rows.find_rows_pass(
+            execution, table(values, 5), MANIFEST, nan=nan, zeros=zeros
+        )
+    assert found.tolist() == rows
 
 
 @pytest.mark.parametrize(("block_rows", "unit"), [(2, 1), (3, 5), (100, 1)])

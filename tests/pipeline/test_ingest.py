@@ -651,3 +651,48 @@ class TestSourceRows:
         zarr.open_array(tmp_path / "out" / "source_row", mode="r+")[12] = 99
         damaged = verify_store(tmp_path / "out", listener=ignore)
         assert [damage.block for damage in damaged] == [1]
+
+
+class TestRowsOfZeros:
+    """Rows of zeros are counted and, if requested, dropped."""
+
+    @staticmethod
+    def ingest(tmp_path: Path, **config: Any) -> tuple[Any, list[Note]]:
+        x = drawn(60)
+        x[[3, 25, 55]], x[7, 0] = 0.0, 0.0  # row 7 contains other numbers
+        x[40, 1] = np.nan if config.get("nan") else 1.0
+        np.save(tmp_path / "x.npy", x)
+        notes: list[Any] = []
+        given = IngestConfig(chunk_bytes=10 * ROW_BYTES, **config)
+        with dask.config.set(scheduler="sync"):
+            written = ingest(tmp_path / "x.npy", tmp_path / "out", given, listener=notes.append)
+        return written, [note for note in notes if isinstance(note, Note)]
+
+    @pytest.mark.parametrize("shuffle", [False, True])
+    def test_their_number_is_reported(self, tmp_path: Path, shuffle: bool) -> None:
+        written, notes = self.ingest(tmp_path, shuffle=shuffle)
+        assert (written.n_rows, written.n_dropped) == (60, 0)
+        (warning,) = (note.text for note in notes if note.warning)
+        assert re.search(r"\b3 of 60\b.*--zeros drop", warning)
+
+    @pytest.mark.parametrize(("nan", "dropped"), [("drop", [3, 25, 40, 55]), ("keep", [3, 25, 55])])
+    def test_they_are_dropped(self, tmp_path: Path, nan: Any, dropped: list[int]) -> None:
+        written, notes = self.ingest(tmp_path, zeros="drop", nan=nan)
+        assert (written.n_rows, written.n_dropped) == (60 - len(dropped), len(dropped))
+        assert stored(tmp_path / "out", "dropped").tolist() == dropped
+        expected = np.delete(np.arange(60), dropped)
+        np.testing.assert_array_equal(stored(tmp_path / "out", "source_row"), expected)
+        assert not any(note.warning for note in notes)
+
+    def test_nan_is_still_rejected(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=expecting("row 40", "--nan drop")):
+            self.ingest(tmp_path, zeros="drop", nan="error")
+
+    def test_no_row_is_left(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", np.zeros((9, P)))
+        with pytest.raises(InputError, match=expecting("zeros", "no row is left")):
+            run(tmp_path / "x.npy", tmp_path / "out", zeros="drop")
+
+    def test_other_choices_are_rejected(self) -> None:
+        with pytest.raises(InputError, match=expecting("zeros", "'error'", "drop")):
+            IngestConfig(zeros="error")  # type: ignore[arg-type]

@@ -13,11 +13,12 @@ from by_hand import CONFIG, ROWS
 from messages import expecting
 
 import scrlm_dask
-from scrlm_dask.config import FitConfig
+from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.events import CandidatesJudged, Note, RowsLabelled
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
 from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.pipeline.results import report_losses
 
@@ -108,3 +109,24 @@ def test_notes_about_the_number_of_clusters() -> None:
     (note,) = events_of(replace(CONFIG, n_clusters=2, rho=100.0), Note)
     assert re.search(expecting("rho", 100), note.text)
     assert note.warning
+
+
+ZEROS = np.concatenate([np.eye(4, dtype=np.float32)[np.arange(60) % 4], np.zeros((3, 4))])
+
+
+@pytest.mark.parametrize("kind", ["fit", "kmeans", "predict"])
+@pytest.mark.parametrize(("preprocess", "warned"), [("l2", True), ("center", False)])
+def test_rows_of_zeros_are_reported_if_rows_have_unit_length(
+    kind: str, preprocess: Any, warned: bool
+) -> None:
+    events: list[Any] = []
+    if kind == "fit":
+        fit(ZEROS, FitConfig(rho=0.3, preprocess=preprocess), listener=events.append)
+    else:
+        config, predicts = KMeansConfig(n_clusters=4, preprocess=preprocess), kind == "predict"
+        rows = ZEROS[:60] if predicts else ZEROS
+        model = kmeans(rows, config, listener=events.append).model
+        if predicts:
+            predict(model, ZEROS, listener=events.append)
+    notes = [event.text for event in events if isinstance(event, Note) and event.warning]
+    assert any("3 of 63 rows" in note for note in notes) == warned

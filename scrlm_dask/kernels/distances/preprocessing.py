@@ -48,6 +48,13 @@ class Moments:
     m2: NDArray[np.float64]  # (p,)
 
 
+def zero_rows(block: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the positions of the rows of a block (rows, p) that contain only zeros."""
+    # few rows begin with a zero, so most rows are not read
+    possible = np.flatnonzero(block[:, 0] == 0)
+    return possible[~block[possible].any(axis=1)]
+
+
 def needs_moments(kind: Preprocess) -> bool:
     """Return whether `fit_map` requires moments of the features for this kind."""
     return kind in ("center", "standardize", "scale")

@@ -186,6 +186,7 @@ class StatisticsPart:
     hashes: RowHashes
     comoments: covariance.Comoments | None  # None if there are too many features
     sample: NDArray[Any]  # (n, p) in row order
+    zero_rows: int  # number of rows that contain only zeros
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,7 @@ class Statistics:
     norms: Norms | None
     spectrum: Spectrum | None
     distances: Distances | None  # None if the sample has fewer than two rows
+    zero_rows: int = 0  # number of rows that contain only zeros; these rows are usable
 
 
 def statistics_part(
@@ -252,6 +254,7 @@ def statistics_part(
         row_hashes(rows, usable.numbers),
         covariance.block_comoments(rows, unit_length) if narrow else None,
         preprocessing.native_float(rows[picks]),
+        len(preprocessing.zero_rows(rows)),
     )
 
 
@@ -268,6 +271,7 @@ def merge_statistics(a: StatisticsPart, b: StatisticsPart) -> StatisticsPart:
         merge_hashes(a.hashes, b.hashes),
         comoments,
         np.concatenate([a.sample, b.sample]),
+        a.zero_rows + b.zero_rows,
     )
 
 
@@ -291,6 +295,7 @@ def finish_statistics(
         norms=None if empty else _norms_of(part),
         spectrum=None if empty else _spectrum_of(part, affine),
         distances=_distances_of(part, affine, radius) if len(part.sample) > 1 else None,
+        zero_rows=part.zero_rows,
     )
 
 

@@ -15,6 +15,7 @@ from scrlm_dask.kernels.distances.preprocessing import (
     merge_moments,
     native_float,
     needs_moments,
+    zero_rows,
 )
 
 
@@ -101,3 +102,10 @@ def test_native_float() -> None:
         assert x.dtype == np.dtype(expected)
         assert x.dtype.isnative
         assert x.flags.c_contiguous
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_rows_of_zeros(dtype: str) -> None:
+    rows = np.array([[0, 0], [0, 1], [1, 0], [-0.0, 0], [np.nan, 0], [0, 6e-8]], dtype)
+    assert zero_rows(rows).tolist() == [0, 3]
+    assert zero_rows(rows[:0]).tolist() == []

@@ -121,3 +121,10 @@ def test_spectrum_of_many_features_is_sampled(
     assert (whole.sampled_rows, sampled.sampled_rows) == (None, 300)
     np.testing.assert_allclose(sampled.variances, whole.variances, rtol=1e-4, atol=1e-6)
     assert statistics_of(rows, sampled=[7]).distances is None
+
+
+def test_rows_of_zeros_are_counted() -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    rows[[0, 15, 16]], rows[20] = 0.0, np.nan
+    found = statistics_of(rows, (10, 25), "l2")
+    assert (found.zero_rows, found.n_rows) == (3, 39)
