@@ -47,7 +47,9 @@ SHAPE = (24, 4)
 _REJECTED = (2, 3, 4)
 _CASES_PER_PROCESS = 200
 _SECONDS_PER_CASE = 30.0
-_MEMORY = 6 * 2**30  # address space above that of the process at its start
+# Address space above that of the process at its start: stacks and heaps of threads reserve most.
+_ADDRESSES = 4 * 2**30
+_PEAK_BYTES = 2**30  # a case that uses more memory fails
 _FIT = FitConfig(rho=0.5, n_clusters=5, n_candidates=10, refine=LloydConfig(2))
 
 
@@ -245,9 +247,11 @@ def _read_parquet(path: Path) -> Rows:
 
 
 def _read_arrow(path: Path) -> Rows:
+    """Read the lists, or the numbers if there are none; no other column is used."""
     table = pa.ipc.open_stream(path.read_bytes()).read_all()
-    nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
-    table = table.select(nested)  # other columns are not used, so they may be damaged
+    lists = [field.name for field in table.schema if pa.types.is_nested(field.type)]
+    numbers = [f.name for f in table.schema if pa.types.is_floating(f.type)]
+    table = table.select(lists or numbers)
     table.validate(full=True)
     return _of_table(table)
 
@@ -447,11 +451,14 @@ def _work(place: Path, numbers: range, seed: int, pipe: Connection) -> None:
     """Run cases and send each verdict; the parent process watches the time."""
     warnings.simplefilter("ignore")
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (used + _ADDRESSES, used + _ADDRESSES))
+    peak = 0
     for number in numbers:
-        begin = time.monotonic()
+        begin, before = time.monotonic(), peak
         verdict = run_case(place, number, seed)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if peak > _PEAK_BYTES >= before:
+            verdict = f"wrong: used {peak // 2**20} MB of memory; {verdict}"
         pipe.send((number, verdict, time.monotonic() - begin, peak))
         if number % 50 == 0:
             gc.collect()
