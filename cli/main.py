@@ -15,15 +15,26 @@ from .commands.demo import demo
 from .commands.research import compare, experiment_alias, paper, theory_alias
 from .commands.results import cut, evaluate, export, report, verify
 from .commands.tuning import plan, rho
+from .terminal.streams import exit_on_write_errors, prepare_streams
 
 
 class PrintableGroup(click.Group):
-    """A group that escapes control characters in messages, which may contain file names."""
+    """A group that escapes control characters in messages, which may contain file names.
+
+    Streams that are closed or full cause no traceback.
+    """
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Prepare the standard streams and parse the arguments, or print the help."""
+        prepare_streams()
+        with exit_on_write_errors():
+            return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; escape the message of an error in its usage."""
         try:
-            return super().invoke(ctx)
+            with exit_on_write_errors():
+                return super().invoke(ctx)
         except click.ClickException as error:
             error.message = printable(error.message)
             raise

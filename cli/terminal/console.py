@@ -19,6 +19,7 @@ from scrlm_dask.text import format_bytes, printable, printable_lines
 
 from .progress import RefreshTimer, bars, progress_line
 from .signals import EXIT_INTERRUPTED
+from .streams import exit_on_write_errors
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -65,10 +66,11 @@ class Console:
 
     def result(self, content: dict[str, Any], table: Any) -> None:
         """Print the result: `table` (a Rich renderable), or `content` as JSON with --json."""
-        if self.as_json:
-            click.echo(json.dumps(plain(content), allow_nan=False))
-            return
-        print_table(table)
+        with exit_on_write_errors():
+            if self.as_json:
+                click.echo(json.dumps(plain(content), allow_nan=False))
+            else:
+                print_table(table)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
