@@ -76,8 +76,8 @@ def explain_killed_workers(
         key = _killed_task(error)
         if key is None:
             raise
-        suspects = {_block_of(task, features, blocks, tasks) for task in (key, *_suspects())}
-        suspected = sorted(block for block in suspects if block is not None)
+        found = [_blocks_of(task, features, blocks, tasks) for task in (key, *_suspects())]
+        suspected = sorted({(some[0], some[-1]) for some in found if some})
         if not suspected:
             raise ClusterError(
                 f"workers were lost repeatedly in the pass {name} (last task: {key}); check the "
@@ -135,16 +135,18 @@ def _is_busy(topic: str) -> bool:
         return topic in _running
 
 
-def _name_blocks(blocks: list[int], features: Features) -> str:
-    some = ", ".join(_name_block(block, features) for block in blocks[:_MAX_BLOCKS])
-    if len(blocks) == 1:
+def _name_blocks(ranges: list[tuple[int, int]], features: Features) -> str:
+    """Return ranges of blocks, each with its first and last block, as text."""
+    some = ", ".join(_name_range(first, last, features) for first, last in ranges[:_MAX_BLOCKS])
+    if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
         return f"block {some}"
-    return f"one of the blocks {some}" + (", ..." if len(blocks) > _MAX_BLOCKS else "")
+    return f"one of the blocks {some}" + (", ..." if len(ranges) > _MAX_BLOCKS else "")
 
 
-def _name_block(block: int, features: Features) -> str:
-    start = block * features.block_rows
-    return f"{block} (rows {start} to {min(start + features.block_rows, features.n_rows) - 1})"
+def _name_range(first: int, last: int, features: Features) -> str:
+    start, end = first * features.block_rows, (last + 1) * features.block_rows
+    numbers = str(first) if first == last else f"{first} to {last}"
+    return f"{numbers} (rows {start} to {min(end, features.n_rows) - 1})"
 
 
 def _killed_task(error: Exception) -> Any | None:
@@ -170,19 +172,26 @@ def _suspicious_tasks(dask_scheduler: Any) -> list[Any]:
     return [key for key, state in dask_scheduler.tasks.items() if state.suspicious > allowed]
 
 
-def _block_of(key: Any, features: Features, blocks: Sequence[int], tasks: str | None) -> int | None:
-    """Return the block that a task of this pass computes or reads; None for other tasks."""
-    # the keys are (name, position among the blocks, 0)
+def _blocks_of(
+    key: Any, features: Features, blocks: Sequence[int], tasks: str | None
+) -> Sequence[int]:
+    """Return the consecutive blocks that a task of this pass computes or reads; else no blocks."""
+    # the keys are (name, position among the chunks, 0)
     if not (isinstance(key, tuple) and len(key) == 3 and isinstance(key[1], int)):
-        return None
+        return ()
+    position, size = key[1], features.blocks_per_chunk
     if key[0] == tasks:
-        return blocks[key[1] * features.blocks_per_chunk]
+        return blocks[position * size : (position + 1) * size]
     read: Features | None = features
     while read is not None:
         if key[0] == read.array.name:
-            return key[1] * read.blocks_per_chunk * read.block_rows // features.block_rows
+            rows = read.blocks_per_chunk * read.block_rows
+            last_row = min((position + 1) * rows, features.n_rows) - 1
+            return range(
+                position * rows // features.block_rows, last_row // features.block_rows + 1
+            )
         read = read.made_of
-    return None
+    return ()
 
 
 def _scheduler_state(dask_scheduler: Any) -> dict[str, Any]:

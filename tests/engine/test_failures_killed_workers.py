@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,15 @@ def _deadly_read(block: Any, block_id: Any = None) -> Any:
     if block_id[0] == DEADLY_ROW // BLOCK_ROWS:
         os.kill(os.getpid(), signal.SIGKILL)
     return block
+
+
+def _large_part(block: Any, start: int) -> int:
+    """Use memory until the nanny kills the worker; the limit only protects the machine."""
+    parts = []
+    while start == DEADLY_ROW and len(parts) < 40:
+        parts.append(np.ones(10**7))
+        time.sleep(0.05)
+    return len(block) + len(parts)
 
 
 def _deadly_task() -> int:
@@ -92,6 +102,32 @@ def test_block_whose_read_kills_workers_is_named(deadly_to_read: Features) -> No
         execution.read_phase("hold", deadly_to_read),
     ):
         persist_features(deadly_to_read)
+
+
+def test_block_that_exceeds_the_memory_of_its_workers_is_named(features: Features) -> None:
+    judge = Pass("judge", _large_part, operator.add)
+    with (
+        connect(nworkers=1, nthreads=1, memory_limit="500MB"),
+        Execution(warn) as execution,
+        pytest.raises(ClusterError, match=r"(?=.*\b3\W+rows 300\D+399\b)(?=.*\bmemory\b)"),
+    ):
+        execution.run(judge, features, {})
+
+
+def test_all_blocks_of_a_batch_are_suspected() -> None:
+    blocks = placeholder_blocks((650, 8), np.dtype("float32"), BLOCK_ROWS)
+    batched = replace(blocks, array=blocks.array.rechunk({0: 400}), blocks_per_chunk=4)
+    for key, named in (
+        (("judge-mine", 0, 0), r"\b0 to 3\W+rows 0\D+399\b"),
+        (("judge-mine", 1, 0), r"\b4 to 6\W+rows 400\D+649\b"),
+        ((batched.array.name, 1, 0), r"\b4 to 6\W+rows 400\D+649\b"),
+    ):
+        with (
+            pytest.raises(ClusterError, match=named),
+            in_this_process(),
+            explain_killed_workers("judge", batched, range(7), "judge-mine"),
+        ):
+            raise KilledWorker(key, None, 1)
 
 
 def test_only_tasks_of_the_pass_are_suspected() -> None:
