@@ -89,7 +89,8 @@ def prepare_ingest(
     if isinstance(sources, str | Path):
         sources = [sources]
     columns = [name for name in (config.labels, config.ids) if name is not None and is_column(name)]
-    features = open_source(sources, options, columns, storage_options)
+    nulls_as_nan = config.nan != "error"
+    features = open_source(sources, options, columns, storage_options, nulls_as_nan)
     labels, ids = ingest_job.open_labels_and_ids(
         features, config.labels, config.ids, storage_options
     )

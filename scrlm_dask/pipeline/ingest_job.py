@@ -65,7 +65,7 @@ class IngestConfig:
         Seed for `shuffle`.
     nan : {"error", "drop", "keep"}
         What to do with rows that contain NaN or infinity: "error" raises, "drop" leaves them out,
-        "keep" stores them.
+        "keep" stores them. Nulls of Parquet and Arrow are treated like NaN.
     zeros : {"keep", "drop"}
         What to do with rows that contain only zeros, for example because their encoding failed:
         "keep" stores them and warns, "drop" leaves them out.

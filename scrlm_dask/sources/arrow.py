@@ -30,13 +30,21 @@ class Picked:
     columns: tuple[str, ...]
     as_list: bool  # True: one column of lists; False: one column per feature
     dtype: np.dtype[Any]
+    nulls_as_nan: bool = False  # True: nulls are read as NaN; False: nulls are rejected
 
 
-def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: str) -> Picked:
+def pick_columns(
+    schema: Any,
+    asked: Sequence[str],
+    apart: Sequence[str],
+    what: str,
+    nulls_as_nan: bool = False,
+) -> Picked:
     """Select the columns that contain the features: the columns `asked`, if given.
 
     Otherwise columns in `apart` are ignored. Of the remaining columns, select the only column of
-    lists of numbers. If there is no such column, select all of them; they must be numeric.
+    lists of numbers. If there is no such column, select all of them; they must be numeric. With
+    `nulls_as_nan`, integers are read as floats.
     """
     known = {field.name: field.type for field in schema}
     for name in (*asked, *apart):
@@ -44,7 +52,8 @@ def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: 
     columns = list(asked) or _feature_columns(known, apart, what)
     item = item_type(known[columns[0]])
     if len(columns) == 1 and item is not None:
-        return Picked(tuple(columns), True, np.dtype(item.to_pandas_dtype()))
+        dtype = _widen(np.dtype(item.to_pandas_dtype()), nulls_as_nan)
+        return Picked(tuple(columns), True, dtype, nulls_as_nan)
     for name in columns:
         if not _is_number(known[name]):
             raise InputError(
@@ -52,7 +61,13 @@ def pick_columns(schema: Any, asked: Sequence[str], apart: Sequence[str], what: 
                 "lists of numbers"
             )
     dtypes = [np.dtype(known[name].to_pandas_dtype()) for name in columns]
-    return Picked(tuple(columns), False, np.result_type(*dtypes))
+    dtype = _widen(np.result_type(*dtypes), nulls_as_nan)
+    return Picked(tuple(columns), False, dtype, nulls_as_nan)
+
+
+def _widen(dtype: np.dtype[Any], nulls_as_nan: bool) -> np.dtype[Any]:
+    """Return a dtype of floats if the dtype is one of integers and nulls are read as NaN."""
+    return np.result_type(dtype, np.float32) if nulls_as_nan and dtype.kind in "iu" else dtype
 
 
 def _feature_columns(known: dict[str, Any], apart: Sequence[str], what: str) -> list[str]:
@@ -83,41 +98,64 @@ def item_type(kind: Any) -> Any | None:
     return None
 
 
-def lists_to_rows(array: Any, width: int | None, first: int, what: str) -> NDArray[Any]:
+def lists_to_rows(
+    array: Any, width: int | None, first: int, what: str, nulls_as_nan: bool = False
+) -> NDArray[Any]:
     """Convert a list array to shape (rows, width).
 
-    `width` is the expected length of each list; None: the length of the first list. In messages,
-    rows are numbered from `first` on.
+    `width` is the expected length of each list; None: the length of the first list that is not
+    null. In messages, rows are numbered from `first` on. With `nulls_as_nan`, null items become
+    NaN, and null lists become rows of NaN; otherwise both are rejected.
     """
     pa = import_optional("pyarrow", "Arrow")
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if not nulls_as_nan:
+        _check_no_null_rows(array, first, what)
+    valid = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
+    n_rows, array = len(array), array.drop_null() if array.null_count else array
     lengths = import_optional("pyarrow.compute", "Arrow").list_value_length(array)
-    _check_no_null_rows(array, first, what)
     lengths = lengths.to_numpy(zero_copy_only=False)
     width = int(lengths[0]) if width is None and len(lengths) else width or 0
     wrong = np.flatnonzero(lengths != width)
     if len(wrong):
         raise StoreError(
-            f"row {first + int(wrong[0])} of {what} has {lengths[wrong[0]]} items, expected "
+            f"row {first + int(valid[wrong[0]])} of {what} has {lengths[wrong[0]]} items, expected "
             f"{width}; all rows must have the same length"
         )
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
     values = array.flatten()
-    if values.null_count:
+    if values.null_count and not nulls_as_nan:
         row = first + _find_null(values) // max(1, width)
         raise StoreError(f"row {row} of {what} contains a null; fill it or drop the row")
-    return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(array), width)
+    rows = np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(array), width)
+    if len(rows) == n_rows:
+        return rows
+    filled = np.full((n_rows, width), np.nan, _widen(rows.dtype, nulls_as_nan))
+    filled[valid] = rows
+    return filled
 
 
-def scalars_to_values(array: Any, first: int, what: str) -> NDArray[Any]:
-    """Convert a column of numbers or strings to shape (rows,); `first` is the first row number."""
+def scalars_to_values(
+    array: Any, first: int, what: str, nulls_as_nan: bool = False
+) -> NDArray[Any]:
+    """Convert a column of numbers or strings to shape (rows,); `first` is the first row number.
+
+    With `nulls_as_nan`, null numbers become NaN; otherwise nulls are rejected.
+    """
     types = import_optional("pyarrow", "Arrow").types
-    _check_no_null_rows(array, first, what)
+    if not nulls_as_nan:
+        _check_no_null_rows(array, first, what)
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if types.is_string(array.type) or types.is_large_string(array.type):
         return np.array(array.to_pylist(), dtype=base.TEXT)
     return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def find_width(column: Any, picked: Picked, first: int, what: str) -> int:
+    """Return the length of the first list of a column; 0 if all lists are null and may be null."""
+    lists = column.drop_null() if picked.nulls_as_nan else column
+    return int(lists_to_rows(lists.slice(0, 1), None, first, what, picked.nulls_as_nan).shape[1])
 
 
 def _check_no_null_rows(array: Any, first: int, what: str) -> None:
@@ -190,12 +228,13 @@ class ArrowSource(base.Source):
         whats = [f"column {name!r} of {self.what}" for name in self.columns]
         columns = [batch.column(name) for name in self.columns]
         if self.picked.as_list:
-            return lists_to_rows(columns[0], self.n_features, first, whats[0])
+            nulls = self.picked.nulls_as_nan
+            return lists_to_rows(columns[0], self.n_features, first, whats[0], nulls)
         if len(self.shape) == 1:
             return scalars_to_values(columns[0], first, whats[0])
         rows = np.empty((batch.num_rows, len(columns)), self.dtype)
         for number, (column, what) in enumerate(zip(columns, whats, strict=True)):
-            rows[:, number] = scalars_to_values(column, first, what)
+            rows[:, number] = scalars_to_values(column, first, what, self.picked.nulls_as_nan)
         return rows
 
 
@@ -219,11 +258,16 @@ class ArrowStream(ArrowSource):
             yield from self._slice_batches(batches, 0, start, stop)
 
 
-def open_arrow(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> ArrowStream:
+def open_arrow(
+    path: str,
+    asked: Sequence[str] = (),
+    apart: Sequence[str] = (),
+    nulls_as_nan: bool = False,
+) -> ArrowStream:
     """Open the features of an Arrow stream file; columns are selected by `pick_columns`."""
     file = base.source_file(path)
     with base.reading(path):
-        picked = pick_columns(_schema(path), asked, apart, path)
+        picked = pick_columns(_schema(path), asked, apart, path, nulls_as_nan)
         n_rows, width = _count(path, picked, file.bytes)
     return ArrowStream((file,), (n_rows, width), picked.dtype, picked)
 
@@ -257,8 +301,7 @@ def _count(path: str, picked: Picked, n_bytes: int) -> tuple[int, int]:
     n_rows, width = 0, 0 if picked.as_list else len(picked.columns)
     for batch in _batches(path, picked.columns):
         if picked.as_list and width == 0 and batch.num_rows:
-            column = batch.column(picked.columns[0])
-            width = lists_to_rows(column.slice(0, 1), None, n_rows, path).shape[1]
+            width = find_width(batch.column(picked.columns[0]), picked, n_rows, path)
         n_rows += batch.num_rows
     with open(path, "rb") as file:  # noqa: PTH123
         file.seek(max(0, n_bytes - 8))
@@ -283,7 +326,9 @@ def looks_like_dataset(folder: str) -> bool:
     return any((Path(folder) / name).is_file() for name in (STATE, SPLITS))
 
 
-def open_dataset(folder: str, asked: Sequence[str], apart: Sequence[str]) -> base.Source:
+def open_dataset(
+    folder: str, asked: Sequence[str], apart: Sequence[str], nulls_as_nan: bool = False
+) -> base.Source:
     """Open a folder that was written by `save_to_disk` of Hugging Face datasets."""
     if (Path(folder) / SPLITS).is_file():
         splits = _texts(_read_json(Path(folder) / SPLITS).get("splits", []), folder, SPLITS)
@@ -311,7 +356,7 @@ def open_dataset(folder: str, asked: Sequence[str], apart: Sequence[str]) -> bas
         if not Path(path).is_file():
             raise StoreError(f"{path}, listed in {STATE}, does not exist; restore it")
     # dataset_info.json is ignored: it describes the split as it was loaded, not as it was saved
-    return concatenate([open_arrow(path, asked, apart) for path in paths])
+    return concatenate([open_arrow(path, asked, apart, nulls_as_nan) for path in paths])
 
 
 def _texts(values: Any, folder: str, file: str) -> list[str]:

@@ -15,6 +15,7 @@ from scrlm_dask.sources import arrow
 from scrlm_dask.sources.base import Source, reading, source_file
 
 MAGIC = b"PAR1"
+_FEW_ROWS = 16  # rows that are decoded at a time to find the first list
 _PIECE_BYTES = 8 * 2**20  # size of the pieces of a row group that are decoded at a time
 
 
@@ -65,12 +66,17 @@ class ParquetSource(arrow.ArrowSource):
         return max(1, _PIECE_BYTES // row_bytes)
 
 
-def open_parquet(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) -> ParquetSource:
+def open_parquet(
+    path: str,
+    asked: Sequence[str] = (),
+    apart: Sequence[str] = (),
+    nulls_as_nan: bool = False,
+) -> ParquetSource:
     """Open the features of a Parquet file; columns are selected by `arrow.pick_columns`."""
     file = source_file(path)
     with reading(path):
         parquet = _open(path)
-        picked = arrow.pick_columns(parquet.schema_arrow, asked, apart, path)
+        picked = arrow.pick_columns(parquet.schema_arrow, asked, apart, path, nulls_as_nan)
         groups = _groups(parquet)
         width = _width(parquet, picked, path) if picked.as_list else len(picked.columns)
     return ParquetSource((file,), (sum(groups), width), picked.dtype, picked, groups)
@@ -102,10 +108,12 @@ def _width(parquet: Any, picked: arrow.Picked, path: str) -> int:
     if types.is_fixed_size_list(kind):
         return int(kind.list_size)
     # the schema contains no length for lists of variable size, so use the length of the first list
-    for batch in parquet.iter_batches(batch_size=1, columns=list(picked.columns)):
-        name = picked.columns[0]
-        what = f"column {name!r} of {path}"
-        return int(arrow.lists_to_rows(batch.column(name), None, 0, what).shape[1])
+    name, first = picked.columns[0], 0
+    for batch in parquet.iter_batches(batch_size=_FEW_ROWS, columns=list(picked.columns)):
+        width = arrow.find_width(batch.column(name), picked, first, f"column {name!r} of {path}")
+        if width or not picked.nulls_as_nan:
+            return width
+        first += batch.num_rows
     return 0
 
 

@@ -74,6 +74,7 @@ class Request:
     options: SourceOptions
     apart: tuple[str, ...]
     storage: Options | None  # storage options for URLs; never printed or saved
+    nulls_as_nan: bool  # True: nulls of Parquet and Arrow are read as NaN
 
 
 @dataclass(frozen=True)
@@ -101,13 +102,13 @@ FORMATS = {
         ("dataset",),
     ),
     "parquet": Format(
-        lambda path, r: parquet.open_parquet(path, r.options.columns, r.apart),
+        lambda path, r: parquet.open_parquet(path, r.options.columns, r.apart, r.nulls_as_nan),
         (".parquet", ".pq"),
         parquet.MAGIC,
         _COLUMNS,
     ),
     "arrow": Format(
-        lambda path, r: open_arrow(path, r.options.columns, r.apart),
+        lambda path, r: open_arrow(path, r.options.columns, r.apart, r.nulls_as_nan),
         (".arrow",),
         b"\xff\xff\xff\xff",
         _COLUMNS,
@@ -126,7 +127,8 @@ FORMATS = {
     ),
     "clip-retrieval": Format(lambda path, r: open_clip(path, r.options.columns), uses=("columns",)),
     "huggingface": Format(
-        lambda path, r: open_dataset(path, r.options.columns, r.apart), uses=_COLUMNS
+        lambda path, r: open_dataset(path, r.options.columns, r.apart, r.nulls_as_nan),
+        uses=_COLUMNS,
     ),
 }
 _FOLDERS = {
@@ -149,11 +151,15 @@ def open_source(
     options: SourceOptions,
     apart: Sequence[str] = (),
     storage_options: Options | None = None,
+    nulls_as_nan: bool = False,
 ) -> Source:
-    """Open the tables at the paths as one source, concatenated in order."""
+    """Open the tables at the paths as one source, concatenated in order.
+
+    With `nulls_as_nan`, nulls of Parquet and Arrow are read as NaN; otherwise they are rejected.
+    """
     if not paths:
         raise InputError("no source given; give at least one file or folder")
-    request = Request(options, (*apart, *options.exclude), storage_options)
+    request = Request(options, (*apart, *options.exclude), storage_options, nulls_as_nan)
     ordered = natural_order([str(path) for path in paths])
     parts = [part for path in ordered for part in _open_path(path, request)]
     source = concatenate(parts)

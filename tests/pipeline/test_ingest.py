@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pandas
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zarr
 from backends import backend
@@ -696,3 +697,54 @@ class TestRowsOfZeros:
     def test_other_choices_are_rejected(self) -> None:
         with pytest.raises(InputError, match=expecting("zeros", "'error'", "drop")):
             IngestConfig(zeros="error")  # type: ignore[arg-type]
+
+
+class TestNulls:
+    """Nulls of Parquet and Arrow are treated like NaN, unless NaN is an error."""
+
+    @staticmethod
+    def write(path: Path, kind: str, item: Any) -> np.ndarray:
+        """Write 50 rows; rows 0, 20 and 21 are null, and row 30 contains a null."""
+        rows: list[Any] = [[i, i + 1, i + 2] for i in range(50)]
+        rows[0] = rows[20] = rows[21] = None
+        rows[30] = [30, None, 32]
+        if kind == "columns":
+            columns = [[None if row is None else row[j] for row in rows] for j in range(3)]
+            table = pa.table({f"f{j}": pa.array(columns[j], item) for j in range(3)})
+        else:
+            listed = pa.list_(item, 3 if kind == "fixed" else -1)
+            table = pa.table({"emb": pa.array(rows, listed)})
+        table = table.append_column("name", [[f"row {i}" for i in range(50)]])
+        if path.suffix == ".parquet":
+            pq.write_table(table, path, row_group_size=15)
+        else:
+            with pa.ipc.new_stream(path, table.schema) as writer:
+                writer.write_table(table, max_chunksize=15)
+        return np.delete(np.arange(50), [0, 20, 21, 30])
+
+    @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+    @pytest.mark.parametrize("kind", ["list", "fixed", "columns"])
+    @pytest.mark.parametrize("item", [pa.float32(), pa.float16(), pa.int16()], ids=str)
+    def test_they_are_dropped(self, tmp_path: Path, suffix: str, kind: str, item: Any) -> None:
+        path = tmp_path / f"x{suffix}"
+        kept = self.write(path, kind, item)
+        run(path, tmp_path / "out", nan="drop", ids="name")
+        np.testing.assert_array_equal(stored(tmp_path / "out"), kept[:, None] + [0, 1, 2])
+        assert stored(tmp_path / "out", "dropped").tolist() == [0, 20, 21, 30]
+        assert stored(tmp_path / "out", "ids").tolist() == [f"row {i}" for i in kept]
+        run(path, tmp_path / "out", nan="keep", ids="name")
+        found = np.flatnonzero(np.isnan(stored(tmp_path / "out")).any(axis=1))
+        assert found.tolist() == [0, 20, 21, 30]
+
+    @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+    def test_they_are_rejected_by_default(self, tmp_path: Path, suffix: str) -> None:
+        path = tmp_path / f"x{suffix}"
+        self.write(path, "list", pa.float32())
+        with pytest.raises(StoreError, match=expecting("row 0", "null")):
+            run(path, tmp_path / "out", ids="name")
+
+    def test_lists_of_another_length_are_still_rejected(self, tmp_path: Path) -> None:
+        rows = [None, [1.0, 2.0], None, [3.0]]
+        pq.write_table(pa.table({"emb": rows}), tmp_path / "x.parquet")
+        with pytest.raises(StoreError, match=expecting("row 3", "1 items")):
+            run(tmp_path / "x.parquet", tmp_path / "out", nan="drop")
