@@ -13,6 +13,7 @@ BACKENDS = {
     "three threads": ClusterOptions(nworkers=0, nthreads=3),
     "one worker of one thread": ClusterOptions(nworkers=1, nthreads=1, memory_limit="2GB"),
     "two workers of two threads": ClusterOptions(nworkers=2, nthreads=2, memory_limit="2GB"),
+    "three workers of one thread": ClusterOptions(nworkers=3, nthreads=1, memory_limit="2GB"),
 }
 
 
