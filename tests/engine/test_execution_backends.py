@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from backends import BACKENDS, backend
+from backends import EVERY_BACKEND, backend
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.engine.threads import pinned_threads
@@ -88,7 +88,7 @@ def plain_loop(x: Any) -> dict[str, Any]:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", EVERY_BACKEND)
 def test_every_backend_equals_the_plain_loop(store: Path, tmp_path: Path, name: str) -> None:
     expected = plain_loop(zarr.open_group(store, mode="r")["features"][:])
     with backend(name):

@@ -11,7 +11,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
-from backends import BACKENDS, backend
+from backends import EVERY_BACKEND, backend
 from messages import expecting
 
 import scrlm_dask
@@ -76,7 +76,7 @@ def one_thread(store: Path) -> dict[str, FitResult]:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("name", [name for name in BACKENDS if name != "one thread"])
+@pytest.mark.parametrize("name", EVERY_BACKEND[1:])
 def test_every_backend_gives_the_bits_of_one_thread(
     store: Path, one_thread: dict[str, FitResult], name: str
 ) -> None:
