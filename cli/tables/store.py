@@ -41,6 +41,7 @@ def store_content(store: StoreInfo) -> dict[str, Any]:
         "labels": store.labels,
         "label_names": None if store.label_names is None else list(store.label_names),
         "ids": store.ids,
+        "source_rows": store.has_source_rows,
         "manifest": None
         if manifest is None
         else {
@@ -158,6 +159,7 @@ def _store_facts(content: dict[str, Any]) -> dict[str, Any]:
         shown[name] = content[name] or "none"
     if content["label_names"] is not None:
         shown["labels"] += f" ({first_few(content['label_names'])})"
+    shown["source rows"] = "yes" if content["source_rows"] else "none"
     return shown
 
 

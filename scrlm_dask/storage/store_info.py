@@ -46,6 +46,8 @@ class StoreInfo:
         Types of the labels and of the ids, if the store has them.
     label_names : tuple of str or None
         Texts that the labels represent, if labels were texts.
+    has_source_rows : bool
+        Whether the source file of each row, and its row number there, are known.
     """
 
     location: Location
@@ -63,6 +65,7 @@ class StoreInfo:
     labels: str | None
     label_names: tuple[str, ...] | None
     ids: str | None
+    has_source_rows: bool
 
     @property
     def url(self) -> str:
@@ -107,6 +110,7 @@ def describe_store(path: Place) -> StoreInfo:
         labels=_dtype_of(group, feature_store.LABELS),
         label_names=_label_names(group),
         ids=_dtype_of(group, feature_store.IDS),
+        has_source_rows=feature_store.open_origins(location) is not None,
     )
 
 

@@ -12,6 +12,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 
+from scrlm_dask import IngestConfig, ingest
 from scrlm_dask.errors import InputError, MissingError, StoreError
 from scrlm_dask.storage.arrays import read_rows
 from scrlm_dask.storage.feature_store import (
@@ -124,3 +125,12 @@ def test_other_stores_are_rejected(tmp_path: Path) -> None:
     zarr.create_array(str(tmp_path / "i"), shape=(3, 3), dtype="int32")
     with pytest.raises(InputError, match=rf"(?=.*{tmp_path}/i\b)(?=.*\bint32\b)"):
         describe_store(tmp_path / "i")
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_source_rows_of_ingested_stores_are_known(tmp_path: Path, shuffle: bool) -> None:
+    np.save(tmp_path / "x.npy", ROWS)
+    ingest(tmp_path / "x.npy", tmp_path / "store", IngestConfig(shuffle=shuffle))
+    assert describe_store(tmp_path / "store").has_source_rows
+    array_in(tmp_path / "a")
+    assert not describe_store(tmp_path / "a").has_source_rows
