@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import zarr
+from fsspec.implementations.local import LocalFileSystem
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec
 
@@ -133,21 +135,36 @@ def _links(location: Location, array: zarr.Array[Any]) -> tuple[str, ...]:
     return tuple(link_text(each) for each in (location, *below))
 
 
-def find_damage(location: Location, array: zarr.Array[Any], chunk: Chunk) -> str | None:
-    """Describe damage to a chunk's file that decoding would not detect; None if there is none."""
+def find_damage(
+    location: Location, array: zarr.Array[Any], start: int, stop: int
+) -> tuple[Chunk, str] | None:
+    """Return a chunk of rows start..stop-1 with damage that decoding would not detect, if any.
+
+    The text describes the damage. All chunks are checked in one call, because a read may contain
+    hundreds of small chunks.
+    """
+    compressors = array.compressors
+    is_blosc = bool(compressors) and type(compressors[-1]).__name__.startswith("Blosc")
+    is_blosc = is_blosc and array.shards is None
     with location.files() as (filesystem, root):
-        path = f"{root}/{chunk.key}"
-        if not filesystem.exists(path):
-            return "is missing"
-        last = array.compressors[-1] if array.compressors else None
-        if array.shards is not None or not type(last).__name__.startswith("Blosc"):
-            return None
-        # numcodecs reads past the end of a truncated blosc chunk: it returns garbage or crashes
-        header = filesystem.cat_file(path, start=0, end=_BLOSC_HEADER_BYTES)
-        claimed = int.from_bytes(header[12:16], "little")
-        size = filesystem.info(path)["size"]
-        truncated = len(header) < _BLOSC_HEADER_BYTES or claimed > size
-        return f"is truncated: {size} of {claimed} bytes are present" if truncated else None
+        exists = os.path.exists if isinstance(filesystem, LocalFileSystem) else filesystem.exists
+        for chunk in chunks_of(array, start, stop):
+            path = f"{root}/{chunk.key}"
+            if not exists(path):
+                return chunk, "is missing"
+            damage = _blosc_damage(filesystem, path) if is_blosc else None
+            if damage is not None:
+                return chunk, damage
+    return None
+
+
+def _blosc_damage(filesystem: Any, path: str) -> str | None:
+    """Describe a truncated file; numcodecs would read past its end, and return garbage or crash."""
+    header = filesystem.cat_file(path, start=0, end=_BLOSC_HEADER_BYTES)
+    claimed = int.from_bytes(header[12:16], "little")
+    size = filesystem.info(path)["size"]
+    truncated = len(header) < _BLOSC_HEADER_BYTES or claimed > size
+    return f"is truncated: {size} of {claimed} bytes are present" if truncated else None
 
 
 def _missing_in_shard(location: Location, array: zarr.Array[Any], shard: Chunk) -> list[Chunk]:
@@ -384,13 +401,13 @@ def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[
             f"{what} {location} has shape {shape}, but had {stored.shape} when the run started; "
             "do not write to it during a run"
         )
-    for chunk in chunks_of(array, start, stop):
-        damage = find_damage(location, array, chunk)
-        if damage is not None:
-            raise StoreError(
-                f"chunk {chunk.key} of {what} {location} {damage} (rows {start} to {stop - 1}); "
-                "restore the file"
-            )
+    damaged = find_damage(location, array, start, stop)
+    if damaged is not None:
+        chunk, damage = damaged
+        raise StoreError(
+            f"chunk {chunk.key} of {what} {location} {damage} (rows {start} to {stop - 1}); "
+            "restore the file"
+        )
     try:
         return np.asarray(array[start:stop])
     except Exception as error:  # codecs have no common base class of errors
