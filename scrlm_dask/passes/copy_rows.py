@@ -34,7 +34,7 @@ _Done = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Written:
-    """Number of rows written, and of those that contain only zeros: a mergeable part."""
+    """Number of rows written, and number of rows of zeros among them: a mergeable part."""
 
     rows: int = 0
     zero_rows: int = 0
