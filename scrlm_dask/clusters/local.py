@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from scrlm_dask.clusters import worker_settings
 from scrlm_dask.clusters.options import ClusterOptions, Connection
 from scrlm_dask.clusters.security import describe_connection
-from scrlm_dask.errors import InputError
+from scrlm_dask.errors import ClusterError, InputError
 from scrlm_dask.settings import dashboard_port, read_ahead
-from scrlm_dask.text import plural
+from scrlm_dask.text import one_line, plural
+
+if TYPE_CHECKING:
+    from distributed import LocalCluster
 
 # bytes per thread; with less memory, prefetched blocks could exceed a worker's limit
 _MEMORY_TO_READ_AHEAD = 1_500 * 10**6
@@ -63,14 +68,29 @@ def threads_of_this_process(number: int) -> Iterator[Connection]:
 @contextmanager
 def local_cluster(workers: LocalWorkers, options: ClusterOptions) -> Iterator[Connection]:
     """Start workers on this machine; with `max_workers` their number adapts to the work."""
-    from distributed import Client, LocalCluster
+    from distributed import Client
 
     least = None if options.max_workers is None else options.min_workers or 1
     worker_settings.start_quiet_tracker()
     with (
         worker_settings.environment_before_spawn(),
-        LocalCluster(
-            n_workers=least or workers.nworkers,
+        _start_cluster(workers, least or workers.nworkers) as cluster,
+        Client(cluster) as client,
+    ):
+        number = f"{workers.nworkers}" if least is None else f"{least} to {workers.nworkers}"
+        if least is not None:
+            cluster.adapt(minimum=least, maximum=workers.nworkers)
+        threads = plural(workers.nthreads, "thread")
+        words = f"{number} worker{'' if number == '1' else 's'} with {threads} each"
+        yield describe_connection(f"a local cluster of {words}", client, workers.nthreads)
+
+
+def _start_cluster(workers: LocalWorkers, number: int) -> LocalCluster:
+    from distributed import LocalCluster
+
+    try:
+        return LocalCluster(
+            n_workers=number,
             threads_per_worker=workers.nthreads + workers.ahead,
             memory_limit=workers.memory_limit,
             # any process that can connect to a worker's port can run code as this user
@@ -81,15 +101,23 @@ def local_cluster(workers: LocalWorkers, options: ClusterOptions) -> Iterator[Co
             preload=[worker_settings.PRELOAD],
             # the command reports failed tasks; workers would also log them with a traceback
             silence_logs=logging.CRITICAL,
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        number = f"{workers.nworkers}" if least is None else f"{least} to {workers.nworkers}"
-        if least is not None:
-            cluster.adapt(minimum=least, maximum=workers.nworkers)
-        threads = plural(workers.nthreads, "thread")
-        words = f"{number} worker{'' if number == '1' else 's'} with {threads} each"
-        yield describe_connection(f"a local cluster of {words}", client, workers.nthreads)
+        )
+    except (OSError, RuntimeError) as error:
+        raise ClusterError(
+            f"cannot start workers on this machine ({one_line(_first_cause(error))}); check that "
+            f"/dev/shm and {tempfile.gettempdir()} are writable and not full, or compute in "
+            "threads of this process with --nworkers 0 (nworkers=0)"
+        ) from error
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Return the first OSError that led to an error of Dask, or the error itself."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return error
 
 
 def check_memory_limit(memory_limit: str | None) -> int | None:

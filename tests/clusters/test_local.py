@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dask
+import numpy as np
 import psutil
 import pytest
 from distributed import default_client
 
+import scrlm_dask
 from scrlm_dask.clusters.connect import connect
 from scrlm_dask.clusters.local import (
     LocalWorkers,
@@ -227,3 +233,25 @@ def test_default_port_unless_it_is_taken() -> None:
         port = probe.getsockname()[1]
     with dask.config.set({"scrlm.dashboard-port": port}):
         assert free_dashboard_port() == port
+
+
+@pytest.mark.slow
+def test_read_only_shared_memory_is_reported(tmp_path: Path) -> None:
+    """Python's locks between processes need /dev/shm; containers may mount it read-only."""
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(50, 4)))
+    scrlm_dask.ingest(tmp_path / "x.npy", tmp_path / "x.zarr")
+    mount = "mount -t tmpfs -o ro none /dev/shm"
+    private = ["unshare", "-m", "sh", "-c"]
+    if shutil.which("unshare") is None or subprocess.run([*private, mount]).returncode:
+        pytest.skip("mounting in a private namespace is not permitted")
+    scrlm = Path(sys.executable).with_name("scrlm")
+    command = f"{scrlm} fit {tmp_path}/x.zarr --out {tmp_path}/run --rho 1"
+    done = subprocess.run(
+        [*private, f"{mount} && {command} --nworkers 2"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 4
+    assert "/dev/shm" in done.stderr
+    assert "Traceback" not in done.stderr

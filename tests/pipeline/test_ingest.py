@@ -691,7 +691,7 @@ class TestRowsOfZeros:
 
     def test_no_row_is_left(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", np.zeros((9, P)))
-        with pytest.raises(InputError, match=expecting("zeros", "no row is left")):
+        with pytest.raises(InputError, match="zeros"):
             run(tmp_path / "x.npy", tmp_path / "out", zeros="drop")
 
     def test_other_choices_are_rejected(self) -> None:

@@ -87,7 +87,7 @@ def test_rejected_input_does_not_change_outputs(run_by_hand: Path, tmp_path: Pat
     assert open_features(features).shape == (6, 1)
 
 
-@pytest.mark.parametrize("name", ["the model", "the features store"])
+@pytest.mark.parametrize("name", ["run", "x"])
 def test_input_that_changes_during_the_prediction(
     mixture: NDArray[np.float32], tmp_path: Path, name: str
 ) -> None:
@@ -96,11 +96,11 @@ def test_input_that_changes_during_the_prediction(
 
     def write(event: Any) -> None:
         if isinstance(event, PhaseFinished):
-            if name == "the model":
+            if name == "run":
                 zarr.open_array(tmp_path / "run/model.zarr/centers", mode="r+")[0] = 0.0
             else:
                 features[0] = 0.0
 
-    with pytest.raises(UnusableRowsError, match=name):
+    with pytest.raises(UnusableRowsError, match=f"{tmp_path}/{name}"):
         predict(tmp_path / "run", tmp_path / "x", out=tmp_path / "out", listener=write)
     assert not (tmp_path / "out").exists()

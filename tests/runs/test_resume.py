@@ -266,7 +266,7 @@ def test_weights_that_change_during_the_run_give_no_result(
             write_weights()
 
     write_weights()
-    with pytest.raises(UnusableRowsError, match=expecting("sample weights", weights)):
+    with pytest.raises(UnusableRowsError, match=expecting(weights)):
         kmeans(store, KMEANS, sample_weight=weights, out=out, listener=write)
     assert not out.exists()
 

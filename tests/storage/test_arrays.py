@@ -491,7 +491,7 @@ def test_metadata_that_claim_impossible_chunks(
         open_node(tmp_path / "g/features", WHAT)
     group = open_node(tmp_path / "g", WHAT)
     assert isinstance(group, zarr.Group)
-    with pytest.raises(StoreError, match=f"features in {tmp_path}/g"):
+    with pytest.raises(StoreError, match=f"features.*{tmp_path}/g"):
         child(group, locate(tmp_path / "g"), "features")
 
 

@@ -85,7 +85,7 @@ def original_inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(tmp_path / "nan.npy", rows)
     for name in ("photos", "damaged"):
         (tmp_path / name).mkdir()
-        Image.new("RGB", (8, 8)).save(tmp_path / name / "a.png")
+        Image.new("RGB", (8, 8), "white").save(tmp_path / name / "a.png")
     (tmp_path / "damaged/a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     return tmp_path
 
@@ -207,7 +207,7 @@ def test_unfinished_replacement_is_resumed(inputs: Path, memory: str) -> None:
         record = read_unfinished(out, "scrlm")
         assert record is not None
         assert record.attempts == 1
-        with pytest.raises(StoreError, match="other settings"):
+        with pytest.raises(StoreError, match="rho"):
             fit(inputs / "x.zarr", FitConfig(rho=0.6), out=out)
         resumed = fit(inputs / "x.zarr", CONFIG, out=out)
         assert resumed.record["attempts"] == 2
