@@ -299,8 +299,9 @@ def open_dataset(folder: str, asked: Sequence[str], apart: Sequence[str]) -> bas
         )
     files = state.get("_data_files") or []
     entries = files if isinstance(files, list) else [files]
-    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
-    if not _texts(names, folder, STATE):
+    found = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
+    names = _texts(found, folder, STATE)
+    if not names:
         raise StoreError(f"{folder}/{STATE} lists no data files; save the dataset again")
     for name in names:
         if Path(name).name != name:
