@@ -6,19 +6,22 @@ Every run must end with the same bits as an undisturbed run, either directly, or
 removed and the run was resumed. No unfinished run may look finished. The exit code is 1 if a run
 violates this or hangs. Faults: kill -9 of workers, nannies, clients and schedulers; signals; a
 worker that hangs; deleted, truncated and flipped chunks; changed rows behind symbolic links and
-changed weights; a mount point as output and a full disk (require permission to mount a tmpfs); a
-broken network link (requires permission to create network namespaces).
+changed weights; a mount point as output, also with a run that is replaced, and a full disk (require
+permission to mount a tmpfs); a broken network link (requires permission to create network
+namespaces).
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import random
 import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,8 @@ import click
 import numpy as np
 from click.testing import CliRunner
 from scrlm_cli.main import main as scrlm
+
+from scrlm_dask.storage.outputs import find_aside
 
 from .common import scratch
 from .faults import BIN, FAULTS, Cluster, Fault, Scene, mount_tmpfs, unmount
@@ -57,6 +62,7 @@ MOMENTS = (
 )
 KMEANS_MOMENTS = ("**/kmeans-step-",)
 _HANG_SECONDS = 120
+_REJECTED = 3  # exit code
 _TMPFS_MEGABYTES = 16
 _LOOKS_FINISHED = "unfinished run looks finished"
 
@@ -72,9 +78,14 @@ class Outcome:
     wrong: str = ""
 
 
+def attempt(*args: Any) -> Any:
+    """Run a scrlm command in this process and return its result."""
+    return CliRunner().invoke(scrlm, [*map(str, args), "--nworkers", "0"])
+
+
 def command(*args: Any) -> None:
     """Run a scrlm command in this process; raise `AssertionError` if it fails."""
-    result = CliRunner().invoke(scrlm, [*map(str, args), "--nworkers", "0"])
+    result = attempt(*args)
     if result.exit_code != 0:
         raise AssertionError(
             f"{args[:2]} failed with exit code {result.exit_code}: {result.output[-500:]}"
@@ -93,6 +104,7 @@ class Inputs:
 
     features: Path
     weights: Path | None
+    replaces: bool = False
 
     @property
     def verb(self) -> str:
@@ -100,7 +112,16 @@ class Inputs:
 
     @property
     def options(self) -> tuple[Any, ...]:
-        return FIT if self.weights is None else ("--sample-weight", self.weights, *KMEANS)
+        if self.weights is not None:
+            return ("--sample-weight", self.weights, *KMEANS)
+        return (*FIT, *(("--overwrite",) if self.replaces else ()))
+
+    def again(self, out: Path) -> tuple[Any, ...]:
+        """Return the command that resumes the run, or repeats it if it has written no record."""
+        begun = find_aside(out) is not None if self.replaces else (out / "run.json").exists()
+        if begun:
+            return (self.verb, "--resume", out)
+        return (self.verb, self.features, "--out", out, *self.options)
 
 
 class Chaos:
@@ -114,6 +135,7 @@ class Chaos:
         self.expected: dict[str, bytes] = {}
         self.weights = place / "weights.npy"
         self.expected_weighted: dict[str, bytes] = {}
+        self.replaced: dict[str, bytes] = {}  # of runs that are replaced
 
     def prepare(self) -> None:
         self.has_disk = mount_tmpfs(self.disk, _TMPFS_MEGABYTES)
@@ -124,6 +146,12 @@ class Chaos:
         words = ("--sample-weight", self.weights, *KMEANS)
         command("kmeans", self.features, "--out", self.place / "undisturbed-weighted", *words)
         self.expected_weighted = bits(self.place / "undisturbed-weighted")
+        self._write_old(self.place / "old")
+        self.replaced = bits(self.place / "old")
+
+    def _write_old(self, out: Path) -> None:
+        """Write a complete run with another result."""
+        command("fit", self.features, "--out", out, "--rho", 0.4, "--candidates", 50)
 
     def can(self, fault: Fault) -> bool:
         """Return whether this machine supports the fault."""
@@ -135,7 +163,8 @@ class Chaos:
         folder = self.rng.choice(KMEANS_MOMENTS if weighted else MOMENTS)
         deadline = time.monotonic() + _HANG_SECONDS
         while folder and fit.poll() is None and time.monotonic() < deadline:
-            if any(out.glob(f"checkpoint/{folder}*/group.*")):
+            place = Path(str(find_aside(out) or out))
+            if any(place.glob(f"checkpoint/{folder}*/group.*")):
                 break
             time.sleep(0.002)
         time.sleep(self.rng.uniform(0.0, 1.0 if not folder else 0.3))
@@ -162,6 +191,8 @@ class Chaos:
         out = folder / f"run-{number}"
         if fault.mounted:
             mount_tmpfs(out, _TMPFS_MEGABYTES)
+        if fault.replaces:
+            self._write_old(out)
         inputs = self._inputs(number, fault)
         fit = self._start(out, fault, inputs)
         weights = inputs.weights or self.weights
@@ -176,9 +207,10 @@ class Chaos:
             fit.wait()
             wrong = "hung"
         expected = self.expected_weighted if fault.weighted else self.expected
-        if fault.between is not None and code != 0 and not wrong:
+        # A run that was stopped before it wrote its record has read no rows yet.
+        if fault.between is not None and code != 0 and not wrong and (out / "run.json").exists():
             fault.between(scene)
-            wrong = self._expect_rejection(inputs, out, expected)
+            wrong = self._expect_rejection(inputs, out)
         for undo in scene.undo:
             undo()
         stderr = (folder / f"{out.name}.err").read_text()
@@ -205,16 +237,15 @@ class Chaos:
         if fault.arrange is not None:
             fault.arrange(features)
         if not fault.weighted:
-            return Inputs(features, None)
+            return Inputs(features, None, replaces=fault.replaces)
         weights = self.place / f"weights-{number}.npy"
         shutil.copy2(self.weights, weights)
         return Inputs(features, weights)
 
-    def _expect_rejection(self, inputs: Inputs, out: Path, expected: dict[str, bytes]) -> str:
-        """Resume the run with changed inputs; return the failure if they are accepted."""
-        if self._resume(inputs, out) or bits(out) == expected:
-            return ""
-        return "changed inputs were accepted by the next attempt"
+    def _expect_rejection(self, inputs: Inputs, out: Path) -> str:
+        """Resume the run with changed inputs; return the failure unless they are rejected."""
+        code = attempt(*inputs.again(out)).exit_code
+        return "" if code == _REJECTED else f"exit code {code} of an attempt with changed inputs"
 
     def _judge(
         self, fault: Fault, code: int, out: Path, stderr: str, expected: dict[str, bytes]
@@ -226,17 +257,14 @@ class Chaos:
         record = out / "run.json"
         if code != 0 and record.exists():
             status = json.loads(record.read_text())["status"]
-            if status == "complete" and bits(out) != expected:
+            if status == "complete" and bits(out) not in (expected, self.replaced):
                 return _LOOKS_FINISHED
         return ""
 
     def _resume(self, inputs: Inputs, out: Path) -> str:
-        """Resume the run, or repeat it if there is no run.json; return the failure, or ""."""
-        again = (inputs.features, "--out", out, *inputs.options)
-        if (out / "run.json").exists():
-            again = ("--resume", out)
+        """Resume or repeat the run; return the failure, or ""."""
         try:
-            command(inputs.verb, *again)
+            command(*inputs.again(out))
         except AssertionError as error:
             return f"could not be resumed: {error}"
         return ""
@@ -274,6 +302,23 @@ def play(place: Path, runs: int, seed: int, seconds: float, only: str | None) ->
     return outcomes
 
 
+def play_jobs(
+    place: Path, runs: int, seed: int, seconds: float, only: str | None, jobs: int
+) -> list[Outcome]:
+    """Divide the runs among processes, each with its own inputs and its own cluster."""
+    shares = [len(range(job, runs, jobs)) for job in range(jobs)]
+    places = [place / f"job-{job}" for job in range(jobs)]
+    for folder in places:
+        folder.mkdir(exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        tasks = [
+            pool.submit(play, folder, share, seed + job, seconds, only)
+            for job, (folder, share) in enumerate(zip(places, shares, strict=True))
+        ]
+        return [outcome for task in tasks for outcome in task.result()]
+
+
 def summary(outcomes: list[Outcome]) -> dict[str, Any]:
     """Return counts over all runs and per fault."""
     by_fault: dict[str, Counter[str]] = {}
@@ -295,18 +340,32 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
     }
 
 
+def table(faults: dict[str, dict[str, int]]) -> str:
+    """Format the counts of each fault as the lines of a table."""
+    lines = [f"{'fault':<50}{'runs':>6}{'at once':>9}{'resumed':>9}{'wrong':>7}"]
+    for name, counts in sorted(faults.items()):
+        resumed, wrong = counts["resumed"], counts["wrong"]
+        at_once = counts["runs"] - resumed
+        lines.append(f"{name:<50}{counts['runs']:>6}{at_once:>9}{resumed:>9}{wrong:>7}")
+    return "\n".join(lines)
+
+
 @click.command()
 @click.option("--runs", default=200, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option(
     "--seconds", default=7200.0, show_default=True, help="Start no new run after this time."
 )
+@click.option("--jobs", default=1, show_default=True, help="Runs at a time.")
 @click.option("--only", help="Only faults whose name contains this text.")
 @click.option("--scratch", "folder", help="Folder for the data; failed runs are kept there.")
-def main(runs: int, seed: int, seconds: float, only: str | None, folder: str | None) -> None:
+def main(
+    runs: int, seed: int, seconds: float, jobs: int, only: str | None, folder: str | None
+) -> None:
     """Inject faults into fits and print the results."""
     with scratch(folder) as place:
-        report = summary(play(Path(place), runs, seed, seconds, only))
+        report = summary(play_jobs(Path(place), runs, seed, seconds, only, jobs))
+    print(table(report["faults"]), file=sys.stderr)
     print(json.dumps(report, indent=2))
     sys.exit(1 if report["wrong"] else 0)
 

@@ -159,6 +159,7 @@ class Fault:
     on_tmpfs: bool = False
     on_link: bool = False  # requires the worker on the second host
     mounted: bool = False  # the output is a mount point; requires a tmpfs
+    replaces: bool = False  # the output is a complete run, replaced with --overwrite
     weighted: bool = False  # the command is k-means with weights of the rows
     arrange: Callable[[Path], None] | None = None  # called with the features before the fit
     # Called after the fit ended early. The next attempt must then be rejected until it is undone.
@@ -323,5 +324,12 @@ FAULTS = (
     Fault("weights changed", _change_weights, (0, 3), weighted=True),
     Fault(
         "SIGTERM with a mount point as output", _signal(signal.SIGTERM), (0, 143, -15), mounted=True
+    ),
+    Fault(
+        "kill -9 while a run on a mount point is replaced",
+        _signal(signal.SIGKILL),
+        (0, -9),
+        mounted=True,
+        replaces=True,
     ),
 )

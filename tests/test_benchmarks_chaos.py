@@ -20,11 +20,17 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("fault", ["chunk flipped", "disk full", "kill -9 of a worker"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *("chunk flipped", "disk full", "kill -9 of a worker", "linked chunks", "between attempts"),
+        *("weights changed", "SIGTERM with a mount point", "a mount point is replaced"),
+    ],
+)
 def test_fault_at_a_random_moment(tmp_path: Path, fault: str) -> None:
     report = summary(play(tmp_path, 1, seed=3, seconds=100, only=fault))
     print(report)
-    if fault == "disk full" and not report["runs"]:
+    if (fault == "disk full" or "mount" in fault) and not report["runs"]:
         pytest.skip("no tmpfs can be mounted here")
     assert report["wrong"] == []
     assert report["runs"] == report["equal_at_once"] + report["equal_when_resumed"] > 0
