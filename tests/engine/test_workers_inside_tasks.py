@@ -29,11 +29,10 @@ pytestmark = pytest.mark.timeout(2 * SECONDS)  # a run that waits for its own wo
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(True, marks=pytest.mark.slow, id="processes"), False],
-    ids=lambda value: "processes" if value else "threads",
+    params=[pytest.param(True, marks=pytest.mark.slow, id="processes")],
 )
 def client(request: pytest.FixtureRequest) -> Iterator[Client]:
-    """Connect to a worker with two threads, in a process of its own or in this process."""
+    """Connect to a worker with two threads, in a process of its own."""
     with (
         LocalCluster(
             n_workers=1,
