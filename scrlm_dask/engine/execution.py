@@ -73,6 +73,10 @@ class Pass:
         The attribute `part` of the result is combined, unless `summarize` is given.
     summarize : callable, optional
         `summarize(result, **columns)` converts the result of `part` to the value to combine.
+    write : callable, optional
+        `write(results, start, **broadcast)` receives the results of `part` for all blocks of a
+        task, the first of which starts at row `start`. It writes them to an output in one call,
+        which costs less than one call per small block, and returns the parts to combine.
     """
 
     name: str
@@ -84,6 +88,7 @@ class Pass:
     reports_progress: bool = False
     per_block: tuple[str, ...] = ()
     summarize: Callable[..., Any] | None = None
+    write: Callable[..., Iterable[Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -276,7 +281,7 @@ class Execution:
         broadcast: dict[str, Any],
         blocks: Sequence[int] | None,
         columns: Columns | None,
-        collect: Callable[[Iterator[Any]], Any],
+        collect: Callable[[Iterable[Any]], Any],
     ) -> _BlockTasks:
         """Build one task per block, or per batch of small blocks.
 
@@ -301,6 +306,7 @@ class Execution:
             features.label,
             pass_.reports_progress,
             collect,
+            pass_.write,
         )
         parts = array.map_blocks(
             _block_task,
@@ -401,7 +407,8 @@ class _BlockCall:
     blocks_per_task: int
     label: str  # name of the features in messages
     reports_progress: bool
-    collect: Callable[[Iterator[Any]], Any]
+    collect: Callable[[Iterable[Any]], Any]
+    write: Callable[..., Iterable[Any]] | None
 
 
 def _block_task(
@@ -427,7 +434,10 @@ def _block_task(
             name: remove_mask(values, f"the {name}", start)
             for name, values in _column_values(call.columns, column_blocks).items()
         }
-        result = call.collect(_block_results(block, first, call, columns, broadcast))
+        results: Iterable[Any] = _block_results(block, first, call, columns, broadcast)
+        if call.write is not None:
+            results = call.write(list(results), start, **broadcast)
+        result = call.collect(results)
     if not call.reports_progress:
         _report(call, len(block), int(block.nbytes))
     return result
