@@ -109,6 +109,7 @@ class Execution:
         self.listeners = [listener]
         if listener is events.warn and monitoring_enabled() and in_notebook():
             self.listeners.append(NotebookCell())
+        self._client: Any | None = None  # subscribed to the events of the blocks
         self._publish: events.Listener | None = None  # sends an event to the scheduler
         self._read_seconds: dict[str, float] | None = None  # at the last report, by worker process
         self._warned = False  # of many small blocks
@@ -117,7 +118,7 @@ class Execution:
 
     def __enter__(self) -> Execution:
         notify = _listeners[self._topic] = partial(self.emit, publish=False)
-        client = workers.current_client()
+        self._client = client = workers.current_client()
         if client is not None:
             client.subscribe_topic(self._topic, self._on_block_done)
             self._publish = make_publisher(client, self._topic, notify)
@@ -129,9 +130,9 @@ class Execution:
             failures.drain_tasks(self._topic, leaving=leaving)
         error = None if exc_type is None else exc_type.__name__
         self.emit(events.RunEnded(time.perf_counter() - self._began, error))
-        client = workers.current_client()
-        if client is not None and client.status == "running":
-            client.unsubscribe_topic(self._topic)
+        # not `current_client`: other threads of the process can change Dask's configuration
+        if self._client is not None and self._client.status == "running":
+            self._client.unsubscribe_topic(self._topic)
         _listeners.pop(self._topic, None)
 
     def emit(self, event: events.Event, *, publish: bool = True) -> None:
