@@ -170,9 +170,9 @@ class Execution:
         saved = None if saved is None else batch_groups(saved, tasks.features)
         reduction = self.checkpoints.reduce(tasks.parts, pass_.combine, name, pass_.fan_in, saved)
         with self._reading(tasks, reduction.reused_blocks):
-            if leave_on_workers:
-                return wait(persist(reduction.total))
-            return workers.compute(reduction.total)[0]
+            # not `compute`: it releases the tasks before an error with them can be explained
+            total = persist(reduction.total)
+            return wait(total) if leave_on_workers else workers.gather(total)[0]
 
     def run_per_block(
         self,
@@ -206,7 +206,7 @@ class Execution:
         with self._reading(tasks, reduction.reused_blocks):
             # in one call, so that parts are combined and released while the outputs are computed
             total, *persisted = workers.persist(reduction.total, *reduction.per_block_outputs)
-            result = workers.compute(total)[0]
+            result = workers.gather(total)[0]
         n = len(tasks.parts)
         per_block = {name: persisted[i * n : (i + 1) * n] for i, name in enumerate(pass_.per_block)}
         return PassResult(result, per_block)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import dask
+from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.engine.threads import process_report
@@ -101,6 +102,17 @@ def persist(*values: Any) -> tuple[Any, ...]:
     """Start to compute Dask collections, as `dask.persist` does; see `compute`."""
     persisted: tuple[Any, ...] = dask.persist(*values, scheduler=_scheduler())
     return persisted
+
+
+def gather(*persisted: Delayed) -> tuple[Any, ...]:
+    """Return the results of values that `persist` has started to compute."""
+    client = current_client()
+    if client is None:
+        return compute(*persisted)
+    from distributed import futures_of
+
+    results: tuple[Any, ...] = client.gather(tuple(futures_of(list(persisted))))
+    return results
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import pytest
 from distributed import KilledWorker
 
 from scrlm_dask import connect, synth
+from scrlm_dask.engine import failures
 from scrlm_dask.engine.execution import Execution, Pass, task
 from scrlm_dask.engine.failures import explain_killed_workers
 from scrlm_dask.engine.features import Features, as_features, persist_features, placeholder_blocks
@@ -78,8 +79,20 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Features]:
     ],
 )
 def test_block_that_kills_its_workers_is_named(
-    features: Features, blocks: list[int] | None, extra: int | None, named: str
+    features: Features,
+    monkeypatch: pytest.MonkeyPatch,
+    blocks: list[int] | None,
+    extra: int | None,
+    named: str,
 ) -> None:
+    find_suspects = failures._suspects
+
+    def find_later() -> list[Any]:
+        """Give the scheduler time to forget tasks that the client has released."""
+        time.sleep(0.5)
+        return find_suspects()
+
+    monkeypatch.setattr(failures, "_suspects", find_later)
     extra_input = task("extra", _deadly_task) if extra is None else extra
     judge = Pass("judge", _deadly_part, operator.add)
     with Execution(warn) as execution, pytest.raises(ClusterError, match=named) as caught:
