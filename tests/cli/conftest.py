@@ -87,7 +87,8 @@ def _environment(**more: str) -> dict[str, str]:
     """Return the environment without variables that change where or how commands run."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("DASK_", "PYTHONWARNINGS"))}
     # Test processes run commands in parallel, which would compete for the default port.
-    return {**kept, "DASK_SCRLM__DASHBOARD_PORT": "0", **more}
+    # A command that hangs prints the stacks of its threads when it is aborted.
+    return {**kept, "DASK_SCRLM__DASHBOARD_PORT": "0", "PYTHONFAULTHANDLER": "1", **more}
 
 
 def _texts(args: tuple[Any, ...]) -> list[str]:
@@ -175,6 +176,8 @@ class Running:
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)
+            self.process.wait()
             pytest.fail(f"no end after {timeout} s: {self.stderr}")
         return Outcome(code, self._stdout.read_text(), self.stderr)
 
