@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.errors import StoreError
 from scrlm_dask.optional import import_optional
 from scrlm_dask.sources import arrow
 from scrlm_dask.sources.base import Source, reading, source_file
@@ -24,10 +25,12 @@ class ParquetSource(arrow.ArrowSource):
     """Columns of a Parquet file.
 
     Page checksums are verified if the file has them (`write_page_checksum=True`). Without them, a
-    flipped byte is detected only if decompression or decoding fails.
+    flipped byte is detected only if decompression or decoding fails. The numbers of rows and values
+    in the metadata must agree with each other and with the decoded rows.
     """
 
     group_rows: tuple[int, ...]  # number of rows of each row group
+    group_values: tuple[int, ...]  # largest number of values of a column in each row group
 
     @property
     def unit_rows(self) -> int:
@@ -47,17 +50,34 @@ class ParquetSource(arrow.ArrowSource):
         sizes = np.array(self.group_rows, np.int64)
         ends = np.cumsum(sizes)
         groups = np.flatnonzero((ends > start) & (ends - sizes < stop) & (sizes > 0)).tolist()
-        if groups and start < stop:
-            first = int((ends - sizes)[groups[0]])
-            yield from self._slice_batches(self._batches(groups, first), first, start, stop)
+        if not groups or start >= stop:
+            return
+        with reading(self.what):
+            parquet = _open(self.what)
+        for group in groups:
+            end = int(ends[group])
+            first = end - int(sizes[group])
+            batches = self._batches(parquet, group, first)
+            yield from self._slice_batches(batches, first, max(start, first), min(stop, end))
+            if stop >= end:
+                self._check_values_read(group)
 
-    def _batches(self, groups: list[int], first: int) -> Iterator[Any]:
-        with reading(f"{self.what} (row group {groups[0]}, from row {first} on)"):
-            yield from _open(self.what).iter_batches(
+    def _batches(self, parquet: Any, group: int, first: int) -> Iterator[Any]:
+        with reading(f"{self.what} (row group {group}, from row {first} on)"):
+            yield from parquet.iter_batches(
                 batch_size=self._piece_rows,
-                row_groups=groups,
+                row_groups=[group],
                 columns=list(self.picked.columns),
                 use_threads=False,
+            )
+
+    def _check_values_read(self, group: int) -> None:
+        """Raise if a row group of lists has values that belong to none of its rows."""
+        n_rows, n_values = self.group_rows[group], self.group_values[group]
+        if self.picked.as_list and n_values > n_rows * max(1, self.n_features):
+            raise StoreError(
+                f"row group {group} of {self.what} has {n_values} values, but {n_rows} rows of "
+                f"{self.n_features} items: the file is damaged, or lists have different lengths"
             )
 
     @property
@@ -77,29 +97,82 @@ def open_parquet(
     with reading(path):
         parquet = _open(path)
         picked = arrow.pick_columns(parquet.schema_arrow, asked, apart, path, nulls_as_nan)
-        groups = _groups(parquet)
+        rows = _group_rows(parquet, path)
+        values = _group_values(parquet, picked, rows, path)
         width = _width(parquet, picked, path) if picked.as_list else len(picked.columns)
-    return ParquetSource((file,), (sum(groups), width), picked.dtype, picked, groups)
+    return ParquetSource((file,), (sum(rows), width), picked.dtype, picked, rows, values)
 
 
 def open_parquet_column(path: str, name: str) -> ParquetSource:
     """Open a column with one value per row: labels or ids."""
     with reading(path):
         parquet = _open(path)
-        schema, groups = parquet.schema_arrow, _groups(parquet)
-    picked = arrow.pick_value(schema, name, path)
-    return ParquetSource((source_file(path),), (sum(groups),), picked.dtype, picked, groups)
+        picked = arrow.pick_value(parquet.schema_arrow, name, path)
+        rows = _group_rows(parquet, path)
+        values = _group_values(parquet, picked, rows, path)
+    return ParquetSource((source_file(path),), (sum(rows),), picked.dtype, picked, rows, values)
 
 
 def count_rows(path: str) -> int:
     """Return the number of rows in the metadata of a Parquet file."""
     with reading(path):
-        return sum(_groups(_open(path)))
+        return sum(_group_rows(_open(path), path))
 
 
-def _groups(parquet: Any) -> tuple[int, ...]:
+def _group_rows(parquet: Any, path: str) -> tuple[int, ...]:
+    """Return the number of rows of each row group; their sum must be that of the file."""
     metadata = parquet.metadata
-    return tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    if sum(rows) != metadata.num_rows or min(rows, default=0) < 0:
+        raise StoreError(
+            f"the metadata of {path} is damaged: the file has {metadata.num_rows} rows, but its "
+            f"{len(rows)} row groups have {sum(rows)}; restore the file"
+        )
+    return rows
+
+
+def _group_values(
+    parquet: Any, picked: arrow.Picked, group_rows: tuple[int, ...], path: str
+) -> tuple[int, ...]:
+    """Return the largest number of values of a column in each row group.
+
+    Values are counted without nesting: those of a list are its items, and a list that is null or
+    empty is one value. Each number must be possible for the number of rows.
+    """
+    leaves = [
+        (number, leaf.max_repetition_level > 0)
+        for number, leaf in enumerate(parquet.schema)
+        if any(f"{leaf.path}.".startswith(f"{name}.") for name in picked.columns)
+    ]
+    kind = parquet.schema_arrow.field(picked.columns[0]).type
+    fixed = import_optional("pyarrow", "Parquet").types.is_fixed_size_list(kind)
+    values, offsets = [], set[tuple[int, int]]()
+    for group, n_rows in enumerate(group_rows):
+        columns, most = parquet.metadata.row_group(group), 0
+        for number, nested in leaves:
+            column = columns.column(number)
+            n_values, at = column.num_values, (number, column.data_page_offset)
+            length = 1 if not nested else kind.list_size if fixed else None
+            if not _are_possible(n_rows, n_values, length) or (n_rows and at in offsets):
+                raise StoreError(
+                    f"the metadata of {path} is damaged: column {column.path_in_schema!r} of row "
+                    f"group {group} has {n_values} values from byte {at[1]} on, which is not "
+                    f"possible for {n_rows} rows; restore the file"
+                )
+            offsets.add(at)
+            most = max(most, n_values)
+        values.append(most)
+    return tuple(values)
+
+
+def _are_possible(n_rows: int, n_values: int, length: int | None) -> bool:
+    """Return whether rows of `length` values (None: any number), or null, have `n_values`."""
+    more = n_values - n_rows
+    if length is None or more < 0:
+        return more >= 0
+    if length <= 1:
+        return more == 0
+    return more % (length - 1) == 0 and more // (length - 1) <= n_rows
 
 
 def _width(parquet: Any, picked: arrow.Picked, path: str) -> int:
