@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrlm_dask.clusters import worker_settings
@@ -88,6 +88,7 @@ def local_cluster(workers: LocalWorkers, options: ClusterOptions) -> Iterator[Co
 def _start_cluster(workers: LocalWorkers, number: int) -> LocalCluster:
     from distributed import LocalCluster
 
+    _check_home()
     try:
         return LocalCluster(
             n_workers=number,
@@ -105,8 +106,20 @@ def _start_cluster(workers: LocalWorkers, number: int) -> LocalCluster:
     except (OSError, RuntimeError) as error:
         raise ClusterError(
             f"cannot start workers on this machine ({one_line(_first_cause(error))}); check that "
-            f"/dev/shm and {tempfile.gettempdir()} are writable and not full, or compute in "
-            "threads of this process with --nworkers 0 (nworkers=0)"
+            "/dev/shm and the folder of temporary files (TMPDIR) are writable and not full, or "
+            "compute in threads of this process with --nworkers 0 (nworkers=0)"
+        ) from error
+
+
+def _check_home() -> None:
+    """Raise if the user has no home directory: the dashboard of the cluster cannot be imported."""
+    try:
+        Path.home()
+    except RuntimeError as error:
+        raise ClusterError(
+            f"cannot start workers on this machine: HOME is not set, and user {os.getuid()} has no "
+            "account; set HOME to any folder, or compute in threads of this process with "
+            "--nworkers 0 (nworkers=0)"
         ) from error
 
 

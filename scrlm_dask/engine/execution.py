@@ -73,6 +73,10 @@ class Pass:
         The attribute `part` of the result is combined, unless `summarize` is given.
     summarize : callable, optional
         `summarize(result, **columns)` converts the result of `part` to the value to combine.
+    write : callable, optional
+        `write(results, start, **broadcast)` receives the results of `part` for all blocks of a
+        task, the first of which starts at row `start`. It writes them to an output in one call,
+        which costs less than one call per small block, and returns the parts to combine.
     """
 
     name: str
@@ -84,6 +88,7 @@ class Pass:
     reports_progress: bool = False
     per_block: tuple[str, ...] = ()
     summarize: Callable[..., Any] | None = None
+    write: Callable[..., Iterable[Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,7 @@ class Execution:
         self.listeners = [listener]
         if listener is events.warn and monitoring_enabled() and in_notebook():
             self.listeners.append(NotebookCell())
+        self._client: Any | None = None  # subscribed to the events of the blocks
         self._publish: events.Listener | None = None  # sends an event to the scheduler
         self._read_seconds: dict[str, float] | None = None  # at the last report, by worker process
         self._warned = False  # of many small blocks
@@ -112,7 +118,7 @@ class Execution:
 
     def __enter__(self) -> Execution:
         notify = _listeners[self._topic] = partial(self.emit, publish=False)
-        client = workers.current_client()
+        self._client = client = workers.current_client()
         if client is not None:
             client.subscribe_topic(self._topic, self._on_block_done)
             self._publish = make_publisher(client, self._topic, notify)
@@ -124,9 +130,9 @@ class Execution:
             failures.drain_tasks(self._topic, leaving=leaving)
         error = None if exc_type is None else exc_type.__name__
         self.emit(events.RunEnded(time.perf_counter() - self._began, error))
-        client = workers.current_client()
-        if client is not None and client.status == "running":
-            client.unsubscribe_topic(self._topic)
+        # not `current_client`: other threads of the process can change Dask's configuration
+        if self._client is not None and self._client.status == "running":
+            self._client.unsubscribe_topic(self._topic)
         _listeners.pop(self._topic, None)
 
     def emit(self, event: events.Event, *, publish: bool = True) -> None:
@@ -276,7 +282,7 @@ class Execution:
         broadcast: dict[str, Any],
         blocks: Sequence[int] | None,
         columns: Columns | None,
-        collect: Callable[[Iterator[Any]], Any],
+        collect: Callable[[Iterable[Any]], Any],
     ) -> _BlockTasks:
         """Build one task per block, or per batch of small blocks.
 
@@ -301,6 +307,7 @@ class Execution:
             features.label,
             pass_.reports_progress,
             collect,
+            pass_.write,
         )
         parts = array.map_blocks(
             _block_task,
@@ -401,7 +408,8 @@ class _BlockCall:
     blocks_per_task: int
     label: str  # name of the features in messages
     reports_progress: bool
-    collect: Callable[[Iterator[Any]], Any]
+    collect: Callable[[Iterable[Any]], Any]
+    write: Callable[..., Iterable[Any]] | None
 
 
 def _block_task(
@@ -427,7 +435,10 @@ def _block_task(
             name: remove_mask(values, f"the {name}", start)
             for name, values in _column_values(call.columns, column_blocks).items()
         }
-        result = call.collect(_block_results(block, first, call, columns, broadcast))
+        results: Iterable[Any] = _block_results(block, first, call, columns, broadcast)
+        if call.write is not None:
+            results = call.write(list(results), start, **broadcast)
+        result = call.collect(results)
     if not call.reports_progress:
         _report(call, len(block), int(block.nbytes))
     return result

@@ -138,6 +138,17 @@ class Features:
             rechunked=None,
         )
 
+    def label_rows(self, n_clusters: int = 0) -> int:
+        """Return the rows per chunk of labels: those of a block, or of a batch of small blocks.
+
+        `n_clusters` is the number of clusters whose sums a pass computes with the labels, because
+        it may enlarge the blocks. A chunk must not be written by two tasks.
+        """
+        batched = self.in_blocks_for(n_clusters).batched
+        if batched.blocks_per_chunk == 1:
+            return self.block_rows
+        return batched.block_rows * batched.blocks_per_chunk
+
 
 def as_features(
     source: FeaturesLike, block_rows: int | None = None, storage_options: Options | None = None

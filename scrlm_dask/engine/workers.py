@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -33,6 +34,7 @@ _read_seconds = 0.0  # of all threads of this process, since it started
 _last_rate = 0.0  # bytes per second of the latest read
 # One pool per worker: the runs inside its tasks together use as many threads as the worker has.
 _pools: WeakKeyDictionary[Any, ThreadPoolExecutor] = WeakKeyDictionary()
+_without_client: ContextVar[bool] = ContextVar("without_client", default=False)
 
 _T = TypeVar("_T")
 
@@ -65,7 +67,9 @@ def current_client() -> Any | None:
     A run inside a task of a worker has no client. It occupies a thread of the worker while it
     waits, so runs inside all threads of a cluster would wait for each other without end.
     """
-    if "distributed" not in sys.modules or _scheduler_is_set() or current_worker() is not None:
+    if "distributed" not in sys.modules or _without_client.get() or _scheduler_is_set():
+        return None
+    if current_worker() is not None:
         return None
     from distributed import default_client
 
@@ -89,20 +93,28 @@ def current_worker() -> Any | None:
 
 def compute(*values: Any) -> tuple[Any, ...]:
     """Compute Dask collections, as `dask.compute` does, on the cluster or in this process."""
-    computed: tuple[Any, ...] = dask.compute(*values, scheduler=_pool_inside_task())
+    computed: tuple[Any, ...] = dask.compute(*values, scheduler=_scheduler())
     return computed
 
 
 def persist(*values: Any) -> tuple[Any, ...]:
     """Start to compute Dask collections, as `dask.persist` does; see `compute`."""
-    persisted: tuple[Any, ...] = dask.persist(*values, scheduler=_pool_inside_task())
+    persisted: tuple[Any, ...] = dask.persist(*values, scheduler=_scheduler())
     return persisted
 
 
-def in_this_process() -> AbstractContextManager[Any]:
-    """Run tasks of a `with` block in threads of this process, even if there is a client."""
-    threads: AbstractContextManager[Any] = dask.config.set(scheduler="threads")
-    return threads
+@contextmanager
+def in_this_process() -> Iterator[None]:
+    """Run tasks of a `with` block in threads of this process, even if there is a client.
+
+    This applies to the calling thread only. Dask's configuration would apply to all threads of the
+    process: a run in another thread would lose its client while it waits for results.
+    """
+    token = _without_client.set(True)
+    try:
+        yield
+    finally:
+        _without_client.reset(token)
 
 
 def wait_for_worker(client: Any) -> None:
@@ -255,11 +267,11 @@ def _scheduler_is_set() -> bool:
     return dask.config.get("scheduler", None) not in (None, "dask.distributed")
 
 
-def _pool_inside_task() -> ThreadPoolExecutor | None:
-    """Return the threads for a run inside a task of a worker; None for Dask's own choice."""
+def _scheduler() -> ThreadPoolExecutor | str | None:
+    """Return Dask's `scheduler` for tasks of this thread: a pool, "threads", or Dask's default."""
     worker = current_worker()
     if worker is None or _scheduler_is_set():
-        return None
+        return "threads" if _without_client.get() else None
     with _lock:
         if worker not in _pools:
             _pools[worker] = ThreadPoolExecutor(worker.state.nthreads, "scrlm-blocks")

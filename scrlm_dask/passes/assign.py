@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,10 +20,12 @@ from scrlm_dask.engine.tree_reduce import fan_in_for
 from scrlm_dask.errors import InputError, NonFiniteRowError
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.distances.assignment import (
+    Assignment,
     LeafPoints,
     assign_and_sum,
     assign_leaves,
     assign_rows,
+    concatenate_assignments,
 )
 from scrlm_dask.kernels.distances.cluster_sums import ClusterSums, merge_sums
 from scrlm_dask.kernels.distances.points import Points
@@ -53,6 +56,15 @@ class LabelledPart:
     n_rows: int
     labels: tuple[NDArray[np.int32], ...]
     zero_rows: int  # as in `AssignedPart`
+
+
+@dataclass(frozen=True)
+class _BlockLabels:
+    """The part of a block, and the labels to write."""
+
+    part: AssignedPart | LabelledPart
+    assignment: Assignment
+    fine: NDArray[np.int32] | None = None  # (rows,) labels of the fine level
 
 
 def assign_pass(
@@ -143,18 +155,28 @@ def _assign_part(
     collect: bool,
     leaves: LeafPoints | None = None,
     weights: NDArray[np.float64] | None = None,
-) -> AssignedPart:
+) -> _BlockLabels:
     summed = assign_and_sum(block, centers, sq_radius, weights, margins=margins, prune=prune)
     assignment, fine, leaf_counts = summed.assignment, None, None
     if leaves is not None:
         fine = assign_leaves(block, assignment.labels, leaves)
         leaf_counts = np.bincount(fine[fine != OUTLIER], minlength=leaves.n_leaves)
-    if labels_at is not None:
-        write_labels_block(labels_at, start, assignment, fine)
     labels = (assignment.labels,) if collect else ()
     fine_labels = (fine,) if collect and fine is not None else ()
     zeros = _count_zero_rows(block, centers)
-    return AssignedPart(summed.sums, assignment.pruned, labels, leaf_counts, fine_labels, zeros)
+    part = AssignedPart(summed.sums, assignment.pruned, labels, leaf_counts, fine_labels, zeros)
+    return _BlockLabels(part, assignment, fine)
+
+
+def _write_labels(
+    blocks: Sequence[_BlockLabels], start: int, *, labels_at: Location | None, **_others: Any
+) -> list[AssignedPart | LabelledPart]:
+    """Write the labels of consecutive blocks, if there is a labels store; return their parts."""
+    if labels_at is not None:
+        assignment = concatenate_assignments([block.assignment for block in blocks])
+        fine = [block.fine for block in blocks if block.fine is not None]
+        write_labels_block(labels_at, start, assignment, np.concatenate(fine) if fine else None)
+    return [block.part for block in blocks]
 
 
 def _are_written(labels_at: Location, block_rows: int, n_rows: int, blocks: range) -> bool:
@@ -171,14 +193,13 @@ def _label_part(
     labels_at: Location | None,
     margins: bool,
     collect: bool,
-) -> LabelledPart:
+) -> _BlockLabels:
     assignment = assign_rows(block, centers, sq_radius, margins=margins)
-    if labels_at is not None:
-        write_labels_block(labels_at, start, assignment)
     inside = assignment.labels[assignment.labels != OUTLIER]
     counts = np.bincount(inside, minlength=len(centers.raw)).astype(np.int64)
     labels = (assignment.labels,) if collect else ()
-    return LabelledPart(counts, len(block), labels, _count_zero_rows(block, centers))
+    part = LabelledPart(counts, len(block), labels, _count_zero_rows(block, centers))
+    return _BlockLabels(part, assignment)
 
 
 def _count_zero_rows(block: NDArray[Any], centers: Points) -> int:
@@ -199,8 +220,14 @@ def _merge(a: AssignedPart, b: AssignedPart) -> AssignedPart:
     return AssignedPart(merge_sums(a.sums, b.sums), pruned, labels, counts, fine, zeros)
 
 
-_ASSIGN = Pass("assign", _assign_part, _merge, checkpoint_types=(AssignedPart, ClusterSums, Pruned))
-_LABEL = Pass("assign", _label_part, _merge_labelled)
+_ASSIGN = Pass(
+    "assign",
+    _assign_part,
+    _merge,
+    checkpoint_types=(AssignedPart, ClusterSums, Pruned),
+    write=_write_labels,
+)
+_LABEL = Pass("assign", _label_part, _merge_labelled, write=_write_labels)
 
 
 def _label_block(block: NDArray[Any], centers: Points, sq_radius: float) -> NDArray[np.int32]:

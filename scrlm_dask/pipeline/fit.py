@@ -428,7 +428,7 @@ def _assign_rows(
         sq_radius,
         n_clusters=len(centers),
         prune=config.prune,
-        labels_at=run.open_labels_output(config.margins, leaves is not None),
+        labels_at=run.open_labels_output(len(centers), config.margins, leaves is not None),
         margins=config.margins,
         collect=run.collects_labels,
         input_digest=short_digest(centers, np.array(sq_radius), *fine),

@@ -318,7 +318,7 @@ def _run_algorithm(
         sq_radius,
         n_clusters=config.n_clusters,
         prune=config.prune,
-        labels_at=run.open_labels_output(config.margins),
+        labels_at=run.open_labels_output(config.n_clusters, config.margins),
         margins=config.margins,
         collect=run.collects_labels,
         input_digest=short_digest(refined.centers, np.array(sq_radius)),

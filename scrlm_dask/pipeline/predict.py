@@ -142,7 +142,8 @@ class PredictJob:
         """Create an empty labels store, and return the location to write it to."""
         features = self.features
         at = stack.enter_context(outputs.replacing(path, self.overwrite, outputs.LABELS_KIND))
-        create_labels_store(at, features.n_rows, features.block_rows, self.margins, features.path)
+        n_rows, label_rows = features.n_rows, features.label_rows()
+        create_labels_store(at, n_rows, label_rows, self.margins, features.path)
         check_paths_visible(at)
         return at
 

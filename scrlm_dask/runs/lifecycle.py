@@ -90,14 +90,16 @@ class ActiveRun:
         """True if the assignment pass must return the labels because there is no labels store."""
         return self.target.collect_labels and self.opened.directory is None
 
-    def open_labels_output(self, margins: bool, fine: bool = False) -> Location | None:
+    def open_labels_output(
+        self, n_clusters: int, margins: bool, fine: bool = False
+    ) -> Location | None:
         """Create or reuse the labels store and return its location; None without a directory."""
         directory, features = self.opened.directory, self.target.features
         if directory is None:
             return None
         resume.check_still_owner(directory, self.opened.record)
         return ensure_labels_store(
-            directory.labels, features.n_rows, features.block_rows, margins, fine
+            directory.labels, features.n_rows, features.label_rows(n_clusters), margins, fine
         )
 
     def report_resumed(self) -> None:

@@ -20,7 +20,13 @@ import psutil
 
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.workers import check_paths_visible
-from scrlm_dask.errors import InputError, StoreError, UnreachableError, UnusableRowsError
+from scrlm_dask.errors import (
+    InputError,
+    MissingError,
+    StoreError,
+    UnreachableError,
+    UnusableRowsError,
+)
 from scrlm_dask.events import Note
 from scrlm_dask.passes.digests import check_digests_pass
 from scrlm_dask.runs.record import RunRecord
@@ -208,8 +214,14 @@ def check_unchanged(record: RunRecord, features_at: Location | None) -> None:
     """Raise if the features store changed during the run."""
     if features_at is None:
         return
-    files = files_of_features(features_at)
-    digest = features_digest(features_at, files)
+    try:
+        files = files_of_features(features_at)
+        digest = features_digest(features_at, files)
+    except MissingError as error:
+        raise MissingError(
+            f"the features store {record.features.path} was removed during the run, so its rows "
+            "cannot be compared with those at the start; restore it, and run the command again"
+        ) from error
     if (digest, files) != (record.features.digest, record.features_written):
         raise UnusableRowsError(
             f"the features store {record.features.path} changed during the run, so the result was "

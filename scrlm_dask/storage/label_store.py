@@ -1,4 +1,7 @@
-"""The labels store: `labels`, `distances` and optionally `margins`, chunked like the features."""
+"""The labels store: `labels`, `distances` and optionally `margins`, one chunk per block.
+
+If a task computes several small blocks, a chunk contains the rows of all of them.
+"""
 
 from __future__ import annotations
 

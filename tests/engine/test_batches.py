@@ -19,6 +19,7 @@ from scrlm_dask.engine.execution import Execution, Pass
 from scrlm_dask.engine.features import as_features, persist_features
 from scrlm_dask.engine.tree_reduce import combine_parts, tree_reduce
 from scrlm_dask.events import BlockDone, Note
+from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.storage.checkpoints import Checkpoint
 from scrlm_dask.storage.locations import locate
 
@@ -90,6 +91,26 @@ def test_batches_do_not_change_weighted_sampled_kmeans(request: pytest.FixtureRe
     found = kmeans(rows(), config, sample_weight=weights, block_rows=BLOCK, collect_labels=True)
     np.testing.assert_array_equal(found.labels, expected.labels)
     assert found.model.centers.tobytes() == expected.model.centers.tobytes()
+
+
+# with 30 clusters, the blocks of k-means have 60 rows: as many bytes as the sums of the clusters
+@pytest.mark.parametrize(("n_clusters", "chunk_rows"), [(2, 80), (30, 480)])
+@pytest.mark.usefixtures("batches")
+def test_a_task_writes_one_chunk_of_labels(
+    n_clusters: int, chunk_rows: int, tmp_path: Path
+) -> None:
+    config = KMeansConfig(n_clusters, "random", LloydConfig(max_iter=1), margins=True)
+    model = kmeans(rows(), config, out=tmp_path / "run", block_rows=BLOCK).model
+    predict(model, rows(), out=tmp_path / "labels.zarr", block_rows=BLOCK)
+    nearest = np.square(rows()[:, None] - model.centers).sum(2).argmin(1)
+    for path, per_chunk in (("run/labels.zarr", chunk_rows), ("labels.zarr", 80)):
+        for name in ("labels", "distances", "margins"):
+            array = zarr.open_array(tmp_path / path / name, mode="r")
+            assert array.chunks == (per_chunk,)
+            assert array.nchunks_initialized == -(-ROWS // per_chunk)
+            assert not np.isnan(array[:]).any()
+        labels = zarr.open_array(tmp_path / path / "labels", mode="r")
+        np.testing.assert_array_equal(labels[:], nearest)
 
 
 def source(kind: str, folder: Path) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,14 @@ def test_threads_of_this_process() -> None:
 
 
 def test_tasks_in_this_process() -> None:
-    with workers.in_this_process():
-        assert dask.config.get("scheduler") == "threads"
+    threads = set()
+    value = dask.delayed(lambda: threads.add(threading.current_thread()))()
+    with dask.config.set(scheduler="synchronous"), workers.in_this_process():
+        workers.compute(value)
         assert workers.current_client() is None
+        assert dask.config.get("scheduler") == "synchronous"  # other threads are not affected
+    assert threading.current_thread() not in threads
+    assert len(threads) == 1
 
 
 def test_workers_that_do_not_answer_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Runs inside Dask tasks: they work in threads of the worker process and give the same bits."""
+"""Runs inside Dask tasks: they work in threads of the worker and give the same bits."""
 
 from __future__ import annotations
 
@@ -23,23 +23,31 @@ from scrlm_dask.engine.workers import WorkerMemory
 
 ROWS, FEATURES = 4000, 8
 LIMIT, SECONDS = 10**9, 120
+MEMORY_LEVELS = ("target", "spill", "pause")
 
 pytestmark = pytest.mark.timeout(2 * SECONDS)  # a run that waits for its own worker never ends
 
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(True, marks=pytest.mark.slow, id="processes")],
+    params=[
+        pytest.param(True, marks=pytest.mark.slow, id="processes"),
+        pytest.param(False, id="threads"),
+    ],
 )
 def client(request: pytest.FixtureRequest) -> Iterator[Client]:
-    """Connect to a worker with two threads, in a process of its own."""
+    """Connect to a worker with two threads, in a process of its own or in this process."""
+    levels = () if request.param else MEMORY_LEVELS
     with (
+        # Dask compares the limit with the memory of the process, here of all tests, and would
+        # pause the worker: its tasks would not start
+        dask.config.set({f"distributed.worker.memory.{level}": False for level in levels}),
         LocalCluster(
             n_workers=1,
             threads_per_worker=2,
             processes=request.param,
             memory_limit=LIMIT,
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
         ) as cluster,
         Client(cluster) as client,
     ):
@@ -111,9 +119,19 @@ def minus_inertia(model: Any, rows: NDArray[np.float32], y: None = None) -> floa
 
 
 def outside(function: Any, *args: Any) -> Any:
-    """Call a function without the client; the configuration also applies to tasks of threads."""
+    """Call a function without the client."""
     with workers.in_this_process():
         return function(*args)
+
+
+def fit_outside(rows: NDArray[np.float32]) -> bytes:
+    bits: bytes = outside(fit_kmeans, rows)
+    return bits
+
+
+def fit_synchronously(store: Path) -> bytes:
+    with dask.config.set(scheduler="synchronous"):
+        return fit_bits(store, 1)
 
 
 def memories() -> list[WorkerMemory]:
@@ -173,8 +191,19 @@ def test_memory_and_threads_of_the_worker(client: Client) -> None:
 
 
 def test_a_scheduler_in_the_configuration_takes_precedence(client: Client, store: Path) -> None:
-    future = client.submit(outside, fit_bits, store, 1, pure=False)
+    future = client.submit(fit_synchronously, store, pure=False)
     assert future.result(timeout=SECONDS) == outside(fit_bits, store, 1)
+
+
+def test_runs_with_and_without_the_client_at_once(
+    client: Client, rows: NDArray[np.float32]
+) -> None:
+    """A run that uses the client does not change while tasks run without it."""
+    expected = outside(fit_kmeans, rows)
+    futures = [client.submit(fit_outside, rows, pure=False) for _ in range(5)]
+    assert fit_kmeans(rows) == expected
+    assert client.gather(futures) == [expected] * 5
+    assert workers.current_client() is client
 
 
 def test_passes_never_choose_the_scheduler_themselves() -> None:

@@ -130,6 +130,29 @@ def notes_of(events: list[Any]) -> list[str]:
     return [event.text for event in events if isinstance(event, Note)]
 
 
+class MovedAway:
+    """Move a store away once its features are persisted, and back after the last phase.
+
+    The end of a run compares the files of the store with those at the start, so the store must be
+    there again, with the same modification times.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        self.phases: list[str] = []  # phases that ended without the store
+
+    def __call__(self, event: Any) -> None:
+        if not isinstance(event, PhaseFinished):
+            return
+        hidden = self.store.with_name("hidden.zarr")
+        if event.name == "hold":
+            self.store.rename(hidden)
+        elif hidden.exists():
+            self.phases.append(event.name)
+            if event.name == "assign":
+                hidden.rename(self.store)
+
+
 class TestPersistedFeatures:
     def run(self, source: Any, listener: Any = ignore, **lloyd: Any) -> FitResult:
         config = KMeansConfig(5, "k-means||", LloydConfig(max_iter=3, **lloyd))
@@ -149,27 +172,27 @@ class TestPersistedFeatures:
 
     @pytest.mark.parametrize("persist", ["yes", "auto"])
     def test_store_is_not_read_again(self, store: Path, tmp_path: Path, persist: Any) -> None:
-        copy = Path(shutil.copytree(store, tmp_path / "copy.zarr"))
-
-        def remove(event: Any) -> None:
-            if isinstance(event, PhaseFinished) and event.name == "hold":
-                shutil.rmtree(copy)
-
-        found = self.run(copy, remove, persist=persist)
-        assert not copy.exists()
+        away = MovedAway(Path(shutil.copytree(store, tmp_path / "copy.zarr")))
+        found = self.run(away.store, away, persist=persist)
+        assert away.phases[-1] == "assign"
         same_bits(found, self.run(store, persist="no"))
 
     def test_refinement_persists_features(self, store: Path, tmp_path: Path) -> None:
+        away = MovedAway(Path(shutil.copytree(store, tmp_path / "copy.zarr")))
+        with backend("three threads"):
+            config = FitConfig(rho=0.5, refine=LloydConfig(max_iter=2, persist="yes"))
+            fit(away.store, config, block_rows=BLOCK, listener=away)
+        assert away.phases[-1] == "assign"
+
+    def test_store_removed_during_the_run_is_rejected(self, store: Path, tmp_path: Path) -> None:
         copy = Path(shutil.copytree(store, tmp_path / "copy.zarr"))
 
         def remove(event: Any) -> None:
             if isinstance(event, PhaseFinished) and event.name == "hold":
                 shutil.rmtree(copy)
 
-        with backend("three threads"):
-            config = FitConfig(rho=0.5, refine=LloydConfig(max_iter=2, persist="yes"))
-            fit(copy, config, block_rows=BLOCK, listener=remove)
-        assert not copy.exists()
+        with pytest.raises(scrlm_dask.errors.MissingError, match=expecting("copy.zarr")):
+            self.run(copy, remove, persist="yes")
 
     def test_features_that_are_not_persisted_are_read_in_every_pass(
         self, store: Path, tmp_path: Path

@@ -73,7 +73,7 @@ def test_existing_output_is_rejected_before_the_run(store: Path, tmp_path: Path)
 def test_run_without_output(tmp_path: Path) -> None:
     events: list[Any] = []
     with open_run(target_of(X, None), "scrlm", events.append) as run:
-        assert run.open_labels_output(margins=True) is None
+        assert run.open_labels_output(3, margins=True) is None
         assert run.collects_labels
         assert not run.is_resumed
     assert [type(event) for event in events] == [RunStarted, RunEnded]
@@ -90,7 +90,7 @@ def test_failed_run_can_be_resumed(store: Path, tmp_path: Path) -> None:
     def attempt(error: Exception) -> None:
         with open_run(target, "scrlm", events.append) as run:
             resumed.append(run.is_resumed)
-            assert run.open_labels_output(margins=False) is not None
+            assert run.open_labels_output(3, margins=False) is not None
             assert status(out) == "running"
             assert not run.collects_labels  # the store contains them
             run.execution.checkpoints.save("value", 1)

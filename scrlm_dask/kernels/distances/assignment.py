@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from scrlm_dask.kernels.distances.cluster_sums import ClusterSums, sum_rows
 from scrlm_dask.kernels.distances.nearest_center import measure_rows, nearest_centers
 from scrlm_dask.kernels.distances.points import Points, exact_sq_distance, tiles, underflow
 from scrlm_dask.kernels.distances.projections import DENSE
-from scrlm_dask.kernels.distances.pruning import Prune, Pruned
+from scrlm_dask.kernels.distances.pruning import Prune, Pruned, merge_pruned
 from scrlm_dask.kernels.jit import jit
 
 
@@ -42,6 +44,19 @@ class Assignment:
         second = np.sqrt(self.second_sq_distances)
         nearest = np.where(np.isfinite(self.sq_distances), np.sqrt(self.sq_distances), 0.0)
         return (second - nearest).astype(np.float32)
+
+
+def concatenate_assignments(parts: Sequence[Assignment]) -> Assignment:
+    """Return the labels and distances of consecutive blocks as those of one block."""
+    if len(parts) == 1:
+        return parts[0]
+    second = [part.second_sq_distances for part in parts if part.second_sq_distances is not None]
+    return Assignment(
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([part.sq_distances for part in parts]),
+        np.concatenate(second) if second else None,
+        reduce(merge_pruned, [part.pruned for part in parts]),
+    )
 
 
 @dataclass(frozen=True)
