@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from os import SEEK_END
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +18,6 @@ from scrlm_dask.sources.base import Source, reading, source_file
 MAGIC = b"PAR1"
 _FEW_ROWS = 16  # rows that are decoded at a time to find the first list
 _PIECE_BYTES = 8 * 2**20  # size of the pieces of a row group that are decoded at a time
-_HEADER_BYTES = 512  # of a page header that are read first; long statistics need more
-_MOST_HEADER_BYTES = 2**24  # pyarrow has the same limit
-_MOST_VARINT_BITS = 70
-_DATA_PAGE, _DATA_PAGE_V2 = 0, 3
-# Numbers of fields of PageHeader in parquet.thrift.
-_TYPE, _COMPRESSED_SIZE, _HEADER, _HEADER_V2 = 1, 3, 5, 8
-_NUM_VALUES = 1  # of both kinds of data page headers
 
 
 @dataclass(frozen=True)
@@ -34,7 +26,8 @@ class ParquetSource(arrow.ArrowSource):
 
     Page checksums are verified if the file has them (`write_page_checksum=True`). Without them, a
     flipped byte is detected only if decompression or decoding fails. The numbers of rows and values
-    in the metadata must agree with each other and with the decoded rows.
+    in the metadata must agree with each other and with the decoded rows. If all of them are too
+    small by the same rows, the other rows are ignored, because pyarrow does not decode them.
     """
 
     group_rows: tuple[int, ...]  # number of rows of each row group
@@ -58,26 +51,18 @@ class ParquetSource(arrow.ArrowSource):
         sizes = np.array(self.group_rows, np.int64)
         ends = np.cumsum(sizes)
         groups = np.flatnonzero((ends > start) & (ends - sizes < stop) & (sizes > 0)).tolist()
-        if not groups or start >= stop:
-            return
-        with reading(self.what):
-            parquet = _open(self.what)
-            leaves = _leaves(parquet, self.picked)
-        for group in groups:
-            end = int(ends[group])
-            first = end - int(sizes[group])
-            with reading(f"{self.what} (row group {group}, from row {first} on)"):
-                _check_pages(parquet, group, leaves, self.what)
-            batches = self._batches(parquet, group, first)
-            yield from self._slice_batches(batches, first, max(start, first), min(stop, end))
-            if stop >= end:
-                self._check_values_read(group)
+        if groups and start < stop:
+            first = int((ends - sizes)[groups[0]])
+            yield from self._slice_batches(self._batches(groups, first), first, start, stop)
+            for group in groups:
+                if ends[group] <= stop:
+                    self._check_values_read(group)
 
-    def _batches(self, parquet: Any, group: int, first: int) -> Iterator[Any]:
-        with reading(f"{self.what} (row group {group}, from row {first} on)"):
-            yield from parquet.iter_batches(
+    def _batches(self, groups: list[int], first: int) -> Iterator[Any]:
+        with reading(f"{self.what} (row group {groups[0]}, from row {first} on)"):
+            yield from _open(self.what).iter_batches(
                 batch_size=self._piece_rows,
-                row_groups=[group],
+                row_groups=groups,
                 columns=list(self.picked.columns),
                 use_threads=False,
             )
@@ -134,7 +119,13 @@ def _group_rows(parquet: Any, path: str) -> tuple[int, ...]:
     """Return the number of rows of each row group; their sum must be that of the file."""
     metadata = parquet.metadata
     rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    if sum(rows) != metadata.num_rows or min(rows, default=0) < 0:
+    fewest = min(rows, default=0)
+    if fewest < 0:
+        raise StoreError(
+            f"the metadata of {path} is damaged: row group {rows.index(fewest)} has {fewest} rows; "
+            "restore the file"
+        )
+    if sum(rows) != metadata.num_rows:
         raise StoreError(
             f"the metadata of {path} is damaged: the file has {metadata.num_rows} rows, but its "
             f"{len(rows)} row groups have {sum(rows)}; restore the file"
@@ -159,45 +150,33 @@ def _group_values(
         columns = [parquet.metadata.row_group(group).column(leaf) for leaf in leaves]
         for leaf, column in zip(leaves, columns, strict=True):
             at = leaf, column.data_page_offset
-            if not _are_possible(n_rows, column.num_values, length) or (n_rows and at in offsets):
+            if not _are_possible(n_rows, column.num_values, length) or at in offsets:
                 raise StoreError(
                     f"the metadata of {path} is damaged: column {column.path_in_schema!r} of row "
                     f"group {group} has {column.num_values} values from byte {at[1]} on, which is "
                     f"not possible for {n_rows} rows; restore the file"
                 )
-            offsets.add(at)
-        # Such row groups are rare: they are empty, or have less than one byte per value.
-        if not n_rows or any(c.num_values > c.total_uncompressed_size for c in columns):
-            _check_pages(parquet, group, leaves, path)
+            if n_rows:  # an empty row group has no pages, and may have the offset of the next
+                offsets.add(at)
         values.append(max((column.num_values for column in columns), default=0))
     return tuple(values)
 
 
 def _leaves(parquet: Any, picked: arrow.Picked) -> list[int]:
     """Return the numbers of the stored columns; a column of lists is stored with a longer path."""
-    names, first = set(picked.columns), f"{picked.columns[0]}."
+    names, prefix = set(picked.columns), f"{picked.columns[0]}."
+    # Other columns may have names that start with the same prefix.
+    others = tuple(f"{n}." for n in parquet.schema_arrow.names if n.startswith(prefix))
     return [
         number
         for number, leaf in enumerate(parquet.schema)
-        if leaf.path in names or (picked.as_list and leaf.path.startswith(first))
+        if leaf.path in names
+        or (
+            picked.as_list
+            and leaf.path.startswith(prefix)
+            and not f"{leaf.path}.".startswith(others)
+        )
     ]
-
-
-def _check_pages(parquet: Any, group: int, leaves: Sequence[int], path: str) -> None:
-    """Raise unless the pages of a row group have as many values as its metadata claims."""
-    columns = parquet.metadata.row_group(group)
-    with open(path, "rb") as file:  # noqa: PTH123 - the path must stay a str
-        for column in (columns.column(leaf) for leaf in leaves):
-            start = column.data_page_offset
-            if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
-                start = column.dictionary_page_offset
-            n_values = count_values(file, start, column.total_compressed_size)
-            if n_values != column.num_values:
-                raise StoreError(
-                    f"{path} is damaged: the metadata has {column.num_values} values for column "
-                    f"{column.path_in_schema!r} of row group {group}, but the pages have "
-                    f"{n_values}; restore the file"
-                )
 
 
 def _are_possible(n_rows: int, n_values: int, length: int | None) -> bool:
@@ -234,90 +213,3 @@ def _open(path: str) -> Any:
         # otherwise a whole column of a row group is loaded into memory before it is decoded
         buffer_size=2**20,
     )
-
-
-def count_values(file: BinaryIO, start: int, size: int) -> int:
-    """Return the number of values in the data pages within `size` bytes from `start` on.
-
-    pyarrow reads as many rows as the metadata claims, and ignores other rows in the pages.
-    """
-    return sum(_page_values(file, start, min(start + size, file.seek(0, SEEK_END))))
-
-
-def _page_values(file: BinaryIO, at: int, end: int) -> Iterator[int]:
-    """Yield the number of values of each data page."""
-    while at < end:
-        header, n_bytes = _read_header(file, at, end)
-        try:
-            kind, size = header[_TYPE], header[_COMPRESSED_SIZE]
-            if kind in (_DATA_PAGE, _DATA_PAGE_V2):
-                yield header[_HEADER if kind == _DATA_PAGE else _HEADER_V2][_NUM_VALUES]
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"there is no page header at byte {at}") from error
-        at += n_bytes + max(0, size)
-
-
-def _read_header(file: BinaryIO, at: int, end: int) -> tuple[dict[int, Any], int]:
-    """Return the header of the page at a position, and the size of the header."""
-    n_bytes = _HEADER_BYTES
-    while True:
-        file.seek(at)
-        decoder = _Decoder(file.read(n_bytes))
-        try:
-            return decoder.read_fields(), decoder.at
-        except IndexError:
-            if at + n_bytes >= end or n_bytes >= _MOST_HEADER_BYTES:
-                raise ValueError(f"the page header at byte {at} has no end") from None
-            n_bytes *= 8
-
-
-class _Decoder:
-    """Decoder of Thrift's compact protocol; raises IndexError at the end of the data."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self.at = data, 0
-
-    def read_fields(self) -> dict[int, Any]:
-        """Return the fields of a structure by their numbers."""
-        fields: dict[int, Any] = {}
-        number = 0
-        while head := self._byte():
-            number = number + (head >> 4) if head >> 4 else self._integer()
-            fields[number] = self._value(head & 15)
-        return fields
-
-    def _value(self, kind: int) -> Any:
-        if kind in (1, 2):  # true, false: no bytes
-            return kind == 1
-        if kind == 3:  # a byte
-            return self._byte()
-        if kind in (4, 5, 6):  # integers of 16, 32 and 64 bits
-            return self._integer()
-        if kind == 8:  # bytes
-            return self._skip(self._varint())
-        if kind == 12:
-            return self.read_fields()
-        # Headers of pages contain no other types.
-        raise ValueError(f"unknown type {kind} in the header of a page")
-
-    def _byte(self) -> int:
-        self.at += 1
-        return self._data[self.at - 1]
-
-    def _varint(self) -> int:
-        value = 0
-        for shift in range(0, _MOST_VARINT_BITS, 7):
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-        raise ValueError("a number in the header of a page has more than 64 bits")
-
-    def _integer(self) -> int:
-        number = self._varint()
-        return (number >> 1) ^ -(number & 1)
-
-    def _skip(self, n_bytes: int) -> None:
-        self.at += n_bytes
-        if self.at > len(self._data):
-            raise IndexError(self.at)
