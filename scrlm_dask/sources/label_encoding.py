@@ -39,14 +39,15 @@ class EncodedLabels(MappedSource):
 
     def _map(self, values: NDArray[Any], first: int) -> NDArray[Any]:
         numbers = {OUTLIER: -1, **{name: i for i, name in enumerate(self.names)}}
-        names, positions = np.unique(as_texts(values), return_inverse=True)
-        new = next((name for name in names.tolist() if name not in numbers), None)
-        if new is not None:
+        # Not np.unique: NumPy 2.4 may crash when it sorts strings of variable length.
+        texts = as_texts(values).tolist()
+        try:
+            return np.fromiter(map(numbers.__getitem__, texts), np.int32, len(texts))
+        except KeyError as error:
             raise StoreError(
-                f"the labels {self.what} contain {new!r}, but did not when their names were "
-                "collected; do not write to them while they are read"
-            )
-        return np.array([numbers[name] for name in names.tolist()], np.int32)[positions]
+                f"the labels {self.what} contain {error.args[0]!r}, but did not when their names "
+                "were collected; do not write to them while they are read"
+            ) from error
 
 
 def encode_labels(labels: Source, names: tuple[str, ...]) -> EncodedLabels:
@@ -57,15 +58,15 @@ def encode_labels(labels: Source, names: tuple[str, ...]) -> EncodedLabels:
 def names_among(values: NDArray[Any], first: int, labels: Source) -> frozenset[str]:
     """Return the distinct names among the labels of rows from `first` on, without outliers."""
     texts = as_texts(values)
-    names = np.unique(texts).tolist()
-    for name in names:
+    names = frozenset(texts.tolist())
+    for name in sorted(names):
         if _is_ambiguous(name):
             row = first + int(np.flatnonzero(texts == name)[0])
             raise InputError(
                 f"{labels.locate(row)} has label {name!r}, which may mean an outlier or a missing "
                 f"label; use {OUTLIER} for outliers, and drop or fill missing labels"
             )
-    return frozenset(names) - {OUTLIER}
+    return names - {OUTLIER}
 
 
 def merge_names(a: frozenset[str], b: frozenset[str], what: str) -> frozenset[str]:

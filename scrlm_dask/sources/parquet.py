@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.errors import StoreError
 from scrlm_dask.optional import import_optional
 from scrlm_dask.sources import arrow
 from scrlm_dask.sources.base import Source, reading, source_file
@@ -24,10 +25,13 @@ class ParquetSource(arrow.ArrowSource):
     """Columns of a Parquet file.
 
     Page checksums are verified if the file has them (`write_page_checksum=True`). Without them, a
-    flipped byte is detected only if decompression or decoding fails.
+    flipped byte is detected only if decompression or decoding fails. The numbers of rows and values
+    in the metadata must agree with each other and with the decoded rows. If all of them are too
+    small by the same rows, the other rows are ignored, because pyarrow does not decode them.
     """
 
     group_rows: tuple[int, ...]  # number of rows of each row group
+    group_values: tuple[int, ...]  # largest number of values of a column in each row group
 
     @property
     def unit_rows(self) -> int:
@@ -50,6 +54,9 @@ class ParquetSource(arrow.ArrowSource):
         if groups and start < stop:
             first = int((ends - sizes)[groups[0]])
             yield from self._slice_batches(self._batches(groups, first), first, start, stop)
+            for group in groups:
+                if ends[group] <= stop:
+                    self._check_values_read(group)
 
     def _batches(self, groups: list[int], first: int) -> Iterator[Any]:
         with reading(f"{self.what} (row group {groups[0]}, from row {first} on)"):
@@ -58,6 +65,15 @@ class ParquetSource(arrow.ArrowSource):
                 row_groups=groups,
                 columns=list(self.picked.columns),
                 use_threads=False,
+            )
+
+    def _check_values_read(self, group: int) -> None:
+        """Raise if a row group of lists has values that belong to none of its rows."""
+        n_rows, n_values = self.group_rows[group], self.group_values[group]
+        if self.picked.as_list and n_values > n_rows * max(1, self.n_features):
+            raise StoreError(
+                f"row group {group} of {self.what} has {n_values} values, but {n_rows} rows of "
+                f"{self.n_features} items: the file is damaged, or lists have different lengths"
             )
 
     @property
@@ -77,29 +93,100 @@ def open_parquet(
     with reading(path):
         parquet = _open(path)
         picked = arrow.pick_columns(parquet.schema_arrow, asked, apart, path, nulls_as_nan)
-        groups = _groups(parquet)
+        rows = _group_rows(parquet, path)
+        values = _group_values(parquet, picked, rows, path)
         width = _width(parquet, picked, path) if picked.as_list else len(picked.columns)
-    return ParquetSource((file,), (sum(groups), width), picked.dtype, picked, groups)
+    return ParquetSource((file,), (sum(rows), width), picked.dtype, picked, rows, values)
 
 
 def open_parquet_column(path: str, name: str) -> ParquetSource:
     """Open a column with one value per row: labels or ids."""
     with reading(path):
         parquet = _open(path)
-        schema, groups = parquet.schema_arrow, _groups(parquet)
-    picked = arrow.pick_value(schema, name, path)
-    return ParquetSource((source_file(path),), (sum(groups),), picked.dtype, picked, groups)
+        picked = arrow.pick_value(parquet.schema_arrow, name, path)
+        rows = _group_rows(parquet, path)
+        values = _group_values(parquet, picked, rows, path)
+    return ParquetSource((source_file(path),), (sum(rows),), picked.dtype, picked, rows, values)
 
 
 def count_rows(path: str) -> int:
     """Return the number of rows in the metadata of a Parquet file."""
     with reading(path):
-        return sum(_groups(_open(path)))
+        return sum(_group_rows(_open(path), path))
 
 
-def _groups(parquet: Any) -> tuple[int, ...]:
+def _group_rows(parquet: Any, path: str) -> tuple[int, ...]:
+    """Return the number of rows of each row group; their sum must be that of the file."""
     metadata = parquet.metadata
-    return tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    fewest = min(rows, default=0)
+    if fewest < 0:
+        raise StoreError(
+            f"the metadata of {path} is damaged: row group {rows.index(fewest)} has {fewest} rows; "
+            "restore the file"
+        )
+    if sum(rows) != metadata.num_rows:
+        raise StoreError(
+            f"the metadata of {path} is damaged: the file has {metadata.num_rows} rows, but its "
+            f"{len(rows)} row groups have {sum(rows)}; restore the file"
+        )
+    return rows
+
+
+def _group_values(
+    parquet: Any, picked: arrow.Picked, group_rows: tuple[int, ...], path: str
+) -> tuple[int, ...]:
+    """Return the largest number of values of a column in each row group.
+
+    Values are counted without nesting: those of a list are its items, and a list that is null or
+    empty is one value. Each number must be possible for the number of rows.
+    """
+    leaves = _leaves(parquet, picked)
+    kind = parquet.schema_arrow.field(picked.columns[0]).type
+    fixed = import_optional("pyarrow", "Parquet").types.is_fixed_size_list(kind)
+    length = (kind.list_size if fixed else None) if picked.as_list else 1
+    values, offsets = [], set[tuple[int, int]]()
+    for group, n_rows in enumerate(group_rows):
+        columns = [parquet.metadata.row_group(group).column(leaf) for leaf in leaves]
+        for leaf, column in zip(leaves, columns, strict=True):
+            at = leaf, column.data_page_offset
+            if not _are_possible(n_rows, column.num_values, length) or at in offsets:
+                raise StoreError(
+                    f"the metadata of {path} is damaged: column {column.path_in_schema!r} of row "
+                    f"group {group} has {column.num_values} values from byte {at[1]} on, which is "
+                    f"not possible for {n_rows} rows; restore the file"
+                )
+            if n_rows:  # an empty row group has no pages, and may have the offset of the next
+                offsets.add(at)
+        values.append(max((column.num_values for column in columns), default=0))
+    return tuple(values)
+
+
+def _leaves(parquet: Any, picked: arrow.Picked) -> list[int]:
+    """Return the numbers of the stored columns; a column of lists is stored with a longer path."""
+    names, prefix = set(picked.columns), f"{picked.columns[0]}."
+    # Other columns may have names that start with the same prefix.
+    others = tuple(f"{n}." for n in parquet.schema_arrow.names if n.startswith(prefix))
+    return [
+        number
+        for number, leaf in enumerate(parquet.schema)
+        if leaf.path in names
+        or (
+            picked.as_list
+            and leaf.path.startswith(prefix)
+            and not f"{leaf.path}.".startswith(others)
+        )
+    ]
+
+
+def _are_possible(n_rows: int, n_values: int, length: int | None) -> bool:
+    """Return whether rows of `length` values (None: any number), or null, have `n_values`."""
+    more = n_values - n_rows
+    if n_rows == 0 or (length is not None and length <= 1):
+        return more == 0
+    if length is None or more < 0:
+        return more >= 0
+    return more % (length - 1) == 0 and more // (length - 1) <= n_rows
 
 
 def _width(parquet: Any, picked: arrow.Picked, path: str) -> int:

@@ -129,6 +129,40 @@ def scrlm() -> Callable[..., Outcome]:
     return run
 
 
+# A small process, because the peak of a new process is at least the memory of its parent.
+_MEASURE = """
+import os, resource, subprocess, sys
+report, files, *command = sys.argv[1:]
+if int(files):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(files), int(files)))
+code = subprocess.call(command)
+peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+with open(report, "w") as file:
+    file.write(str(peak))
+sys.exit(code if code >= 0 else 128 - code)
+"""
+
+
+@dataclass(frozen=True)
+class Measured(Outcome):
+    """Outcome of a command, and the peak memory of its largest process."""
+
+    peak_bytes: int
+
+
+@pytest.fixture
+def measured(tmp_path: Path, scrlm: Callable[..., Outcome]) -> Callable[..., Measured]:
+    """Run `scrlm ARGS` in a separate process, with at most `open_files` open files if given."""
+
+    def run(*args: Any, open_files: int = 0, timeout: float = 300) -> Measured:
+        report = tmp_path / "peak-bytes"
+        measure = (sys.executable, "-S", "-c", _MEASURE, str(report), str(open_files), SCRLM)
+        outcome = scrlm(*args, program=measure, timeout=timeout)
+        return Measured(outcome.code, outcome.stdout, outcome.stderr, int(report.read_text()))
+
+    return run
+
+
 def _restore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -1,24 +1,105 @@
-"""Parquet: large lists, and row groups that are streamed instead of kept in memory."""
+"""Parquet: valid files of several kinds, and row groups that are streamed."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from formats import columns_of
 
-from scrlm_dask.sources.parquet import open_parquet
+from scrlm_dask.sources.parquet import open_parquet, open_parquet_column
+
+ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
+TYPES = {
+    "fixed lists": pa.list_(pa.float32(), 4),
+    "lists": pa.list_(pa.float32()),
+    "large lists": pa.large_list(pa.float32()),
+}
 
 
-def test_large_lists(tmp_path: Path) -> None:
-    x = np.arange(40.0).reshape(10, 4)
-    table = pa.table({"emb": pa.array(x.tolist(), pa.large_list(pa.float64()))})
-    pq.write_table(table, tmp_path / "x.parquet")
-    np.testing.assert_array_equal(open_parquet(str(tmp_path / "x.parquet")).read(2, 9), x[2:9])
+def _read(path: Path, *columns: str, nulls_as_nan: bool = False) -> np.ndarray:
+    source = open_parquet(str(path), columns, nulls_as_nan=nulls_as_nan)
+    parts = [source.read(start, min(start + 4, len(ROWS))) for start in range(0, len(ROWS), 4)]
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"data_page_version": "1.0"},
+        {"data_page_version": "2.0", "use_dictionary": False},
+        {"store_schema": False, "version": "1.0"},
+        {"use_compliant_nested_type": False, "compression": "none"},
+        {"row_group_size": 3, "data_page_size": 8, "write_batch_size": 1},
+        {"write_statistics": False, "write_page_index": True, "compression": "zstd"},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_lists_with_nulls(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
+    path, expected = tmp_path / "x.parquet", ROWS.copy()
+    expected[[0, 7]] = np.nan
+    lists = [None if np.isnan(row).any() else row.tolist() for row in expected]
+    pq.write_table(pa.table({"emb": pa.array(lists, TYPES[kind])}), path, **options)
+    np.testing.assert_array_equal(_read(path, nulls_as_nan=True), expected)
+    pq.write_table(pa.table({"emb": pa.array(ROWS.tolist(), TYPES[kind])}), path, **options)
+    np.testing.assert_array_equal(_read(path), ROWS)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_empty_row_groups(tmp_path: Path, kind: str) -> None:
+    path, table = tmp_path / "x.parquet", pa.table({"emb": pa.array(ROWS.tolist(), TYPES[kind])})
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for start, stop in ((0, 0), (0, 3), (3, 3), (3, 3), (3, 10), (10, 10)):
+            writer.write_table(table.slice(start, stop - start))
+    assert open_parquet(str(path)).group_rows == (0, 3, 0, 0, 7, 0)
+    np.testing.assert_array_equal(_read(path), ROWS)
+
+
+@pytest.mark.parametrize("groups", [0, 1])
+def test_file_without_rows(tmp_path: Path, groups: int) -> None:
+    path, schema = tmp_path / "x.parquet", pa.schema({"emb": TYPES["fixed lists"]})
+    with pq.ParquetWriter(path, schema) as writer:
+        for _ in range(groups):
+            writer.write_table(schema.empty_table())
+    assert open_parquet(str(path)).shape == (0, 4)
+
+
+@pytest.mark.parametrize("value", [None, 1.0])
+def test_constant_columns(tmp_path: Path, value: float | None) -> None:
+    """Pages of constant columns have many values in few bytes."""
+    path, n = tmp_path / "x.parquet", 100_000
+    column = pa.array([value] * n, pa.float32())
+    pq.write_table(pa.table({"a": column, "b": column}), path, row_group_size=n // 2)
+    expected = np.full((n, 2), np.nan if value is None else value)
+    source = open_parquet(str(path), nulls_as_nan=True)
+    np.testing.assert_array_equal(source.read(0, n), expected)
+
+
+def test_names_that_start_with_the_name_of_the_lists(tmp_path: Path) -> None:
+    """`emb.long` is another column, not a part of `emb`."""
+    path, rows = tmp_path / "x.parquet", ROWS.tolist()
+    long = pa.array([[*row, *row] for row in rows])
+    table = pa.table({"emb": rows, "emb.long": long, "emb.norm": range(10), "emb.": rows})
+    pq.write_table(table, path)
+    np.testing.assert_array_equal(_read(path, "emb"), ROWS)
+    np.testing.assert_array_equal(_read(path, "emb.long"), np.hstack([ROWS, ROWS]))
+    np.testing.assert_array_equal(open_parquet_column(str(path), "emb.norm").read(0, 10), range(10))
+
+
+def test_pandas(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    frame = pd.DataFrame({"emb": list(ROWS), "name": list("abcdefghij")}, index=range(5, 15))
+    frame.to_parquet(path, row_group_size=4)
+    np.testing.assert_array_equal(_read(path, "emb"), ROWS)
+    assert list(open_parquet_column(str(path), "name").read(0, 10)) == list("abcdefghij")
 
 
 def test_row_group_is_streamed(tmp_path: Path) -> None:
