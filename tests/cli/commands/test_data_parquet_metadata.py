@@ -124,10 +124,10 @@ WRONG: dict[str, Change] = {
 }
 # These schemas contradict the pages, or pyarrow ignores them: no row may be wrong.
 SCHEMAS: dict[str, Change] = {
-    **{f"lists of {n}": _lists(pa.float32(), n) for n in (0, 1, 2, 3, 8, 2**31 - 1)},
-    "lists of doubles": _lists(pa.float64(), 4),
-    "lists of integers": _lists(pa.int32(), 4),
-    "lists of texts": _lists(pa.string()),
+    **{f"length {n}": _lists(pa.float32(), n) for n in (0, 1, 2, 3, 8, 2**31 - 1)},
+    "doubles": _lists(pa.float64(), 4),
+    "integers": _lists(pa.int32(), 4),
+    "items of text": _lists(pa.string()),
     "large lists": _schema(pa.schema({"emb": pa.large_list(pa.float32())})),
     "texts": _schema(pa.schema({"emb": pa.string()})),
     "other columns": _schema(pa.schema({"a": pa.int8(), "b": pa.string()})),
