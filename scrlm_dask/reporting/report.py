@@ -250,7 +250,7 @@ def _write_files(
                 file.write(png)
         return
     place = Path(folder.url)
-    aside = folders.beside(place, folders.NEW)
+    aside = folders.path_aside(place, folders.NEW)
     try:
         aside.mkdir(exist_ok=True)  # it exists if an earlier process was killed
         for name, png in figures.items():

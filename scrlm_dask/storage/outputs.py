@@ -70,7 +70,7 @@ def locate_unfinished(path: Place) -> Location:
     return find_aside(path) or locate(path)
 
 
-def find_kept(path: Place) -> Location | None:
+def find_complete_copy(path: Place) -> Location | None:
     """Return a complete output that an interrupted replacement of `path` left aside, if any."""
     target = locate(path)
     places = (*_places_aside(target), *_old_places(target))
@@ -184,14 +184,14 @@ def _choose_place(target: Location) -> Location:
     """Return the location to write to: the target, or aside if the target is occupied."""
     if not target.is_occupied():
         return target
-    beside, *inside = _places_aside(target)
-    return beside if target.is_remote or folders.is_replaceable(Path(target.url)) else inside[0]
+    sibling, *inside = _places_aside(target)
+    return sibling if target.is_remote or folders.is_replaceable(Path(target.url)) else inside[0]
 
 
 def _places_aside(target: Location) -> list[Location]:
     """Return the locations of a new output that is to replace the target: next to it, inside it."""
-    beside = Location(f"{target.url}{folders.NEW}", target.options)
-    return [beside] if target.is_remote else [beside, target / folders.NEW]
+    sibling = Location(f"{target.url}{folders.NEW}", target.options)
+    return [sibling] if target.is_remote else [sibling, target / folders.NEW]
 
 
 def _old_places(target: Location) -> list[Location]:

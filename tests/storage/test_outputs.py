@@ -32,7 +32,7 @@ from scrlm_dask.storage.outputs import (
     check_not_inside,
     check_output_free,
     discard,
-    find_kept,
+    find_complete_copy,
     finish_replacement,
     move_into_place,
     open_output,
@@ -252,7 +252,7 @@ def test_interrupted_replacement_in_an_object_store_is_finished(memory: str, kin
     assert place.url in caught.value.__notes__[0]
     with pytest.raises(StoreError, match=f"{target}"):
         evaluate(run) if kind == RUN_KIND else fit(x, FitConfig(rho=0.5))
-    assert find_kept(target) == place
+    assert find_complete_copy(target) == place
     finish_replacement(target)
     evaluate(run)
     assert not place.is_occupied()
