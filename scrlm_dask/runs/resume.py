@@ -105,9 +105,11 @@ def open_directory(
         check_paths_visible(run.record)
         yield OpenRun(record, run, checkpoint if is_resumable else None, state)
     except BaseException as error:
-        stored = run.record_of(str(record.attempt))
+        stored = None
+        with suppress(UnreachableError):  # the first error is reported
+            stored = run.record_of(str(record.attempt))
         if stored is None:
-            raise  # another process has taken over the directory
+            raise  # another process has taken over the directory, or it cannot be read
         if stored["status"] == COMPLETE:
             checkpoint.remove()
             move_into_place(run.location, out)
@@ -150,6 +152,8 @@ def find_unfinished(run: RunDirectory, record: RunRecord, overwrite: bool) -> di
         return None
     try:
         before = run.read_record()
+    except UnreachableError:  # the run may be unfinished, and must not be removed
+        raise
     except StoreError:
         return None  # not a run, or damaged: the check of the output reports this
     _reject_if_alive(run, before)

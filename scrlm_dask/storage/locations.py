@@ -137,9 +137,12 @@ class Location:
         """
         if not self.is_remote:
             path = Path(self.url)
-            if not path.is_dir():
+            try:  # in newer versions of Python, is_dir() returns False if the disk has an error
+                return any(entry.name != folders.SYSTEM for entry in path.iterdir())
+            except FileNotFoundError:
+                return False
+            except NotADirectoryError:
                 return path.exists()
-            return any(entry.name != folders.SYSTEM for entry in path.iterdir())
         with self.files() as (filesystem, name):
             try:
                 if filesystem.info(name)["type"] != "directory":

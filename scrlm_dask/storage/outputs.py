@@ -51,12 +51,12 @@ def open_output(path: Place, overwrite: bool, kind: str) -> Location:
     """
     target = locate(path)
     finish_replacement(target)
-    check_output_free(target, overwrite, kind)
+    mark = check_output_free(target, overwrite, kind)
     for place in _places_aside(target):
         if place.is_occupied():
-            _remove(place)
-    if target.is_occupied() and not _is_complete(target):
-        _remove(target)
+            _remove(place, _read_mark(place))
+    if mark is not None and not mark.is_complete:
+        _remove(target, mark)
     return _choose_place(target)
 
 
@@ -83,8 +83,11 @@ def find_aside(path: Place) -> Location | None:
     return next((place for place in places if place.is_occupied()), None)
 
 
-def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
-    """Raise if the output exists, unless `overwrite` is set and this package wrote it as `kind`."""
+def check_output_free(path: Place, overwrite: bool, kind: str) -> Mark | None:
+    """Raise if the output exists, unless `overwrite` is set and this package wrote it as `kind`.
+
+    Return the mark of the existing output, if any.
+    """
     target = locate(path)
     if target.url.endswith((folders.NEW, folders.OLD, folders.READY)):
         raise StoreError(
@@ -100,11 +103,12 @@ def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
         )
     occupied = target.is_occupied()
     for parent in target.parents():
-        if _kind_of(parent) == RUN_KIND:
+        if _is_run(parent):
             raise StoreError(f"the output {path} is inside the run {parent}; choose another path")
     if not occupied:
-        return
-    replaceable = _kind_of(target) == kind
+        return None
+    mark = _read_mark(target)
+    replaceable = mark is not None and mark.kind == kind
     if not overwrite:
         other_way = ", or use --overwrite (overwrite=True) to replace it" if replaceable else ""
         raise StoreError(f"the output {path} exists; choose another path{other_way}")
@@ -113,6 +117,7 @@ def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
             f"the output {path} exists and was not written as {kind} by this package, so it cannot "
             "be replaced; choose another path or remove it yourself"
         )
+    return mark
 
 
 def check_not_inside(path: Place, source: Place | None, what: str) -> None:
@@ -158,7 +163,7 @@ def finish_replacement(path: Place) -> None:
         if not old.is_occupied():
             continue
         if _is_complete(target):
-            _remove(old)
+            _remove(old, _read_mark(old))
         elif not target.is_occupied() and _is_complete(old):
             Path(old.url).rename(target.url)
 
@@ -166,9 +171,9 @@ def finish_replacement(path: Place) -> None:
 def _copy_objects(place: Location, target: Location) -> None:
     """Replace the objects of the target; until the last step, the new objects exist aside."""
     if target.is_occupied():
-        _remove(target)
+        _remove(target, _read_mark(target))
     place.copy_to(target, last=_MARKS)
-    _remove(place)
+    _remove(place, _read_mark(place))
 
 
 def _rename(place: Location, target: Location) -> None:
@@ -177,7 +182,8 @@ def _rename(place: Location, target: Location) -> None:
     old = swap(new, folder, _MARKS)
     if old is not None:
         with suppress(OSError):  # the next command that replaces the output removes it
-            _remove(Location(str(old)))
+            place = Location(str(old))
+            _remove(place, _read_mark(place))
 
 
 def _choose_place(target: Location) -> Location:
@@ -201,9 +207,16 @@ def _old_places(target: Location) -> list[Location]:
     return [Location(f"{target.url}{folders.OLD}"), target / folders.OLD]
 
 
-def _remove(target: Location) -> None:
-    """Remove an output; until it is removed, it is marked as incomplete."""
-    _unmark(target)
+def _remove(target: Location, mark: Mark | None) -> None:
+    """Remove an output with its mark; until it is removed, it is marked as incomplete.
+
+    There is no mark if an earlier removal was interrupted at its last file.
+    """
+    if mark is not None:
+        mark.content.update(
+            {"complete": False} if mark.name == _STORE_MARK else {"status": "removed"}
+        )
+        (target / mark.name).write_text(json.dumps(mark.file))
     target.remove(last=_MARKS)
 
 
@@ -220,24 +233,8 @@ def discard(path: Place) -> None:
         target.remove(last=_MARKS)
 
 
-def _kind_of(target: Location) -> str | None:
-    """Return the kind of output that this package wrote to `target`; None for other files."""
-    mark = _read_mark(target)
-    return None if mark is None else str(mark.content[KIND])
-
-
-def _is_complete(target: Location) -> bool:
-    """Return whether this package wrote an output to `target` and completed it."""
-    mark = _read_mark(target)
-    if mark is None:
-        return False
-    if mark.name == _STORE_MARK:
-        return mark.content.get("complete") is not False
-    return mark.content.get("status") == "complete"
-
-
 @dataclass(frozen=True)
-class _Mark:
+class Mark:
     """The file that shows that this package wrote an output."""
 
     name: str
@@ -249,24 +246,45 @@ class _Mark:
         own: dict[str, Any] = self.file["attributes"] if self.name == _STORE_MARK else self.file
         return own
 
+    @property
+    def kind(self) -> str:
+        """Kind of the output."""
+        return str(self.content[KIND])
 
-def _read_mark(target: Location) -> _Mark | None:
-    """Read the mark of an output; None for files of other software."""
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the output was completed."""
+        if self.name == _STORE_MARK:
+            return self.content.get("complete") is not False
+        return self.content.get("status") == "complete"
+
+
+def _is_complete(target: Location) -> bool:
+    """Return whether this package wrote an output to `target` and completed it."""
+    mark = _read_mark(target)
+    return mark is not None and mark.is_complete
+
+
+def _is_run(folder: Location) -> bool:
+    """Return whether a folder is known to be a run."""
+    with suppress(OSError):  # the user may not be allowed to read a folder above the output
+        mark = _read_mark(folder)
+        return mark is not None and mark.kind == RUN_KIND
+    return False
+
+
+def _read_mark(target: Location) -> Mark | None:
+    """Read the mark of an output; None if there is no file, or a file of other software.
+
+    A file that exists but cannot be read raises: if it counted as missing, its complete output
+    would be removed.
+    """
     for name in _MARKS:
         try:
-            mark = _Mark(name, json.loads((target / name).read_bytes()))
+            mark = Mark(name, json.loads((target / name).read_bytes()))
             return mark if mark.content[KIND] else None
-        except OSError:  # the file does not exist
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             continue
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
     return None
-
-
-def _unmark(target: Location) -> None:
-    """Mark the output as incomplete before it is removed, because removal may be interrupted."""
-    mark = _read_mark(target)
-    if mark is None:  # its removal was interrupted at the last file
-        return
-    mark.content.update({"complete": False} if mark.name == _STORE_MARK else {"status": "removed"})
-    (target / mark.name).write_text(json.dumps(mark.file))

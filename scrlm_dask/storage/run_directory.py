@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scrlm_dask.errors import MissingError, StoreError
+from scrlm_dask.errors import MissingError, StoreError, UnreachableError
 from scrlm_dask.storage.locations import Location, Place, locate
 from scrlm_dask.storage.outputs import KIND, RUN_KIND, find_complete_copy
 
@@ -117,7 +117,12 @@ class RunDirectory:
             ) from error
         except StoreError:  # a remote store is unreachable
             raise
-        except (OSError, ValueError, RecursionError) as error:
+        except OSError as error:
+            raise UnreachableError(
+                f"{self.record} cannot be read ({error}); check the disk and the permissions, then "
+                "run the command again"
+            ) from error
+        except (ValueError, RecursionError) as error:
             raise StoreError(
                 f"{self.record} cannot be read ({error}); run the fit again with --overwrite"
             ) from error
@@ -138,6 +143,8 @@ class RunDirectory:
         """Return the record if it belongs to the given attempt; None if it is lost or replaced."""
         try:
             record = self.read_record()
+        except UnreachableError:
+            raise
         except StoreError:
             return None
         return record if record.get("attempt") == attempt else None

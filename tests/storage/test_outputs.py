@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from trees import tree
 
 from scrlm_dask.config import FitConfig
-from scrlm_dask.errors import StoreError
+from scrlm_dask.errors import StoreError, UnreachableError
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.evaluate import evaluate
 from scrlm_dask.pipeline.fit import fit
@@ -256,6 +257,54 @@ def test_interrupted_replacement_in_an_object_store_is_finished(memory: str, kin
     finish_replacement(target)
     evaluate(run)
     assert not place.is_occupied()
+
+
+def complete_run(place: Location, number: int = 0) -> RunDirectory:
+    run = RunDirectory(place)
+    run.create({})
+    (place / "labels").write_text("labels")
+    run.write_record({"number": number}, COMPLETE)
+    return run
+
+
+@pytest.mark.parametrize("failing", range(12))
+@pytest.mark.parametrize("suffix", ["", ".scrlm-new", ".scrlm-old"])
+def test_failed_read_of_a_mark_removes_no_complete_output(
+    root: Location, suffix: str, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if root.is_remote and suffix == ".scrlm-old":
+        return  # object stores have no such output
+    out = root / "out"
+    complete_run(Location(out.url + suffix))
+    read, reads = Location.read_bytes, iter(range(100))
+
+    def read_or_fail(location: Location) -> bytes:
+        if location.url.startswith(out.url) and next(reads) == failing:
+            raise UnreachableError("timeout") if root.is_remote else OSError(5, "I/O error")
+        return read(location)
+
+    monkeypatch.setattr(Location, "read_bytes", read_or_fail)
+    with suppress(OSError):
+        open_output(out, True, RUN_KIND)
+    monkeypatch.undo()
+    finish_replacement(out)
+    assert RunDirectory(out).check_complete()
+
+
+@pytest.mark.parametrize("error", [UnreachableError("timeout"), OSError(5, "I/O error")])
+def test_record_that_cannot_be_read_raises(
+    root: Location, error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = complete_run(root / "out")
+
+    def fail(_location: Location) -> bytes:
+        raise error
+
+    monkeypatch.setattr(Location, "read_bytes", fail)
+    with pytest.raises(UnreachableError):
+        run.read_record()
+    with pytest.raises(UnreachableError):
+        run.record_of("an attempt")
 
 
 def test_new_output_is_written_at_its_path(root: Location) -> None:
