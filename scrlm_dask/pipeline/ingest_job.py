@@ -161,6 +161,7 @@ class IngestJob:
     def run(self, listener: Listener = warn) -> IngestResult:
         """Create or resume the store and write the missing blocks."""
         self._check_sources()
+        outputs.finish_replacement(self.location)
         # check again: hours may have passed while the cluster was starting
         unfinished = _check_output(self.location, self.manifest, self.config, self.overwrite)
         resumed = unfinished is not None

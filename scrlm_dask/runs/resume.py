@@ -36,6 +36,7 @@ from scrlm_dask.storage.outputs import (
     RUN_KIND,
     check_not_inside,
     discard,
+    finish_replacement,
     locate_unfinished,
     move_into_place,
     open_output,
@@ -89,6 +90,7 @@ def open_directory(
         yield OpenRun(record)
         return
     check_not_inside(out, features_at, "the features")
+    finish_replacement(out)
     run, is_resumable = RunDirectory(locate_unfinished(out)), record.is_resumable
     before = find_unfinished(run, record, overwrite or not is_resumable)
     if before is None:
@@ -197,7 +199,9 @@ def read_unfinished(
     path: Place, method: str, storage_options: Options | None = None
 ) -> RunRecord | None:
     """Read the record of a run to resume; None if the run is complete."""
-    run = RunDirectory(locate_unfinished(locate(path, storage_options)))
+    out = locate(path, storage_options)
+    finish_replacement(out)
+    run = RunDirectory(locate_unfinished(out))
     record = run.read_record()
     if record.get("method") != method:
         command = _COMMANDS.get(str(record.get("method")))

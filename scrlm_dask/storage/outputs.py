@@ -51,7 +51,7 @@ def open_output(path: Place, overwrite: bool, kind: str) -> Location:
     """
     target = locate(path)
     finish_replacement(target)
-    mark = check_output_free(target, overwrite, kind)
+    mark = _check_free(target, overwrite, kind)
     for place in _places_aside(target):
         if place.is_occupied():
             _remove(place, _read_mark(place))
@@ -61,19 +61,15 @@ def open_output(path: Place, overwrite: bool, kind: str) -> Location:
 
 
 def locate_unfinished(path: Place) -> Location:
-    """Return where an unfinished output is stored: aside if it is to replace an output at `path`.
-
-    If the process that wrote the output was stopped while it replaced the old output, this is
-    finished first.
-    """
-    finish_replacement(path)
+    """Return where an unfinished output is stored: at `path`, or aside if it is to replace it."""
     return find_aside(path) or locate(path)
 
 
 def find_complete_copy(path: Place) -> Location | None:
     """Return a complete output that an interrupted replacement of `path` left aside, if any."""
     target = locate(path)
-    places = (*_places_aside(target), *_old_places(target))
+    places = [*_places_aside(target), *_old_places(target)]
+    places += [] if target.is_remote else [target / folders.READY]
     return next((place for place in places if _is_complete(place)), None)
 
 
@@ -83,39 +79,45 @@ def find_aside(path: Place) -> Location | None:
     return next((place for place in places if place.is_occupied()), None)
 
 
-def check_output_free(path: Place, overwrite: bool, kind: str) -> Mark | None:
+def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
     """Raise if the output exists, unless `overwrite` is set and this package wrote it as `kind`.
 
-    Return the mark of the existing output, if any.
+    If a process was stopped while it replaced the output, `open_output` finishes this, and then
+    makes the same check.
     """
     target = locate(path)
+    if not _is_being_replaced(target):
+        _check_free(target, overwrite, kind)
+
+
+def _check_free(target: Location, overwrite: bool, kind: str) -> Mark | None:
+    """Make the check of `check_output_free`; return the mark of the existing output, if any."""
     if target.url.endswith((folders.NEW, folders.OLD, folders.READY)):
         raise StoreError(
-            f"the output {path} has a name that is reserved for unfinished outputs; choose another "
-            "path"
+            f"the output {target} has a name that is reserved for unfinished outputs; choose "
+            "another path"
         )
     if target.is_remote and not target.parents():
         raise StoreError(f"the output {target} is a whole bucket; give a path inside the bucket")
     if not target.is_remote and Path(target.url).is_symlink():
         raise StoreError(
-            f"the output {path} is a symbolic link, which is never replaced; give the path that it "
-            "points to"
+            f"the output {target} is a symbolic link, which is never replaced; give the path that "
+            "it points to"
         )
-    occupied = target.is_occupied()
     for parent in target.parents():
         if _is_run(parent):
-            raise StoreError(f"the output {path} is inside the run {parent}; choose another path")
-    if not occupied:
+            raise StoreError(f"the output {target} is inside the run {parent}; choose another path")
+    if not _has_content(target):
         return None
     mark = _read_mark(target)
     replaceable = mark is not None and mark.kind == kind
     if not overwrite:
         other_way = ", or use --overwrite (overwrite=True) to replace it" if replaceable else ""
-        raise StoreError(f"the output {path} exists; choose another path{other_way}")
+        raise StoreError(f"the output {target} exists; choose another path{other_way}")
     if not replaceable:
         raise StoreError(
-            f"the output {path} exists and was not written as {kind} by this package, so it cannot "
-            "be replaced; choose another path or remove it yourself"
+            f"the output {target} exists and was not written as {kind} by this package, so it "
+            "cannot be replaced; choose another path or remove it yourself"
         )
     return mark
 
@@ -136,13 +138,21 @@ def check_not_inside(path: Place, source: Place | None, what: str) -> None:
 def move_into_place(place: Location, path: Place) -> None:
     """Move the complete output from the location of `open_output` to `path`.
 
-    A local output is renamed. Object stores cannot rename, so the objects are copied.
+    A local output is renamed. Object stores cannot rename, so the objects are copied. Raise if
+    there are now other files at `path`.
     """
     target = locate(path)
     if place == target or (not place.is_occupied() and _is_complete(target)):
         return  # written at its path, or moved there by another process
+    mark = _read_mark(place)
+    if mark is None:
+        raise StoreError(
+            f"the new output in {place} was removed or replaced by another process, so it cannot "
+            f"be moved to {target}; run the command again"
+        )
+    _check_replaceable(target, place, mark.kind)
     try:
-        _copy_objects(place, target) if target.is_remote else _rename(place, target)
+        _copy_objects(place, target, mark) if target.is_remote else _rename(place, target)
     except (OSError, StoreError) as error:
         error.add_note(
             f"the new output is complete in {place}; the next command that writes {path} first "
@@ -151,14 +161,29 @@ def move_into_place(place: Location, path: Place) -> None:
         raise
 
 
+def _check_replaceable(target: Location, place: Location, kind: str) -> None:
+    """Raise if there are files at `target` that are not an output of the same kind."""
+    found = _read_mark(target)
+    if found is None and not target.is_remote:
+        # if a process was stopped while it replaced the content of a folder, the mark is here
+        found = _read_mark(target / folders.OLD)
+        found = found if found is not None and found.is_complete else None
+    if _has_content(target) and (found is None or found.kind != kind):
+        raise StoreError(
+            f"{target} contains files that this package did not write as {kind}, so they are not "
+            f"replaced; the new output is complete in {place}: move the files away, and run the "
+            "command again"
+        )
+
+
 def finish_replacement(path: Place) -> None:
     """Complete the replacement of an output if a process was stopped during `move_into_place`."""
     target = locate(path)
-    place = find_aside(target)
-    if place is not None and _is_complete(place):
-        move_into_place(place, target)
-    elif not target.is_remote and (target / folders.READY).exists():
+    if not target.is_remote and (target / folders.READY).exists():
         _rename(target / folders.NEW, target)
+    for place in _places_aside(target):
+        if place.is_occupied() and _is_complete(place):
+            move_into_place(place, target)
     for old in _old_places(target):
         if not old.is_occupied():
             continue
@@ -168,12 +193,34 @@ def finish_replacement(path: Place) -> None:
             Path(old.url).rename(target.url)
 
 
-def _copy_objects(place: Location, target: Location) -> None:
-    """Replace the objects of the target; until the last step, the new objects exist aside."""
+def _is_being_replaced(target: Location) -> bool:
+    """Return whether `finish_replacement` has something to finish."""
+    aside = find_aside(target)
+    if aside is not None and _is_complete(aside):
+        return True
+    if target.is_remote:
+        return False
+    old = _old_places(target)[0]
+    return (target / folders.READY).exists() or (not target.is_occupied() and _is_complete(old))
+
+
+def _has_content(target: Location) -> bool:
+    """Return whether there are files at `target`, other than those of an unfinished replacement."""
+    if target.is_remote or not Path(target.url).is_dir():
+        return target.is_occupied()
+    return bool(folders.list_content(Path(target.url)))
+
+
+def _copy_objects(place: Location, target: Location, mark: Mark) -> None:
+    """Replace the objects of the target; until the last step, the new objects exist aside.
+
+    The target has a mark at all times, so that an interrupted copy is known to be one.
+    """
     if target.is_occupied():
         _remove(target, _read_mark(target))
+    mark.as_incomplete().write(target)
     place.copy_to(target, last=_MARKS)
-    _remove(place, _read_mark(place))
+    _remove(place, mark)
 
 
 def _rename(place: Location, target: Location) -> None:
@@ -213,10 +260,7 @@ def _remove(target: Location, mark: Mark | None) -> None:
     There is no mark if an earlier removal was interrupted at its last file.
     """
     if mark is not None:
-        mark.content.update(
-            {"complete": False} if mark.name == _STORE_MARK else {"status": "removed"}
-        )
-        (target / mark.name).write_text(json.dumps(mark.file))
+        mark.as_incomplete().write(target)
     target.remove(last=_MARKS)
 
 
@@ -257,6 +301,16 @@ class Mark:
         if self.name == _STORE_MARK:
             return self.content.get("complete") is not False
         return self.content.get("status") == "complete"
+
+    def as_incomplete(self) -> Mark:
+        """Return the mark of the same output while it is removed or copied."""
+        is_store = self.name == _STORE_MARK
+        content = self.content | ({"complete": False} if is_store else {"status": "removed"})
+        return Mark(self.name, self.file | {"attributes": content} if is_store else content)
+
+    def write(self, target: Location) -> None:
+        """Write the mark to an output."""
+        (target / self.name).write_text(json.dumps(self.file, indent=2))
 
 
 def _is_complete(target: Location) -> bool:
