@@ -23,6 +23,13 @@ KIND = "scrlm"  # attribute of groups that this package writes; values are the k
 FEATURES_KIND, LABELS_KIND, MODEL_KIND, RUN_KIND = "features", "labels", "model", "run"
 EXPORT_KIND, EXPORT_RECORD = "export", "export.json"
 
+# Commands that finish an interrupted replacement of an output of each kind
+_COMMANDS = {
+    FEATURES_KIND: "the next `scrlm ingest`, `scrlm embed` or `scrlm synth` with this output",
+    LABELS_KIND: "the next `scrlm predict` or `scrlm cut` with this output",
+    RUN_KIND: "`scrlm fit --resume {}` (or `scrlm kmeans`)",
+    EXPORT_KIND: "the next `scrlm export` with this output",
+}
 # Files that show that this package wrote an output: the JSON record of a run or an export, or the
 # Zarr metadata of a store, which contain the attribute KIND.
 _STORE_MARK = "zarr.json"
@@ -71,6 +78,23 @@ def find_complete_copy(path: Place) -> Location | None:
     places = [*_places_aside(target), *_old_places(target)]
     places += [] if target.is_remote else [target / folders.READY]
     return next((place for place in places if _is_complete(place)), None)
+
+
+def describe_interruption(path: Place) -> str:
+    """Return the end of a message if an output is missing because its replacement was interrupted.
+
+    The text starts with a comma. Otherwise, it is empty.
+    """
+    with suppress(OSError):  # the caller raises an error in any case
+        copy = find_complete_copy(path)
+        mark = None if copy is None else _read_mark(copy)
+        if mark is not None:
+            command = _COMMANDS.get(mark.kind, "the command that writes it").format(path)
+            return (
+                ", because a process was stopped while it replaced the output; the output is "
+                f"complete in {copy}, and {command} moves it to its path"
+            )
+    return ""
 
 
 def find_aside(path: Place) -> Location | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from scrlm_dask.errors import MissingError, StoreError, UnreachableError
 from scrlm_dask.storage.locations import Location, Place, locate
-from scrlm_dask.storage.outputs import KIND, RUN_KIND, find_complete_copy
+from scrlm_dask.storage.outputs import KIND, RUN_KIND, describe_interruption
 
 MODEL, LABELS_STORE, RECORD, EVENTS = "model.zarr", "labels.zarr", "run.json", "events.jsonl"
 RUNNING, INTERRUPTED, COMPLETE = "running", "interrupted", "complete"  # status in the record
@@ -103,14 +103,10 @@ class RunDirectory:
         try:
             record = json.loads(self.record.read_bytes())
         except FileNotFoundError as error:
-            exists, copy = self.location.exists(), find_complete_copy(self.location)
+            exists, interruption = self.location.exists(), describe_interruption(self.location)
             why = f"is not a run directory: {RECORD} not found" if exists else "does not exist"
-            if copy is not None:
-                raise StoreError(
-                    f"{self.path} {why}, because a process was stopped while it replaced the run; "
-                    f"`scrlm fit --resume {self.path}` (or `scrlm kmeans`) finishes this; the runs "
-                    f"are complete in {copy}"
-                ) from error
+            if interruption:
+                raise StoreError(f"{self.path} {why}{interruption}") from error
             raise StoreError(
                 f"{self.path} {why}; give the output of `scrlm fit --out` or, to evaluate, of "
                 "`scrlm predict --out`"

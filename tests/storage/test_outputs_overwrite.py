@@ -34,6 +34,8 @@ from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.reporting.report import write_report
 from scrlm_dask.runs.lifecycle import load_fit
 from scrlm_dask.runs.resume import read_unfinished
+from scrlm_dask.storage.feature_store import open_features_store
+from scrlm_dask.storage.label_store import open_labels
 from scrlm_dask.storage.locations import Location, is_within, locate
 from scrlm_dask.storage.outputs import RUN_KIND, check_output_free, find_aside
 from scrlm_dask.storage.run_directory import RunDirectory
@@ -372,3 +374,23 @@ def test_reader_names_the_runs_of_an_interrupted_replacement(inputs: Path) -> No
         run.read_record()
     assert read_unfinished(run.path, "scrlm") is None
     assert run.check_complete()["method"] == "scrlm"
+
+
+@pytest.mark.parametrize("suffix", [".scrlm-old", ".scrlm-new"])
+def test_readers_of_stores_name_the_complete_copy_and_its_command(
+    inputs: Path, memory: str, suffix: str
+) -> None:
+    x, labels = inputs / "x.zarr", inputs / "labels"
+    predict(inputs / "a-run", x, out=labels)
+    for path in (x, labels):
+        path.rename(f"{path}{suffix}")
+    with pytest.raises(StoreError, match=f"(?=.*{x}{suffix})(?=.*scrlm ingest)"):
+        open_features_store(x)
+    for read in (open_labels, lambda path, _: RunDirectory(path).read_record()):
+        with pytest.raises(StoreError, match=f"(?=.*{labels}{suffix})(?=.*scrlm predict)"):
+            read(labels, "the labels")
+    if suffix == ".scrlm-new":
+        synth(f"{memory}/x.zarr-2", 10, SPEC)
+        locate(f"{memory}/x.zarr-2").copy_to(locate(f"{memory}/x.zarr{suffix}"), last=())
+        with pytest.raises(StoreError, match=f"(?=.*{memory}/x.zarr{suffix})(?=.*scrlm ingest)"):
+            open_features_store(f"{memory}/x.zarr")
