@@ -139,7 +139,7 @@ def cut_run(
     with replacing(target, overwrite, LABELS_KIND) as at:
         path = record.features.path
         create_labels_store(at, n_rows, block_rows, False, path, distances=False)
-        copy_joined(stored, cut.groups, at / LABELS)
+        copy_joined(stored, cut.groups, at, LABELS)
         inputs.check()
         mark_complete(at)
     return cut

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 from uuid import uuid4
-
-import psutil
 
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.workers import check_paths_visible
@@ -35,6 +32,7 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate, origi
 from scrlm_dask.storage.outputs import (
     RUN_KIND,
     check_not_inside,
+    describe_process,
     discard,
     finish_replacement,
     locate_unfinished,
@@ -101,7 +99,7 @@ def open_directory(
     state = RunState.NEW if before is None else _compare_attempts(before, record)
     # keep the old digests until the rewritten files have been verified
     digests = _mtimes_in(before) if before is not None and state in REWRITTEN else {}
-    content = record.to_json() | {"process": _describe_process(os.getpid())} | digests
+    content = record.to_json() | {"process": describe_process(os.getpid())} | digests
     run.create(content) if before is None else run.write_record(content, RUNNING)
     try:
         check_paths_visible(run.record)
@@ -258,7 +256,7 @@ def verify_rewritten_features(execution: Execution, run: OpenRun, features_at: L
             "checkpoint is discarded and everything is recomputed"
         )
         execution.emit(Note(text, warning=True))
-    process = {"process": _describe_process(os.getpid())}
+    process = {"process": describe_process(os.getpid())}
     run.directory.write_record(run.record.to_json() | process, RUNNING)
 
 
@@ -349,16 +347,7 @@ def _reject_if_alive(run: RunDirectory, record: dict[str, Any]) -> None:
     pid = process.get("pid")
     if record.get("status") != RUNNING or not isinstance(pid, int) or pid == os.getpid():
         return
-    if _describe_process(pid) == process:
+    if describe_process(pid) == process:
         raise StoreError(
             f"the run {run.path} is being written by process {pid}; wait for it or stop it"
         )
-
-
-def _describe_process(pid: int) -> dict[str, Any]:
-    """Return host, PID and start time of a process; a PID alone may be reused by the system."""
-    host = {"host": socket.gethostname()}
-    try:
-        return host | {"pid": pid, "began": round(psutil.Process(pid).create_time())}
-    except psutil.Error:
-        return host

@@ -219,11 +219,12 @@ def create_group(place: Place, attributes: dict[str, Any]) -> None:
         zarr.create_group(location.store(), attributes=attributes)
 
 
-def set_attribute(location: Location, name: str, value: Any) -> None:
-    """Write an attribute of the group at `location`."""
+def set_attribute(location: Location, name: str, value: Any, remove: str = "") -> None:
+    """Write an attribute of the group at `location`; at the same time, remove another."""
     with reaching(location):
         group = zarr.open_group(location.store(), mode="r+", zarr_format=OUR_FORMAT)
-        group.attrs[name] = value
+        kept = {each: old for each, old in group.attrs.items() if each != remove}
+        group.attrs.put({**kept, name: value})
 
 
 def create_array(

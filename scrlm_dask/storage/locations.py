@@ -71,6 +71,8 @@ class Location:
 
     url: str
     options: HiddenOptions = field(default=_NO_OPTIONS, compare=False)
+    # token of the call that writes the output at this location, see `storage.outputs.owning`
+    owner: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return self.url

@@ -4,16 +4,25 @@ A new output is written at its final path. If a complete output exists there, th
 written aside: to a folder next to it or, if that is not possible, to a folder inside it. When the
 new output is complete, it takes the place of the old output by renames. A command that fails or is
 killed therefore leaves the old output as it was.
+
+The mark of an unfinished store or export contains its owner: a token, and the process that writes
+it. A second process on the same host is rejected while the owner is alive. If a process on another
+host takes over the output, it writes its own token, and the first process stops at its next block.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
+
+import psutil
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.storage import folders
@@ -22,6 +31,7 @@ from scrlm_dask.storage.locations import Location, Place, is_within, locate
 KIND = "scrlm"  # attribute of groups that this package writes; values are the kinds below
 FEATURES_KIND, LABELS_KIND, MODEL_KIND, RUN_KIND = "features", "labels", "model", "run"
 EXPORT_KIND, EXPORT_RECORD = "export", "export.json"
+OWNER = "owner"  # attribute of unfinished stores and exports
 
 # Commands that finish an interrupted replacement of an output of each kind
 _COMMANDS = {
@@ -33,7 +43,8 @@ _COMMANDS = {
 # Files that show that this package wrote an output: the JSON record of a run or an export, or the
 # Zarr metadata of a store, which contain the attribute KIND.
 _STORE_MARK = "zarr.json"
-_MARKS = ("run.json", EXPORT_RECORD, _STORE_MARK)
+_MARKS = (_STORE_MARK, "run.json", EXPORT_RECORD)  # most often, the mark of a store is read
+_active: set[str] = set()  # tokens of the outputs that threads of this process are writing
 
 
 @contextmanager
@@ -42,13 +53,84 @@ def replacing(path: Place, overwrite: bool, kind: str) -> Iterator[Location]:
 
     If the caller raises, the new output is discarded, and an old output stays.
     """
-    place = open_output(path, overwrite, kind)
+    with owning(path) as target:
+        place = open_output(target, overwrite, kind)
+        try:
+            yield place
+        except BaseException:
+            discard(place)
+            raise
+        move_into_place(place, target)
+
+
+@contextmanager
+def owning(path: Place) -> Iterator[Location]:
+    """Yield the location of an output with a new token of its owner, valid inside the context."""
+    token = uuid4().hex
+    _active.add(token)
     try:
-        yield place
-    except BaseException:
-        discard(place)
-        raise
-    move_into_place(place, path)
+        yield replace(locate(path), owner=token)
+    finally:
+        _active.discard(token)
+
+
+def describe_owner(place: Location) -> dict[str, Any]:
+    """Return the attribute that the writer of a store or an export adds to its mark."""
+    return {OWNER: {"token": place.owner, **describe_process(os.getpid())}} if place.owner else {}
+
+
+def take_over(place: Location) -> None:
+    """Replace the owner of an unfinished output, so that its former owner stops writing."""
+    mark = _read_mark(place)
+    if mark is not None:
+        mark.with_content(describe_owner(place)).write(place)
+
+
+def check_owner(place: Location) -> None:
+    """Raise if the output at `place` is no longer that of the owner in `place`, if any."""
+    if place.owner is not None and not _is_owned(place, _read_mark(place)):
+        raise StoreError(
+            f"another process has taken over the output {place}, and its files were not changed; "
+            "choose another output"
+        )
+
+
+def _is_owned(place: Location, mark: Mark | None) -> bool:
+    return mark is not None and mark.owner.get("token") == place.owner
+
+
+def check_not_written(path: Place) -> None:
+    """Raise if another process or thread on this host is writing the output."""
+    target = locate(path)
+    for place in (target, *_places_aside(target)):
+        mark = _read_mark(place)
+        if mark is None or mark.is_complete or mark.owner.get("token") == target.owner:
+            continue
+        if is_alive(mark.owner):
+            raise StoreError(
+                f"the output {target} is being written by process {mark.owner['pid']}; wait for it "
+                "or stop it"
+            )
+
+
+def is_alive(owner: dict[str, Any]) -> bool:
+    """Return whether the owner is a running process of this host that still writes the output."""
+    pid = owner.get("pid")
+    if not isinstance(pid, int):
+        return False
+    process = {name: owner.get(name) for name in ("host", "pid", "began")}
+    if describe_process(pid) != process:
+        return False
+    return pid != os.getpid() or owner.get("token") in _active
+
+
+def describe_process(pid: int) -> dict[str, Any]:
+    """Return host, PID and start time of a process; a PID alone may be reused by the system."""
+    host = {"host": socket.gethostname()}
+    try:
+        return host | {"pid": pid, "began": round(psutil.Process(pid).create_time())}
+    except (psutil.Error, ValueError, OverflowError):  # a damaged mark may contain any number
+        return host
 
 
 def open_output(path: Place, overwrite: bool, kind: str) -> Location:
@@ -57,6 +139,7 @@ def open_output(path: Place, overwrite: bool, kind: str) -> Location:
     A complete output stays until `move_into_place`; an incomplete output is removed.
     """
     target = locate(path)
+    check_not_written(target)
     finish_replacement(target)
     mark = _check_free(target, overwrite, kind)
     for place in _places_aside(target):
@@ -110,6 +193,7 @@ def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
     makes the same check.
     """
     target = locate(path)
+    check_not_written(target)
     if not _is_being_replaced(target):
         _check_free(target, overwrite, kind)
 
@@ -267,8 +351,9 @@ def _choose_place(target: Location) -> Location:
 
 def _places_aside(target: Location) -> list[Location]:
     """Return the locations of a new output that is to replace the target: next to it, inside it."""
-    sibling = Location(f"{target.url}{folders.NEW}", target.options)
-    return [sibling] if target.is_remote else [sibling, target / folders.NEW]
+    sibling = replace(target, url=f"{target.url}{folders.NEW}")
+    inside = replace(target, url=f"{target.url}/{folders.NEW}")
+    return [sibling] if target.is_remote else [sibling, inside]
 
 
 def _old_places(target: Location) -> list[Location]:
@@ -291,9 +376,17 @@ def _remove(target: Location, mark: Mark | None) -> None:
 def discard(path: Place) -> None:
     """Remove a failed output, so that it is not mistaken for a result.
 
-    If the removal fails, the remaining files are still marked incomplete.
+    If the removal fails, the remaining files are still marked incomplete. If another process has
+    taken over the output, it is not removed.
     """
     target = locate(path)
+    if target.owner is not None:
+        try:
+            mark = _read_mark(target)
+        except OSError:  # it is unknown whether another process has taken over the output
+            return
+        if mark is not None and not _is_owned(target, mark):
+            return
     if not target.is_remote:
         folders.remove_folder(Path(target.url), ignore_errors=True)
         return
@@ -326,10 +419,21 @@ class Mark:
             return self.content.get("complete") is not False
         return self.content.get("status") == "complete"
 
+    @property
+    def owner(self) -> dict[str, Any]:
+        """Token and process of the owner; empty if they are not known."""
+        owner = self.content.get(OWNER)
+        return owner if isinstance(owner, dict) else {}
+
     def as_incomplete(self) -> Mark:
         """Return the mark of the same output while it is removed or copied."""
         is_store = self.name == _STORE_MARK
-        content = self.content | ({"complete": False} if is_store else {"status": "removed"})
+        return self.with_content({"complete": False} if is_store else {"status": "removed"})
+
+    def with_content(self, changes: dict[str, Any]) -> Mark:
+        """Return the mark with other values."""
+        content = self.content | changes
+        is_store = self.name == _STORE_MARK
         return Mark(self.name, self.file | {"attributes": content} if is_store else content)
 
     def write(self, target: Location) -> None:
