@@ -31,6 +31,7 @@ from scrlm_dask.storage.locations import Location, Place, is_within, locate
 KIND = "scrlm"  # attribute of groups that this package writes; values are the kinds below
 FEATURES_KIND, LABELS_KIND, MODEL_KIND, RUN_KIND = "features", "labels", "model", "run"
 EXPORT_KIND, EXPORT_RECORD = "export", "export.json"
+REPORT_KIND, REPORT_RECORD = "report", "report.json"  # the folder of the figures of a report
 OWNER = "owner"  # attribute of unfinished stores and exports
 
 # Commands that finish an interrupted replacement of an output of each kind
@@ -39,11 +40,17 @@ _COMMANDS = {
     LABELS_KIND: "the next `scrlm predict` or `scrlm cut` with this output",
     RUN_KIND: "`scrlm fit --resume {}` (or `scrlm kmeans`)",
     EXPORT_KIND: "the next `scrlm export` with this output",
+    REPORT_KIND: "the next `scrlm report` with this output",
 }
-# Files that show that this package wrote an output: the JSON record of a run or an export, or the
-# Zarr metadata of a store, which contain the attribute KIND.
+# Files that show that this package wrote an output: the JSON record of a run, an export or the
+# figures of a report, or the Zarr metadata of a store, which contain the attribute KIND.
 _STORE_MARK = "zarr.json"
-_MARKS = (_STORE_MARK, "run.json", EXPORT_RECORD)  # most often, the mark of a store is read
+_MARKS = (
+    _STORE_MARK,
+    "run.json",
+    EXPORT_RECORD,
+    REPORT_RECORD,
+)  # most often, the mark of a store is read
 _active: set[str] = set()  # tokens of the outputs that threads of this process are writing
 
 
@@ -212,7 +219,7 @@ def _check_free(target: Location, overwrite: bool, kind: str) -> Mark | None:
             f"the output {target} is a symbolic link, which is never replaced; give the path that "
             "it points to"
         )
-    for parent in target.parents():
+    for parent in target.parents() if kind != REPORT_KIND else ():  # a report may be in its run
         if _is_run(parent):
             raise StoreError(f"the output {target} is inside the run {parent}; choose another path")
     if not _has_content(target):
