@@ -78,7 +78,7 @@ class MissingError(StoreError, FileNotFoundError):
 
 
 class UnreachableError(StoreError):
-    """Raised if a remote store does not respond or denies access; also an `OSError`.
+    """Raised if a store does not respond or denies access; also an `OSError`.
 
     It is then unknown whether the file or store exists.
     """

@@ -32,7 +32,12 @@ from scrlm_dask.storage.feature_store import LABELS, mark_complete
 from scrlm_dask.storage.label_store import FINE, copy_joined, create_labels_store, open_labels
 from scrlm_dask.storage.locations import Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
-from scrlm_dask.storage.outputs import LABELS_KIND, check_not_inside, replacing
+from scrlm_dask.storage.outputs import (
+    LABELS_KIND,
+    check_not_inside,
+    check_output_free,
+    replacing,
+)
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.traces import InputTrace, trace_input
 
@@ -116,22 +121,25 @@ def cut_run(
     location = locate(run, storage_options)
     directory = RunDirectory(location)
     record = read_result(directory)
+    target = None if out is None else locate(out, storage_options)
+    if target is not None:  # checked first, because a large tree takes minutes
+        check_not_inside(target, location, "the run")
+        check_output_free(target, overwrite, LABELS_KIND)
     traced = trace_input("the model", directory.model)
     model = load_model(location)
     scan = record.read_scan()
     levels = None if scan is None else scan.levels
     cut = cut_model(model, clusters_at(n_clusters, level, levels, model), listener)
-    if out is None:
+    if target is None:
         return cut
     finer = len(cut.groups) > model.n_clusters
     stored = open_labels(directory.labels, "the labels store", FINE if finer else LABELS)
     inputs = InputTrace((*traced, *trace_input("the labels store", stored.location)))
-    target, n_rows, block_rows = locate(out, storage_options), stored.shape[0], stored.chunks[0]
-    check_not_inside(target, location, "the run")
+    n_rows, block_rows = stored.shape[0], stored.chunks[0]
     with replacing(target, overwrite, LABELS_KIND) as at:
         path = record.features.path
         create_labels_store(at, n_rows, block_rows, False, path, distances=False)
-        copy_joined(stored, cut.groups, at / LABELS)
+        copy_joined(stored, cut.groups, at, LABELS)
         inputs.check()
         mark_complete(at)
     return cut

@@ -92,10 +92,12 @@ def export(
         if not at.is_remote:
             Path(at.url).mkdir(parents=True, exist_ok=True)
         record = {outputs.KIND: outputs.EXPORT_KIND, "run": source.url, "status": "running"}
-        write_json(at / outputs.EXPORT_RECORD, record)
+        write_json(at / outputs.EXPORT_RECORD, record | outputs.describe_owner(at))
         _write_table(store, at / f"labels.{table}", table)
+        outputs.check_owner(at)
         files = [f"labels.{table}", *_write_centers(model, at)]
         traced.check()
+        outputs.check_owner(at)
         write_json(at / outputs.EXPORT_RECORD, {**record, "status": "complete", "files": files})
     return ExportResult(tuple(files), store.n_rows, model.n_clusters, store.ids is not None)
 

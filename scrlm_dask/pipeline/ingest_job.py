@@ -161,14 +161,19 @@ class IngestJob:
     def run(self, listener: Listener = warn) -> IngestResult:
         """Create or resume the store and write the missing blocks."""
         self._check_sources()
+        outputs.finish_replacement(self.location)
         # check again: hours may have passed while the cluster was starting
         unfinished = _check_output(self.location, self.manifest, self.config, self.overwrite)
         resumed = unfinished is not None
         location = outputs.locate_unfinished(self.location) if resumed else self.location
-        job = replace(self, unfinished=unfinished, location=location)
         for source in self.sources:
             check_paths_visible(locate(source.files[0].path))
-        with ExitStack() as undo, Execution(listener) as execution:
+        with (
+            outputs.owning(location) as owned,
+            ExitStack() as undo,
+            Execution(listener) as execution,
+        ):
+            job = replace(self, unfinished=unfinished, location=owned)
             for note in self._notes():
                 execution.emit(Note(note))
             try:
@@ -239,6 +244,7 @@ class IngestJob:
             _create_store(job, manifest, dropped, names, undo)
         else:
             _check_same_rows(job, manifest, job.unfinished)
+            outputs.take_over(job.location)
         missing = missing_blocks(job.location)
         kept = manifest.n_blocks - len(missing)
         if job.unfinished is not None:
@@ -248,6 +254,7 @@ class IngestJob:
             written = _write_blocks(execution, job, manifest, table, missing)
             _warn_about_zero_rows(execution, written)
         copy_rows.check_stored_pass(job.sources)
+        outputs.check_owner(job.location)
         if job.config.shuffle:
             shutil.rmtree((job.location / feature_store.SHUFFLE).url, ignore_errors=True)
         job.traced.check()
@@ -299,6 +306,7 @@ def _check_output(
     location: Location, manifest: Manifest, config: IngestConfig, overwrite: bool
 ) -> Manifest | None:
     """Return the manifest of the store to resume, or None if a new store can be created."""
+    outputs.check_not_written(location)
     place = outputs.locate_unfinished(location)
     unfinished = None if overwrite else _find_unfinished(place, manifest)
     if unfinished is None:

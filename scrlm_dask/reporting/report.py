@@ -9,7 +9,6 @@ from importlib.metadata import version
 from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from scrlm_dask.reporting.summary import comparison, run_facts, shows_structure,
 from scrlm_dask.reporting.thumbnails import Item, data_uri, encode_pixels, show_item
 from scrlm_dask.runs.record import read_result
 from scrlm_dask.sources.items import NpyItems, open_shown_items
-from scrlm_dask.storage import folders
+from scrlm_dask.storage import outputs
 from scrlm_dask.storage.feature_store import is_shuffled
 from scrlm_dask.storage.locations import (
     Location,
@@ -36,8 +35,7 @@ from scrlm_dask.storage.locations import (
     locate_recorded,
     trust,
 )
-from scrlm_dask.storage.outputs import check_not_inside
-from scrlm_dask.storage.run_directory import RunDirectory
+from scrlm_dask.storage.run_directory import RunDirectory, write_json
 from scrlm_dask.storage.traces import InputTrace, trace_input
 
 REPORT = "report.html"
@@ -210,8 +208,8 @@ def write_report(
     target = _target(runs, out, storage_options)
     folder = _figures_folder(target)
     for run in runs:
-        check_not_inside(folder, locate(run, storage_options), "the run")
-    check_not_inside(folder, items, "the items")
+        outputs.check_not_inside(folder, locate(run, storage_options), "the run")
+    outputs.check_not_inside(folder, items, "the items")
     check_matplotlib("a report")
     read = [read_report_data(run, rows_each, storage_options, allow_origins) for run in runs]
     for data in read:
@@ -238,29 +236,19 @@ def write_report(
 def _write_files(
     target: Location, folder: Location, page: str, figures: Mapping[str, bytes]
 ) -> None:
-    """Write the page and its figures; if this fails, an earlier local report stays as it was.
-
-    The page is written before the figures are moved to their folder, because it marks this folder
-    as part of a report.
-    """
-    if target.is_remote:  # objects are written as a whole
-        target.write_text(page)
+    """Write the page and its figures; if this fails, an earlier report stays as it was."""
+    with outputs.replacing(folder, True, outputs.REPORT_KIND) as at:
+        if not at.is_remote:
+            Path(at.url).mkdir(exist_ok=True)
+        record = {outputs.KIND: outputs.REPORT_KIND, "status": "running"}
+        write_json(at / outputs.REPORT_RECORD, record | outputs.describe_owner(at))
         for name, png in figures.items():
-            with (folder / name).writing() as file:
+            outputs.check_owner(at)
+            with (at / name).writing() as file:
                 file.write(png)
-        return
-    place = Path(folder.url)
-    aside = folders.beside(place, folders.NEW)
-    try:
-        aside.mkdir(exist_ok=True)  # it exists if an earlier process was killed
-        for name, png in figures.items():
-            (aside / name).write_bytes(png)
+        outputs.check_owner(at)
+        write_json(at / outputs.REPORT_RECORD, record | {"status": "complete"})
         target.write_text(page)
-        place.mkdir(exist_ok=True)
-        for name in figures:
-            (aside / name).replace(place / name)
-    finally:
-        rmtree(aside, ignore_errors=True)
 
 
 def _target(runs: Sequence[Place], out: Place | None, storage_options: Options | None) -> Location:
@@ -286,7 +274,23 @@ def _target(runs: Sequence[Place], out: Place | None, storage_options: Options |
             f"the folder {folder} for the figures exists but does not belong to a report; use "
             "another name (--out)"
         )
+    _check_only_figures(folder)
     return target
+
+
+def _check_only_figures(folder: Location) -> None:
+    """Raise if the folder contains other files than figures, because it will be replaced."""
+    outputs.check_output_free(folder, True, outputs.REPORT_KIND)
+    with folder.files() as (filesystem, path):
+        entries = filesystem.ls(path, detail=False) if filesystem.exists(path) else []
+    names = [str(entry).rsplit("/", 1)[-1] for entry in entries]
+    others = [name for name in names if not name.endswith((".png", outputs.REPORT_RECORD))]
+    others = [name for name in others if not name.startswith(".")]
+    if others:
+        raise StoreError(
+            f"the folder {folder} of the figures contains other files, such as {others[0]}, and is "
+            "replaced by a new report; move them, or use another name (--out)"
+        )
 
 
 def _figures_folder(target: Location) -> Location:

@@ -35,6 +35,7 @@ from scrlm_dask.storage.outputs import (
     check_output_free,
     discard,
     locate_unfinished,
+    take_over,
 )
 from scrlm_dask.storage.run_directory import COMPLETE, EventLog, RunDirectory
 from scrlm_dask.storage.store_info import features_digest, files_of_features
@@ -98,9 +99,13 @@ class ActiveRun:
         if directory is None:
             return None
         resume.check_still_owner(directory, self.opened.record)
-        return ensure_labels_store(
+        labels = ensure_labels_store(
             directory.labels, features.n_rows, features.label_rows(n_clusters), margins, fine
         )
+        # workers of an earlier attempt that are still running must not write other labels
+        owned = replace(labels, owner=self.opened.record.attempt)
+        take_over(owned)
+        return owned
 
     def report_resumed(self) -> None:
         """Report that the run is resumed."""

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 from uuid import uuid4
-
-import psutil
 
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.workers import check_paths_visible
@@ -35,7 +32,9 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate, origi
 from scrlm_dask.storage.outputs import (
     RUN_KIND,
     check_not_inside,
+    describe_process,
     discard,
+    finish_replacement,
     locate_unfinished,
     move_into_place,
     open_output,
@@ -89,8 +88,9 @@ def open_directory(
         yield OpenRun(record)
         return
     check_not_inside(out, features_at, "the features")
-    run, keeps = RunDirectory(locate_unfinished(out)), record.is_resumable
-    before = find_unfinished(run, record, overwrite or not keeps)
+    finish_replacement(out)
+    run, is_resumable = RunDirectory(locate_unfinished(out)), record.is_resumable
+    before = find_unfinished(run, record, overwrite or not is_resumable)
     if before is None:
         run = RunDirectory(open_output(out, overwrite, RUN_KIND))
     attempts = 1 if before is None else before.get("attempts", 1) + 1
@@ -99,20 +99,22 @@ def open_directory(
     state = RunState.NEW if before is None else _compare_attempts(before, record)
     # keep the old digests until the rewritten files have been verified
     digests = _mtimes_in(before) if before is not None and state in REWRITTEN else {}
-    content = record.to_json() | {"process": _describe_process(os.getpid())} | digests
+    content = record.to_json() | {"process": describe_process(os.getpid())} | digests
     run.create(content) if before is None else run.write_record(content, RUNNING)
     try:
         check_paths_visible(run.record)
-        yield OpenRun(record, run, checkpoint if keeps else None, state)
+        yield OpenRun(record, run, checkpoint if is_resumable else None, state)
     except BaseException as error:
-        stored = run.record_of(str(record.attempt))
+        stored = None
+        with suppress(UnreachableError):  # the first error is reported
+            stored = run.record_of(str(record.attempt))
         if stored is None:
-            raise  # another process has taken over the directory
+            raise  # another process has taken over the directory, or it cannot be read
         if stored["status"] == COMPLETE:
             checkpoint.remove()
             move_into_place(run.location, out)
             raise  # a listener failed after the run was complete
-        if not keeps or _rejects_input(error, checkpoint, resumed=before is not None):
+        if not is_resumable or _rejects_input(error, checkpoint, resumed=before is not None):
             discard(run.location)
         else:
             error.add_note(_mark_stopped(run, out, stored, record, features_at))
@@ -150,6 +152,8 @@ def find_unfinished(run: RunDirectory, record: RunRecord, overwrite: bool) -> di
         return None
     try:
         before = run.read_record()
+    except UnreachableError:  # the run may be unfinished, and must not be removed
+        raise
     except StoreError:
         return None  # not a run, or damaged: the check of the output reports this
     _reject_if_alive(run, before)
@@ -193,7 +197,9 @@ def read_unfinished(
     path: Place, method: str, storage_options: Options | None = None
 ) -> RunRecord | None:
     """Read the record of a run to resume; None if the run is complete."""
-    run = RunDirectory(locate_unfinished(locate(path, storage_options)))
+    out = locate(path, storage_options)
+    finish_replacement(out)
+    run = RunDirectory(locate_unfinished(out))
     record = run.read_record()
     if record.get("method") != method:
         command = _COMMANDS.get(str(record.get("method")))
@@ -250,7 +256,7 @@ def verify_rewritten_features(execution: Execution, run: OpenRun, features_at: L
             "checkpoint is discarded and everything is recomputed"
         )
         execution.emit(Note(text, warning=True))
-    process = {"process": _describe_process(os.getpid())}
+    process = {"process": describe_process(os.getpid())}
     run.directory.write_record(run.record.to_json() | process, RUNNING)
 
 
@@ -341,16 +347,7 @@ def _reject_if_alive(run: RunDirectory, record: dict[str, Any]) -> None:
     pid = process.get("pid")
     if record.get("status") != RUNNING or not isinstance(pid, int) or pid == os.getpid():
         return
-    if _describe_process(pid) == process:
+    if describe_process(pid) == process:
         raise StoreError(
             f"the run {run.path} is being written by process {pid}; wait for it or stop it"
         )
-
-
-def _describe_process(pid: int) -> dict[str, Any]:
-    """Return host, PID and start time of a process; a PID alone may be reused by the system."""
-    host = {"host": socket.gethostname()}
-    try:
-        return host | {"pid": pid, "began": round(psutil.Process(pid).create_time())}
-    except psutil.Error:
-        return host

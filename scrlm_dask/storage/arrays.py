@@ -20,6 +20,7 @@ from zarr.codecs import Crc32cCodec
 
 from scrlm_dask.errors import MissingError, StoreError
 from scrlm_dask.storage.locations import Location, Place, locate, reaching
+from scrlm_dask.storage.outputs import describe_interruption
 from scrlm_dask.storage.traces import FileTrace, Traces, link_text, open_traces
 
 _UNWRITTEN = 2**64 - 1  # offset, in a shard's index, of a chunk that was never written
@@ -218,11 +219,12 @@ def create_group(place: Place, attributes: dict[str, Any]) -> None:
         zarr.create_group(location.store(), attributes=attributes)
 
 
-def set_attribute(location: Location, name: str, value: Any) -> None:
-    """Write an attribute of the group at `location`."""
+def set_attribute(location: Location, name: str, value: Any, remove: str = "") -> None:
+    """Write an attribute of the group at `location`; at the same time, remove another."""
     with reaching(location):
         group = zarr.open_group(location.store(), mode="r+", zarr_format=OUR_FORMAT)
-        group.attrs[name] = value
+        kept = {each: old for each, old in group.attrs.items() if each != remove}
+        group.attrs.put({**kept, name: value})
 
 
 def create_array(
@@ -268,7 +270,8 @@ def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
     if location.is_remote:
         zarr_format = _format_at(location, what)
     elif not Path(location.url).exists():
-        raise MissingError(f"{what} {location} does not exist; check the path")
+        hint = describe_interruption(location) or "; check the path"
+        raise MissingError(f"{what} {location} does not exist{hint}")
     try:
         node = zarr.open(location.store(), mode="r", zarr_format=zarr_format)
     except Exception as error:  # errors of zarr and fsspec have no common base class
@@ -276,9 +279,11 @@ def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
         reason = location.without_options(error)
         if not location.is_remote and isinstance(error, FileNotFoundError):
             reason = "zarr.json, .zarray or .zgroup not found"
+        hint = describe_interruption(location) or (
+            "; give the path of a Zarr array, or of a group that contains one"
+        )
         raise StoreError(
-            f"{what} {location} cannot be opened as a Zarr store ({reason}); "
-            "give the path of a Zarr array, or of a group that contains one"
+            f"{what} {location} cannot be opened as a Zarr store ({reason}){hint}"
         ) from (None if location.is_remote else error)
     check_layout(node, f"{what} {location}")
     return node
@@ -430,7 +435,7 @@ def _format_at(location: Location, what: str) -> Literal[2, 3]:
         for name, zarr_format in marks.items():
             if filesystem.exists(f"{root}/{name}"):
                 return zarr_format
-    raise StoreError(
-        f"{what} {location} does not exist or is not a Zarr store; give the URL of a Zarr array, "
-        "or of a group that contains one"
+    hint = describe_interruption(location) or (
+        "; give the URL of a Zarr array, or of a group that contains one"
     )
+    raise StoreError(f"{what} {location} does not exist or is not a Zarr store{hint}")

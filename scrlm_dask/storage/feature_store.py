@@ -27,7 +27,7 @@ from scrlm_dask.storage.manifest import (
     write_digest,
 )
 from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
-from scrlm_dask.storage.outputs import FEATURES_KIND, KIND
+from scrlm_dask.storage.outputs import FEATURES_KIND, KIND, OWNER, check_owner, describe_owner
 
 FEATURES, LABELS, IDS = "features", "labels", "ids"
 SOURCE_ROW = "source_row"  # array: row number of each row in its source file
@@ -247,7 +247,8 @@ def create_features_store(
     _check_types(manifest.dtype, ids)
     location = locate(path)
     given = attributes or {}
-    arrays.create_group(location, {**given, KIND: FEATURES_KIND, "complete": False})
+    own = {KIND: FEATURES_KIND, **describe_owner(location), "complete": False}
+    arrays.create_group(location, {**given, **own})
     n_rows, n_features, rows = manifest.n_rows, manifest.n_features, manifest.block_rows
     shape, chunks = (n_rows, n_features), (rows, n_features)
     arrays.create_array(location / FEATURES, shape, chunks, manifest.dtype, np.nan)
@@ -285,6 +286,7 @@ def write_features_block(
     given = {FEATURES: features, LABELS: labels, IDS: ids}
     given |= {SOURCE_ROW: source_row, SOURCE_FILE: source_file}
     written = {name: values for name, values in given.items() if values is not None}
+    check_owner(location)
     group = _open_group(location)
     for name, values in written.items():
         stored_dtype = arrays.member(group, location, name).dtype
@@ -296,6 +298,8 @@ def write_features_block(
             )
         arrays.write_rows(location / name, start, values)
     block_rows = arrays.member(group, location, FEATURES).chunks[0]
+    # check again: a digest must not vouch for a block of which another process wrote a part
+    check_owner(location)
     write_digest(location, start // block_rows, *written.values())
 
 
@@ -319,7 +323,9 @@ def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]
 
 def mark_complete(path: Place) -> None:
     """Mark a store as complete; call this last, because readers reject incomplete stores."""
-    arrays.set_attribute(locate(path), "complete", True)
+    location = locate(path)
+    check_owner(location)
+    arrays.set_attribute(location, "complete", True, remove=OWNER)
 
 
 def read_true_sigmas(path: Place) -> NDArray[np.float64] | None:

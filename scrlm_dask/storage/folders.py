@@ -24,14 +24,14 @@ NEW, OLD, READY = ".scrlm-new", ".scrlm-old", ".scrlm-ready"
 SYSTEM = "lost+found"  # folder of the file system at the root of a volume
 
 
-def beside(folder: Path, suffix: str) -> Path:
+def path_aside(folder: Path, suffix: str) -> Path:
     """Return the folder next to `folder` with the given suffix."""
     return folder.with_name(folder.name + suffix)
 
 
 def is_replaceable(folder: Path) -> bool:
     """Return whether a new folder can take the place of `folder`, with the same owner and mode."""
-    probe = beside(folder, f".scrlm-{uuid4().hex[:8]}")
+    probe = path_aside(folder, f".scrlm-{uuid4().hex[:8]}")
     with suppress(OSError):
         probe.mkdir()
         try:
@@ -96,7 +96,7 @@ def swap_folder(new: Path, folder: Path, last: tuple[str, ...] = ()) -> Path | N
     if not folder.exists():
         new.rename(folder)
         return None
-    old = beside(folder, OLD)
+    old = path_aside(folder, OLD)
     try:
         folder.rename(old)
     except OSError:  # for example, a folder of a lower layer of an overlay file system

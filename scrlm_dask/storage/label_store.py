@@ -34,7 +34,7 @@ from scrlm_dask.storage.locations import (
     locate_recorded,
 )
 from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
-from scrlm_dask.storage.outputs import KIND, LABELS_KIND, discard
+from scrlm_dask.storage.outputs import KIND, LABELS_KIND, check_owner, describe_owner, discard
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.traces import Input, trace_input
 
@@ -62,7 +62,8 @@ def create_labels_store(
     """
     location = locate(path)
     source = {} if features is None else {FEATURES: features}
-    arrays.create_group(location, {KIND: LABELS_KIND, **source, "complete": False})
+    owner = describe_owner(location)
+    arrays.create_group(location, {KIND: LABELS_KIND, **source, **owner, "complete": False})
     arrays.create_array(location / LABELS, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
     if distances:
         arrays.create_array(location / DISTANCES, (n_rows,), (block_rows,), "float32", np.nan)
@@ -81,6 +82,7 @@ def write_labels_block(
     `fine` are labels of the fine level, if there are any.
     """
     location = locate(path)
+    check_owner(location)
     arrays.write_rows(location / LABELS, start, assigned.labels)
     arrays.write_rows(location / DISTANCES, start, assigned.distances)
     if assigned.margins is not None:
@@ -98,16 +100,19 @@ def write_coarse_labels(path: Place, groups: NDArray[np.int64]) -> None:
     if (location / COARSE).exists():
         discard(location / COARSE)
     arrays.create_array(location / COARSE, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
-    copy_joined(labels, groups, location / COARSE)
+    copy_joined(labels, groups, location, COARSE)
 
 
-def copy_joined(labels: arrays.StoredArray, groups: NDArray[np.int64], target: Location) -> None:
-    """Copy labels block by block to an array; label i becomes groups[i], outliers stay."""
+def copy_joined(
+    labels: arrays.StoredArray, groups: NDArray[np.int64], store: Location, name: str
+) -> None:
+    """Copy labels block by block to an array of a store; label i becomes groups[i]."""
     joined = np.append(groups, OUTLIER).astype(np.int32)  # label -1 selects the last entry
     n_rows, block_rows = labels.shape[0], labels.chunks[0]
     for start in range(0, n_rows, block_rows):
         some = arrays.read_rows(labels, start, min(start + block_rows, n_rows), _STORE)
-        arrays.write_rows(target, start, joined[some])
+        check_owner(store)
+        arrays.write_rows(store / name, start, joined[some])
 
 
 def read_labels_block(

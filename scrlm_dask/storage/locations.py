@@ -71,6 +71,8 @@ class Location:
 
     url: str
     options: HiddenOptions = field(default=_NO_OPTIONS, compare=False)
+    # token of the call that writes the output at this location, see `storage.outputs.owning`
+    owner: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return self.url
@@ -137,9 +139,12 @@ class Location:
         """
         if not self.is_remote:
             path = Path(self.url)
-            if not path.is_dir():
+            try:  # in newer versions of Python, is_dir() returns False if the disk has an error
+                return any(entry.name != folders.SYSTEM for entry in path.iterdir())
+            except FileNotFoundError:
+                return False
+            except NotADirectoryError:
                 return path.exists()
-            return any(entry.name != folders.SYSTEM for entry in path.iterdir())
         with self.files() as (filesystem, name):
             try:
                 if filesystem.info(name)["type"] != "directory":

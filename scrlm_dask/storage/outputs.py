@@ -4,16 +4,25 @@ A new output is written at its final path. If a complete output exists there, th
 written aside: to a folder next to it or, if that is not possible, to a folder inside it. When the
 new output is complete, it takes the place of the old output by renames. A command that fails or is
 killed therefore leaves the old output as it was.
+
+The mark of an unfinished store or export contains its owner: a token, and the process that writes
+it. A second process on the same host is rejected while the owner is alive. If a process on another
+host takes over the output, it writes its own token, and the first process stops at its next block.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
+
+import psutil
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.storage import folders
@@ -22,11 +31,27 @@ from scrlm_dask.storage.locations import Location, Place, is_within, locate
 KIND = "scrlm"  # attribute of groups that this package writes; values are the kinds below
 FEATURES_KIND, LABELS_KIND, MODEL_KIND, RUN_KIND = "features", "labels", "model", "run"
 EXPORT_KIND, EXPORT_RECORD = "export", "export.json"
+REPORT_KIND, REPORT_RECORD = "report", "report.json"  # the folder of the figures of a report
+OWNER = "owner"  # attribute of unfinished stores and exports
 
-# Files that show that this package wrote an output: the JSON record of a run or an export, or the
-# Zarr metadata of a store, which contain the attribute KIND.
+# Commands that finish an interrupted replacement of an output of each kind
+_COMMANDS = {
+    FEATURES_KIND: "the next `scrlm ingest`, `scrlm embed` or `scrlm synth` with this output",
+    LABELS_KIND: "the next `scrlm predict` or `scrlm cut` with this output",
+    RUN_KIND: "`scrlm fit --resume {}` (or `scrlm kmeans`)",
+    EXPORT_KIND: "the next `scrlm export` with this output",
+    REPORT_KIND: "the next `scrlm report` with this output",
+}
+# Files that show that this package wrote an output: the JSON record of a run, an export or the
+# figures of a report, or the Zarr metadata of a store, which contain the attribute KIND.
 _STORE_MARK = "zarr.json"
-_MARKS = ("run.json", EXPORT_RECORD, _STORE_MARK)
+_MARKS = (
+    _STORE_MARK,
+    "run.json",
+    EXPORT_RECORD,
+    REPORT_RECORD,
+)  # most often, the mark of a store is read
+_active: set[str] = set()  # tokens of the outputs that threads of this process are writing
 
 
 @contextmanager
@@ -35,13 +60,84 @@ def replacing(path: Place, overwrite: bool, kind: str) -> Iterator[Location]:
 
     If the caller raises, the new output is discarded, and an old output stays.
     """
-    place = open_output(path, overwrite, kind)
+    with owning(path) as target:
+        place = open_output(target, overwrite, kind)
+        try:
+            yield place
+        except BaseException:
+            discard(place)
+            raise
+        move_into_place(place, target)
+
+
+@contextmanager
+def owning(path: Place) -> Iterator[Location]:
+    """Yield the location of an output with a new token of its owner, valid inside the context."""
+    token = uuid4().hex
+    _active.add(token)
     try:
-        yield place
-    except BaseException:
-        discard(place)
-        raise
-    move_into_place(place, path)
+        yield replace(locate(path), owner=token)
+    finally:
+        _active.discard(token)
+
+
+def describe_owner(place: Location) -> dict[str, Any]:
+    """Return the attribute that the writer of a store or an export adds to its mark."""
+    return {OWNER: {"token": place.owner, **describe_process(os.getpid())}} if place.owner else {}
+
+
+def take_over(place: Location) -> None:
+    """Replace the owner of an unfinished output, so that its former owner stops writing."""
+    mark = _read_mark(place)
+    if mark is not None:
+        mark.with_content(describe_owner(place)).write(place)
+
+
+def check_owner(place: Location) -> None:
+    """Raise if the output at `place` is no longer that of the owner in `place`, if any."""
+    if place.owner is not None and not _is_owned(place, _read_mark(place)):
+        raise StoreError(
+            f"another process has taken over the output {place}, and its files were not changed; "
+            "choose another output"
+        )
+
+
+def _is_owned(place: Location, mark: Mark | None) -> bool:
+    return mark is not None and mark.owner.get("token") == place.owner
+
+
+def check_not_written(path: Place) -> None:
+    """Raise if another process or thread on this host is writing the output."""
+    target = locate(path)
+    for place in (target, *_places_aside(target)):
+        mark = _read_mark(place)
+        if mark is None or mark.is_complete or mark.owner.get("token") == target.owner:
+            continue
+        if is_alive(mark.owner):
+            raise StoreError(
+                f"the output {target} is being written by process {mark.owner['pid']}; wait for it "
+                "or stop it"
+            )
+
+
+def is_alive(owner: dict[str, Any]) -> bool:
+    """Return whether the owner is a running process of this host that still writes the output."""
+    pid = owner.get("pid")
+    if not isinstance(pid, int):
+        return False
+    process = {name: owner.get(name) for name in ("host", "pid", "began")}
+    if describe_process(pid) != process:
+        return False
+    return pid != os.getpid() or owner.get("token") in _active
+
+
+def describe_process(pid: int) -> dict[str, Any]:
+    """Return host, PID and start time of a process; a PID alone may be reused by the system."""
+    host = {"host": socket.gethostname()}
+    try:
+        return host | {"pid": pid, "began": round(psutil.Process(pid).create_time())}
+    except (psutil.Error, ValueError, OverflowError):  # a damaged mark may contain any number
+        return host
 
 
 def open_output(path: Place, overwrite: bool, kind: str) -> Location:
@@ -50,31 +146,45 @@ def open_output(path: Place, overwrite: bool, kind: str) -> Location:
     A complete output stays until `move_into_place`; an incomplete output is removed.
     """
     target = locate(path)
+    check_not_written(target)
     finish_replacement(target)
-    check_output_free(target, overwrite, kind)
+    mark = _check_free(target, overwrite, kind)
     for place in _places_aside(target):
         if place.is_occupied():
-            _remove(place)
-    if target.is_occupied() and not _is_complete(target):
-        _remove(target)
+            _remove(place, _read_mark(place))
+    if mark is not None and not mark.is_complete:
+        _remove(target, mark)
     return _choose_place(target)
 
 
 def locate_unfinished(path: Place) -> Location:
-    """Return where an unfinished output is stored: aside if it is to replace an output at `path`.
-
-    If the process that wrote the output was stopped while it replaced the old output, this is
-    finished first.
-    """
-    finish_replacement(path)
+    """Return where an unfinished output is stored: at `path`, or aside if it is to replace it."""
     return find_aside(path) or locate(path)
 
 
-def find_kept(path: Place) -> Location | None:
+def find_complete_copy(path: Place) -> Location | None:
     """Return a complete output that an interrupted replacement of `path` left aside, if any."""
     target = locate(path)
-    places = (*_places_aside(target), *_old_places(target))
+    places = [*_places_aside(target), *_old_places(target)]
+    places += [] if target.is_remote else [target / folders.READY]
     return next((place for place in places if _is_complete(place)), None)
+
+
+def describe_interruption(path: Place) -> str:
+    """Return the end of a message if an output is missing because its replacement was interrupted.
+
+    The text starts with a comma. Otherwise, it is empty.
+    """
+    with suppress(OSError):  # the caller raises an error in any case
+        copy = find_complete_copy(path)
+        mark = None if copy is None else _read_mark(copy)
+        if mark is not None:
+            command = _COMMANDS.get(mark.kind, "the command that writes it").format(path)
+            return (
+                ", because a process was stopped while it replaced the output; the output is "
+                f"complete in {copy}, and {command} moves it to its path"
+            )
+    return ""
 
 
 def find_aside(path: Place) -> Location | None:
@@ -84,35 +194,47 @@ def find_aside(path: Place) -> Location | None:
 
 
 def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
-    """Raise if the output exists, unless `overwrite` is set and this package wrote it as `kind`."""
+    """Raise if the output exists, unless `overwrite` is set and this package wrote it as `kind`.
+
+    If a process was stopped while it replaced the output, `open_output` finishes this, and then
+    makes the same check.
+    """
     target = locate(path)
+    check_not_written(target)
+    if not _is_being_replaced(target):
+        _check_free(target, overwrite, kind)
+
+
+def _check_free(target: Location, overwrite: bool, kind: str) -> Mark | None:
+    """Make the check of `check_output_free`; return the mark of the existing output, if any."""
     if target.url.endswith((folders.NEW, folders.OLD, folders.READY)):
         raise StoreError(
-            f"the output {path} has a name that is reserved for unfinished outputs; choose another "
-            "path"
+            f"the output {target} has a name that is reserved for unfinished outputs; choose "
+            "another path"
         )
     if target.is_remote and not target.parents():
         raise StoreError(f"the output {target} is a whole bucket; give a path inside the bucket")
     if not target.is_remote and Path(target.url).is_symlink():
         raise StoreError(
-            f"the output {path} is a symbolic link, which is never replaced; give the path that it "
-            "points to"
+            f"the output {target} is a symbolic link, which is never replaced; give the path that "
+            "it points to"
         )
-    occupied = target.is_occupied()
-    for parent in target.parents():
-        if _kind_of(parent) == RUN_KIND:
-            raise StoreError(f"the output {path} is inside the run {parent}; choose another path")
-    if not occupied:
-        return
-    replaceable = _kind_of(target) == kind
+    for parent in target.parents() if kind != REPORT_KIND else ():  # a report may be in its run
+        if _is_run(parent):
+            raise StoreError(f"the output {target} is inside the run {parent}; choose another path")
+    if not _has_content(target):
+        return None
+    mark = _read_mark(target)
+    replaceable = mark is not None and mark.kind == kind
     if not overwrite:
         other_way = ", or use --overwrite (overwrite=True) to replace it" if replaceable else ""
-        raise StoreError(f"the output {path} exists; choose another path{other_way}")
+        raise StoreError(f"the output {target} exists; choose another path{other_way}")
     if not replaceable:
         raise StoreError(
-            f"the output {path} exists and was not written as {kind} by this package, so it cannot "
-            "be replaced; choose another path or remove it yourself"
+            f"the output {target} exists and was not written as {kind} by this package, so it "
+            "cannot be replaced; choose another path or remove it yourself"
         )
+    return mark
 
 
 def check_not_inside(path: Place, source: Place | None, what: str) -> None:
@@ -131,13 +253,21 @@ def check_not_inside(path: Place, source: Place | None, what: str) -> None:
 def move_into_place(place: Location, path: Place) -> None:
     """Move the complete output from the location of `open_output` to `path`.
 
-    A local output is renamed. Object stores cannot rename, so the objects are copied.
+    A local output is renamed. Object stores cannot rename, so the objects are copied. Raise if
+    there are now other files at `path`.
     """
     target = locate(path)
     if place == target or (not place.is_occupied() and _is_complete(target)):
         return  # written at its path, or moved there by another process
+    mark = _read_mark(place)
+    if mark is None:
+        raise StoreError(
+            f"the new output in {place} was removed or replaced by another process, so it cannot "
+            f"be moved to {target}; run the command again"
+        )
+    _check_replaceable(target, place, mark.kind)
     try:
-        _copy_objects(place, target) if target.is_remote else _rename(place, target)
+        _copy_objects(place, target, mark) if target.is_remote else _rename(place, target)
     except (OSError, StoreError) as error:
         error.add_note(
             f"the new output is complete in {place}; the next command that writes {path} first "
@@ -146,29 +276,66 @@ def move_into_place(place: Location, path: Place) -> None:
         raise
 
 
+def _check_replaceable(target: Location, place: Location, kind: str) -> None:
+    """Raise if there are files at `target` that are not an output of the same kind."""
+    found = _read_mark(target)
+    if found is None and not target.is_remote:
+        # if a process was stopped while it replaced the content of a folder, the mark is here
+        found = _read_mark(target / folders.OLD)
+        found = found if found is not None and found.is_complete else None
+    if _has_content(target) and (found is None or found.kind != kind):
+        raise StoreError(
+            f"{target} contains files that this package did not write as {kind}, so they are not "
+            f"replaced; the new output is complete in {place}: move the files away, and run the "
+            "command again"
+        )
+
+
 def finish_replacement(path: Place) -> None:
     """Complete the replacement of an output if a process was stopped during `move_into_place`."""
     target = locate(path)
-    place = find_aside(target)
-    if place is not None and _is_complete(place):
-        move_into_place(place, target)
-    elif not target.is_remote and (target / folders.READY).exists():
+    if not target.is_remote and (target / folders.READY).exists():
         _rename(target / folders.NEW, target)
+    for place in _places_aside(target):
+        if place.is_occupied() and _is_complete(place):
+            move_into_place(place, target)
     for old in _old_places(target):
         if not old.is_occupied():
             continue
         if _is_complete(target):
-            _remove(old)
+            _remove(old, _read_mark(old))
         elif not target.is_occupied() and _is_complete(old):
             Path(old.url).rename(target.url)
 
 
-def _copy_objects(place: Location, target: Location) -> None:
-    """Replace the objects of the target; until the last step, the new objects exist aside."""
+def _is_being_replaced(target: Location) -> bool:
+    """Return whether `finish_replacement` has something to finish."""
+    aside = find_aside(target)
+    if aside is not None and _is_complete(aside):
+        return True
+    if target.is_remote:
+        return False
+    old = _old_places(target)[0]
+    return (target / folders.READY).exists() or (not target.is_occupied() and _is_complete(old))
+
+
+def _has_content(target: Location) -> bool:
+    """Return whether there are files at `target`, other than those of an unfinished replacement."""
+    if target.is_remote or not Path(target.url).is_dir():
+        return target.is_occupied()
+    return bool(folders.list_content(Path(target.url)))
+
+
+def _copy_objects(place: Location, target: Location, mark: Mark) -> None:
+    """Replace the objects of the target; until the last step, the new objects exist aside.
+
+    The target has a mark at all times, so that an interrupted copy is known to be one.
+    """
     if target.is_occupied():
-        _remove(target)
+        _remove(target, _read_mark(target))
+    mark.as_incomplete().write(target)
     place.copy_to(target, last=_MARKS)
-    _remove(place)
+    _remove(place, mark)
 
 
 def _rename(place: Location, target: Location) -> None:
@@ -177,21 +344,23 @@ def _rename(place: Location, target: Location) -> None:
     old = swap(new, folder, _MARKS)
     if old is not None:
         with suppress(OSError):  # the next command that replaces the output removes it
-            _remove(Location(str(old)))
+            place = Location(str(old))
+            _remove(place, _read_mark(place))
 
 
 def _choose_place(target: Location) -> Location:
     """Return the location to write to: the target, or aside if the target is occupied."""
     if not target.is_occupied():
         return target
-    beside, *inside = _places_aside(target)
-    return beside if target.is_remote or folders.is_replaceable(Path(target.url)) else inside[0]
+    sibling, *inside = _places_aside(target)
+    return sibling if target.is_remote or folders.is_replaceable(Path(target.url)) else inside[0]
 
 
 def _places_aside(target: Location) -> list[Location]:
     """Return the locations of a new output that is to replace the target: next to it, inside it."""
-    beside = Location(f"{target.url}{folders.NEW}", target.options)
-    return [beside] if target.is_remote else [beside, target / folders.NEW]
+    sibling = replace(target, url=f"{target.url}{folders.NEW}")
+    inside = replace(target, url=f"{target.url}/{folders.NEW}")
+    return [sibling] if target.is_remote else [sibling, inside]
 
 
 def _old_places(target: Location) -> list[Location]:
@@ -201,18 +370,30 @@ def _old_places(target: Location) -> list[Location]:
     return [Location(f"{target.url}{folders.OLD}"), target / folders.OLD]
 
 
-def _remove(target: Location) -> None:
-    """Remove an output; until it is removed, it is marked as incomplete."""
-    _unmark(target)
+def _remove(target: Location, mark: Mark | None) -> None:
+    """Remove an output with its mark; until it is removed, it is marked as incomplete.
+
+    There is no mark if an earlier removal was interrupted at its last file.
+    """
+    if mark is not None:
+        mark.as_incomplete().write(target)
     target.remove(last=_MARKS)
 
 
 def discard(path: Place) -> None:
     """Remove a failed output, so that it is not mistaken for a result.
 
-    If the removal fails, the remaining files are still marked incomplete.
+    If the removal fails, the remaining files are still marked incomplete. If another process has
+    taken over the output, it is not removed.
     """
     target = locate(path)
+    if target.owner is not None:
+        try:
+            mark = _read_mark(target)
+        except OSError:  # it is unknown whether another process has taken over the output
+            return
+        if mark is not None and not _is_owned(target, mark):
+            return
     if not target.is_remote:
         folders.remove_folder(Path(target.url), ignore_errors=True)
         return
@@ -220,24 +401,8 @@ def discard(path: Place) -> None:
         target.remove(last=_MARKS)
 
 
-def _kind_of(target: Location) -> str | None:
-    """Return the kind of output that this package wrote to `target`; None for other files."""
-    mark = _read_mark(target)
-    return None if mark is None else str(mark.content[KIND])
-
-
-def _is_complete(target: Location) -> bool:
-    """Return whether this package wrote an output to `target` and completed it."""
-    mark = _read_mark(target)
-    if mark is None:
-        return False
-    if mark.name == _STORE_MARK:
-        return mark.content.get("complete") is not False
-    return mark.content.get("status") == "complete"
-
-
 @dataclass(frozen=True)
-class _Mark:
+class Mark:
     """The file that shows that this package wrote an output."""
 
     name: str
@@ -249,24 +414,66 @@ class _Mark:
         own: dict[str, Any] = self.file["attributes"] if self.name == _STORE_MARK else self.file
         return own
 
+    @property
+    def kind(self) -> str:
+        """Kind of the output."""
+        return str(self.content[KIND])
 
-def _read_mark(target: Location) -> _Mark | None:
-    """Read the mark of an output; None for files of other software."""
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the output was completed."""
+        if self.name == _STORE_MARK:
+            return self.content.get("complete") is not False
+        return self.content.get("status") == "complete"
+
+    @property
+    def owner(self) -> dict[str, Any]:
+        """Token and process of the owner; empty if they are not known."""
+        owner = self.content.get(OWNER)
+        return owner if isinstance(owner, dict) else {}
+
+    def as_incomplete(self) -> Mark:
+        """Return the mark of the same output while it is removed or copied."""
+        is_store = self.name == _STORE_MARK
+        return self.with_content({"complete": False} if is_store else {"status": "removed"})
+
+    def with_content(self, changes: dict[str, Any]) -> Mark:
+        """Return the mark with other values."""
+        content = self.content | changes
+        is_store = self.name == _STORE_MARK
+        return Mark(self.name, self.file | {"attributes": content} if is_store else content)
+
+    def write(self, target: Location) -> None:
+        """Write the mark to an output."""
+        (target / self.name).write_text(json.dumps(self.file, indent=2))
+
+
+def _is_complete(target: Location) -> bool:
+    """Return whether this package wrote an output to `target` and completed it."""
+    mark = _read_mark(target)
+    return mark is not None and mark.is_complete
+
+
+def _is_run(folder: Location) -> bool:
+    """Return whether a folder is known to be a run."""
+    with suppress(OSError):  # the user may not be allowed to read a folder above the output
+        mark = _read_mark(folder)
+        return mark is not None and mark.kind == RUN_KIND
+    return False
+
+
+def _read_mark(target: Location) -> Mark | None:
+    """Read the mark of an output; None if there is no file, or a file of other software.
+
+    A file that exists but cannot be read raises: if it counted as missing, its complete output
+    would be removed.
+    """
     for name in _MARKS:
         try:
-            mark = _Mark(name, json.loads((target / name).read_bytes()))
+            mark = Mark(name, json.loads((target / name).read_bytes()))
             return mark if mark.content[KIND] else None
-        except OSError:  # the file does not exist
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             continue
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
     return None
-
-
-def _unmark(target: Location) -> None:
-    """Mark the output as incomplete before it is removed, because removal may be interrupted."""
-    mark = _read_mark(target)
-    if mark is None:  # its removal was interrupted at the last file
-        return
-    mark.content.update({"complete": False} if mark.name == _STORE_MARK else {"status": "removed"})
-    (target / mark.name).write_text(json.dumps(mark.file))

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scrlm_dask.errors import MissingError, StoreError
+from scrlm_dask.errors import MissingError, StoreError, UnreachableError
 from scrlm_dask.storage.locations import Location, Place, locate
-from scrlm_dask.storage.outputs import KIND, RUN_KIND, find_kept
+from scrlm_dask.storage.outputs import KIND, RUN_KIND, describe_interruption
 
 MODEL, LABELS_STORE, RECORD, EVENTS = "model.zarr", "labels.zarr", "run.json", "events.jsonl"
 RUNNING, INTERRUPTED, COMPLETE = "running", "interrupted", "complete"  # status in the record
@@ -103,21 +103,22 @@ class RunDirectory:
         try:
             record = json.loads(self.record.read_bytes())
         except FileNotFoundError as error:
-            exists, kept = self.location.exists(), find_kept(self.location)
+            exists, interruption = self.location.exists(), describe_interruption(self.location)
             why = f"is not a run directory: {RECORD} not found" if exists else "does not exist"
-            if kept is not None:
-                raise StoreError(
-                    f"{self.path} {why}, because a process was stopped while it replaced the run; "
-                    f"`scrlm fit --resume {self.path}` (or `scrlm kmeans`) finishes this; the runs "
-                    f"are complete in {kept}"
-                ) from error
+            if interruption:
+                raise StoreError(f"{self.path} {why}{interruption}") from error
             raise StoreError(
                 f"{self.path} {why}; give the output of `scrlm fit --out` or, to evaluate, of "
                 "`scrlm predict --out`"
             ) from error
         except StoreError:  # a remote store is unreachable
             raise
-        except (OSError, ValueError, RecursionError) as error:
+        except OSError as error:
+            raise UnreachableError(
+                f"{self.record} cannot be read ({error}); check the disk and the permissions, then "
+                "run the command again"
+            ) from error
+        except (ValueError, RecursionError) as error:
             raise StoreError(
                 f"{self.record} cannot be read ({error}); run the fit again with --overwrite"
             ) from error
@@ -138,6 +139,8 @@ class RunDirectory:
         """Return the record if it belongs to the given attempt; None if it is lost or replaced."""
         try:
             record = self.read_record()
+        except UnreachableError:
+            raise
         except StoreError:
             return None
         return record if record.get("attempt") == attempt else None

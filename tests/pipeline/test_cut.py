@@ -249,3 +249,19 @@ def test_labels_that_change_during_the_cut(
     with pytest.raises(UnusableRowsError, match=f"{run}/labels.zarr"):
         cut_run(run, 1, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("out", ["taken", "run"])
+def test_output_is_checked_before_the_tree_is_built(
+    run_by_hand: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    run = shutil.copytree(run_by_hand, tmp_path / "run")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/thesis.txt").write_text("mine")
+
+    def build(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("scrlm_dask.pipeline.cut.cut_model", build)
+    with pytest.raises(StoreError, match=f"{tmp_path}/{out}"):
+        cut_run(run, 1, out=tmp_path / out, overwrite=True)

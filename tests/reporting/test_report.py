@@ -90,7 +90,7 @@ def test_page_shows_numbers_and_figures(folder: Path, page: str) -> None:
     assert str(folder / "x.zarr") in text
     assert f"{record['radius']:.6g}" in text
     names = ("phases", "sizes", "sigmas", "outliers", "distances", "margins", "losses", "map")
-    assert {path.stem for path in (folder / "scrlm" / "report").iterdir()} == set(names)
+    assert {path.stem for path in (folder / "scrlm" / "report").glob("*.png")} == set(names)
     assert page.count("<h3>") == page.count("<figure") == len(names)
 
 
@@ -283,6 +283,33 @@ def test_foreign_files_are_not_overwritten(folder: Path, tmp_path: Path) -> None
         write_report([folder / "scrlm"], tmp_path / "odd.html")
     for _ in range(2):  # our own report is replaced
         write_report([folder / "kmeans"], tmp_path / "mine.html")
+
+
+def test_new_report_replaces_all_figures_of_the_old_one(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, figures = tmp_path / "r.html", tmp_path / "r"
+    several = write_report([folder / "scrlm", folder / "kmeans"], page)
+    old = {path.name: path.read_bytes() for path in figures.iterdir()}
+    assert {Path(name).name for name in several.figures} | {"report.json"} == old.keys()
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("scrlm_dask.storage.locations.Location.write_text", fail)
+        with pytest.raises(OSError, match="No space"):
+            write_report([folder / "kmeans"], page)
+    assert {path.name: path.read_bytes() for path in figures.iterdir()} == old
+    (figures / "notes.txt").write_text("mine")
+    with pytest.raises(StoreError, match=rf"(?=.*{figures})(?=.*notes\.txt)(?=.*--out)"):
+        write_report([folder / "kmeans"], page)
+    (figures / "notes.txt").unlink()
+    one = write_report([folder / "kmeans"], page)
+    names = {Path(name).name for name in one.figures}
+    assert {path.name for path in figures.iterdir()} == names | {"report.json"}
+    assert not names & old.keys()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "r.html"]
 
 
 def test_damaged_items_are_named(folder: Path, tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_joined_labels_keep_outliers(tmp_path: Path) -> None:
     url = store_with_fine_labels(tmp_path / "l")
     mark_complete(url)
     target = create_labels_store(tmp_path / "t", 5, 2, margins=False, distances=False)
-    copy_joined(open_labels(url, "it", FINE), np.array([0, 0, 1]), target / "labels")
+    copy_joined(open_labels(url, "it", FINE), np.array([0, 0, 1]), target, "labels")
     mark_complete(target)
     assert labels_in(target.url, "labels") == [0, 0, 1, -1, 0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from numpy.typing import NDArray
 from trees import tree
 
 from scrlm_dask.config import FitConfig
-from scrlm_dask.errors import StoreError
+from scrlm_dask.errors import StoreError, UnreachableError
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.evaluate import evaluate
-from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.fit import fit, prepare_fit
 from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.storage.feature_store import create_features_store
@@ -32,7 +33,7 @@ from scrlm_dask.storage.outputs import (
     check_not_inside,
     check_output_free,
     discard,
-    find_kept,
+    find_complete_copy,
     finish_replacement,
     move_into_place,
     open_output,
@@ -252,10 +253,147 @@ def test_interrupted_replacement_in_an_object_store_is_finished(memory: str, kin
     assert place.url in caught.value.__notes__[0]
     with pytest.raises(StoreError, match=f"{target}"):
         evaluate(run) if kind == RUN_KIND else fit(x, FitConfig(rho=0.5))
-    assert find_kept(target) == place
+    assert find_complete_copy(target) == place
     finish_replacement(target)
     evaluate(run)
     assert not place.is_occupied()
+
+
+def complete_run(place: Location, number: int = 0) -> RunDirectory:
+    run = RunDirectory(place)
+    run.create({})
+    (place / "labels").write_text("labels")
+    run.write_record({"number": number}, COMPLETE)
+    return run
+
+
+@pytest.mark.parametrize("failing", range(12))
+@pytest.mark.parametrize("suffix", ["", ".scrlm-new", ".scrlm-old"])
+def test_failed_read_of_a_mark_removes_no_complete_output(
+    root: Location, suffix: str, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if root.is_remote and suffix == ".scrlm-old":
+        return  # object stores have no such output
+    out = root / "out"
+    complete_run(Location(out.url + suffix))
+    read, reads = Location.read_bytes, iter(range(100))
+
+    def read_or_fail(location: Location) -> bytes:
+        if location.url.startswith(out.url) and next(reads) == failing:
+            raise UnreachableError("timeout") if root.is_remote else OSError(5, "I/O error")
+        return read(location)
+
+    monkeypatch.setattr(Location, "read_bytes", read_or_fail)
+    with suppress(OSError):
+        open_output(out, True, RUN_KIND)
+    monkeypatch.undo()
+    finish_replacement(out)
+    assert RunDirectory(out).check_complete()
+
+
+@pytest.mark.parametrize("error", [UnreachableError("timeout"), OSError(5, "I/O error")])
+def test_record_that_cannot_be_read_raises(
+    root: Location, error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = complete_run(root / "out")
+
+    def fail(_location: Location) -> bytes:
+        raise error
+
+    monkeypatch.setattr(Location, "read_bytes", fail)
+    with pytest.raises(UnreachableError):
+        run.read_record()
+    with pytest.raises(UnreachableError):
+        run.record_of("an attempt")
+
+
+@pytest.mark.parametrize("name", ["out/thesis.txt", "out/run.json", "out"])
+@pytest.mark.parametrize("leftover", [False, True])
+def test_users_files_are_not_replaced_by_a_new_output(
+    root: Location, name: str, leftover: bool
+) -> None:
+    """A user moved the old run away and wrote other files, during or after a command."""
+    out = root / "out"
+    complete_run(out)
+    place = open_output(out, True, RUN_KIND)
+    complete_run(place)
+    out.remove(last=("run.json",))
+    if not root.is_remote and name != "out":
+        Path(out.url).mkdir()
+    (root / name).write_text("mine")
+    with pytest.raises(StoreError, match=f"(?=.*{out}\\b)(?=.*{place})"):
+        open_output(out, False, RUN_KIND) if leftover else move_into_place(place, out)
+    assert (root / name).read_text() == "mine"
+    assert RunDirectory(place).check_complete()
+
+
+def test_interrupted_copy_of_objects_is_finished(
+    memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = locate(f"{memory}/out")
+    complete_run(out)
+    place = open_output(out, True, RUN_KIND)
+    complete_run(place, number=2)
+
+    def copy_one_file(_place: Location, target: Location, last: object) -> None:
+        (target / "labels").write_text("labels")
+        raise UnreachableError("timeout")
+
+    monkeypatch.setattr(Location, "copy_to", copy_one_file)
+    with pytest.raises(UnreachableError):
+        move_into_place(place, out)
+    monkeypatch.undo()
+    assert not RunDirectory(out).is_complete()
+    finish_replacement(out)
+    assert RunDirectory(out).check_complete()["number"] == 2
+
+
+def test_users_files_in_a_prepared_folder_are_not_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir(mode=0o700)
+    complete_run(locate(folder))
+    place = open_output(folder, True, RUN_KIND)
+    complete_run(place)
+    for entry in folder.iterdir():
+        if not place.url.endswith(entry.name):
+            entry.unlink()
+    (folder / "thesis.txt").write_text("mine")
+    with pytest.raises(StoreError, match=f"(?=.*{folder}\\b)(?=.*{place})"):
+        move_into_place(place, folder)
+    assert (folder / "thesis.txt").read_text() == "mine"
+    assert RunDirectory(place).check_complete()
+    (folder / "thesis.txt").unlink()
+    move_into_place(place, folder)
+    assert RunDirectory(folder).check_complete()
+
+
+def test_output_of_another_kind_is_not_replaced(tmp_path: Path) -> None:
+    out = locate(tmp_path / "out")
+    synth(out, 10, MixtureSpec(4, 2, 0.1))
+    complete_run(Location(f"{out}.scrlm-new"))
+    before = tree(tmp_path)
+    for overwrite in (False, True):
+        with pytest.raises(StoreError, match=f"(?=.*{out}\\b)(?=.*{out}.scrlm-new)"):
+            open_output(out, overwrite, FEATURES_KIND)
+    assert tree(tmp_path) == before
+
+
+def test_checks_before_a_command_move_no_files(root: Location) -> None:
+    """The output of an earlier command was not yet moved into place when its process was killed."""
+    out, x = root / "out", root / "x.zarr"
+    synth(x, 40, MixtureSpec(8, 2, 0.1))
+    fit(x, FitConfig(rho=0.5, n_clusters=2), out=out)
+    new = locate(f"{out}.scrlm-new", root.options.reveal())
+    complete_run(new, number=1)
+    for overwrite in (False, True):
+        prepare_fit(x, FitConfig(rho=0.5), out=out, overwrite=overwrite)
+        check_output_free(out, overwrite, RUN_KIND)
+        assert new.is_occupied()
+        assert RunDirectory(out).check_complete()["method"] == "scrlm"
+    with pytest.raises(StoreError, match=f"(?=.*{out}\\b)(?=.*--overwrite)"):
+        fit(x, FitConfig(rho=0.5), out=out)
+    assert RunDirectory(out).check_complete()["number"] == 1
+    assert not new.is_occupied()
 
 
 def test_new_output_is_written_at_its_path(root: Location) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import dask
 import fsspec
 import numpy as np
+import psutil
 import pytest
 import zarr
 from PIL import Image
@@ -19,7 +24,7 @@ from trees import tree
 
 from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.errors import ScrlmError, StoreError
-from scrlm_dask.events import PhaseFinished
+from scrlm_dask.events import BlockDone, PhaseFinished
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec
 from scrlm_dask.pipeline.cut import cut_run
 from scrlm_dask.pipeline.embed import EmbedConfig, embed
@@ -29,11 +34,15 @@ from scrlm_dask.pipeline.ingest import ingest
 from scrlm_dask.pipeline.ingest_job import IngestConfig
 from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.predict import predict
-from scrlm_dask.pipeline.stores import write_features
+from scrlm_dask.pipeline.stores import FeatureStore, write_features
 from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.reporting.report import write_report
 from scrlm_dask.runs.lifecycle import load_fit
 from scrlm_dask.runs.resume import read_unfinished
+from scrlm_dask.storage import outputs
+from scrlm_dask.storage.arrays import read_rows
+from scrlm_dask.storage.feature_store import open_features_store
+from scrlm_dask.storage.label_store import open_labels
 from scrlm_dask.storage.locations import Location, is_within, locate
 from scrlm_dask.storage.outputs import RUN_KIND, check_output_free, find_aside
 from scrlm_dask.storage.run_directory import RunDirectory
@@ -241,7 +250,7 @@ def test_unfinished_ingest_of_a_replacement_is_resumed(inputs: Path) -> None:
 KILLED_FIT = """
 import os, signal, sys
 from scrlm_dask.config import FitConfig
-from scrlm_dask.events import PhaseFinished
+from scrlm_dask.events import BlockDone, PhaseFinished
 from scrlm_dask.pipeline.fit import fit
 
 def kill(event):
@@ -372,3 +381,169 @@ def test_reader_names_the_runs_of_an_interrupted_replacement(inputs: Path) -> No
         run.read_record()
     assert read_unfinished(run.path, "scrlm") is None
     assert run.check_complete()["method"] == "scrlm"
+
+
+@pytest.mark.parametrize("suffix", [".scrlm-old", ".scrlm-new"])
+def test_readers_of_stores_name_the_complete_copy_and_its_command(
+    inputs: Path, memory: str, suffix: str
+) -> None:
+    x, labels = inputs / "x.zarr", inputs / "labels"
+    predict(inputs / "a-run", x, out=labels)
+    for path in (x, labels):
+        path.rename(f"{path}{suffix}")
+    with pytest.raises(StoreError, match=f"(?=.*{x}{suffix})(?=.*scrlm ingest)"):
+        open_features_store(x)
+    for read in (open_labels, lambda path, _: RunDirectory(path).read_record()):
+        with pytest.raises(StoreError, match=f"(?=.*{labels}{suffix})(?=.*scrlm predict)"):
+            read(labels, "the labels")
+    if suffix == ".scrlm-new":
+        synth(f"{memory}/x.zarr-2", 10, SPEC)
+        locate(f"{memory}/x.zarr-2").copy_to(locate(f"{memory}/x.zarr{suffix}"), last=())
+        with pytest.raises(StoreError, match=f"(?=.*{memory}/x.zarr{suffix})(?=.*scrlm ingest)"):
+            open_features_store(f"{memory}/x.zarr")
+
+
+# --- two processes, one output -----------------------------------------------------------------
+
+SMALL = IngestConfig(chunk_bytes=64)
+
+
+def write_sources(root: Path) -> tuple[str, str]:
+    """Write two sources with the same shape and other values."""
+    for value in (1, 2):
+        np.save(root / f"{value}.npy", np.full((80, 4), value, np.float32))
+    return str(root / "1.npy"), str(root / "2.npy")
+
+
+def at_first_block(action: Callable[[], Any]) -> Callable[[Any], None]:
+    blocks = iter(range(10**6))
+
+    def listen(event: Any) -> None:
+        if isinstance(event, BlockDone) and next(blocks) == 0:
+            action()
+
+    return listen
+
+
+def stop_at_first_block() -> Callable[[Any], None]:
+    def stop_now() -> None:
+        raise StoppedError
+
+    return at_first_block(stop_now)
+
+
+def values_in(store: Location) -> list[float]:
+    assert FeatureStore(store).verify() == ()
+    return sorted({float(value) for value in np.unique(FeatureStore(store).array.compute())})
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_second_ingest_of_a_process_is_rejected(
+    root: Location, tmp_path: Path, exists: bool, overwrite: bool
+) -> None:
+    one, two = write_sources(tmp_path)
+    out = root / "out.zarr"
+    if exists:
+        ingest(two, out, SMALL)
+    messages = []
+
+    def start_second() -> None:
+        for source in (one, two):
+            with pytest.raises(StoreError, match=f"{out}") as caught:
+                ingest(source, out, SMALL, overwrite=overwrite)
+            messages.append(str(caught.value))
+
+    with dask.config.set(scheduler="synchronous"):
+        ingest(one, out, SMALL, overwrite=exists, listener=at_first_block(start_second))
+    assert len(messages) == 2
+    assert all(str(os.getpid()) in message for message in messages)
+    assert values_in(out) == [1.0]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+@pytest.mark.parametrize("stopped", [False, True])
+def test_ingest_that_another_host_takes_over(
+    root: Location, tmp_path: Path, exists: bool, stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "is_alive", lambda _owner: False)  # the process is not known
+    one, two = write_sources(tmp_path)
+    out = root / "out.zarr"
+    if exists:
+        ingest(two, out, SMALL)
+
+    def take_over() -> None:
+        with suppress(StoppedError):
+            listener = stop_at_first_block() if stopped else lambda _: None
+            ingest(two, out, SMALL, overwrite=True, listener=listener)
+
+    with dask.config.set(scheduler="synchronous"), pytest.raises(StoreError, match=f"{out}"):
+        ingest(one, out, SMALL, overwrite=exists, listener=at_first_block(take_over))
+    if stopped:
+        assert ingest(two, out, SMALL).kept_blocks >= 1
+    assert values_in(out) == [2.0]
+
+
+def test_ingest_that_another_host_resumes(
+    root: Location, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "is_alive", lambda _owner: False)
+    one, _ = write_sources(tmp_path)
+    out = root / "out.zarr"
+
+    def resume() -> None:
+        assert ingest(one, out, SMALL).kept_blocks >= 1
+
+    with dask.config.set(scheduler="synchronous"), pytest.raises(StoreError, match=f"{out}"):
+        ingest(one, out, SMALL, listener=at_first_block(resume))
+    assert values_in(out) == [1.0]
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_unfinished_store_of_another_process(root: Location, tmp_path: Path, alive: bool) -> None:
+    one, two = write_sources(tmp_path)
+    out = root / "out.zarr"
+    with pytest.raises(StoppedError):
+        ingest(one, out, SMALL, listener=stop_at_first_block())
+    parent = psutil.Process(os.getppid())
+    began = round(parent.create_time()) - (not alive) * 100
+    metadata = json.loads((out / "zarr.json").read_text())
+    metadata["attributes"]["owner"] |= {"pid": parent.pid, "began": began}
+    (out / "zarr.json").write_text(json.dumps(metadata))
+    if alive:
+        for call in (
+            lambda: ingest(one, out, SMALL),
+            lambda: ingest(two, out, SMALL, overwrite=True),
+            lambda: synth(out, 20, SPEC, overwrite=True),
+        ):
+            with pytest.raises(StoreError, match=f"(?=.*{out})(?=.*{parent.pid})"):
+                call()
+        metadata["attributes"]["owner"]["host"] = "another"
+        (out / "zarr.json").write_text(json.dumps(metadata))
+    assert ingest(one, out, SMALL).kept_blocks >= 1
+    assert values_in(out) == [1.0]
+    assert "owner" not in json.loads((out / "zarr.json").read_text())["attributes"]
+
+
+@pytest.mark.parametrize("other_host", [False, True])
+def test_two_predictions_to_one_output(
+    inputs: Path, other_host: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, x = inputs / "labels", inputs / "x.zarr"
+    if other_host:
+        monkeypatch.setattr(outputs, "is_alive", lambda _owner: False)
+    kmeans(x, KMEANS, out=inputs / "b-run")
+    expected = [predict(inputs / run, x, block_rows=10).labels for run in ("a-run", "b-run")]
+
+    def predict_other() -> None:
+        with nullcontext() if other_host else pytest.raises(StoreError, match=f"{out}"):
+            predict(inputs / "b-run", x, out=out, overwrite=True, block_rows=10)
+
+    listener = at_first_block(predict_other)
+    with (
+        dask.config.set(scheduler="synchronous"),
+        pytest.raises(StoreError, match=f"{out}") if other_host else nullcontext(),
+    ):
+        predict(inputs / "a-run", x, out=out, block_rows=10, listener=listener)
+    labels = open_labels(out, "the labels")
+    np.testing.assert_array_equal(read_rows(labels, 0, 40, "the labels"), expected[other_host])
