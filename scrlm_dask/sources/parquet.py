@@ -101,12 +101,13 @@ def open_parquet(
 
 def open_parquet_column(path: str, name: str) -> ParquetSource:
     """Open a column with one value per row: labels or ids."""
+    file = source_file(path)
     with reading(path):
         parquet = _open(path)
         picked = arrow.pick_value(parquet.schema_arrow, name, path)
         rows = _group_rows(parquet, path)
         values = _group_values(parquet, picked, rows, path)
-    return ParquetSource((source_file(path),), (sum(rows),), picked.dtype, picked, rows, values)
+    return ParquetSource((file,), (sum(rows),), picked.dtype, picked, rows, values)
 
 
 def count_rows(path: str) -> int:
