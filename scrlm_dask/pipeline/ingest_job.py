@@ -164,8 +164,7 @@ class IngestJob:
         resumed = unfinished is not None
         location = outputs.locate_unfinished(self.location) if resumed else self.location
         job = replace(self, unfinished=unfinished, location=location)
-        for source in self.sources:
-            check_paths_visible(locate(source.files[0].path))
+        check_paths_visible(*(locate(file.path) for file in self.manifest.sources))
         with ExitStack() as undo, Execution(listener) as execution:
             for note in self._notes():
                 execution.emit(Note(note))

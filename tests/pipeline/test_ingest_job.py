@@ -13,6 +13,7 @@ from messages import expecting
 
 from scrlm_dask.errors import InputError, StoreError, UnreachableError, UnusableRowsError
 from scrlm_dask.events import PhaseFinished
+from scrlm_dask.pipeline import ingest_job
 from scrlm_dask.pipeline.ingest import ingest, prepare_ingest
 from scrlm_dask.pipeline.ingest_job import IngestConfig
 from scrlm_dask.sources.zarr_store import ZarrSource
@@ -104,3 +105,16 @@ def test_blocks_are_kept_if_the_source_is_unreachable(
         with pytest.raises(UnreachableError):
             ingest(url, out, config)
     assert ingest(url, out, config).kept_blocks == 2
+
+
+def test_workers_must_see_all_source_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [str(tmp_path / name) for name in ("a.npy", "b.npy", "ids.npy")]
+    for path in paths[:2]:
+        np.save(path, np.ones((5, 3), np.float32))
+    np.save(paths[2], np.arange(10))
+    checked: list[list[str]] = []
+    monkeypatch.setattr(
+        ingest_job, "check_paths_visible", lambda *at: checked.append([each.url for each in at])
+    )
+    ingest(paths[:2], tmp_path / "out", IngestConfig(ids=paths[2]))
+    assert checked[0] == paths
