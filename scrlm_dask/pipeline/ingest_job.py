@@ -353,7 +353,7 @@ def _check_space(location: Location, n_bytes: int, shuffle: bool) -> None:
     if location.is_remote:
         return  # an object store does not report its free space
     target = Path(location.url)
-    folder = next(parent for parent in target.parents if parent.exists())
+    folder = next(each for each in (target, *target.parents) if each.exists())
     needed = n_bytes * (2 if shuffle else 1)
     # a complete store stays until the new store is complete; an unfinished store is removed first
     unfinished = outputs.find_aside(location)
@@ -362,7 +362,7 @@ def _check_space(location: Location, n_bytes: int, shuffle: bool) -> None:
     files = () if unfinished is None else Path(unfinished.url).rglob("*")
     free = shutil.disk_usage(folder).free + sum(f.stat().st_size for f in files if f.is_file())
     if needed > free:
-        kept = unfinished is None and target.exists()
+        kept = unfinished != location and location.is_occupied()
         raise OSError(
             errno.ENOSPC,
             f"the store needs {needed} bytes{' during the shuffle' * shuffle}, but only {free} "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask
@@ -118,3 +119,32 @@ def test_workers_must_see_all_source_files(tmp_path: Path, monkeypatch: pytest.M
     )
     ingest(paths[:2], tmp_path / "out", IngestConfig(ids=paths[2]))
     assert checked[0] == paths
+
+
+@pytest.mark.parametrize("mounted", ["smaller", "larger"])
+def test_space_of_a_mount_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounted: str
+) -> None:
+    """The output is an empty mount point: the space of its parent does not matter."""
+    source, out = tmp_path / "x.npy", tmp_path / "out"
+    np.save(source, np.ones((100, 10), np.float32))
+    out.mkdir()
+    sizes = {out: 3000, tmp_path: 10**9} if mounted == "smaller" else {out: 10**9, tmp_path: 3000}
+    usage = SimpleNamespace(disk_usage=lambda at: SimpleNamespace(free=sizes[Path(at)]))
+    monkeypatch.setattr(ingest_job, "shutil", usage)
+    if mounted == "larger":
+        prepare_ingest(source, out)
+        return
+    with pytest.raises(OSError, match=expecting(4000, 3000)) as caught:
+        prepare_ingest(source, out)
+    assert "old store" not in str(caught.value)
+
+
+def test_space_next_to_a_complete_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, out = tmp_path / "x.npy", tmp_path / "out"
+    np.save(source, np.ones((100, 10), np.float32))
+    ingest(source, out)
+    usage = SimpleNamespace(disk_usage=lambda at: SimpleNamespace(free=3000))
+    monkeypatch.setattr(ingest_job, "shutil", usage)
+    with pytest.raises(OSError, match=r"4000.*3000.*old store"):
+        prepare_ingest(source, out, overwrite=True)
