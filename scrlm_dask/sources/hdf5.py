@@ -58,7 +58,7 @@ class Hdf5Source(Source):
             others = sorted({*files} - {file.path for file in self.files})
             if others:
                 raise StoreError(
-                    f"{self.what} is read from {others[0]} in this process, but from another file "
+                    f"{self.what} is read from {others[0]} in this process, but from other files "
                     "when it was opened; start all processes in the same working directory"
                 )
             if isinstance(self.dtype, np.dtypes.StringDType):
