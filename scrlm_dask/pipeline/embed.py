@@ -167,8 +167,8 @@ def _prepare(
     labels, ids = ingest_job.open_labels_and_ids(rows, config.labels, config.ids, storage_options)
     ids = ids or items.ids
     sources = tuple(source for source in (rows, labels, ids) if source is not None)
-    files = ingest_job.source_files(sources)
-    for file in files:  # check first, because loading the encoder is slow
+    # check this first, because loading the encoder is slow
+    for file in ingest_job.source_files(sources):
         check_not_inside(location, file.path, "the source file")
     n_rows = min(rows.n_rows, config.limit or rows.n_rows)
     skip = config.on_error == "skip"
@@ -176,13 +176,7 @@ def _prepare(
     features = open_embedded(items, encoder, n_rows, config.dtype, config.batch_size, skip)
     request = {
         "embed": {k: v for k, v in asdict(config).items() if k not in _EXECUTION_SETTINGS},
-        # A folder of images is identified by its listing: writing an output inside the folder
-        # changes its modification time.
-        "modified": ingest_job.last_modified(
-            [file for file in files if not Path(file.path).is_dir()]
-        ),
         "made by": encoder.made_by,
-        **items.identity,
     }
     encoding = {
         "encoder": encoder.name,

@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from scrlm_dask.choices import NAN_ROWS, ZERO_ROWS, FeatureDtype, NanRows, ZeroRows
 from scrlm_dask.engine.execution import Execution
 from scrlm_dask.engine.workers import check_paths_visible
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import InputError, StoreError, UnreachableError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.passes import copy_rows
 from scrlm_dask.sources import tables
@@ -32,7 +31,7 @@ from scrlm_dask.storage import feature_store, outputs
 from scrlm_dask.storage.arrays import add_array
 from scrlm_dask.storage.locations import Location, Options, locate
 from scrlm_dask.storage.manifest import Manifest, SourceFile, describe_changes, missing_blocks
-from scrlm_dask.storage.traces import InputTrace, trace_input
+from scrlm_dask.storage.traces import InputTrace
 
 # Names of columns that are probably not features; their use is reported.
 _NO_FEATURES = frozenset(
@@ -152,7 +151,6 @@ class IngestJob:
     config: IngestConfig
     location: Location
     overwrite: bool
-    modified: str | None  # modification time of the newest source file when prepared
     traced: InputTrace  # the source files
     unfinished: Manifest | None = None  # manifest of the store to resume, if any
     checked: tables.PlainTable | None = None  # its unusable rows and rows of zeros are dropped
@@ -160,14 +158,13 @@ class IngestJob:
 
     def run(self, listener: Listener = warn) -> IngestResult:
         """Create or resume the store and write the missing blocks."""
-        self._check_sources()
+        self.traced.check_at_start()
         outputs.finish_replacement(self.location)
         # check again: hours may have passed while the cluster was starting
         unfinished = _check_output(self.location, self.manifest, self.config, self.overwrite)
         resumed = unfinished is not None
         location = outputs.locate_unfinished(self.location) if resumed else self.location
-        for source in self.sources:
-            check_paths_visible(locate(source.files[0].path))
+        check_paths_visible(*(locate(file.path) for file in self.manifest.sources))
         with (
             outputs.owning(location) as owned,
             ExitStack() as undo,
@@ -185,16 +182,6 @@ class IngestJob:
             undo.pop_all()
         outputs.move_into_place(Location(result.path, self.location.options), self.location)
         return replace(result, path=self.location.url)
-
-    def _check_sources(self) -> None:
-        """Reject sources that changed since the job was prepared."""
-        files = _regular_files(self.manifest.sources)
-        changed = [file for file in files if Path(file.path).stat().st_size != file.bytes]
-        if changed or last_modified(files) != self.modified:
-            names = ", ".join(file.path for file in (changed or files)[:_MAX_NAMED])
-            raise StoreError(
-                f"source files changed before the ingest started: {names}; run the command again"
-            )
 
     def _notes(self) -> list[str]:
         """Return notes for the user; labels and ids of the same file do not repeat a note."""
@@ -222,8 +209,10 @@ class IngestJob:
         """Return whether the error makes the blocks written so far unusable for a later attempt.
 
         Rejected rows would be rejected again. Rows of a damaged source may have been written before
-        the damage was detected. A remote store may only have been unreachable: its blocks are kept.
+        the damage was detected. A remote store may only have been unreachable: the blocks are kept.
         """
+        if isinstance(error, UnreachableError):
+            return False
         return isinstance(error, InputError) or (
             isinstance(error, StoreError) and not self.location.is_remote
         )
@@ -292,11 +281,11 @@ def prepare_job(
         shape, np.dtype(table.dtype), None, config.chunk_bytes
     )
     manifest = Manifest(*shape, table.dtype, block_rows, files, request)
-    modified = last_modified(_regular_files(files))
+    inputs = dict.fromkeys(each for source in sources for each in source.inputs())
     _check_output(location, manifest, config, overwrite)
     return IngestJob(
-        *(table, sources, manifest, config, location, overwrite, modified),
-        traced=_trace_files(files),
+        *(table, sources, manifest, config, location, overwrite),
+        traced=InputTrace(tuple(inputs)),
         checked=checked,
         attributes=attributes or {},
     )
@@ -315,17 +304,6 @@ def _check_output(
         )
         _check_space(location, _feature_bytes(manifest), config.shuffle)
     return unfinished
-
-
-def _regular_files(files: Sequence[SourceFile]) -> list[SourceFile]:
-    return [file for file in files if Path(file.path).is_file()]
-
-
-def _trace_files(files: Sequence[SourceFile]) -> InputTrace:
-    """Trace local source files; a remote file is compared only by its size."""
-    places = [locate(file.path) for file in files]
-    local = [place for place in places if not place.is_remote]
-    return InputTrace(tuple(each for at in local for each in trace_input("the source", at)))
 
 
 def open_labels_and_ids(
@@ -349,17 +327,16 @@ def source_files(sources: Sequence[Source]) -> tuple[SourceFile, ...]:
     return tuple(dict.fromkeys(file for source in sources for file in source.files))
 
 
-def last_modified(files: Sequence[SourceFile]) -> str | None:
-    """Return the modification time of the newest file, to detect changes that keep its size."""
-    times = [Path(file.path).stat().st_mtime for file in files if Path(file.path).exists()]
-    return datetime.fromtimestamp(max(times), UTC).isoformat() if times else None
-
-
 def _find_unfinished(location: Location, requested: Manifest) -> Manifest | None:
     """Return the manifest of an unfinished store, if any; raise if its request was different."""
     unfinished = feature_store.unfinished_manifest(location)
     if unfinished is None:
         return None
+    if not all(source.digest for source in unfinished.sources):
+        raise StoreError(
+            f"the output {location} was started by an earlier version, which does not store "
+            "digests of the source files; use --overwrite to start again"
+        )
     differences = describe_changes(unfinished, requested)
     if not differences:
         return unfinished
@@ -384,7 +361,7 @@ def _check_space(location: Location, n_bytes: int, shuffle: bool) -> None:
     if location.is_remote:
         return  # an object store does not report its free space
     target = Path(location.url)
-    folder = next(parent for parent in target.parents if parent.exists())
+    folder = next(each for each in (target, *target.parents) if each.exists())
     needed = n_bytes * (2 if shuffle else 1)
     # a complete store stays until the new store is complete; an unfinished store is removed first
     unfinished = outputs.find_aside(location)
@@ -393,7 +370,7 @@ def _check_space(location: Location, n_bytes: int, shuffle: bool) -> None:
     files = () if unfinished is None else Path(unfinished.url).rglob("*")
     free = shutil.disk_usage(folder).free + sum(f.stat().st_size for f in files if f.is_file())
     if needed > free:
-        kept = unfinished is None and target.exists()
+        kept = unfinished != location and location.is_occupied()
         raise OSError(
             errno.ENOSPC,
             f"the store needs {needed} bytes{' during the shuffle' * shuffle}, but only {free} "

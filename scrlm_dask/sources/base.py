@@ -16,10 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, ScrlmError, StoreError
+from scrlm_dask.storage.locations import locate
 from scrlm_dask.storage.manifest import SourceFile
+from scrlm_dask.storage.traces import Input, files_digest
 from scrlm_dask.text import first_line
 
 TEXT: Any = np.dtypes.StringDType()
+INPUT = "the source"  # name in messages
 _CLOSE, _FEW_NAMED, _MOST_NAMED = 3, 5, 10
 
 
@@ -83,6 +86,10 @@ class Source(ABC):
         """Return the files that contain the rows, in order, and the number of rows of each."""
         return [(self.files[0], self.n_rows)]
 
+    def inputs(self) -> tuple[Input, ...]:
+        """Return the files with their digests, which show later whether a file has changed."""
+        return tuple(Input(INPUT, locate(f.path), f.digest, files_digest) for f in self.files)
+
     def column(self, name: str) -> Source:
         """Open another column of the same rows, such as labels or ids."""
         raise InputError(
@@ -133,8 +140,9 @@ class MappedSource(Source):
 
 
 def source_file(path: str) -> SourceFile:
-    """Return the path and size of a file."""
-    return SourceFile(path, os.stat(path).st_size)  # noqa: PTH116 - the path must stay a str
+    """Return the path, the size and the digest of a file; call this before the file is read."""
+    n_bytes = os.stat(path).st_size  # noqa: PTH116 - the path must stay a str
+    return SourceFile(path, n_bytes, files_digest(path))
 
 
 def native(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -305,21 +305,23 @@ def open_csv(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) ->
         row = dict(enumerate(_split(first[int(header)], delimiter)))
         texts = {i: row[i] for i in chosen if row.get(i, "").strip() and not _is_number(row[i])}
         reject_non_numeric(path, {names[i]: f"{t!r} in row 0" for i, t in texts.items()})
+    file = source_file(path)
     index = _index_lines(path)
     shape = (index.n_lines - header, len(chosen))
     return LineSource(
-        *((source_file(path),), shape, np.dtype(np.float64), index, names),
+        *((file,), shape, np.dtype(np.float64), index, names),
         *(header, delimiter, tuple(chosen)),
     )
 
 
 def open_value_lines(path: str, n_rows: int) -> LineSource:
     """Open a file with one value per line; with `n_rows` + 1 lines, the first is a header."""
+    file = source_file(path)
     index = _index_lines(path)
     header = index.n_lines == n_rows + 1
     shape = (index.n_lines - header,)
     # the delimiter is a line break, so that commas are part of the values
-    lines = LineSource((source_file(path),), shape, TEXT, index, ("value",), header, "\n", (0,))
+    lines = LineSource((file,), shape, TEXT, index, ("value",), header, "\n", (0,))
     return lines._select_value(0)
 
 
@@ -330,15 +332,16 @@ def open_texts(path: str, column: str | None = None) -> RecordSource:
     """
     form = TEXT_FORMS[Path(path).suffix.lower()]
     has_header = form in _DELIMITERS
+    file = source_file(path)
     index = _index_records(path, form) if has_header else _index_lines(path)
     if index.n_lines <= has_header:
         raise StoreError(f"{path} must have at least one row after its header, got 0")
     shape = (index.n_lines - has_header,)
-    source = RecordSource((source_file(path),), shape, TEXT, index, (), form)
+    source = RecordSource((file,), shape, TEXT, index, (), form)
     if form == "lines":
         return source
-    with open(path, "rb") as file:  # noqa: PTH123
-        first = next(_read_records(file, form, path))
+    with open(path, "rb") as stream:  # noqa: PTH123
+        first = next(_read_records(stream, form, path))
     names = first if has_header else _parse_object(first, f"line 1 of {path}")
     return _select_field(replace(source, names=tuple(names)), column)
 

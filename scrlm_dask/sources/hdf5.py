@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.errors import InputError
+from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.optional import import_optional
 from scrlm_dask.sources.base import Source, choices, native, only_table, reading, source_file
-from scrlm_dask.sources.hdf5_storage import check_written
+from scrlm_dask.sources.hdf5_storage import check_rows, check_written
 from scrlm_dask.text import first_few
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -47,13 +47,20 @@ class Hdf5Source(Source):
         return open_hdf5(self.files[0].path, name)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows start..stop-1; the file is opened for each read."""
+        """Return rows start..stop-1; the files are opened and checked for each read."""
         h5py = import_optional("h5py", f"the HDF5 file {self.files[0].path}")
         with (
             reading(f"{self.what} (rows {start} to {stop - 1})"),
             h5py.File(self.files[0].path, "r") as file,
         ):
             dataset = file[self.dataset]
+            files = check_rows(dataset, self.files[0].path, start, stop)
+            others = sorted({*files} - {file.path for file in self.files})
+            if others:
+                raise StoreError(
+                    f"{self.what} is read from {others[0]} in this process, but from other files "
+                    "when it was opened; start all processes in the same working directory"
+                )
             if isinstance(self.dtype, np.dtypes.StringDType):
                 return np.asarray(dataset.asstr()[start:stop], self.dtype)
             return np.asarray(dataset[start:stop]).astype(native(self.dtype), copy=False)

@@ -20,7 +20,7 @@ def check_written(
     Return the other files that the dataset is read from. `seen` are the virtual datasets that are
     read from this one.
     """
-    what = f"{path}[{dataset.name.strip('/')}]"
+    what = _describe(dataset, path)
     if dataset.size == 0:
         return []
     if dataset.is_virtual:
@@ -35,6 +35,27 @@ def check_written(
             "write its rows"
         )
     return []
+
+
+def check_rows(dataset: Any, path: str, start: int, stop: int) -> list[str]:
+    """Raise if this process cannot read the other files that contain rows start..stop-1.
+
+    HDF5 reads rows of a mapped file as zeros if it cannot open the file, for example on a worker
+    without the mount, or with another working directory. Return the files.
+    """
+    what = _describe(dataset, path)
+    if dataset.external:
+        return _check_external(dataset, what)
+    files = []
+    for mapping in dataset.virtual_sources() if dataset.is_virtual else ():
+        first, last = mapping.vspace.get_select_bounds()
+        if first[0] < stop and last[0] >= start:
+            files += _check_mapping(mapping, path, what, frozenset({(path, dataset.name)}))
+    return files
+
+
+def _describe(dataset: Any, path: str) -> str:
+    return f"{path}[{dataset.name.strip('/')}]"
 
 
 def _check_chunks(dataset: Any, what: str) -> None:
@@ -79,7 +100,7 @@ def _check_virtual(
     if key in seen:
         raise StoreError(f"{what} is a virtual dataset that is mapped to itself; write it again")
     mappings = dataset.virtual_sources()
-    mapped = sum(mapping.vspace.get_select_npoints() for mapping in mappings)
+    mapped = _count_mapped(dataset.shape, mappings, what)
     if mapped < dataset.size:
         raise StoreError(
             f"{what} is a virtual dataset whose mappings cover only {mapped} of {dataset.size} "
@@ -89,6 +110,31 @@ def _check_virtual(
     for mapping in mappings:
         files += _check_mapping(mapping, path, what, seen | {key})
     return files
+
+
+def _count_mapped(shape: tuple[int, ...], mappings: list[Any], what: str) -> int:
+    """Return the number of values in the union of the mappings, which may overlap."""
+    h5s = import_optional("h5py", what).h5s
+    union, one = h5s.create_simple(shape), (1,) * len(shape)
+    union.select_none()
+    for space in (mapping.vspace for mapping in mappings):
+        if space.get_select_type() != h5s.SEL_HYPERSLABS:  # the whole dataset
+            blocks = [space.get_select_bounds()]
+        elif space.is_regular_hyperslab():
+            start, stride, count, block = space.get_regular_hyperslab()
+            if h5s.UNLIMITED in (*count, *block):
+                raise StoreError(
+                    f"{what} is a virtual dataset with an unlimited mapping (h5py.h5s.UNLIMITED), "
+                    "whose rows cannot be checked; map a fixed number of rows"
+                )
+            union.select_hyperslab(start, count, stride, block, h5s.SELECT_OR)
+            continue
+        else:
+            blocks = space.get_select_hyper_blocklist()
+        for first, last in blocks:
+            size = tuple(b - a + 1 for a, b in zip(first, last, strict=True))
+            union.select_hyperslab(tuple(first), one, None, size, h5s.SELECT_OR)
+    return int(union.get_select_npoints())
 
 
 def _check_mapping(
@@ -108,6 +154,14 @@ def _check_mapping(
                 f"{what} is a virtual dataset of {source}[{mapping.dset_name}], which does not "
                 "exist, so its rows would be read as zeros; restore it"
             )
+        if mapping.src_space.get_select_type() == h5py.h5s.SEL_ALL:
+            mapped = mapping.vspace.get_select_npoints()
+            if mapped != dataset.size:
+                raise StoreError(
+                    f"{what} is a virtual dataset that maps {mapped} values to all values of "
+                    f"{source}[{mapping.dset_name}], which has {dataset.size}; restore it"
+                )
+            return [source, *check_written(dataset, source, seen)]
         last = mapping.src_space.get_select_bounds()[1]
         if len(last) != len(dataset.shape) or any(
             a >= n for a, n in zip(last, dataset.shape, strict=True)
@@ -121,6 +175,11 @@ def _check_mapping(
 
 
 def _source_path(name: str, path: str) -> str:
-    """Return the path of a mapping's file; HDF5 looks next to the virtual dataset first."""
-    beside = Path(path).absolute().parent / name
-    return str(beside if beside.is_file() or not Path(name).is_file() else Path(name).absolute())
+    """Return the path of a mapping's file, which HDF5 looks for in several folders.
+
+    They are the folder of the virtual dataset, the working directory of the process and, if `path`
+    is a symbolic link, the folder that the link points to.
+    """
+    folders = (Path(path).absolute().parent, Path.cwd(), Path(path).resolve().parent)
+    candidates = [str(folder / name) for folder in folders]
+    return next((path for path in candidates if Path(path).is_file()), candidates[0])

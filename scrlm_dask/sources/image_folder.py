@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import DamagedItemError, InputError
 from scrlm_dask.optional import import_optional
-from scrlm_dask.sources.base import TEXT, Source
+from scrlm_dask.sources.base import INPUT, TEXT, Source
 from scrlm_dask.sources.sharded import numeric_order
+from scrlm_dask.storage.locations import Location, locate
 from scrlm_dask.storage.manifest import SourceFile
+from scrlm_dask.storage.traces import Input
 from scrlm_dask.text import first_few, first_line
 
 SUFFIXES = (
@@ -47,6 +49,10 @@ class ImageFolder(Source):
         """Return the path of an image."""
         return str(Path(self.what) / str(self.paths[row]))
 
+    def inputs(self) -> tuple[Input, ...]:
+        """Return the folder with the digest of its images; other files may change."""
+        return (Input(INPUT, locate(self.what), self.files[0].digest, _digest_images),)
+
     def column(self, name: str) -> Source:
         """Open the column "path", or "folder": the first component of the relative path."""
         if name == _PATH:
@@ -74,11 +80,21 @@ class ImageFolder(Source):
         return [f"{n_files} file(s) that are not images are ignored ({suffixes})"]
 
 
-def open_image_folder(folder: str) -> tuple[ImageFolder, str]:
-    """Open all images in a folder and its subfolders, in numeric order.
+def open_image_folder(folder: str) -> ImageFolder:
+    """Open all images in a folder and its subfolders, in numeric order."""
+    images, ignored = _list_images(folder)
+    if not images:
+        raise InputError(
+            f"the folder {folder} contains no images; supported suffixes are {', '.join(SUFFIXES)}"
+        )
+    paths = np.array(numeric_order(list(images)), dtype=TEXT)
+    file = SourceFile(folder, sum(size for size, _ in images.values()), _digest(images))
+    left = tuple(ignored.most_common())
+    return ImageFolder((file,), (len(paths),), TEXT, paths, paths, left)
 
-    Also return a digest of names, sizes and modification times.
-    """
+
+def _list_images(folder: str) -> tuple[dict[str, tuple[int, int]], Counter[str]]:
+    """Return size and modification time of each image; count other files by suffix."""
     images, ignored = {}, Counter[str]()
     for entry in _files_below(folder):
         name = Path(entry.path).relative_to(folder).as_posix()
@@ -88,18 +104,18 @@ def open_image_folder(folder: str) -> tuple[ImageFolder, str]:
             images[_check_utf8(name, folder)] = (stat.st_size, stat.st_mtime_ns)
         else:
             ignored[suffix] += 1
-    if not images:
-        raise InputError(
-            f"the folder {folder} contains no images; supported suffixes are {', '.join(SUFFIXES)}"
-        )
-    ordered = numeric_order(list(images))
+    return images, ignored
+
+
+def _digest(images: dict[str, tuple[int, int]]) -> str:
     digest = hashlib.sha256()
-    for name in ordered:
+    for name in sorted(images):
         digest.update(f"{name}\0{images[name]}\n".encode())
-    paths = np.array(ordered, dtype=TEXT)
-    file = SourceFile(folder, sum(size for size, _ in images.values()))
-    left = tuple(ignored.most_common())
-    return ImageFolder((file,), (len(paths),), TEXT, paths, paths, left), digest.hexdigest()
+    return digest.hexdigest()
+
+
+def _digest_images(location: Location) -> str:
+    return _digest(_list_images(location.url)[0])
 
 
 def load_image(folder: str, path: str) -> Any:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scrlm_dask.encoders.encoder import Kind
 from scrlm_dask.errors import DamagedItemError, InputError, MissingError, StoreError
 from scrlm_dask.optional import import_optional
-from scrlm_dask.sources.base import Source, choices, source_file
+from scrlm_dask.sources.base import Source, choices
 from scrlm_dask.sources.delimited import TEXT_FORMS, open_texts
 from scrlm_dask.sources.image_folder import load_image, open_image_folder
 from scrlm_dask.sources.parquet import ParquetSource, open_parquet_column
@@ -41,7 +41,6 @@ class Items:
     source: Source
     load: Callable[[str], Any]  # returns the item of a value; raises DamagedItemError
     ids: Source  # ids of the rows unless the user gives other ids
-    identity: dict[str, Any]  # compared on resume to detect changed items
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,11 @@ def open_items(path: str, column: str | None) -> Items:
     if column is not None and (is_folder or Path(path).suffix.lower() == ".txt"):
         raise InputError(f"--column cannot be used with {path}, which has no columns; omit it")
     if is_folder:
-        images, listing = open_image_folder(path)
-        return Items("images", images, partial(load_image, path), images, {"listing": listing})
+        images = open_image_folder(path)
+        return Items("images", images, partial(load_image, path), images)
     texts = _open_text_file(path, column)
-    ids = RowNumbers((source_file(texts.what),), texts.shape, np.dtype(np.int64))
-    return Items("texts", texts, load_text, ids, {})
+    ids = RowNumbers(texts.files, texts.shape, np.dtype(np.int64))
+    return Items("texts", texts, load_text, ids)
 
 
 def load_text(text: str) -> str:

@@ -101,12 +101,13 @@ def open_parquet(
 
 def open_parquet_column(path: str, name: str) -> ParquetSource:
     """Open a column with one value per row: labels or ids."""
+    file = source_file(path)
     with reading(path):
         parquet = _open(path)
         picked = arrow.pick_value(parquet.schema_arrow, name, path)
         rows = _group_rows(parquet, path)
         values = _group_values(parquet, picked, rows, path)
-    return ParquetSource((source_file(path),), (sum(rows),), picked.dtype, picked, rows, values)
+    return ParquetSource((file,), (sum(rows),), picked.dtype, picked, rows, values)
 
 
 def count_rows(path: str) -> int:
@@ -145,20 +146,24 @@ def _group_values(
     kind = parquet.schema_arrow.field(picked.columns[0]).type
     fixed = import_optional("pyarrow", "Parquet").types.is_fixed_size_list(kind)
     length = (kind.list_size if fixed else None) if picked.as_list else 1
-    values, offsets = [], set[tuple[int, int]]()
-    for group, n_rows in enumerate(group_rows):
-        columns = [parquet.metadata.row_group(group).column(leaf) for leaf in leaves]
-        for leaf, column in zip(leaves, columns, strict=True):
-            at = leaf, column.data_page_offset
-            if not _are_possible(n_rows, column.num_values, length) or at in offsets:
+    # There may be millions of columns in row groups, so each is looked up once, with few calls.
+    groups = [parquet.metadata.row_group(group) for group in range(len(group_rows))]
+    values = [0] * len(groups)
+    for leaf in leaves:
+        offsets = set[int]()
+        for group, n_rows in enumerate(group_rows):
+            column = groups[group].column(leaf)
+            n_values, at = column.num_values, column.data_page_offset
+            possible = n_values == n_rows or _are_possible(n_rows, n_values, length)
+            if not possible or at in offsets:
                 raise StoreError(
                     f"the metadata of {path} is damaged: column {column.path_in_schema!r} of row "
-                    f"group {group} has {column.num_values} values from byte {at[1]} on, which is "
-                    f"not possible for {n_rows} rows; restore the file"
+                    f"group {group} has {n_values} values from byte {at} on, which is not possible "
+                    f"for {n_rows} rows; restore the file"
                 )
             if n_rows:  # an empty row group has no pages, and may have the offset of the next
                 offsets.add(at)
-        values.append(max((column.num_values for column in columns), default=0))
+            values[group] = max(values[group], n_values)
     return tuple(values)
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.sources.base import Source
 from scrlm_dask.storage.manifest import SourceFile
+from scrlm_dask.storage.traces import Input
 
 _NUMBER = re.compile(r"(\d+)")
 
@@ -203,6 +204,10 @@ class ConcatenatedSource(Source):
     def segments(self) -> list[tuple[SourceFile, int]]:
         """Return the files of all parts, in order, and the number of rows of each."""
         return [segment for part in self.parts for segment in part.segments()]
+
+    def inputs(self) -> tuple[Input, ...]:
+        """Return the files of all parts with their digests."""
+        return tuple(each for part in self.parts for each in part.inputs())
 
     def column(self, name: str) -> Source:
         """Open a column of all parts."""

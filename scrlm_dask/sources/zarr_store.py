@@ -11,11 +11,19 @@ import zarr
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.sources.base import Source, choices, native, only_table
-from scrlm_dask.storage.arrays import StoredArray, check_complete, describe, open_node, read_rows
+from scrlm_dask.sources.base import INPUT, Source, choices, native, only_table
+from scrlm_dask.storage.arrays import (
+    StoredArray,
+    check_complete,
+    describe,
+    open_node,
+    read_rows,
+    trace_chunks,
+)
 from scrlm_dask.storage.feature_store import FEATURES
 from scrlm_dask.storage.locations import Location
 from scrlm_dask.storage.manifest import SourceFile
+from scrlm_dask.storage.traces import Input
 
 _WHAT = "the Zarr source"
 
@@ -34,6 +42,10 @@ class ZarrSource(Source):
     def unit_rows(self) -> int:
         """Number of rows per chunk or shard."""
         return self.stored.chunks[0]
+
+    def inputs(self) -> tuple[Input, ...]:
+        """Return the array with its digest; its location has the storage options."""
+        return (Input(INPUT, self.stored.location, self.files[0].digest, _digest_chunks),)
 
     def column(self, name: str) -> Source:
         """Open another array of the same group."""
@@ -74,8 +86,9 @@ def open_zarr(url: Location, name: str | None = None) -> ZarrSource:
     elif name is not None:
         raise InputError(f"array {name!r} not found: {_WHAT} {url} is an array, not a group")
     stored = describe(node, url)
-    check_complete(stored, node, _WHAT)
-    return ZarrSource((_as_file(url),), stored.shape, stored.dtype, stored, group)
+    files = check_complete(stored, node, _WHAT)
+    file = SourceFile(url.url, files.n_bytes, files.digest)
+    return ZarrSource((file,), stored.shape, stored.dtype, stored, group)
 
 
 def open_zarr_values(url: Location, name: str) -> ZarrSource:
@@ -92,6 +105,6 @@ def _table_in(group: zarr.Group, url: Location) -> str:
     return only_table(f"{_WHAT} {url}", tables, list(arrays))
 
 
-def _as_file(location: Location) -> SourceFile:
-    with location.files(_WHAT) as (filesystem, root):
-        return SourceFile(location.url, int(filesystem.du(root)))
+def _digest_chunks(location: Location) -> str:
+    node = open_node(location, _WHAT)
+    return "" if isinstance(node, zarr.Group) else trace_chunks(location, node).digest

@@ -26,10 +26,11 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that rows were read from; a different size means that it changed."""
+    """A file or folder that rows were read from; another size or digest means that it changed."""
 
     path: str
     bytes: int
+    digest: str = ""  # of its trace, see `traces`; empty in stores of earlier versions
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,10 @@ def _checked(manifest: Manifest) -> Manifest:
     for name, value in counts.items():
         if type(value) is not int or value < (name == "block_rows"):
             raise ValueError(f"{name} is {value!r}")
-    for text in (manifest.dtype, *(source.path for source in manifest.sources)):
+    texts = (text for source in manifest.sources for text in (source.path, source.digest))
+    for text in (manifest.dtype, *texts):
         if not isinstance(text, str):
-            raise ValueError(f"dtype or path is {text!r}")
+            raise ValueError(f"dtype, path or digest is {text!r}")
     if not isinstance(manifest.request, dict):
         raise ValueError(f"request is {manifest.request!r}")
     return manifest
@@ -182,14 +184,14 @@ def describe_changes(before: Manifest, now: Manifest) -> list[str]:
 def _describe_file_changes(
     before: tuple[SourceFile, ...], now: tuple[SourceFile, ...], same_request: bool
 ) -> list[str]:
-    old, new = ({file.path: file.bytes for file in files} for files in (before, now))
+    old, new = ({file.path: file for file in files} for files in (before, now))
     named = [f"{path} was added" for path in new if path not in old]
     named += [f"{path} was removed" for path in old if path not in new]
-    named += [
-        f"{path} had {old[path]} bytes, now has {n_bytes}"
-        for path, n_bytes in new.items()
-        if old.get(path, n_bytes) != n_bytes
-    ]
+    for path in [path for path in new if path in old]:
+        if new[path].bytes != old[path].bytes:
+            named.append(f"{path} had {old[path].bytes} bytes, now has {new[path].bytes}")
+        elif new[path].digest != old[path].digest:
+            named.append(f"{path} was modified or replaced")
     if same_request and not named and list(old) != list(new):
         named.append("the order of the sources changed")
     return named

@@ -25,7 +25,15 @@ from scrlm_dask.storage.locations import Location, Place, locate
 
 # Fields of fsspec's file information that change when a file is rewritten. Each file system has
 # only some of these fields.
-_WRITTEN = ("ETag", "mtime", "LastModified", "last_modified", "updated", "created")
+_WRITTEN = (
+    "ETag",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "Last-Modified",
+    "updated",
+    "created",
+)
 
 
 # Size of a file, a value that changes when it is written (modification time in nanoseconds, or a
@@ -66,13 +74,13 @@ def files_digest(place: Place) -> str:
     location, digest = locate(place), hashlib.sha256()
     with location.files() as (filesystem, root):
         is_local = isinstance(filesystem, LocalFileSystem)
-        listed = _walk_local(Path(root), "", ()) if is_local else _list_remote(filesystem, root)
+        listed = _walk_local(root, "", ()) if is_local else _list_remote(filesystem, root)
         for name, trace in listed:
             digest.update(f"{name} {trace}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
-def _trace_local(name: str, folder: int | None = None) -> FileTrace | None:
+def _trace_local(name: str, folder: int) -> FileTrace | None:
     try:
         status = os.lstat(name, dir_fd=folder)
         if not stat.S_ISLNK(status.st_mode):
@@ -92,35 +100,40 @@ def _trace_remote(info: dict[str, Any] | None) -> FileTrace | None:
 
 
 def _list_remote(filesystem: Any, root: str) -> Iterator[tuple[str, FileTrace | None]]:
-    for name, info in sorted(filesystem.find(root, detail=True).items()):
-        yield str(name).removeprefix(root), _trace_remote(info)
+    for name, listed in sorted(filesystem.find(root, detail=True).items()):
+        # over HTTP, a listing has no sizes, and the listing of a single file is empty
+        info = listed if listed.get("size") is not None else filesystem.info(name)
+        yield str(name).removeprefix(root), _trace_remote({"size": None, **info})
 
 
 def _walk_local(
-    path: Path, name: str, above: tuple[tuple[int, int], ...]
+    path: str, name: str, above: tuple[tuple[int, int], ...]
 ) -> Iterator[tuple[str, FileTrace | None]]:
     """Yield the relative names and traces of files, in order; follow links to files and folders.
 
     `above` identifies the parent folders: a link to one of them is not followed, because it would
-    lead back to the same files without end.
+    lead back to the same files without end. Of each folder, only the names are in memory, because
+    it may contain millions of files.
     """
     try:
-        status = path.stat()
+        status, link = os.lstat(path), ""
+        if stat.S_ISLNK(status.st_mode):
+            status, link = os.stat(path), os.readlink(path)  # noqa: PTH115, PTH116 - quicker
         is_folder = stat.S_ISDIR(status.st_mode)
-        entries = sorted(path.iterdir()) if is_folder else []
+        names = sorted(os.listdir(path)) if is_folder else []  # noqa: PTH208 - quicker
     except OSError:  # a link without a target, or no permission: no reader can read it either
         yield name, None
         return
     if not is_folder:
-        yield name, _trace_local(str(path))
+        yield name, (status.st_size, status.st_mtime_ns, link)
         return
     here = status.st_dev, status.st_ino
     if here in above:
         return
-    if path.is_symlink():
-        yield name, (0, None, str(path.readlink()))
-    for entry in entries:
-        yield from _walk_local(entry, f"{name}/{entry.name}", (*above, here))
+    if link:
+        yield name, (0, None, link)
+    for each in names:
+        yield from _walk_local(f"{path}/{each}", f"{name}/{each}", (*above, here))
 
 
 @dataclass(frozen=True)

@@ -96,14 +96,17 @@ def test_threads_that_prefetch_do_not_compute(monkeypatch: pytest.MonkeyPatch) -
 def test_workers_without_the_path_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    answers: dict[str, Any] = {"a": True, "b": False, "c": OSError("gone")}
+    hidden = str(tmp_path / "hidden")
+    answers: dict[str, Any] = {"a": None, "b": hidden, "c": OSError("gone")}
     connect_fake(monkeypatch, answers)
     with pytest.raises(ClusterError) as caught:
-        workers.check_paths_visible(locate(tmp_path))
+        workers.check_paths_visible(locate(tmp_path), locate(hidden))
     assert re.search(r"\b1 of 3\b.*\bb\b", str(caught.value))
-    assert str(tmp_path) in str(caught.value)
+    assert hidden in str(caught.value)
+    assert workers._find_hidden([str(tmp_path), hidden]) == hidden
+    assert workers._find_hidden([str(tmp_path)]) is None
     workers.check_paths_visible(locate("memory://x"))  # a URL is the same in every process
-    answers["b"] = True
+    answers["b"] = None
     workers.check_paths_visible(locate(tmp_path))
 
 

@@ -32,7 +32,6 @@ RUN_VALUES = frozenset(
         "calibration_seconds",
         "start_seconds",
         "memory_limit",
-        "modified",
         "weights_digest",  # includes the modification time of a file
     }
 )

@@ -505,12 +505,56 @@ class TestResume:
                 facts = (path, 1728, 1888)
             case "rewritten":
                 np.save(path, drawn(100) + 1)
-                facts = ("modified",)
+                facts = (path,)
             case _:
                 path = Path(shutil.copy2(path, tmp_path / "y.npy"))
                 facts = (path, tmp_path / "x.npy")
         with pytest.raises(StoreError, match=expecting(tmp_path / "out", *facts)):
             prepare_ingest([path], tmp_path / "out", IngestConfig(chunk_bytes=10 * ROW_BYTES))
+
+    @pytest.mark.parametrize("name", WRITERS)
+    def test_any_replaced_source_file_is_rejected(self, tmp_path: Path, name: str) -> None:
+        """Another file of the same size takes the place of a file that is not the newest."""
+        write, dtypes = WRITERS[name]
+        x = drawn(40).astype(dtypes[0])
+        paths, options = write(tmp_path, x)
+        np.save(tmp_path / "labels.npy", np.zeros(40, int))
+        np.save(tmp_path / "ids.npy", np.arange(40))
+        config = IngestConfig(
+            labels=str(tmp_path / "labels.npy"),
+            ids=str(tmp_path / "ids.npy"),
+            chunk_bytes=5 * ROW_BYTES,
+        )
+        given = (paths, tmp_path / "out", config)
+        with dask.config.set(scheduler="sync"), pytest.raises(StoppedError):
+            ingest(*given, options=options, listener=stop_after(1))
+        unfinished = read_manifest(tmp_path / "out")
+        assert unfinished is not None
+        assert {"labels.npy", "ids.npy"} < {Path(file.path).name for file in unfinished.sources}
+        for source in unfinished.sources:
+            changed = Path(source.path)
+            if changed.is_dir():  # a Zarr array: change a chunk
+                changed = max(f for f in changed.rglob("*") if f.is_file() and "z" not in f.name)
+            before = changed.stat().st_mtime_ns
+            os.utime(changed, ns=(1, 1))
+            with pytest.raises(StoreError, match=expecting(source.path, "--overwrite")):
+                prepare_ingest(*given, options=options)
+            os.utime(changed, ns=(before, before))
+        assert ingest(*given, options=options, listener=ignore).kept_blocks > 0
+
+    def test_store_of_an_earlier_version_is_rejected(self, tmp_path: Path) -> None:
+        """Earlier versions recorded no digests of the source files."""
+        self.begin(tmp_path)
+        group = zarr.open_group(tmp_path / "out", mode="r+")
+        manifest: Any = group.attrs["manifest"]
+        for source in manifest["sources"]:
+            del source["digest"]
+        manifest["request"]["modified"] = "2026-01-01T00:00:00+00:00"
+        group.attrs["manifest"] = manifest
+        config = IngestConfig(chunk_bytes=10 * ROW_BYTES)
+        for function in (prepare_ingest, ingest):
+            with pytest.raises(StoreError, match=r"earlier version.*--overwrite"):
+                function([tmp_path / "x.npy"], tmp_path / "out", config)
 
     def test_dropped_rows_are_determined_once(self, tmp_path: Path) -> None:
         x = drawn(100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -28,18 +29,28 @@ def test_rows_that_were_never_written(tmp_path: Path, chunks: tuple[int, int] | 
     np.testing.assert_array_equal(open_hdf5(path).read(0, 10), X)
 
 
-def write_virtual(folder: Path, rows: int = 10) -> str:
-    """Write a virtual dataset of two files, 5 rows each; `rows` of its rows are mapped."""
-    layout = h5py.VirtualLayout(X.shape, X.dtype)
+def write_parts(folder: Path) -> list[h5py.VirtualSource]:
+    """Write two files of 5 rows each; return them as sources of a virtual dataset."""
     for number in range(2):
         with h5py.File(folder / f"part{number}.h5", "w") as file:
             file["x"] = X[5 * number : 5 * number + 5]
-        here = slice(5 * number, min(rows, 5 * number + 5))
-        source = h5py.VirtualSource(f"part{number}.h5", "x", (5, 4))
-        layout[here] = source[: here.stop - here.start]
+    return [h5py.VirtualSource(f"part{number}.h5", "x", (5, 4)) for number in range(2)]
+
+
+def write_mappings(folder: Path, *mappings: tuple[Any, Any]) -> str:
+    """Write a virtual dataset; each mapping is a selection of its rows, and the mapped source."""
+    layout = h5py.VirtualLayout(X.shape, X.dtype, maxshape=(None, 4))
+    for rows, source in mappings:
+        layout[rows] = source
     with h5py.File(folder / "all.h5", "w") as file:
         file.create_virtual_dataset("x", layout, fillvalue=0)
     return str(folder / "all.h5")
+
+
+def write_virtual(folder: Path, rows: int = 10) -> str:
+    """Write a virtual dataset of two files, 5 rows each; `rows` of its rows are mapped."""
+    a, b = write_parts(folder)
+    return write_mappings(folder, (slice(5), a[:5]), (slice(5, rows), b[: rows - 5]))
 
 
 def test_virtual_dataset_names_its_files(tmp_path: Path) -> None:
@@ -69,6 +80,111 @@ def test_virtual_dataset_whose_rows_are_missing(tmp_path: Path) -> None:
     (tmp_path / "part1.h5").unlink()
     with pytest.raises(StoreError, match=r"part1\.h5"):
         open_hdf5(path)
+
+
+@pytest.mark.parametrize("rows", ["halves", "interleaved", "listed", "overlapping"])
+def test_virtual_dataset_of_whole_sources(tmp_path: Path, rows: str) -> None:
+    """The sources are mapped without a selection, as in the documentation of h5py."""
+    selections: dict[str, list[Any]] = {
+        "halves": [slice(0, 5), slice(5, 10)],
+        "interleaved": [slice(0, 10, 2), slice(1, 10, 2)],
+        "listed": [[0, 1, 4, 8, 9], [2, 3, 5, 6, 7]],
+        "overlapping": [slice(0, 5), slice(5, 10)],
+    }
+    parts = write_parts(tmp_path)
+    mappings = list(zip(selections[rows], parts, strict=True))
+    if rows == "overlapping":
+        mappings.append((slice(3, 8), parts[0]))
+    path = write_mappings(tmp_path, *mappings)
+    expected = np.zeros_like(X)
+    for (selection, _), part in zip(mappings, [X[:5], X[5:], X[:5]], strict=False):
+        expected[selection] = part
+    np.testing.assert_array_equal(open_hdf5(path).read(0, 10), expected)
+    with h5py.File(tmp_path / "part1.h5", "w") as file:
+        file["x"] = X[:3]
+    with pytest.raises(StoreError, match=r"(?=.*\b20\b)(?=.*part1\.h5.*\b12\b)"):
+        open_hdf5(path)
+
+
+def test_virtual_dataset_that_is_one_whole_source(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "part.h5", "w") as file:
+        file["x"] = X
+    path = write_mappings(tmp_path, (slice(None), h5py.VirtualSource("part.h5", "x", X.shape)))
+    np.testing.assert_array_equal(open_hdf5(path).read(3, 10), X[3:])
+
+
+def test_overlapping_mappings_do_not_cover_other_rows(tmp_path: Path) -> None:
+    a, b = write_parts(tmp_path)
+    for mappings in ([(slice(5), a), (slice(5), b)], [(slice(5), a[:5]), (slice(5), b[:5])]):
+        with pytest.raises(StoreError, match="20 of 40"):
+            open_hdf5(write_mappings(tmp_path, *mappings))
+
+
+def test_unlimited_mapping(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "part.h5", "w") as file:
+        file.create_dataset("x", data=X, maxshape=(None, 4))
+    rows = slice(0, h5py.h5s.UNLIMITED)
+    source = h5py.VirtualSource("part.h5", "x", X.shape, maxshape=(None, 4))
+    path = write_mappings(tmp_path, (rows, source[rows]))
+    with pytest.raises(StoreError, match="UNLIMITED"):
+        open_hdf5(path)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_mapped_file_that_disappears(tmp_path: Path, whole: bool) -> None:
+    """HDF5 would read zeros. Rows of other files can still be read."""
+    a, b = write_parts(tmp_path)
+    mapped = (
+        [(slice(5), a), (slice(5, 10), b)] if whole else [(slice(5), a[:]), (slice(5, 10), b[:])]
+    )
+    source = open_hdf5(write_mappings(tmp_path, *mapped))
+    (tmp_path / "part1.h5").rename(tmp_path / "gone.h5")
+    np.testing.assert_array_equal(source.read(0, 5), X[:5])
+    with pytest.raises(StoreError, match=r"part1\.h5"):
+        source.read(4, 6)
+
+
+def test_mapped_files_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDF5 finds them there, but a worker may have another working directory."""
+    work, other, data = (tmp_path / name for name in ("work", "other", "data"))
+    for folder in (work, other, data):
+        folder.mkdir()
+    parts = write_parts(work)
+    monkeypatch.chdir(work)
+    path = write_mappings(data, (slice(5), parts[0]), (slice(5, 10), parts[1]))
+    source = open_hdf5(path)
+    np.testing.assert_array_equal(source.read(0, 10), X)
+    monkeypatch.chdir(other)
+    with pytest.raises(StoreError, match=r"part0\.h5"):
+        source.read(0, 10)
+    write_parts(other)
+    with pytest.raises(StoreError, match=f"{other}/part0"):
+        source.read(0, 10)
+
+
+def test_mapped_files_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link.h5").symlink_to(write_virtual(tmp_path / "data"))
+    source = open_hdf5(str(tmp_path / "link.h5"))
+    np.testing.assert_array_equal(source.read(0, 10), X)
+    assert str(tmp_path / "data/part0.h5") in [file.path for file in source.files]
+
+
+def test_external_file_that_another_process_does_not_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "x.h5")
+    for name in ("work", "other"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", data=X, external=[("rows.raw", 0, h5py.h5f.UNLIMITED)])
+    source = open_hdf5(path)
+    monkeypatch.chdir(tmp_path / "work")
+    with pytest.raises(StoreError, match=str(tmp_path / "work/rows.raw")):
+        source.read(0, 10)
 
 
 def test_external_file(tmp_path: Path) -> None:

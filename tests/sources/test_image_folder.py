@@ -35,7 +35,7 @@ def test_images_in_subfolders(tmp_path: Path) -> None:
     (tmp_path / "c2" / "notes.txt").write_text("x")
     (tmp_path / "c2" / ".hidden.png").write_text("x")
     (tmp_path / "again").symlink_to(tmp_path)
-    images, _ = open_image_folder(str(tmp_path))
+    images = open_image_folder(str(tmp_path))
     assert images.read(0, 3).tolist() == names
     assert images.locate(1) == str(tmp_path / "c2/deep/2.JPG")
     assert images.column("folder").read(0, 3).tolist() == ["c2", "c2", "c10"]
@@ -46,21 +46,30 @@ def test_images_in_subfolders(tmp_path: Path) -> None:
     assert "link" in note
 
 
+def digests(folder: Path) -> tuple[str, str]:
+    """Return the digest of a folder when it is opened, and again when it is compared."""
+    images = open_image_folder(str(folder))
+    (source,) = images.inputs()
+    return images.files[0].digest, source.trace(source.location)
+
+
 def test_digest_of_the_listing_detects_changes(tmp_path: Path) -> None:
     path = write_image(tmp_path / "a/1.png")
-    before = open_image_folder(str(tmp_path))[1]
-    assert open_image_folder(str(tmp_path))[1] == before
+    before = digests(tmp_path)
+    assert before[0] == before[1]
+    assert digests(tmp_path) == before
     (tmp_path / "out.zarr").mkdir()  # an output inside the folder is ignored
-    assert open_image_folder(str(tmp_path))[1] == before
+    assert digests(tmp_path) == before
     os.utime(path, ns=(1, 1))
-    assert open_image_folder(str(tmp_path))[1] != before
+    after = digests(tmp_path)
+    assert after[0] == after[1] != before[0]
 
 
 def test_rejected_input(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"(?=.*{tmp_path})(?=.*\.jpg)"):
         open_image_folder(str(tmp_path))
     write_image(tmp_path / "1.png")
-    images, _ = open_image_folder(str(tmp_path))
+    images = open_image_folder(str(tmp_path))
     with pytest.raises(InputError, match=rf"{tmp_path}/1\.png"):
         images.column("folder")
     with pytest.raises(InputError, match=r"(?=.*column 'kind')(?=.*\bfolder\b)(?=.*\bpath\b)"):

@@ -129,3 +129,27 @@ print(peak_memory() - before)
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
     assert int(done.stdout) < 60e6
+
+
+def _count_calls(path: Path) -> int:
+    """Return the number of Python functions that are called to open a file."""
+    calls = [0]
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        calls[0] += event == "call"
+
+    sys.setprofile(count)
+    try:
+        open_parquet(str(path))
+    finally:
+        sys.setprofile(None)
+    return calls[0]
+
+
+def test_columns_of_row_groups_are_checked_without_calls(tmp_path: Path) -> None:
+    """A file may have millions of them."""
+    table, counts = pa.table({f"f{i}": np.zeros(60) for i in range(20)}), []
+    for rows in (30, 30, 2):  # the first file imports modules
+        pq.write_table(table, tmp_path / f"{rows}.parquet", row_group_size=rows)
+        counts.append(_count_calls(tmp_path / f"{rows}.parquet"))
+    assert counts[2] - counts[1] < 28 * 20 / 2

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -145,6 +150,46 @@ def test_files_of_a_remote_store() -> None:
     assert files_digest("memory://traces/a") == before
     files.pipe_file("/traces/a/one", b"2")
     assert files_digest("memory://traces/a") != before
+
+
+class Serving(SimpleHTTPRequestHandler):
+    def log_message(self, *args: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[str]:
+    """Return the URL of a server of the files in `tmp_path`."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Serving, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize("name", ["a.npy", ""])
+def test_files_of_a_web_server(served: str, tmp_path: Path, name: str) -> None:
+    """A web server lists no sizes and no times."""
+    np.save(tmp_path / "a.npy", np.ones(3))
+    before = files_digest(f"{served}/{name}")
+    assert files_digest(f"{served}/{name}") == before
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    os.utime(tmp_path / "a.npy", (10**9, 10**9))
+    assert files_digest(f"{served}/{name}") != before
+
+
+def test_only_the_names_of_a_large_folder_are_in_memory(tmp_path: Path) -> None:
+    for number in range(5000):
+        (tmp_path / str(number)).touch()
+    files_digest(tmp_path)
+    tracemalloc.start()
+    try:
+        files_digest(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 150 * 5000
+    finally:
+        tracemalloc.stop()
 
 
 def test_changed_input_is_named(tmp_path: Path) -> None:
