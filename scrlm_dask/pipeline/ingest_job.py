@@ -519,7 +519,7 @@ def _check_same_rows(job: IngestJob, manifest: Manifest, unfinished: Manifest) -
             f"the output {job.location} was started for {unfinished.n_rows} rows, but the source "
             f"has changed and has {manifest.n_rows} now; use --overwrite to start again"
         )
-    if not feature_store.keeps_origins(job.location):
+    if not feature_store.has_origins(job.location):
         raise StoreError(
             f"the output {job.location} was started by an earlier version, which does not store "
             "the source rows; use --overwrite to start again"

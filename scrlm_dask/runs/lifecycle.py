@@ -47,7 +47,6 @@ class RunTarget:
     """A prepared run: its features, record and output. No row is read, no file is written yet."""
 
     features: Features
-    features_at: Location | None  # None: an array without a path
     record: RunRecord
     out: Location | None = None
     overwrite: bool = False
@@ -65,14 +64,13 @@ def prepare_target(
 ) -> RunTarget:
     """Return the target of a run; raise if its output can be neither created nor resumed."""
     out_at = None if out is None else locate(out, storage_options)
-    features_at = features.location
     if out_at is not None:
         check_not_inside(out_at, features.location, "the features")
         directory = RunDirectory(locate_unfinished(out_at))
         begin_again = overwrite or not record.is_resumable
         if resume.find_unfinished(directory, record, begin_again) is None:
             check_output_free(out_at, overwrite, RUN_KIND)
-    return RunTarget(features, features_at, record, out_at, overwrite, collect_labels)
+    return RunTarget(features, record, out_at, overwrite, collect_labels)
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ class ActiveRun:
         seconds = time.perf_counter() - self.began
         start, directory = self.opened.record, self.opened.directory
         record = result_record(start, model, self.execution, seconds, details)
-        resume.check_unchanged(start, self.target.features_at)
+        resume.check_unchanged(start, self.target.features.location)
         self.target.inputs.check()
         if directory is not None:
             resume.check_still_owner(directory, start)
@@ -149,7 +147,7 @@ def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Act
 
     Events are logged to a file in the directory, if there is one.
     """
-    features, features_at = target.features, target.features_at
+    features, features_at = target.features, target.features.location
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = replace(target.record, started=now)
     if features_at is not None:

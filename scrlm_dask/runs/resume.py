@@ -34,7 +34,6 @@ from scrlm_dask.storage.checkpoints import CHECKPOINT, Checkpoint
 from scrlm_dask.storage.locations import Location, Options, Place, locate, origin_of, trust
 from scrlm_dask.storage.outputs import (
     RUN_KIND,
-    check_not_inside,
     discard,
     locate_unfinished,
     move_into_place,
@@ -88,9 +87,8 @@ def open_directory(
     if out is None:
         yield OpenRun(record)
         return
-    check_not_inside(out, features_at, "the features")
-    run, keeps = RunDirectory(locate_unfinished(out)), record.is_resumable
-    before = find_unfinished(run, record, overwrite or not keeps)
+    run, is_resumable = RunDirectory(locate_unfinished(out)), record.is_resumable
+    before = find_unfinished(run, record, overwrite or not is_resumable)
     if before is None:
         run = RunDirectory(open_output(out, overwrite, RUN_KIND))
     attempts = 1 if before is None else before.get("attempts", 1) + 1
@@ -103,7 +101,7 @@ def open_directory(
     run.create(content) if before is None else run.write_record(content, RUNNING)
     try:
         check_paths_visible(run.record)
-        yield OpenRun(record, run, checkpoint if keeps else None, state)
+        yield OpenRun(record, run, checkpoint if is_resumable else None, state)
     except BaseException as error:
         stored = run.record_of(str(record.attempt))
         if stored is None:
@@ -112,7 +110,7 @@ def open_directory(
             checkpoint.remove()
             move_into_place(run.location, out)
             raise  # a listener failed after the run was complete
-        if not keeps or _rejects_input(error, checkpoint, resumed=before is not None):
+        if not is_resumable or _rejects_input(error, checkpoint, resumed=before is not None):
             discard(run.location)
         else:
             error.add_note(_mark_stopped(run, out, stored, record, features_at))

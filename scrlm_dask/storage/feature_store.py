@@ -42,9 +42,11 @@ MISSING_LABEL = -2  # fill value of label arrays: neither a cluster nor an outli
 TARGET_BLOCK_BYTES = 64 * 2**20
 STORED_DTYPES = ("float16", "float32")  # dtypes in which features are written
 IDS_DTYPES = ("int64", "str")
-WHAT = "the sample weights"
 
-_STORE = "the features store"  # name in messages
+# names in messages
+_STORE = "the features store"
+WEIGHTS = "the sample weights"
+
 _COVERED = (FEATURES, LABELS, IDS, SOURCE_ROW, SOURCE_FILE)  # arrays that digests cover
 _SMALL_BLOCK_BYTES, _FEW_BLOCKS = 4 * 2**20, 16
 _FEW_NAMED = 5
@@ -170,7 +172,7 @@ def open_origins(path: Place) -> StoredOrigins | None:
     return StoredOrigins(files, None, None) if node.attrs.get(SAME_ROWS) is True else None
 
 
-def keeps_origins(path: Place) -> bool:
+def has_origins(path: Place) -> bool:
     """Return whether a store, complete or not, was created with the positions of source rows."""
     return SAME_ROWS in arrays.open_node(path, _STORE).attrs
 
@@ -334,18 +336,18 @@ def read_true_sigmas(path: Place) -> NDArray[np.float64] | None:
 def open_weights(location: Location) -> arrays.StoredArray | NpyColumn:
     """Open sample weights in a .npy file or a Zarr array without reading the values."""
     if location.url.endswith(".npy"):
-        column = open_npy_column(location, WHAT)
-        check_weights_like(column.shape, column.dtype, f"{WHAT} {location}")
+        column = open_npy_column(location, WEIGHTS)
+        check_weights_like(column.shape, column.dtype, f"{WEIGHTS} {location}")
         return column
-    node = arrays.open_node(location, WHAT)
+    node = arrays.open_node(location, WEIGHTS)
     if not isinstance(node, zarr.Array):
         raise StoreError(
-            f"{WHAT} {location} must be an array, got a Zarr group; give the path of the array "
+            f"{WEIGHTS} {location} must be an array, got a Zarr group; give the path of the array "
             "itself"
         )
     stored = arrays.describe(node, location)
-    check_weights_like(stored.shape, stored.dtype, f"{WHAT} {location}")
-    arrays.check_complete(stored, node, WHAT)
+    check_weights_like(stored.shape, stored.dtype, f"{WEIGHTS} {location}")
+    arrays.check_complete(stored, node, WEIGHTS)
     return stored
 
 
