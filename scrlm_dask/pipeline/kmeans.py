@@ -172,7 +172,9 @@ def prepare_kmeans(
     )
     target = prepare_target(features, record, out, overwrite, collect_labels, storage_options)
     check_kmeans_memory(features.layout, config, workers)
-    return KMeansJob(replace(target, inputs=InputTrace(weights_files)), config, given, sample_weight)
+    return KMeansJob(
+        replace(target, inputs=InputTrace(weights_files)), config, given, sample_weight
+    )
 
 
 @dataclass(frozen=True)
