@@ -34,6 +34,7 @@ from scrlm_dask.storage.locations import Options, Place, locate
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.outputs import LABELS_KIND, check_not_inside, replacing
 from scrlm_dask.storage.run_directory import RunDirectory
+from scrlm_dask.storage.store_info import features_in
 from scrlm_dask.storage.traces import InputTrace, trace_input
 
 _USABLE_SHARE = 0.5  # share of the machine's memory that building a tree may use
@@ -129,8 +130,8 @@ def cut_run(
     target, n_rows, block_rows = locate(out, storage_options), stored.shape[0], stored.chunks[0]
     check_not_inside(target, location, "the run")
     with replacing(target, overwrite, LABELS_KIND) as at:
-        path = record.features.path
-        create_labels_store(at, n_rows, block_rows, False, path, distances=False)
+        features = features_in(directory.check_complete())
+        create_labels_store(at, n_rows, block_rows, False, features, distances=False)
         copy_joined(stored, cut.groups, at / LABELS)
         inputs.check()
         mark_complete(at)

@@ -24,6 +24,7 @@ from scrlm_dask.storage.feature_store import mark_complete
 from scrlm_dask.storage.label_store import create_labels_store
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import files_of, load_model
+from scrlm_dask.storage.store_info import RecordedFeatures, features_digest
 from scrlm_dask.storage.traces import InputTrace, trace_input
 
 
@@ -143,7 +144,11 @@ class PredictJob:
         features = self.features
         at = stack.enter_context(outputs.replacing(path, self.overwrite, outputs.LABELS_KIND))
         n_rows, label_rows = features.n_rows, features.label_rows()
-        create_labels_store(at, n_rows, label_rows, self.margins, features.path)
+        recorded = None
+        if features.location is not None:
+            digest = features_digest(features.location, features.files)
+            recorded = RecordedFeatures(features.location.url, digest)
+        create_labels_store(at, n_rows, label_rows, self.margins, recorded)
         check_paths_visible(at)
         return at
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import zarr
 
+from scrlm_dask.errors import StoreError
 from scrlm_dask.storage import arrays, feature_store
 from scrlm_dask.storage.locations import Location, Place
 from scrlm_dask.storage.manifest import Manifest, missing_blocks, read_digests
+from scrlm_dask.storage.traces import Input
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,35 @@ def features_digest(place: Place, files: str | None = None) -> str:
     metadata = json.dumps(store.array.metadata.to_dict(), default=str).encode()
     digests = read_digests(store.group, store.location, slice(None))
     return hashlib.sha256(metadata + digests.tobytes()).hexdigest()
+
+
+@dataclass(frozen=True)
+class RecordedFeatures:
+    """Path and digest of a features store, as recorded with the labels of its rows."""
+
+    path: str
+    digest: str | None  # None: recorded by an earlier version
+
+    def open_unchanged(self, location: Location) -> Input:
+        """Return the store as an input; raise if it has changed since its rows were labelled.
+
+        A store that was written again may have other rows, or its rows in another order.
+        """
+        found = Input("the features store", location, features_digest(location), features_digest)
+        if found.digest != self.digest:
+            raise StoreError(
+                f"the features store {location} has changed since its rows were labelled, and may "
+                "now have other rows or another order"
+            )
+        return found
+
+
+def features_in(record: dict[str, Any]) -> RecordedFeatures | None:
+    """Return the features in the record of a run; None if they were an array in memory."""
+    content = record.get("features")
+    if not isinstance(content, dict) or content.get("path") is None:
+        return None
+    return RecordedFeatures(str(content["path"]), content.get("digest"))
 
 
 def files_of_features(place: Place) -> str:
