@@ -32,6 +32,7 @@ from scrlm_dask.storage import feature_store, outputs
 from scrlm_dask.storage.arrays import add_array
 from scrlm_dask.storage.locations import Location, Options, locate
 from scrlm_dask.storage.manifest import Manifest, SourceFile, describe_changes, missing_blocks
+from scrlm_dask.storage.store_info import mark_features_complete
 from scrlm_dask.storage.traces import InputTrace, trace_input
 
 # Names of columns that are probably not features; their use is reported.
@@ -251,7 +252,7 @@ class IngestJob:
         if job.config.shuffle:
             shutil.rmtree((job.location / feature_store.SHUFFLE).url, ignore_errors=True)
         job.traced.check()
-        feature_store.mark_complete(job.location)
+        mark_features_complete(job.location)
         return IngestResult(
             path=job.location.url,
             n_rows=manifest.n_rows,

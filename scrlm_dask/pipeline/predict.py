@@ -18,6 +18,7 @@ from scrlm_dask.kernels.distances.points import Points
 from scrlm_dask.kernels.distances.pruning import prepare_centers
 from scrlm_dask.model import Model
 from scrlm_dask.passes.assign import label_pass
+from scrlm_dask.passes.digests import verify_rewritten
 from scrlm_dask.pipeline.results import warn_about_zero_rows
 from scrlm_dask.storage import outputs
 from scrlm_dask.storage.feature_store import mark_complete
@@ -122,6 +123,8 @@ class PredictJob:
                 None if self.labels_at is None else self._create_labels(stack, self.labels_at)
             )
             execution = stack.enter_context(Execution(listener))
+            if features.location is not None and features.files is not None:
+                verify_rewritten(execution, features.location, features.files)
             labelled = label_pass(
                 execution,
                 features,

@@ -21,7 +21,7 @@ from scrlm_dask.storage import feature_store, outputs
 from scrlm_dask.storage.label_store import check_labels_like
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import Manifest
-from scrlm_dask.storage.store_info import StoreInfo
+from scrlm_dask.storage.store_info import StoreInfo, mark_features_complete
 
 _INT32 = np.iinfo(np.int32)
 
@@ -302,7 +302,7 @@ def write_features(
         check_paths_visible(at)
         blocks = as_features(source, block_rows, storage_options)
         write_pass(execution, blocks, labels, at, dtype)
-        feature_store.mark_complete(at)
+        mark_features_complete(at)
     return location.url
 
 

@@ -21,6 +21,7 @@ from scrlm_dask.model import Model
 from scrlm_dask.monitoring.html import facts_html, model_facts
 from scrlm_dask.monitoring.json_log import JsonLines
 from scrlm_dask.passes.assign import AssignedPart
+from scrlm_dask.passes.digests import verify_rewritten
 from scrlm_dask.runs import resume
 from scrlm_dask.runs.record import ResultRecord, RunRecord, result_record
 from scrlm_dask.settings import monitoring_enabled
@@ -170,6 +171,8 @@ def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Act
         execution.emit(RunStarted(method, source, *shape, None if out is None else out.url))
         if features_at is not None and opened.state in resume.REWRITTEN:
             resume.verify_rewritten_features(execution, opened, features_at)
+        elif features_at is not None:
+            verify_rewritten(execution, features_at, str(record.features_written))
         resumed = opened.state is not resume.RunState.NEW
         yield ActiveRun(execution, opened, target, time.perf_counter(), resumed)
 

@@ -28,7 +28,7 @@ from scrlm_dask.errors import (
     UnusableRowsError,
 )
 from scrlm_dask.events import Note
-from scrlm_dask.passes.digests import check_digests_pass
+from scrlm_dask.passes.digests import verify_digests
 from scrlm_dask.runs.record import RunRecord
 from scrlm_dask.storage.checkpoints import CHECKPOINT, Checkpoint
 from scrlm_dask.storage.locations import Location, Options, Place, locate, origin_of, trust
@@ -40,7 +40,7 @@ from scrlm_dask.storage.outputs import (
     open_output,
 )
 from scrlm_dask.storage.run_directory import COMPLETE, INTERRUPTED, RUNNING, RunDirectory
-from scrlm_dask.storage.store_info import describe_store, features_digest, files_of_features
+from scrlm_dask.storage.store_info import features_digest, files_of_features
 
 _COMMANDS = {"scrlm": "fit", "k-means": "kmeans"}
 # Fields of the record: digests of the modification times of the features' files at the start and
@@ -253,14 +253,11 @@ def verify_rewritten_features(execution: Execution, run: OpenRun, features_at: L
 
 
 def _check_restored(execution: Execution, features_at: Location) -> None:
-    store = describe_store(features_at)
-    if store.manifest is None:  # the digest of the files was already compared
-        return
-    where = store.location, store.features, store.manifest.block_rows
-    damage = check_digests_pass(execution, *where, has_digests=True)
+    # without a manifest, the digest of the files was already compared
+    damage = verify_digests(execution, features_at)
     if damage:
         raise StoreError(
-            f"block {damage[0].block} of the features store {store.location} has changed since the "
+            f"block {damage[0].block} of the features store {features_at} has changed since the "
             f"run started: {damage[0].reason}; restore it, or use --overwrite to start again"
         )
 

@@ -11,9 +11,11 @@ import zarr
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.storage import arrays, feature_store
-from scrlm_dask.storage.locations import Location, Place
+from scrlm_dask.storage.locations import Location, Place, locate
 from scrlm_dask.storage.manifest import Manifest, missing_blocks, read_digests
 from scrlm_dask.storage.traces import Input
+
+_FILES = "files_digest"  # attribute: `files_of_features` when the digests were written or verified
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,28 @@ def features_digest(place: Place, files: str | None = None) -> str:
     metadata = json.dumps(store.array.metadata.to_dict(), default=str).encode()
     digests = read_digests(store.group, store.location, slice(None))
     return hashlib.sha256(metadata + digests.tobytes()).hexdigest()
+
+
+def mark_features_complete(place: Place) -> None:
+    """Mark a features store as complete, and record its files; call this last."""
+    record_files(place, files_of_features(place))
+    feature_store.mark_complete(place)
+
+
+def record_files(place: Place, files: str) -> None:
+    """Record `files_of_features` of files whose rows match the digests of the manifest."""
+    arrays.set_attribute(locate(place), _FILES, files)
+
+
+def digests_are_current(place: Place, files: str) -> bool:
+    """Return whether `files` are the files that the digests of the manifest belong to.
+
+    A store without a manifest has no digests.
+    """
+    store = feature_store.open_store(place)
+    if store.group is None or store.manifest is None:
+        return True
+    return store.group.attrs.get(_FILES) == files
 
 
 @dataclass(frozen=True)

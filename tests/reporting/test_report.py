@@ -251,7 +251,7 @@ def test_runs_on_a_store_that_was_ingested_again(folder: Path, tmp_path: Path) -
     texts = tmp_path / "texts.npy"
     np.save(texts, np.array(["word"] * 260))
     table = "<th>ARI</th>"  # of the agreement of runs on the same rows
-    with pytest.warns(scrlm_dask.ScrlmWarning, match=f"without ids .*{store}"):
+    with pytest.warns(scrlm_dask.ScrlmWarning, match=str(store)):
         page = Path(write_report(runs, tmp_path / "other.html").page).read_text()
     assert table not in page
     page = Path(write_report([runs[1]] * 2, tmp_path / "same.html").page).read_text()
