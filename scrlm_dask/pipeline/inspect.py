@@ -32,6 +32,7 @@ from scrlm_dask.storage.store_info import (
     files_of_features,
     record_files,
 )
+from scrlm_dask.storage.traces import InputTrace, trace_input
 
 _SAMPLE_ROWS = 1024
 _SAMPLE_BYTES = 64 * 2**20  # fewer rows are sampled if they have very many features
@@ -86,7 +87,10 @@ def inspect_rows(
     reach = None if rho is None else radius(rho, F, features.n_features)
     with Execution(listener) as execution:
         labels = _open_truth(execution, location, features.n_rows)
-        return statistics_pass(execution, features, labels, preprocess, reach)
+        inputs = trace_input("the labels", None if labels is None else labels.location)
+        report = statistics_pass(execution, features, labels, preprocess, reach)
+        InputTrace((*features.inputs, *inputs)).check()
+        return report
 
 
 def verify_store(
