@@ -175,6 +175,14 @@ def _store(path: Path) -> None:
     _run("ingest", path.parent / "rows.npy", path, "--chunk-size", "96B", "--nworkers", 0)
 
 
+def _shuffled_store(path: Path) -> None:
+    """Write a complete run, and at `path` its features store, which has source rows."""
+    np.save(path.parent / "rows.npy", rows())
+    size = ("--chunk-size", "96B", "--nworkers", 0)
+    _run("ingest", path.parent / "rows.npy", path, "--shuffle", *size)
+    fit(path, _FIT, out=path.parent / "run")
+
+
 def _run_of(path: Path) -> None:
     """Write a complete run."""
     _store(path.parent / "features.zarr")
@@ -297,6 +305,7 @@ TARGETS: dict[str, Target] = {
     "zarr checksums": Target(_zarr_checksums, "x.zarr", "c/*/*"),
     "store metadata": Target(_store, "x.zarr", _ANY_JSON, _read_zarr, command="inspect"),
     "store chunks": Target(_store, "x.zarr", "**/c/*/*", command="inspect"),
+    "source rows": Target(_shuffled_store, "x.zarr", "source_*/**/*", command="export of the run"),
     "run record": Target(_run_of, "run", "run.json", command="export"),
     "model": Target(_run_of, "run", f"model.zarr/{_ANY_JSON}", command="predict"),
     "labels": Target(_run_of, "run", f"labels.zarr/{_ANY_JSON}", command="export"),
@@ -304,7 +313,7 @@ TARGETS: dict[str, Target] = {
     "checkpoint": Target(_unfinished_run, "run", "checkpoint/**/*", command="resume"),
 }
 # Commands on runs take longer than commands on files, so they are a smaller share of the cases.
-_SLOW = ("export", "predict", "resume")
+_SLOW = ("export", "export of the run", "predict", "resume")
 _ORDER = [name for name, t in TARGETS.items() for _ in range(2 if t.command in _SLOW else 8)]
 
 
@@ -338,6 +347,12 @@ def execute(target: Target, folder: Path) -> Any:
         return _run("predict", path, folder / "features.zarr", "--out", out, *threads)
     if target.command == "export":
         return _run("export", path, "--out", out, "--format", "csv")
+    if target.command == "export of the run":
+        record = folder / "run" / "run.json"  # names the undamaged store that the run read
+        content = json.loads(record.read_text())
+        content["features"]["path"] = str(path)
+        record.write_text(json.dumps(content))
+        return _run("export", folder / "run", "--out", out, "--format", "csv")
     if target.command == "inspect":
         result = _run("inspect", path, "--verify", *threads)
         return result if result.exit_code else _run("ingest", path, out, *threads)
@@ -372,6 +387,11 @@ def _is_unchanged(target: Target, folder: Path, pristine: Path) -> bool:
         labels = _array(pristine / "run" / "labels.zarr" / "labels")
         mine = _array(out / "labels")
         return bool(np.array_equal(labels, mine))
+    if target.command == "export of the run":
+        with (out / "labels.csv").open(newline="") as file:
+            named = [line.get("source_row") for line in csv.DictReader(file)]
+        expected = _array(pristine / target.name / "source_row").astype(str)
+        return named == [None] * len(named) or bool(np.array_equal(named, expected))
     if target.command == "export":
         labels = _array(pristine / "run" / "labels.zarr" / "labels")
         with (out / "labels.csv").open(newline="") as file:

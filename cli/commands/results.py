@@ -245,9 +245,11 @@ def export(
 ) -> None:
     """Export labels and centers of RUN to standard file formats.
 
-    Writes labels.parquet or labels.csv (row, id if the features have ids, label, distance, margin),
-    centers.npy, centers.fbin and, if FAISS is installed, centers.faiss to DIR. A search for rows
-    of the features in centers.faiss returns the labels of RUN.
+    Writes labels.parquet or labels.csv, centers.npy, centers.fbin and, if FAISS is installed,
+    centers.faiss to DIR. The columns of the table are store_row (row of the features store),
+    source_row and source_file (row and path of the source file, if the store was ingested), id (if
+    the features have ids), label, distance and margin (if stored). A search for rows of the
+    features in centers.faiss returns the labels of RUN.
     """
     from scrlm_dask.pipeline.export import export as run_export
 

@@ -413,8 +413,8 @@ def _as_column(source: Any, features: Features) -> da.Array:
         meta = np.empty((0,) * source.ndim, source.dtype)
         values = source.map_blocks(_remove_mask, dtype=source.dtype, meta=meta)
     else:
-        values = np.asarray(remove_mask(source, feature_store.WHAT))
-    feature_store.check_weights_like(values.shape, values.dtype, feature_store.WHAT)
+        values = np.asarray(remove_mask(source, feature_store.WEIGHTS))
+    feature_store.check_weights_like(values.shape, values.dtype, feature_store.WEIGHTS)
     _check_length(values.shape[0], features)
     if isinstance(values, np.ndarray):
         values = scatter_rows(values, features.block_rows)
@@ -422,7 +422,7 @@ def _as_column(source: Any, features: Features) -> da.Array:
 
 
 def _remove_mask(block: Any, block_info: Any = None) -> Any:
-    return remove_mask(block, feature_store.WHAT, block_info[None]["array-location"][0][0])
+    return remove_mask(block, feature_store.WEIGHTS, block_info[None]["array-location"][0][0])
 
 
 def _check_length(n_rows: int, features: Features) -> None:
@@ -440,4 +440,4 @@ def _read_weights(source: StoredArray | NpyColumn, block_info: Any = None) -> ND
 def _read_numbers(source: StoredArray | NpyColumn, start: int, stop: int) -> NDArray[Any]:
     if isinstance(source, NpyColumn):
         return source.read(start, stop)
-    return read_rows(source, start, stop, feature_store.WHAT)
+    return read_rows(source, start, stop, feature_store.WEIGHTS)

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 from scrlm_dask.engine.execution import Execution, Pass
 from scrlm_dask.engine.features import placeholder_blocks
 from scrlm_dask.errors import StoreError, UnreachableError
+from scrlm_dask.events import Note
 from scrlm_dask.storage.arrays import StoredArray, open_node, read_rows
-from scrlm_dask.storage.feature_store import block_arrays
+from scrlm_dask.storage.feature_store import block_arrays, open_store
 from scrlm_dask.storage.locations import Location
 from scrlm_dask.storage.manifest import check_digest
+from scrlm_dask.storage.store_info import digests_are_current
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,35 @@ def check_digests_pass(
         {"store": store, "stored": stored, "block_rows": block_rows, "has_digests": has_digests},
     )
     return damaged
+
+
+def verify_rewritten(execution: Execution, store: Location, files: str) -> None:
+    """Verify a store whose files, `files`, were written after its digests; raise if rows differ.
+
+    The digest of the features in records and labels stores is computed from these digests.
+    """
+    if digests_are_current(store, files):
+        return
+    text = (
+        f"the files of the features store {store} were written after its digests, for example by a "
+        "copy; verifying them first (`scrlm inspect --verify` does this once for all runs)"
+    )
+    execution.emit(Note(text))
+    damage = verify_digests(execution, store)
+    if damage:
+        more = f" ({len(damage)} blocks in total)" if len(damage) > 1 else ""
+        raise StoreError(
+            f"the features store {store} was changed after it was written: {damage[0].reason}{more}"
+        )
+
+
+def verify_digests(execution: Execution, store: Location) -> tuple[DamagedBlock, ...]:
+    """Compare all blocks with the digests of the manifest; without a manifest, read nothing."""
+    opened = open_store(store)
+    if opened.manifest is None:
+        return ()
+    block_rows = opened.manifest.block_rows
+    return check_digests_pass(execution, store, opened.features, block_rows, has_digests=True)
 
 
 def _check_digests_part(

@@ -39,6 +39,7 @@ from scrlm_dask.storage.outputs import (
     replacing,
 )
 from scrlm_dask.storage.run_directory import RunDirectory
+from scrlm_dask.storage.store_info import features_in
 from scrlm_dask.storage.traces import InputTrace, trace_input
 
 _USABLE_SHARE = 0.5  # share of the machine's memory that building a tree may use
@@ -137,8 +138,8 @@ def cut_run(
     inputs = InputTrace((*traced, *trace_input("the labels store", stored.location)))
     n_rows, block_rows = stored.shape[0], stored.chunks[0]
     with replacing(target, overwrite, LABELS_KIND) as at:
-        path = record.features.path
-        create_labels_store(at, n_rows, block_rows, False, path, distances=False)
+        features = features_in(directory.check_complete())
+        create_labels_store(at, n_rows, block_rows, False, features, distances=False)
         copy_joined(stored, cut.groups, at, LABELS)
         inputs.check()
         mark_complete(at)

@@ -33,9 +33,11 @@ from scrlm_dask.storage.masks import remove_mask
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.npy_files import NpyColumn
 from scrlm_dask.storage.run_directory import RunDirectory
+from scrlm_dask.storage.store_info import features_in
 from scrlm_dask.storage.traces import Input, InputTrace, trace_input
 
 _BLOCK_ROWS = 2**20
+_GIVE_TRUTH = "give the true labels with --truth (truth), as a .npy file or a Zarr array"
 
 Labels: TypeAlias = StoredArray | NpyColumn | NDArray[Any]
 TruthLike: TypeAlias = Place | NDArray[Any] | None
@@ -114,19 +116,26 @@ def prepare_evaluate(
     """Open the labels and the true labels of `evaluate`, without reading them."""
     location = locate(path, storage_options)
     run = None if label_store.is_labels_store(location) else RunDirectory(location)
-    recorded = (
-        label_store.labelled_features(location) if run is None else read_result(run).features.path
-    )
+    if run is None:
+        recorded = label_store.labelled_features(location)
+    else:
+        read_result(run)  # raises if the record was changed
+        recorded = features_in(run.check_complete())
     source = None
     if truth is None and recorded is not None:
-        source = locate_recorded(recorded, trust([location], allow_origins, storage_options))
+        source = locate_recorded(recorded.path, trust([location], allow_origins, storage_options))
     elif truth is not None and not isinstance(truth, np.ndarray):
         truth = locate(truth, storage_options)
     labels = label_store.open_labels(location if run is None else run.labels, "the labels store")
     drawn_from = None if run is None else source
     opened = open_given_truth(truth, source)
-    traced = InputTrace((*_trace("the labels", labels), *_trace("the truth", opened)))
-    return EvaluateJob(labels, opened, location, drawn_from, traced)
+    inputs = [*_trace("the labels", labels), *_trace("the truth", opened)]
+    if source is not None and recorded is not None:
+        try:
+            inputs.append(recorded.open_unchanged(source))
+        except StoreError as error:
+            raise StoreError(f"{error}; label the rows again, or {_GIVE_TRUTH}") from error
+    return EvaluateJob(labels, opened, location, drawn_from, InputTrace(tuple(inputs)))
 
 
 def _trace(name: str, labels: Labels) -> tuple[Input, ...]:
@@ -165,15 +174,14 @@ def open_given_truth(truth: TruthLike, source: Location | None) -> Labels:
         return checked
     if truth is not None:
         return label_store.open_truth(truth)
-    way_out = "give the true labels with --truth (truth), as a .npy file or a Zarr array"
     if source is None:
-        raise InputError(f"these labels do not record the path of their features; {way_out}")
+        raise InputError(f"these labels do not record the path of their features; {_GIVE_TRUTH}")
     try:
         has_labels = has_truth(source)
     except StoreError as error:
-        raise StoreError(f"{error}, or {way_out}") from error
+        raise StoreError(f"{error}, or {_GIVE_TRUTH}") from error
     if not has_labels:
-        raise InputError(f"the features store {source} contains no labels; {way_out}")
+        raise InputError(f"the features store {source} contains no labels; {_GIVE_TRUTH}")
     return label_store.open_labels(source, "the truth")
 
 

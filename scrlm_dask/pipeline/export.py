@@ -30,6 +30,7 @@ from scrlm_dask.storage.locations import (
 )
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory, write_json
+from scrlm_dask.storage.store_info import RecordedFeatures, features_in
 from scrlm_dask.storage.traces import InputTrace, trace_input
 
 _FORMULA = r"\A('*[=+\-@\t\r\n])"  # start of a text that spreadsheet programs may run
@@ -79,7 +80,7 @@ def export(
     source, target = locate(run, storage_options), locate(out, storage_options)
     directory = RunDirectory(source)
     trusted = trust([source, target], allow_origins, storage_options)
-    features = _recorded_features(directory.check_complete(), trusted)
+    features = _locate_features(features_in(directory.check_complete()), trusted)
     outputs.check_not_inside(target, source, "the run")
     outputs.check_not_inside(target, features, "the features")
     outputs.check_output_free(target, overwrite, outputs.EXPORT_KIND)
@@ -102,11 +103,10 @@ def export(
     return ExportResult(tuple(files), store.n_rows, model.n_clusters, store.ids is not None)
 
 
-def _recorded_features(record: dict[str, Any], trusted: TrustedOrigins) -> Location | None:
+def _locate_features(recorded: RecordedFeatures | None, trusted: TrustedOrigins) -> Location | None:
     """Return the location of the features; None if it is unknown or must not be opened."""
-    path = record.get("features", {}).get("path")
     with suppress(StoreError, InputError):
-        return None if path is None else locate_recorded(str(path), trusted)
+        return None if recorded is None else locate_recorded(recorded.path, trusted)
     return None
 
 

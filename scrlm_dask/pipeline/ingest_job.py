@@ -31,6 +31,7 @@ from scrlm_dask.storage import feature_store, outputs
 from scrlm_dask.storage.arrays import add_array
 from scrlm_dask.storage.locations import Location, Options, locate
 from scrlm_dask.storage.manifest import Manifest, SourceFile, describe_changes, missing_blocks
+from scrlm_dask.storage.store_info import mark_features_complete
 from scrlm_dask.storage.traces import InputTrace
 
 # Names of columns that are probably not features; their use is reported.
@@ -247,7 +248,7 @@ class IngestJob:
         if job.config.shuffle:
             shutil.rmtree((job.location / feature_store.SHUFFLE).url, ignore_errors=True)
         job.traced.check()
-        feature_store.mark_complete(job.location)
+        mark_features_complete(job.location)
         return IngestResult(
             path=job.location.url,
             n_rows=manifest.n_rows,
@@ -504,7 +505,7 @@ def _check_same_rows(job: IngestJob, manifest: Manifest, unfinished: Manifest) -
             f"the output {job.location} was started for {unfinished.n_rows} rows, but the source "
             f"has changed and has {manifest.n_rows} now; use --overwrite to start again"
         )
-    if not feature_store.keeps_origins(job.location):
+    if not feature_store.has_origins(job.location):
         raise StoreError(
             f"the output {job.location} was started by an earlier version, which does not store "
             "the source rows; use --overwrite to start again"

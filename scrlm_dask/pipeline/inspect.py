@@ -25,7 +25,14 @@ from scrlm_dask.storage.arrays import StoredArray, read_rows
 from scrlm_dask.storage.feature_store import block_rows_for, has_truth
 from scrlm_dask.storage.label_store import open_labels
 from scrlm_dask.storage.locations import Location, Options, Place, locate
-from scrlm_dask.storage.store_info import StoreInfo, describe_store
+from scrlm_dask.storage.store_info import (
+    StoreInfo,
+    describe_store,
+    digests_are_current,
+    files_of_features,
+    record_files,
+)
+from scrlm_dask.storage.traces import InputTrace, trace_input
 
 _SAMPLE_ROWS = 1024
 _SAMPLE_BYTES = 64 * 2**20  # fewer rows are sampled if they have very many features
@@ -80,7 +87,10 @@ def inspect_rows(
     reach = None if rho is None else radius(rho, F, features.n_features)
     with Execution(listener) as execution:
         labels = _open_truth(execution, location, features.n_rows)
-        return statistics_pass(execution, features, labels, preprocess, reach)
+        inputs = trace_input("the labels", None if labels is None else labels.location)
+        report = statistics_pass(execution, features, labels, preprocess, reach)
+        InputTrace((*features.inputs, *inputs)).check()
+        return report
 
 
 def verify_store(
@@ -93,8 +103,24 @@ def verify_store(
         rows = manifest.block_rows
     else:
         rows = block_rows_for(stored.shape, stored.dtype, stored.chunks[0])
+    files = files_of_features(store.location)
     with Execution(listener) as execution:
-        return check_digests_pass(execution, store.location, stored, rows, manifest is not None)
+        damage = check_digests_pass(execution, store.location, stored, rows, manifest is not None)
+        if store.is_complete and not damage and not digests_are_current(store.location, files):
+            _record_files(execution, store.location, files)
+        return damage
+
+
+def _record_files(execution: Execution, location: Location, files: str) -> None:
+    """Record the files whose digests were verified, so that later runs do not verify them again."""
+    if files_of_features(location) != files:  # changed while it was verified
+        return
+    try:
+        record_files(location, files)
+        text = "the digests of the files are verified, so later runs do not verify them again"
+    except OSError as error:
+        text = f"the verified files cannot be recorded, so every run verifies them: {error}"
+    execution.emit(Note(text))
 
 
 def _open_truth(execution: Execution, location: Location, n_rows: int) -> StoredArray | None:

@@ -43,14 +43,14 @@ from scrlm_dask.planning.persist import persist_or_stream
 from scrlm_dask.planning.work import kmeans_costs, report_plan
 from scrlm_dask.runs.lifecycle import ActiveRun, FitResult, RunTarget, open_run, prepare_target
 from scrlm_dask.runs.record import IN_MEMORY, start_record
-from scrlm_dask.storage.feature_store import WHAT as WEIGHTS
+from scrlm_dask.storage.feature_store import WEIGHTS
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import digest_arrays, short_digest
 from scrlm_dask.storage.masks import remove_mask
 from scrlm_dask.storage.model_store import files_of, load_model
 from scrlm_dask.storage.npy_files import read_npy
 from scrlm_dask.storage.outputs import check_not_inside
-from scrlm_dask.storage.traces import InputTrace, trace_input
+from scrlm_dask.storage.traces import Input, InputTrace, trace_input
 
 CentersLike: TypeAlias = NDArray[Any] | Model | Place | None
 
@@ -162,17 +162,19 @@ def prepare_kmeans(
         sample_weight = locate(sample_weight, storage_options)
     check_weights(sample_weight, features)
     weights_at = sample_weight if isinstance(sample_weight, Location) else None
-    traced = InputTrace(trace_input(WEIGHTS, weights_at))
+    weights_files = trace_input(WEIGHTS, weights_at)
     record = start_record(
         features,
         config,
         numbers={},
-        inputs=_describe_inputs(centers, given, sample_weight, traced),
+        inputs=_describe_inputs(centers, given, sample_weight, weights_files),
         block_rows=block_rows,
     )
     target = prepare_target(features, record, out, overwrite, collect_labels, storage_options)
     check_kmeans_memory(features.layout, config, workers)
-    return KMeansJob(replace(target, inputs=traced), config, given, sample_weight)
+    return KMeansJob(
+        replace(target, inputs=InputTrace(weights_files)), config, given, sample_weight
+    )
 
 
 @dataclass(frozen=True)
@@ -203,15 +205,15 @@ def _describe_inputs(
     centers: CentersLike,
     given: NDArray[np.float64] | None,
     weights: WeightsLike,
-    traced: InputTrace,
+    weights_files: tuple[Input, ...],
 ) -> dict[str, Any]:
     """Return origin and digest of the initial centers and the sample weights, for the record."""
     inputs: dict[str, Any] = {}
     if centers is not None and given is not None:
         inputs |= {"centers": _origin(centers), "centers_digest": digest_arrays(given).hex()}
-    for file in traced.inputs:
+    for file in weights_files:  # at most one
         inputs |= {"sample_weight": file.location.url, "weights_digest": file.digest}
-    if weights is not None and not traced.inputs:
+    if weights is not None and not weights_files:
         inputs |= {"sample_weight": IN_MEMORY}
     return inputs
 

@@ -18,12 +18,14 @@ from scrlm_dask.kernels.distances.points import Points
 from scrlm_dask.kernels.distances.pruning import prepare_centers
 from scrlm_dask.model import Model
 from scrlm_dask.passes.assign import label_pass
+from scrlm_dask.passes.digests import verify_rewritten
 from scrlm_dask.pipeline.results import warn_about_zero_rows
 from scrlm_dask.storage import outputs
 from scrlm_dask.storage.feature_store import mark_complete
 from scrlm_dask.storage.label_store import create_labels_store
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import files_of, load_model
+from scrlm_dask.storage.store_info import RecordedFeatures, features_digest
 from scrlm_dask.storage.traces import InputTrace, trace_input
 
 
@@ -121,6 +123,8 @@ class PredictJob:
                 None if self.labels_at is None else self._create_labels(stack, self.labels_at)
             )
             execution = stack.enter_context(Execution(listener))
+            if features.location is not None and features.files is not None:
+                verify_rewritten(execution, features.location, features.files)
             labelled = label_pass(
                 execution,
                 features,
@@ -143,7 +147,11 @@ class PredictJob:
         features = self.features
         at = stack.enter_context(outputs.replacing(path, self.overwrite, outputs.LABELS_KIND))
         n_rows, label_rows = features.n_rows, features.label_rows()
-        create_labels_store(at, n_rows, label_rows, self.margins, features.path)
+        recorded = None
+        if features.location is not None:
+            digest = features_digest(features.location, features.files)
+            recorded = RecordedFeatures(features.location.url, digest)
+        create_labels_store(at, n_rows, label_rows, self.margins, recorded)
         check_paths_visible(at)
         return at
 

@@ -21,7 +21,8 @@ from scrlm_dask.storage import feature_store, outputs
 from scrlm_dask.storage.label_store import check_labels_like
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import Manifest
-from scrlm_dask.storage.store_info import StoreInfo
+from scrlm_dask.storage.store_info import StoreInfo, mark_features_complete
+from scrlm_dask.storage.traces import InputTrace
 
 _INT32 = np.iinfo(np.int32)
 
@@ -232,7 +233,8 @@ class FeatureStore:
         InputError
             If the source is not a table of floats, or if a value is too large for `dtype`.
         StoreError
-            If `path` exists and `overwrite` is False.
+            If `path` exists and `overwrite` is False, if it is or contains the source, or if the
+            source changes while it is read.
 
         Examples
         --------
@@ -293,6 +295,7 @@ def write_features(
         _check_labels(labels, whole.n_rows)
     block_rows = feature_store.block_rows_for(shape, np.dtype(dtype), None, chunk_bytes)
     location = locate(path, storage_options)
+    outputs.check_not_inside(location, whole.location, "the source")
     manifest = Manifest(*shape, dtype, block_rows, (), {"source": whole.label})
     with (
         outputs.replacing(location, overwrite, outputs.FEATURES_KIND) as at,
@@ -302,7 +305,8 @@ def write_features(
         check_paths_visible(at)
         blocks = as_features(source, block_rows, storage_options)
         write_pass(execution, blocks, labels, at, dtype)
-        feature_store.mark_complete(at)
+        InputTrace(whole.inputs).check()
+        mark_features_complete(at)
     return location.url
 
 

@@ -19,6 +19,7 @@ from scrlm_dask.storage.arrays import add_array
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import Manifest
 from scrlm_dask.storage.outputs import FEATURES_KIND, check_output_free, replacing
+from scrlm_dask.storage.store_info import mark_features_complete
 
 
 def synth(
@@ -121,7 +122,7 @@ class SynthJob:
             truth = synthesis.true_mixture(spec)
             for name in ("weights", "means", "sigmas"):
                 add_array(at / f"{feature_store.TRUE}{name}", getattr(truth, name))
-            feature_store.mark_complete(at)
+            mark_features_complete(at)
         return self.location.url
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from importlib.metadata import version
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import InputError, MissingError, StoreError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.evaluation import metrics
 from scrlm_dask.reporting.descriptions import sigma_units
@@ -308,12 +309,7 @@ def _items(
         return ShownItems()
     rows, opened = set[int](), None
     for run in runs:
-        path = run.record.features.path
-        if path is not None and is_shuffled(locate_recorded(path, trusted)):
-            raise InputError(
-                f"the rows of {path} were shuffled during ingest, so the items {items} are in a "
-                "different order; ingest the features without --shuffle"
-            )
+        _check_order(run, items, trusted)
         opened = open_shown_items(items, column, run.model.n_rows)
         for cluster in shown_clusters(run):
             rows.update(int(row) for row in run.columns.nearest.of(cluster))
@@ -322,13 +318,32 @@ def _items(
     return ShownItems({row: show_item(value) for row, value in opened.read(rows)}, tuple(shape))
 
 
+def _check_order(run: ReportData, items: str | Path, trusted: TrustedOrigins) -> None:
+    """Raise if the items may be in another order than the rows of the run."""
+    recorded = run.features
+    if recorded is None:
+        return
+    location = locate_recorded(recorded.path, trusted)
+    if is_shuffled(location):
+        raise InputError(
+            f"the rows of {recorded.path} were shuffled during ingest, so the items {items} are in "
+            "a different order; ingest the features without --shuffle"
+        )
+    try:
+        with suppress(MissingError):  # features may be removed after a run
+            recorded.open_unchanged(location)
+    except StoreError as error:
+        raise StoreError(
+            f"{error}, so the items {items} may belong to other rows; fit again, or omit --items"
+        ) from error
+
+
 def _agreement(runs: Sequence[ReportData]) -> list[dict[str, str]]:
     """Compare the labels of each pair of runs that used the same features."""
     rows = []
     for a, b in combinations(runs, 2):
-        path = a.record.features.path
-        same = path is not None and path == b.record.features.path
-        if not same or a.model.n_rows != b.model.n_rows:
+        digest = a.record.features.digest
+        if digest is None or digest != b.record.features.digest:
             continue
         scores = metrics.scores(_table(a, b))
         rows.append(

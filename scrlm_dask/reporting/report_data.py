@@ -39,6 +39,7 @@ from scrlm_dask.storage.locations import (
 )
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory, read_events
+from scrlm_dask.storage.store_info import RecordedFeatures, features_in
 from scrlm_dask.storage.traces import Input, trace_input
 
 _MAX_PAIRED = 4096  # number of largest clusters in the search for close pairs
@@ -79,6 +80,7 @@ class ReportData:
     columns: Columns
     pairs: prototypes.Pairs  # closest pairs of clusters, as cluster numbers
     points: NDArray[np.float64]  # (k, p) centers after preprocessing
+    features: RecordedFeatures | None = None
     encoded: str | None = None  # text that names items and encoder, if recorded
     asked: Mapping[str, Any] = field(default_factory=dict)  # config that the user requested
     inputs: tuple[Input, ...] = ()  # labels, ids and model, traced before they were read
@@ -149,17 +151,19 @@ def read_report_data(
         columns=_columns(labelled, rows_each),
         pairs=_pairs(points, model.counts),
         points=points,
-        encoded=_describe_encoder(record.features.path, trusted),
+        encoded=_describe_encoder(features_in(content), trusted),
+        features=features_in(content),
         asked=requested_config(content),
         inputs=inputs,
     )
 
 
-def _describe_encoder(path: str | None, trusted: TrustedOrigins) -> str | None:
+def _describe_encoder(recorded: RecordedFeatures | None, trusted: TrustedOrigins) -> str | None:
     record = None
-    if path is not None:
+    if recorded is not None:
         with suppress(StoreError, InputError):  # the note about missing ids gives the reason
-            record = read_encoded(locate_recorded(path, trusted))
+            location = locate_recorded(recorded.path, trusted)
+            record = read_encoded(recorded.open_unchanged(location).location)
     if record is None:
         return None
     items, source, encoder = (record.get(name) for name in ("items", "input", "encoder"))

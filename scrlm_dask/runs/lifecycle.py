@@ -21,6 +21,7 @@ from scrlm_dask.model import Model
 from scrlm_dask.monitoring.html import facts_html, model_facts
 from scrlm_dask.monitoring.json_log import JsonLines
 from scrlm_dask.passes.assign import AssignedPart
+from scrlm_dask.passes.digests import verify_rewritten
 from scrlm_dask.runs import resume
 from scrlm_dask.runs.record import ResultRecord, RunRecord, result_record
 from scrlm_dask.settings import monitoring_enabled
@@ -48,7 +49,6 @@ class RunTarget:
     """A prepared run: its features, record and output. No row is read, no file is written yet."""
 
     features: Features
-    features_at: Location | None  # None: an array without a path
     record: RunRecord
     out: Location | None = None
     overwrite: bool = False
@@ -66,14 +66,13 @@ def prepare_target(
 ) -> RunTarget:
     """Return the target of a run; raise if its output can be neither created nor resumed."""
     out_at = None if out is None else locate(out, storage_options)
-    features_at = features.location
     if out_at is not None:
         check_not_inside(out_at, features.location, "the features")
         directory = RunDirectory(locate_unfinished(out_at))
         begin_again = overwrite or not record.is_resumable
         if resume.find_unfinished(directory, record, begin_again) is None:
             check_output_free(out_at, overwrite, RUN_KIND)
-    return RunTarget(features, features_at, record, out_at, overwrite, collect_labels)
+    return RunTarget(features, record, out_at, overwrite, collect_labels)
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class ActiveRun:
         seconds = time.perf_counter() - self.began
         start, directory = self.opened.record, self.opened.directory
         record = result_record(start, model, self.execution, seconds, details)
-        resume.check_unchanged(start, self.target.features_at)
+        resume.check_unchanged(start, self.target.features.location)
         self.target.inputs.check()
         if directory is not None:
             resume.check_still_owner(directory, start)
@@ -154,7 +153,7 @@ def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Act
 
     Events are logged to a file in the directory, if there is one.
     """
-    features, features_at = target.features, target.features_at
+    features, features_at = target.features, target.features.location
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = replace(target.record, started=now)
     if features_at is not None:
@@ -177,6 +176,8 @@ def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Act
         execution.emit(RunStarted(method, source, *shape, None if out is None else out.url))
         if features_at is not None and opened.state in resume.REWRITTEN:
             resume.verify_rewritten_features(execution, opened, features_at)
+        elif features_at is not None:
+            verify_rewritten(execution, features_at, str(record.features_written))
         resumed = opened.state is not resume.RunState.NEW
         yield ActiveRun(execution, opened, target, time.perf_counter(), resumed)
 

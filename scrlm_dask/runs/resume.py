@@ -25,13 +25,12 @@ from scrlm_dask.errors import (
     UnusableRowsError,
 )
 from scrlm_dask.events import Note
-from scrlm_dask.passes.digests import check_digests_pass
+from scrlm_dask.passes.digests import verify_digests
 from scrlm_dask.runs.record import RunRecord
 from scrlm_dask.storage.checkpoints import CHECKPOINT, Checkpoint
 from scrlm_dask.storage.locations import Location, Options, Place, locate, origin_of, trust
 from scrlm_dask.storage.outputs import (
     RUN_KIND,
-    check_not_inside,
     describe_process,
     discard,
     finish_replacement,
@@ -40,7 +39,7 @@ from scrlm_dask.storage.outputs import (
     open_output,
 )
 from scrlm_dask.storage.run_directory import COMPLETE, INTERRUPTED, RUNNING, RunDirectory
-from scrlm_dask.storage.store_info import describe_store, features_digest, files_of_features
+from scrlm_dask.storage.store_info import features_digest, files_of_features
 
 _COMMANDS = {"scrlm": "fit", "k-means": "kmeans"}
 # Fields of the record: digests of the modification times of the features' files at the start and
@@ -87,7 +86,6 @@ def open_directory(
     if out is None:
         yield OpenRun(record)
         return
-    check_not_inside(out, features_at, "the features")
     finish_replacement(out)
     run, is_resumable = RunDirectory(locate_unfinished(out)), record.is_resumable
     before = find_unfinished(run, record, overwrite or not is_resumable)
@@ -261,14 +259,11 @@ def verify_rewritten_features(execution: Execution, run: OpenRun, features_at: L
 
 
 def _check_restored(execution: Execution, features_at: Location) -> None:
-    store = describe_store(features_at)
-    if store.manifest is None:  # the digest of the files was already compared
-        return
-    where = store.location, store.features, store.manifest.block_rows
-    damage = check_digests_pass(execution, *where, has_digests=True)
+    # without a manifest, the digest of the files was already compared
+    damage = verify_digests(execution, features_at)
     if damage:
         raise StoreError(
-            f"block {damage[0].block} of the features store {store.location} has changed since the "
+            f"block {damage[0].block} of the features store {features_at} has changed since the "
             f"run started: {damage[0].reason}; restore it, or use --overwrite to start again"
         )
 

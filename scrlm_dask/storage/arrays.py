@@ -7,7 +7,9 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -70,7 +72,15 @@ def _grid(array: zarr.Array[Any], start: int, stop: int) -> Iterator[tuple[int, 
     sizes = array.shards or array.chunks
     axes = [range(start // sizes[0], -(-stop // sizes[0]))]
     axes += [range(-(-n // size)) for n, size in zip(array.shape[1:], sizes[1:], strict=True)]
-    return itertools.product(*axes)
+    return _positions(axes)
+
+
+def _positions(axes: Sequence[range]) -> Iterator[tuple[int, ...]]:
+    """Yield the positions of a grid in order; `itertools.product` would copy the axes to memory."""
+    first, *others = axes
+    if not others:
+        return ((i,) for i in first)
+    return ((i, *rest) for i in first for rest in _positions(others))
 
 
 def _chunk_at(array: zarr.Array[Any], index: tuple[int, ...]) -> Chunk:
@@ -87,15 +97,13 @@ def _lookups(
         yield some, trace([key(index) for index in some])
 
 
-def missing_rows(location: Location, array: zarr.Array[Any]) -> list[int]:
-    """Return the first row of each chunk that was never written or is lost."""
+def missing_rows(location: Location, array: zarr.Array[Any]) -> Iterator[int]:
+    """Yield the first row of each chunk that was never written or is lost."""
     with open_traces(location) as trace:
-        return [
-            _chunk_at(array, index).row
-            for indices, traces in _lookups(trace, array)
-            for index, found in zip(indices, traces, strict=True)
-            if found is None
-        ]
+        for indices, traces in _lookups(trace, array):
+            for index, found in zip(indices, traces, strict=True):
+                if found is None:
+                    yield _chunk_at(array, index).row
 
 
 def trace_chunks(location: Location, array: zarr.Array[Any]) -> ChunkFiles:
@@ -349,8 +357,21 @@ def child(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any] |
 
 def has_member(group: zarr.Group, name: str) -> bool:
     """Return whether the group contains an array or group called `name`."""
-    try:
+    with _reading_metadata(group, name):
         return name in group
+
+
+def member_names(group: zarr.Group) -> list[str]:
+    """Return the sorted names of the arrays and groups in the group."""
+    # Zarr warns about other files in the group
+    with _reading_metadata(group, "an array"), warnings.catch_warnings(action="ignore"):
+        return sorted(group)
+
+
+@contextmanager
+def _reading_metadata(group: zarr.Group, name: str) -> Iterator[None]:
+    try:
+        yield
     except OSError:
         raise
     except Exception as error:  # damaged metadata makes Zarr raise errors of many types

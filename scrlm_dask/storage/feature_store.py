@@ -7,7 +7,6 @@ the rows in the source files; they are omitted if row i is row i of the only sou
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +41,13 @@ MISSING_LABEL = -2  # fill value of label arrays: neither a cluster nor an outli
 TARGET_BLOCK_BYTES = 64 * 2**20
 STORED_DTYPES = ("float16", "float32")  # dtypes in which features are written
 IDS_DTYPES = ("int64", "str")
-WHAT = "the sample weights"
 
-_STORE = "the features store"  # name in messages
-_COVERED = (FEATURES, LABELS, IDS, SOURCE_ROW, SOURCE_FILE)  # arrays that digests cover
+# names in messages
+_STORE = "the features store"
+WEIGHTS = "the sample weights"
+
+_ORIGINS = {SOURCE_ROW: "int64", SOURCE_FILE: "int32"}  # dtypes of these arrays
+_COVERED = (FEATURES, LABELS, IDS, *_ORIGINS)  # arrays that digests cover
 _SMALL_BLOCK_BYTES, _FEW_BLOCKS = 4 * 2**20, 16
 _FEW_NAMED = 5
 
@@ -69,14 +71,19 @@ def open_store(path: Place) -> OpenedStore:
         return OpenedStore(location, None, node, arrays.describe(node, location), None)
     array = arrays.child(node, location, FEATURES)
     if not isinstance(array, zarr.Array):
-        with warnings.catch_warnings(action="ignore"):  # Zarr warns about other files in the group
-            names = ", ".join(sorted(node)) or "nothing"
+        names = ", ".join(arrays.member_names(node)) or "nothing"
         raise StoreError(
             f"{location} is not a features store: it contains no array called {FEATURES!r} "
             f"(it contains {names}); give the path of the array itself"
         )
-    features = arrays.describe(array, location / FEATURES)
-    return OpenedStore(location, node, array, features, manifest_in(node))
+    features, manifest = arrays.describe(array, location / FEATURES), manifest_in(node)
+    if manifest is not None and features.shape != (manifest.n_rows, manifest.n_features):
+        raise StoreError(
+            f"the features store {location} does not match its manifest: its features have shape "
+            f"{features.shape}, but the manifest has {manifest.n_rows} rows of "
+            f"{manifest.n_features} features; restore the metadata, or write the store again"
+        )
+    return OpenedStore(location, node, array, features, manifest)
 
 
 def open_features_store(path: Place) -> arrays.StoredArray:
@@ -99,7 +106,9 @@ def open_traced_features(path: Place) -> tuple[arrays.StoredArray, str]:
 def _check_finished(store: OpenedStore) -> None:
     """Raise if the store was not written completely; the message lists the missing blocks."""
     manifest = store.manifest
-    missing = missing_blocks(store.location) if manifest is not None else []
+    missing = []
+    if manifest is not None:
+        missing = missing_blocks(store.location, arrays.MOST_COUNTED)
     complete = store.group is None or store.group.attrs.get("complete", True) is True
     if complete and not missing:
         return
@@ -110,9 +119,10 @@ def _check_finished(store: OpenedStore) -> None:
         )
     named = ", ".join(str(block) for block in missing[:_FEW_NAMED])
     more = ", ..." if len(missing) > _FEW_NAMED else ""
+    at_least = "at least " if len(missing) == arrays.MOST_COUNTED else ""
     raise StoreError(
-        f"the features store {store.location} is incomplete: {len(missing)} of {manifest.n_blocks} "
-        f"blocks are missing ({named}{more}); write it again"
+        f"the features store {store.location} is incomplete: {at_least}{len(missing)} of "
+        f"{manifest.n_blocks} blocks are missing ({named}{more}); write it again"
     )
 
 
@@ -128,7 +138,10 @@ def open_ids(path: Place) -> arrays.StoredArray | None:
     node = arrays.open_node(location, _STORE)
     if not isinstance(node, zarr.Group) or not arrays.has_member(node, IDS):
         return None
-    return arrays.describe(arrays.member(node, location, IDS), location / IDS)
+    ids = arrays.describe(arrays.member(node, location, IDS), location / IDS)
+    if len(ids.shape) != 1:
+        raise StoreError(f"{ids.location} must have one id per row, got shape {ids.shape}")
+    return ids
 
 
 @dataclass(frozen=True)
@@ -147,6 +160,15 @@ class StoredOrigins:
             arrays.read_rows(stored, start, stop, "the source rows")
             for stored in (self.rows, self.numbers)
         )
+        known = (rows >= 0) & (numbers >= 0) & (numbers < len(self.files))
+        if not known.all():
+            i = int(np.argmin(known))
+            raise StoreError(
+                f"row {start + i} of {self.rows.location} and {self.numbers.location} refers to "
+                f"row {rows[i]} of source file {numbers[i]}, but the store has "
+                f"{len(self.files)} source file(s); the arrays are damaged: restore them, or write "
+                "the store again"
+            )
         return rows, numbers
 
 
@@ -161,16 +183,28 @@ def open_origins(path: Place) -> StoredOrigins | None:
     if not isinstance(node, zarr.Group) or manifest is None or not manifest.sources:
         return None
     files = tuple(source.path for source in manifest.sources)
-    if SOURCE_ROW in node and SOURCE_FILE in node:
+    if all(arrays.has_member(node, name) for name in _ORIGINS):
         rows, numbers = (
-            arrays.describe(arrays.member(node, location, name), location / name)
-            for name in (SOURCE_ROW, SOURCE_FILE)
+            _open_numbers(node, location, name, dtype, manifest.n_rows)
+            for name, dtype in _ORIGINS.items()
         )
         return StoredOrigins(files, rows, numbers)
     return StoredOrigins(files, None, None) if node.attrs.get(SAME_ROWS) is True else None
 
 
-def keeps_origins(path: Place) -> bool:
+def _open_numbers(
+    group: zarr.Group, location: Location, name: str, dtype: str, n_rows: int
+) -> arrays.StoredArray:
+    stored = arrays.describe(arrays.member(group, location, name), location / name)
+    if (stored.shape, stored.dtype) != ((n_rows,), np.dtype(dtype)):
+        raise StoreError(
+            f"{stored.location} must have one {dtype} per row, got shape {stored.shape} and dtype "
+            f"{stored.dtype.str} for {n_rows} rows; write the store again"
+        )
+    return stored
+
+
+def has_origins(path: Place) -> bool:
     """Return whether a store, complete or not, was created with the positions of source rows."""
     return SAME_ROWS in arrays.open_node(path, _STORE).attrs
 
@@ -190,7 +224,8 @@ def is_shuffled(path: Place) -> bool:
         manifest = read_manifest(path)
     except StoreError:  # the store may have been removed, or written by other software
         return False
-    return manifest is not None and manifest.request.get("ingest", {}).get("shuffle") is True
+    settings = None if manifest is None else manifest.request.get("ingest")
+    return isinstance(settings, dict) and settings.get("shuffle") is True
 
 
 def check_features_like(shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> None:
@@ -257,8 +292,8 @@ def create_features_store(
     if ids is not None:
         arrays.create_array(location / IDS, (n_rows,), (rows,), ids, "" if ids == "str" else 0)
     if origins:
-        arrays.create_array(location / SOURCE_ROW, (n_rows,), (rows,), "int64", -1)
-        arrays.create_array(location / SOURCE_FILE, (n_rows,), (rows,), "int32", -1)
+        for name, dtype in _ORIGINS.items():
+            arrays.create_array(location / name, (n_rows,), (rows,), dtype, -1)
     # written last, so that a group with a manifest contains all its arrays
     create_manifest(location, manifest)
     return location
@@ -340,18 +375,18 @@ def read_true_sigmas(path: Place) -> NDArray[np.float64] | None:
 def open_weights(location: Location) -> arrays.StoredArray | NpyColumn:
     """Open sample weights in a .npy file or a Zarr array without reading the values."""
     if location.url.endswith(".npy"):
-        column = open_npy_column(location, WHAT)
-        check_weights_like(column.shape, column.dtype, f"{WHAT} {location}")
+        column = open_npy_column(location, WEIGHTS)
+        check_weights_like(column.shape, column.dtype, f"{WEIGHTS} {location}")
         return column
-    node = arrays.open_node(location, WHAT)
+    node = arrays.open_node(location, WEIGHTS)
     if not isinstance(node, zarr.Array):
         raise StoreError(
-            f"{WHAT} {location} must be an array, got a Zarr group; give the path of the array "
+            f"{WEIGHTS} {location} must be an array, got a Zarr group; give the path of the array "
             "itself"
         )
     stored = arrays.describe(node, location)
-    check_weights_like(stored.shape, stored.dtype, f"{WHAT} {location}")
-    arrays.check_complete(stored, node, WHAT)
+    check_weights_like(stored.shape, stored.dtype, f"{WEIGHTS} {location}")
+    arrays.check_complete(stored, node, WEIGHTS)
     return stored
 
 
@@ -382,8 +417,13 @@ def is_unfinished(location: Location) -> bool:
 
 def read_label_names(location: Location) -> tuple[str, ...] | None:
     """Read the class names of the labels; None if the labels have no names."""
-    names: Any = arrays.open_node(location, _STORE).attrs.get(LABEL_NAMES)
-    return None if names is None else tuple(str(name) for name in names)
+    return label_names_in(arrays.open_node(location, _STORE))
+
+
+def label_names_in(node: zarr.Array[Any] | zarr.Group) -> tuple[str, ...] | None:
+    """Return the class names of the labels of an open store; None if the labels have no names."""
+    names: Any = node.attrs.get(LABEL_NAMES)
+    return tuple(str(name) for name in names) if isinstance(names, list) else None
 
 
 def read_dropped(location: Location) -> NDArray[np.int64] | None:

@@ -6,7 +6,7 @@ If a task computes several small blocks, a chunk contains the rows of all of the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,12 +36,14 @@ from scrlm_dask.storage.locations import (
 from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
 from scrlm_dask.storage.outputs import KIND, LABELS_KIND, check_owner, describe_owner, discard
 from scrlm_dask.storage.run_directory import RunDirectory
+from scrlm_dask.storage.store_info import RecordedFeatures, features_in
 from scrlm_dask.storage.traces import Input, trace_input
 
 if TYPE_CHECKING:
     from scrlm_dask.kernels.distances.assignment import Assignment
 
 DISTANCES, MARGINS = "distances", "margins"
+_DIGEST = "features_digest"  # attribute: digest of the labelled features
 FINE, COARSE = "fine", "coarse"  # labels of the other levels
 _STORE = "the labels store"  # name in messages
 
@@ -51,17 +53,17 @@ def create_labels_store(
     n_rows: int,
     block_rows: int,
     margins: bool,
-    features: str | None = None,
+    features: RecordedFeatures | None = None,
     distances: bool = True,
     fine: bool = False,
 ) -> Location:
     """Create an empty labels store, marked incomplete; with `fine`, also for the fine level.
 
-    `features` is the path of the labelled features, to be stored as an attribute. It is not needed
-    inside a run directory, because the record of the run contains this path.
+    `features` are the labelled features, to be stored as attributes. They are not needed inside a
+    run directory, because the record of the run contains them.
     """
     location = locate(path)
-    source = {} if features is None else {FEATURES: features}
+    source = {} if features is None else {FEATURES: features.path, _DIGEST: features.digest}
     owner = describe_owner(location)
     arrays.create_group(location, {KIND: LABELS_KIND, **source, **owner, "complete": False})
     arrays.create_array(location / LABELS, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
@@ -218,10 +220,11 @@ def is_labels_store(path: Place) -> bool:
     return bool(arrays.open_node(location, _STORE).attrs.get(KIND) == LABELS_KIND)
 
 
-def labelled_features(path: Place) -> str | None:
-    """Return the path of the labelled features; None if the labels store does not contain it."""
-    features = arrays.open_node(path, _STORE).attrs.get(FEATURES)
-    return features if isinstance(features, str) else None
+def labelled_features(path: Place) -> RecordedFeatures | None:
+    """Return the labelled features; None if the labels store does not contain their path."""
+    attributes: Any = arrays.open_node(path, _STORE).attrs
+    path, digest = attributes.get(FEATURES), attributes.get(_DIGEST)
+    return RecordedFeatures(path, digest) if isinstance(path, str) else None
 
 
 def open_truth(path: Place) -> arrays.StoredArray | NpyColumn:
@@ -271,9 +274,10 @@ class LabelTable:
     labels: arrays.StoredArray
     distances: arrays.StoredArray
     margins: arrays.StoredArray | None
-    ids: arrays.StoredArray | None
+    ids: arrays.StoredArray | None = None
     origins: StoredOrigins | None = None
     ids_note: str | None = None  # reason why the features store cannot be used
+    features: Input | None = None  # the features store of the ids and the origins
 
     @property
     def n_rows(self) -> int:
@@ -291,7 +295,7 @@ class LabelTable:
             others |= {"the source files": self.origins.numbers}
         for name, column in others.items():
             inputs += trace_input(name, None if column is None else column.location)
-        return tuple(inputs)
+        return (*inputs, *(() if self.features is None else (self.features,)))
 
     def pieces(self) -> Iterator[LabelledRows]:
         """Yield all rows in order, in whole chunks of the labels."""
@@ -317,26 +321,21 @@ def open_label_table(run: RunDirectory, trusted: TrustedOrigins) -> LabelTable:
     distances = open_column(run.labels, DISTANCES)
     if distances is None:
         raise StoreError(f"{run.labels} contains no distances; run the fit again with --overwrite")
-    ids, origins, note = _ids_of(record, labels.shape[0], trusted)
-    return LabelTable(labels, distances, open_column(run.labels, MARGINS), ids, origins, note)
+    table = LabelTable(labels, distances, open_column(run.labels, MARGINS))
+    return _add_ids(table, features_in(record), trusted)
 
 
-def _ids_of(
-    record: dict[str, Any], n_rows: int, trusted: TrustedOrigins
-) -> tuple[arrays.StoredArray | None, StoredOrigins | None, str | None]:
-    path = record.get("features", {}).get("path")
-    if path is None:
-        return None, None, None
+def _add_ids(
+    table: LabelTable, recorded: RecordedFeatures | None, trusted: TrustedOrigins
+) -> LabelTable:
+    """Return the table with ids and source rows, or with a note why it has none."""
+    if recorded is None:
+        return table
     try:  # the path may lead to the array `features` inside a store
-        place = locate_recorded(str(path), trusted)
+        place = locate_recorded(recorded.path, trusted)
+        features = recorded.open_unchanged(place)
         group = place.parents()[0] if place.url.endswith(f"/{FEATURES}") else place
         ids, origins = open_ids(group), open_origins(group)
     except (StoreError, InputError, OSError) as error:
-        return None, None, f"without ids and source rows: {error}"
-    stored = (ids, None if origins is None else origins.rows)
-    found = {column.shape[0] for column in stored if column is not None}
-    if found - {n_rows}:
-        rows = (found - {n_rows}).pop()
-        note = f"without ids and source rows: {place} has {rows} rows, but had {n_rows} in the run"
-        return None, None, note
-    return ids, origins, None
+        return replace(table, ids_note=f"without ids and source rows: {error}")
+    return replace(table, ids=ids, origins=origins, features=features)

@@ -8,6 +8,7 @@ digest is complete, and a writer can be stopped at any time and resumed later.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import StoreError
 from scrlm_dask.storage import arrays
-from scrlm_dask.storage.locations import Place, locate
+from scrlm_dask.storage.locations import Location, Place, locate
 
 MANIFEST, DIGESTS = "manifest", "digests"
 FORMAT = 1
@@ -135,14 +136,39 @@ def write_digest(place: Place, block: int, *values: NDArray[Any]) -> None:
     arrays.write_rows(locate(place) / DIGESTS, block, digest[None, :])
 
 
-def missing_blocks(place: Place) -> list[int]:
-    """Return the numbers of the incomplete blocks, in order; these blocks have no digest."""
+def missing_blocks(place: Place, most: int | None = None) -> list[int]:
+    """Return the numbers of the incomplete blocks, in order; these blocks have no digest.
+
+    With `most`, the search ends after this number of blocks, because damaged metadata may claim any
+    number of them.
+    """
     location = locate(place)
     node = arrays.open_node(location, "the features store")
     if isinstance(node, zarr.Array):
         raise StoreError(f"{location} is an array and has no manifest; give the path of its group")
-    digests = arrays.member(node, location, DIGESTS)
-    return arrays.missing_rows(location / DIGESTS, digests)
+    missing = arrays.missing_rows(location / DIGESTS, _open_digests(node, location))
+    return list(itertools.islice(missing, most))
+
+
+def read_digests(group: zarr.Group, location: Location, blocks: slice) -> NDArray[np.uint8]:
+    """Read the digests of blocks (blocks, 32) of the features store at `location`."""
+    stored = arrays.describe(_open_digests(group, location), location / DIGESTS)
+    start, stop, _ = blocks.indices(stored.shape[0])
+    return arrays.read_rows(stored, start, stop, "the digests")
+
+
+def _open_digests(group: zarr.Group, location: Location) -> zarr.Array[Any]:
+    """Open the digests; raise unless there is one chunk with one digest per block."""
+    digests, manifest = arrays.member(group, location, DIGESTS), manifest_in(group)
+    n_blocks = digests.shape[0] if manifest is None else manifest.n_blocks
+    layout = digests.shape, digests.shards or digests.chunks, digests.dtype
+    if layout != ((n_blocks, _DIGEST_BYTES), (1, _DIGEST_BYTES), np.dtype(np.uint8)):
+        raise StoreError(
+            f"the digests of the features store {location} do not match its manifest: expected "
+            f"{n_blocks} digests, one per chunk, got shape {digests.shape} in chunks of "
+            f"{digests.chunks}; restore the metadata, or write the store again"
+        )
+    return digests
 
 
 def check_digest(place: Place, block: int, *values: NDArray[Any]) -> None:
@@ -154,7 +180,7 @@ def check_digest(place: Place, block: int, *values: NDArray[Any]) -> None:
         raise StoreError(
             f"the features store {location} has no manifest, so its blocks cannot be verified"
         )
-    expected = arrays.read_member(node, location, DIGESTS, "the digests", slice(block, block + 1))
+    expected = read_digests(node, location, slice(block, block + 1))
     if digest_arrays(*values) != expected.tobytes():
         rows = manifest.rows_of(block)
         raise StoreError(

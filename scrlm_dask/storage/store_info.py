@@ -9,9 +9,13 @@ from typing import Any
 
 import zarr
 
+from scrlm_dask.errors import StoreError
 from scrlm_dask.storage import arrays, feature_store
-from scrlm_dask.storage.locations import Location, Place
-from scrlm_dask.storage.manifest import DIGESTS, Manifest, missing_blocks
+from scrlm_dask.storage.locations import Location, Place, locate
+from scrlm_dask.storage.manifest import Manifest, missing_blocks, read_digests
+from scrlm_dask.storage.traces import Input
+
+_FILES = "files_digest"  # attribute: `files_of_features` when the digests were written or verified
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class StoreInfo:
     marked_complete : bool or None
         Mark of the writer; None if the writer leaves no mark.
     missing_blocks : tuple of int
-        Blocks of the manifest without a digest.
+        Blocks of the manifest without a digest, at most a million.
     manifest : Manifest or None
         Manifest of the store, if it has one.
     labels, ids : str or None
@@ -94,6 +98,7 @@ def describe_store(path: Place) -> StoreInfo:
     files = arrays.trace_chunks(stored.location, array)
     codecs = _codecs(array)
     complete: Any = group.attrs.get("complete") if group is not None else None
+    missing = [] if store.manifest is None else missing_blocks(location, arrays.MOST_COUNTED)
     return StoreInfo(
         location=location,
         features=stored,
@@ -105,11 +110,11 @@ def describe_store(path: Place) -> StoreInfo:
         n_missing_chunks=files.n_missing,
         stored_bytes=files.n_bytes,
         marked_complete=None if complete is None else complete is True,
-        missing_blocks=() if store.manifest is None else tuple(missing_blocks(location)),
+        missing_blocks=tuple(missing),
         manifest=store.manifest,
-        labels=_dtype_of(group, feature_store.LABELS),
-        label_names=_label_names(group),
-        ids=_dtype_of(group, feature_store.IDS),
+        labels=_dtype_of(store, feature_store.LABELS),
+        label_names=None if group is None else feature_store.label_names_in(group),
+        ids=_dtype_of(store, feature_store.IDS),
         has_source_rows=feature_store.open_origins(location) is not None,
     )
 
@@ -142,13 +147,8 @@ def _codecs(array: zarr.Array[Any]) -> list[_Codec]:
     return codecs
 
 
-def _label_names(group: zarr.Group | None) -> tuple[str, ...] | None:
-    names: Any = None if group is None else group.attrs.get(feature_store.LABEL_NAMES)
-    return tuple(str(name) for name in names) if isinstance(names, list) else None
-
-
-def _dtype_of(group: zarr.Group | None, name: str) -> str | None:
-    node = group.get(name) if group is not None else None
+def _dtype_of(store: feature_store.OpenedStore, name: str) -> str | None:
+    node = None if store.group is None else arrays.child(store.group, store.location, name)
     if not isinstance(node, zarr.Array):
         return None
     return "str" if node.dtype.kind == "T" else str(node.dtype)
@@ -163,8 +163,59 @@ def features_digest(place: Place, files: str | None = None) -> str:
     if store.group is None or store.manifest is None:
         return files or _trace(store)
     metadata = json.dumps(store.array.metadata.to_dict(), default=str).encode()
-    digests = arrays.read_member(store.group, store.location, DIGESTS, "the digests")
+    digests = read_digests(store.group, store.location, slice(None))
     return hashlib.sha256(metadata + digests.tobytes()).hexdigest()
+
+
+def mark_features_complete(place: Place) -> None:
+    """Mark a features store as complete, and record its files; call this last."""
+    record_files(place, files_of_features(place))
+    feature_store.mark_complete(place)
+
+
+def record_files(place: Place, files: str) -> None:
+    """Record `files_of_features` of files whose rows match the digests of the manifest."""
+    arrays.set_attribute(locate(place), _FILES, files)
+
+
+def digests_are_current(place: Place, files: str) -> bool:
+    """Return whether `files` are the files that the digests of the manifest belong to.
+
+    A store without a manifest has no digests.
+    """
+    store = feature_store.open_store(place)
+    if store.group is None or store.manifest is None:
+        return True
+    return store.group.attrs.get(_FILES) == files
+
+
+@dataclass(frozen=True)
+class RecordedFeatures:
+    """Path and digest of a features store, as recorded with the labels of its rows."""
+
+    path: str
+    digest: str | None  # None: recorded by an earlier version
+
+    def open_unchanged(self, location: Location) -> Input:
+        """Return the store as an input; raise if it has changed since its rows were labelled.
+
+        A store that was written again may have other rows, or its rows in another order.
+        """
+        found = Input("the features store", location, features_digest(location), features_digest)
+        if found.digest != self.digest:
+            raise StoreError(
+                f"the features store {location} has changed since its rows were labelled, and may "
+                "now have other rows or another order"
+            )
+        return found
+
+
+def features_in(record: dict[str, Any]) -> RecordedFeatures | None:
+    """Return the features in the record of a run; None if they were an array in memory."""
+    content = record.get("features")
+    if not isinstance(content, dict) or content.get("path") is None:
+        return None
+    return RecordedFeatures(str(content["path"]), content.get("digest"))
 
 
 def files_of_features(place: Place) -> str:

@@ -93,6 +93,32 @@ def test_invalid_truth(run: Path, tmp_path: Path) -> None:
         evaluate(tmp_path / "run")
 
 
+@pytest.mark.parametrize("kind", ["run", "predict", "cut"])
+def test_truth_of_a_store_that_was_ingested_again(tmp_path: Path, kind: str) -> None:
+    kinds = np.arange(120) % 3
+    rows = np.random.default_rng(0).normal(size=(120, 4)) + 50 * kinds[:, None]
+    np.save(tmp_path / "x.npy", rows)
+    np.save(tmp_path / "y.npy", kinds)
+    store, run = tmp_path / "x.zarr", tmp_path / "run"
+
+    def ingest(seed: int) -> None:
+        config = scrlm_dask.IngestConfig(shuffle=True, seed=seed, labels=str(tmp_path / "y.npy"))
+        scrlm_dask.ingest(tmp_path / "x.npy", store, config, overwrite=True)
+
+    ingest(0)
+    truth = zarr.open_array(store / "labels", mode="r")[:]
+    scrlm_dask.kmeans(store, scrlm_dask.KMeansConfig(3), out=run)
+    predict(run, store, out=tmp_path / "predict")
+    scrlm_dask.Run(run).cut(3, out=tmp_path / "cut")
+    assert evaluate(tmp_path / kind).scores.accuracy == 1.0
+    ingest(1)
+    with pytest.raises(StoreError, match=expecting(store, "--truth")):
+        evaluate(tmp_path / kind)
+    assert evaluate(tmp_path / kind, truth).scores.accuracy == 1.0
+    ingest(0)
+    assert evaluate(tmp_path / kind).scores.accuracy == 1.0
+
+
 @pytest.mark.parametrize("name", ["labels", "truth"])
 def test_input_that_changes_during_the_evaluation(run: Path, tmp_path: Path, name: str) -> None:
     run, truth = shutil.copytree(run, tmp_path / "run"), tmp_path / "truth.npy"

@@ -112,6 +112,28 @@ def test_labels_are_joined_with_the_source_rows(tmp_path: Path) -> None:
     assert set(table["source_file"].to_pylist()) == {str(tmp_path / "x.npy")}
 
 
+def test_labels_are_not_joined_with_a_store_that_was_ingested_again(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(120, 4)) + 50 * np.repeat([0, 1, 2], 40)[:, None]
+    np.save(tmp_path / "x.npy", rows)
+    np.save(tmp_path / "ids.npy", np.arange(120))
+
+    def ingest(seed: int) -> None:
+        config = scrlm_dask.IngestConfig(shuffle=True, seed=seed, ids=str(tmp_path / "ids.npy"))
+        scrlm_dask.ingest(tmp_path / "x.npy", tmp_path / "x.zarr", config, overwrite=True)
+
+    ingest(0)
+    scrlm_dask.kmeans(tmp_path / "x.zarr", scrlm_dask.KMeansConfig(3), out=tmp_path / "run")
+    assert export(tmp_path / "run", tmp_path / "before").ids
+    ingest(1)
+    with pytest.warns(scrlm_dask.ScrlmWarning, match=f"{tmp_path}/x.zarr"):
+        found = export(tmp_path / "run", tmp_path / "after")
+    assert not found.ids
+    table = pyarrow.parquet.read_table(tmp_path / "after" / "labels.parquet")
+    assert table.column_names == ["store_row", "label", "distance", "margin"]
+    ingest(0)  # the same rows in the same order
+    assert export(tmp_path / "run", tmp_path / "again").ids
+
+
 FORMULAS = [
     "=1+1",
     "+1",

@@ -186,8 +186,9 @@ def test_every_backend_writes_the_same_bytes(tmp_path: Path) -> None:
             for file in out.rglob("*")
             if file.is_file()
         }
+        del found[name]["zarr.json"]  # contains a digest of modification times
     first = found["one thread"]
-    assert len(first) == 5 + 4 * 30
+    assert len(first) == 4 + 4 * 30
     assert all(files == first for files in found.values())
 
 

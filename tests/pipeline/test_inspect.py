@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.engine.tree_reduce import FAN_IN
-from scrlm_dask.errors import InputError, MissingError
-from scrlm_dask.events import BlockDone, Note
+from scrlm_dask.errors import InputError, MissingError, UnusableRowsError
+from scrlm_dask.events import BlockDone, Note, PhaseFinished
 from scrlm_dask.kernels.distances.points import radius
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
 from scrlm_dask.kernels.statistics.row_statistics import (
@@ -184,6 +184,21 @@ def test_every_damaged_block_is_named(store: Path, tmp_path: Path) -> None:
     ]
     for damage, expected in zip(found, facts, strict=True):
         assert re.search(expecting(*expected), damage.reason)
+
+
+@pytest.mark.parametrize("name", ["features", "labels"])
+def test_input_that_changes_during_the_statistics(store: Path, tmp_path: Path, name: str) -> None:
+    path = Path(shutil.copytree(store, tmp_path / "x.zarr"))
+
+    def change(event: object) -> None:
+        if isinstance(event, PhaseFinished):
+            zarr.open_array(path / name, mode="r+")[0] = 5
+
+    with (
+        backend("three threads"),
+        pytest.raises(UnusableRowsError, match=rf"the {name} .*{path}"),
+    ):
+        inspect_rows(path, listener=change)
 
 
 @pytest.mark.parametrize("chunk_rows", [100, 64])

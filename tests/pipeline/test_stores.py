@@ -17,7 +17,14 @@ from backends import backend
 from messages import expecting
 from numpy.typing import NDArray
 
-from scrlm_dask.errors import ClusterError, InputError, MissingError, StoreError
+from scrlm_dask.errors import (
+    ClusterError,
+    InputError,
+    MissingError,
+    StoreError,
+    UnusableRowsError,
+)
+from scrlm_dask.events import PhaseFinished
 from scrlm_dask.pipeline.stores import open_features, write_features
 from scrlm_dask.storage.feature_store import block_arrays
 from scrlm_dask.storage.manifest import check_digest, missing_blocks, read_manifest
@@ -185,6 +192,31 @@ def test_store_may_be_overwritten_with_its_own_rows(tmp_path: Path) -> None:
     write_features(doubled, path, overwrite=True, chunk_bytes=BLOCK_BYTES)
     check_store(path, 2 * ROWS, None)
     assert [p.name for p in tmp_path.iterdir()] == ["x.zarr"]
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("source", ["x.zarr", "x.zarr/inner", "x.zarr/features"])
+def test_source_at_or_inside_the_output_is_rejected(tmp_path: Path, source: str) -> None:
+    path = tmp_path / "x.zarr"
+    write_features(lazy(ROWS), path, chunk_bytes=BLOCK_BYTES)
+    write_features(lazy(ROWS), path / "inner", chunk_bytes=BLOCK_BYTES)
+    with pytest.raises(StoreError, match=expecting(path, tmp_path / source)):
+        write_features(tmp_path / source, path, overwrite=True)
+    check_store(path / "inner", ROWS, None)
+
+
+@pytest.mark.usefixtures("threads")
+def test_source_that_changes_while_it_is_written(tmp_path: Path) -> None:
+    path, out = tmp_path / "x.zarr", tmp_path / "out.zarr"
+    write_features(lazy(ROWS), path, chunk_bytes=BLOCK_BYTES)
+
+    def change(event: object) -> None:
+        if isinstance(event, PhaseFinished):
+            zarr.open_array(path / "features", mode="r+")[0] = 5
+
+    with pytest.raises(UnusableRowsError, match=expecting(path)):
+        write_features(path, out, listener=change)
+    assert not out.exists()
 
 
 @pytest.mark.usefixtures("threads")

@@ -242,6 +242,25 @@ def test_rejected_input(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "s" / "report.html").exists()
 
 
+def test_runs_on_a_store_that_was_ingested_again(folder: Path, tmp_path: Path) -> None:
+    store, runs = tmp_path / "x.zarr", [tmp_path / "a", tmp_path / "b"]
+    for run, shuffle in zip(runs, (True, False), strict=True):
+        config = scrlm_dask.IngestConfig(shuffle=shuffle)
+        scrlm_dask.ingest([folder / "x.npy"], store, config, overwrite=True)
+        scrlm_dask.kmeans(store, scrlm_dask.KMeansConfig(n_clusters=2), out=run)
+    texts = tmp_path / "texts.npy"
+    np.save(texts, np.array(["word"] * 260))
+    table = "<th>ARI</th>"  # of the agreement of runs on the same rows
+    with pytest.warns(scrlm_dask.ScrlmWarning, match=str(store)):
+        page = Path(write_report(runs, tmp_path / "other.html").page).read_text()
+    assert table not in page
+    page = Path(write_report([runs[1]] * 2, tmp_path / "same.html").page).read_text()
+    assert table in page
+    with pytest.raises(StoreError, match=rf"(?=.*{store})(?=.*texts\.npy)(?=.*--items)"):
+        write_report([runs[0]], items=texts, listener=lambda event: None)
+    write_report([runs[1]], items=texts)
+
+
 def test_invalid_events_are_ignored(folder: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(folder / "scrlm", tmp_path / "run"))
     odd = [

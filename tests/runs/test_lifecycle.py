@@ -54,10 +54,10 @@ def test_preparation_writes_nothing(store: Path, tmp_path: Path) -> None:
     target = target_of(store, tmp_path / "run")
     assert target.out is not None
     assert target.out.url == str(tmp_path / "run")
-    assert target.features_at is not None
-    assert target.features_at.url == str(store)
+    assert target.features.location is not None
+    assert target.features.location.url == str(store)
     assert tree(tmp_path) == {}
-    assert target_of(X, None).features_at is None
+    assert target_of(X, None).features.location is None
 
 
 def test_existing_output_is_rejected_before_the_run(store: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from scrlm_dask.storage.label_store import (
     write_labels_block,
 )
 from scrlm_dask.storage.npy_files import NpyColumn
+from scrlm_dask.storage.store_info import RecordedFeatures
 
 # 5 rows: three near a cluster, one outlier, one halfway between the two centers. Distances to the
 # nearest center are 0, 3, 4, 12 and 5; to the second-nearest 5, 5, 5, 13 and 5.
@@ -313,7 +314,7 @@ def test_pickle_renamed_to_npy_is_rejected_and_not_executed(tmp_path: Path) -> N
 
 
 def test_path_of_the_features_is_recorded(tmp_path: Path) -> None:
-    for features in (None, "/data/x.zarr"):
+    for features in (None, RecordedFeatures("/data/x.zarr", "1f")):
         url = create_labels_store(tmp_path / str(features is None), 5, 2, True, features)
         assert is_labels_store(url)
         assert labelled_features(url) == features

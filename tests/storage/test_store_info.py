@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,13 @@ from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
 
 from scrlm_dask import IngestConfig, ingest
 from scrlm_dask.errors import InputError, MissingError, StoreError
+from scrlm_dask.storage import arrays
 from scrlm_dask.storage.arrays import read_rows
 from scrlm_dask.storage.feature_store import (
     create_features_store,
     mark_complete,
+    open_features_store,
+    open_origins,
     write_features_block,
 )
 from scrlm_dask.storage.manifest import Manifest
@@ -134,3 +140,85 @@ def test_source_rows_of_ingested_stores_are_known(tmp_path: Path, shuffle: bool)
     assert describe_store(tmp_path / "store").has_source_rows
     array_in(tmp_path / "a")
     assert not describe_store(tmp_path / "a").has_source_rows
+
+
+# --- damaged metadata --------------------------------------------------------------------------
+
+
+def change_json(path: Path, change: Callable[[Any], None]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def claim_digests(store: Path, n_blocks: int) -> None:
+    change_json(store / "digests/zarr.json", lambda c: c.update(shape=[n_blocks, 32]))
+
+
+def claim_rows(store: Path, n_rows: int) -> None:
+    change_json(store / "features/zarr.json", lambda c: c.update(shape=[n_rows, 4]))
+
+
+def claim_manifest_rows(store: Path, n_rows: int) -> None:
+    change_json(store / "zarr.json", lambda c: c["attributes"]["manifest"].update(n_rows=n_rows))
+
+
+@pytest.mark.parametrize("claim", [claim_digests, claim_rows, claim_manifest_rows])
+def test_features_digests_and_manifest_must_have_the_same_rows(
+    tmp_path: Path, claim: Callable[[Path, int], None]
+) -> None:
+    url = create_features_store(tmp_path / "s", MANIFEST)
+    claim(tmp_path / "s", 5_000_000)
+    for read in (describe_store, open_features_store):
+        with pytest.raises(StoreError, match=rf"(?=.*{url})(?=.*5000000)(?=.*manifest)"):
+            read(url)
+
+
+def test_list_of_missing_blocks_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = create_features_store(tmp_path / "s", MANIFEST)
+    for claim, number in ((claim_digests, 10**6), (claim_rows, 4 * 10**6)):
+        claim(tmp_path / "s", number)
+    claim_manifest_rows(tmp_path / "s", 4 * 10**6)
+    monkeypatch.setattr(arrays, "MOST_COUNTED", 100)
+    assert describe_store(url).missing_blocks == tuple(range(100))
+    with pytest.raises(StoreError, match=r"\b100 of 1000000\b"):
+        open_features_store(url)
+
+
+@pytest.mark.parametrize("name", ["source_row", "source_file", "ids", "labels"])
+def test_damaged_metadata_of_an_array_are_named(tmp_path: Path, name: str) -> None:
+    np.save(tmp_path / "x.npy", ROWS)
+    np.save(tmp_path / "y.npy", np.arange(10))
+    columns = {name: str(tmp_path / "y.npy") for name in ("labels", "ids")}
+    store = tmp_path / "x.zarr"
+    ingest(tmp_path / "x.npy", store, IngestConfig(shuffle=True, **columns))  # type: ignore[arg-type]
+    (store / name / "zarr.json").write_text("{")
+    with pytest.raises(StoreError, match=rf"(?=.*{name})(?=.*{store})"):
+        describe_store(store)
+    # also if the features are missing, and the arrays of the group are listed
+    (store / "features/zarr.json").unlink()
+    with pytest.raises(StoreError, match=re.escape(str(store))):
+        describe_store(store)
+
+
+def origins_of(store: Path) -> None:
+    found = open_origins(store)
+    assert found is not None
+    found.read(0, 10)
+
+
+@pytest.mark.parametrize("name", ["source_row", "source_file"])
+@pytest.mark.parametrize(
+    "values",
+    [np.zeros(5, "i8"), np.zeros((10, 2), "i8"), np.full(10, 0.5), np.full(10, -1), "beyond"],
+)
+def test_impossible_source_rows_are_rejected(tmp_path: Path, name: str, values: Any) -> None:
+    np.save(tmp_path / "x.npy", ROWS)
+    store = tmp_path / "x.zarr"
+    ingest(tmp_path / "x.npy", store, IngestConfig(shuffle=True))
+    origins_of(store)
+    if isinstance(values, str):
+        name, values = "source_file", np.full(10, 1)
+    zarr.create_array(store / name, data=values, overwrite=True)
+    with pytest.raises(StoreError, match=rf"{store}/{name}"):
+        origins_of(store)

@@ -18,7 +18,7 @@ import pytest
 import zarr
 
 from scrlm_dask.errors import StoreError, UnusableRowsError
-from scrlm_dask.storage.feature_store import WHAT
+from scrlm_dask.storage.feature_store import WEIGHTS
 from scrlm_dask.storage.locations import locate
 from scrlm_dask.storage.store_info import describe_store, files_of_features
 from scrlm_dask.storage.traces import InputTrace, files_digest, trace_input
@@ -198,13 +198,13 @@ def test_changed_input_is_named(tmp_path: Path) -> None:
     inputs = (
         *trace_input("the others", locate(tmp_path / "other.npy")),
         *trace_input("in memory", None),
-        *trace_input(WHAT, locate(tmp_path / "weights.npy")),
+        *trace_input(WEIGHTS, locate(tmp_path / "weights.npy")),
     )
     traced = InputTrace(inputs)
     traced.check_at_start()
     traced.check()
     rewrite(tmp_path / "weights.npy")
-    with pytest.raises(StoreError, match=rf"{WHAT}.*weights\.npy"):
+    with pytest.raises(StoreError, match=rf"{WEIGHTS}.*weights\.npy"):
         traced.check_at_start()
-    with pytest.raises(UnusableRowsError, match=rf"{WHAT}.*weights\.npy"):
+    with pytest.raises(UnusableRowsError, match=rf"{WEIGHTS}.*weights\.npy"):
         traced.check()
