@@ -211,6 +211,7 @@ def write_report(
     for run in runs:
         outputs.check_not_inside(folder, locate(run, storage_options), "the run")
     outputs.check_not_inside(folder, items, "the items")
+    _check_only_figures(folder)
     check_matplotlib("a report")
     read = [read_report_data(run, rows_each, storage_options, allow_origins) for run in runs]
     for data in read:
@@ -248,8 +249,8 @@ def _write_files(
             with (at / name).writing() as file:
                 file.write(png)
         outputs.check_owner(at)
-        write_json(at / outputs.REPORT_RECORD, record | {"status": "complete"})
         target.write_text(page)
+        write_json(at / outputs.REPORT_RECORD, record | {"status": "complete"})
 
 
 def _target(runs: Sequence[Place], out: Place | None, storage_options: Options | None) -> Location:
@@ -275,7 +276,6 @@ def _target(runs: Sequence[Place], out: Place | None, storage_options: Options |
             f"the folder {folder} for the figures exists but does not belong to a report; use "
             "another name (--out)"
         )
-    _check_only_figures(folder)
     return target
 
 

@@ -24,6 +24,7 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.bandwidth.modularity import Levels
 from scrlm_dask.reporting.report import write_report
 from scrlm_dask.runs.lifecycle import load_fit
+from scrlm_dask.storage.locations import Location
 
 NASTY = "<script>alert('x')</script> & \"quotes\""
 SIDE = 8  # rows are square images with this side in pixels
@@ -312,14 +313,17 @@ def test_new_report_replaces_all_figures_of_the_old_one(
     old = {path.name: path.read_bytes() for path in figures.iterdir()}
     assert {Path(name).name for name in several.figures} | {"report.json"} == old.keys()
 
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    def fail(place: Location, text: str) -> None:
+        if place.url == str(page):
+            raise OSError(28, "No space left on device")
+        Path(place.url).write_text(text)
 
     with monkeypatch.context() as patched:
-        patched.setattr("scrlm_dask.storage.locations.Location.write_text", fail)
+        patched.setattr(Location, "write_text", fail)
         with pytest.raises(OSError, match="No space"):
             write_report([folder / "kmeans"], page)
     assert {path.name: path.read_bytes() for path in figures.iterdir()} == old
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "r.html"]
     (figures / "notes.txt").write_text("mine")
     with pytest.raises(StoreError, match=rf"(?=.*{figures})(?=.*notes\.txt)(?=.*--out)"):
         write_report([folder / "kmeans"], page)
