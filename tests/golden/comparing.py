@@ -32,11 +32,12 @@ RUN_VALUES = frozenset(
         "calibration_seconds",
         "start_seconds",
         "memory_limit",
+        "files_digest",  # of modification times
         "weights_digest",  # includes the modification time of a file
     }
 )
 # Values that are the same for the same code on one machine, but may differ on another machine.
-MACHINE_VALUES = frozenset({"digest", "bits"})
+MACHINE_VALUES = frozenset({"digest", "features_digest", "bits"})
 # Objects whose keys are compared and whose values are not.
 MACHINE_OBJECTS = frozenset({"versions"})
 # Relative and absolute tolerances for the columns of trial bandwidths. If the radius is much
