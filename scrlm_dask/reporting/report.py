@@ -211,7 +211,7 @@ def write_report(
     for run in runs:
         outputs.check_not_inside(folder, locate(run, storage_options), "the run")
     outputs.check_not_inside(folder, items, "the items")
-    _check_only_figures(folder)
+    outputs.check_output_free(folder, True, outputs.REPORT_KIND)
     check_matplotlib("a report")
     read = [read_report_data(run, rows_each, storage_options, allow_origins) for run in runs]
     for data in read:
@@ -277,21 +277,6 @@ def _target(runs: Sequence[Place], out: Place | None, storage_options: Options |
             "another name (--out)"
         )
     return target
-
-
-def _check_only_figures(folder: Location) -> None:
-    """Raise if the folder contains other files than figures, because it will be replaced."""
-    outputs.check_output_free(folder, True, outputs.REPORT_KIND)
-    with folder.files() as (filesystem, path):
-        entries = filesystem.ls(path, detail=False) if filesystem.exists(path) else []
-    names = [str(entry).rsplit("/", 1)[-1] for entry in entries]
-    others = [name for name in names if not name.endswith((".png", outputs.REPORT_RECORD))]
-    others = [name for name in others if not name.startswith(".")]
-    if others:
-        raise StoreError(
-            f"the folder {folder} of the figures contains other files, such as {others[0]}, and is "
-            "replaced by a new report; move them, or use another name (--out)"
-        )
 
 
 def _figures_folder(target: Location) -> Location:

@@ -156,6 +156,15 @@ class Location:
             below = filesystem.walk(name, on_error=_unless_gone)
             return any(any(files) for _, _, files in below)
 
+    def entry_names(self) -> list[str]:
+        """Return the names of the files and folders in this folder, if it is one."""
+        if not self.is_remote:
+            folder = Path(self.url)
+            return [entry.name for entry in folders.list_content(folder)] if folder.is_dir() else []
+        with self.files() as (filesystem, path):
+            listed = [name.rstrip("/") for name in filesystem.ls(path, detail=False)]
+            return [name.rpartition("/")[2] for name in listed if name != path.rstrip("/")]
+
     def read_bytes(self) -> bytes:
         """Read the whole file."""
         with self.files() as (filesystem, path):

@@ -18,6 +18,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,6 +35,23 @@ EXPORT_KIND, EXPORT_RECORD = "export", "export.json"
 REPORT_KIND, REPORT_RECORD = "report", "report.json"  # the folder of the figures of a report
 OWNER = "owner"  # attribute of unfinished stores and exports
 
+# Names of the entries that this package writes to outputs of each kind. An output with other
+# entries is not replaced, because they belong to the user.
+_ENTRIES = {
+    FEATURES_KIND: (
+        *("features", "labels", "ids", "digests", "source_row", "source_file"),
+        *("dropped", "true_*"),
+    ),
+    LABELS_KIND: ("labels", "distances", "margins", "fine", "coarse"),
+    RUN_KIND: (
+        *("run.json", "events.jsonl", "cluster-state.json", "checkpoint*"),
+        *("model.zarr", "labels.zarr", "report", "report.html"),
+    ),
+    EXPORT_KIND: (EXPORT_RECORD, "labels.*", "centers.*"),
+    REPORT_KIND: (REPORT_RECORD, "*.png"),
+}
+# temporary files of this package and of Zarr, and files of file systems and file managers
+_TEMPORARY = ("zarr.json", "*.partial", ".nfs*", ".DS_Store", f"*{folders.NEW}", f"*{folders.OLD}")
 # Commands that finish an interrupted replacement of an output of each kind
 _COMMANDS = {
     FEATURES_KIND: "the next `scrlm ingest`, `scrlm embed` or `scrlm synth` with this output",
@@ -234,7 +252,28 @@ def _check_free(target: Location, overwrite: bool, kind: str) -> Mark | None:
             f"the output {target} exists and was not written as {kind} by this package, so it "
             "cannot be replaced; choose another path or remove it yourself"
         )
+    foreign = _foreign_entries(target, kind)
+    if foreign:
+        raise StoreError(
+            f"the output {target} contains {_list_names(foreign)}, which this package did not "
+            "write; move these files, or choose another path"
+        )
     return mark
+
+
+def _foreign_entries(target: Location, kind: str) -> list[str]:
+    """Return the names of the entries of an output that this package did not write."""
+    known = (*_ENTRIES[kind], *_TEMPORARY)
+    return [
+        name
+        for name in sorted(target.entry_names())
+        if not any(fnmatchcase(name, pattern) for pattern in known)
+    ]
+
+
+def _list_names(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def check_not_inside(path: Place, source: Place | None, what: str) -> None:
@@ -283,7 +322,9 @@ def _check_replaceable(target: Location, place: Location, kind: str) -> None:
         # if a process was stopped while it replaced the content of a folder, the mark is here
         found = _read_mark(target / folders.OLD)
         found = found if found is not None and found.is_complete else None
-    if _has_content(target) and (found is None or found.kind != kind):
+    if not _has_content(target):
+        return
+    if found is None or found.kind != kind or _foreign_entries(target, kind):
         raise StoreError(
             f"{target} contains files that this package did not write as {kind}, so they are not "
             f"replaced; the new output is complete in {place}: move the files away, and run the "

@@ -20,6 +20,7 @@ import psutil
 import pytest
 import zarr
 from PIL import Image
+from sklearn.datasets import load_digits
 from trees import tree
 
 from scrlm_dask.config import FitConfig, KMeansConfig
@@ -194,6 +195,62 @@ def test_output_is_replaced(inputs: Path, memory: str) -> None:
         p.name for p in (inputs / "out").iterdir()
     )
     assert prepared.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_files_of_the_user_in_an_output_are_not_removed(inputs: Path, command: str) -> None:
+    """Every entry that a command writes is known, so only the file of the user is reported."""
+    out = locate(inputs / "out")
+    COMMANDS[command](inputs, out, bad=False)
+    notes = inputs / "out/notes.txt"
+    notes.write_text("precious")
+    with pytest.raises(StoreError, match=r"contains notes\.txt, which"):
+        COMMANDS[command](inputs, out, bad=False)
+    assert notes.read_text() == "precious"
+    notes.unlink()
+    COMMANDS[command](inputs, out, bad=False)
+
+
+def test_optional_files_of_a_run_are_known(inputs: Path) -> None:
+    rows = load_digits().data[:600]  # no clear scale, so there are levels
+    out, config = inputs / "out", FitConfig()
+    for _ in range(2):
+        fit(rows, config, out=out, overwrite=True, listener=lambda event: None)
+        write_report([out])
+    assert {path.name for path in (out / "labels.zarr").iterdir()} >= {"labels", "fine", "margins"}
+
+
+def test_optional_files_of_features_are_known(inputs: Path) -> None:
+    names = {"labels": str(inputs / "labels.npy"), "ids": str(inputs / "labels.npy")}
+    np.save(names["ids"], np.arange(30, dtype=np.int32))
+    config = IngestConfig(shuffle=True, nan="drop", **names)  # type: ignore[arg-type]
+    for _ in range(2):
+        ingest(str(inputs / "nan.npy"), inputs / "out", config, overwrite=True)
+    written = {path.name for path in (inputs / "out").iterdir()}
+    assert written >= {"labels", "ids", "source_row", "source_file", "dropped"}
+
+
+def test_run_inside_an_output_is_not_removed(inputs: Path, memory: str) -> None:
+    for store in (locate(inputs / "store.zarr"), locate(f"{memory}/store.zarr")):
+        synth(store, 20, SPEC)
+        fit(store, CONFIG, out=store / "run")
+        with pytest.raises(StoreError, match=r"contains run, which"):
+            synth(store, 20, SPEC, overwrite=True)
+        assert load_fit(store / "run").record["status"] == "complete"
+
+
+def test_file_that_appears_while_a_run_is_replaced(inputs: Path) -> None:
+    out = inputs / "out"
+    fit(inputs / "x.zarr", CONFIG, out=out)
+
+    def add_notes(event: object) -> None:
+        (out / "notes.txt").write_text("precious")
+
+    with pytest.raises(StoreError, match="did not write as run"):
+        fit(inputs / "x.zarr", CONFIG, out=out, overwrite=True, listener=add_notes)
+    assert (out / "notes.txt").read_text() == "precious"
+    (out / "notes.txt").rename(inputs / "notes.txt")
+    fit(inputs / "x.zarr", CONFIG, out=out, overwrite=True)
 
 
 # --- resume ------------------------------------------------------------------------------------
