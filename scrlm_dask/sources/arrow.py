@@ -21,6 +21,7 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.optional import import_optional
 from scrlm_dask.sources import base
 from scrlm_dask.sources.sharded import concatenate, regroup
+from scrlm_dask.text import quoted
 
 _DROP_OR_KEEP = "use --nan drop to drop such rows, or --nan keep to store nulls as NaN"
 
@@ -360,7 +361,7 @@ def _texts(values: Any, folder: str, file: str) -> list[str]:
     """Return the names in a file; raise if they are not a list of texts."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise StoreError(
-            f"{folder}/{file} must list names, got {values!r:.60}; save the dataset again"
+            f"{folder}/{file} must list names, got {quoted(values)}; save the dataset again"
         )
     return values
 
