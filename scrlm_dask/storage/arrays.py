@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -430,7 +431,10 @@ def _format_at(location: Location, what: str) -> Literal[2, 3]:
         for name, zarr_format in marks.items():
             if filesystem.exists(f"{root}/{name}"):
                 return zarr_format
+        # For web servers, fsspec's `exists` is also False if the server is not reached.
+        with suppress(FileNotFoundError):
+            filesystem.cat_file(f"{root}/zarr.json")
     raise StoreError(
-        f"{what} {location} does not exist or is not a Zarr store; give the URL of a Zarr array, "
-        "or of a group that contains one"
+        f"{what} {location} does not exist (or its bucket does not), or is not a Zarr store; give "
+        "the URL of a Zarr array, or of a group that contains one"
     )

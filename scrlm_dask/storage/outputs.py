@@ -92,7 +92,10 @@ def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
             "path"
         )
     if target.is_remote and not target.parents():
-        raise StoreError(f"the output {target} is a whole bucket; give a path inside the bucket")
+        raise StoreError(
+            f"the output {target} is a whole bucket; give a path inside it, such as "
+            f"{target}/out.zarr"
+        )
     if not target.is_remote and Path(target.url).is_symlink():
         raise StoreError(
             f"the output {path} is a symbolic link, which is never replaced; give the path that it "
