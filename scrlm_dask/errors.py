@@ -37,18 +37,29 @@ class InputError(ScrlmError, ValueError):
 class NonFiniteRowError(InputError):
     """Raised inside a task if a row contains NaN, infinity or a number that is too large.
 
-    The code that runs the task catches it and raises `UnusableRowsError` with the number of the
-    row in the features. Also a `ValueError`.
+    The code that runs the task catches it and raises the result of `named`. Also a `ValueError`.
 
     Parameters
     ----------
     row : int
-        Position of the row in its block.
+        Position of the row in its block or sample.
     """
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
         self.row = row
+
+    def __str__(self) -> str:
+        """Return the message for a row whose number in the features is unknown."""
+        return str(self.named(f"row {self.row} of a block or sample"))
+
+    def named(self, where: str) -> UnusableRowsError:
+        """Return the error for the user; `where` names the row in the features."""
+        return UnusableRowsError(
+            f"{where} contains NaN, infinity or a value whose square is too large for float32; "
+            "drop the row, or, if the number is correct, divide all features by a large number or "
+            "use --preprocess standardize (preprocess='standardize')"
+        )
 
 
 class UnusableRowsError(InputError):

@@ -45,6 +45,20 @@ def plural(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
+def shorten(text: str, most: int = 80) -> str:
+    """Return a text for a message, cut to `most` characters.
+
+    >>> shorten("a long text", 6)
+    'a long...'
+    """
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def quoted(value: Any) -> str:
+    """Return the representation of a value from a file for a message; long values are cut."""
+    return shorten(repr(value))
+
+
 def first_few(items: Sequence[Any], most: int = 5, *, total: bool = True) -> str:
     """List up to `most` items; if there are more, add "..." and, with `total`, the total number."""
     shown = ", ".join(str(item) for item in items[:most])

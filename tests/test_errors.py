@@ -52,6 +52,11 @@ def test_every_error_survives_pickle(kind: type[Exception]) -> None:
         assert copy.row == 7
 
 
+def test_row_error_names_its_row() -> None:
+    assert "row 7" in str(errors.NonFiniteRowError(7))
+    assert "row 9 of x.npy" in str(errors.NonFiniteRowError(7).named("row 9 of x.npy"))
+
+
 def test_messages_contain_no_control_characters() -> None:
     for kind in (errors.InputError, errors.StoreError, errors.ClusterError):
         assert str(kind("\x1b[2J\r\n\u202e")) == r"\x1b[2J\r\n\u202e"

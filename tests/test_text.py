@@ -14,7 +14,9 @@ from scrlm_dask.text import (
     plural,
     printable,
     printable_lines,
+    quoted,
     repeated,
+    shorten,
 )
 
 
@@ -32,6 +34,13 @@ from scrlm_dask.text import (
 )
 def test_sizes(n_bytes: float, text: str) -> None:
     assert format_bytes(n_bytes) == text
+
+
+def test_long_values_are_cut() -> None:
+    assert quoted("a\n") == r"'a\n'"
+    assert quoted("x" * 78) == repr("x" * 78)
+    assert quoted("x" * 1000) == f"'{'x' * 79}..."
+    assert shorten("x" * 81) == "x" * 80 + "..."
 
 
 def test_counts() -> None:

@@ -28,7 +28,7 @@ from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.read_ahead import compute_slot
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.engine.tree_reduce import FAN_IN, combine_parts
-from scrlm_dask.errors import ClusterError, NonFiniteRowError, UnusableRowsError
+from scrlm_dask.errors import ClusterError, NonFiniteRowError
 from scrlm_dask.monitoring.listeners import NotebookCell, in_notebook, make_publisher
 from scrlm_dask.settings import monitoring_enabled
 from scrlm_dask.storage.checkpoints import Checkpoint, Kinds
@@ -456,10 +456,8 @@ def _block_results(
         try:
             yield call.part(rows[here], start, **own, **inputs, **broadcast)
         except NonFiniteRowError as error:
-            raise UnusableRowsError(
-                f"row {start + error.row} (block {first + i}) of {call.label} contains NaN, "
-                "infinity or a value too large for float32; clean or drop the row"
-            ) from error
+            where = f"row {start + error.row} (block {first + i}) of {call.label}"
+            raise error.named(where) from error
 
 
 def _in_chunks_of(array: da.Array, columns: Columns) -> dict[str, da.Array]:

@@ -17,7 +17,7 @@ from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.read_ahead import compute_slot
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.engine.tree_reduce import fan_in_for
-from scrlm_dask.errors import InputError, NonFiniteRowError
+from scrlm_dask.errors import NonFiniteRowError
 from scrlm_dask.kernels import OUTLIER
 from scrlm_dask.kernels.distances.assignment import (
     Assignment,
@@ -236,7 +236,4 @@ def _label_block(block: NDArray[Any], centers: Points, sq_radius: float) -> NDAr
             rows = remove_mask(block, "a block of the Dask array")
             return assign_rows(rows, centers, sq_radius).labels
     except NonFiniteRowError as error:
-        raise InputError(
-            f"row {error.row} of a block of the Dask array contains NaN, infinity or a value "
-            "too large for float32; clean or drop the row"
-        ) from error
+        raise error.named(f"row {error.row} of a block of the Dask array") from error

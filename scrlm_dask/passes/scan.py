@@ -15,7 +15,7 @@ from scrlm_dask.engine.workers import compute
 from scrlm_dask.kernels.bandwidth.search import SampleScan, ScanSizes, scan_sample
 from scrlm_dask.kernels.distances.preprocessing import AffineMap, fit_map, needs_moments
 from scrlm_dask.kernels.randomness.sampling import Purpose, random_order, sample_rows
-from scrlm_dask.passes.survey import Survey, moments_of, survey_pass
+from scrlm_dask.passes.survey import Survey, check_rows, moments_of, survey_pass
 
 # Maps that preprocess="auto" compares; the first one is used if it shows a clear scale.
 AUTO_MAPS: tuple[Preprocess, ...] = ("standardize", "l2", "center")
@@ -55,8 +55,9 @@ def scan_pass(
         fit_map(kind, features.n_features, moments if needs_moments(kind) else None)
         for kind in kinds
     ]
+    inputs = survey, maps, sizes, config, rows, features.label
     with execution.phase("scan", 1, len(rows), 0):
-        scan: SampleScan | None = compute(task("scan", _scan, survey, maps, sizes, config))[0]
+        scan: SampleScan | None = compute(task("scan", _scan, *inputs))[0]
     affine = maps[0] if scan is None else scan.affine
     order = random_order(asked.seed, Purpose.SCAN_ORDER, len(rows))
     n_blocks = features.n_blocks if blocks is None else len(blocks)
@@ -72,9 +73,16 @@ def _row_numbers(features: Features, blocks: list[int] | None) -> range | NDArra
 
 
 def _scan(
-    survey: Survey, maps: list[AffineMap], sizes: ScanSizes, config: ResolvedConfig
+    survey: Survey,
+    maps: list[AffineMap],
+    sizes: ScanSizes,
+    config: ResolvedConfig,
+    rows: NDArray[np.int64],
+    label: str,
 ) -> SampleScan | None:
     asked = config.asked
+    if len(maps) == 1:  # of several maps, those whose distances overflow are not tried
+        check_rows(survey.gathered, rows, maps[0], label)
     order = random_order(asked.seed, Purpose.SCAN_ORDER, len(survey.gathered))
     return scan_sample(
         survey.gathered[order],

@@ -17,7 +17,7 @@ from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.workers import compute
 from scrlm_dask.errors import NonFiniteRowError
 from scrlm_dask.kernels.distances import preprocessing
-from scrlm_dask.kernels.distances.points import Points
+from scrlm_dask.kernels.distances.points import Points, check_sample
 from scrlm_dask.kernels.distances.pruning import prepare_with_axes
 from scrlm_dask.kernels.randomness.sampling import rows_within
 
@@ -71,6 +71,26 @@ def moments_of(survey: Delayed) -> preprocessing.Moments | None:
     return moments
 
 
+def check_gathered(
+    survey: Delayed, rows: NDArray[np.int64], affine: preprocessing.AffineMap, label: str
+) -> None:
+    """Raise if distances of the gathered rows may overflow; `rows` are their row numbers."""
+    compute(task("check", _check_gathered, survey, rows, affine, label))
+
+
+def check_rows(
+    gathered: preprocessing.FloatArray,
+    rows: NDArray[np.int64],
+    affine: preprocessing.AffineMap,
+    label: str,
+) -> None:
+    """Raise `UnusableRowsError` if distances of the rows with the numbers `rows` may overflow."""
+    try:
+        check_sample(gathered, affine)
+    except NonFiniteRowError as error:
+        raise error.named(f"row {rows[error.row]} of {label}") from error
+
+
 def _survey_part(
     block: NDArray[Any], start: int, rows: NDArray[np.int64], with_moments: bool
 ) -> Survey:
@@ -97,6 +117,12 @@ def _candidates(
     survey: Survey, rows: NDArray[np.int64], affine: preprocessing.AffineMap
 ) -> Candidates:
     return Candidates(prepare_with_axes(survey.gathered, affine), rows)
+
+
+def _check_gathered(
+    survey: Survey, rows: NDArray[np.int64], affine: preprocessing.AffineMap, label: str
+) -> None:
+    check_rows(survey.gathered, rows, affine, label)
 
 
 def _moments(survey: Survey) -> preprocessing.Moments | None:

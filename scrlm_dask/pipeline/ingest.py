@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,9 @@ def prepare_ingest(
     n_rows = min(features.n_rows, config.limit or features.n_rows)
     table = PlainTable(features, labels, ids, dtype, n_rows)
     opened = tuple(source for source in (features, labels, ids) if source is not None)
-    checked = table if "drop" in (config.nan, config.zeros) else None
+    # the search for rows to drop reads only the features: labels and ids have no effect on it
+    drops = "drop" in (config.nan, config.zeros)
+    checked = replace(table, labels=None, ids=None) if drops else None
     request = {"ingest": asdict(config), "source": _to_json(options)}
     return ingest_job.prepare_job(table, opened, location, config, request, overwrite, checked)
 

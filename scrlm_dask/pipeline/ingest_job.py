@@ -375,7 +375,7 @@ def _check_space(location: Location, n_bytes: int, shuffle: bool) -> None:
         raise OSError(
             errno.ENOSPC,
             f"the store needs {needed} bytes{' during the shuffle' * shuffle}, but only {free} "
-            f"bytes are free{'; the old store is kept until then, unless you remove it' * kept}",
+            f"bytes are free{'; the old store stays until the new one is complete' * kept}",
             location.url,
         )
 

@@ -35,7 +35,7 @@ from scrlm_dask.model import Model
 from scrlm_dask.passes import seeding
 from scrlm_dask.passes.assign import AssignedPart, assign_pass
 from scrlm_dask.passes.lloyd import send_centers
-from scrlm_dask.passes.survey import moments_of, survey_pass
+from scrlm_dask.passes.survey import check_gathered, moments_of, survey_pass
 from scrlm_dask.pipeline.lloyd_loop import refine
 from scrlm_dask.pipeline.results import build_model, report_sizes, warn_about_zero_rows
 from scrlm_dask.planning.memory import check_kmeans_memory, kmeans_memory
@@ -272,8 +272,8 @@ def _read_given(
     values = values.astype(np.float64)
     if not (np.square(values).sum(axis=1) < LARGEST_SQ_NORM).all():
         raise InputError(
-            "initial centers contain NaN, infinity or values too large for float32; use finite "
-            "numbers"
+            "initial centers contain NaN, infinity or values whose square is too large for "
+            "float32; use smaller, finite numbers"
         )
     return values
 
@@ -483,4 +483,6 @@ def _gather(
     rows = seeding.choose_rows(config.seed, features.n_rows, n_rows, weights)
     survey = survey_pass(execution, features, rows, with_moments)
     moments = moments_of(survey) if with_moments else None
-    return _Gathered(survey, fit_map(config.preprocess, features.n_features, moments), len(rows))
+    affine = fit_map(config.preprocess, features.n_features, moments)
+    check_gathered(survey, rows, affine, features.label)
+    return _Gathered(survey, affine, len(rows))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scrlm_dask.config import ResolvedConfig
 from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.threads import pinned_threads
-from scrlm_dask.errors import InputError, NonFiniteRowError
+from scrlm_dask.errors import NonFiniteRowError
 from scrlm_dask.kernels.distances import preprocessing
 from scrlm_dask.kernels.distances.assignment import assign_and_sum
 from scrlm_dask.kernels.distances.points import Points, squared_radius
@@ -127,7 +127,8 @@ def calibrate(features: Features, config: ResolvedConfig, n_clusters: int) -> Ca
         try:
             rates = _measure_phases(features, sample, config, n_clusters, watch)
         except NonFiniteRowError as error:
-            raise _row_error(features, sample.measured[1] + error.row) from error
+            row = sample.measured[1] + error.row
+            raise error.named(f"row {row} of {features.label}") from error
     if sampled:
         rates["scan"] = _scale(rates.pop("loss"), _SCAN_LOSSES)
         rates.pop("extract")
@@ -219,7 +220,8 @@ def _measure_phases(
     raw, candidate_rows = sample.spread(n)
     usable = np.isfinite(raw).all(axis=1)
     if not usable.all():
-        raise _row_error(features, int(candidate_rows[np.argmin(usable)]))
+        row = int(candidate_rows[np.argmin(usable)])
+        raise NonFiniteRowError(row).named(f"row {row} of {features.label}")
     once, candidates = _time_preparation(prepare_with_axes, raw, affine, watch)
     sq_radii = [squared_radius(asked.given_rho, asked.F, features.n_features)]
     numbers = np.arange(start, start + len(block), dtype=np.int64)
@@ -401,10 +403,3 @@ def _run_timed(run: Callable[[], Any]) -> tuple[float, Any]:
 
 def _scale(rate: Rate, factor: float) -> Rate:
     return Rate(rate.row * factor, rate.block * factor, rate.once * factor)
-
-
-def _row_error(features: Features, row: int) -> InputError:
-    return InputError(
-        f"row {row} of {features.label} contains NaN, infinity or a value too large for float32; "
-        "clean or drop the row"
-    )

@@ -187,6 +187,8 @@ def list_differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
     if isinstance(before, dict) and isinstance(now, dict):
         for key in {**before, **now}:
             yield from list_differences(before.get(key), now.get(key), f"{name} {key}".strip())
+    elif before != now and name == "features digest":
+        yield "the features are not the same as when the run was started (other digest)"
     elif before != now:
         yield f"{name} was {before!r} and is {now!r}"
 

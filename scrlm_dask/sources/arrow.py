@@ -21,6 +21,9 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.optional import import_optional
 from scrlm_dask.sources import base
 from scrlm_dask.sources.sharded import concatenate, regroup
+from scrlm_dask.text import quoted
+
+_DROP_OR_KEEP = "use --nan drop to drop such rows, or --nan keep to store nulls as NaN"
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ def lists_to_rows(
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if not nulls_as_nan:
-        _check_no_null_rows(array, first, what)
+        _check_no_null_rows(array, first, what, _DROP_OR_KEEP)
     valid = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
     n_rows, array = len(array), array.drop_null() if array.null_count else array
     lengths = import_optional("pyarrow.compute", "Arrow").list_value_length(array)
@@ -126,7 +129,7 @@ def lists_to_rows(
     values = array.flatten()
     if values.null_count and not nulls_as_nan:
         row = first + _find_null(values) // max(1, width)
-        raise StoreError(f"row {row} of {what} contains a null; fill it or drop the row")
+        raise StoreError(f"row {row} of {what} contains a null; {_DROP_OR_KEEP}")
     rows = np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(array), width)
     if len(rows) == n_rows:
         return rows
@@ -135,16 +138,9 @@ def lists_to_rows(
     return filled
 
 
-def scalars_to_values(
-    array: Any, first: int, what: str, nulls_as_nan: bool = False
-) -> NDArray[Any]:
-    """Convert a column of numbers or strings to shape (rows,); `first` is the first row number.
-
-    With `nulls_as_nan`, null numbers become NaN; otherwise nulls are rejected.
-    """
+def scalars_to_values(array: Any) -> NDArray[Any]:
+    """Convert a column of numbers or strings to shape (rows,); null numbers become NaN."""
     types = import_optional("pyarrow", "Arrow").types
-    if not nulls_as_nan:
-        _check_no_null_rows(array, first, what)
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if types.is_string(array.type) or types.is_large_string(array.type):
@@ -158,10 +154,9 @@ def find_width(column: Any, picked: Picked, first: int, what: str) -> int:
     return int(lists_to_rows(lists.slice(0, 1), None, first, what, picked.nulls_as_nan).shape[1])
 
 
-def _check_no_null_rows(array: Any, first: int, what: str) -> None:
+def _check_no_null_rows(array: Any, first: int, what: str, advice: str) -> None:
     if array.null_count:
-        row = first + _find_null(array)
-        raise StoreError(f"row {row} of {what} is null; fill it or drop the row")
+        raise StoreError(f"row {first + _find_null(array)} of {what} is null; {advice}")
 
 
 def _find_null(array: Any) -> int:
@@ -227,14 +222,17 @@ class ArrowSource(base.Source):
         """Convert a record batch to an array; its first row has the number `first`."""
         whats = [f"column {name!r} of {self.what}" for name in self.columns]
         columns = [batch.column(name) for name in self.columns]
+        nulls_as_nan = self.picked.nulls_as_nan
         if self.picked.as_list:
-            nulls = self.picked.nulls_as_nan
-            return lists_to_rows(columns[0], self.n_features, first, whats[0], nulls)
+            return lists_to_rows(columns[0], self.n_features, first, whats[0], nulls_as_nan)
         if len(self.shape) == 1:
-            return scalars_to_values(columns[0], first, whats[0])
+            _check_no_null_rows(columns[0], first, whats[0], "fill it or drop the row")
+            return scalars_to_values(columns[0])
         rows = np.empty((batch.num_rows, len(columns)), self.dtype)
         for number, (column, what) in enumerate(zip(columns, whats, strict=True)):
-            rows[:, number] = scalars_to_values(column, first, what, self.picked.nulls_as_nan)
+            if not nulls_as_nan:
+                _check_no_null_rows(column, first, what, _DROP_OR_KEEP)
+            rows[:, number] = scalars_to_values(column)
         return rows
 
 
@@ -363,7 +361,7 @@ def _texts(values: Any, folder: str, file: str) -> list[str]:
     """Return the names in a file; raise if they are not a list of texts."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise StoreError(
-            f"{folder}/{file} must list names, got {values!r:.60}; save the dataset again"
+            f"{folder}/{file} must list names, got {quoted(values)}; save the dataset again"
         )
     return values
 

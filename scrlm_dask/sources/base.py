@@ -19,7 +19,7 @@ from scrlm_dask.errors import InputError, ScrlmError, StoreError
 from scrlm_dask.storage.locations import locate
 from scrlm_dask.storage.manifest import SourceFile
 from scrlm_dask.storage.traces import Input, files_digest
-from scrlm_dask.text import first_line
+from scrlm_dask.text import first_line, quoted, shorten
 
 TEXT: Any = np.dtypes.StringDType()
 INPUT = "the source"  # name in messages
@@ -169,7 +169,7 @@ def choices(name: str, names: Sequence[str]) -> str:
     close = [folded[match] for match in get_close_matches(name.casefold(), folded, _CLOSE)]
     shown = [*close, *(other for other in names if other not in close)][:_MOST_NAMED]
     more = f", ... ({len(names)} in all)" if len(names) > len(shown) else ""
-    return f"{', '.join(shown) or 'nothing'}{more}"
+    return f"{', '.join(map(shorten, shown)) or 'nothing'}{more}"
 
 
 def only_table(what: str, tables: Sequence[str], names: Sequence[str]) -> str:
@@ -205,10 +205,10 @@ def reject_non_numeric(what: str, columns: Mapping[str, str]) -> None:
         return
     name, content = next(iter(columns.items()))
     more = f" (and {len(columns) - 1} more are not numeric)" if len(columns) > 1 else ""
-    options = [f"--exclude {shlex.quote(other)}" for other in list(columns)[:_FEW_NAMED]]
+    options = [f"--exclude {shorten(shlex.quote(other))}" for other in list(columns)[:_FEW_NAMED]]
     options += ["..."] if len(columns) > _FEW_NAMED else []
     raise InputError(
-        f"column {name!r} of {what} contains {content}{more}, but features must be numbers; "
+        f"column {quoted(name)} of {what} contains {content}{more}, but features must be numbers; "
         f"exclude it with {' '.join(options)}, use it as --ids or --labels, or select the features "
         "with --column"
     )

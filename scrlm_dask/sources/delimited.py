@@ -29,6 +29,7 @@ from scrlm_dask.sources.base import (
     reject_non_numeric,
     source_file,
 )
+from scrlm_dask.text import quoted, shorten
 
 Form = Literal["lines", "csv", "tsv", "jsonl"]
 TABLE_SUFFIXES = (".csv", ".tsv", ".txt")
@@ -45,7 +46,7 @@ _SAMPLE_ROWS = 1000  # rows that decide whether values are integers or strings
 _NEWLINE = 10
 _UNIT_SEPARATOR = "\x1f"  # separates fields that may contain commas
 _FIRST_ARE_INTEGERS = ", but the first rows contain integers"
-_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,18})")  # at most as many digits as 2^63 has
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ class DelimitedSource(Source):
         for row, value in enumerate(values, first):
             if not _is_int64(str(value)):  # int() would silently change 02139 or 1_000
                 raise StoreError(
-                    f"{self.locate(row)} contains {value!r}{why}; write plain integers in all "
-                    "rows, or strings, with a first value that is not an integer"
+                    f"{self.locate(row)} contains {quoted(value)}{why}; write plain integers in "
+                    "all rows, or strings, with a first value that is not an integer"
                 )
             integers.append(int(value))
         return np.array(integers, np.int64)
@@ -119,8 +120,8 @@ class LineSource(DelimitedSource):
         self._check_fields(lines, start)
         if self.dtype.kind == "f":
             return self._parse_numbers(lines, start)
-        why = f" in column {self.names[self.fields[0]]!r}, but row 0 contains an integer"
-        return self._to_array(self._first_fields(lines), start, why)
+        why = f" in column {quoted(self.names[self.fields[0]])}, but row 0 contains an integer"
+        return self._to_array(self._first_fields(lines, start), start, why)
 
     def notes(self) -> list[str]:
         """Report that the first line is used as a header."""
@@ -133,10 +134,14 @@ class LineSource(DelimitedSource):
         """
         values = replace(self, shape=(self.n_rows,), fields=(field,))
         lines = values._read_lines(0, min(self.n_rows, _SAMPLE_ROWS))
-        return replace(values, dtype=_value_dtype(values._first_fields(lines)))
+        return replace(values, dtype=_value_dtype(values._first_fields(lines, 0)))
 
-    def _first_fields(self, lines: list[str]) -> Iterator[str]:
-        return (_split(line, self.delimiter)[self.fields[0]] for line in lines)
+    def _first_fields(self, lines: list[str], start: int) -> Iterator[str]:
+        return (row[self.fields[0]] for row in self._split_lines(lines, start))
+
+    def _split_lines(self, lines: list[str], start: int) -> Iterator[list[str]]:
+        for row, line in enumerate(lines, start):
+            yield _split(line, self.delimiter, self.locate(row))
 
     def _parse_numbers(self, lines: list[str], start: int) -> NDArray[Any]:
         try:
@@ -150,7 +155,7 @@ class LineSource(DelimitedSource):
                 dtype=np.float64,
             )
         except ValueError as error:
-            rows = [_split(line, self.delimiter) for line in lines]
+            rows = list(self._split_lines(lines, start))
             if any(not row[field].strip() for row in rows for field in self.fields):
                 # pandas writes NaN as an empty field
                 filled = [_UNIT_SEPARATOR.join(t.strip() or "nan" for t in row) for row in rows]
@@ -159,11 +164,11 @@ class LineSource(DelimitedSource):
                 for field in self.fields:
                     if not _is_number(row[field]):
                         raise StoreError(
-                            f"row {start + number} of {self.what} contains {row[field]!r} in "
-                            f"column {self.names[field]!r}; features must be numbers"
+                            f"row {start + number} of {self.what} contains {quoted(row[field])} "
+                            f"in column {quoted(self.names[field])}; features must be numbers"
                         ) from error
             raise StoreError(
-                f"rows from {start} on of {self.what} cannot be parsed ({error})"
+                f"rows from {start} on of {self.what} cannot be parsed ({shorten(str(error))})"
             ) from error
 
     def _read_lines(self, start: int, stop: int) -> list[str]:
@@ -193,7 +198,10 @@ class LineSource(DelimitedSource):
         for number, line in enumerate(lines):
             d, row = self.delimiter, start + number
             # counting delimiters is faster than splitting
-            n = len(_split(line, d)) if d is None or '"' in line else line.count(d) + 1
+            if d is None or '"' in line:
+                n = len(_split(line, d, self.locate(row)))
+            else:
+                n = line.count(d) + 1
             if n != expected or not line.strip():
                 raise StoreError(
                     f"row {row} (line {row + 1 + self.header}) of {self.what} has "
@@ -275,13 +283,13 @@ class RecordSource(DelimitedSource):
         if value is None:
             return ""
         if isinstance(value, bool) or not isinstance(value, str | int):
-            raise StoreError(f"{self.locate(row)} must be a string, got {value!r:.60}")
+            raise StoreError(f"{self.locate(row)} must be a string, got {quoted(value)}")
         try:
             str(value).encode()
         except UnicodeEncodeError as error:  # JSON allows half of a surrogate pair, as in \ud800
             raise StoreError(
-                f"{self.locate(row)} contains {value!r:.60}, with an unpaired surrogate, which is "
-                "not a valid character; correct or remove it"
+                f"{self.locate(row)} contains {quoted(value)}, with an unpaired surrogate, which "
+                "is not a valid character; correct or remove it"
             ) from error
         return value
 
@@ -290,7 +298,7 @@ def open_csv(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) ->
     """Open a table of numbers: the columns `asked`, if given, otherwise all except `apart`."""
     first = _read_first_lines(path)
     delimiter = _guess_delimiter(path, first[0])
-    fields = _split(first[0], delimiter)
+    fields = _split(first[0], delimiter, f"line 1 of {path}")
     header = _is_header(fields)
     names = tuple(fields) if header else tuple(str(i) for i in range(len(fields)))
     for name in (*asked, *apart):
@@ -302,9 +310,9 @@ def open_csv(path: str, asked: Sequence[str] = (), apart: Sequence[str] = ()) ->
         )
     chosen = [i for i, name in enumerate(names) if (name in asked if asked else name not in apart)]
     if len(first) > header:
-        row = dict(enumerate(_split(first[int(header)], delimiter)))
+        row = dict(enumerate(_split(first[int(header)], delimiter, f"row 0 of {path}")))
         texts = {i: row[i] for i in chosen if row.get(i, "").strip() and not _is_number(row[i])}
-        reject_non_numeric(path, {names[i]: f"{t!r} in row 0" for i, t in texts.items()})
+        reject_non_numeric(path, {names[i]: f"{quoted(t)} in row 0" for i, t in texts.items()})
     file = source_file(path)
     index = _index_lines(path)
     shape = (index.n_lines - header, len(chosen))
@@ -412,10 +420,8 @@ def _read_records(file: IO[bytes], form: Form, path: str) -> Iterator[Any]:
         # csv.reader returns an empty list for an empty line, which is not a record
         yield from filter(None, csv.reader(texts, delimiter=_DELIMITERS[form], strict=True))
     except csv.Error as error:
-        raise StoreError(
-            f"{path} is not valid {form.upper()} ({error}, after byte {begin}); quote fields that "
-            "contain quotes, delimiters or line breaks"
-        ) from error
+        where = f"{path} (after byte {begin})"
+        raise StoreError(_describe_invalid(where, form.upper(), error)) from error
 
 
 def _decode_lines(file: IO[bytes], begin: int, path: str) -> Iterator[str]:
@@ -450,13 +456,23 @@ def _guess_delimiter(path: str, line: str) -> str | None:
     return next((d for d in (",", "\t", ";") if d in line), None if " " in line.strip() else ",")
 
 
-def _split(line: str, delimiter: str | None) -> list[str]:
+def _describe_invalid(where: str, form: str, error: csv.Error) -> str:
+    return (
+        f"{where} is not valid {form} ({error}); quote fields that contain quotes, delimiters or "
+        f"line breaks, close all quotes, and shorten fields of more than {_MAX_FIELD} characters"
+    )
+
+
+def _split(line: str, delimiter: str | None, where: str) -> list[str]:
     if delimiter is None:
         return line.split()
     if delimiter == "\n" or '"' not in line:
         return line.split(delimiter)
     csv.field_size_limit(_MAX_FIELD)
-    return next(csv.reader([line], delimiter=delimiter))
+    try:
+        return next(csv.reader([line], delimiter=delimiter))
+    except csv.Error as error:
+        raise StoreError(_describe_invalid(where, "CSV", error)) from error
 
 
 def _is_header(fields: list[str]) -> bool:
@@ -482,7 +498,7 @@ def _parse_object(line: str, where: str) -> dict[str, Any]:
             f"{where} is nested too deeply to be parsed; remove such values"
         ) from error
     if not isinstance(value, dict):
-        raise StoreError(f"{where} must be a JSON object, {{...}}, got {value!r:.60}")
+        raise StoreError(f"{where} must be a JSON object, {{...}}, got {quoted(value)}")
     return value
 
 

@@ -78,6 +78,8 @@ def open_hdf5(path: str, name: str | None = None) -> Hdf5Source:
         }
         if name is None:
             tables = [k for k, n in nodes.items() if len(n.shape) == 2 and n.dtype.kind in "fiu"]
+            if not tables:
+                _reject_without_table(file, path)
             name = only_table(path, tables, list(nodes))
         dataset = nodes.get(name.strip("/"))
         if dataset is None:
@@ -93,3 +95,29 @@ def open_hdf5(path: str, name: str | None = None) -> Hdf5Source:
         files = tuple(source_file(other) for other in dict.fromkeys((path, *others)))
         chunk_rows = dataset.chunks[0] if dataset.chunks else 1
         return Hdf5Source(files, dataset.shape, dtype, name, chunk_rows)
+
+
+def _reject_without_table(file: Any, path: str) -> None:
+    """Raise with the links and datasets that cannot be tables; return if there are none."""
+    h5py = import_optional("h5py", f"the HDF5 file {path}")
+    skipped = []
+
+    def visit(name: str, node: Any) -> None:
+        if isinstance(node, h5py.Dataset):
+            kinds = {None: "has no values (h5py.Empty)", (): "is a single value"}
+            if node.shape in kinds:
+                skipped.append(f"{name} {kinds[node.shape]}")
+            return
+        for key in node:
+            link = node.get(key, getlink=True)
+            if isinstance(link, h5py.ExternalLink):
+                at = f"{name}/{key}".strip("/")
+                skipped.append(f"{at} is a link to {link.path} of {link.filename}")
+
+    visit("", file)
+    file.visititems(visit)
+    if skipped:
+        raise InputError(
+            f"{path} contains no table of numbers: {first_few(skipped)}; links to other files are "
+            "not followed, so give the other file"
+        )

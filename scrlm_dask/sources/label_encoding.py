@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.sources.base import MappedSource, Source, as_texts
+from scrlm_dask.text import quoted
 
 OUTLIER = "-1"  # label of outliers, the same as in integer labels
 _MOST_NAMES = 100_000  # limited, because all names are read each time the store is opened
@@ -45,8 +46,8 @@ class EncodedLabels(MappedSource):
             return np.fromiter(map(numbers.__getitem__, texts), np.int32, len(texts))
         except KeyError as error:
             raise StoreError(
-                f"the labels {self.what} contain {error.args[0]!r}, but did not when their names "
-                "were collected; do not write to them while they are read"
+                f"the labels {self.what} contain {quoted(error.args[0])}, but did not when their "
+                "names were collected; do not write to them while they are read"
             ) from error
 
 
@@ -63,8 +64,8 @@ def names_among(values: NDArray[Any], first: int, labels: Source) -> frozenset[s
         if _is_ambiguous(name):
             row = first + int(np.flatnonzero(texts == name)[0])
             raise InputError(
-                f"{labels.locate(row)} has label {name!r}, which may mean an outlier or a missing "
-                f"label; use {OUTLIER} for outliers, and drop or fill missing labels"
+                f"{labels.locate(row)} has label {quoted(name)}, which may mean an outlier or a "
+                f"missing label; use {OUTLIER} for outliers, and drop or fill missing labels"
             )
     return names - {OUTLIER}
 
@@ -75,7 +76,7 @@ def merge_names(a: frozenset[str], b: frozenset[str], what: str) -> frozenset[st
     if len(names) > _MOST_NAMES:
         raise InputError(
             f"the labels {what} have more than {_MOST_NAMES} distinct names, such as "
-            f"{min(names)!r}; use --ids for names of rows, or give the labels as integers"
+            f"{quoted(min(names))}; use --ids for names of rows, or give the labels as integers"
         )
     return names
 

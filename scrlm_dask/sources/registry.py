@@ -249,7 +249,8 @@ def _open_path(path: str, request: Request) -> list[Source]:
     options, location = request.options, locate(path)
     path = location.url
     if location.is_remote:
-        if options.format not in (None, "zarr"):
+        files = [suffix for known in FORMATS.values() for suffix in known.suffixes]
+        if options.format not in (None, "zarr") or Path(path).suffix.lower() in files:
             raise InputError(
                 f"{path} is a URL, but only Zarr stores can be read from URLs; copy it to a local "
                 "path"

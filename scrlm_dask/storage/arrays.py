@@ -9,7 +9,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -456,7 +456,12 @@ def _format_at(location: Location, what: str) -> Literal[2, 3]:
         for name, zarr_format in marks.items():
             if filesystem.exists(f"{root}/{name}"):
                 return zarr_format
+        # For web servers, fsspec's `exists` is also False if the server is not reached.
+        with suppress(FileNotFoundError):
+            filesystem.cat_file(f"{root}/zarr.json")
     hint = describe_interruption(location) or (
         "; give the URL of a Zarr array, or of a group that contains one"
     )
-    raise StoreError(f"{what} {location} does not exist or is not a Zarr store{hint}")
+    raise StoreError(
+        f"{what} {location} does not exist (or its bucket does not), or is not a Zarr store{hint}"
+    )

@@ -406,6 +406,12 @@ def _problem(location: Location, error: Exception) -> str:
             f"cannot be accessed ({reason}); check the credentials: --storage-option "
             "(storage_options), or environment variables, which must also be set on the workers"
         )
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+    if isinstance(error, TypeError) and unknown:
+        return (
+            f"cannot be opened: {protocol}:// has no option {unknown[1]!r}; correct or remove this "
+            "--storage-option (storage_options)"
+        )
     return (
         f"cannot be reached ({reason}); check that the store is running and that its endpoint is "
         "correct, then run the command again"

@@ -231,7 +231,10 @@ def _check_free(target: Location, overwrite: bool, kind: str) -> Mark | None:
             "another path"
         )
     if target.is_remote and not target.parents():
-        raise StoreError(f"the output {target} is a whole bucket; give a path inside the bucket")
+        raise StoreError(
+            f"the output {target} is a whole bucket; give a path inside it, such as "
+            f"{target}/out.zarr"
+        )
     if not target.is_remote and Path(target.url).is_symlink():
         raise StoreError(
             f"the output {target} is a symbolic link, which is never replaced; give the path that "

@@ -20,7 +20,7 @@ from oracle import is_clear, naive_scrlm
 import scrlm_dask
 from scrlm_dask.choices import PREPROCESS_KINDS
 from scrlm_dask.config import FitConfig
-from scrlm_dask.errors import UnusableRowsError
+from scrlm_dask.errors import InputError, UnusableRowsError
 from scrlm_dask.kernels.distances.points import squared_radius
 from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
 from scrlm_dask.pipeline.fit import fit
@@ -199,6 +199,27 @@ def test_scales_beyond_float32_are_rejected() -> None:
         run(x * 1e19, FitConfig(rho=1e19, preprocess="none"))
     with pytest.raises(scrlm_dask.errors.InputError, match=expecting("rho", "1e-25", "float32")):
         run(x * 1e-25, FitConfig(rho=1e-25, preprocess="none"))
+
+
+@pytest.mark.parametrize("preprocess", ["center", "none"])
+@pytest.mark.parametrize("n_clusters", [None, 3])
+def test_scales_at_which_no_rho_can_be_chosen(preprocess: Any, n_clusters: int | None) -> None:
+    rng = np.random.default_rng(4)
+    x = 20 * np.eye(3, 16)[rng.integers(3, size=300)] + rng.normal(size=(300, 16))
+    config = FitConfig(n_clusters=n_clusters, preprocess=preprocess)
+    for scale in (1e17, 1e18):
+        with pytest.raises(UnusableRowsError, match=expecting("row", "--preprocess")):
+            run((x * scale).astype(np.float32), config)
+    for scale in (1e-18, 1e-25):
+        with pytest.raises(InputError, match=expecting("float32", "scale")):
+            run((x * scale).astype(np.float32), config)
+
+
+def test_message_of_a_scan_names_the_extreme_row() -> None:
+    x = np.random.default_rng(4).normal(size=(300, 6)).astype(np.float32)
+    x[123] = 1e20
+    with pytest.raises(UnusableRowsError, match=expecting("row 123", "--preprocess")):
+        run(x, FitConfig(preprocess="center"))
 
 
 CONFIG = FitConfig(rho=0.5, n_clusters=40, seed=5)

@@ -734,6 +734,43 @@ class TestRowsOfZeros:
         with pytest.raises(InputError, match=expecting("row 40", "--nan drop")):
             self.ingest(tmp_path, zeros="drop", nan="error")
 
+    @pytest.mark.parametrize("suffix", ["npy", "csv", "parquet"])
+    @pytest.mark.parametrize(
+        "config",
+        [
+            {"nan": "drop"},
+            {"nan": "drop", "limit": 21},
+            {"nan": "keep", "zeros": "drop"},
+            {"nan": "drop", "zeros": "drop", "shuffle": True},
+        ],
+        ids=str,
+    )
+    def test_labels_that_are_texts(
+        self, tmp_path: Path, suffix: str, config: dict[str, Any]
+    ) -> None:
+        x = drawn(30)
+        x[[2, 20]], x[[11, 25]] = np.nan, 0.0
+        kinds = np.array(["no", "yes", "-1"])[np.arange(30) % 3]
+        path, labels = tmp_path / f"x.{suffix}", "kind"
+        if suffix == "npy":
+            labels = str(tmp_path / "labels.npy")
+            np.save(path, x)
+            np.save(labels, kinds)
+        elif suffix == "csv":
+            pandas.DataFrame(x).assign(kind=kinds).to_csv(path, index=False)
+        else:
+            table = pa.table({"emb": [None if np.isnan(row[0]) else row for row in x]})
+            pq.write_table(table.append_column("kind", pa.array(kinds)), path)
+        dropped = [2, 20] * (config["nan"] == "drop") + [11, 25] * ("zeros" in config)
+        kept = np.setdiff1d(np.arange(config.get("limit", 30)), dropped)
+        found = run(path, tmp_path / "out", labels=labels, **config)
+        assert (found.n_rows, found.label_names) == (len(kept), ("no", "yes"))
+        rows = stored(tmp_path / "out", "source_row")
+        np.testing.assert_array_equal(np.sort(rows), kept)
+        np.testing.assert_array_equal(
+            stored(tmp_path / "out", "labels"), np.array([0, 1, -1])[rows % 3]
+        )
+
     def test_no_row_is_left(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", np.zeros((9, P)))
         with pytest.raises(InputError, match="zeros"):
@@ -784,9 +821,17 @@ class TestNulls:
     @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
     def test_they_are_rejected_by_default(self, tmp_path: Path, suffix: str) -> None:
         path = tmp_path / f"x{suffix}"
-        self.write(path, "list", pa.float32())
-        with pytest.raises(StoreError, match=expecting("row 0", "null")):
-            run(path, tmp_path / "out", ids="name")
+        for kind, row in (("list", "row 0"), ("columns", "row")):
+            self.write(path, kind, pa.float32())
+            with pytest.raises(StoreError, match=expecting(row, "null", "--nan drop")):
+                run(path, tmp_path / "out", ids="name")
+
+    def test_null_labels_are_rejected_with_other_advice(self, tmp_path: Path) -> None:
+        table = pa.table({"emb": [[1.0, 2.0], [3.0, 4.0]], "kind": ["a", None]})
+        pq.write_table(table, tmp_path / "x.parquet")
+        with pytest.raises(StoreError, match=expecting("row 1", "kind", "null")) as caught:
+            run(tmp_path / "x.parquet", tmp_path / "out", labels="kind")
+        assert "--nan" not in str(caught.value)
 
     def test_lists_of_another_length_are_still_rejected(self, tmp_path: Path) -> None:
         rows = [None, [1.0, 2.0], None, [3.0]]

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 import scrlm_dask
 from scrlm_dask.choices import Init
 from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
+from scrlm_dask.errors import UnusableRowsError
 from scrlm_dask.events import BlockDone, IterationDone, Note, PhaseFinished
 from scrlm_dask.kernels.kmeans.init import ROUNDS
 from scrlm_dask.pipeline.fit import fit
@@ -535,6 +536,14 @@ class TestSmallInput:
     def test_more_clusters_than_rows_are_rejected(self) -> None:
         with pytest.raises(scrlm_dask.errors.InputError, match=expecting(6, 5)):
             run(noise(5, 2), 6)
+
+
+@pytest.mark.parametrize("method", ["scrlm", "k-means++", "k-means||", "random"])
+@pytest.mark.parametrize("scale", [1e17, 1e18])
+def test_rows_too_large_for_float32(method: Any, scale: float) -> None:
+    x = (20 * np.eye(3, 16)[np.arange(300) % 3] + noise(300, 16)) * scale
+    with pytest.raises(UnusableRowsError, match=expecting("row", "--preprocess")):
+        run(x.astype(np.float32), 3, init=method)
 
 
 class TestInit:

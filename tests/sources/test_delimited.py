@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +280,70 @@ def test_long_field_next_to_the_features(tmp_path: Path) -> None:
         assert source.read(0, 2).tolist() == [[1, 2], [3, 4]]
     finally:
         csv.field_size_limit(previous)
+
+
+class TestLongFields:
+    """Messages name the row of a field that is too long, and do not repeat the whole field."""
+
+    LONG = "x" * 100_000
+
+    @pytest.fixture
+    def small_limit(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        from scrlm_dask.sources import delimited
+
+        previous = csv.field_size_limit()
+        monkeypatch.setattr(delimited, "_MAX_FIELD", 1000)
+        yield
+        csv.field_size_limit(previous)
+
+    @pytest.mark.usefixtures("small_limit")
+    def test_over_the_limit(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.csv"
+        path.write_text(f'a,b,c\n1,2,"u"\n4,5,"{self.LONG}"\n')
+        source = open_csv(str(path), apart=["c"])
+        named = rf"(?=.*\brow 1\b)(?=.*{path})(?=.*\b1000\b)"
+        with pytest.raises(StoreError, match=named):
+            source.read(0, 2)
+        with pytest.raises(StoreError, match=named):
+            source.column("c").read(0, 2)
+        for row in (f'4,5,"{self.LONG}"', f'"{self.LONG}",b,c'):
+            path.write_text(f"{row}\n1,2,3\n")
+            with pytest.raises(StoreError, match=rf"(?=.*{path})(?=.*\b1000\b)"):
+                open_csv(str(path))
+
+    def test_carriage_return_in_the_middle_of_a_line(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.csv"
+        path.write_bytes(b'a,b\n1,2\n3\r4,"5"\n')
+        with pytest.raises(StoreError, match=rf"(?=.*\brow 1\b)(?=.*{path})"):
+            open_csv(str(path)).read(0, 2)
+
+    def check(self, error: pytest.ExceptionInfo[Exception]) -> None:
+        assert "x" * 50 in str(error.value)
+        assert len(str(error.value)) < 1500
+
+    def test_messages_are_short(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "x.csv")
+        header = f"a,b,{self.LONG}"
+        Path(path).write_text(f"{header}\n1,2,3\n1,{self.LONG},3\n")
+        with pytest.raises(StoreError) as caught:
+            open_csv(path, asked=["b"]).read(0, 2)
+        self.check(caught)
+        with pytest.raises(StoreError) as caught:
+            open_csv(path).column("b").read(0, 2)
+        self.check(caught)
+        with pytest.raises(InputError) as caught:
+            open_csv(path, asked=["d"])
+        self.check(caught)
+        Path(path).write_text(f"{header}\n1,2,{self.LONG}\n")
+        with pytest.raises(InputError) as caught:
+            open_csv(path)
+        assert len(str(caught.value)) < 1500
+
+    def test_long_digits_are_not_an_integer(self, tmp_path: Path) -> None:
+        """Python raises ValueError for integers of more than 4300 digits."""
+        path = tmp_path / "ids.txt"
+        path.write_text(f"{'7' * 5000}\n1\n")
+        assert open_value_lines(str(path), 2).read(0, 2).tolist() == ["7" * 5000, "1"]
+        path.write_text(f"1\n{'7' * 5000}\n")
+        with pytest.raises(StoreError, match="row 1"):
+            open_value_lines(str(path), 2).read(0, 2)

@@ -40,3 +40,15 @@ def test_dataset_without_data_next_to_the_table(tmp_path: Path) -> None:
     np.testing.assert_array_equal(open_hdf5(str(tmp_path / "x.h5")).read(0, 10), X)
     with pytest.raises(InputError, match="note"):
         open_hdf5(str(tmp_path / "x.h5"), "note")
+
+
+@pytest.mark.parametrize("target", ["other.h5", "gone.h5"])
+def test_links_and_datasets_without_rows_are_named(tmp_path: Path, target: str) -> None:
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = X
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["deep/link"] = h5py.ExternalLink(target, "/x")
+        file["null"], file["one"] = h5py.Empty("f4"), 3.0
+    with pytest.raises(InputError) as caught:
+        open_hdf5(str(tmp_path / "x.h5"))
+    assert all(name in str(caught.value) for name in ("deep/link", target, "null", "one"))

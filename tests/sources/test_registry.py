@@ -65,3 +65,9 @@ def test_other_shapes_and_types_are_rejected(tmp_path: Path, values: np.ndarray,
     np.save(tmp_path / "x.npy", values)
     with pytest.raises(InputError, match=rf"(?=.*{tmp_path}/x\.npy)(?=.*{fact})"):
         open_source([tmp_path / "x.npy"], SourceOptions())
+
+
+@pytest.mark.parametrize("url", ["memory://bucket/x.npy", "memory://bucket/x.parquet"])
+def test_only_zarr_sources_may_be_at_urls(url: str) -> None:
+    with pytest.raises(InputError, match=rf"(?=.*{url})(?=.*Zarr)(?=.*local)"):
+        open_source([url], SourceOptions())

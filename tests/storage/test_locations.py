@@ -30,7 +30,7 @@ from scrlm_dask.pipeline.evaluate import evaluate
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.pipeline.synth import synth
-from scrlm_dask.storage.arrays import StoredArray
+from scrlm_dask.storage.arrays import StoredArray, open_node
 from scrlm_dask.storage.locations import (
     Location,
     is_within,
@@ -378,3 +378,14 @@ def test_removal_does_not_follow_links(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "kept/file").exists()
     assert (tmp_path / "other").exists()
+
+
+def test_unknown_storage_option_is_named() -> None:
+    with pytest.raises(UnreachableError, match=r"'foo'.*--storage-option") as caught:
+        locate("s3://bucket/x.zarr", {"foo": "secret"}).exists()
+    assert "secret" not in str(caught.value)
+
+
+def test_web_server_that_is_not_reached() -> None:
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1"):
+        open_node("http://127.0.0.1:9/x.zarr", "the features store")

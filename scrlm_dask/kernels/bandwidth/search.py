@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from scrlm_dask.errors import InputError
 from scrlm_dask.kernels.bandwidth import ladder
 from scrlm_dask.kernels.bandwidth.choose import Choice, choose, clear_scale
 from scrlm_dask.kernels.bandwidth.modularity import (
@@ -37,6 +38,8 @@ from scrlm_dask.kernels.distances.nearest_center import (
 )
 from scrlm_dask.kernels.distances.points import (
     LARGEST_SQ_NORM,
+    LEAST_FLOAT,
+    UNIT_ROUNDOFF,
     Points,
     prepare_points,
     squared_radius,
@@ -211,6 +214,7 @@ def scan_sample(
     while True:
         scan = sample.scan(rho, extraction, first)
         if scan is None:
+            sample.check_underflow()
             return None
         scan = replace(scan, maps=tuple(judged))
         candidates = min(MOST_CANDIDATES, sizes.judged, _required_candidates(scan, n_clusters))
@@ -327,6 +331,18 @@ class _Sample:
             sizes=self._sizes,
             distances=self._histogram(),
         )
+
+    def check_underflow(self) -> None:
+        """Raise if rows differ, but their squared distances underflow in float32."""
+        mapped = self._mapped.mapped
+        spread = float(np.abs(mapped).max())
+        size = np.abs(self._mapped.raw * self._mapped.inv_norms[:, None] * self.affine.scale).max()
+        if UNIT_ROUNDOFF * size < spread < math.sqrt(LEAST_FLOAT):  # less is a rounding error
+            raise InputError(
+                f"the largest deviation of a feature from its mean is {spread:.3g}, whose square "
+                "underflows in float32; multiply all features by a large number, or use "
+                "--preprocess scale (preprocess='scale')"
+            )
 
     def wants_all_rows(self, extraction: SampleExtraction | None) -> bool:
         """Return whether all rows of a small sample should be candidates.

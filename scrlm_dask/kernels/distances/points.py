@@ -131,12 +131,27 @@ def prepare_points(raw: NDArray[Any], affine: AffineMap) -> Points:
     """Map points (k, p), given in input units, into the space of `affine`."""
     raw = native_float(raw)
     inv_norms = inverse_norms(raw, affine.unit_length)
-    # einsum converts in small buffers, so it makes no float64 copy of the points
-    shift = np.einsum("i,ij->j", inv_norms, raw, dtype=np.float64) / max(len(raw), 1)
+    shift = _mean(raw, inv_norms)
     mapped = np.empty(raw.shape, np.float32)
     sq_norms = np.empty(len(raw))
     _map_rows(raw, inv_norms, shift, affine.scale, mapped, sq_norms)
     return Points(raw, inv_norms, mapped, sq_norms, shift, affine.scale, affine.unit_length)
+
+
+def check_sample(rows: FloatArray, affine: AffineMap) -> None:
+    """Raise `NonFiniteRowError` at the largest row if distances of a sample may overflow float32.
+
+    If no error is raised, `map_rows` accepts all these rows, with any points among them.
+    """
+    inv_norms = inverse_norms(rows, affine.unit_length)
+    shift = _mean(rows, inv_norms)
+    mapped, sq_norms = np.empty((_MIN_TILE_ROWS, rows.shape[1]), np.float32), np.empty(len(rows))
+    for start in range(0, len(rows), _MIN_TILE_ROWS):
+        here = slice(start, start + _MIN_TILE_ROWS)
+        _map_rows(rows[here], inv_norms[here], shift, affine.scale, mapped, sq_norms[here])
+    # The limit is lower than that of `map_rows`, because norms from another shift may be larger.
+    if not (sq_norms < LARGEST_SQ_NORM / 4.0).all():
+        raise NonFiniteRowError(int(np.argmax(sq_norms)))
 
 
 def tiles(block: NDArray[Any], points: Points) -> Iterator[Tile]:
@@ -260,6 +275,12 @@ def squared_radius(rho: float, F: float, n_features: int) -> float:
 def radius(rho: float, F: float, n_features: int) -> float:
     """Return R = rho sqrt(p F)."""
     return math.sqrt(squared_radius(rho, F, n_features))
+
+
+def _mean(raw: FloatArray, inv_norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    # einsum converts in small buffers, so it makes no float64 copy of the rows
+    total = np.einsum("i,ij->j", inv_norms, raw, dtype=np.float64)
+    return np.asarray(total / max(len(raw), 1))
 
 
 @jit("reassoc", "contract")
