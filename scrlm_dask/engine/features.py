@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -356,6 +357,7 @@ def _from_dask(source: da.Array, block_rows: int | None) -> Features:
             "the Dask array has chunks of unknown size; call .compute_chunk_sizes() on it first"
         )
     feature_store.check_features_like(source.shape, source.dtype, "the Dask array")
+    _check_futures(source, "the Dask array")
     sizes = source.chunks[0]
     regular = all(size == sizes[0] for size in sizes[:-1]) and sizes[-1] <= sizes[0]
     chunk_rows = sizes[0] if regular else None
@@ -510,6 +512,7 @@ def _as_column(source: Any, features: Features) -> da.Array:
         read, rows = partial(_read_weights, stored), features.array.chunks[0][0]
         return _lazy_rows(read, (features.n_rows, 1), np.float64, rows)
     if isinstance(source, da.Array):
+        _check_futures(source, feature_store.WHAT)
         meta = np.empty((0,) * source.ndim, source.dtype)
         values = source.map_blocks(_remove_mask, dtype=source.dtype, meta=meta)
     else:
@@ -519,6 +522,20 @@ def _as_column(source: Any, features: Features) -> da.Array:
     if isinstance(values, np.ndarray):
         values = scatter_rows(values, features.array.chunks[0][0])
     return values.astype(np.float64)[:, None].rechunk((features.array.chunks[0], (1,)))
+
+
+def _check_futures(source: da.Array, what: str) -> None:
+    """Raise if the array has blocks on a cluster that this run does not use."""
+    if current_client() is not None or "distributed" not in sys.modules:
+        return
+    from distributed import futures_of
+
+    if futures_of(source):
+        raise InputError(
+            f"{what} is persisted on a cluster, but this run computes in threads, because it is "
+            "inside a Dask task or because of Dask's configuration; give a path, or an array that "
+            "is not persisted"
+        )
 
 
 def _remove_mask(block: Any, block_info: Any = None) -> Any:
