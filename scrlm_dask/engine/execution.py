@@ -306,6 +306,7 @@ class Execution:
             features.blocks_per_task(len(chosen)),
             features.label,
             pass_.reports_progress,
+            workers.current_client() is not None,
             collect,
             pass_.write,
         )
@@ -404,6 +405,7 @@ class _BlockCall:
     blocks_per_task: int
     label: str  # name of the features in messages
     reports_progress: bool
+    on_cluster: bool  # False: the tasks run in the process of the listener, perhaps inside a task
     collect: Callable[[Iterable[Any]], Any]
     write: Callable[..., Iterable[Any]] | None
 
@@ -537,7 +539,8 @@ def _no_combine(a: Any, b: Any) -> Any:
 def _report(call: _BlockCall, rows: int, n_bytes: int) -> None:
     """Send the event of a finished block to the scheduler, or to the listener in this process."""
     event = events.BlockDone(call.phase, rows, n_bytes)
-    worker, listener = workers.current_worker(), _listeners.get(call.topic)
+    listener = _listeners.get(call.topic)
+    worker = workers.current_worker() if call.on_cluster else None
     if worker is not None:
         # under a key of its own, because Dask adds keys to the message
         worker.log_event(call.topic, {"block": vars(event)})
