@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-_BATCH_BYTES = 2 * 2**20  # small compared with the memory of a worker, so plans omit it
+_BATCH_BYTES = 8 * 2**20  # a task has these bytes in memory; 8 blocks of up to 1 MiB
 _BATCH_SIZES = (512, 64, 8)  # powers of every fan-in, so that a batch is a complete subtree
-_MIN_BATCHES = 64  # enough tasks for several workers, and for groups of checkpoints
+_MIN_BATCHES = 33  # enough tasks for several workers; more than the groups of a checkpoint
 
 
 def blocks_per_task(n_blocks: int, block_bytes: int) -> int:

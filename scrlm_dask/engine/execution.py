@@ -42,7 +42,8 @@ Columns: TypeAlias = Mapping[str, da.Array]
 _SPREAD_SECONDS = 10.0  # time limit for copying inputs, because a worker may hang or be lost
 
 # A warning reports more blocks than this of fewer bytes than this, and their fixed cost.
-_MANY_BLOCKS, _SMALL_BLOCK_BYTES, _BLOCK_SECONDS = 2000, 10**6, 0.001
+# The cost was measured with benchmarks/small_blocks.py; all of these blocks are batched.
+_MANY_BLOCKS, _SMALL_BLOCK_BYTES, _BLOCK_SECONDS = 2000, 10**6, 0.0005
 
 _listeners: dict[str, events.Listener] = {}  # listeners of the runs of this process, by topic
 

@@ -32,7 +32,7 @@ PROCESS_BYTES = 350 * 10**6  # Python, libraries and compiled kernels, before th
 CLIENT_BYTES = 330 * 10**6
 EVEN_SHARE = 0.85  # workers do not get exactly equal shares of the blocks
 _MOST_DRAWS = 24  # upper bound of 2 + ln k, the number of draws of k-means++ per center
-_BLOCK_TASK_BYTES = 20_000  # on the client and the scheduler, per block of a pass
+_TASK_BYTES = 20_000  # on the client and the scheduler, per block task of a pass
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,8 @@ def _point_bytes(layout: Layout, n_points: int, float_bytes: int) -> int:
 def _client_bytes(layout: Layout, n_clusters: int) -> int:
     # copies of centers and sums: before and after a step, in its graph, and in the model
     centers = 10 * 8 * n_clusters * layout.n_features
-    return CLIENT_BYTES + centers + _BLOCK_TASK_BYTES * layout.n_blocks
+    n_tasks = -(-layout.n_blocks // layout.blocks_per_task)
+    return CLIENT_BYTES + centers + _TASK_BYTES * n_tasks
 
 
 # Dask pauses a worker above this share of its memory limit. The worker would stay paused, because

@@ -15,8 +15,8 @@ import zarr
 from scrlm_dask import FitConfig, KMeansConfig, fit, kmeans
 from scrlm_dask.config import LloydConfig
 from scrlm_dask.engine import block_layout
-from scrlm_dask.engine.block_layout import blocks_per_task
-from scrlm_dask.engine.checkpointing import SavedGroups
+from scrlm_dask.engine.block_layout import Layout, blocks_per_task
+from scrlm_dask.engine.checkpointing import MAX_GROUPS, SavedGroups
 from scrlm_dask.engine.execution import Execution, Pass
 from scrlm_dask.engine.features import as_features, as_weights, persist_features
 from scrlm_dask.engine.tree_reduce import combine_parts, tree_reduce
@@ -55,11 +55,22 @@ def pair(a: Any, b: Any) -> Any:
 
 
 def test_only_many_small_blocks_are_batched() -> None:
-    assert blocks_per_task(511, 3200) == 1
-    assert blocks_per_task(512, 3200) == 8
-    assert blocks_per_task(20_000, 3200) == 64
-    assert blocks_per_task(10**6, 3200) == 512
-    assert blocks_per_task(10**6, 2**20) == 1
+    assert blocks_per_task(263, 3200) == 1
+    assert blocks_per_task(264, 3200) == 8
+    assert blocks_per_task(5000, 3200) == 64
+    assert blocks_per_task(20_000, 3200) == 512
+    assert blocks_per_task(10**6, 2**20) == 8
+    assert blocks_per_task(10**6, 2**20 + 1) == 1
+    # so that a group of a checkpoint has the same blocks with and without batches
+    assert block_layout._MIN_BATCHES > MAX_GROUPS
+
+
+@pytest.mark.parametrize("block_bytes", [300_000, 1_000_000])
+def test_memory_of_a_batch_is_planned(block_bytes: int) -> None:
+    layout = Layout(10**6, block_bytes // 400, 4, 100, 100)
+    assert layout.blocks_per_task == 8
+    # the rows, their concatenation, and encoded and decoded chunks; a batch may start in a chunk
+    assert 8 * block_bytes * 4 <= layout.reading_bytes <= 9 * block_bytes * 4
 
 
 @pytest.mark.parametrize("fan_in", [2, 8])
