@@ -53,7 +53,7 @@ WeightsLike: TypeAlias = Place | da.Array | NDArray[Any] | None
 _Spans: TypeAlias = Sequence[tuple[int, int]]
 _Read: TypeAlias = Callable[[_Spans], NDArray[Any]]
 
-_MOST_BLOCKS = 10**7
+_MOST_BLOCKS = 10**6  # bounds the memory of lists of blocks
 _LARGEST_SUM = 1e250  # limit for sums of weights; finite times the largest squared distance
 
 
