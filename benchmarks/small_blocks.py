@@ -1,16 +1,18 @@
-"""Measure the fixed cost of a small block: a fit of many blocks with few rows.
+"""Measure the fixed cost of a small block: runs over many blocks with few rows.
 
     python -m benchmarks.small_blocks --blocks 20000 --nworkers 2
 
-Each chunk of the store is one block. The CPU seconds of a pass are those of this process, which
-includes Dask's scheduler, and of the workers, from the end of the previous pass on. The first pass
-includes opening the store.
+The runs are a fit, k-means with sample weights in a file, and k-means that begins on a random half
+of the blocks. Each chunk of the store is one block. The CPU seconds of a pass are those of this
+process, which includes Dask's scheduler, and of the workers, from the end of the previous pass on.
+The first pass of a run includes opening the store and reading the weights.
 """
 
 from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +22,20 @@ import numpy as np
 import psutil
 import zarr
 
-from scrlm_dask.config import FitConfig, LloydConfig
+from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
 from scrlm_dask.engine.features import as_features
 from scrlm_dask.events import Event, PhaseFinished
 from scrlm_dask.pipeline.fit import fit
+from scrlm_dask.pipeline.kmeans import kmeans
 
 from .common import Spent, scratch, warm_up, workers
 from .report import Table
 
 BLOCK_ROWS, FEATURES = 50, 16
-_CONFIG = FitConfig(
-    rho=0.5,
-    n_clusters=10,
-    n_candidates=200,
-    refine=LloydConfig(max_iter=2, tol=0.0, inertia_tol=0.0, persist="no"),
-)
+_LLOYD = LloydConfig(max_iter=2, tol=0.0, inertia_tol=0.0, persist="no")
+_FIT = FitConfig(rho=0.5, n_clusters=10, n_candidates=200, refine=_LLOYD)
+_WEIGHTED = KMeansConfig(10, "random", _LLOYD)
+_SAMPLED = KMeansConfig(10, "k-means++", replace(_LLOYD, sample=0.5))
 
 
 class _Clock:
@@ -68,14 +69,17 @@ def small_block_store(place: Path, blocks: int) -> Path:
 
 
 def measure(store: Path, out: Path, blocks: int) -> list[dict[str, Any]]:
-    """Open the store and run a fit; return the time of each pass."""
-    clock, rows = _Clock(), []
+    """Open the store and run the cases; return the time of each pass."""
+    clock, rows, case = _Clock(), [], "fit"
+    weights = out.with_name(f"weights-{blocks}.npy")
+    np.save(weights, np.linspace(1.0, 2.0, blocks * BLOCK_ROWS))
 
     def add(name: str, n_blocks: int) -> None:
         spent = clock.lap()
         per_block = 1000 * spent.cpu / n_blocks
         rows.append(
             {
+                "run": case,
                 "pass": name,
                 "blocks": n_blocks,
                 "wall_s": spent.wall,
@@ -91,7 +95,11 @@ def measure(store: Path, out: Path, blocks: int) -> list[dict[str, Any]]:
 
     as_features(store, BLOCK_ROWS)
     add("open", blocks)
-    fit(store, _CONFIG, out=out, overwrite=True, block_rows=BLOCK_ROWS, listener=listener)
+    fit(store, _FIT, out=out, overwrite=True, block_rows=BLOCK_ROWS, listener=listener)
+    case = "weighted k-means"
+    kmeans(store, _WEIGHTED, sample_weight=weights, block_rows=BLOCK_ROWS, listener=listener)
+    case = "sampled k-means"
+    kmeans(store, _SAMPLED, block_rows=BLOCK_ROWS, listener=listener)
     return rows
 
 

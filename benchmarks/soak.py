@@ -5,6 +5,9 @@
 Every fifth fit is interrupted and resumed. A fifth of the fits, and at least ten, are the warm-up.
 After the warm-up, the numbers of file descriptors, threads and temporary files must not grow, and
 memory must grow by less than 16 MB. The exit code is 1 otherwise.
+
+With `--inside-tasks`, each fit is a task of a new cluster in this process, and its threads must end
+with the cluster. Dask keeps some memory and descriptors of closed clusters, so only threads count.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from typing import Any
 import click
 import dask
 import psutil
+from distributed import Client, LocalCluster
 
 from scrlm_dask.config import FitConfig, LloydConfig
 from scrlm_dask.events import BlockDone, Event
@@ -94,18 +98,21 @@ def _temporary_files(folder: Path) -> Iterator[None]:
         tempfile.tempdir = before
 
 
-def soak(place: Path, fits: int) -> dict[str, Any]:
+def soak(place: Path, fits: int, inside_tasks: bool = False) -> dict[str, Any]:
     """Run the fits; return the resources after the warm-up and at the end, and their growth."""
     store, seen = place / "features.zarr", []
     synth(store, ROWS, SPEC, chunk_bytes=BLOCK_ROWS * 4 * SPEC.n_features)
     with _temporary_files(place / "temporary"):
         for number in range(fits):
-            one_fit(store, place / "run", stopped=number % _STOPPED_EVERY == 0)
+            stopped = number % _STOPPED_EVERY == 0
+            run = _fit_inside_task if inside_tasks else one_fit
+            run(store, place / "run", stopped)
             seen.append(count_resources(place))
     first, last = asdict(seen[min(fits, max(_WARM_AFTER, fits // 5)) - 1]), asdict(seen[-1])
     growth = {name: last[name] - first[name] for name in first}
-    memory = growth["memory_bytes"]
-    ok = memory < _MOST_GROWTH and all(growth[n] <= 0 for n in growth if n != "memory_bytes")
+    constant = {"threads"} if inside_tasks else growth.keys() - {"memory_bytes"}
+    ok = all(growth[name] <= 0 for name in constant)
+    ok = ok and (inside_tasks or growth["memory_bytes"] < _MOST_GROWTH)
     return {"fits": fits, "first": first, "last": last, "growth": growth, "ok": ok}
 
 
@@ -118,14 +125,29 @@ def one_fit(store: Path, out: Path, stopped: bool) -> None:
     fit(store, CONFIG, overwrite=not stopped, listener=lambda event: None, **options)
 
 
+def _fit_inside_task(store: Path, out: Path, stopped: bool) -> None:
+    """Run a fit in a task of a new cluster in this process."""
+    options: Any = {"n_workers": 1, "threads_per_worker": 2, "processes": False}
+    address = "127.0.0.1:0"
+    with (
+        # Dask would pause the worker, because it counts the memory of the whole process
+        LocalCluster(**options, memory_limit=0, dashboard_address=address) as cluster,
+        Client(cluster) as client,
+    ):
+        client.submit(one_fit, store, out, stopped, pure=False).result()
+
+
 @click.command()
 @click.option("--fits", default=50, show_default=True)
 @click.option("--nworkers", default=0, show_default=True, help="0 uses threads of this process.")
+@click.option("--inside-tasks", is_flag=True, help="Run each fit in a task of a new cluster.")
 @click.option("--scratch", "folder", help="Folder for the data; it is kept.")
-def main(fits: int, nworkers: int, folder: str | None) -> None:
+def main(fits: int, nworkers: int, inside_tasks: bool, folder: str | None) -> None:
     """Run many fits and print the growth of resources."""
     with scratch(folder) as place:
-        if nworkers:
+        if inside_tasks:
+            report = soak(place, fits, inside_tasks)
+        elif nworkers:
             with workers(nworkers, "2GB"):
                 report = soak(place, fits)
         else:

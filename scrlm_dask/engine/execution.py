@@ -42,7 +42,8 @@ Columns: TypeAlias = Mapping[str, da.Array]
 _SPREAD_SECONDS = 10.0  # time limit for copying inputs, because a worker may hang or be lost
 
 # A warning reports more blocks than this of fewer bytes than this, and their fixed cost.
-_MANY_BLOCKS, _SMALL_BLOCK_BYTES, _BLOCK_SECONDS = 2000, 10**6, 0.001
+# The cost was measured with benchmarks/small_blocks.py; all of these blocks are batched.
+_MANY_BLOCKS, _SMALL_BLOCK_BYTES, _BLOCK_SECONDS = 2000, 10**6, 0.0005
 
 _listeners: dict[str, events.Listener] = {}  # listeners of the runs of this process, by topic
 
@@ -155,11 +156,11 @@ class Execution:
     ) -> Any:
         """Run a pass over all blocks, or over `blocks`, and return the combined parts.
 
-        `broadcast` contains the inputs that all blocks share; a Delayed is computed once and sent
-        to every worker. `columns` contain values per row; `part` receives the values of its rows.
-        `input_digest` identifies inputs that may differ in the next attempt, and is part of the
-        checkpoint's name. With `leave_on_workers` the result is not sent to the client: it stays
-        on a worker, and a persisted Delayed is returned.
+        `blocks` are ascending. `broadcast` contains the inputs that all blocks share; a Delayed is
+        computed once and sent to every worker. `columns` contain values per row of the pass; `part`
+        receives the values of its rows. `input_digest` identifies inputs that may differ in the
+        next attempt, and is part of the checkpoint's name. With `leave_on_workers` the result is
+        not sent to the client: it stays on a worker, and a persisted Delayed is returned.
         """
         name = pass_.name
         combine = partial(combine_parts, combine=pass_.combine, fan_in=pass_.fan_in)
@@ -167,7 +168,7 @@ class Execution:
         saved = self.checkpoints.next_groups(
             name, pass_.checkpoint_types, pass_.outputs_valid, input_digest
         )
-        saved = None if saved is None else batch_groups(saved, tasks.features)
+        saved = None if saved is None else batch_groups(saved, tasks.features, len(tasks.blocks))
         reduction = self.checkpoints.reduce(tasks.parts, pass_.combine, name, pass_.fan_in, saved)
         with self._reading(tasks, reduction.reused_blocks):
             # not `compute`: it releases the tasks before an error with them can be explained
@@ -193,7 +194,7 @@ class Execution:
         pass must then have a single one.
         """
         tasks = self._block_tasks(pass_, features, broadcast, blocks, columns, list)
-        saved = None if saved is None else batch_groups(saved, tasks.features)
+        saved = None if saved is None else batch_groups(saved, tasks.features, len(tasks.blocks))
         outputs = [_output_tasks(pass_, tasks.parts, output) for output in pass_.per_block]
         reduction = self.checkpoints.reduce(
             _summary_tasks(pass_, tasks, summary_columns or {}),
@@ -289,10 +290,10 @@ class Execution:
         `collect` converts the results of the blocks of a task to the result of the task.
         """
         self._warn_of_small_blocks(features)
-        features = features.batched if blocks is None else features.unbatched
+        chosen = range(features.n_blocks) if blocks is None else blocks
         array, numbers = features.array, None
         if blocks is not None:
-            array = array.blocks[list(blocks)]
+            array = features.read(blocks)
             # a separate task: as a keyword argument, the list would be sent with every block task
             numbers = task("blocks", np.array, list(blocks))
         columns = _in_chunks_of(array, columns or {})
@@ -303,9 +304,10 @@ class Execution:
             tuple(columns),
             self._topic,
             features.block_rows,
-            features.blocks_per_chunk,
+            features.blocks_per_task(len(chosen)),
             features.label,
             pass_.reports_progress,
+            workers.current_client() is not None,
             collect,
             pass_.write,
         )
@@ -320,14 +322,13 @@ class Execution:
             meta=np.empty((0, 0), object),
             name=name,
         )
-        chosen = range(features.n_blocks) if blocks is None else blocks
         delayed = list(parts.to_delayed().ravel())
         return _BlockTasks(pass_.name, name, features, array, chosen, broadcast, delayed)
 
     def _warn_of_small_blocks(self, features: Features) -> None:
         """Warn once per run of many small blocks, because their fixed cost dominates."""
         layout = features.layout
-        small = layout.block_bytes < _SMALL_BLOCK_BYTES and features.may_batch
+        small = layout.block_bytes < _SMALL_BLOCK_BYTES and features.may_warn
         if self._warned or not small or layout.n_blocks <= _MANY_BLOCKS:
             return
         self._warned = True
@@ -370,12 +371,9 @@ def wait(value: Delayed) -> Delayed:
     return value
 
 
-def batch_groups(saved: SavedGroups, features: Features) -> SavedGroups:
-    """Return the checkpoint of a pass whose parts are those of the chunks of the features."""
-    if features.blocks_per_chunk == 1:
-        return saved
-    size = features.blocks_per_chunk
-    return replace(saved, blocks_per_part=size, n_blocks=features.n_blocks)
+def batch_groups(saved: SavedGroups, features: Features, n_blocks: int) -> SavedGroups:
+    """Return the checkpoint of a pass over `n_blocks` blocks, with one part per task."""
+    return replace(saved, blocks_per_part=features.blocks_per_task(n_blocks), n_blocks=n_blocks)
 
 
 def blocks_with_rows(rows: Any, block_rows: int) -> list[int]:
@@ -408,6 +406,7 @@ class _BlockCall:
     blocks_per_task: int
     label: str  # name of the features in messages
     reports_progress: bool
+    on_cluster: bool  # False: the tasks run in the process of the listener, perhaps inside a task
     collect: Callable[[Iterable[Any]], Any]
     write: Callable[..., Iterable[Any]] | None
 
@@ -420,7 +419,10 @@ def _block_task(
     broadcast: dict[str, Any],
     block_id: Any = None,
 ) -> Any:
-    first = int(block_id[0] if numbers is None else numbers[block_id[0]]) * call.blocks_per_task
+    first = block_id[0] * call.blocks_per_task
+    blocks = range(first, first + call.blocks_per_task)  # positions among the blocks of the pass
+    if numbers is not None:
+        blocks = numbers[blocks.start : blocks.stop]
     with (
         failures.track_task(call.topic) as is_active,
         compute_slot(is_active) as run_is_active,
@@ -429,15 +431,10 @@ def _block_task(
         if not run_is_active:
             # raise, because a return value would be combined and checkpointed as a part
             raise failures.RunIsOverError(f"{call.phase}: the run has ended")
-        start = first * call.block_rows
-        block = remove_mask(block, call.label, start)
-        columns = {
-            name: remove_mask(values, f"the {name}", start)
-            for name, values in _column_values(call.columns, column_blocks).items()
-        }
-        results: Iterable[Any] = _block_results(block, first, call, columns, broadcast)
+        columns = _column_values(call.columns, column_blocks)
+        results: Iterable[Any] = _block_results(block, blocks, call, columns, broadcast)
         if call.write is not None:
-            results = call.write(list(results), start, **broadcast)
+            results = call.write(list(results), int(blocks[0]) * call.block_rows, **broadcast)
         result = call.collect(results)
     if not call.reports_progress:
         _report(call, len(block), int(block.nbytes))
@@ -445,18 +442,26 @@ def _block_task(
 
 
 def _block_results(
-    rows: Any, first: int, call: _BlockCall, columns: dict[str, Any], broadcast: dict[str, Any]
+    rows: Any,
+    blocks: Sequence[int],
+    call: _BlockCall,
+    columns: dict[str, Any],
+    broadcast: dict[str, Any],
 ) -> Iterator[Any]:
-    """Yield the result of `part` for each block in the rows of a task, from block `first` on."""
+    """Yield the result of `part` for each block of a task."""
     inputs = {"done": partial(_report, call)} if call.reports_progress else {}
     for i in range(-(-len(rows) // call.block_rows)):
         here = slice(i * call.block_rows, (i + 1) * call.block_rows)
-        own = {name: values[here] for name, values in columns.items()}
-        start = (first + i) * call.block_rows
+        start = int(blocks[i]) * call.block_rows
+        block = remove_mask(rows[here], call.label, start)
+        own = {
+            name: remove_mask(values[here], f"the {name}", start)
+            for name, values in columns.items()
+        }
         try:
-            yield call.part(rows[here], start, **own, **inputs, **broadcast)
+            yield call.part(block, start, **own, **inputs, **broadcast)
         except NonFiniteRowError as error:
-            where = f"row {start + error.row} (block {first + i}) of {call.label}"
+            where = f"row {start + error.row} (block {blocks[i]}) of {call.label}"
             raise error.named(where) from error
 
 
@@ -531,7 +536,8 @@ def _no_combine(a: Any, b: Any) -> Any:
 def _report(call: _BlockCall, rows: int, n_bytes: int) -> None:
     """Send the event of a finished block to the scheduler, or to the listener in this process."""
     event = events.BlockDone(call.phase, rows, n_bytes)
-    worker, listener = workers.current_worker(), _listeners.get(call.topic)
+    listener = _listeners.get(call.topic)
+    worker = workers.current_worker() if call.on_cluster else None
     if worker is not None:
         # under a key of its own, because Dask adds keys to the message
         worker.log_event(call.topic, {"block": vars(event)})

@@ -175,13 +175,13 @@ def _suspicious_tasks(dask_scheduler: Any) -> list[Any]:
 def _blocks_of(
     key: Any, features: Features, blocks: Sequence[int], tasks: str | None
 ) -> Sequence[int]:
-    """Return the consecutive blocks that a task of this pass computes or reads; else no blocks."""
+    """Return the ascending blocks that a task of this pass computes or reads; else no blocks."""
     # the keys are (name, position among the chunks, 0)
     if not (isinstance(key, tuple) and len(key) == 3 and isinstance(key[1], int)):
         return ()
-    position, size = key[1], features.blocks_per_chunk
+    position = key[1]
     if key[0] == tasks:
-        return blocks[position * size : (position + 1) * size]
+        return features.tasks_of(blocks)[position]
     read: Features | None = features
     while read is not None:
         if key[0] == read.array.name:

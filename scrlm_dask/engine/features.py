@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
@@ -27,7 +28,7 @@ from scrlm_dask.engine.workers import (
 )
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.storage import feature_store
-from scrlm_dask.storage.arrays import StoredArray, local_path, read_rows
+from scrlm_dask.storage.arrays import StoredArray, local_path, read_spans
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.masks import remove_mask
 from scrlm_dask.storage.npy_files import NpyColumn
@@ -48,13 +49,19 @@ FeaturesLike: TypeAlias = (
 )
 WeightsLike: TypeAlias = Place | da.Array | NDArray[Any] | None
 
-_MOST_BLOCKS = 10**7
+# (start, stop) of one or several ranges of rows, and a function that reads and concatenates them
+_Spans: TypeAlias = Sequence[tuple[int, int]]
+_Read: TypeAlias = Callable[[_Spans], NDArray[Any]]
+
+_MOST_BLOCKS = 10**6  # bounds the memory of lists of blocks
 _LARGEST_SUM = 1e250  # limit for sums of weights; finite times the largest squared distance
 
 
 @dataclass(frozen=True)
 class Features:
     """Features in blocks of `block_rows` rows; the last block may be smaller.
+
+    A chunk of `array` is a block, or a batch of consecutive small blocks.
 
     Rows are read in the tasks that use them and are never sent to the client.
     """
@@ -69,10 +76,13 @@ class Features:
     uncompressed: bool = False  # True: stored without compression, filters and shards
     made_of: Features | None = None  # smaller blocks that these blocks are concatenated from
     files: str | None = None  # digest of the traces of the store's files when it was opened
-    blocks_per_chunk: int = 1  # consecutive blocks per chunk of `array`
-    may_batch: bool = True  # False: a task must compute a single block
-    # returns the array with the given number of rows per chunk; None: `array` is rechunked
-    rechunked: Callable[[int], da.Array] | None = field(default=None, compare=False)
+    may_warn: bool = True  # False: the user does not choose the number of blocks
+    # returns the rows of given blocks, with the given number of blocks per chunk; None: the rows
+    # are copied from the chunks of `array`
+    read_blocks: Callable[[Sequence[int], int], da.Array] | None = field(
+        default=None, compare=False
+    )
+    blocks_per_chunk: int = field(init=False)  # consecutive blocks per chunk of `array`
     n_rows: int = field(init=False)
     n_features: int = field(init=False)
     n_blocks: int = field(init=False)
@@ -83,6 +93,8 @@ class Features:
         itemsize, chunk_rows = int(self.array.dtype.itemsize), self.chunk_rows or self.block_rows
         copies = 1 if self.uncompressed else 2
         layout = Layout(n_rows, n_features, itemsize, self.block_rows, chunk_rows, copies)
+        chunk = max(self.array.chunks[0], default=1)
+        object.__setattr__(self, "blocks_per_chunk", -(-chunk // self.block_rows))
         object.__setattr__(self, "n_rows", n_rows)
         object.__setattr__(self, "n_features", n_features)
         object.__setattr__(self, "n_blocks", layout.n_blocks)
@@ -100,23 +112,40 @@ class Features:
             return ()
         return (Input("the features store", self.location, self.files, files_of_features),)
 
-    @cached_property
-    def batched(self) -> Features:
-        """The same blocks in an array with several small blocks per chunk, if there are many."""
-        size = blocks_per_task(self.n_blocks, self.layout.block_bytes) if self.may_batch else 1
-        return self._with_chunks_of(size)
+    def blocks_per_task(self, n_blocks: int) -> int:
+        """Return the blocks per task of a pass over all blocks, or over `n_blocks` of them."""
+        if n_blocks == self.n_blocks:
+            return self.blocks_per_chunk
+        return min(self.blocks_per_chunk, blocks_per_task(n_blocks, self.layout.block_bytes))
 
-    @cached_property
-    def unbatched(self) -> Features:
-        """The same blocks in an array with one block per chunk."""
-        return self._with_chunks_of(1)
+    def read(self, blocks: Sequence[int]) -> da.Array:
+        """Return the rows of the given ascending blocks, one chunk per task of a pass over them."""
+        if self.read_blocks is None:
+            return self.choose(self.array, blocks)
+        return self.read_blocks(blocks, self.blocks_per_task(len(blocks)))
 
-    def _with_chunks_of(self, n_blocks: int) -> Features:
-        if n_blocks == self.blocks_per_chunk:
-            return self
-        rows = n_blocks * self.block_rows
-        array = self.array.rechunk({0: rows}) if self.rechunked is None else self.rechunked(rows)
-        return replace(self, array=array, blocks_per_chunk=n_blocks)
+    def choose(self, values: da.Array, blocks: Sequence[int]) -> da.Array:
+        """Return the values (rows, q) of the given ascending blocks, one chunk per task.
+
+        `values` has one entry per row of the features.
+        """
+        values = values.rechunk({0: self.array.chunks[0]})
+        if self.blocks_per_chunk == 1:
+            return values.blocks[list(blocks)]
+        chunks, take = values.to_delayed().ravel(), dask.delayed(_take_blocks, pure=False)
+        parts, key = [], f"take-{uuid4().hex}"
+        for i, group in enumerate(self.tasks_of(blocks)):
+            numbers, local = np.divmod(group, self.blocks_per_chunk)
+            needed = [
+                (chunks[number], local[numbers == number].tolist()) for number in np.unique(numbers)
+            ]
+            parts.append(take(needed, self.block_rows, dask_key_name=(key, i)))
+        return column_of(parts, self, blocks, values.dtype, values.shape[1])
+
+    def tasks_of(self, blocks: Sequence[int]) -> list[Sequence[int]]:
+        """Return the blocks of each task of a pass over the given blocks."""
+        size = self.blocks_per_task(len(blocks))
+        return [blocks[i : i + size] for i in range(0, len(blocks), size)]
 
     def in_blocks_for(self, n_clusters: int) -> Features:
         """Return the same rows in blocks that are large enough for `n_clusters` clusters.
@@ -129,13 +158,12 @@ class Features:
             return self
         return replace(
             self,
-            array=self.batched.array.rechunk({0: layout.block_rows}),
+            array=self.array.rechunk({0: layout.block_rows * layout.blocks_per_task}),
             block_rows=layout.block_rows,
             chunk_rows=layout.chunk_rows,
             uncompressed=False,
-            made_of=self.batched,
-            blocks_per_chunk=1,
-            rechunked=None,
+            made_of=self,
+            read_blocks=None,
         )
 
     def label_rows(self, n_clusters: int = 0) -> int:
@@ -144,10 +172,10 @@ class Features:
         `n_clusters` is the number of clusters whose sums a pass computes with the labels, because
         it may enlarge the blocks. A chunk must not be written by two tasks.
         """
-        batched = self.in_blocks_for(n_clusters).batched
-        if batched.blocks_per_chunk == 1:
+        features = self.in_blocks_for(n_clusters)
+        if features.blocks_per_chunk == 1:
             return self.block_rows
-        return batched.block_rows * batched.blocks_per_chunk
+        return features.block_rows * features.blocks_per_chunk
 
 
 def as_features(
@@ -181,21 +209,21 @@ def as_features(
 
 def persist_features(features: Features) -> Features:
     """Read the features once and keep them in the workers' memory."""
-    batched = features.batched
-    array = persist(batched.array)[0]
+    array = persist(features.array)[0]
     if current_client() is not None:
         from distributed import futures_of, wait
 
         for future in wait(futures_of(array)).done:
             if future.status == "error":
                 future.result()
-    return replace(batched, array=array, rechunked=None)
+    return replace(features, array=array, read_blocks=None)
 
 
 def placeholder_blocks(shape: tuple[int, int], dtype: np.dtype[Any], block_rows: int) -> Features:
     """Return blocks without data, for a pass that generates or reads its rows itself."""
-    array = _lazy_rows(_placeholder, dtype, shape, dtype, block_rows)
-    return Features(array, block_rows, "the plan", may_batch=False)
+    _check_blocks(shape[0], block_rows)
+    array = _lazy_rows(partial(_placeholder, dtype, shape[1]), shape, dtype, block_rows)
+    return Features(array, block_rows, "the plan", may_warn=False)
 
 
 def scatter_rows(source: NDArray[Any], block_rows: int) -> da.Array:
@@ -228,9 +256,15 @@ def as_weights(
     return weights
 
 
+def extremes(weights: da.Array) -> tuple[float, float]:
+    """Return the least and the largest weight, in one read; both are NaN if a weight is NaN."""
+    least, most = compute(weights.min(), weights.max())
+    return float(least), float(most)
+
+
 def _check_numbers(weights: da.Array) -> None:
-    finite, least, most = compute(da.isfinite(weights).all(), weights.min(), weights.max())
-    if not (finite and least >= 0.0):
+    least, most = extremes(weights)
+    if not (least >= 0.0 and np.isfinite(most)):
         bad = int(compute((~(da.isfinite(weights) & (weights >= 0.0))).argmax(axis=0))[0][0])
         value = float(compute(weights[bad])[0][0])
         raise InputError(f"the sample weight of row {bad} is {value}; it must be finite and >= 0")
@@ -255,26 +289,21 @@ def check_weights(
 
 def lazy_column(stored: StoredArray) -> da.Array:
     """Return a stored 1-D array as a lazy Dask array with the chunks of the store."""
-    n_rows, step = stored.shape[0], stored.chunks[0]
-    return da.map_blocks(
-        _read_column,
-        source=stored,
-        chunks=(_block_sizes(n_rows, step),),
-        dtype=stored.dtype,
-        meta=np.empty(0, stored.dtype),
-        name=f"column-{uuid4().hex}",
-    )
+    read = partial(read_spans, stored, what="the labels store")
+    return _lazy_rows(read, stored.shape, stored.dtype, stored.chunks[0])
 
 
 def column_of(
-    parts: list[Delayed], features: Features, blocks: list[int] | None, dtype: Any, width: int = 1
+    parts: list[Delayed],
+    features: Features,
+    blocks: Sequence[int] | None,
+    dtype: Any,
+    width: int = 1,
 ) -> da.Array:
-    """Concatenate the results of `parts`, one task per block, to a Dask array (rows, width)."""
-    if blocks is None:
-        chosen = features.batched.array.chunks[0]
-    else:
-        chosen = [features.layout.rows_in([i]) for i in blocks]
-    pairs = zip(parts, chosen, strict=True)
+    """Concatenate the results of the block tasks of a pass to a Dask array (rows, width)."""
+    numbers = range(features.n_blocks) if blocks is None else blocks
+    sizes = [features.layout.rows_in(group) for group in features.tasks_of(numbers)]
+    pairs = zip(parts, sizes, strict=True)
     return da.concatenate([da.from_delayed(part, (size, width), dtype) for part, size in pairs])
 
 
@@ -288,18 +317,19 @@ def _from_store(location: Location, block_rows: int | None) -> Features:
         check_ingested(location)
         raise
     check_paths_visible(location)
-    shape, dtype, chunk_rows = stored.shape, stored.dtype, stored.chunks[0]
+    shape = stored.shape[0], stored.shape[1]
+    dtype, chunk_rows = stored.dtype, stored.chunks[0]
     block_rows = block_rows or feature_store.block_rows_for(shape, dtype, chunk_rows)
-    lazy_rows = partial(_lazy_rows, _read_stored, stored, shape, dtype)
+    array, read_blocks = _readable(partial(_read_stored, stored), shape, dtype, block_rows)
     return Features(
-        lazy_rows(block_rows),
+        array,
         block_rows,
         f"the features store {stored.location.url}",
         location,
         chunk_rows=chunk_rows,
         uncompressed=stored.plain,
         files=files,
-        rechunked=lazy_rows,
+        read_blocks=read_blocks,
     )
 
 
@@ -313,14 +343,11 @@ def _from_zarr_object(source: zarr.Array[Any], block_rows: int | None) -> Featur
             f"and would be read as {source.fill_value}; write them (write_empty_chunks=True)"
         )
     chunk_rows = (source.shards or source.chunks)[0]
-    block_rows = block_rows or feature_store.block_rows_for(tuple(source.shape), dtype, chunk_rows)
-    lazy_rows = partial(_lazy_rows, _read_object, source, tuple(source.shape), dtype)
+    shape = (int(source.shape[0]), int(source.shape[1]))
+    block_rows = block_rows or feature_store.block_rows_for(shape, dtype, chunk_rows)
+    array, read_blocks = _readable(partial(_read_object, source), shape, dtype, block_rows)
     return Features(
-        lazy_rows(block_rows),
-        block_rows,
-        "the Zarr array",
-        chunk_rows=chunk_rows,
-        rechunked=lazy_rows,
+        array, block_rows, "the Zarr array", chunk_rows=chunk_rows, read_blocks=read_blocks
     )
 
 
@@ -330,42 +357,31 @@ def _from_dask(source: da.Array, block_rows: int | None) -> Features:
             "the Dask array has chunks of unknown size; call .compute_chunk_sizes() on it first"
         )
     feature_store.check_features_like(source.shape, source.dtype, "the Dask array")
+    _check_futures(source, "the Dask array")
     sizes = source.chunks[0]
     regular = all(size == sizes[0] for size in sizes[:-1]) and sizes[-1] <= sizes[0]
     chunk_rows = sizes[0] if regular else None
     block_rows = block_rows or feature_store.block_rows_for(source.shape, source.dtype, chunk_rows)
-    return Features(source.rechunk({0: block_rows, 1: -1}), block_rows, "the Dask array")
+    rows = _rows_per_chunk(source.shape, source.dtype, block_rows)
+    return Features(source.rechunk({0: rows, 1: -1}), block_rows, "the Dask array")
 
 
 def _from_numpy(source: NDArray[Any], block_rows: int | None) -> Features:
     source = remove_mask(source, "the array")
     feature_store.check_features_like(source.shape, source.dtype, "the array")
     block_rows = block_rows or feature_store.block_rows_for(source.shape, source.dtype, None)
-    return Features(scatter_rows(source, block_rows), block_rows, "the array", in_memory=True)
+    rows = _rows_per_chunk(source.shape, source.dtype, block_rows)
+    return Features(scatter_rows(source, rows), block_rows, "the array", in_memory=True)
 
 
-def _lazy_rows(
-    read: Any, source: Any, shape: tuple[int, ...], dtype: np.dtype[Any], block_rows: int
-) -> da.Array:
-    """Return a Dask array whose blocks are read by the workers, in the task that uses them.
-
-    The array has a new name each time, so that Dask does not reuse blocks of an earlier array: the
-    file at a path may have changed.
-    """
-    n_rows, n_features = shape
-    sizes = _block_sizes(n_rows, block_rows)
-    return da.map_blocks(
-        read,
-        source=source,
-        chunks=(sizes, (n_features,)),
-        dtype=dtype,
-        meta=np.empty((0, 0), dtype),
-        name=f"read-{uuid4().hex}",
-    )
+def _rows_per_chunk(shape: tuple[int, ...], dtype: np.dtype[Any], block_rows: int) -> int:
+    """Return the rows of a block, or of a batch of small blocks; raise if there are too many."""
+    n_blocks = _check_blocks(shape[0], block_rows)
+    return block_rows * blocks_per_task(n_blocks, block_rows * shape[1] * dtype.itemsize)
 
 
-def _block_sizes(n_rows: int, block_rows: int) -> tuple[int, ...]:
-    """Return the number of rows of each block; raise before a list of too many is created."""
+def _check_blocks(n_rows: int, block_rows: int) -> int:
+    """Return the number of blocks; raise before a list of too many is created."""
     n_blocks = -(-n_rows // block_rows)
     if n_blocks > _MOST_BLOCKS:
         raise InputError(
@@ -373,43 +389,130 @@ def _block_sizes(n_rows: int, block_rows: int) -> tuple[int, ...]:
             f"{_MOST_BLOCKS} can be processed; use larger blocks (--block-rows, block_rows), or "
             "check the shape in the metadata of the input"
         )
-    last = n_rows - (n_blocks - 1) * block_rows
-    return (block_rows,) * (n_blocks - 1) + (last,) * min(n_blocks, 1)
+    return n_blocks
 
 
-def _placeholder(source: np.dtype[Any], block_info: Any = None) -> NDArray[Any]:
-    # with strides of 0, the array has the shape of the block but uses no memory
-    return np.broadcast_to(source.type(0), block_info[None]["chunk-shape"])
+def _readable(
+    read: _Read, shape: tuple[int, int], dtype: np.dtype[Any], block_rows: int
+) -> tuple[da.Array, Callable[[Sequence[int], int], da.Array]]:
+    """Return all rows as a lazy Dask array, and the function `Features.read_blocks`."""
+    rows = _rows_per_chunk(shape, dtype, block_rows)
+    array = _lazy_rows(read, shape, dtype, rows)
+    return array, partial(_lazy_blocks, read, shape, dtype, block_rows)
 
 
-def _read_stored(source: StoredArray, block_info: Any = None) -> NDArray[Any]:
-    (start, stop), _ = block_info[None]["array-location"]
-    return read_in_turn(lambda: read_rows(source, start, stop, "the features store"))
+def _lazy_rows(read: _Read, shape: tuple[int, ...], dtype: Any, rows_per_chunk: int) -> da.Array:
+    """Return a Dask array whose chunks are read by the workers, in the task that uses them.
+
+    The array has a new name each time, so that Dask does not reuse chunks of an earlier array: the
+    file at a path may have changed.
+    """
+    n_chunks = _check_blocks(shape[0], rows_per_chunk)
+    last = shape[0] - (n_chunks - 1) * rows_per_chunk
+    sizes = (rows_per_chunk,) * (n_chunks - 1) + (last,) * min(n_chunks, 1)
+    return da.map_blocks(
+        _read_chunk,
+        read=read,
+        rows_per_chunk=rows_per_chunk,
+        n_rows=shape[0],
+        chunks=(sizes, *((size,) for size in shape[1:])),
+        dtype=dtype,
+        meta=np.empty((0,) * len(shape), dtype),
+        name=f"read-{uuid4().hex}",
+    )
 
 
-def _read_column(source: StoredArray, block_info: Any = None) -> NDArray[Any]:
-    ((start, stop),) = block_info[None]["array-location"]
-    return read_rows(source, start, stop, "the labels store")
+def _lazy_blocks(
+    read: _Read,
+    shape: tuple[int, int],
+    dtype: Any,
+    block_rows: int,
+    blocks: Sequence[int],
+    blocks_per_chunk: int,
+) -> da.Array:
+    """Return the rows of the given ascending blocks as `_lazy_rows` returns all rows."""
+    numbers = np.array(blocks)
+    sizes = np.minimum(block_rows, shape[0] - numbers * block_rows)
+    starts = np.arange(0, len(blocks), blocks_per_chunk)
+    return da.map_blocks(
+        _read_blocks,
+        read=read,
+        # in a task of its own: as an argument, the numbers would be sent with every task
+        numbers=dask.delayed(np.array, pure=False)(
+            numbers, dask_key_name=(f"blocks-{uuid4().hex}", 0)
+        ),
+        block_rows=block_rows,
+        blocks_per_chunk=blocks_per_chunk,
+        n_rows=shape[0],
+        chunks=(tuple(np.add.reduceat(sizes, starts).tolist()), (shape[1],)),
+        dtype=dtype,
+        meta=np.empty((0, 0), dtype),
+        name=f"read-{uuid4().hex}",
+    )
 
 
-def _read_object(source: zarr.Array[Any], block_info: Any = None) -> NDArray[Any]:
-    (start, stop), _ = block_info[None]["array-location"]
-    return read_in_turn(lambda: np.asarray(source[start:stop]))
+def _read_chunk(
+    read: _Read, rows_per_chunk: int, n_rows: int, block_id: Any = None
+) -> NDArray[Any]:
+    start = block_id[0] * rows_per_chunk
+    return read([(start, min(start + rows_per_chunk, n_rows))])
+
+
+def _read_blocks(
+    read: _Read,
+    numbers: NDArray[np.int64],
+    block_rows: int,
+    blocks_per_chunk: int,
+    n_rows: int,
+    block_id: Any = None,
+) -> NDArray[Any]:
+    """Read the blocks of a chunk; consecutive blocks are one range of rows."""
+    first = block_id[0] * blocks_per_chunk
+    mine = numbers[first : first + blocks_per_chunk]
+    runs = np.split(mine, np.flatnonzero(np.diff(mine) != 1) + 1)
+    ends = [(int(run[0]) * block_rows, (int(run[-1]) + 1) * block_rows) for run in runs]
+    return read([(start, min(stop, n_rows)) for start, stop in ends])
+
+
+def _take_blocks(needed: list[tuple[NDArray[Any], list[int]]], block_rows: int) -> NDArray[Any]:
+    """Return the rows of blocks in chunks, given with the positions of the blocks in each chunk."""
+    return _joined(
+        [
+            chunk[number * block_rows : (number + 1) * block_rows]
+            for chunk, numbers in needed
+            for number in numbers
+        ]
+    )
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    # `ma` keeps masks, so that masked rows are rejected by name
+    join = np.ma.concatenate if any(map(np.ma.isMaskedArray, parts)) else np.concatenate
+    return parts[0] if len(parts) == 1 else join(parts)
+
+
+def _placeholder(dtype: np.dtype[Any], n_features: int, spans: _Spans) -> NDArray[Any]:
+    # with strides of 0, the array has the shape of the rows but uses no memory
+    n_rows = sum(stop - start for start, stop in spans)
+    return np.broadcast_to(dtype.type(0), (n_rows, n_features))
+
+
+def _read_stored(source: StoredArray, spans: _Spans) -> NDArray[Any]:
+    return read_in_turn(lambda: read_spans(source, spans, "the features store"))
+
+
+def _read_object(source: zarr.Array[Any], spans: _Spans) -> NDArray[Any]:
+    return read_in_turn(lambda: _joined([np.asarray(source[start:stop]) for start, stop in spans]))
 
 
 def _as_column(source: Any, features: Features) -> da.Array:
     if isinstance(source, Location):
         stored = feature_store.open_weights(source)
         _check_length(stored.shape[0], features)
-        return da.map_blocks(
-            _read_weights,
-            source=stored,
-            chunks=(features.unbatched.array.chunks[0], (1,)),
-            dtype=np.float64,
-            meta=np.empty((0, 0)),
-            name=f"weights-{uuid4().hex}",
-        )
+        read, rows = partial(_read_weights, stored), features.array.chunks[0][0]
+        return _lazy_rows(read, (features.n_rows, 1), np.float64, rows)
     if isinstance(source, da.Array):
+        _check_futures(source, feature_store.WHAT)
         meta = np.empty((0,) * source.ndim, source.dtype)
         values = source.map_blocks(_remove_mask, dtype=source.dtype, meta=meta)
     else:
@@ -417,8 +520,22 @@ def _as_column(source: Any, features: Features) -> da.Array:
     feature_store.check_weights_like(values.shape, values.dtype, feature_store.WEIGHTS)
     _check_length(values.shape[0], features)
     if isinstance(values, np.ndarray):
-        values = scatter_rows(values, features.block_rows)
-    return values.astype(np.float64)[:, None].rechunk((features.unbatched.array.chunks[0], (1,)))
+        values = scatter_rows(values, features.array.chunks[0][0])
+    return values.astype(np.float64)[:, None].rechunk((features.array.chunks[0], (1,)))
+
+
+def _check_futures(source: da.Array, what: str) -> None:
+    """Raise if the array has blocks on a cluster that this run does not use."""
+    if current_client() is not None or "distributed" not in sys.modules:
+        return
+    from distributed import futures_of
+
+    if futures_of(source):
+        raise InputError(
+            f"{what} is persisted on a cluster, but this run computes in threads, because it is "
+            "inside a Dask task or because of Dask's configuration; give a path, or an array that "
+            "is not persisted"
+        )
 
 
 def _remove_mask(block: Any, block_info: Any = None) -> Any:
@@ -432,12 +549,11 @@ def _check_length(n_rows: int, features: Features) -> None:
         )
 
 
-def _read_weights(source: StoredArray | NpyColumn, block_info: Any = None) -> NDArray[np.float64]:
-    (start, stop), _ = block_info[None]["array-location"]
-    return read_in_turn(lambda: _read_numbers(source, start, stop)).astype(np.float64)[:, None]
+def _read_weights(source: StoredArray | NpyColumn, spans: _Spans) -> NDArray[np.float64]:
+    return read_in_turn(lambda: _read_numbers(source, spans)).astype(np.float64)[:, None]
 
 
-def _read_numbers(source: StoredArray | NpyColumn, start: int, stop: int) -> NDArray[Any]:
+def _read_numbers(source: StoredArray | NpyColumn, spans: _Spans) -> NDArray[Any]:
     if isinstance(source, NpyColumn):
-        return source.read(start, stop)
-    return read_rows(source, start, stop, feature_store.WEIGHTS)
+        return _joined([source.read(start, stop) for start, stop in spans])
+    return read_spans(source, spans, feature_store.WEIGHTS)

@@ -37,6 +37,16 @@ _last_rate = 0.0  # bytes per second of the latest read
 _pools: WeakKeyDictionary[Any, ThreadPoolExecutor] = WeakKeyDictionary()
 _without_client: ContextVar[bool] = ContextVar("without_client", default=False)
 
+
+class _PoolThread(threading.local):
+    """Whether this thread belongs to the pool of a worker, and the memory limit of the worker."""
+
+    is_set: bool = False
+    memory_limit: int | None = None
+
+
+_pool_thread = _PoolThread()
+
 _T = TypeVar("_T")
 
 
@@ -66,11 +76,12 @@ def current_client() -> Any | None:
     """Return the distributed client for the tasks of a run, or None: threads of this process.
 
     A run inside a task of a worker has no client. It occupies a thread of the worker while it
-    waits, so runs inside all threads of a cluster would wait for each other without end.
+    waits, so runs inside all threads of a cluster would wait for each other without end. The same
+    applies to a run that is started by a block of such a run, in a thread of the worker's pool.
     """
     if "distributed" not in sys.modules or _without_client.get() or _scheduler_is_set():
         return None
-    if current_worker() is not None:
+    if current_worker() is not None or _pool_thread.is_set:
         return None
     from distributed import default_client
 
@@ -197,6 +208,9 @@ def worker_memories() -> list[WorkerMemory]:
         if worker is not None:  # a run inside a task
             limit = min(worker.memory_manager.memory_limit or limit, limit)
             threads = threads if _scheduler_is_set() else worker.state.nthreads
+        elif _pool_thread.is_set:  # a run that a block of such a run starts
+            limit = min(_pool_thread.memory_limit or limit, limit)
+            threads = threads if _scheduler_is_set() else 1
         return [WorkerMemory(limit, int(threads), own_process=False)]
     wait_for_worker(client)
     workers = scheduler_workers(client)
@@ -287,14 +301,30 @@ def _scheduler_is_set() -> bool:
 
 
 def _scheduler() -> ThreadPoolExecutor | str | None:
-    """Return Dask's `scheduler` for tasks of this thread: a pool, "threads", or Dask's default."""
-    worker = current_worker()
-    if worker is None or _scheduler_is_set():
+    """Return Dask's `scheduler` for tasks of this thread: a pool, its name, or Dask's default."""
+    worker, is_set = current_worker(), _scheduler_is_set()
+    if _pool_thread.is_set and not is_set:
+        return "synchronous"  # a thread of the pool must not wait for the pool
+    if worker is None or is_set:
         return "threads" if _without_client.get() else None
     with _lock:
         if worker not in _pools:
-            _pools[worker] = ThreadPoolExecutor(worker.state.nthreads, "scrlm-blocks")
+            _remove_closed_pools()
+            limit = worker.memory_manager.memory_limit
+            _pools[worker] = ThreadPoolExecutor(
+                worker.state.nthreads, "scrlm-blocks", _join_pool, (limit,)
+            )
         return _pools[worker]
+
+
+def _join_pool(memory_limit: int | None) -> None:
+    _pool_thread.is_set, _pool_thread.memory_limit = True, memory_limit
+
+
+def _remove_closed_pools() -> None:
+    """Release the threads of closed workers, whose objects Dask may keep until the process ends."""
+    for worker in [worker for worker in _pools if worker.status.name == "closed"]:
+        _pools.pop(worker).shutdown(wait=False)
 
 
 def _process_report() -> dict[str, Any]:

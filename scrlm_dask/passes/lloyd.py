@@ -83,7 +83,7 @@ def lloyd_pass(
     them in its next iteration.
     """
     if weights is not None and blocks is not None:
-        weights = weights.blocks[blocks]
+        weights = features.choose(weights, blocks)
     columns = {"weights": weights, "coordinates": coordinates}
     result = execution.run_per_block(
         replace(LLOYD, fan_in=fan_in_for(8 * n_clusters * features.n_features)),
@@ -102,12 +102,9 @@ def load_labels(
     saved: SavedGroups, features: Features, blocks: list[int] | None
 ) -> da.Array | None:
     """Load the labels that an earlier attempt saved for an iteration; None if incomplete."""
-    batched = features.batched
-    if blocks is None:
-        saved, n_parts = batch_groups(saved, batched), batched.array.numblocks[0]
-    else:
-        n_parts = len(blocks)
-    labels = load_per_block(saved, n_parts, LLOYD.name)
+    numbers = range(features.n_blocks) if blocks is None else blocks
+    saved = batch_groups(saved, features, len(numbers))
+    labels = load_per_block(saved, len(features.tasks_of(numbers)), LLOYD.name)
     return None if labels is None else column_of(labels, features, blocks, np.int32)
 
 

@@ -13,7 +13,7 @@ from dask.delayed import Delayed
 from numpy.typing import NDArray
 
 from scrlm_dask.engine.execution import Columns, Execution, Pass, task
-from scrlm_dask.engine.features import Features, column_of
+from scrlm_dask.engine.features import Features, column_of, extremes
 from scrlm_dask.engine.tree_reduce import tree_reduce
 from scrlm_dask.engine.workers import compute
 from scrlm_dask.kernels.bandwidth.search import ScanSizes
@@ -67,8 +67,8 @@ def choose_rows(seed: int, n_rows: int, size: int, weights: da.Array | None) -> 
 
 def _all_equal(weights: da.Array) -> bool:
     """Return whether all weights are equal; rows are then drawn as without weights."""
-    least, most = compute(weights.min(), weights.max())
-    return bool(least == most)
+    least, most = extremes(weights)
+    return least == most
 
 
 def plus_plus_centers(

@@ -162,7 +162,7 @@ def _read_sample(features: Features, n_rows: int, watch: _Stopwatch) -> _Sample:
     """
 
     def read(number: int) -> NDArray[Any]:
-        block = features.unbatched.array.blocks[number]
+        block = features.read([number])
         return np.asarray(block.compute(scheduler="synchronous"))
 
     first, *others = _spread_blocks(features.n_blocks)

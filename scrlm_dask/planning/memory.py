@@ -32,7 +32,7 @@ PROCESS_BYTES = 350 * 10**6  # Python, libraries and compiled kernels, before th
 CLIENT_BYTES = 330 * 10**6
 EVEN_SHARE = 0.85  # workers do not get exactly equal shares of the blocks
 _MOST_DRAWS = 24  # upper bound of 2 + ln k, the number of draws of k-means++ per center
-_BLOCK_TASK_BYTES = 20_000  # on the client and the scheduler, per block of a pass
+_TASK_BYTES = 20_000  # on the client and the scheduler, per block task of a pass
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _oversampling(layout: Layout, n_clusters: int, n_workers: int) -> Iterator[P
     drawn = _most_drawn(n_clusters, 1)
     # distance and nearest point of each row, for this round and the previous round
     columns = int(2 * 16 * layout.n_rows / n_workers / EVEN_SHARE)
-    row_bytes = 64 * min(layout.block_rows, layout.n_rows)
+    row_bytes = 64 * layout.task_rows
     masses = (FAN_IN + 2) * 8 * _most_drawn(n_clusters, seeding.ROUNDS)
     shared = columns + 2 * _point_bytes(layout, drawn, layout.float_bytes)
     work = _tile_bytes(layout, drawn) + row_bytes + masses
@@ -217,8 +217,7 @@ def _with_centers(
     # sums of a block, merged sums, and sums that wait; large sums are merged in pairs
     n_sums = 3 if fan_in_for(sum_bytes) == 2 else FAN_IN + 2
     row_bytes = 64  # label, norm, distances and weight of a row, with the copies to write
-    rows = min(layout.block_rows, layout.n_rows)
-    work = _tile_bytes(layout, n_clusters) + n_sums * sum_bytes + row_bytes * rows
+    work = _tile_bytes(layout, n_clusters) + n_sums * sum_bytes + row_bytes * layout.task_rows
     # centers as received, in input units, and as prepared points
     shared = sum_bytes + _point_bytes(layout, n_clusters, 8)
     assign = PhaseMemory("assign", shared, work, layout.reading_bytes)
@@ -248,7 +247,8 @@ def _point_bytes(layout: Layout, n_points: int, float_bytes: int) -> int:
 def _client_bytes(layout: Layout, n_clusters: int) -> int:
     # copies of centers and sums: before and after a step, in its graph, and in the model
     centers = 10 * 8 * n_clusters * layout.n_features
-    return CLIENT_BYTES + centers + _BLOCK_TASK_BYTES * layout.n_blocks
+    n_tasks = -(-layout.n_blocks // layout.blocks_per_task)
+    return CLIENT_BYTES + centers + _TASK_BYTES * n_tasks
 
 
 # Dask pauses a worker above this share of its memory limit. The worker would stay paused, because

@@ -414,7 +414,12 @@ def check_complete(stored: StoredArray, array: zarr.Array[Any], what: str) -> Ch
 
 
 def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[Any]:
-    """Read rows start..stop-1.
+    """Read rows start..stop-1; see `read_spans`."""
+    return read_spans(stored, [(start, stop)], what)
+
+
+def read_spans(stored: StoredArray, spans: Sequence[tuple[int, int]], what: str) -> NDArray[Any]:
+    """Read several ranges of rows in one call, and concatenate them.
 
     The array is opened and checked for each read. A worker on which the file system is not mounted
     therefore raises an error instead of returning fill values.
@@ -427,15 +432,19 @@ def read_rows(stored: StoredArray, start: int, stop: int, what: str) -> NDArray[
             f"{what} {location} has shape {shape}, but had {stored.shape} when the run started; "
             "do not write to it during a run"
         )
-    damaged = find_damage(location, array, start, stop)
-    if damaged is not None:
-        chunk, damage = damaged
-        raise StoreError(
-            f"chunk {chunk.key} of {what} {location} {damage} (rows {start} to {stop - 1}); "
-            "restore the file"
-        )
+    for start, stop in spans:
+        damaged = find_damage(location, array, start, stop)
+        if damaged is not None:
+            chunk, damage = damaged
+            raise StoreError(
+                f"chunk {chunk.key} of {what} {location} {damage} (rows {start} to {stop - 1}); "
+                "restore the file"
+            )
+    start, stop = spans[0][0], spans[-1][1]
     try:
-        return np.asarray(array[start:stop])
+        if len(spans) == 1:
+            return np.asarray(array[start:stop])
+        return np.asarray(array.oindex[np.concatenate([np.arange(*span) for span in spans])])
     except Exception as error:  # codecs have no common base class of errors
         location.exists()  # raises if the store became unreachable
         raise StoreError(

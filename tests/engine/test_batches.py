@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -13,18 +15,26 @@ import zarr
 from scrlm_dask import FitConfig, KMeansConfig, fit, kmeans
 from scrlm_dask.config import LloydConfig
 from scrlm_dask.engine import block_layout
-from scrlm_dask.engine.block_layout import blocks_per_task
-from scrlm_dask.engine.checkpointing import SavedGroups
+from scrlm_dask.engine.block_layout import Layout, blocks_per_task
+from scrlm_dask.engine.checkpointing import MAX_GROUPS, SavedGroups
 from scrlm_dask.engine.execution import Execution, Pass
-from scrlm_dask.engine.features import as_features, persist_features
+from scrlm_dask.engine.features import as_features, as_weights, persist_features
 from scrlm_dask.engine.tree_reduce import combine_parts, tree_reduce
-from scrlm_dask.events import BlockDone, Note
+from scrlm_dask.errors import UnusableRowsError
+from scrlm_dask.events import BlockDone, Note, warn
+from scrlm_dask.passes.survey import survey_pass
 from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.storage.checkpoints import Checkpoint
 from scrlm_dask.storage.locations import locate
 
 ROWS, BLOCK = 1003, 10  # 101 blocks, so that the last batch is incomplete
 CONFIG = FitConfig(rho=0.4, n_candidates=64, refine=LloydConfig(max_iter=3, persist="no"))
+
+
+@dataclass(frozen=True)
+class Total:
+    value: float
+    last: int
 
 
 @pytest.fixture
@@ -45,11 +55,22 @@ def pair(a: Any, b: Any) -> Any:
 
 
 def test_only_many_small_blocks_are_batched() -> None:
-    assert blocks_per_task(511, 3200) == 1
-    assert blocks_per_task(512, 3200) == 8
-    assert blocks_per_task(20_000, 3200) == 64
-    assert blocks_per_task(10**6, 3200) == 512
-    assert blocks_per_task(10**6, 2**20) == 1
+    assert blocks_per_task(263, 3200) == 1
+    assert blocks_per_task(264, 3200) == 8
+    assert blocks_per_task(5000, 3200) == 64
+    assert blocks_per_task(20_000, 3200) == 512
+    assert blocks_per_task(10**6, 2**20) == 8
+    assert blocks_per_task(10**6, 2**20 + 1) == 1
+    # so that a group of a checkpoint has the same blocks with and without batches
+    assert block_layout._MIN_BATCHES > MAX_GROUPS
+
+
+@pytest.mark.parametrize("block_bytes", [300_000, 1_000_000])
+def test_memory_of_a_batch_is_planned(block_bytes: int) -> None:
+    layout = Layout(10**6, block_bytes // 400, 4, 100, 100)
+    assert layout.blocks_per_task == 8
+    # the rows, their concatenation, and encoded and decoded chunks; a batch may start in a chunk
+    assert 8 * block_bytes * 4 <= layout.reading_bytes <= 9 * block_bytes * 4
 
 
 @pytest.mark.parametrize("fan_in", [2, 8])
@@ -74,7 +95,7 @@ def test_batches_do_not_change_a_bit(
     x = source(kind, tmp_path)
     expected = fit(x, CONFIG, block_rows=BLOCK, collect_labels=True)
     request.getfixturevalue("batches")
-    assert as_features(x, BLOCK).batched.blocks_per_chunk == 8
+    assert as_features(x, BLOCK).blocks_per_chunk == 8
     found = fit(x, CONFIG, block_rows=BLOCK, collect_labels=True)
     np.testing.assert_array_equal(found.labels, expected.labels)
     for name in ("centers", "losses", "weights", "sigmas"):
@@ -119,10 +140,10 @@ def source(kind: str, folder: Path) -> Any:
         return rows()
     if kind == "dask":
         return da.from_array(rows(), chunks=(7, 4))
-    path = folder / "features.zarr"
+    path: Any = {} if kind == "zarr in memory" else folder / "features.zarr"
     array = zarr.create_array(path, shape=(ROWS, 4), chunks=(7, 4), dtype="float32")
     array[:] = rows()
-    return path
+    return array if kind == "zarr in memory" else path
 
 
 def sum_part(block: Any, start: int) -> tuple[float, int]:
@@ -138,6 +159,114 @@ def test_a_batch_is_one_task_with_one_event() -> None:
         execution.run(Pass("sums", sum_part, pair), features, {}, blocks=[3, 100])
     done = [event.rows for event in seen if isinstance(event, BlockDone)]
     assert sorted(done) == [3, 10, ROWS - 12 * 80, *[80] * 12]
+
+
+CHOSEN = [0, 1, 2, *range(5, 101, 2), 100]  # with the last block, which is smaller
+
+
+def weighted_part(block: Any, start: int, weights: Any) -> tuple[float, float, int]:
+    return float(block.sum()), float(weights @ block[:, 0]), start
+
+
+@pytest.mark.parametrize("persisted", [False, True])
+@pytest.mark.parametrize("kind", ["numpy", "dask", "zarr", "zarr in memory"])
+@pytest.mark.usefixtures("batches")
+def test_chosen_blocks_are_batched(kind: str, persisted: bool, tmp_path: Path) -> None:
+    x, weights, seen = rows(), np.linspace(1, 2, ROWS), list[Any]()
+    features = as_features(source(kind, tmp_path), BLOCK)
+    features = persist_features(features) if persisted else features
+    column = as_weights(weights, features)
+    assert column is not None
+    pass_ = Pass("sums", weighted_part, pair, fan_in=2)
+    with Execution(seen.append) as execution:
+        found = execution.run(
+            pass_,
+            features,
+            {},
+            blocks=CHOSEN,
+            columns={"weights": features.choose(column, CHOSEN)},
+        )
+    starts = [number * BLOCK for number in CHOSEN]
+    parts = [weighted_part(x[i : i + BLOCK], i, weights[i : i + BLOCK].copy()) for i in starts]
+    assert found == combine_parts(parts, pair, 2)
+    done = [event.rows for event in seen if isinstance(event, BlockDone)]
+    assert sorted(done) == sorted(
+        [*[8 * BLOCK] * (len(CHOSEN) // 8), 10 * (len(CHOSEN) % 8 - 1) + 3]
+    )
+
+
+@pytest.mark.parametrize("kind", ["numpy", "dask", "npy", "zarr"])
+@pytest.mark.usefixtures("batches")
+def test_weights_have_the_batches_of_the_rows(kind: str, tmp_path: Path) -> None:
+    features, values = as_features(rows(), BLOCK), np.linspace(1, 2, ROWS)
+    given: Any = values
+    if kind == "dask":
+        given = da.from_array(values, chunks=7)
+    elif kind == "npy":
+        given = tmp_path / "w.npy"
+        np.save(given, values)
+    elif kind == "zarr":
+        given = tmp_path / "w.zarr"
+        zarr.create_array(given, shape=(ROWS,), chunks=(7,), dtype="float64")[:] = values
+    found = as_weights(given, features)
+    assert found is not None
+    assert found.chunks == ((*[80] * 12, 43), (1,))
+    np.testing.assert_array_equal(found.compute()[:, 0], values)
+
+
+def test_error_in_a_chosen_batch_names_its_row_and_block(
+    request: pytest.FixtureRequest,
+) -> None:
+    x = rows()
+    x[752, 1] = np.nan
+    request.getfixturevalue("batches")
+    with (
+        Execution(warn) as execution,
+        pytest.raises(UnusableRowsError, match=r"row 752 \(block 75\)"),
+    ):
+        survey_pass(execution, as_features(x, BLOCK), np.array([752]), True, CHOSEN)
+
+
+def stop_part(block: Any, start: int) -> Total:
+    if start == 890:
+        raise OSError("stop")
+    return Total(float(block.sum()), start)
+
+
+def whole_part(block: Any, start: int) -> Total:
+    return Total(float(block.sum()), start)
+
+
+def add_totals(a: Total, b: Total) -> Total:
+    return Total(a.value + b.value, b.last)
+
+
+@pytest.mark.parametrize("batched_first", [True, False])
+def test_resume_of_chosen_blocks_with_other_batches(
+    batched_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, chosen = Checkpoint(locate(tmp_path / "saved")), [*range(0, 90), 95, 100]
+
+    def attempt(part: Any, batched: bool) -> tuple[Any, dict[str, int]]:
+        with monkeypatch.context() as patch:
+            if batched:
+                patch.setattr(block_layout, "_MIN_BATCHES", 5)
+                patch.setattr(block_layout, "_BATCH_SIZES", (8,))
+            features = as_features(rows(), BLOCK)
+            assert features.blocks_per_task(len(chosen)) == (8 if batched else 1)
+            pass_ = Pass("sums", part, add_totals, checkpoint_types=(Total,))
+            with dask.config.set(scheduler="sync"), Execution(warn, saved) as execution:
+                return execution.run(pass_, features, {}, blocks=chosen), (
+                    execution.checkpoints.reused
+                )
+
+    with pytest.raises(OSError, match="stop"):
+        attempt(stop_part, batched_first)
+    assert (tmp_path / "saved" / "sums-1").exists()
+    found, reused = attempt(whole_part, not batched_first)
+    expected = [whole_part(rows()[i * BLOCK : i * BLOCK + BLOCK], i * BLOCK) for i in chosen]
+    assert found == combine_parts(expected, add_totals)
+    assert reused["sums"] > 0
 
 
 @pytest.mark.usefixtures("batches")

@@ -129,7 +129,7 @@ def test_block_that_exceeds_the_memory_of_its_workers_is_named(features: Feature
 
 def test_all_blocks_of_a_batch_are_suspected() -> None:
     blocks = placeholder_blocks((650, 8), np.dtype("float32"), BLOCK_ROWS)
-    batched = replace(blocks, array=blocks.array.rechunk({0: 400}), blocks_per_chunk=4)
+    batched = replace(blocks, array=blocks.array.rechunk({0: 400}))
     for key, named in (
         (("judge-mine", 0, 0), r"\b0 to 3\W+rows 0\D+399\b"),
         (("judge-mine", 1, 0), r"\b4 to 6\W+rows 400\D+649\b"),

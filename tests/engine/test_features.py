@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,25 @@ def test_results_of_blocks_as_a_column(blocks: list[int] | None, rows: list[int]
     assert found.chunks == (tuple(sizes[i] for i in rows), (2,))
     expected = np.concatenate([np.full((sizes[i], 2), i) for i in rows])
     np.testing.assert_array_equal(found.compute(), expected)
+
+
+@pytest.mark.parametrize("kind", ["store", "plan"])
+def test_memory_of_the_largest_number_of_blocks(kind: str) -> None:
+    """The blocks of the store are batched; those of the plan are not."""
+    n_rows, dtype = 10**6, np.dtype("f4")
+    array = zarr.create_array({}, shape=(n_rows, 2), chunks=(n_rows, 2), dtype=dtype)
+    array[:] = 1.0
+    tracemalloc.start()
+    try:
+        is_store = kind == "store"
+        features = as_features(array, 1) if is_store else placeholder_blocks((n_rows, 2), dtype, 1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert features.n_blocks == n_rows
+    assert peak < (5e6 if is_store else 150e6)
+    with pytest.raises(InputError, match=r"\b1000001 blocks\b"):
+        placeholder_blocks((n_rows + 1, 2), dtype, 1)
 
 
 def test_number_of_blocks_is_bounded_before_a_list_is_created() -> None:

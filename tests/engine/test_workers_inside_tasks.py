@@ -20,6 +20,8 @@ import scrlm_dask
 from scrlm_dask import FeatureStore, FitConfig, KMeansConfig, Run
 from scrlm_dask.engine import workers
 from scrlm_dask.engine.workers import WorkerMemory
+from scrlm_dask.errors import InputError
+from scrlm_dask.events import BlockDone
 
 ROWS, FEATURES = 4000, 8
 LIMIT, SECONDS = 10**9, 120
@@ -182,6 +184,104 @@ def test_grid_search_on_dask(client: Client, rows: NDArray[np.float32], kind: An
         inside = search.fit(rows).cv_results_["mean_test_score"]
     expected = outside(search.fit, rows).cv_results_["mean_test_score"]
     assert inside.tobytes() == expected.tobytes()
+
+
+def nested(rows: NDArray[np.float32]) -> bytes:
+    """Run k-means on an array whose blocks are computed with k-means."""
+    import dask.array as da
+    from distributed import get_client
+
+    if workers.current_worker() is not None:
+        get_client()  # from now on, the process of the worker has a client
+    array = da.from_array(rows, chunks=(2000, FEATURES))
+    centered = array.map_blocks(_center, dtype=rows.dtype, meta=np.empty((0, 0), rows.dtype))
+    return bits(scrlm_dask.kmeans(centered, KMeansConfig(3, seed=0)))
+
+
+def _center(block: NDArray[np.float32]) -> NDArray[np.float32]:
+    assert workers.current_client() is None
+    if workers.current_worker() is None:
+        (memory,) = workers.worker_memories()
+        assert memory == WorkerMemory(memory.limit, 1, own_process=False)
+    centers = scrlm_dask.kmeans(block, KMeansConfig(1, seed=0)).model.centers
+    return (block - centers).astype(np.float32)
+
+
+def _center_rows(rows: NDArray[np.float32]) -> bytes:
+    blocks = [rows[i : i + 2000] for i in range(0, len(rows), 2000)]
+    centers = [scrlm_dask.kmeans(block, KMeansConfig(1, seed=0)).model.centers for block in blocks]
+    pairs = zip(blocks, centers, strict=True)
+    centered = np.concatenate([(block - center).astype(np.float32) for block, center in pairs])
+    import dask.array as da
+
+    array = da.from_array(centered, chunks=(2000, FEATURES))
+    return bits(scrlm_dask.kmeans(array, KMeansConfig(3, seed=0)))
+
+
+def test_blocks_that_use_the_package(client: Client, rows: NDArray[np.float32]) -> None:
+    """A block that starts a run must not wait for the thread in which it is computed."""
+    expected = outside(_center_rows, rows)
+    futures = [client.submit(nested, rows, pure=False) for _ in range(2)]
+    for future in futures:
+        assert future.result(timeout=SECONDS) == expected
+    assert nested(rows) == expected  # blocks in the tasks of the cluster
+
+
+def test_threads_of_closed_workers_are_released(rows: NDArray[np.float32]) -> None:
+    for _ in range(3):
+        with (
+            dask.config.set(
+                {f"distributed.worker.memory.{level}": False for level in MEMORY_LEVELS}
+            ),
+            LocalCluster(
+                n_workers=1,
+                threads_per_worker=2,
+                processes=False,
+                memory_limit=LIMIT,
+                dashboard_address="127.0.0.1:0",
+            ) as cluster,
+            Client(cluster) as own,
+        ):
+            own.submit(fit_kmeans, rows).result(timeout=SECONDS)
+            pools = [
+                pool for worker, pool in workers._pools.items() if worker.status.name == "closed"
+            ]
+            assert not pools
+
+
+@pytest.mark.parametrize("place", ["features", "weights"])
+def test_array_of_the_cluster_inside_a_task(
+    client: Client, rows: NDArray[np.float32], place: str
+) -> None:
+    import dask.array as da
+
+    given: Any = rows if place == "features" else np.ones(len(rows))
+    array = da.from_array(given, chunks=500).persist()
+
+    def fit(array: Any) -> str:
+        features, weights = (array, None) if place == "features" else (rows, array)
+        try:
+            scrlm_dask.kmeans(features, KMeansConfig(3, seed=0), sample_weight=weights)
+        except InputError as error:
+            return str(error)
+        return "no error"
+
+    message = client.submit(lambda: fit(array), pure=False).result(timeout=SECONDS)
+    assert "persisted on a cluster" in message
+
+
+def count_events(rows: NDArray[np.float32], scheduler: str | None) -> int:
+    seen: list[Any] = []
+    with dask.config.set(scheduler=scheduler):
+        scrlm_dask.kmeans(rows, KMeansConfig(3, seed=0), block_rows=500, listener=seen.append)
+    return sum(isinstance(event, BlockDone) for event in seen)
+
+
+@pytest.mark.parametrize("scheduler", [None, "synchronous"])
+def test_progress(client: Client, rows: NDArray[np.float32], scheduler: str | None) -> None:
+    expected = outside(count_events, rows, None)
+    assert expected > 8
+    assert client.submit(count_events, rows, scheduler, pure=False).result(SECONDS) == expected
 
 
 def test_memory_and_threads_of_the_worker(client: Client) -> None:

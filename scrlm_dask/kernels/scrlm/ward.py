@@ -9,6 +9,7 @@ increase is joined first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,19 +49,18 @@ def ward_tree(
     ends in two groups that are each nearest to the other, so every order of merging would join
     them. Ties go to the lower number.
     """
-    points = mapped.astype(np.float64)
-    if len(points) <= _MATRIX_LEAVES:
-        return _tree(leaves, weights, _costs(points, weights))
-    return _numbered(leaves, weights, *_chains_of_points(points, weights.astype(np.float64)))
+    joined, costs = _merge_order(mapped.astype(np.float64), weights)
+    return MergeTree(leaves, weights, _number_nodes(joined, len(leaves)), costs)
 
 
 def tree_of_distances(
     leaves: NDArray[np.floating], sq_distances: NDArray[np.floating]
 ) -> MergeTree:
     """Return the tree of leaves (L, p) of weight 1, from their squared distances (L, L)."""
-    costs = sq_distances.astype(np.float64)
+    costs, weights = sq_distances.astype(np.float64), np.ones(len(leaves))
     _halve(costs)
-    return _tree(leaves.astype(np.float64), np.ones(len(leaves)), costs)
+    joined, costs = _ordered(*_chains(costs, weights.copy()))
+    return MergeTree(leaves.astype(np.float64), weights, _number_nodes(joined, len(leaves)), costs)
 
 
 def nested_tree(
@@ -75,42 +75,29 @@ def nested_tree(
     first, then the groups. In both parts the cheapest merges come first.
     """
     points, n_groups = mapped.astype(np.float64), int(parents.max()) + 1
-    lower = [_merge_order(points, weights, np.flatnonzero(parents == k)) for k in range(n_groups)]
+    firsts = np.searchsorted(parents, np.arange(n_groups + 1))
+    inner, inner_costs = [np.empty((0, 2), np.int64)], [np.empty(0)]
+    for first, end in pairwise(firsts):
+        if end - first > 1:
+            merges, costs = _merge_order(points[first:end], weights[first:end])
+            inner.append(first + merges)
+            inner_costs.append(costs)
+    lower, lower_costs = np.concatenate(inner), np.concatenate(inner_costs)
     sums = np.bincount(parents, weights).astype(np.float64)
-    means = weighted_means(points, weights, parents)
-    joined, costs = _merge_order(means, sums, np.arange(n_groups))
-    firsts = np.searchsorted(parents, np.arange(n_groups))
-    inner = np.concatenate([merges for merges, _ in lower])
-    inner_costs = np.concatenate([part for _, part in lower])
-    order = np.argsort(inner_costs, kind="stable")
-    merges = _number_nodes(np.concatenate([inner[order], firsts[joined]]), len(leaves))
-    return MergeTree(leaves, weights, merges, np.concatenate([inner_costs[order], costs]))
+    joined, costs = _merge_order(weighted_means(points, weights, parents), sums)
+    order = np.argsort(lower_costs, kind="stable")
+    merges = _number_nodes(np.concatenate([lower[order], firsts[joined]]), len(leaves))
+    return MergeTree(leaves, weights, merges, np.concatenate([lower_costs[order], costs]))
 
 
 def _merge_order(
-    points: NDArray[np.float64], weights: NDArray[np.float64], some: NDArray[np.int64]
+    points: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Merge some of the points; return a point of each of the two joined groups, and the costs."""
-    merged = _chains(_costs(points[some], weights[some]), weights[some].astype(np.float64))
-    joined, costs = _ordered(*merged)
-    return some[joined], costs
-
-
-def _tree(
-    leaves: NDArray[np.float64], weights: NDArray[np.float64], costs: NDArray[np.float64]
-) -> MergeTree:
-    return _numbered(leaves, weights, *_chains(costs, weights.astype(np.float64)))
-
-
-def _numbered(
-    leaves: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    joined: NDArray[np.int64],
-    costs: NDArray[np.float64],
-) -> MergeTree:
-    """Return the tree of merges in the order of chains."""
-    joined, costs = _ordered(joined, costs)
-    return MergeTree(leaves, weights, _number_nodes(joined, len(leaves)), costs)
+    """Merge the points; return a point of each of the two joined groups, and the costs."""
+    masses = weights.astype(np.float64)  # a copy, because chains overwrite them
+    if len(points) <= _MATRIX_LEAVES:
+        return _ordered(*_chains(_costs(points, weights), masses))
+    return _ordered(*_chains_of_points(points.copy(), masses))
 
 
 def _ordered(
@@ -122,10 +109,12 @@ def _ordered(
 
 
 def tree_bytes(n_leaves: int, n_features: int) -> int:
-    """Return the peak memory of `ward_tree` in bytes: the costs of all pairs, or the points."""
+    """Return the peak memory of a tree in bytes: the costs of all pairs, or the points."""
     if n_leaves <= _MATRIX_LEAVES:
         return 8 * n_leaves**2
-    return 8 * n_leaves * (n_features + 16)  # 16: weights, chain, merges and their order
+    return (
+        8 * n_leaves * (2 * n_features + 16)
+    )  # two copies of points; 16: weights, chain, merges and their order
 
 
 def tree_multiplications(n_leaves: int, n_features: int) -> float:
