@@ -6,9 +6,13 @@ Every run must end with the same bits as an undisturbed run, either directly, or
 removed and the run was resumed. No unfinished run may look finished. The exit code is 1 if a run
 violates this or hangs. Faults: kill -9 of workers, nannies, clients and schedulers; signals; a
 worker that hangs; deleted, truncated and flipped chunks; changed rows behind symbolic links and
-changed weights; a mount point as output, also with a run that is replaced, and a full disk (require
-permission to mount a tmpfs); a broken network link (requires permission to create network
-namespaces).
+changed weights; features on an S3 server that becomes slow, drops connections, truncates responses
+and answers with errors (requires SeaweedFS, which the tests use); a mount point as output, also
+with a run that is replaced, and a full disk (require permission to mount a tmpfs); a broken network
+link (requires permission to create network namespaces).
+
+A fault can come too late, after the end of the fit. Such runs are counted. If inputs are changed in
+at least five runs and no run is rejected, the exit code is also 1.
 """
 
 from __future__ import annotations
@@ -17,10 +21,12 @@ import json
 import multiprocessing
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +40,7 @@ from scrlm_cli.main import main as scrlm
 from scrlm_dask.storage.outputs import find_aside
 
 from .common import scratch
-from .faults import BIN, FAULTS, Cluster, Fault, Scene, mount_tmpfs, unmount
+from .faults import BIN, FAULTS, Cluster, Fault, FlakyStore, Scene, mount_tmpfs, unmount
 
 ROWS = 5000
 SYNTH = ("--rows", ROWS, "--features", 16, "--clusters", 5, "--chunk-size", "8kB")
@@ -61,10 +67,12 @@ MOMENTS = (
     "assign-",
 )
 KMEANS_MOMENTS = ("**/kmeans-step-",)
-_HANG_SECONDS = 120
+LONGEST_DELAY = 0.3  # between this moment and the fault, in seconds
+_HANG_SECONDS = 300
 _REJECTED = 3  # exit code
 _TMPFS_MEGABYTES = 16
 _LOOKS_FINISHED = "unfinished run looks finished"
+_MOST_UNDETECTED = 4  # runs with changed inputs of which none is rejected
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,10 @@ class Outcome:
 
     fault: str
     code: int
+    changes: bool  # inputs, so that most runs must be rejected
     resumed: bool
+    rejected: bool  # because inputs were changed
+    late: bool  # the fault came after the end of the fit
     seconds: float
     wrong: str = ""
 
@@ -105,30 +116,41 @@ class Inputs:
     features: Path
     weights: Path | None
     replaces: bool = False
+    store: FlakyStore | None = None
 
     @property
     def verb(self) -> str:
         return "fit" if self.weights is None else "kmeans"
 
     @property
-    def options(self) -> tuple[Any, ...]:
+    def access(self) -> tuple[str, ...]:
+        return self.store.options if self.store is not None else ()
+
+    @property
+    def _allowed(self) -> tuple[str, ...]:
+        return ("--allow-origin", self.store.origin) if self.store is not None else ()
+
+    def command(self, out: Path) -> tuple[Any, ...]:
+        """Return the command that starts the run."""
+        place = self.store.url if self.store is not None else self.features
+        words = (self.verb, place, "--out", out, *self.access)
         if self.weights is not None:
-            return ("--sample-weight", self.weights, *KMEANS)
-        return (*FIT, *(("--overwrite",) if self.replaces else ()))
+            return (*words, "--sample-weight", self.weights, *KMEANS)
+        return (*words, *FIT, *(("--overwrite",) if self.replaces else ()))
 
     def again(self, out: Path) -> tuple[Any, ...]:
         """Return the command that resumes the run, or repeats it if it has written no record."""
         begun = find_aside(out) is not None if self.replaces else (out / "run.json").exists()
         if begun:
-            return (self.verb, "--resume", out)
-        return (self.verb, self.features, "--out", out, *self.options)
+            return (self.verb, "--resume", out, *self.access, *self._allowed)
+        return self.command(out)
 
 
 class Chaos:
     """A series of runs with faults: the features, the expected bits, and the cluster."""
 
     def __init__(self, place: Path, seed: int) -> None:
-        self.place, self.rng = place, random.Random(seed)
+        self.place, self.seed, self.rng = place, seed, random.Random(seed)
         self.features, self.cluster = place / "features.zarr", Cluster(place)
         self.disk = place / "disk"
         self.has_disk = False
@@ -136,6 +158,7 @@ class Chaos:
         self.weights = place / "weights.npy"
         self.expected_weighted: dict[str, bytes] = {}
         self.replaced: dict[str, bytes] = {}  # of runs that are replaced
+        self.store: FlakyStore | None = None
 
     def prepare(self) -> None:
         self.has_disk = mount_tmpfs(self.disk, _TMPFS_MEGABYTES)
@@ -156,7 +179,16 @@ class Chaos:
     def can(self, fault: Fault) -> bool:
         """Return whether this machine supports the fault."""
         mounts = fault.on_tmpfs or fault.mounted
+        if fault.flaky and not FlakyStore.is_possible():
+            return False
         return (self.has_disk or not mounts) and (self.cluster.link.up or not fault.on_link)
+
+    def _flaky_store(self) -> FlakyStore:
+        """Return the S3 server with the features; start it when it is used first."""
+        if self.store is None:
+            self.store = FlakyStore(self.place / "s3", self.seed, self.cluster.host)
+            command("synth", self.store.url, *SYNTH, *self.store.options)
+        return self.store
 
     def _wait(self, fit: subprocess.Popen[bytes], out: Path, weighted: bool) -> None:
         """Wait for a random moment: before the run starts, or during one of its passes."""
@@ -167,7 +199,7 @@ class Chaos:
             if any(place.glob(f"checkpoint/{folder}*/group.*")):
                 break
             time.sleep(0.002)
-        time.sleep(self.rng.uniform(0.0, 1.0 if not folder else 0.3))
+        time.sleep(self.rng.uniform(0.0, LONGEST_DELAY if folder else 1.0))
 
     def _start(self, out: Path, fault: Fault, inputs: Inputs) -> subprocess.Popen[bytes]:
         where: tuple[Any, ...] = ("--nworkers", 0)
@@ -178,7 +210,7 @@ class Chaos:
                 time.sleep(0.05)
             where = ("--scheduler-file", self.cluster.file, "--stall-timeout", "40s")
             where += ("--wait-workers", "120s")  # a slow start on a busy machine is not a failure
-        words = [BIN / "scrlm", inputs.verb, inputs.features, "--out", out, *inputs.options, *where]
+        words = [BIN / "scrlm", *inputs.command(out), *where]
         with (out.parent / f"{out.name}.err").open("wb") as err:
             return subprocess.Popen(
                 [str(word) for word in words], stdout=subprocess.DEVNULL, stderr=err
@@ -196,10 +228,9 @@ class Chaos:
         inputs = self._inputs(number, fault)
         fit = self._start(out, fault, inputs)
         weights = inputs.weights or self.weights
-        scene = Scene(fit, self.cluster, inputs.features, weights, out, self.rng)
-        self._wait(fit, out, fault.weighted)
-        fault.do(scene)
-        wrong, code = "", -999
+        scene = Scene(fit, self.cluster, inputs.features, weights, out, self.rng, inputs.store)
+        late = self._inject(fault, scene)
+        wrong, code, rejected = "", -999, False
         try:
             code = fit.wait(_HANG_SECONDS)
         except subprocess.TimeoutExpired:
@@ -211,8 +242,10 @@ class Chaos:
         if fault.between is not None and code != 0 and not wrong and (out / "run.json").exists():
             fault.between(scene)
             wrong = self._expect_rejection(inputs, out)
+            rejected = not wrong
         for undo in scene.undo:
             undo()
+        rejected = rejected or (fault.changes and code == _REJECTED)
         stderr = (folder / f"{out.name}.err").read_text()
         wrong = wrong or self._judge(fault, code, out, stderr, expected)
         resumed = code != 0
@@ -228,7 +261,24 @@ class Chaos:
             for path in self.place.glob(f"features-{number}.*"):
                 shutil.rmtree(path)
             shutil.rmtree(out)
-        return Outcome(fault.name, code, resumed, time.monotonic() - begin, wrong)
+        seconds = time.monotonic() - begin
+        changes = fault.changes or fault.between is not None
+        return Outcome(fault.name, code, changes, resumed, rejected, late(), seconds, wrong)
+
+    def _inject(self, fault: Fault, scene: Scene) -> Callable[[], bool]:
+        """Wait for a random moment and inject the fault.
+
+        Return a function that returns whether the fault came too late.
+        """
+        fit, store = scene.fit, scene.store
+        self._wait(fit, scene.out, fault.weighted)
+        if fault.changes:
+            fit.send_signal(signal.SIGSTOP)
+        ended, before = fit.poll() is not None, store.faults if store is not None else 0
+        fault.do(scene)
+        if fault.changes:
+            fit.send_signal(signal.SIGCONT)
+        return lambda: ended or (store is not None and store.faults == before)
 
     def _inputs(self, number: int, fault: Fault) -> Inputs:
         """Copy the inputs for a run that may change them."""
@@ -236,11 +286,12 @@ class Chaos:
         shutil.copytree(self.features, features)
         if fault.arrange is not None:
             fault.arrange(features)
+        store = self._flaky_store() if fault.flaky else None
         if not fault.weighted:
-            return Inputs(features, None, replaces=fault.replaces)
+            return Inputs(features, None, fault.replaces, store)
         weights = self.place / f"weights-{number}.npy"
         shutil.copy2(self.weights, weights)
-        return Inputs(features, weights)
+        return Inputs(features, weights, store=store)
 
     def _expect_rejection(self, inputs: Inputs, out: Path) -> str:
         """Resume the run with changed inputs; return the failure unless they are rejected."""
@@ -270,6 +321,8 @@ class Chaos:
         return ""
 
     def close(self) -> None:
+        if self.store is not None:
+            self.store.close()
         self.cluster.stop()
         self.cluster.link.remove()
         if self.has_disk:
@@ -320,33 +373,45 @@ def play_jobs(
 
 
 def summary(outcomes: list[Outcome]) -> dict[str, Any]:
-    """Return counts over all runs and per fault."""
-    by_fault: dict[str, Counter[str]] = {}
-    for outcome in outcomes:
-        counts = by_fault.setdefault(outcome.fault, Counter())
-        counts["runs"] += 1
-        counts[f"exit {outcome.code}"] += 1
-        counts["resumed"] += outcome.resumed
-        counts["wrong"] += bool(outcome.wrong)
+    """Return counts over all runs and per fault, and all violations."""
+    wrong = [f"{o.fault}: {o.wrong}" for o in outcomes if o.wrong]
+    by_fault: dict[str, dict[str, Any]] = {}
+    for fault in {outcome.fault: None for outcome in outcomes}:
+        mine = [outcome for outcome in outcomes if outcome.fault == fault]
+        rejected = sum(outcome.rejected for outcome in mine)
+        by_fault[fault] = {
+            "runs": len(mine),
+            "exit_codes": dict(sorted(Counter(outcome.code for outcome in mine).items())),
+            "too_late": sum(outcome.late for outcome in mine),
+            "resumed": sum(outcome.resumed for outcome in mine),
+            "wrong": sum(bool(outcome.wrong) for outcome in mine),
+        }
+        if mine[0].changes:
+            by_fault[fault]["rejected"] = rejected
+            if not rejected and len(mine) > _MOST_UNDETECTED:
+                wrong.append(f"{fault}: no change of inputs in {len(mine)} runs was rejected")
     return {
         "runs": len(outcomes),
         "equal_at_once": sum(not o.resumed and not o.wrong for o in outcomes),
         "equal_when_resumed": sum(o.resumed and not o.wrong for o in outcomes),
         "hung": sum(o.wrong == "hung" for o in outcomes),
         "looked_finished": sum(o.wrong == _LOOKS_FINISHED for o in outcomes),
-        "wrong": [f"{o.fault}: {o.wrong}" for o in outcomes if o.wrong],
+        "changed": sum(o.changes for o in outcomes),
+        "changed_rejected": sum(o.rejected for o in outcomes),
+        "wrong": wrong,
         "seconds": sum(o.seconds for o in outcomes),
-        "faults": {name: dict(counts) for name, counts in by_fault.items()},
+        "faults": by_fault,
     }
 
 
-def table(faults: dict[str, dict[str, int]]) -> str:
+def table(faults: dict[str, dict[str, Any]]) -> str:
     """Format the counts of each fault as the lines of a table."""
-    lines = [f"{'fault':<50}{'runs':>6}{'at once':>9}{'resumed':>9}{'wrong':>7}"]
-    for name, counts in sorted(faults.items()):
-        resumed, wrong = counts["resumed"], counts["wrong"]
-        at_once = counts["runs"] - resumed
-        lines.append(f"{name:<50}{counts['runs']:>6}{at_once:>9}{resumed:>9}{wrong:>7}")
+    names = ("runs", "too_late", "resumed", "rejected", "wrong")
+    lines = [f"{'fault':<50}" + "".join(f"{name:>9}" for name in names) + "  exit codes"]
+    for fault, counts in sorted(faults.items()):
+        numbers = "".join(f"{counts.get(name, '-'):>9}" for name in names)
+        codes = ", ".join(f"{code} ({times})" for code, times in counts["exit_codes"].items())
+        lines.append(f"{fault:<50}{numbers}  {codes}")
     return "\n".join(lines)
 
 

@@ -20,6 +20,9 @@ import numpy as np
 import psutil
 import zarr
 
+from tests.flaky_proxy import FlakyProxy
+from tests.s3server import BUCKET, KEY, SECRET, WEED, S3Server
+
 BIN = Path(sys.executable).parent
 # The smallest timeouts that Dask accepts, so that a hanging worker is removed during a run.
 _QUICK = {
@@ -87,7 +90,7 @@ class Cluster:
         if self.scheduler is None or self.scheduler.poll() is not None:
             self.stop()
             self.file.unlink(missing_ok=True)
-            where = ("--host", self._host, "--port", "0", "--dashboard-address", "127.0.0.1:0")
+            where = ("--host", self.host, "--port", "0", "--dashboard-address", "127.0.0.1:0")
             self.scheduler = self._start("scheduler", *where)
         for i, nanny in enumerate(self.nannies):
             if nanny.poll() is not None:
@@ -96,12 +99,12 @@ class Cluster:
             self.nannies.append(self._start_worker(len(self.nannies)))
 
     @property
-    def _host(self) -> str:
+    def host(self) -> str:
         return self.link.here if self.link.up else "127.0.0.1"
 
     def _start_worker(self, number: int) -> subprocess.Popen[bytes]:
         away = number == 1 and self.link.up
-        host = self.link.there if away else self._host
+        host = self.link.there if away else self.host
         options = ("--host", host, "--nthreads", "1", "--memory-limit", "2GB", "--no-dashboard")
         return self._start("worker", *options, netns=self.link.name if away else None)
 
@@ -135,6 +138,47 @@ class Cluster:
             )
 
 
+class FlakyStore:
+    """An S3 server behind a proxy that is healthy until `disturb` is called."""
+
+    origin = f"s3://{BUCKET}"
+    url = f"{origin}/features.zarr"
+
+    def __init__(self, folder: Path, seed: int, host: str) -> None:
+        folder.mkdir()
+        self._server = S3Server(folder)
+        port = int(self._server.endpoint.rpartition(":")[2])
+        kinds = ("delay", "503", "500", "drop", "truncate")
+        self._proxy = FlakyProxy(port, seed, 0.2, kinds, host)
+        self._proxy.healthy = True
+
+    @staticmethod
+    def is_possible() -> bool:
+        return WEED.exists()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of a command that reads or writes through the proxy."""
+        texts = (f"key={KEY}", f"secret={SECRET}")
+        texts += (f"client_kwargs.endpoint_url={self._proxy.endpoint}",)
+        return tuple(part for text in texts for part in ("--storage-option", text))
+
+    @property
+    def faults(self) -> int:
+        """The number of responses so far that were late, wrong or missing."""
+        return self._proxy.counts.total() - self._proxy.counts["pass"]
+
+    def disturb(self) -> None:
+        self._proxy.healthy = False
+
+    def restore(self) -> None:
+        self._proxy.healthy = True
+
+    def close(self) -> None:
+        self._proxy.close()
+        self._server.kill()
+
+
 @dataclass
 class Scene:
     """The processes and files that a fault may affect."""
@@ -145,6 +189,7 @@ class Scene:
     weights: Path
     out: Path
     rng: random.Random
+    store: FlakyStore | None  # contains the features
     undo: list[Callable[[], Any]] = field(default_factory=list)  # called before the run is resumed
 
 
@@ -161,6 +206,9 @@ class Fault:
     mounted: bool = False  # the output is a mount point; requires a tmpfs
     replaces: bool = False  # the output is a complete run, replaced with --overwrite
     weighted: bool = False  # the command is k-means with weights of the rows
+    flaky: bool = False  # the features are in a `FlakyStore`
+    # `do` changes inputs, which the run must detect. The process of the fit is stopped meanwhile.
+    changes: bool = False
     arrange: Callable[[Path], None] | None = None  # called with the features before the fit
     # Called after the fit ended early. The next attempt must then be rejected until it is undone.
     between: Callable[[Scene], None] | None = None
@@ -202,6 +250,12 @@ def _cut_link(scene: Scene) -> None:
     """Disconnect the worker on the second host; undoing kills its nanny and restores the link."""
     scene.cluster.link.cut()
     scene.undo += [scene.cluster.nannies[1].kill, scene.cluster.link.restore]
+
+
+def _disturb_store(scene: Scene) -> None:
+    assert scene.store is not None
+    scene.store.disturb()
+    scene.undo.append(scene.store.restore)
 
 
 def _damage(how: Callable[[Path], None]) -> Callable[[Scene], None]:
@@ -301,9 +355,9 @@ FAULTS = (
     Fault("SIGTERM", _signal(signal.SIGTERM), (0, 143, -15)),
     Fault("SIGUSR1", _signal(signal.SIGUSR1), (0, 143, -10)),
     Fault("SIGINT", _signal(signal.SIGINT), (0, 130, -2)),
-    Fault("chunk deleted", _damage(Path.unlink), (0, 3)),
-    Fault("chunk truncated", _damage(_cut), (0, 3)),
-    Fault("chunk flipped", _damage(_flip), (0, 3)),
+    Fault("chunk deleted", _damage(Path.unlink), (0, 3), changes=True),
+    Fault("chunk truncated", _damage(_cut), (0, 3), changes=True),
+    Fault("chunk flipped", _damage(_flip), (0, 3), changes=True),
     Fault("disk full", _fill_disk, (0, 1, 3), on_tmpfs=True),
     Fault("kill -9 of a worker", _kill_worker, (0,), on_cluster=True),
     Fault("kill -9 of a nanny", _kill_nanny, (0,), on_cluster=True),
@@ -312,8 +366,20 @@ FAULTS = (
     Fault("link of a worker cut", _cut_link, (0, 4), on_cluster=True, on_link=True),
     Fault("kill -9 of the client of a cluster", _signal(signal.SIGKILL), (0, -9), on_cluster=True),
     Fault("SIGTERM to the client of a cluster", _signal(signal.SIGTERM), (0, 143, -15), True),
-    Fault("rows behind a linked folder changed", change_rows, (0, 3), arrange=link_chunk_folder),
-    Fault("rows behind linked chunks changed", change_rows, (0, 3), arrange=link_chunks),
+    Fault(
+        "rows behind a linked folder changed",
+        change_rows,
+        (0, 3),
+        arrange=link_chunk_folder,
+        changes=True,
+    ),
+    Fault(
+        "rows behind linked chunks changed",
+        change_rows,
+        (0, 3),
+        arrange=link_chunks,
+        changes=True,
+    ),
     Fault(
         "rows behind a link changed between attempts",
         _signal(signal.SIGTERM),
@@ -321,7 +387,16 @@ FAULTS = (
         arrange=link_chunk_folder,
         between=change_rows,
     ),
-    Fault("weights changed", _change_weights, (0, 3), weighted=True),
+    Fault("weights changed", _change_weights, (0, 3), weighted=True, changes=True),
+    Fault("store slow and flaky", _disturb_store, (0, 3, 4), flaky=True),
+    Fault(
+        "store of a cluster slow and flaky",
+        _disturb_store,
+        (0, 3, 4),
+        on_cluster=True,
+        weighted=True,
+        flaky=True,
+    ),
     Fault(
         "SIGTERM with a mount point as output", _signal(signal.SIGTERM), (0, 143, -15), mounted=True
     ),

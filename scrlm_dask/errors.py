@@ -7,6 +7,8 @@ calls the class again with `args`.
 
 from __future__ import annotations
 
+from typing import Any
+
 from scrlm_dask.text import printable
 
 
@@ -28,6 +30,16 @@ class ScrlmError(Exception):
     def __str__(self) -> str:
         """Return the message; control characters, such as those in file names, are escaped."""
         return printable(super().__str__())
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Drop a suppressed context before the error is sent to another process.
+
+        Dask also sends `__context__`. An error of another library may not be picklable, and Dask
+        would then replace this error by a text.
+        """
+        if self.__suppress_context__:
+            self.__context__ = None
+        return super().__reduce__()
 
 
 class InputError(ScrlmError, ValueError):

@@ -17,9 +17,12 @@ _BODY = b"<Error><Code>SlowDown</Code></Error>"
 
 
 class FlakyProxy:
-    """A proxy on a port of the loopback interface, in a thread; `rate` is the share of faults."""
+    """A proxy on a free port of `host`, in a thread; `rate` is the share of faults."""
 
-    def __init__(self, port: int, seed: int, rate: float, kinds: tuple[Kind, ...]) -> None:
+    def __init__(
+        self, port: int, seed: int, rate: float, kinds: tuple[Kind, ...], host: str = "127.0.0.1"
+    ) -> None:
+        self.host = host
         self._upstream, self._rng, self._rate, self._kinds = port, random.Random(seed), rate, kinds
         self.counts: Counter[str] = Counter()
         self.healthy = False  # True: no more faults
@@ -31,7 +34,7 @@ class FlakyProxy:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -39,7 +42,7 @@ class FlakyProxy:
 
     def _serve(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
-        start = asyncio.start_server(self._connect, "127.0.0.1", 0)
+        start = asyncio.start_server(self._connect, self.host, 0)
         server = self._loop.run_until_complete(start)
         self.port = int(server.sockets[0].getsockname()[1])
         started.set()
@@ -86,7 +89,8 @@ class FlakyProxy:
             return False
         if kind in ("503", "500"):
             answer = f"HTTP/1.1 {kind} Fault\r\nContent-Length: {len(_BODY)}\r\n"
-            writer.write(f"{answer}Connection: close\r\n\r\n".encode() + _BODY)
+            body = b"" if head.startswith(b"HEAD") else _BODY
+            writer.write(f"{answer}Connection: close\r\n\r\n".encode() + body)
             return False
         to_server.write(head)
         fields = _fields(head)

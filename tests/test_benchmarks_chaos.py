@@ -11,7 +11,9 @@ import click
 import pytest
 from messages import expecting
 
-from benchmarks.chaos import play, summary
+from benchmarks import chaos
+from benchmarks.chaos import Outcome, play, summary, table
+from benchmarks.faults import FAULTS, FlakyStore
 from benchmarks.fuzz import fuzz_fits
 
 pytestmark = pytest.mark.slow
@@ -25,15 +27,39 @@ ROOT = Path(__file__).parents[1]
     [
         *("chunk flipped", "disk full", "kill -9 of a worker", "linked chunks", "between attempts"),
         *("weights changed", "SIGTERM with a mount point", "a mount point is replaced"),
+        *("store slow and flaky", "store of a cluster"),
     ],
 )
-def test_fault_at_a_random_moment(tmp_path: Path, fault: str) -> None:
+def test_fault_at_a_random_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    if "store" in fault and not FlakyStore.is_possible():
+        pytest.skip("SeaweedFS is not installed")
+    (known,) = (known for known in FAULTS if fault in known.name)
+    if known.changes or known.between or known.flaky:  # early, so that no fit ends before
+        monkeypatch.setattr(chaos, "MOMENTS", ("centers-steps/survey-",))
+        monkeypatch.setattr(chaos, "LONGEST_DELAY", 0.0)
     report = summary(play(tmp_path, 1, seed=3, seconds=100, only=fault))
     print(report)
     if (fault == "disk full" or "mount" in fault) and not report["runs"]:
         pytest.skip("no tmpfs can be mounted here")
     assert report["wrong"] == []
+    assert report["changed_rejected"] == report["changed"]
+    assert known.changes <= report["changed"]
+    if known.flaky:
+        assert report["faults"][known.name]["too_late"] == 0
     assert report["runs"] == report["equal_at_once"] + report["equal_when_resumed"] > 0
+
+
+def test_changes_that_no_run_rejects_are_violations() -> None:
+    undetected = 5 * [Outcome("rows changed", 0, True, False, False, False, 1.0)]
+    rejected = Outcome("rows changed", 3, True, True, True, False, 1.0)
+    assert "no change of inputs in 5 runs" in summary(undetected)["wrong"][0]
+    assert summary(undetected[1:])["wrong"] == []
+    report = summary([*undetected, rejected])
+    assert report["wrong"] == []
+    assert (report["changed"], report["changed_rejected"]) == (6, 1)
+    assert "0 (5), 3 (1)" in table(report["faults"])
 
 
 def test_odd_options_and_odd_stores(tmp_path: Path) -> None:

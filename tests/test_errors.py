@@ -6,6 +6,7 @@ import inspect
 import pickle
 
 import pytest
+from distributed.core import clean_exception, error_message
 
 from scrlm_dask import errors
 
@@ -55,6 +56,25 @@ def test_every_error_survives_pickle(kind: type[Exception]) -> None:
 def test_row_error_names_its_row() -> None:
     assert "row 7" in str(errors.NonFiniteRowError(7))
     assert "row 9 of x.npy" in str(errors.NonFiniteRowError(7).named("row 9 of x.npy"))
+
+
+class _UnpicklableError(Exception):
+    def __init__(self, *, secret: str) -> None:
+        super().__init__(secret)
+
+
+def test_error_of_a_task_reaches_the_client_without_its_suppressed_context() -> None:
+    try:
+        try:
+            raise _UnpicklableError(secret="token")
+        except _UnpicklableError:
+            raise errors.UnreachableError("the store is slow") from None
+    except errors.UnreachableError as error:
+        sent = error_message(error)["exception"].data
+    _, received, _ = clean_exception(sent)
+    assert isinstance(received, errors.UnreachableError)
+    assert str(received) == "the store is slow"
+    assert b"token" not in sent
 
 
 def test_messages_contain_no_control_characters() -> None:

@@ -512,7 +512,7 @@ def _as_column(source: Any, features: Features) -> da.Array:
         read, rows = partial(_read_weights, stored), features.array.chunks[0][0]
         return _lazy_rows(read, (features.n_rows, 1), np.float64, rows)
     if isinstance(source, da.Array):
-        _check_futures(source, feature_store.WHAT)
+        _check_futures(source, feature_store.WEIGHTS)
         meta = np.empty((0,) * source.ndim, source.dtype)
         values = source.map_blocks(_remove_mask, dtype=source.dtype, meta=meta)
     else:
