@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -348,9 +349,22 @@ def _reject_if_alive(run: RunDirectory, record: dict[str, Any]) -> None:
 
 
 def _describe_process(pid: int) -> dict[str, Any]:
-    """Return host, PID and start time of a process; a PID alone may be reused by the system."""
+    """Return host, PID and start of a process; a PID alone may be reused by the system."""
     host = {"host": socket.gethostname()}
     try:
-        return host | {"pid": pid, "began": round(psutil.Process(pid).create_time())}
+        return host | {"pid": pid, "began": _process_start(pid)}
     except psutil.Error:
         return host
+
+
+def _process_start(pid: int) -> str | int:
+    """Return when a process started; on Linux, the boot and the time since then.
+
+    On Linux, the start in seconds since 1970 changes when the system clock is set.
+    """
+    with suppress(OSError, ValueError, IndexError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return f"{boot} {int(fields[19])}"
+    began: float = psutil.Process(pid).create_time()
+    return round(began)
