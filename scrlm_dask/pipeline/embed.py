@@ -176,11 +176,6 @@ def _prepare(
     features = open_embedded(items, encoder, n_rows, config.dtype, config.batch_size, skip)
     request = {
         "embed": {k: v for k, v in asdict(config).items() if k not in _EXECUTION_SETTINGS},
-        # A folder of images is identified by its listing: writing an output inside the folder
-        # changes its modification time.
-        "modified": ingest_job.last_modified(
-            [file for file in files if not Path(file.path).is_dir()]
-        ),
         "made by": encoder.made_by,
         **items.identity,
     }
@@ -199,6 +194,7 @@ def _prepare(
         overwrite,
         checked=PlainTable(open_item_check(items), None, None, "float32", n_rows) if skip else None,
         attributes={ENCODED: encoding},
+        listed=rows.files if items.identity else (),
     )
 
 

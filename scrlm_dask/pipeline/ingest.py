@@ -105,11 +105,7 @@ def prepare_ingest(
     table = PlainTable(features, labels, ids, dtype, n_rows)
     opened = tuple(source for source in (features, labels, ids) if source is not None)
     checked = table if "drop" in (config.nan, config.zeros) else None
-    request = {
-        "ingest": asdict(config),
-        "source": _to_json(options),
-        "modified": ingest_job.last_modified(ingest_job.source_files(opened)),
-    }
+    request = {"ingest": asdict(config), "source": _to_json(options)}
     return ingest_job.prepare_job(table, opened, location, config, request, overwrite, checked)
 
 

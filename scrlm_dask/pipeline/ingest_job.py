@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,13 @@ from scrlm_dask.sources.registry import open_values
 from scrlm_dask.storage import feature_store, outputs
 from scrlm_dask.storage.arrays import add_array
 from scrlm_dask.storage.locations import Location, Options, locate
-from scrlm_dask.storage.manifest import Manifest, SourceFile, describe_changes, missing_blocks
+from scrlm_dask.storage.manifest import (
+    MODIFIED,
+    Manifest,
+    SourceFile,
+    describe_changes,
+    missing_blocks,
+)
 from scrlm_dask.storage.traces import InputTrace, trace_input
 
 # Names of columns that are probably not features; their use is reported.
@@ -152,7 +157,6 @@ class IngestJob:
     config: IngestConfig
     location: Location
     overwrite: bool
-    modified: str | None  # modification time of the newest source file when prepared
     traced: InputTrace  # the source files
     unfinished: Manifest | None = None  # manifest of the store to resume, if any
     checked: tables.PlainTable | None = None  # its unusable rows and rows of zeros are dropped
@@ -160,7 +164,7 @@ class IngestJob:
 
     def run(self, listener: Listener = warn) -> IngestResult:
         """Create or resume the store and write the missing blocks."""
-        self._check_sources()
+        self.traced.check_at_start()
         # check again: hours may have passed while the cluster was starting
         unfinished = _check_output(self.location, self.manifest, self.config, self.overwrite)
         resumed = unfinished is not None
@@ -180,16 +184,6 @@ class IngestJob:
             undo.pop_all()
         outputs.move_into_place(Location(result.path, self.location.options), self.location)
         return replace(result, path=self.location.url)
-
-    def _check_sources(self) -> None:
-        """Reject sources that changed since the job was prepared."""
-        files = _regular_files(self.manifest.sources)
-        changed = [file for file in files if Path(file.path).stat().st_size != file.bytes]
-        if changed or last_modified(files) != self.modified:
-            names = ", ".join(file.path for file in (changed or files)[:_MAX_NAMED])
-            raise StoreError(
-                f"source files changed before the ingest started: {names}; run the command again"
-            )
 
     def _notes(self) -> list[str]:
         """Return notes for the user; labels and ids of the same file do not repeat a note."""
@@ -275,8 +269,12 @@ def prepare_job(
     overwrite: bool,
     checked: tables.PlainTable | None = None,
     attributes: dict[str, Any] | None = None,
+    listed: Sequence[SourceFile] = (),
 ) -> IngestJob:
-    """Check that the output can be created or resumed, and return the job."""
+    """Check that the output can be created or resumed, and return the job.
+
+    `listed` are folders that the request identifies by the listing of their files.
+    """
     files = source_files(sources)
     for file in files:
         outputs.check_not_inside(location, file.path, "the source file")
@@ -284,12 +282,15 @@ def prepare_job(
     block_rows = feature_store.block_rows_for(
         shape, np.dtype(table.dtype), None, config.chunk_bytes
     )
+    traced = _trace_files(files)
+    known = [locate(file.path) for file in listed]
+    digests = {str(at.location): at.digest for at in traced.inputs if at.location not in known}
+    request = {**request, MODIFIED: digests}
     manifest = Manifest(*shape, table.dtype, block_rows, files, request)
-    modified = last_modified(_regular_files(files))
     _check_output(location, manifest, config, overwrite)
     return IngestJob(
-        *(table, sources, manifest, config, location, overwrite, modified),
-        traced=_trace_files(files),
+        *(table, sources, manifest, config, location, overwrite),
+        traced=traced,
         checked=checked,
         attributes=attributes or {},
     )
@@ -307,10 +308,6 @@ def _check_output(
         )
         _check_space(location, _feature_bytes(manifest), config.shuffle)
     return unfinished
-
-
-def _regular_files(files: Sequence[SourceFile]) -> list[SourceFile]:
-    return [file for file in files if Path(file.path).is_file()]
 
 
 def _trace_files(files: Sequence[SourceFile]) -> InputTrace:
@@ -339,12 +336,6 @@ def open_labels_and_ids(
 def source_files(sources: Sequence[Source]) -> tuple[SourceFile, ...]:
     """Return the files of all sources, each once."""
     return tuple(dict.fromkeys(file for source in sources for file in source.files))
-
-
-def last_modified(files: Sequence[SourceFile]) -> str | None:
-    """Return the modification time of the newest file, to detect changes that keep its size."""
-    times = [Path(file.path).stat().st_mtime for file in files if Path(file.path).exists()]
-    return datetime.fromtimestamp(max(times), UTC).isoformat() if times else None
 
 
 def _find_unfinished(location: Location, requested: Manifest) -> Manifest | None:

@@ -20,6 +20,10 @@ from scrlm_dask.storage import arrays
 from scrlm_dask.storage.locations import Place, locate
 
 MANIFEST, DIGESTS = "manifest", "digests"
+# Part of the request: a digest of the modification times of each local source, by its path. Times
+# are compared for equality only, because a clock that was set back gives later changes earlier
+# times.
+MODIFIED = "modified"
 FORMAT = 1
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -176,13 +180,11 @@ def describe_changes(before: Manifest, now: Manifest) -> list[str]:
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name)
     ]
-    return named + _describe_file_changes(before.sources, now.sources, same_request=not named)
+    return named + _describe_file_changes(before, now, same_request=not named)
 
 
-def _describe_file_changes(
-    before: tuple[SourceFile, ...], now: tuple[SourceFile, ...], same_request: bool
-) -> list[str]:
-    old, new = ({file.path: file.bytes for file in files} for files in (before, now))
+def _describe_file_changes(before: Manifest, now: Manifest, same_request: bool) -> list[str]:
+    old, new = ({file.path: file.bytes for file in each.sources} for each in (before, now))
     named = [f"{path} was added" for path in new if path not in old]
     named += [f"{path} was removed" for path in old if path not in new]
     named += [
@@ -190,6 +192,10 @@ def _describe_file_changes(
         for path, n_bytes in new.items()
         if old.get(path, n_bytes) != n_bytes
     ]
+    if not named:
+        digests, others = before.request.get(MODIFIED), now.request.get(MODIFIED) or {}
+        known = digests if isinstance(digests, dict) else {}  # earlier versions stored one time
+        named = [f"{path} was modified" for path in new if known.get(path) != others.get(path)]
     if same_request and not named and list(old) != list(new):
         named.append("the order of the sources changed")
     return named
@@ -202,6 +208,8 @@ def _flatten(manifest: Manifest) -> dict[str, Any]:
         "rows per block": manifest.block_rows,
     }
     for part, values in manifest.request.items():
+        if part == MODIFIED:
+            continue
         if isinstance(values, dict):
             content |= {f"{part} {name}": value for name, value in values.items()}
         else:
