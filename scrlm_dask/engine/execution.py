@@ -237,8 +237,9 @@ class Execution:
         self.reports = workers.process_reports()
         after = {worker: report.pop("read_seconds") for worker, report in self.reports.items()}
         self._read_seconds = after
-        # a new worker has not read before
-        read = sum(after[worker] - before.get(worker, 0.0) for worker in after)
+        # a new worker has not read before; a restarted worker may have the address of a former one
+        since = {worker: seconds - before.get(worker, 0.0) for worker, seconds in after.items()}
+        read = sum(new if new >= 0.0 else after[worker] for worker, new in since.items())
         peak = max((r["peak_memory_bytes"] for r in self.reports.values()), default=0)
         done = events.PhaseFinished(name, seconds, rows, n_bytes, blocks, peak, read)
         self.phases.append(done)

@@ -201,7 +201,7 @@ def _scheduler_state(dask_scheduler: Any) -> dict[str, Any]:
         address: {
             "name": str(worker.name),
             "status": worker.status.name,
-            "seconds_silent": now - worker.last_seen,
+            "seconds_silent": max(0.0, now - worker.last_seen),  # the clock may be set back
             "threads": worker.nthreads,
             "memory_bytes": worker.metrics.get("memory"),
             "memory_limit": worker.memory_limit,

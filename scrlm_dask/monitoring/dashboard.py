@@ -214,11 +214,11 @@ class RunsPlugin(SchedulerPlugin):
 
     def snapshot(self, run: str | None) -> dict[str, Any]:
         """Return the data of the page: the state of a run (None: the latest), and the workers."""
-        now = time.time()
+        now = time.monotonic()
         state = self._runs.get(run or "") or self.latest()
         runs = [(r.run, r.title, r.ended is None) for r in reversed(self._runs.values())]
         return {
-            "now": now,
+            "now": time.time(),
             "runs": runs,
             "run": None if state is None else state.snapshot(now),
             "workers": self.workers(),
@@ -237,7 +237,7 @@ class RunsPlugin(SchedulerPlugin):
         ]
 
     def _apply(self, run: str, record: dict[str, Any]) -> None:
-        now = time.time()
+        now = time.monotonic()
         if run not in self._runs:
             if record["event"] == "BlockDone":
                 return  # a late event of a run that is no longer tracked

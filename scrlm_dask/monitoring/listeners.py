@@ -32,15 +32,15 @@ class NotebookCell:
     """Listener that shows progress as HTML below the notebook cell."""
 
     def __init__(self) -> None:
-        self._state = RunState("", time.time())
+        self._state = RunState("", time.monotonic())
         self._display: Any = import_module("IPython.display")
         self._handle: Any = None
-        self._last = 0.0
+        self._last = -float("inf")
         self._lock = threading.Lock()  # other threads report blocks
 
     def __call__(self, event: Event) -> None:
         """Update the state and, at a limited rate, the output."""
-        now = time.time()
+        now = time.monotonic()
         self._state.apply(event_record(event), now)
         with self._lock:
             if isinstance(event, BlockDone) and now - self._last < _UPDATE_SECONDS:

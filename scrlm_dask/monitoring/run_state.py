@@ -6,6 +6,7 @@ All fields are limited in size, because a scheduler serves many runs.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -99,10 +100,15 @@ class PhaseState:
 
 
 class RunState:
-    """State of one run, updated by `apply` with a record of each event and its time of arrival."""
+    """State of one run, updated by `apply` with a record of each event and its time of arrival.
+
+    Times of arrival (`now`) are from `time.monotonic()`, so durations do not depend on changes of
+    the system clock. The times of messages are from the system clock.
+    """
 
     def __init__(self, run: str, now: float) -> None:
-        self.run, self.began = run, now
+        self.run, self.began = run, time.time()
+        self._start = now
         self.title = ""
         self.facts: dict[str, Any] = {}
         self.plan: dict[str, Any] = {}
@@ -121,7 +127,7 @@ class RunState:
         with self._lock:
             match record.get("event"):
                 case "RunStarted":
-                    self._start_run(record, now)
+                    self._start_run(record)
                 case "Planned":
                     self.plan = record
                 case "PhaseStarted":
@@ -129,19 +135,19 @@ class RunState:
                 case "BlockDone":
                     self._add_block(record)
                 case "PhaseFinished":
-                    self._finish_phase(record, now)
+                    self._finish_phase(record)
                 case "CandidatesJudged":
                     self.losses = {name: record[name][:200] for name in ("ranks", "losses")}
                 case "CentersFound":
                     self.centers = record["centers"]
-                    self._log(f"{self.centers:,} centers", now)
+                    self._log(f"{self.centers:,} centers")
                 case "RowsLabelled":
                     self._label_rows(record)
                 case "IterationDone":
                     names = ("number", "inertia", "shift", "moved", "empty", "seconds", "sampled")
                     self.iterations.append({name: record[name] for name in names})
                 case "Note":
-                    self._log(f"{'warning: ' if record['warning'] else ''}{record['text']}", now)
+                    self._log(f"{'warning: ' if record['warning'] else ''}{record['text']}")
                 case "RunEnded":
                     self._end_run(record, now)
 
@@ -161,7 +167,7 @@ class RunState:
                 "title": self.title or ", ".join(self.phases) or "run",
                 "facts": self.facts,
                 "began": self.began,
-                "seconds": now - self.began,
+                "seconds": now - self._start,
                 "running": self.ended is None,
                 "error": self.error,
                 "seconds_left": self._left(now),
@@ -188,14 +194,14 @@ class RunState:
         left: float = max(0.0, sum(flops.values()) - done) * spent / done
         return left
 
-    def _log(self, text: str, now: float) -> None:
-        self.messages.append((now, text[:_MAX_TEXT]))
+    def _log(self, text: str) -> None:
+        self.messages.append((time.time(), text[:_MAX_TEXT]))
 
-    def _start_run(self, record: dict[str, Any], now: float) -> None:
+    def _start_run(self, record: dict[str, Any]) -> None:
         self.title = f"{_TITLES.get(record['method'], record['method'])} {record['features']}"[:200]
         names = ("method", "features", "rows", "n_features", "out")
         self.facts = {name: _shorten(record.get(name)) for name in names}
-        self._log(f"{record['method']} on {record['features']}", now)
+        self._log(f"{record['method']} on {record['features']}")
 
     def _start_phase(self, record: dict[str, Any], now: float) -> None:
         name = str(record["name"])[:40]
@@ -204,21 +210,21 @@ class RunState:
         phase = self.phases.setdefault(name, PhaseState(name))
         phase.start(record["blocks"], record["rows"], now)
         if phase.times == 1:
-            self._log(f"{name}: {phase.rows:,} rows in {phase.blocks:,} block(s)", now)
+            self._log(f"{name}: {phase.rows:,} rows in {phase.blocks:,} block(s)")
 
     def _add_block(self, record: dict[str, Any]) -> None:
         phase = self.phases.get(record["name"])
         if phase is not None and phase.running:
             phase.add_block(record["rows"])
 
-    def _finish_phase(self, record: dict[str, Any], now: float) -> None:
+    def _finish_phase(self, record: dict[str, Any]) -> None:
         phase = self.phases.get(record["name"])
         if phase is None:
             return
         phase.finish(record["seconds"])
         phase.peak_worker_bytes = max(phase.peak_worker_bytes, record["peak_worker_bytes"])
         if phase.times == 1:
-            self._log(f"{phase.name}: done in {record['seconds']:.2f} s", now)
+            self._log(f"{phase.name}: done in {record['seconds']:.2f} s")
 
     def _label_rows(self, record: dict[str, Any]) -> None:
         self.labelled = {
@@ -233,7 +239,7 @@ class RunState:
         for phase in self.phases.values():
             if phase.running:
                 phase.seconds, phase.running = phase.spent(now), False
-        self._log("done" if self.error is None else f"failed with {self.error}", now)
+        self._log("done" if self.error is None else f"failed with {self.error}")
 
 
 def _shorten(value: Any) -> Any:

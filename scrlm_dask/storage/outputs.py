@@ -153,9 +153,22 @@ def describe_process(pid: int) -> dict[str, Any]:
     """Return host, PID and start time of a process; a PID alone may be reused by the system."""
     host = {"host": socket.gethostname()}
     try:
-        return host | {"pid": pid, "began": round(psutil.Process(pid).create_time())}
+        return host | {"pid": pid, "began": _process_start(pid)}
     except (psutil.Error, ValueError, OverflowError):  # a damaged mark may contain any number
         return host
+
+
+def _process_start(pid: int) -> str | int:
+    """Return when a process started; on Linux, the boot and the time since then.
+
+    On Linux, the start in seconds since 1970 changes when the system clock is set.
+    """
+    with suppress(OSError, ValueError, IndexError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return f"{boot} {int(fields[19])}"
+    began: float = psutil.Process(pid).create_time()
+    return round(began)
 
 
 def open_output(path: Place, overwrite: bool, kind: str) -> Location:

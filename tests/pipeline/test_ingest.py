@@ -434,6 +434,9 @@ def stop_after(blocks: int) -> Any:
     return listener
 
 
+FUTURE = 2**33  # the year 2242, in seconds since 1970
+
+
 class TestResume:
     def begin(self, tmp_path: Path, **config: Any) -> None:
         """Start an ingest of 10 blocks and stop it after 4."""
@@ -494,6 +497,28 @@ class TestResume:
         config = IngestConfig(chunk_bytes=10 * ROW_BYTES)
         found = ingest([tmp_path / "x.npy"], tmp_path / "out", config, overwrite=True)
         assert found.kept_blocks == 0
+
+    def test_source_rewritten_after_the_clock_was_set_back_is_rejected(
+        self, tmp_path: Path
+    ) -> None:
+        """Another source is newer, and the rewritten source has an earlier time than before."""
+        paths = [tmp_path / "x.npy", tmp_path / "y.npy"]
+        for path in paths:
+            np.save(path, drawn(50))
+            os.utime(path, (FUTURE, FUTURE))
+        config, out = IngestConfig(chunk_bytes=10 * ROW_BYTES), tmp_path / "out"
+        with dask.config.set(scheduler="sync"), pytest.raises(StoppedError):
+            ingest(paths, out, config, listener=stop_after(4))
+        job = prepare_ingest(paths, out, config)
+        np.save(paths[0], drawn(50) + 1)
+        with pytest.raises(StoreError, match=expecting(paths[0])):
+            job.run()
+        with pytest.raises(StoreError, match=expecting(out, paths[0], "modified")) as caught:
+            ingest(paths, out, config)
+        assert str(paths[1]) not in str(caught.value)
+        np.save(paths[0], drawn(50))
+        os.utime(paths[0], (FUTURE, FUTURE))
+        assert ingest(paths, out, config).kept_blocks == 4
 
     @pytest.mark.parametrize("change", ["longer", "rewritten", "another file"])
     def test_changed_source_is_rejected(self, tmp_path: Path, change: str) -> None:

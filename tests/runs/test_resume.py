@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.runs.resume import list_differences
 from scrlm_dask.storage.model_store import load_model
+from scrlm_dask.storage.outputs import describe_process
 
 N_BLOCKS, BLOCK_ROWS = 40, 50
 ITERATE = LloydConfig(max_iter=3, tol=0.0, inertia_tol=0.0, persist="no")
@@ -460,13 +462,13 @@ def test_reused_process_id_is_another_process(store: Path, tmp_path: Path) -> No
         run("kmeans", store, out, StopAt(60))
     record = json.loads((out / "run.json").read_text())
     parent = psutil.Process(os.getppid())
-    alive = {"host": socket.gethostname(), "pid": parent.pid}
-    began = round(parent.create_time())
-    for process in (alive | {"began": began}, alive | {"began": began - 100}):
+    alive = describe_process(parent.pid)
+    assert alive["host"] == socket.gethostname()
+    for process in (alive, alive | {"began": "another start"}):
         (out / "run.json").write_text(
             json.dumps(record | {"status": "running", "process": process})
         )
-        if process["began"] == began:
+        if process == alive:
             with pytest.raises(StoreError, match=expecting(out, parent.pid)):
                 run("kmeans", store, out)
             with pytest.raises(StoreError, match=expecting(out, parent.pid)):
@@ -477,6 +479,27 @@ def test_reused_process_id_is_another_process(store: Path, tmp_path: Path) -> No
             assert status(out) == "running"
     run("kmeans", store, out)
     assert status(out) == "complete"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+def test_process_is_identified_after_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux then reports another time of its start, from which psutil computes those of processes.
+
+    The lock of a run would expire while its process writes.
+    """
+    pid = os.getpid()
+    before = describe_process(pid)
+    for name in (str(pid), "uptime"):
+        (tmp_path / name).symlink_to(f"/proc/{name}")
+    stat, hour = Path("/proc/stat").read_text(), 3600
+    set_back = re.sub(r"(?<=\bbtime )\d+", lambda found: str(int(found[0]) - hour), stat)
+    (tmp_path / "stat").write_text(set_back)
+    began = psutil.Process(pid).create_time()
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    assert psutil.Process(pid).create_time() == began - hour
+    assert describe_process(pid) == before
 
 
 def test_rejected_input_leaves_nothing(tmp_path: Path) -> None:
