@@ -1,7 +1,6 @@
 """Preload module for Dask workers and schedulers: `dask worker --preload scrlm_dask.preload`.
 
 Workers then ignore Ctrl-C, and the scheduler serves the page `/scrlm` even before the first run.
-In both, Dask's timers do not depend on changes of the system clock.
 """
 
 from __future__ import annotations
@@ -14,9 +13,6 @@ def dask_setup(server: Any) -> None:
     """Set up a worker or a scheduler; Dask calls this when the process starts."""
     from distributed import Scheduler
 
-    from scrlm_dask.clusters.steady_clock import use_steady_clock
-
-    use_steady_clock()
     if isinstance(server, Scheduler):
         from scrlm_dask.monitoring.dashboard import RunsPlugin
 

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from distributed import Scheduler, batched, metrics
-from tornado.ioloop import IOLoop
+from distributed import Scheduler
 
-from scrlm_dask.clusters.steady_clock import steady_time
 from scrlm_dask.monitoring.dashboard import RunsPlugin
 from scrlm_dask.preload import dask_setup
 
@@ -26,19 +24,6 @@ def interrupt() -> Iterator[None]:
 def test_worker_ignores_interrupts(interrupt: None) -> None:
     dask_setup(object())
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-
-
-@pytest.mark.parametrize("kind", [object, Scheduler])
-def test_timers_do_not_depend_on_the_system_clock(
-    kind: type[Any], interrupt: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batched, "time", metrics.time)
-    monkeypatch.setattr(IOLoop, "time", lambda loop: metrics.time())
-    server = BareScheduler() if kind is Scheduler else object()
-    dask_setup(server)
-    assert batched.time is steady_time
-    for plugin in getattr(server, "added", ()):
-        asyncio.run(plugin.close())
 
 
 class BareScheduler(Scheduler):

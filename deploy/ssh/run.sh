@@ -30,7 +30,7 @@ tls=(--tls-ca-file "$folder/ca.pem" --tls-cert "$folder/cert.pem" --tls-key "$fo
 (
     umask 077  # for the scheduler file
     exec dask scheduler --scheduler-file "$folder/scheduler.json" --protocol tls --port 0 \
-        --host "$host" "${tls[@]}" --preload scrlm_dask.preload \
+        --host "$host" "${tls[@]}" \
         --dashboard-address "${SCRLM_DASHBOARD:-127.0.0.1:8787}"
 ) &
 scheduler=$!

@@ -17,7 +17,6 @@ from scrlm_dask.clusters.options import ClusterOptions, Connection, check_option
 from scrlm_dask.clusters.remote import check_workers, remote_cluster
 from scrlm_dask.clusters.security import certificates, check_encrypted, describe_connection
 from scrlm_dask.clusters.ssh import start_ssh
-from scrlm_dask.clusters.steady_clock import use_steady_clock
 from scrlm_dask.errors import ClusterError, ScrlmError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.settings import WAIT_LONGER, workers_timeout
@@ -144,8 +143,6 @@ def connect(
     options = replace(options or ClusterOptions(), **given)
     check_options(options)
     workers = local_workers(options)
-    if workers is None or workers.nworkers:
-        use_steady_clock()
     if options.is_managed:
         cluster = managed_cluster(options, listener)
     elif workers is None:

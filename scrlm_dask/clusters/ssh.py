@@ -48,9 +48,8 @@ def arguments(options: ClusterOptions, config: dict[str, Any]) -> dict[str, Any]
     worker |= {} if limit is None else {"memory_limit": limit}
     nthreads = options.nthreads or worker.get("nthreads")
     worker |= {} if nthreads is None else {"nthreads": int(nthreads) + read_ahead()}
+    worker["preload"] = [*worker.get("preload", []), PRELOAD]
     scheduler = {"port": 0, **(config.get("scheduler_options") or {})}
-    for process in (worker, scheduler):
-        process["preload"] = [*process.get("preload", []), PRELOAD]
     if options.has_tls:
         scheduler["protocol"] = worker["protocol"] = "tls"
     connect = config.get("connect_options") or {}

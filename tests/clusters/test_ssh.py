@@ -40,7 +40,7 @@ def test_options_override_the_file() -> None:
             "memory_limit": 10**9,
             "preload": ["mine", "scrlm_dask.preload"],
         },
-        "scheduler_options": {"port": 8786, "preload": ["scrlm_dask.preload"]},
+        "scheduler_options": {"port": 8786},
     }
 
 
