@@ -43,13 +43,13 @@ class ShiftedClock:
             file.write(struct.pack("q", self._shift))
 
     @contextmanager
-    def set_back_repeatedly(self) -> Iterator[None]:
-        """Set the clock back by an hour, ten times per second, in a `with` block."""
+    def set_back_repeatedly(self, seconds: int = HOUR, every: float = 0.1) -> Iterator[None]:
+        """Set the clock back by the given seconds again and again, in a `with` block."""
         over = threading.Event()
 
         def repeat() -> None:
-            while not over.wait(0.1):
-                self.set_back(HOUR)
+            while not over.wait(every):
+                self.set_back(seconds)
 
         thread = threading.Thread(target=repeat)
         thread.start()

@@ -23,7 +23,7 @@ from scrlm_dask.settings import WAIT_LONGER, workers_timeout
 from scrlm_dask.text import first_few, one_line, plural
 
 _CONNECT_TIMEOUT = 20
-_FILE_SECONDS, _FILE_POLL_SECONDS = 10.0, 0.1
+_FILE_SECONDS, _POLL_SECONDS = 10.0, 0.1
 _SHOWN_WORKERS = 3
 
 
@@ -37,17 +37,23 @@ def remote_cluster(options: ClusterOptions, listener: Listener) -> Iterator[Conn
     check_certificate(address)
     check_scheduler(address, where)
     with _client(address) as client, client.as_current():
-        seconds = workers_timeout()
-        try:
-            client.wait_for_workers(1, timeout=seconds)
-        except TimeoutError as error:
-            raise ClusterError(
-                f"the scheduler at {where} has had no workers for {seconds:.0f} s; start workers "
-                f"with `dask worker`, or wait longer with {WAIT_LONGER}"
-            ) from error
+        _wait_for_worker(client, where)
         check_workers(client)
         workers = plural(len(client.nthreads()), "worker")
         yield describe_connection(f"{workers} of the scheduler at {where}", client)
+
+
+def _wait_for_worker(client: Any, where: str) -> None:
+    """Wait for the first worker; Dask's own timeout depends on changes of the system clock."""
+    seconds = workers_timeout()
+    deadline = time.monotonic() + seconds
+    while not client.nthreads():
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"the scheduler at {where} has had no workers for {seconds:.0f} s; start workers "
+                f"with `dask worker`, or wait longer with {WAIT_LONGER}"
+            )
+        time.sleep(_POLL_SECONDS)
 
 
 def read_address(scheduler_file: str) -> str:
@@ -70,7 +76,7 @@ def _read_json(file: Path) -> Any:
         except (FileNotFoundError, ValueError):
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_FILE_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 def check_scheduler(address: str, where: str) -> None:

@@ -93,10 +93,24 @@ def owning(path: Place) -> Iterator[Location]:
     """Yield the location of an output with a new token of its owner, valid inside the context."""
     token = uuid4().hex
     _active.add(token)
+    target = replace(locate(path), owner=token)
     try:
-        yield replace(locate(path), owner=token)
+        yield target
     finally:
         _active.discard(token)
+        _release(target)
+
+
+def _release(target: Location) -> None:
+    """Remove the process from the mark of an unfinished output, so that others can resume it.
+
+    The process of a notebook, for example, stays alive after its import was interrupted.
+    """
+    with suppress(OSError, StoreError):
+        for place in (target, *_places_aside(target)):
+            mark = _read_mark(place)
+            if mark is not None and not mark.is_complete and _is_owned(target, mark):
+                mark.with_content({OWNER: {"token": target.owner}}).write(place)
 
 
 def describe_owner(place: Location) -> dict[str, Any]:

@@ -253,6 +253,17 @@ def test_file_that_appears_while_a_run_is_replaced(inputs: Path) -> None:
     fit(inputs / "x.zarr", CONFIG, out=out, overwrite=True)
 
 
+def test_interrupted_import_is_not_owned_by_its_process(inputs: Path) -> None:
+    """Another process can resume it, also while this process (a notebook) stays alive."""
+    out = locate(inputs / "out")
+    with pytest.raises(StoppedError):
+        ingest(str(inputs / "rows.npy"), out, listener=stop)
+    attributes = json.loads((inputs / "out/zarr.json").read_text())["attributes"]
+    assert attributes["complete"] is False
+    assert not outputs.is_alive(attributes["owner"] | {"token": "of another process"})
+    assert "pid" not in attributes["owner"]
+
+
 # --- resume ------------------------------------------------------------------------------------
 
 
