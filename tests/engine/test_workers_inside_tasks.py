@@ -267,7 +267,7 @@ def test_array_of_the_cluster_inside_a_task(
         return "no error"
 
     message = client.submit(lambda: fit(array), pure=False).result(timeout=SECONDS)
-    assert "persisted on a cluster" in message
+    assert place in message
 
 
 def count_events(rows: NDArray[np.float32], scheduler: str | None) -> int:
