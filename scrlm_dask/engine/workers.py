@@ -39,7 +39,7 @@ _without_client: ContextVar[bool] = ContextVar("without_client", default=False)
 
 
 class _PoolThread(threading.local):
-    """Whether this thread belongs to the pool of a worker, and the memory limit of the worker."""
+    """State of a thread: if it belongs to the pool of a worker, and the worker's memory limit."""
 
     is_set: bool = False
     memory_limit: int | None = None
