@@ -1,9 +1,10 @@
 """Fuzz files of all formats: damage a small file, run a command, and judge its result.
 
-A case is rejected (exit code 2, 3 or 4, with an error), or its rows equal the rows of the undamaged
-file, or, if the format has no checksum for the damaged bytes, the rows that the format's own
-library reads. Cases run in forked processes with limits of memory and time, so that a crash of a
-native library is counted and does not end the benchmark.
+Hypothesis draws the damage of each case and reduces a failing case to a minimal one. A case is
+rejected (exit code 2, 3 or 4, with an error), or its rows equal the rows of the undamaged file, or,
+if the format has no checksum for the damaged bytes, the rows that the format's own library reads.
+Cases run in forked processes with limits of memory and time, so that a crash of a native library is
+counted and does not end the benchmark.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import csv
 import gc
 import json
 import multiprocessing
-import random
 import resource
 import shutil
 import struct
@@ -33,6 +33,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zarr
 from click.testing import CliRunner
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as hypothesis_seed
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
 from numpy.typing import NDArray
 from scrlm_cli.main import main as scrlm
 
@@ -40,11 +44,14 @@ from scrlm_dask.config import FitConfig, LloydConfig
 from scrlm_dask.events import Event, PhaseFinished
 from scrlm_dask.pipeline.fit import fit
 
-from .mutations import mutate_bytes, mutate_json
+from .mutations import Change, byte_changes, change_bytes, change_json, json_changes
 
 Rows = NDArray[Any]
 SHAPE = (24, 4)
+_FORK = multiprocessing.get_context("fork")
 _REJECTED = (2, 3, 4)
+_GOOD = ("rejected", "unchanged", "changed")
+_MOST_FAILURES = 5  # of a target
 _CASES_PER_PROCESS = 200
 _SECONDS_PER_CASE = 30.0
 # Address space above that of the process at its start: stacks and heaps of threads reserve most.
@@ -314,27 +321,10 @@ TARGETS: dict[str, Target] = {
 }
 # Commands on runs take longer than commands on files, so they are a smaller share of the cases.
 _SLOW = ("export", "export of the run", "predict", "resume")
-_ORDER = [name for name, t in TARGETS.items() for _ in range(2 if t.command in _SLOW else 8)]
 
 
 def _run(*words: Any) -> Any:
     return CliRunner().invoke(scrlm, [str(word) for word in words])
-
-
-def damage(target: Target, folder: Path, rng: random.Random) -> None:
-    """Change one file of the target, which has been copied to `folder`."""
-    path = folder / target.name
-    if target.pattern:
-        found = sorted(p for p in path.glob(target.pattern) if p.is_file())
-        path = rng.choice(found)
-    data = path.read_bytes()
-    if path.suffix == ".json" or path.name == ".zarray":
-        path.write_bytes(mutate_json(data, rng))
-        return
-    focus = target.focus
-    if focus is not None and focus[0] < 0:
-        focus = (max(0, len(data) + focus[0]), len(data))
-    path.write_bytes(mutate_bytes(data, rng, focus))
 
 
 def execute(target: Target, folder: Path) -> Any:
@@ -428,34 +418,34 @@ def judge(target: Target, folder: Path, pristine: Path, result: Any) -> str:
 
 @dataclass
 class Report:
-    """Verdicts per target, failures with the number of their case, and the largest process."""
+    """Verdicts per target, failures with their changes, and the largest process."""
 
     verdicts: dict[str, Counter[str]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     peak_bytes: int = 0
     slowest: float = 0.0
 
-    def add(self, number: int, verdict: str) -> None:
-        name = target_of(number)
-        kind = verdict.partition(":")[0]
-        self.verdicts.setdefault(name, Counter())[kind] += 1
-        if kind not in ("rejected", "unchanged", "changed"):
-            self.failures.append(f"case {number}, {name}: {verdict}")
+    def add(self, other: Report) -> None:
+        for name, counts in other.verdicts.items():
+            self.verdicts.setdefault(name, Counter()).update(counts)
+        self.failures += other.failures
+        self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
+        self.slowest = max(self.slowest, other.slowest)
 
 
-def target_of(number: int) -> str:
-    """Return the name of the target of a case."""
-    return _ORDER[number * 37 % len(_ORDER)]  # 37 is coprime to the length, so all targets occur
-
-
-def run_case(place: Path, number: int, seed: int) -> str:
+def run_case(place: Path, name: str, file: str, changes: list[Change]) -> str:
     """Run one case in this process and return its verdict."""
-    name = target_of(number)
     target, pristine, folder = TARGETS[name], place / "pristine" / name, place / "case"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(pristine, folder)
-    damage(target, folder, random.Random(f"{seed}-{number}"))
+    path = folder / file
+    change = change_json if _is_json(path) else change_bytes
+    path.write_bytes(change(path.read_bytes(), changes))
     return judge(target, folder, pristine, execute(target, folder))
+
+
+def _is_json(path: Path) -> bool:
+    return path.suffix == ".json" or path.name == ".zarray"
 
 
 def _prepare(place: Path) -> None:
@@ -467,60 +457,150 @@ def _prepare(place: Path) -> None:
             target.write(folder / target.name)
 
 
-def _work(place: Path, numbers: range, seed: int, pipe: Connection) -> None:
-    """Run cases and send each verdict; the parent process watches the time."""
+def _work(place: Path, pipe: Connection) -> None:
+    """Run the cases that arrive and send each verdict; the parent process watches the time."""
     warnings.simplefilter("ignore")
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + _ADDRESSES, used + _ADDRESSES))
-    peak = 0
-    for number in numbers:
-        begin, before = time.monotonic(), peak
-        verdict = run_case(place, number, seed)
+    for number in range(_CASES_PER_PROCESS):
+        name, file, changes = pipe.recv()
+        begin = time.monotonic()
+        verdict = run_case(place, name, file, changes)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        if peak > _PEAK_BYTES >= before:
+        if peak > _PEAK_BYTES:
             verdict = f"wrong: used {peak // 2**20} MB of memory; {verdict}"
-        pipe.send((number, verdict, time.monotonic() - begin, peak))
+        pipe.send((verdict, time.monotonic() - begin, peak))
         if number % 50 == 0:
             gc.collect()
 
 
-def fuzz_files(place: Path, cases: int, seed: int = 0, first: int = 0) -> Report:
-    """Run the cases in forked processes, one process at a time, and return their verdicts."""
-    context, report = multiprocessing.get_context("fork"), Report()
+class Workers:
+    """Forked processes that run cases, one process at a time.
+
+    A process ends after some cases, and after a failure, so that no failure depends on an earlier
+    one.
+    """
+
+    def __init__(self, place: Path, report: Report) -> None:
+        self._place, self._report = place, report
+        self._process: Any = None
+        self._cases = 0
+
+    def verdict(self, name: str, file: str, changes: list[Change]) -> str:
+        """Run a case in the current process and return its verdict."""
+        if self._process is None or self._cases == _CASES_PER_PROCESS:
+            self._start()
+        self._cases += 1
+        verdict = self._ask(name, file, changes)
+        kind = verdict.partition(":")[0]
+        self._report.verdicts.setdefault(name, Counter())[kind] += 1
+        if kind not in _GOOD:
+            self.close()
+        return verdict
+
+    def _ask(self, *case: Any) -> str:
+        self._pipe.send(case)
+        if not self._pipe.poll(_SECONDS_PER_CASE):
+            return f"hung: more than {_SECONDS_PER_CASE:.0f} s"
+        try:
+            verdict, seconds, peak = self._pipe.recv()
+        except (EOFError, ConnectionResetError):  # the process ended before it sent a verdict
+            self._process.join()
+            return f"crashed: exit code {self._process.exitcode}"
+        self._report.peak_bytes = max(self._report.peak_bytes, peak)
+        self._report.slowest = max(self._report.slowest, seconds)
+        return str(verdict)
+
+    def _start(self) -> None:
+        self.close()
+        self._pipe, theirs = _FORK.Pipe()
+        self._process = _FORK.Process(target=_work, args=(self._place, theirs))
+        self._process.start()
+        theirs.close()
+        self._cases = 0
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+            self._process = None
+
+
+def damages(target: Target, folder: Path) -> st.SearchStrategy[tuple[str, list[Change]]]:
+    """Return a strategy for a file of the target, relative to `folder`, and its changes."""
+    path = folder / target.name
+    files = sorted(path.glob(target.pattern)) if target.pattern else [path]
+
+    def of_file(file: Path) -> st.SearchStrategy[tuple[str, list[Change]]]:
+        data = file.read_bytes()
+        focus = target.focus
+        if focus is not None and focus[0] < 0:
+            focus = (len(data) + focus[0], len(data))
+        changes = json_changes(data) if _is_json(file) else byte_changes(len(data), focus)
+        return st.tuples(st.just(str(file.relative_to(folder))), changes)
+
+    return st.one_of([of_file(file) for file in files if file.is_file()])
+
+
+def fuzz_target(
+    name: str, cases: int, seed: str, damaged: st.SearchStrategy[Any], workers: Workers
+) -> list[str]:
+    """Let Hypothesis draw the cases of a target; return the failures, reduced to minimal ones."""
+    failures: dict[str, str] = {}  # by verdict
+    done, last = 0, ""
+
+    def check(case: tuple[str, list[Change]]) -> None:
+        nonlocal done, last
+        done += 1
+        verdict = workers.verdict(name, *case)
+        if verdict.partition(":")[0] not in _GOOD and verdict not in failures:
+            last = verdict
+            found[verdict] = f"{name}, {case}: {verdict}"
+            raise AssertionError
+
+    # After a failure, the remaining cases are drawn with other random numbers.
+    while done < cases and len(failures) < _MOST_FAILURES:
+        found: dict[str, str] = {}
+        limits = settings(
+            max_examples=cases - done,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+        )
+        try:
+            hypothesis_seed(f"{seed}-{name}-{len(failures)}")(limits(given(damaged)(check)))()
+            break
+        except AssertionError:
+            failures[last] = found[last]
+        except Flaky:
+            failures[last] = f"{found[last]} (not every time)"
+    return list(failures.values())
+
+
+def shares(cases: int) -> dict[str, int]:
+    """Return the number of cases of each target; their sum is `cases`."""
+    weights = [1 if target.command in _SLOW else 4 for target in TARGETS.values()]
+    ends = [cases * sum(weights[:i]) // sum(weights) for i in range(len(weights) + 1)]
+    return {name: ends[i + 1] - ends[i] for i, name in enumerate(TARGETS)}
+
+
+def fuzz_files(place: Path, cases: int, seed: str = "0", only: str = "") -> Report:
+    """Run the cases of the targets whose name contains `only`, and return their verdicts."""
+    report = Report()
     # This process starts no thread, so that its children can use threads.
-    writer = context.Process(target=_prepare, args=(place,))
+    writer = _FORK.Process(target=_prepare, args=(place,))
     writer.start()
     writer.join()
     assert writer.exitcode == 0
-    number, end = first, first + cases
-    while number < end:
-        numbers = range(number, min(number + _CASES_PER_PROCESS, end))
-        number = _watch(context, place, numbers, seed, report)
-    return report
-
-
-def _watch(context: Any, place: Path, numbers: range, seed: int, report: Report) -> int:
-    """Run cases in one process; return the number of the case that is next."""
-    receiver, sender = context.Pipe(duplex=False)
-    worker = context.Process(target=_work, args=(place, numbers, seed, sender))
-    worker.start()
-    sender.close()
-    current = numbers.start
+    workers = Workers(place, report)
     try:
-        while current < numbers.stop:
-            if not receiver.poll(_SECONDS_PER_CASE):
-                report.add(current, f"hung: more than {_SECONDS_PER_CASE:.0f} s")
-                return current + 1
-            current, verdict, seconds, peak = receiver.recv()
-            report.add(current, verdict)
-            report.peak_bytes = max(report.peak_bytes, peak)
-            report.slowest = max(report.slowest, seconds)
-            current += 1
-    except EOFError:  # the process ended before it sent a verdict
-        worker.join()
-        report.add(current, f"crashed: exit code {worker.exitcode}")
-        return current + 1
+        for name, share in shares(cases).items():
+            if only in name and share:
+                damaged = damages(TARGETS[name], place / "pristine" / name)
+                report.failures += fuzz_target(name, share, seed, damaged, workers)
     finally:
-        worker.kill()
-        worker.join()
-    return current
+        workers.close()
+    return report

@@ -6,15 +6,19 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
+from hypothesis import strategies as st
 from messages import expecting
 
 from benchmarks import chaos
 from benchmarks.chaos import Outcome, play, summary, table
 from benchmarks.faults import FAULTS, FlakyStore
 from benchmarks.fuzz import fuzz_fits
+from benchmarks.fuzz_files import fuzz_target
+from benchmarks.mutations import byte_changes, change_bytes, change_json
 
 pytestmark = pytest.mark.slow
 
@@ -68,10 +72,43 @@ def test_odd_options_and_odd_stores(tmp_path: Path) -> None:
 
 def test_damaged_files() -> None:
     """The cases run in a new process, because a process with threads must not fork."""
-    words = [sys.executable, "-m", "benchmarks.fuzz", "--cases", "39", "--first", "400"]
+    words = [sys.executable, "-m", "benchmarks.fuzz", "--cases", "39"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert sum(map(sum, map(dict.values, json.loads(done.stdout)["files"].values()))) == 39
+    report = json.loads(done.stdout)
+    assert sum(map(sum, map(dict.values, report["files"].values()))) == 39
+
+
+def test_failing_cases_are_reduced_to_minimal_ones() -> None:
+    class Workers:
+        def verdict(self, name: str, file: str, changes: list[Any]) -> str:
+            changed = change_bytes(bytes(50), changes)
+            return (
+                "wrong: bad" if changed[9:10] > b"\x02" else "hung" if not changed else "rejected"
+            )
+
+    damaged = st.tuples(st.just("x.npy"), byte_changes(50, (0, 20)))
+    failures = fuzz_target("npy", 2000, "0", damaged, Workers())
+    bad, hung = sorted(failures, key=len, reverse=True)
+    assert bad.startswith("npy, ('x.npy', [(")
+    assert bad.endswith("]): wrong: bad")
+    assert "), (" not in bad  # a single change
+    assert hung == "npy, ('x.npy', [('truncate', 0)]): hung"
+    assert fuzz_target("npy", 2000, "0", damaged, Workers()) == failures
+
+
+def test_changes_of_json_have_their_effect() -> None:
+    data = b'{"shape": [24, 4], "format": 2}'
+
+    def changed(*changes: Any) -> Any:
+        return json.loads(change_json(data, list(changes)))
+
+    assert changed(("set", 0, "x")) == {"shape": "x", "format": 2}
+    assert changed(("drop", 2)) == {"shape": [4], "format": 2}
+    assert changed(("rename", 1, "x")) == {"shape": [24, 4], "formatx": 2}
+    assert changed(("wrap", 3), ("number", 2, 3)) == {"shape": [-24, [4]], "format": 2}
+    assert change_json(data, [("bytes", [("truncate", 5)])]) == b'{"sha'
+    assert change_json(data, [("nest", "lists")]).count(b"[") == 100_000
 
 
 def test_unknown_fault_is_rejected(tmp_path: Path) -> None:

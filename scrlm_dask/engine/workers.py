@@ -39,7 +39,7 @@ _without_client: ContextVar[bool] = ContextVar("without_client", default=False)
 
 
 class _PoolThread(threading.local):
-    """State of a thread: if it belongs to the pool of a worker, and the worker's memory limit."""
+    """Mark of threads of the pool of a worker, with the memory limit of the worker."""
 
     is_set: bool = False
     memory_limit: int | None = None
@@ -228,22 +228,29 @@ def machine_memory() -> int:
     return int(MEMORY_LIMIT)
 
 
-def check_paths_visible(place: Location) -> None:
+def check_paths_visible(*places: Location) -> None:
     """Raise if a worker cannot see a local path: it is not shared, or a mount has failed."""
-    client = current_client()
-    if client is None or place.is_remote:
+    client, local = current_client(), [place.url for place in places if not place.is_remote]
+    if client is None or not local:
         return
     # a worker that is lost at this moment does not stop the run
-    answers = client.run(os.path.exists, place.url, on_error="ignore")
-    blind = [name for name, seen in answers.items() if seen is False]
+    answers = client.run(_find_hidden, local, on_error="ignore")
+    hidden = {name: path for name, path in answers.items() if isinstance(path, str)}
+    blind = list(hidden)
     if not blind:
         return
+    place = hidden[blind[0]]
     names = ", ".join(blind[:_MAX_WORKERS]) + (", ..." if len(blind) > _MAX_WORKERS else "")
     raise ClusterError(
         f"{len(blind)} of {len(answers)} worker(s) ({names}) cannot see {place}, which exists on "
         "this machine; use a file system that all workers mount at the same path, or stop these "
         "workers"
     )
+
+
+def _find_hidden(paths: list[str]) -> str | None:
+    """Return the first path that this process cannot see."""
+    return next((path for path in paths if not os.path.exists(path)), None)  # noqa: PTH110
 
 
 def timed_read(read: Callable[[], NDArray[Any]]) -> NDArray[Any]:

@@ -208,6 +208,13 @@ def open_column(path: Place, name: str) -> arrays.StoredArray | None:
         return None
     array = arrays.member(node, location, name)
     stored = arrays.describe(array, location / name)
+    shape = arrays.describe(arrays.member(node, location, LABELS), location / LABELS).shape
+    if stored.shape != shape or stored.dtype.kind != "f":
+        raise StoreError(
+            f"the {name} {stored.location} must be numbers of shape {shape} like the labels, got "
+            f"shape {stored.shape} and dtype {stored.dtype}; run the command that writes the "
+            "labels again"
+        )
     arrays.check_complete(stored, array, f"the {name}")
     return stored
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.csv
@@ -19,6 +20,7 @@ from messages import expecting
 import scrlm_dask
 from scrlm_dask.errors import InputError, StoreError, UnusableRowsError
 from scrlm_dask.pipeline.export import export
+from scrlm_dask.pipeline.run import Run
 from scrlm_dask.pipeline.stores import write_features
 
 
@@ -94,6 +96,22 @@ def test_input_that_changes_during_the_export(
     with pytest.raises(UnusableRowsError, match=f"{run}/{name.split('/')[0]}"):
         export(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("change", [{"shape": [0]}, {"data_type": "complex64"}])
+@pytest.mark.parametrize("name", ["distances", "margins"])
+def test_columns_unlike_the_labels_are_rejected(
+    run: Path, tmp_path: Path, name: str, change: dict[str, Any]
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    metadata = copy / "labels.zarr" / name / "zarr.json"
+    fill = {"fill_value": [0, 0]} if "data_type" in change else {}
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | change | fill))
+    with pytest.raises(StoreError, match=expecting(name, "shape", "dtype")):
+        export(copy, tmp_path / "out")
+    with pytest.raises(StoreError, match=expecting(name, "shape", "dtype")):
+        getattr(Run(copy), name)
 
 
 def test_labels_are_joined_with_the_source_rows(tmp_path: Path) -> None:
