@@ -28,9 +28,10 @@ def tree_reduce(
     level = 0
     while len(parts) > 1:
         parts = [
-            dask.delayed(_combine_all, pure=False)(
+            # not a list of parts, for which Dask would search the whole graph once per node
+            dask.delayed(_combine, pure=False)(
                 combine,
-                list(parts[i : i + fan_in]),
+                *parts[i : i + fan_in],
                 dask_key_name=(f"{name}-merge-{token}", level, i),
             )
             for i in range(0, len(parts), fan_in)
@@ -52,7 +53,7 @@ def combine_parts(
     carried: list[Any] = []
     for waiting in levels:
         together = waiting + carried
-        carried = [_combine_all(combine, together)] if together else []
+        carried = [_combine(combine, *together)] if together else []
     return carried[0]
 
 
@@ -68,7 +69,7 @@ def _add_part(
     levels[level].append(part)
     if len(levels[level]) == fan_in:
         full, levels[level] = levels[level], []
-        _add_part(levels, level + 1, _combine_all(combine, full), combine, fan_in)
+        _add_part(levels, level + 1, _combine(combine, *full), combine, fan_in)
 
 
 def fan_in_for(part_bytes: int) -> int:
@@ -80,5 +81,5 @@ def fan_in_for(part_bytes: int) -> int:
     return 2 if part_bytes > _LARGE_PART_BYTES else FAN_IN
 
 
-def _combine_all(combine: Callable[[Any, Any], Any], parts: list[Any]) -> Any:
+def _combine(combine: Callable[[Any, Any], Any], *parts: Any) -> Any:
     return reduce(combine, parts)

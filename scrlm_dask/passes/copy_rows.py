@@ -123,7 +123,9 @@ def check_stored_pass(sources: Sequence[Source]) -> None:
 
 def _as_task(value: Any) -> Delayed:
     """Return a task that returns the value: Dask then sends it once per worker, not per block."""
-    return task("given", _same, value)
+    # A partial function, because Dask would search the value for tasks: a table of thousands of
+    # files, or of labels with many names, has hundreds of thousands of parts.
+    return task("given", partial(_same, value))
 
 
 def _same(value: Any) -> Any:

@@ -14,7 +14,7 @@ from scrlm_dask.events import Note
 from scrlm_dask.storage.arrays import StoredArray, open_node, read_rows
 from scrlm_dask.storage.feature_store import block_arrays, open_store
 from scrlm_dask.storage.locations import Location
-from scrlm_dask.storage.manifest import check_digest
+from scrlm_dask.storage.manifest import DIGESTS, check_digest
 from scrlm_dask.storage.store_info import digests_are_current
 
 
@@ -91,9 +91,10 @@ def _check_digests_part(
     block_rows: int,
     has_digests: bool,
 ) -> tuple[DamagedBlock, ...]:
-    open_node(
-        store, "the features store"
-    )  # raises on a worker that lacks the mount, because a missing mount is not damage
+    # Not the group for each block: its attributes may name thousands of source files.
+    node = store / DIGESTS if has_digests else store
+    # raises on a worker that lacks the mount, because a missing mount is not damage
+    open_node(node, "the features store")
     step = block_rows if has_digests else stored.chunks[0]  # a block may have several chunks
     damaged = []
     for first in range(start, start + len(plan), step):
@@ -106,7 +107,7 @@ def _check_digests_part(
         except UnreachableError:
             raise
         except StoreError as error:
-            open_node(store, "the features store")  # raises if the whole store is gone
+            open_node(node, "the features store")  # raises if the whole store is gone
             damaged.append(DamagedBlock(first // step, first, stop - 1, str(error)))
     return tuple(damaged)
 

@@ -18,7 +18,7 @@ from scrlm_dask.sources.items import Items, open_items
 from scrlm_dask.sources.tables import PlainTable
 from scrlm_dask.storage.feature_store import ENCODED, read_dropped
 from scrlm_dask.storage.locations import Location, Options, Place, locate
-from scrlm_dask.storage.outputs import check_not_inside
+from scrlm_dask.storage.outputs import check_none_inside
 
 _BLOCK_BYTES = 8 * 2**20  # smaller than for `ingest`: an interrupted block is encoded again
 # Settings that may differ when an unfinished store is resumed.
@@ -167,9 +167,9 @@ def _prepare(
     labels, ids = ingest_job.open_labels_and_ids(rows, config.labels, config.ids, storage_options)
     ids = ids or items.ids
     sources = tuple(source for source in (rows, labels, ids) if source is not None)
-    # check this first, because loading the encoder is slow
-    for file in ingest_job.source_files(sources):
-        check_not_inside(location, file.path, "the source file")
+    files = ingest_job.source_files(sources)
+    # check first, because loading the encoder is slow
+    check_none_inside(location, (file.path for file in files), "the source file")
     n_rows = min(rows.n_rows, config.limit or rows.n_rows)
     skip = config.on_error == "skip"
     encoder = open_encoder(config.encoder, items.kind, config.device)

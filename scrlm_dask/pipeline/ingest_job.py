@@ -275,8 +275,7 @@ def prepare_job(
 ) -> IngestJob:
     """Check that the output can be created or resumed, and return the job."""
     files = source_files(sources)
-    for file in files:
-        outputs.check_not_inside(location, file.path, "the source file")
+    outputs.check_none_inside(location, (file.path for file in files), "the source file")
     shape = (table.n_rows, table.features.n_features)
     block_rows = feature_store.block_rows_for(
         shape, np.dtype(table.dtype), None, config.chunk_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,16 @@ class EncodedLabels(MappedSource):
         """Return whether `batches` decodes each unit of the string labels only once."""
         return self.given.streams
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        """The number of each name; computed once, because there may be 100 000 names."""
+        return {OUTLIER: -1, **{name: i for i, name in enumerate(self.names)}}
+
     def _map(self, values: NDArray[Any], first: int) -> NDArray[Any]:
-        numbers = {OUTLIER: -1, **{name: i for i, name in enumerate(self.names)}}
         # Not np.unique: NumPy 2.4 may crash when it sorts strings of variable length.
         texts = as_texts(values).tolist()
         try:
-            return np.fromiter(map(numbers.__getitem__, texts), np.int32, len(texts))
+            return np.fromiter(map(self._numbers.__getitem__, texts), np.int32, len(texts))
         except KeyError as error:
             raise StoreError(
                 f"the labels {self.what} contain {quoted(error.args[0])}, but did not when their "

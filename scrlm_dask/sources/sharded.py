@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -226,12 +227,16 @@ class ConcatenatedSource(Source):
             for note, times in counts.items()
         ]
 
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """Number of rows up to the end of each part; computed once for all reads."""
+        return np.cumsum([part.n_rows for part in self.parts], dtype=np.int64)
+
     def _within(self, start: int, stop: int) -> Iterator[tuple[Source, int, int]]:
         """Yield the parts that contain rows start..stop-1, each with its range of rows."""
-        ends = np.cumsum([part.n_rows for part in self.parts])
-        number = int(np.searchsorted(ends, start, side="right"))
+        number = int(np.searchsorted(self._ends, start, side="right"))
         while start < stop and number < len(self.parts):
-            part, end = self.parts[number], int(ends[number])
+            part, end = self.parts[number], int(self._ends[number])
             before = end - part.n_rows
             yield part, start - before, min(stop, end) - before
             start, number = max(start, end), number + 1

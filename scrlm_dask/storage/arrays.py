@@ -398,6 +398,14 @@ def read_member(
     return read_rows(describe(array, location / name), start, stop, what)
 
 
+def open_array(location: Location, what: str) -> zarr.Array[Any]:
+    """Open the array at `location` without its group, whose attributes may be large."""
+    node = open_node(location, what)
+    if not isinstance(node, zarr.Array):
+        raise StoreError(f"{what} {location} is a group, not an array; write the store again")
+    return node
+
+
 def check_complete(stored: StoredArray, array: zarr.Array[Any], what: str) -> ChunkFiles:
     """Raise if chunks of the array are missing, so that a run fails before it starts."""
     files = trace_chunks(stored.location, array)

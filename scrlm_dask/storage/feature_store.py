@@ -46,6 +46,7 @@ IDS_DTYPES = ("int64", "str")
 _STORE = "the features store"
 WEIGHTS = "the sample weights"
 
+_METADATA = "zarr.json"  # file of every array and group that this package writes
 _ORIGINS = {SOURCE_ROW: "int64", SOURCE_FILE: "int32"}  # dtypes of these arrays
 _COVERED = (FEATURES, LABELS, IDS, *_ORIGINS)  # arrays that digests cover
 _SMALL_BLOCK_BYTES, _FEW_BLOCKS = 4 * 2**20, 16
@@ -316,15 +317,17 @@ def write_features_block(
     source_row: NDArray[np.int64] | None = None,
     source_file: NDArray[np.int32] | None = None,
 ) -> None:
-    """Write the block that starts at row `start`, then its digest, which marks it complete."""
+    """Write the block that starts at row `start`, then its digest, which marks it complete.
+
+    The group is not opened: its attributes may name thousands of source files and labels.
+    """
     location = locate(path)
     given = {FEATURES: features, LABELS: labels, IDS: ids}
     given |= {SOURCE_ROW: source_row, SOURCE_FILE: source_file}
     written = {name: values for name, values in given.items() if values is not None}
     check_owner(location)
-    group = _open_group(location)
     for name, values in written.items():
-        stored_dtype = arrays.member(group, location, name).dtype
+        stored_dtype = arrays.open_array(location / name, _STORE).dtype
         if values.dtype != stored_dtype:
             # Zarr would convert silently, and the digest would not match the stored values
             raise InputError(
@@ -332,7 +335,7 @@ def write_features_block(
                 f"{stored_dtype}; convert them first"
             )
         arrays.write_rows(location / name, start, values)
-    block_rows = arrays.member(group, location, FEATURES).chunks[0]
+    block_rows = arrays.open_array(location / FEATURES, _STORE).chunks[0]
     # check again: a digest must not vouch for a block of which another process wrote a part
     check_owner(location)
     write_digest(location, start // block_rows, *written.values())
@@ -350,10 +353,10 @@ def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]
     These arrays are the features and, if the store has them, the labels, the ids, and the positions
     in the source files.
     """
-    location, rows = locate(path), slice(start, stop)
-    group = _open_group(location)
-    names = [name for name in _COVERED if arrays.has_member(group, name)]
-    return tuple(arrays.read_member(group, location, name, _STORE, rows) for name in names)
+    location = locate(path)
+    places = [location / name for name in _COVERED if (location / name / _METADATA).is_file()]
+    stored = [arrays.describe(arrays.open_array(place, _STORE), place) for place in places]
+    return tuple(arrays.read_rows(array, start, stop, _STORE) for array in stored)
 
 
 def mark_complete(path: Place) -> None:
@@ -406,7 +409,7 @@ def unfinished_manifest(location: Location) -> Manifest | None:
 
 def is_unfinished(location: Location) -> bool:
     """Return whether `location` is a features store of this package that is marked incomplete."""
-    if not (location / "zarr.json").is_file():
+    if not (location / _METADATA).is_file():
         return False
     try:
         attributes = arrays.open_node(location, "the output").attrs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -332,15 +332,20 @@ def locate_recorded(path: str, trusted: TrustedOrigins) -> Location:
     return Location(location.url, trusted.options)
 
 
-def is_within(inner: Location, outer: Location) -> bool:
-    """Return whether `inner` is the same location as `outer` or below it."""
+def is_within(
+    inner: Location, outer: Location, resolve: Callable[[Path], Path] = Path.resolve
+) -> bool:
+    """Return whether `inner` is the same location as `outer` or below it.
+
+    `resolve` follows the links of a path; a caller with many locations can cache its results.
+    """
     if inner.is_remote != outer.is_remote:
         return False
     if not inner.is_remote:
-        path, root = Path(inner.url), Path(outer.url).resolve()
+        path, root = Path(inner.url), resolve(Path(outer.url))
         # A link inside `outer` may lead outside, and a link outside may lead into it.
-        above = any(parent.resolve() == root for parent in path.parents)
-        return above or path.resolve().is_relative_to(root)
+        above = any(resolve(parent) == root for parent in path.parents)
+        return above or resolve(path).is_relative_to(root)
     with outer.files() as (filesystem, place), inner.files() as (other, below):
         return type(filesystem) is type(other) and f"{below}/".startswith(f"{place}/")
 

@@ -22,6 +22,7 @@ from scrlm_dask.storage.locations import Location, Place, locate
 
 MANIFEST, DIGESTS = "manifest", "digests"
 FORMAT = 1
+_DIGESTS = "the digests"  # name in messages
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -173,19 +174,22 @@ def _open_digests(group: zarr.Group, location: Location) -> zarr.Array[Any]:
 
 def check_digest(place: Place, block: int, *values: NDArray[Any]) -> None:
     """Raise if the arrays of a block, as read, do not match its digest."""
-    location = locate(place)
-    node = arrays.open_node(location, "the features store")
-    manifest = manifest_in(node) if isinstance(node, zarr.Group) else None
-    if isinstance(node, zarr.Array) or manifest is None:
+    location, at = locate(place), locate(place) / DIGESTS
+    if not (at / "zarr.json").is_file():
+        arrays.open_node(location, "the features store")  # raises if the whole store is missing
         raise StoreError(
-            f"the features store {location} has no manifest, so its blocks cannot be verified"
+            f"the features store {location} has no manifest with digests, so its blocks cannot be "
+            "verified"
         )
-    expected = read_digests(node, location, slice(block, block + 1))
+    digests = arrays.describe(arrays.open_array(at, _DIGESTS), at)
+    expected = arrays.read_rows(digests, block, block + 1, _DIGESTS)
     if digest_arrays(*values) != expected.tobytes():
-        rows = manifest.rows_of(block)
+        manifest = read_manifest(location)  # not for each block: it may name thousands of files
+        rows = None if manifest is None else manifest.rows_of(block)
+        named = "" if rows is None else f" (rows {rows.start} to {rows.stop - 1})"
         raise StoreError(
-            f"block {block} (rows {rows.start} to {rows.stop - 1}) of the features store "
-            f"{location} does not match its digest; restore the files or write the store again"
+            f"block {block}{named} of the features store {location} does not match its digest; "
+            "restore the files or write the store again"
         )
 
 

@@ -15,10 +15,11 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -308,11 +309,17 @@ def _list_names(names: list[str]) -> str:
 
 def check_not_inside(path: Place, source: Place | None, what: str) -> None:
     """Raise if the output is or contains the input `source`; `what` names the input."""
-    if source is None:
-        return
+    check_none_inside(path, () if source is None else (source,), what)
+
+
+def check_none_inside(path: Place, sources: Iterable[Place], what: str) -> None:
+    """Raise if the output is or contains one of the inputs; `what` names an input."""
     target = locate(path)
-    for place in (target, *_places_aside(target), *_old_places(target)):
-        if is_within(locate(source), place):
+    places = (target, *_places_aside(target), *_old_places(target))
+    resolve = cache(Path.resolve)  # thousands of files have the same parent folders
+    for source in sources:
+        given = locate(source)
+        if any(is_within(given, place, resolve) for place in places):
             raise StoreError(
                 f"the output {path} is or contains an input, {what} {source}; choose another "
                 "output, or move the input"

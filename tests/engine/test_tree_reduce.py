@@ -6,7 +6,10 @@ from functools import reduce
 from typing import Any
 
 import dask
+import dask.array as da
+import pytest
 from backends import backend
+from dask.highlevelgraph import HighLevelGraph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,3 +52,20 @@ def test_reductions_of_the_same_name_are_independent() -> None:
 def test_large_parts_are_merged_in_pairs() -> None:
     assert fan_in_for(2**20) == FAN_IN == 8
     assert fan_in_for(2**20 + 1) == 2
+
+
+def test_building_a_tree_does_not_search_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search of the graph for each node takes time that grows with the square of the parts."""
+    parts = list(da.zeros((64, 1), chunks=(1, 1)).to_delayed().ravel())
+    searches: list[object] = []
+    cull = HighLevelGraph.cull
+
+    def counted(graph: HighLevelGraph, keys: Any) -> HighLevelGraph:
+        searches.append(keys)
+        return cull(graph, keys)
+
+    monkeypatch.setattr(HighLevelGraph, "cull", counted)
+    total = tree_reduce(parts, pair, "test")
+    assert searches == []
+    with backend("one thread"):
+        assert total.compute().count("0.") == 64

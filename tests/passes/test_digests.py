@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,3 +83,23 @@ def test_missing_store_is_not_a_damaged_block(store: Location) -> None:
     Path(store.url).rename(f"{store.url}.moved")
     with Execution(lambda event: None) as execution, pytest.raises(StoreError, match=store.url):
         check_digests_pass(execution, store, stored, 4, has_digests=True)
+
+
+def test_group_is_not_opened_for_each_block(
+    store: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attributes of the group may name thousands of source files and labels."""
+    stored, opened = open_features_store(store), list[str]()
+    open_any = zarr.open
+
+    def counted(path: str, *args: Any, **options: Any) -> Any:
+        opened.append(path)
+        return open_any(path, *args, **options)
+
+    monkeypatch.setattr(zarr, "open", counted)
+    with Execution(lambda event: None) as execution:
+        assert check_digests_pass(execution, store, stored, 4, has_digests=True) == ()
+    for start in range(0, 10, 4):
+        write_features_block(store, start, X[start : start + 4], None, None)
+    assert f"{store.url}/features" in opened
+    assert store.url not in opened

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.sources import label_encoding
 from scrlm_dask.sources.label_encoding import encode_labels, merge_names, names_among
 from scrlm_dask.sources.vector_files import open_npy
 
@@ -45,3 +48,18 @@ def test_too_many_labels() -> None:
     assert len(merge_names(many, many, "y.npy")) == 60_000
     with pytest.raises(InputError, match=r"(?=.*y\.npy)(?=.*100,?000)(?=.*--ids)"):
         merge_names(many, frozenset(f"x{name}" for name in many), "y.npy")
+
+
+def test_names_are_numbered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 100 000 names, numbering them for each block took longer than writing the block."""
+    np.save(tmp_path / "y.npy", np.array(TEXTS))
+    calls = []
+
+    def counted(values: Any) -> Iterator[tuple[int, str]]:
+        calls.append(values)
+        return enumerate(values)
+
+    monkeypatch.setattr(label_encoding, "enumerate", counted, raising=False)
+    labels = encode_labels(open_npy(str(tmp_path / "y.npy")), ("a", "b", "c"))
+    assert [piece.tolist() for piece in labels.batches(0, 5, 1)] == [[1], [0], [-1], [2], [0]]
+    assert calls == [("a", "b", "c")]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.sources.base import Source
 from scrlm_dask.sources.sharded import (
     check_no_gap,
+    concatenate,
     files_in,
     matching,
     natural_order,
@@ -76,3 +81,29 @@ def test_order_of_the_shell_is_replaced_by_numeric_order(tmp_path: Path) -> None
         Path(path).touch()
     assert natural_order(sorted(paths)) == paths
     assert natural_order(paths[::-1]) == paths[::-1]  # any other order is the user's choice
+
+
+@dataclass(frozen=True)
+class CountingSource(Source):
+    """Rows with the number of the source, which counts the requests for its number of rows."""
+
+    number: int = 0
+    counts: list[int] = field(default_factory=list)
+
+    @property
+    def n_rows(self) -> int:
+        self.counts.append(self.number)
+        return super().n_rows
+
+    def read(self, start: int, stop: int) -> Any:
+        return np.full((stop - start, *self.shape[1:]), self.number)
+
+
+def test_reading_a_block_does_not_count_the_rows_of_all_files() -> None:
+    """Files times blocks grow quadratically: 5000 files of 64 blocks have 320 000 blocks."""
+    counts: list[int] = []
+    parts = [CountingSource((), (2, 1), np.dtype(np.int64), i, counts) for i in range(100)]
+    whole = concatenate(parts)
+    for number in range(100):
+        assert whole.read(2 * number, 2 * number + 2).tolist() == [[number], [number]]
+    assert len(counts) < 10 * len(parts)

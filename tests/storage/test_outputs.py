@@ -30,6 +30,7 @@ from scrlm_dask.storage.outputs import (
     FEATURES_KIND,
     LABELS_KIND,
     RUN_KIND,
+    check_none_inside,
     check_not_inside,
     check_output_free,
     discard,
@@ -436,6 +437,24 @@ def test_features_at_or_inside_the_output_are_rejected(tmp_path: Path, source: s
 @pytest.mark.parametrize("source", [None, "x.zarr", "output", "."])
 def test_features_elsewhere_are_accepted(tmp_path: Path, source: str | None) -> None:
     check_not_inside(tmp_path / "out", None if source is None else tmp_path / source, "the items")
+
+
+def test_folders_of_many_inputs_are_resolved_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Resolving the folders of each of 5000 source files took longer than ingesting the files."""
+    resolved, resolve = list[Path](), Path.resolve
+
+    def counted(path: Path, strict: bool = False) -> Path:
+        resolved.append(path)
+        return resolve(path, strict)
+
+    monkeypatch.setattr(Path, "resolve", counted)
+    files = [tmp_path / "parts" / f"{i}.npy" for i in range(100)]
+    check_none_inside(tmp_path / "out", files, "the source file")
+    assert len(resolved) < 2 * len(files)
+    with pytest.raises(StoreError, match=f"{tmp_path}/parts/0.npy"):
+        check_none_inside(tmp_path / "parts", files, "the source file")
 
 
 def test_whole_bucket_is_rejected() -> None:

@@ -17,6 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from scrlm_dask.errors import InputError
 from scrlm_dask.kernels import OUTLIER
 
+_MOST_CELLS = 2**22  # a larger table of classes and clusters is not built
+
 
 @dataclass(frozen=True)
 class Contingency:
@@ -173,17 +175,53 @@ def _best_matching(inliers: Contingency) -> tuple[dict[int, int], int]:
     """Return the one-to-one matching label -> truth with the most rows, and the number of rows."""
     classes, rows = np.unique(inliers.truth_ids, return_inverse=True)
     clusters, columns = np.unique(inliers.label_ids, return_inverse=True)
+    if classes.size * clusters.size <= _MOST_CELLS:
+        pairs = _match_table(rows, columns, inliers.counts, (classes.size, clusters.size))
+    elif classes.size <= clusters.size:
+        pairs = _match_pairs(rows, columns, inliers.counts)
+    else:
+        pairs = _match_pairs(columns, rows, inliers.counts)
+    matching = zip(clusters[columns[pairs]].tolist(), classes[rows[pairs]].tolist(), strict=True)
+    return dict(sorted(matching)), int(inliers.counts[pairs].sum())
+
+
+def _match_table(
+    rows: NDArray[np.intp],
+    columns: NDArray[np.intp],
+    counts: NDArray[np.int64],
+    shape: tuple[int, int],
+) -> NDArray[np.intp]:
+    """Return the entries (row, column, count) of the best matching, from a table of all cells."""
     # float64, because the solver would make a float64 copy of an int64 table.
-    overlaps = np.zeros((classes.size, clusters.size))
-    overlaps[rows, columns] = inliers.counts
+    overlaps = np.zeros(shape)
+    overlaps[rows, columns] = counts
+    matched = np.full(shape[0], -1, np.intp)
     pair_rows, pair_columns = scipy.optimize.linear_sum_assignment(overlaps, maximize=True)
-    matched = overlaps[pair_rows, pair_columns]
-    # The solver also pairs clusters and classes without common rows, in an arbitrary order.
-    real = matched > 0
-    matching = zip(
-        clusters[pair_columns[real]].tolist(), classes[pair_rows[real]].tolist(), strict=True
+    matched[pair_rows] = pair_columns
+    # The solver also pairs rows and columns without an entry, in an arbitrary order.
+    return np.flatnonzero(matched[rows] == columns)
+
+
+def _match_pairs(
+    rows: NDArray[np.intp], columns: NDArray[np.intp], counts: NDArray[np.int64]
+) -> NDArray[np.intp]:
+    """Return the entries of the best matching without a table of all cells.
+
+    The solver requires that every row is matched. Each row therefore gets a column of its own, and
+    all counts are increased by one: this adds the same number to the total of every matching.
+    """
+    n_rows, n_columns = int(rows.max()) + 1, int(columns.max()) + 1
+    own = np.arange(n_rows)
+    graph = scipy.sparse.csr_array(
+        (
+            np.concatenate([counts + 1.0, np.ones(n_rows)]),
+            (np.concatenate([rows, own]), np.concatenate([columns, n_columns + own])),
+        ),
+        shape=(n_rows, n_columns + n_rows),
     )
-    return dict(sorted(matching)), int(matched.sum())
+    match = scipy.sparse.csgraph.min_weight_full_bipartite_matching
+    _, matched = match(graph, maximize=True)  # sorted by row
+    return np.flatnonzero(matched[rows] == columns)
 
 
 def _largest_overlaps(inliers: Contingency) -> int:
@@ -279,7 +317,8 @@ def recovery(
         return Recovery(float("nan"), float("nan"))
     labels = np.array(list(result.matching), np.int64)
     classes = np.array(list(result.matching.values()), np.int64)
-    shares = np.array([table.counts[table.truth_ids == c].sum() for c in classes]) / result.n_rows
+    sizes, _ = _marginal(table.truth_ids, table.counts)
+    shares = sizes[np.searchsorted(np.unique(table.truth_ids), classes)] / result.n_rows
     return Recovery(
         weights=_largest_error(weights[labels], shares),
         sigmas=_largest_error(sigmas[labels], true_sigmas[classes]),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -247,3 +249,34 @@ def test_cluster_that_matches_a_class_better_is_kept() -> None:
 def test_clusters_are_kept_without_outliers() -> None:
     table = contingency([0, 0, 1], [3, 3, 4])
     assert_same(with_outlier_cluster(table), table)
+
+
+# ---------------------------------------------------------------- many classes and clusters
+
+
+@given(pairs=labelled_rows)
+def test_matching_without_a_table_of_all_cells(pairs: Pairs) -> None:
+    table = table_of(pairs)
+    with patch("scrlm_dask.kernels.evaluation.metrics._MOST_CELLS", 0):
+        result = scores(table)
+    assert result.accuracy == scores(table).accuracy == accuracy_by_brute_force(pairs)
+    counts = {pair: pairs.count(pair) for pair in pairs}
+    matched = [counts[truth, label] for label, truth in result.matching.items()]
+    n_detected = counts.get((-1, -1), 0)
+    assert (sum(matched) + n_detected) / len(pairs) == result.accuracy
+    assert len(set(result.matching.values())) == len(matched)
+
+
+def test_memory_does_not_grow_with_classes_times_clusters() -> None:
+    # Class i has 2 rows in cluster i and 1 row in cluster i + 1, which matches class i + 1. A
+    # table of all cells would have 3.2 GB.
+    n = 20_000
+    truth = np.repeat(np.arange(n), 3)
+    labels = truth + np.tile([0, 0, 1], n)
+    tracemalloc.start()
+    result = scores(contingency(truth, labels))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert result.accuracy == 2 / 3
+    assert result.matching == {i: i for i in range(n)}
+    assert peak_bytes < 1000 * n
