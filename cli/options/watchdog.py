@@ -78,22 +78,24 @@ class StallWatchdog:
     @contextmanager
     def watching(self, listener: Callable[[Any], None], out: str) -> Iterator[None]:
         """Stop the command if no block finishes in time; write the cluster state to `out` first."""
+        from scrlm_dask.engine.workers import current_client
+
         self._listener, self._last = listener, time.monotonic()
-        over = threading.Event()
+        over, client = threading.Event(), current_client()  # other threads may not know the client
         if self.stall_seconds > 0 and threading.current_thread() is threading.main_thread():
-            threading.Thread(target=self._watch, args=(over, out), daemon=True).start()
+            threading.Thread(target=self._watch, args=(over, out, client), daemon=True).start()
         try:
             yield
         finally:
             over.set()
 
-    def _watch(self, over: threading.Event, out: str) -> None:
+    def _watch(self, over: threading.Event, out: str, client: Any | None) -> None:
         from scrlm_dask.errors import ClusterError
 
         while not over.wait(min(1.0, self.stall_seconds / 4)):
             idle = time.monotonic() - self._last
             if idle > self.stall_seconds:
-                state = _write_state(out)
+                state = _write_state(out, client)
                 error = ClusterError(
                     f"no block finished within {idle:.3g} s (--stall-timeout); {state}"
                 )
@@ -103,11 +105,8 @@ class StallWatchdog:
                 return
 
 
-def _write_state(out: str) -> str:
+def _write_state(out: str, client: Any | None) -> str:
     """Write the scheduler's state to a file; return a message with its path or the problem."""
-    from scrlm_dask.engine.workers import current_client
-
-    client = current_client()
     if client is None:
         return "the threads of this process are blocked by a read or compute a very large block"
     written: list[Path] = []
