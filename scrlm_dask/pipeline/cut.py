@@ -21,6 +21,7 @@ from scrlm_dask.kernels.distances.points import prepare_points
 from scrlm_dask.kernels.scrlm.ward import (
     MergeTree,
     cut_tree,
+    means_bytes,
     tree_bytes,
     tree_multiplications,
     ward_tree,
@@ -43,7 +44,7 @@ from scrlm_dask.storage.store_info import features_in
 from scrlm_dask.storage.traces import InputTrace, trace_input
 
 _USABLE_SHARE = 0.5  # share of the machine's memory that building a tree may use
-_MULTIPLICATIONS_PER_SECOND = 1.3e9  # measured for trees of 20 000 clusters, 64 features
+_MULTIPLICATIONS_PER_SECOND = 4e8  # measured for trees of 10 000 clusters, 4 to 64 features
 
 
 @dataclass(frozen=True)
@@ -177,23 +178,24 @@ def _join_clusters(model: Model, n_clusters: int, listener: Listener) -> NDArray
     """Return the joined cluster (k,) to which each cluster of the model belongs."""
     tree = model.tree
     if tree is None or tree.n_leaves < model.n_clusters:
-        tree = _build_tree(model, listener)
+        tree = _build_tree(model, n_clusters, listener)
     fine, coarse = cut_tree(tree, model.n_clusters), cut_tree(tree, n_clusters)
     groups = np.empty(model.n_clusters, np.int64)
     groups[fine] = coarse
     return groups
 
 
-def _build_tree(model: Model, listener: Listener) -> MergeTree:
+def _build_tree(model: Model, n_clusters: int, listener: Listener) -> MergeTree:
     """Build a Ward tree of all clusters, for a model without a merge tree that contains them."""
-    need, here = tree_bytes(*model.means.shape), machine_memory()
+    (n_leaves, n_features), here = model.means.shape, machine_memory()
+    need = max(tree_bytes(n_leaves, n_features), means_bytes(n_leaves, n_features, n_clusters))
     if need > _USABLE_SHARE * here:
         raise InputError(
             f"a cut of {model.n_clusters} clusters without a merge tree needs {need / 1e9:.2f} GB, "
             f"but this process may use only {_USABLE_SHARE:.0%} of the {here / 1e9:.2f} GB of this "
             "machine; use a machine with more memory, or fit again with fewer clusters"
         )
-    minutes = tree_multiplications(*model.means.shape) / _MULTIPLICATIONS_PER_SECOND / 60.0
+    minutes = tree_multiplications(n_leaves, n_features) / _MULTIPLICATIONS_PER_SECOND / 60.0
     if minutes > 1.0:
         text = f"a merge tree of {model.n_clusters} clusters takes about {minutes:.0f} minute(s)"
         listener(Note(text, warning=True))

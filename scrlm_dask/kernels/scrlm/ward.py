@@ -109,17 +109,26 @@ def _ordered(
 
 
 def tree_bytes(n_leaves: int, n_features: int) -> int:
-    """Return the peak memory of a tree in bytes: the costs of all pairs, or the points."""
+    """Return the peak memory of a tree and its points in model coordinates, in bytes."""
+    points = 2 * 8 * n_leaves * n_features  # the points, and a copy in float64
     if n_leaves <= _MATRIX_LEAVES:
-        return 8 * n_leaves**2
-    return (
-        8 * n_leaves * (2 * n_features + 16)
-    )  # two copies of points; 16: weights, chain, merges and their order
+        return points + 8 * n_leaves**2  # the costs of all pairs
+    return points + 8 * 16 * n_leaves  # weights, chain, merges and their order
+
+
+def means_bytes(n_points: int, n_features: int, n_groups: int) -> int:
+    """Return the peak memory of `weighted_means` in bytes: a matrix of shares, or sorted points."""
+    shares = 8 * n_groups * n_points
+    if shares <= _MAX_SHARE_BYTES:
+        return shares + 8 * 2 * n_groups * n_features
+    return 8 * (n_points + max(n_points, 2 * n_groups)) * n_features + 8 * 6 * n_points
 
 
 def tree_multiplications(n_leaves: int, n_features: int) -> float:
-    """Return the largest number of multiplications of `ward_tree`: three scans per leaf."""
-    return 1.5 * float(n_leaves) ** 2 * (1 if n_leaves <= _MATRIX_LEAVES else n_features)
+    """Return the work of `ward_tree`, at most: three scans per leaf, in multiplications."""
+    n_pairs = 1.5 * float(n_leaves) ** 2
+    # a pair of points takes as long as 4 multiplications before its features are compared
+    return n_pairs * (1 if n_leaves <= _MATRIX_LEAVES else n_features + 4)
 
 
 def cut_tree(tree: MergeTree, n_groups: int) -> NDArray[np.int64]:

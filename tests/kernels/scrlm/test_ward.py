@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from scrlm_dask.kernels.scrlm.ward import (
     _costs,
     cut_tree,
     group_means,
+    means_bytes,
     nested_tree,
     tree_bytes,
     tree_of_distances,
@@ -230,23 +232,37 @@ def test_extreme_costs_without_matrix(value: float) -> None:
     assert sorted(tree.merges.ravel().tolist()) == list(range(6))
 
 
+def peak_of(function: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("n_groups", [None, 1, 5200])
 def test_memory_of_a_large_tree(n_groups: int | None) -> None:
     n, p = 5200, 2
     points = np.random.default_rng(0).normal(size=(n, p))
     tree_without_matrix(points[:4], np.ones(4))  # compiles or loads the kernels
     nested_tree(points[:4], np.ones(4), points[:4], np.arange(4) // 2)
-    tracemalloc.start()
-    try:
-        if n_groups is None:
-            tree_of(points, np.ones(n))
-        else:
-            nested_tree(points, np.ones(n), points, np.arange(n) * n_groups // n)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    if n_groups is None:
+        peak = peak_of(lambda: tree_of(points, np.ones(n)))
+    else:
+        parents = np.arange(n) * n_groups // n
+        peak = peak_of(lambda: nested_tree(points, np.ones(n), points, parents))
     assert peak < 1.5 * tree_bytes(n, p) < 0.1 * (8 * n**2)
     assert tree_bytes(20_000, 64) < 500e6
+
+
+@pytest.mark.parametrize("n_groups", [100, 2900])
+@pytest.mark.parametrize("p", [2, 300])
+def test_memory_of_means(monkeypatch: pytest.MonkeyPatch, n_groups: int, p: int) -> None:
+    monkeypatch.setattr(ward, "_MAX_SHARE_BYTES", 8 * 3000 * 100)
+    points, groups = np.ones((3000, p)), np.arange(3000) % n_groups
+    peak = peak_of(lambda: weighted_means(points, np.ones(3000), groups))
+    assert 0.5 * means_bytes(3000, p, n_groups) < peak < 1.1 * means_bytes(3000, p, n_groups)
 
 
 def test_means_of_many_groups_need_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
