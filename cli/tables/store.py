@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 def store_content(store: StoreInfo) -> dict[str, Any]:
     """Return the metadata of a store for --json."""
+    from scrlm_dask.storage.manifest import MODIFIED
+
     rows, features = store.features.shape
     manifest = store.manifest
     return {
@@ -49,7 +51,7 @@ def store_content(store: StoreInfo) -> dict[str, Any]:
             "block_rows": manifest.block_rows,
             "sources": len(manifest.sources),
             "source_bytes": sum(source.bytes for source in manifest.sources),
-            "request": manifest.request,
+            "request": {k: v for k, v in manifest.request.items() if k != MODIFIED},
         },
     }
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from scrlm_cli.tables.store import damage_content, rows_content, store_content, store_tables
 
 from scrlm_dask.passes.digests import DamagedBlock
+from scrlm_dask.pipeline.ingest import ingest
 from scrlm_dask.pipeline.inspect import inspect_rows, inspect_store
 from scrlm_dask.pipeline.stores import write_features
 
@@ -37,6 +38,18 @@ def table(content: dict[str, Any]) -> dict[str, str]:
 
 def numbers(text: str) -> list[float]:
     return [float(number) for number in re.findall(r"[\d.]+", text)]
+
+
+def test_request_is_short(tmp_path: Path) -> None:
+    """The manifest also has a digest of the times of every source file."""
+    paths = [tmp_path / f"{number}.npy" for number in range(3)]
+    for path in paths:
+        np.save(path, np.eye(2, dtype=np.float32))
+    ingest(paths, tmp_path / "x.zarr")
+    stored = inspect_store(tmp_path / "x.zarr")
+    assert stored.manifest is not None
+    assert stored.manifest.request["modified"].keys() == set(map(str, paths))
+    assert store_content(stored)["manifest"]["request"].keys() == {"ingest", "source"}
 
 
 def test_description_without_rows(store: Path) -> None:
