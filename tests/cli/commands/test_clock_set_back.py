@@ -96,8 +96,9 @@ def test_clock_of_one_worker_set_back(
     """The clocks of the scheduler, of the client and of the other worker are right."""
     file, out = tmp_path / "scheduler.json", tmp_path / "run"
     where = (*LOOPBACK, "--port", 0, "--dashboard-address", "127.0.0.1:0")
-    scheduler = start("scheduler", *where, "--scheduler-file", file, program=DASK)
-    options = ("--nthreads", 1, "--no-dashboard", "--preload", "scrlm_dask.preload")
+    preload = ("--preload", "scrlm_dask.preload")
+    scheduler = start("scheduler", *where, *preload, "--scheduler-file", file, program=DASK)
+    options = ("--nthreads", 1, "--no-dashboard", *preload)
     for environment in ({}, clock.environment):
         place = ("--scheduler-file", file, *LOOPBACK, "--local-directory", tmp_path)
         start("worker", *place, *options, program=DASK, **environment)
