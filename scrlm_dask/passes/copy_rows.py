@@ -25,7 +25,7 @@ from scrlm_dask.kernels.distances.preprocessing import zero_rows
 from scrlm_dask.sources.base import Source
 from scrlm_dask.sources.label_encoding import merge_names, names_among
 from scrlm_dask.sources.tables import Rows, ShuffledTable, Table
-from scrlm_dask.storage.feature_store import write_features_block
+from scrlm_dask.storage.feature_store import block_arrays, write_features_block
 from scrlm_dask.storage.locations import Location
 from scrlm_dask.storage.manifest import Manifest
 
@@ -70,6 +70,16 @@ def ingest_pass(
         )
     broadcast = {**inputs, **{name: _as_task(inputs[name]) for name in ("table", "missing")}}
     written: Written = execution.run(_INGEST, plan, broadcast, blocks=spans)
+    return written
+
+
+def count_zero_rows_pass(
+    execution: Execution, store: Location, manifest: Manifest, blocks: Sequence[int]
+) -> Written:
+    """Count the rows of blocks that an earlier attempt has written."""
+    shape = (manifest.n_rows, manifest.n_features)
+    plan = placeholder_blocks(shape, np.dtype(manifest.dtype), manifest.block_rows)
+    written: Written = execution.run(_COUNT_ZERO_ROWS, plan, {"store": store}, blocks=blocks)
     return written
 
 
@@ -194,6 +204,11 @@ def _write_missing(
     return written
 
 
+def _count_zero_rows_part(span: Sized, start: int, store: Location) -> Written:
+    features = block_arrays(store, start, start + len(span))[0]
+    return Written(len(features), len(zero_rows(features)))
+
+
 def _find_rows_part(
     span: NDArray[Any],
     start: int,
@@ -240,6 +255,7 @@ def _shuffle_part(
 
 _INGEST = Pass("ingest", _write_part, Written.__add__, reports_progress=True)
 _FIND_ROWS = Pass("scan", _find_rows_part, tuple.__add__, reports_progress=True)
+_COUNT_ZERO_ROWS = Pass("zeros", _count_zero_rows_part, Written.__add__)
 _SHUFFLE = Pass("scatter", _shuffle_part, Written.__add__, reports_progress=True)
 
 

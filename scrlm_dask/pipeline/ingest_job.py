@@ -240,9 +240,13 @@ class IngestJob:
         if job.unfinished is not None:
             undo.callback(outputs.discard, job.location)
             execution.emit(Note(f"resuming: {kept} of {manifest.n_blocks} blocks are done"))
+        written = copy_rows.Written()
         if missing:
             written = _write_blocks(execution, job, manifest, table, missing)
-            _warn_about_zero_rows(execution, written)
+        if kept and job.config.zeros != "drop":
+            blocks = sorted(set(range(manifest.n_blocks)) - set(missing))
+            written += copy_rows.count_zero_rows_pass(execution, job.location, manifest, blocks)
+        _warn_about_zero_rows(execution, written)
         copy_rows.check_stored_pass(job.sources)
         outputs.check_owner(job.location)
         if job.config.shuffle:

@@ -25,12 +25,18 @@ from messages import expecting
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Note
+from scrlm_dask.passes import copy_rows
 from scrlm_dask.pipeline.ingest import ingest, prepare_ingest
 from scrlm_dask.pipeline.ingest_job import IngestConfig
 from scrlm_dask.pipeline.inspect import verify_store
 from scrlm_dask.sources.registry import SourceOptions
 from scrlm_dask.storage.arrays import read_rows
-from scrlm_dask.storage.feature_store import block_arrays, open_features_store, open_origins
+from scrlm_dask.storage.feature_store import (
+    block_arrays,
+    open_features_store,
+    open_origins,
+    write_features_block,
+)
 from scrlm_dask.storage.manifest import check_digest, missing_blocks, read_manifest
 from scrlm_dask.storage.store_info import describe_store
 
@@ -597,7 +603,7 @@ class TestResume:
             with pytest.raises(StoppedError):
                 ingest([tmp_path / "x.npy"], tmp_path / "out", config, listener=stop_after(4))
             ingest([tmp_path / "x.npy"], tmp_path / "out", config, listener=listener)
-        assert phases == ["ingest"]
+        assert phases == ["ingest", "zeros"]  # not "scan"
         np.testing.assert_array_equal(stored(tmp_path / "out"), np.delete(x, [3, 55], axis=0))
 
     def test_complete_store_is_not_overwritten(self, tmp_path: Path) -> None:
@@ -724,6 +730,22 @@ class TestSourceRows:
         assert [damage.block for damage in damaged] == [1]
 
 
+def _stop(*_: Any) -> None:
+    raise StoppedError
+
+
+def _stopping_after(blocks: int) -> Any:
+    """Return a function that writes this number of blocks and then raises."""
+    left = iter(range(blocks))
+
+    def write(*arguments: Any, **columns: Any) -> None:
+        if next(left, None) is None:
+            raise StoppedError
+        write_features_block(*arguments, **columns)
+
+    return write
+
+
 class TestRowsOfZeros:
     """Rows of zeros are counted and, if requested, dropped."""
 
@@ -732,7 +754,8 @@ class TestRowsOfZeros:
         x = drawn(60)
         x[[3, 25, 55]], x[7, 0] = 0.0, 0.0  # row 7 contains other numbers
         x[40, 1] = np.nan if config.get("nan") else 1.0
-        np.save(tmp_path / "x.npy", x)
+        if not (tmp_path / "x.npy").exists():
+            np.save(tmp_path / "x.npy", x)
         notes: list[Any] = []
         given = IngestConfig(chunk_bytes=10 * ROW_BYTES, **config)
         with dask.config.set(scheduler="sync"):
@@ -745,6 +768,23 @@ class TestRowsOfZeros:
         assert (written.n_rows, written.n_dropped) == (60, 0)
         (warning,) = (note.text for note in notes if note.warning)
         assert re.search(r"\b3 of 60\b.*--zeros drop", warning)
+
+    @pytest.mark.parametrize("stop_after", [1, 6])
+    def test_their_number_includes_rows_of_an_earlier_attempt(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
+    ) -> None:
+        with monkeypatch.context() as patch:
+            if stop_after == 6:  # all blocks are written
+                patch.setattr(copy_rows, "check_stored_pass", _stop)
+            else:
+                patch.setattr(copy_rows, "write_features_block", _stopping_after(stop_after))
+            with pytest.raises(StoppedError):
+                self.ingest(tmp_path)
+        assert len(missing_blocks(tmp_path / "out")) == 6 - stop_after
+        written, notes = self.ingest(tmp_path)
+        assert written.kept_blocks == stop_after
+        (warning,) = (note.text for note in notes if note.warning)
+        assert re.search(r"\b3 of 60\b", warning)
 
     @pytest.mark.parametrize(("nan", "dropped"), [("drop", [3, 25, 40, 55]), ("keep", [3, 25, 55])])
     def test_they_are_dropped(self, tmp_path: Path, nan: Any, dropped: list[int]) -> None:
