@@ -11,6 +11,7 @@ from scrlm_dask.text import format_bytes, plural, repeated
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     from scrlm_dask.events import PhaseFinished
     from scrlm_dask.kernels.bandwidth.modularity import CutTrial, Levels
@@ -23,7 +24,7 @@ _Format = Callable[[float], str]
 
 
 def _new_table(
-    title: str, columns: Iterable[str], left: str | None = None, **options: Any
+    title: str | Text, columns: Iterable[str], left: str | None = None, **options: Any
 ) -> Table:
     """Return a table of right-aligned columns; the column `left` is left-aligned."""
     from rich.table import Table
@@ -206,9 +207,11 @@ def scan_table(record: ScanRecord) -> Table:
     """Return a table of the trials: numbers of clusters if modularity decided, else bandwidths."""
     if record.levels is not None:
         return _levels_table(record.levels)
-    title = f"Trial bandwidths on the sample of {plural(record.sampled_rows, 'row')}"
+    from rich.text import Text
+
+    title = Text(f"Trial bandwidths on the sample of {plural(record.sampled_rows, 'row')}")
     if record.basis not in _CLEAR:
-        title += (
+        title.append(
             "\n(a fit with one of these rho uses more rows and candidates, and can find more "
             "clusters)"
         )
@@ -378,10 +381,12 @@ def comparison_table(content: dict[str, Any]) -> Group:
     return Group(table, *reasons)
 
 
-def _cell(scores: dict[str, Any], name: str, form: _Format) -> str:
+def _cell(scores: dict[str, Any], name: str, form: _Format) -> str | Text:
+    from rich.text import Text
+
     mean, deviation = scores["mean"][name], scores["deviation"][name]
     if mean is None or mean != mean:  # NaN: undefined, such as precision without positives
         return "-"
     if len(scores["seeds"]) == 1:
         return form(mean)
-    return f"{form(mean)}\n±{form(deviation)}"
+    return Text(f"{form(mean)}\n±{form(deviation)}")

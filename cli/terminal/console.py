@@ -145,17 +145,30 @@ class Console:
 def print_table(table: Any) -> None:
     """Print a Rich renderable to stdout; names in it are neither markup nor control sequences."""
     from rich.console import Console as RichConsole
-    from rich.segment import Segment
 
     console = RichConsole(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    console.print(_escape(table))
 
-    class Printable:
-        def __rich_console__(self, console: RichConsole, options: Any) -> Iterator[Segment]:
-            for segment in console.render(table, options):
-                shown = segment.text if segment.control else printable_lines(segment.text)
-                yield Segment(shown, segment.style, segment.control)
 
-    console.print(Printable())
+def _escape(content: Any) -> Any:
+    """Escape control characters and line breaks in all strings of tables, and in other strings.
+
+    Rich drops some of these characters and breaks lines before it renders. Texts of this program
+    that contain line breaks are `rich.text.Text`, which stays as it is.
+    """
+    from rich.console import Group
+    from rich.table import Table
+
+    if isinstance(content, str):
+        return printable(content)
+    if isinstance(content, Group):
+        return Group(*map(_escape, content.renderables))
+    if isinstance(content, Table):
+        content.title, content.caption = _escape(content.title), _escape(content.caption)
+        for column in content.columns:
+            column.header, column.footer = _escape(column.header), _escape(column.footer)
+            column._cells = [_escape(cell) for cell in column._cells]
+    return content
 
 
 @contextmanager

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from html import escape
+from html import escape as escape_html
 from typing import Any
 
-from scrlm_dask.text import first_few, format_bytes, plural, repeated
+from scrlm_dask.text import first_few, format_bytes, plural, printable, repeated
 
 _STYLE = (
     "font-family:system-ui,sans-serif;font-size:13px;border:1px solid #d9dee3;border-radius:6px;"
@@ -15,6 +15,11 @@ _STYLE = (
 )
 _CELL = "text-align:left;padding:2px 14px 2px 0;vertical-align:top"
 _MAX_CLUSTERS = 5
+
+
+def escape(text: str) -> str:
+    """Return the text without tags, and without characters that change its direction."""
+    return escape_html(printable(text))
 
 
 def facts_html(title: str, facts: Iterable[tuple[str, str]]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.reporting.plots import BLUE, GREY, ORANGE, STYLE
+from scrlm_dask.reporting.plots import BLUE, GREY, ORANGE, STYLE, plain
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ def draw_pictures(pictures: Mapping[str, NDArray[np.uint8]], title: str) -> byte
         grid = figure.subplots(1, len(mosaics), squeeze=False)[0]
         for axes, (name, mosaic) in zip(grid, mosaics.items(), strict=True):
             axes.imshow(mosaic, cmap="gray_r", interpolation="nearest")
-            axes.set_title(name)
+            axes.set_title(plain(name))
             axes.set_axis_off()
 
     return _png(5.4 * len(mosaics), 5.2 * tallest + 0.8, title, draw)

@@ -24,6 +24,7 @@ from scrlm_dask.paper.baselines import find_missing_requirement
 from scrlm_dask.paper.charts import Chart, draw_charts, draw_pictures, mean_line
 from scrlm_dask.paper.framework import NOT_RUN, Experiment, ExperimentResult, Result, Size, Table
 from scrlm_dask.paper.run_with_limits import Task, run_with_limits
+from scrlm_dask.reporting.plots import plain
 from scrlm_dask.storage.arrays import read_rows
 from scrlm_dask.storage.feature_store import has_truth, open_features_store
 from scrlm_dask.storage.label_store import open_labels
@@ -405,7 +406,7 @@ def _against_T(data: str, results: Cells, name: str, label: str, factor: float) 
         )
         for method in _swept(data, results)
     ]
-    return Chart(data, "clusters T", label, tuple(lines), log_y=name == "cpu_seconds")
+    return Chart(plain(data), "clusters T", label, tuple(lines), log_y=name == "cpu_seconds")
 
 
 def _against_time(data: str, T: int, cells: Cells) -> Chart:
@@ -417,4 +418,4 @@ def _against_time(data: str, T: int, cells: Cells) -> Chart:
         for c, found in cells.items()
         if c.data == data and _is_finished(found)
     )
-    return Chart(f"{data} (T = {T})", "CPU seconds", "accuracy (%)", lines, joined=False)
+    return Chart(f"{plain(data)} (T = {T})", "CPU seconds", "accuracy (%)", lines, joined=False)

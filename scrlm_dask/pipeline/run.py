@@ -25,6 +25,7 @@ from scrlm_dask.storage.label_store import DISTANCES, MARGINS, open_column, open
 from scrlm_dask.storage.locations import Location, Options, Place, locate, trust
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory
+from scrlm_dask.text import printable
 
 
 class Run:
@@ -79,8 +80,9 @@ class Run:
         ResultRecord.from_json(self.record, self._directory.record)  # raises if the file was edited
 
     def __repr__(self) -> str:
-        clusters, rows = self.record["clusters"], self.record["features"]["rows"]
-        return f"Run({self.path!r}: {self.record['method']}, {clusters} clusters, {rows} rows)"
+        method, clusters = self.record["method"], self.record["clusters"]
+        rows = self.record["features"]["rows"]
+        return printable(f"Run({self.path!r}: {method}, {clusters} clusters, {rows} rows)")
 
     def _repr_html_(self) -> str:
         return FitResult(self.model, None, self.record)._repr_html_()

@@ -17,6 +17,7 @@ from scrlm_dask.reporting.plots import (
     ORANGE,
     draw_modularity,
     open_figure,
+    plain,
     trial_curves,
 )
 from scrlm_dask.reporting.report_data import PlaneMap, ReportData
@@ -76,7 +77,8 @@ def _png(draw: Draw, height: float = 3.2) -> bytes:
 
 
 def _phases(axes: Any, record: ResultRecord) -> None:
-    seconds = {title: phase.seconds for title, phase in reversed(record.phase_totals().items())}
+    totals = reversed(record.phase_totals().items())
+    seconds = {plain(title): phase.seconds for title, phase in totals}
     bars = axes.barh(list(seconds), list(seconds.values()), color=BLUE, height=0.62)
     labels = [f"{value:.2f} s" for value in seconds.values()]
     axes.bar_label(bars, labels, padding=4, color=GREY, size=9)
@@ -94,7 +96,7 @@ def _phases_compared(axes: Any, runs: Sequence[ReportData]) -> None:
             _distinct_names(runs),
             seconds,
             left=left,
-            label=name,
+            label=plain(name),
             color=_COLORS[number % len(_COLORS)],
             alpha=1.0 if number < len(_COLORS) else 0.5,
             height=0.55,
@@ -236,7 +238,7 @@ def _map(axes: Any, run: ReportData, plane: PlaneMap) -> None:
 
 def _distinct_names(runs: Sequence[ReportData]) -> list[str]:
     """Return the names of the runs; equal names get a number."""
-    names = [run.name for run in runs]
+    names = [plain(run.name) for run in runs]
     return [
         name if names.count(name) == 1 else f"{name} ({number})"
         for number, name in enumerate(names, 1)

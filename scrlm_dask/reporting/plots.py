@@ -18,6 +18,7 @@ from scrlm_dask.kernels.bandwidth.modularity import CLEAR_GAP, RESOLUTION, WEAK_
 from scrlm_dask.kernels.statistics.histograms import Histogram
 from scrlm_dask.kernels.statistics.row_statistics import Distances, Norms, Spectrum, Statistics
 from scrlm_dask.optional import missing_package
+from scrlm_dask.text import printable
 
 BLUE, ORANGE, GREY = "#2f6690", "#d1495b", "#6b7280"
 STYLE: Any = {
@@ -31,6 +32,7 @@ STYLE: Any = {
     "axes.labelcolor": GREY,
     "xtick.color": GREY,
     "ytick.color": GREY,
+    "text.usetex": False,  # also if a user's settings select LaTeX, which names could control
 }
 
 
@@ -67,8 +69,21 @@ def plot_statistics(statistics: Statistics, name: str, preprocess: str, path: st
         _draw_distances(distances, statistics.distances, space)
         # the plot may be read long after the command, so it names its data
         shape = f"{statistics.n_rows:,} usable rows x {len(statistics.means):,} features"
-        figure.suptitle(f"{name}: {shape}", x=0.01, ha="left", color=GREY, size=11)
+        figure.suptitle(f"{plain(name)}: {shape}", x=0.01, ha="left", color=GREY, size=11)
         figure.savefig(path)
+
+
+def plain(name: str) -> str:
+    r"""Return a name as Matplotlib shows it unchanged, except for control characters.
+
+    Matplotlib reads a text between dollar signs as a formula, and omits labels that start with an
+    underscore from a legend.
+
+    >>> print(plain("a$b$"))
+    a\$b\$
+    """
+    shown = printable(name).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 @contextmanager
@@ -127,7 +142,7 @@ def draw_scan(
         boundary.axhline(MOST_BOUNDARY_SHARE, color=GREY, linewidth=1, linestyle="--")
         boundary.set_xlabel(f"rho (chosen: {choice.rho:.4g}, {choice.basis})")
         _draw_sample(pairs, distances, radius)
-        figure.suptitle(title, x=0.01, ha="left", color=GREY, size=11)
+        figure.suptitle(plain(title), x=0.01, ha="left", color=GREY, size=11)
         if path is not None:
             figure.savefig(path)
     return figure
@@ -146,7 +161,9 @@ def draw_levels(levels: Levels, title: str, path: str | Path | None) -> Any:
         quality.set(xlabel="", ylabel="")  # the title and the lower axes have the same labels
         quality.tick_params(labelbottom=False)
         _draw_neighbors(neighbors, levels)
-        figure.suptitle(f"{title}\n{_title_of(levels)}", x=0.01, ha="left", color=GREY, size=11)
+        figure.suptitle(
+            f"{plain(title)}\n{_title_of(levels)}", x=0.01, ha="left", color=GREY, size=11
+        )
         if path is not None:
             figure.savefig(path)
     return figure

@@ -38,6 +38,7 @@ from scrlm_dask.storage.locations import (
 )
 from scrlm_dask.storage.run_directory import RunDirectory, write_json
 from scrlm_dask.storage.traces import InputTrace, trace_input
+from scrlm_dask.text import printable_lines
 
 REPORT = "report.html"
 GENERATOR = "scrlm-dask report"  # marks a file that a new report may overwrite
@@ -64,7 +65,11 @@ def render(
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        finalize=lambda value: printable_lines(value) if type(value) is str else value,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     template = environment.from_string((files(__package__) / "report.html").read_text())
     names = [run.name for run in runs]

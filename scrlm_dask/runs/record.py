@@ -183,7 +183,7 @@ class KMeansRecord:
 class ResultRecord(_StoredRecord):
     """Record of a complete run, with only the fields that commands and reports read."""
 
-    method: str
+    method: Literal["scrlm", "k-means"]
     config: dict[str, Any]  # with every "auto" resolved
     features: FeaturesRecord
     phases: list[PhaseFinished]

@@ -79,6 +79,11 @@ HOSTILE = [
 ]
 
 
+def test_names_cannot_change_the_direction_of_text() -> None:
+    html = facts_html("a\u202eb", [("c\u202e", "d\x1b")])
+    assert all(text in html for text in (r"a\u202eb", r"c\u202e", r"d\x1b"))
+
+
 class Tags(HTMLParser):
     """Names of the elements of a page."""
 

@@ -13,6 +13,7 @@ import pytest
 import zarr
 from backends import backend
 from by_hand import LABELS as LABEL_LIST
+from messages import expecting
 
 import scrlm_dask
 from scrlm_dask import FitConfig, Run
@@ -33,6 +34,19 @@ def test_a_run_has_model_labels_and_record(run: Run, run_by_hand: Path) -> None:
     assert run.model.n_clusters == run.record["clusters"]
     assert run.model is run.model  # loaded once
     assert str(run_by_hand) in repr(run)
+
+
+def test_unknown_method_of_an_edited_record_is_rejected(run_by_hand: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run\x1b"
+    shutil.copytree(run_by_hand, path)
+    assert "\x1b" not in repr(Run(path))
+    record = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps(record | {"method": "\x1b[2J"}))
+    with pytest.raises(StoreError, match=expecting("method")):
+        Run(path)
+    run = Run(run_by_hand)
+    run.record["method"] = "\x1b[2J"  # changed after it was read
+    assert r"\x1b[2J" in repr(run)
 
 
 def test_labels_are_lazy_and_those_of_the_store(run: Run, run_by_hand: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from by_hand import SCAN
+from matplotlib.figure import Figure
 from PIL import Image
 from reporting.level_records import LEVEL_SCAN, TRIALS
 
@@ -82,6 +83,18 @@ def test_runs_of_the_same_name_are_numbered(found: ReportData, undrawn: list[Any
     assert names == ["compared-sizes", "compared-phases"]  # none has iterations
     legend = [text.get_text() for text in undrawn[0].axes[0].get_legend().get_texts()]
     assert legend == ["run (1)", "other", "run (3)"]
+
+
+def test_names_are_neither_formulas_nor_omitted(found: ReportData, undrawn: list[Any]) -> None:
+    phases = [replace(phase, name=r"$\bad{$") for phase in found.record.phases]
+    odd = replace(found, name=r"b$\bad{$", record=replace(found.record, phases=phases))
+    runs = [odd, replace(found, name="_x"), replace(found, name="\x1b[2J\nx$")]
+    assert list(figures.run_figures(odd, None)) + list(figures.comparison_figures(runs))
+    for figure in undrawn:
+        Figure.draw_without_rendering(figure)  # raises for an invalid formula
+    (legend,) = [figure.axes[0].get_legend() for figure in undrawn[-2:-1]]
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert shown == [r"b\$\bad{\$", " _x", r"\x1b[2J\nx\$"]
 
 
 def test_figures_are_reproducible(found: ReportData) -> None:

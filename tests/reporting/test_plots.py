@@ -52,6 +52,13 @@ def test_radius_is_marked(tmp_path: Path) -> None:
     assert columns[1].max() < columns[2].min() < columns[3].min()
 
 
+def test_names_are_not_formulas(tmp_path: Path) -> None:
+    name, path = r"z$\bad{$.zarr", tmp_path / "x.png"
+    plot_statistics(statistics_of(np.eye(5)), name, "none", path)
+    figure = draw_levels(LEVELS, name, path)
+    assert figure.get_suptitle().startswith(r"z\$\bad{\$.zarr")
+
+
 @pytest.mark.parametrize(
     "x",
     [

@@ -381,6 +381,7 @@ HOSTILE = (
     "\"><img src=x onerror='window.hacked = 1'>",
     "</script></style></title><svg onload=window.hacked=1>",
     "<a href='javascript:window.hacked=1'>x</a>",
+    r"$\bad{$",
 )
 
 
@@ -394,8 +395,12 @@ def test_hostile_texts_of_a_run_stay_text_in_a_browser(folder: Path, tmp_path: P
             note = {"time": 0, "event": "Note", "text": text, "warning": True}
             events.write(json.dumps(note) + "\n")
     items = tmp_path / "items.npy"
-    np.save(items, np.array([HOSTILE[i % 4] for i in range(len(np.load(folder / "x.npy")))]))
-    done = write_report([run, folder / "kmeans"], tmp_path / "r.html", items=items)
+    np.save(
+        items, np.array([HOSTILE[i % len(HOSTILE)] for i in range(len(np.load(folder / "x.npy")))])
+    )
+    other = tmp_path / HOSTILE[-1]
+    shutil.copytree(folder / "kmeans", other)
+    done = write_report([run, other], tmp_path / "r.html", items=items)
     with browsing(tmp_path) as page:
         page.open(f"file://{done.page}")
         text = page.text()

@@ -61,6 +61,7 @@ def test_iterations_of_kmeans_are_one_phase() -> None:
     ("path", "value"),
     [
         (("method",), 3),
+        (("method",), "\x1b[2J"),
         (("features",), None),
         (("features", "rows"), "4"),
         (("features", "path"), 4),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -28,6 +29,9 @@ def test_table_plot_and_json(invoke, features, tmp_path):
     plot = tmp_path / "rho.png"
     done = invoke("rho", features, "--plot", plot).ok()
     assert plot.read_bytes()[:4] == b"\x89PNG"
+    odd = tmp_path / r"z$\bad{$.zarr"  # Matplotlib must not read it as a formula
+    shutil.copytree(features, odd)
+    invoke("rho", odd, "--plot", plot).ok()
     content = invoke("rho", features, "--json").json()
     assert (content["basis"], content["clusters"]) == ("stretch", 5)
     assert len(content["rungs"]) > 8

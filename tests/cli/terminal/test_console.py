@@ -7,6 +7,9 @@ import logging
 import re
 
 import pytest
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 from scrlm_cli.options.shared import session
 from scrlm_cli.tables.summaries import facts
 from scrlm_cli.terminal.console import Console, exit_on_errors
@@ -164,7 +167,7 @@ def test_performance_report_needs_no_network(scrlm, features, tmp_path):
 
 HOSTILE = "\x1b[2J\x1b]0;t\x07\x9b31m\u202e\r[red][link=http:x]:boom:"
 SHOWN = r"\x1b[2J\x1b]0;t\x07\x9b31m\u202e\r[red][link=http:x]:boom:"
-CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
+CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")  # without line breaks
 
 
 @pytest.mark.parametrize("verbose", [False, True])
@@ -184,12 +187,30 @@ def test_errors_and_notes_contain_no_control_characters(capsys, kind, verbose):
 
 def test_tables_contain_no_control_characters_and_no_markup(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    Console(as_json=False, verbose=False).result({}, facts("[bold]T\x1b", {HOSTILE: HOSTILE}))
+    console = Console(as_json=False, verbose=False)
+    forged = "cat\n│ rows │ forged │"
+    tables = (facts("[bold]T\x1b\nx", {HOSTILE: HOSTILE}), facts(forged, {"a": forged}))
+    console.result({}, Group(*tables))
     stdout = capsys.readouterr().out
     assert not CONTROLS.search(stdout)
-    # Rich drops a carriage return itself.
-    assert stdout.count(SHOWN.replace(r"\r", "").replace(r"\x07", "")) == 2
-    assert r"[bold]T\x1b" in stdout
+    assert stdout.count(SHOWN) == 2
+    assert r"[bold]T\x1b\nx" in stdout
+    assert stdout.count(r"cat\n│ rows │ forged │") == 2
+
+
+def test_all_parts_of_tables_are_escaped_except_layout(capsys):
+    console = Console(as_json=False, verbose=False)
+    layout = Text("first\nsecond", justify="left")
+    table = Table("head\ner", title=layout, caption="cap\x07tion", show_footer=True)
+    table.columns[0].footer = "foot\rer"
+    table.add_row("ce\nll")
+    console.result({}, table)
+    console.result({}, Group("te\nxt", "rest"))
+    stdout = capsys.readouterr().out
+    for text in (r"head\ner", r"cap\x07tion", r"foot\rer", r"ce\nll"):
+        assert text in stdout
+    lines = [line.strip() for line in stdout.splitlines()]
+    assert [*lines[:2], *lines[-2:]] == ["first", "second", r"te\nxt", "rest"]
 
 
 def test_json_contains_no_control_characters(capsys):
