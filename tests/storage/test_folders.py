@@ -27,7 +27,7 @@ class Killed(BaseException):
 
 def write_run(run: RunDirectory, number: int) -> None:
     run.create({"number": number})
-    for name in ("a", "b", f"only-{number}"):
+    for name in ("labels.zarr", "model.zarr", f"checkpoint-{number}"):
         Path(run.location.url, name).mkdir()
         Path(run.location.url, name, "chunk").write_text(str(number))
     run.write_record({"number": number}, COMPLETE)
@@ -79,7 +79,8 @@ def test_process_is_killed_between_renames(
     if finish:
         finish_replacement(folder)
     assert old.check_complete()["number"] == 2
-    files = ["a/chunk", "b/chunk", "only-2/chunk", "run.json"]
+    names = ("checkpoint-2/chunk", "labels.zarr/chunk", "model.zarr/chunk")
+    files = [*names, "run.json"]
     assert sorted(name for name, text in tree(folder).items() if text) == files
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert (folder.stat().st_ino == inode) == keeps_folder

@@ -263,7 +263,7 @@ def test_interrupted_replacement_in_an_object_store_is_finished(memory: str, kin
 def complete_run(place: Location, number: int = 0) -> RunDirectory:
     run = RunDirectory(place)
     run.create({})
-    (place / "labels").write_text("labels")
+    (place / "labels.zarr").write_text("labels")
     run.write_record({"number": number}, COMPLETE)
     return run
 
@@ -337,7 +337,7 @@ def test_interrupted_copy_of_objects_is_finished(
     complete_run(place, number=2)
 
     def copy_one_file(_place: Location, target: Location, last: object) -> None:
-        (target / "labels").write_text("labels")
+        (target / "labels.zarr").write_text("labels")
         raise UnreachableError("timeout")
 
     monkeypatch.setattr(Location, "copy_to", copy_one_file)
@@ -405,7 +405,7 @@ def test_staged_output_replaces_the_old_one(root: Location) -> None:
     run = RunDirectory(root / "run")
     run.create({})
     run.write_record({"number": 1}, COMPLETE)
-    (run.location / "old").write_text("old")
+    (run.location / "checkpoint-old").write_text("old")
     staged = open_output(run.location, True, RUN_KIND)
     assert staged.url == f"{run.location.url}.scrlm-new"
     RunDirectory(staged).create({})
@@ -413,7 +413,7 @@ def test_staged_output_replaces_the_old_one(root: Location) -> None:
     assert run.check_complete()["number"] == 1  # kept until the new one is finished
     move_into_place(staged, run.location)
     assert run.check_complete()["number"] == 2
-    assert not (run.location / "old").exists()
+    assert not (run.location / "checkpoint-old").exists()
     assert not staged.is_occupied()
 
 

@@ -443,7 +443,6 @@ class TestExistingOutput:
         args = commands[command](out)
         invoke(*args).ok()
         fresh = sorted(files_of(out))
-        (out / "left.over").touch()
         more = ("--seed", 3) if command != "predict" else ("--block-rows", 5000)
         invoke(*args, *more, "--overwrite").ok()
         assert sorted(files_of(out)) == fresh

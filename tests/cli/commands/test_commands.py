@@ -191,6 +191,8 @@ def test_predict_reproduces_the_labels_of_the_fit(round_trip, files_of):
     fitted, predicted = files_of(round_trip.run / "labels.zarr"), files_of(round_trip.predicted)
     attributes = json.loads(predicted.pop("zarr.json"))["attributes"]
     assert attributes.pop("features") == str(round_trip.features)
+    record = json.loads((round_trip.run / "run.json").read_text())
+    assert attributes.pop("features_digest") == record["features"]["digest"]
     assert attributes == json.loads(fitted.pop("zarr.json"))["attributes"]
     assert fitted == predicted
     result = round_trip.outcomes["predict"].json()
