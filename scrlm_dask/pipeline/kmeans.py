@@ -54,6 +54,9 @@ from scrlm_dask.storage.traces import Input, InputTrace, trace_input
 
 CentersLike: TypeAlias = NDArray[Any] | Model | Place | None
 
+# Time of k-means++ per draw and point, and in addition per feature (measured with 4 and 64).
+_DRAW_SECONDS, _FEATURE_SECONDS = 1.2e-8, 1e-10
+
 
 def kmeans(
     source: FeaturesLike,
@@ -390,9 +393,30 @@ def seed_centers(
         "k-means||": _parallel_init,
         "scrlm": _scrlm,
     }
+    _warn_about_slow_init(execution, features, config)
     seeds = methods[config.init](execution, features, config, weights)
     shape = config.n_clusters, features.n_features
     return replace(seeds, centers=np.resize(seeds.centers, shape))
+
+
+def _warn_about_slow_init(execution: Execution, features: Features, config: KMeansConfig) -> None:
+    """Warn if k-means++, which every init except random uses, may take minutes."""
+    n_rows, k = features.n_rows, config.n_clusters
+    sizes = init.scrlm_sample_sizes(n_rows, features.n_features, k)
+    n_points = {
+        "k-means++": init.plus_plus_sample_rows(n_rows, k),
+        "k-means||": min(n_rows, init.ROUNDS * init.OVERSAMPLING * k),
+        "scrlm": len(init.RADIUS_LADDER) * sizes.candidates,
+    }
+    draws = init.plus_plus_draws(n_points.get(config.init, 0), k)
+    minutes = draws * (_DRAW_SECONDS + features.n_features * _FEATURE_SECONDS) / 60.0
+    if minutes > 1.0:
+        text = (
+            f"choosing {k} initial centers by {config.init} takes up to {minutes:.0f} minutes of "
+            "CPU time, during which no block finishes (--stall-timeout); --init random (init) "
+            "takes seconds"
+        )
+        execution.emit(Note(text, warning=True))
 
 
 def _random(

@@ -583,6 +583,29 @@ class TestInit:
         assert record["rho"] == best["rho"]
         assert run(x, 20, init="k-means++").record["init"] == {"sampled_rows": 3000}
 
+    @pytest.mark.parametrize("init", INITS)
+    def test_long_time_for_initial_centers_is_reported(
+        self, init: Init, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        x = noise(300, 2).astype(np.float32)
+
+        def warnings() -> list[str]:
+            events: list[Any] = []
+            run(x, 20, init=init, max_iter=1, listener=events.append)
+            return [e.text for e in events if isinstance(e, Note) and e.warning]
+
+        assert warnings() == []
+        # k-means|| draws 120 points; the others use all rows, and SCRLM tries 5 radii
+        points = {"k-means++": 300, "k-means||": 120, "scrlm": 5 * 300}.get(init, 0)
+        monkeypatch.setattr("scrlm_dask.pipeline.kmeans._FEATURE_SECONDS", 0.0)
+        # 4 draws per center: 2 + ln 20
+        monkeypatch.setattr("scrlm_dask.pipeline.kmeans._DRAW_SECONDS", 8 * 60 / (20 * 4 * 120))
+        minutes = 8 * points // 120
+        expected = [re.compile(expecting(20, init, minutes, "--init random"))] if minutes else []
+        found = warnings()
+        assert len(found) == len(expected)
+        assert all(each.search(text) for each, text in zip(expected, found, strict=True))
+
     def test_each_round_draws_twice_the_number_of_clusters(self) -> None:
         x = noise(4000, 6).astype(np.float32)
         drawn = [

@@ -127,7 +127,7 @@ def plus_plus(
     for some in range(0, len(picks), PROBES):
         near = _sq_distances(points, np.array(picks[some : some + PROBES])).min(axis=0)
         closest = np.minimum(closest, near)
-    draws = 2 + int(math.log(n_clusters))
+    draws = _draws(n_clusters)
     while len(picks) < n_clusters:
         cumulative = np.cumsum(masses * closest)
         if not cumulative[-1] > 0.0:
@@ -149,6 +149,15 @@ def plus_plus_sample_rows(n_rows: int, n_clusters: int) -> int:
     A sample is used because k-means++ on all rows would need one pass per cluster.
     """
     return min(n_rows, max(_PLUS_PLUS_LEAST_ROWS, _PLUS_PLUS_ROWS_PER_CLUSTER * n_clusters))
+
+
+def plus_plus_draws(n_points: int, n_clusters: int) -> int:
+    """Return the number of distances that `plus_plus` computes: draws per center, times points."""
+    return n_points * n_clusters * _draws(n_clusters)
+
+
+def _draws(n_clusters: int) -> int:
+    return 2 + int(math.log(n_clusters))
 
 
 def scrlm_sample_sizes(n_rows: int, n_features: int, n_clusters: int) -> ScanSizes:
