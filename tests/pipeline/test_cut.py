@@ -81,8 +81,8 @@ def test_cut_excludes_outliers(drawn: Any) -> None:
 def test_tree_that_does_not_fit_into_memory_is_rejected(
     merged: SCRLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # 10 clusters of 64 features: 8 bytes per pair, and 12 bytes per feature of a cluster
-    need = 8 * 10**2 + 12 * 10 * 64
+    # 10 clusters of 64 features: 8 bytes per pair, and 16 bytes per feature of a cluster
+    need = 8 * 10**2 + 16 * 10 * 64
     monkeypatch.setattr("scrlm_dask.pipeline.cut.machine_memory", lambda: 2 * need - 1)
     cut_model(merged.model_, 3)
     with pytest.raises(InputError, match=expecting(10, "0.00 GB")):

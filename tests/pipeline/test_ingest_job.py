@@ -137,7 +137,7 @@ def test_space_of_a_mount_point(
         return
     with pytest.raises(OSError, match=expecting(4000, 3000)) as caught:
         prepare_ingest(source, out)
-    assert "unless" not in str(caught.value)
+    assert "stays" not in str(caught.value)
 
 
 def test_space_next_to_a_complete_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,5 +146,5 @@ def test_space_next_to_a_complete_store(tmp_path: Path, monkeypatch: pytest.Monk
     ingest(source, out)
     usage = SimpleNamespace(disk_usage=lambda at: SimpleNamespace(free=3000))
     monkeypatch.setattr(ingest_job, "shutil", usage)
-    with pytest.raises(OSError, match=r"4000.*3000.*unless"):
+    with pytest.raises(OSError, match=r"4000.*3000.*stays"):
         prepare_ingest(source, out, overwrite=True)
