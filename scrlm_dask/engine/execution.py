@@ -24,7 +24,7 @@ from dask.delayed import Delayed
 from scrlm_dask import events
 from scrlm_dask.engine import failures, workers
 from scrlm_dask.engine.checkpointing import CheckpointScope, OutputsValid, SavedGroups
-from scrlm_dask.engine.features import Features
+from scrlm_dask.engine.features import Features, send_numbers
 from scrlm_dask.engine.read_ahead import compute_slot
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.engine.tree_reduce import FAN_IN, combine_parts
@@ -295,8 +295,7 @@ class Execution:
         array, numbers = features.array, None
         if blocks is not None:
             array = features.read(blocks)
-            # a separate task: as a keyword argument, the list would be sent with every block task
-            numbers = task("blocks", np.array, list(blocks))
+            numbers = send_numbers(blocks)
         columns = _in_chunks_of(array, columns or {})
         name = f"{pass_.name}-{uuid4().hex}"
         call = _BlockCall(

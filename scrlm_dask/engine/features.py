@@ -287,6 +287,19 @@ def check_weights(
         )
 
 
+def send_numbers(blocks: Sequence[int]) -> Delayed:
+    """Send the numbers of the blocks of a pass to the workers, once instead of with every task.
+
+    They are persisted, because block tasks that wait for another task run too early in threads:
+    before all tasks without inputs, such as those that load saved labels. The groups of blocks
+    that need these labels would then be finished, and saved, after all blocks.
+    """
+    key = (f"blocks-{uuid4().hex}", 0)
+    numbers = dask.delayed(np.array, pure=False)(np.array(blocks), dask_key_name=key)
+    persisted: Delayed = persist(numbers)[0]
+    return persisted
+
+
 def lazy_column(stored: StoredArray) -> da.Array:
     """Return a stored 1-D array as a lazy Dask array with the chunks of the store."""
     read = partial(read_spans, stored, what="the labels store")
@@ -437,10 +450,7 @@ def _lazy_blocks(
     return da.map_blocks(
         _read_blocks,
         read=read,
-        # in a task of its own: as an argument, the numbers would be sent with every task
-        numbers=dask.delayed(np.array, pure=False)(
-            numbers, dask_key_name=(f"blocks-{uuid4().hex}", 0)
-        ),
+        numbers=send_numbers(blocks),
         block_rows=block_rows,
         blocks_per_chunk=blocks_per_chunk,
         n_rows=shape[0],
