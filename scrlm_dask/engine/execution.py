@@ -323,7 +323,7 @@ class Execution:
             name=name,
         )
         delayed = list(parts.to_delayed().ravel())
-        return _BlockTasks(pass_.name, name, features, array, chosen, broadcast, delayed)
+        return _BlockTasks(pass_.name, name, features, array, chosen, broadcast, numbers, delayed)
 
     def _warn_of_small_blocks(self, features: Features) -> None:
         """Warn once per run of many small blocks, because their fixed cost dominates."""
@@ -391,6 +391,7 @@ class _BlockTasks:
     array: da.Array
     blocks: Sequence[int]
     broadcast: dict[str, Any]
+    numbers: Delayed | None  # of the blocks; without this reference, Dask would release them
     parts: list[Delayed]
 
 

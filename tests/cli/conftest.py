@@ -392,6 +392,18 @@ def files_of() -> Callable[[Path], dict[str, bytes]]:
 
 
 @pytest.fixture(scope="session")
+def without_times() -> Callable[[dict[str, bytes]], dict[str, Any]]:
+    """Decode the attributes of a store; remove the digest that depends on the times of files."""
+
+    def decode(files: dict[str, bytes]) -> dict[str, Any]:
+        node = json.loads(files["zarr.json"])
+        node["attributes"].pop("files_digest", None)
+        return {**files, "zarr.json": node}
+
+    return decode
+
+
+@pytest.fixture(scope="session")
 def results_of(files_of: Callable[[Path], dict[str, bytes]]) -> Callable[[Path], dict[str, bytes]]:
     """Read the labels store and the model of a run as bytes, without the times in run.json."""
 
