@@ -98,6 +98,23 @@ def test_input_that_changes_during_the_export(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("folder", ["labels.zarr/labels", "labels.zarr/labels/c", "model.zarr"])
+def test_links_in_a_run_to_other_folders_are_not_followed(
+    run: Path, tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of another author could otherwise contain a link to /proc, and an export hang."""
+    run = shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    (run / folder / "link").symlink_to(tmp_path / "other")
+
+    def write(*args: object) -> list[str]:
+        (tmp_path / "other/file").touch()
+        return []
+
+    monkeypatch.setattr("scrlm_dask.pipeline.export._write_centers", write)
+    export(run, tmp_path / "out")
+
+
 @pytest.mark.parametrize("change", [{"shape": [0]}, {"data_type": "complex64"}])
 @pytest.mark.parametrize("name", ["distances", "margins"])
 def test_columns_unlike_the_labels_are_rejected(
