@@ -114,7 +114,9 @@ def _locate_features(recorded: RecordedFeatures | None, trusted: TrustedOrigins)
 def _write_table(store: LabelTable, location: Location, table: TableFormat) -> None:
     """Write the table piece by piece, because it may not fit in memory as a whole."""
     writer: Any = None
-    files = () if store.origins is None else store.origins.files
+    paths = () if store.origins is None else store.origins.files
+    # names of files may be invalid UTF-8, which neither format can contain
+    files = tuple(path.encode(errors="backslashreplace").decode() for path in paths)
     with location.writing() as file:
         for piece in store.pieces():
             rows = _to_arrow(piece, files)

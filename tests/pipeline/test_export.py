@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -145,6 +146,19 @@ def test_labels_are_joined_with_the_source_rows(tmp_path: Path) -> None:
     assert sorted(source_rows) == sorted({*range(120)} - {7})
     assert len(set(zip(kinds[source_rows], labels, strict=True))) == 3
     assert set(table["source_file"].to_pylist()) == {str(tmp_path / "x.npy")}
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_names_of_source_files_that_are_not_utf8(tmp_path: Path, form: str) -> None:
+    for number in range(2):
+        with (tmp_path / os.fsdecode(b"\xff%d.npy" % number)).open("wb") as file:
+            np.save(file, np.eye(3)[number:])
+    scrlm_dask.ingest(sorted(tmp_path.glob("*.npy")), tmp_path / "x.zarr")
+    scrlm_dask.kmeans(tmp_path / "x.zarr", scrlm_dask.KMeansConfig(2), out=tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "out", table=form)
+    read = pyarrow.csv.read_csv if form == "csv" else pyarrow.parquet.read_table
+    files = read(tmp_path / "out" / f"labels.{form}")["source_file"].to_pylist()
+    assert files == [f"{tmp_path}/\\udcff{number}.npy" for number in (0, 0, 0, 1, 1)]
 
 
 def test_labels_are_not_joined_with_a_store_that_was_ingested_again(tmp_path: Path) -> None:
