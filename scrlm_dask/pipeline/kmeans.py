@@ -22,6 +22,7 @@ from scrlm_dask.engine.features import (
     as_features,
     as_weights,
     check_weights,
+    replace_local_array,
 )
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.engine.workers import WorkerMemory, worker_memories
@@ -156,6 +157,7 @@ def prepare_kmeans(
     `workers` describes the workers of the run, if they are already known, to check their memory.
     """
     features = as_features(source, block_rows, storage_options).in_blocks_for(config.n_clusters)
+    sample_weight = replace_local_array(sample_weight)
     if out is not None:
         out = locate(out, storage_options)
         for what, place in (("the initial centers", centers), ("the weights", sample_weight)):
