@@ -34,7 +34,8 @@ from scrlm_dask.storage.run_directory import RunDirectory, write_json
 from scrlm_dask.storage.store_info import RecordedFeatures, features_in
 from scrlm_dask.storage.traces import InputTrace
 
-_FORMULA = r"\A('*[=+\-@\t\r\n])"  # start of a text that spreadsheet programs may run
+# Start of a text that spreadsheet programs may run; some ignore spaces, or accept full-width signs.
+_FORMULA = "\\A('*(?:[\t\r\n]|\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]))"
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Location:
     @property
     def is_remote(self) -> bool:
         """Return whether this is a URL other than file:// and local://."""
-        return "://" in self.url and urlsplit(self.url).scheme not in ("", *_LOCAL)
+        return "://" in self.url and self._scheme not in ("", *_LOCAL)
 
     def store(self) -> str | FsspecStore:
         """Return the `store` argument for Zarr's functions."""
@@ -235,8 +235,13 @@ class Location:
 
     def _settings(self) -> dict[str, Any]:
         """Return the storage options, with the defaults of the protocol for missing options."""
-        defaults = _S3_DEFAULTS if urlsplit(self.url).scheme in _S3 else {}
+        defaults = _S3_DEFAULTS if self._scheme in _S3 else {}
         return merge_options(defaults, self.options.reveal())
+
+    @property
+    def _scheme(self) -> str:
+        """Return the scheme of a URL; the host is not parsed, because `urlsplit` rejects some."""
+        return urlsplit(self.url.partition("//")[0]).scheme
 
 
 Place: TypeAlias = str | Path | Location
@@ -394,7 +399,7 @@ def _limit_tries(filesystem: Any) -> None:
 def _problem(location: Location, error: Exception) -> str:
     """Return the text that follows the store's name in a message: the problem and a hint."""
     reason = location.without_options(error)
-    protocol = urlsplit(location.url).scheme
+    protocol = location._scheme
     if isinstance(error, ImportError):
         if protocol in _S3:
             return (

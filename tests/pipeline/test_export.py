@@ -191,7 +191,11 @@ FORMULAS = [
     "\t=1",
     "\r=1",
     "'=1",
+    " =1",
+    "\uff1d1",
+    "' \uff0b1",
     "'plain",
+    "a =1",
     "a=1",
     "<script>",
     "é",
@@ -210,9 +214,10 @@ def test_ids_in_csv_are_not_formulas(tmp_path: Path) -> None:
     export(tmp_path / "run", tmp_path / "csv", table="csv")
     with (tmp_path / "csv" / "labels.csv").open(newline="") as file:
         ids = [row["id"] for row in csv.DictReader(file)]
-    quoted = [f"'{name}" for name in FORMULAS[:7]]
-    assert ids == quoted + FORMULAS[7:]
-    assert [re.sub(r"\A'('*[=+\-@\t\r\n])", r"\1", name) for name in ids] == FORMULAS
+    quoted = [f"'{name}" for name in FORMULAS[:10]]
+    assert ids == quoted + FORMULAS[10:]
+    original = re.compile("\\A'('*\\s*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
+    assert [original.sub(r"\1", name) for name in ids] == FORMULAS
     export(tmp_path / "run", tmp_path / "parquet")
     table = pyarrow.parquet.read_table(tmp_path / "parquet" / "labels.parquet")
     assert table["id"].to_pylist() == FORMULAS

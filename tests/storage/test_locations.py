@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -312,6 +313,12 @@ def test_unreadable_event_log_is_not_overwritten(
     assert place.read_text() == 'old\n"PhaseFinished"\n"RunEnded"\n'
 
 
+@pytest.mark.parametrize("url", ["s3://[bucket/x", "https://a\u2100b/x"])
+def test_url_with_an_invalid_host_is_an_error_of_the_store(url: str) -> None:
+    with pytest.raises(StoreError, match=re.escape(url)):
+        locate(url).exists()
+
+
 # --- recorded paths ------------------------------------------------------------------------------
 
 
@@ -329,7 +336,7 @@ def test_recorded_url_of_a_given_origin_gets_the_options(url: str) -> None:
         *("s3://bucket2/x", "s3://bucket.evil/x", "s3:///bucket/x", "gs://bucket/x"),
         *("http://host/x", "https://host:82/x", "https://host:81.evil/x", " s3://bucket/x"),
         *("memory://bucket/x", "s\n3://bucket/x", "https://host:81\\@evil/x"),
-        "github://bucket/x",
+        *("github://bucket/x", "s3://[bucket/x", "https://a\u2100b/x"),
     ],
 )
 def test_recorded_url_of_another_origin_is_rejected(url: str) -> None:
