@@ -26,6 +26,7 @@ from scrlm_dask.paper.run_with_limits import Task, check_limits, run_with_limits
 from scrlm_dask.passes.seeding import gather_rows
 from scrlm_dask.passes.survey import survey_pass
 from scrlm_dask.pipeline.evaluate import TruthLike, open_given_truth, read_labels
+from scrlm_dask.pipeline.results import warn_about_order
 from scrlm_dask.storage.locations import Options, locate
 from scrlm_dask.text import format_bytes
 
@@ -146,6 +147,8 @@ def compare(
     with Execution(listener) as execution, tempfile.TemporaryDirectory(prefix="scrlm-") as folder:
         rows = Path(folder) / "rows.npy"
         np.save(rows, _map_rows(execution, features, numbers, preprocess))
+        if truth is not None:
+            warn_about_order(execution, features.location, "the truth")
         _warn_of_outliers(known[numbers], outliers, execution.emit)
         limits = (timeout, memory_limit or machine_memory())
         runs = _Runs(rows, known[numbers], n_clusters, outliers, seeds, limits, execution.emit)

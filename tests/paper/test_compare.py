@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from messages import expecting
 
 import scrlm_dask
 from scrlm_dask.errors import InputError, ScrlmWarning
@@ -100,6 +101,15 @@ def test_sample_of_rows_from_a_store_with_its_labels(tmp_path: Path) -> None:
     scored = first.methods[0].attempts[0].scores
     assert scored is not None
     assert (scored.n_rows, scored.accuracy) == (500, 1.0)  # the labels belong to the sampled rows
+
+
+def test_truth_of_the_source_of_a_shuffled_store(tmp_path: Path) -> None:
+    truth = np.repeat([0, 1], 60)
+    np.save(tmp_path / "x.npy", np.arange(8.0) + 50 * truth[:, None])
+    config = scrlm_dask.IngestConfig(shuffle=True)
+    scrlm_dask.ingest(tmp_path / "x.npy", tmp_path / "x.zarr", config)
+    with pytest.warns(ScrlmWarning, match=expecting(tmp_path / "x.zarr", "source_row")):
+        compare(tmp_path / "x.zarr", truth, n_clusters=2, methods=["k-means++"])
 
 
 def test_rows_are_preprocessed(tmp_path: Path) -> None:
