@@ -135,7 +135,7 @@ def prepare_evaluate(
     labels = label_store.open_labels(location if run is None else run.labels, "the labels store")
     drawn_from = None if run is None else source
     opened = open_given_truth(truth, source)
-    inputs = [*_trace("the labels", labels), *_trace("the truth", opened)]
+    inputs = [*trace_labels("the labels", labels), *trace_labels("the truth", opened)]
     if source is not None and recorded is not None:
         try:
             inputs.append(recorded.open_unchanged(source))
@@ -144,7 +144,8 @@ def prepare_evaluate(
     return EvaluateJob(labels, opened, location, drawn_from, ordered_as, InputTrace(tuple(inputs)))
 
 
-def _trace(name: str, labels: Labels) -> tuple[Input, ...]:
+def trace_labels(name: str, labels: Labels) -> tuple[Input, ...]:
+    """Trace stored labels as an input that must not change; an array in memory has no files."""
     return () if isinstance(labels, np.ndarray) else trace_node(name, labels.location)
 
 

@@ -19,6 +19,7 @@ import zarr
 from fsspec.implementations.local import LocalFileSystem
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec
+from zarr.errors import ContainsGroupError
 
 from scrlm_dask.errors import MissingError, StoreError
 from scrlm_dask.storage.locations import Location, Place, locate, reaching
@@ -259,7 +260,13 @@ def create_group(place: Place, attributes: dict[str, Any]) -> None:
     """Create an empty group with the given attributes; raise if a group exists at `place`."""
     location = locate(place)
     with reaching(location):
-        zarr.create_group(location.store(), attributes=attributes)
+        try:
+            zarr.create_group(location.store(), attributes=attributes)
+        except ContainsGroupError as error:  # the caller has checked that there was no output
+            raise StoreError(
+                f"the output {location} was created by another process at the same moment; wait "
+                "for it, or choose another output"
+            ) from error
 
 
 def set_attribute(location: Location, name: str, value: Any, remove: str = "") -> None:

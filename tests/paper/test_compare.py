@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from messages import expecting
 
 import scrlm_dask
-from scrlm_dask.errors import InputError, ScrlmWarning
+from scrlm_dask.errors import InputError, ScrlmWarning, UnusableRowsError
 from scrlm_dask.events import Note
 from scrlm_dask.kernels.randomness.synthesis import (
     MixtureSpec,
@@ -21,6 +22,7 @@ from scrlm_dask.kernels.randomness.synthesis import (
     true_mixture,
 )
 from scrlm_dask.paper.compare import compare
+from scrlm_dask.pipeline.evaluate import read_labels
 
 pytestmark = pytest.mark.slow
 
@@ -68,6 +70,30 @@ def test_methods_without_outliers_get_a_cluster_for_them() -> None:
         scored = method.attempts[0].scores
         assert scored is not None
         assert scored.accuracy == scored.outlier_precision == scored.outlier_recall == 1.0
+
+
+def test_inputs_that_change_while_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = draw_mixture(0.0, n_rows=200)
+    store, truth = str(tmp_path / "x.zarr"), tmp_path / "truth.npy"
+    scrlm_dask.FeatureStore.write(block.features, store)
+    np.save(truth, block.labels)
+
+    def rewrite(event: object) -> None:
+        zarr.open_array(f"{store}/features", mode="r+")[0] = 1.0
+
+    with pytest.raises(UnusableRowsError, match=store):
+        compare(store, truth, n_clusters=3, methods=["td"], listener=rewrite)
+
+    def read(*args: Any) -> np.ndarray:
+        labels = read_labels(*args)
+        np.save(truth, np.zeros_like(block.labels))
+        return labels
+
+    monkeypatch.setattr("scrlm_dask.paper.compare.read_labels", read)
+    with pytest.raises(UnusableRowsError, match=str(truth)):
+        compare(block.features, truth, n_clusters=3, methods=["td"])
 
 
 def test_unexpected_outliers_are_reported() -> None:

@@ -121,6 +121,13 @@ def test_array_without_rows_is_written_and_read(tmp_path: Path) -> None:
     assert read_rows(stored, 0, 0, WHAT).shape == (0, 4)
 
 
+def test_group_that_exists_is_rejected(tmp_path: Path) -> None:
+    """Two processes may create the same output at the same moment."""
+    create_group(tmp_path / "x.zarr", {})
+    with pytest.raises(StoreError, match=rf"{tmp_path}/x\.zarr"):
+        create_group(tmp_path / "x.zarr", {})
+
+
 @pytest.mark.parametrize("change", [{"node_type": 1}, {"codecs": [{"name": "x"}]}, {"shape": "5"}])
 def test_member_with_damaged_metadata_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
     create_group(tmp_path / "x.zarr", {})
