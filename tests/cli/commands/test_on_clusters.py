@@ -217,7 +217,7 @@ def test_interrupt(
     fit.interrupt()
     time.sleep(0.5)  # the signal must be handled before the current blocks are done
     hold.release()
-    done = fit.outcome(timeout=60)
+    done = fit.outcome()
     assert done.code == INTERRUPTED
     assert "assign: " not in done.stderr
     assert have_ended(family)
