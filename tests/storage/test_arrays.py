@@ -414,7 +414,7 @@ def test_truncated_blosc_chunk_is_detected(tmp_path: Path) -> None:
         [sys.executable, "-c", _READ_ROWS_3_TO_5, str(tmp_path / "a")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0
