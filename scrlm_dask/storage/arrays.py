@@ -134,7 +134,7 @@ def trace_chunks(location: Location, array: zarr.Array[Any]) -> ChunkFiles:
 
 
 def _total_bytes(traces: Iterable[FileTrace | None]) -> int:
-    return sum(trace[0] for trace in traces if trace is not None)
+    return sum(trace[0] or 0 for trace in traces if trace is not None)
 
 
 def _links(location: Location, array: zarr.Array[Any]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +37,12 @@ _WRITTEN = (
 )
 
 
-# Size of a file, a value that changes when it is written (modification time in nanoseconds, or a
-# field of a remote store), and the text of a symbolic link or "". A plain tuple, because a store
-# may have millions of files.
-FileTrace: TypeAlias = tuple[int, Any, str]
+_REQUESTS = 16  # concurrent requests for files of a web server
+
+# Size of a file if known, a value that changes when it is written (modification time in
+# nanoseconds, or a field of a remote store), and the text of a symbolic link or "". A plain tuple,
+# because a store may have millions of files.
+FileTrace: TypeAlias = tuple[int | None, Any, str]
 Traces: TypeAlias = Callable[[Sequence[str]], list[FileTrace | None]]
 
 
@@ -59,7 +62,7 @@ def open_traces(location: Location) -> Iterator[Traces]:
                 os.close(folder)
         else:
             files: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
-            yield lambda names: [_trace_remote(files.get(f"{root}/{name}")) for name in names]
+            yield lambda names: _trace_remote(filesystem, files, [f"{root}/{n}" for n in names])
 
 
 def link_text(location: Location) -> str:
@@ -93,17 +96,30 @@ def _trace_local(name: str, folder: int) -> FileTrace | None:
     return status.st_size, status.st_mtime_ns, link
 
 
-def _trace_remote(info: dict[str, Any] | None) -> FileTrace | None:
+def _trace_remote(
+    filesystem: Any, files: dict[str, dict[str, Any]], names: Sequence[str]
+) -> list[FileTrace | None]:
+    """Return the traces of named files of the listing `files`; None if a file is not listed."""
+    # over HTTP, a listing has no sizes and no times
+    unknown = [name for name in names if name in files and files[name].get("size") is None]
+    if unknown:
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            found = dict(zip(unknown, pool.map(filesystem.info, unknown), strict=True))
+        files = {name: files[name] for name in names if name in files} | found
+    return [_trace_listed(files.get(name)) for name in names]
+
+
+def _trace_listed(info: dict[str, Any] | None) -> FileTrace | None:
     if info is None:
         return None
-    return info["size"], next((info[key] for key in _WRITTEN if info.get(key)), None), ""
+    return info.get("size"), next((info[key] for key in _WRITTEN if info.get(key)), None), ""
 
 
 def _list_remote(filesystem: Any, root: str) -> Iterator[tuple[str, FileTrace | None]]:
-    for name, listed in sorted(filesystem.find(root, detail=True).items()):
-        # over HTTP, a listing has no sizes, and the listing of a single file is empty
-        info = listed if listed.get("size") is not None else filesystem.info(name)
-        yield str(name).removeprefix(root), _trace_remote({"size": None, **info})
+    files = filesystem.find(root, detail=True)
+    names = sorted(files)
+    for name, trace in zip(names, _trace_remote(filesystem, files, names), strict=True):
+        yield str(name).removeprefix(root), trace
 
 
 def _walk_local(
