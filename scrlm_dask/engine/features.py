@@ -300,7 +300,7 @@ def send_numbers(blocks: Sequence[int]) -> Delayed:
     """Send the numbers of the blocks of a pass to the workers, once instead of with every task.
 
     They are persisted, because block tasks that wait for another task run too early in threads:
-    before all tasks without inputs, such as those that load saved labels. The groups of blocks
+    before all tasks without inputs, such as tasks that load saved labels. The groups of blocks
     that need these labels would then be finished, and saved, after all blocks.
     """
     key = (f"blocks-{uuid4().hex}", 0)

@@ -8,17 +8,18 @@ because some network file systems change them while a file is unchanged.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.implementations.local import LocalFileSystem
 
 from scrlm_dask.errors import StoreError, UnusableRowsError
@@ -36,8 +37,6 @@ _WRITTEN = (
     "created",
 )
 
-
-_REQUESTS = 16  # concurrent requests for files of a web server
 
 # Size of a file if known, a value that changes when it is written (modification time in
 # nanoseconds, or a field of a remote store), and the text of a symbolic link or "". A plain tuple,
@@ -103,10 +102,21 @@ def _trace_remote(
     # over HTTP, a listing has no sizes and no times
     unknown = [name for name in names if name in files and files[name].get("size") is None]
     if unknown:
-        with ThreadPoolExecutor(_REQUESTS) as pool:
-            found = dict(zip(unknown, pool.map(filesystem.info, unknown), strict=True))
+        found = dict(zip(unknown, _request_infos(filesystem, unknown), strict=True))
         files = {name: files[name] for name in names if name in files} | found
     return [_trace_listed(files.get(name)) for name in names]
+
+
+def _request_infos(filesystem: Any, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Request the information on each file, with concurrent requests if possible."""
+    if not isinstance(filesystem, AsyncFileSystem):
+        return [filesystem.info(name) for name in names]
+
+    async def request() -> list[dict[str, Any]]:
+        return list(await asyncio.gather(*map(filesystem._info, names)))
+
+    infos: list[dict[str, Any]] = sync(filesystem.loop, request)
+    return infos
 
 
 def _trace_listed(info: dict[str, Any] | None) -> FileTrace | None:
