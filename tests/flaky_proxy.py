@@ -30,7 +30,7 @@ class FlakyProxy:
         started = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(started,), daemon=True)
         self._thread.start()
-        assert started.wait(10)
+        assert started.wait(60)
 
     @property
     def endpoint(self) -> str:
@@ -38,7 +38,7 @@ class FlakyProxy:
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
 
     def _serve(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.cluster
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "fault",
     [
@@ -43,7 +45,7 @@ def test_fault_at_a_random_moment(
     if known.changes or known.between or known.flaky:  # early, so that no fit ends before
         monkeypatch.setattr(chaos, "MOMENTS", ("centers-steps/survey-",))
         monkeypatch.setattr(chaos, "LONGEST_DELAY", 0.0)
-    report = summary(play(tmp_path, 1, seed=3, seconds=100, only=fault))
+    report = summary(play(tmp_path, 1, seed=3, seconds=math.inf, only=fault))
     print(report)
     if (fault == "disk full" or "mount" in fault) and not report["runs"]:
         pytest.skip("no tmpfs can be mounted here")

@@ -47,7 +47,7 @@ class HasLocation(Protocol):
 FeaturesLike: TypeAlias = (
     str | Path | Location | HasLocation | zarr.Array[Any] | da.Array | NDArray[Any]
 )
-WeightsLike: TypeAlias = Place | da.Array | NDArray[Any] | None
+WeightsLike: TypeAlias = Place | zarr.Array[Any] | da.Array | NDArray[Any] | None
 
 # (start, stop) of one or several ranges of rows, and a function that reads and concatenates them
 _Spans: TypeAlias = Sequence[tuple[int, int]]
@@ -191,10 +191,9 @@ def as_features(
     location = getattr(source, "location", None)
     if isinstance(location, Location):
         source = location
+    source = replace_local_array(source)
     if isinstance(source, zarr.Array):
-        if not isinstance(source.store, zarr.storage.LocalStore):
-            return _from_zarr_object(source, block_rows)
-        source = local_path(source)
+        return _from_zarr_object(source, block_rows)
     if isinstance(source, str | Path | Location):
         return _from_store(locate(source, storage_options), block_rows)
     if isinstance(source, da.Array):
@@ -205,6 +204,16 @@ def as_features(
         f"features of type {type(source).__name__} are not supported; use a path, a FeatureStore, "
         "a Zarr array, a Dask array or a NumPy array"
     )
+
+
+def replace_local_array(source: Any) -> Any:
+    """Return the path of a Zarr array on a local disk, and other sources unchanged.
+
+    An open array reads missing chunks as zeros, and its files are not traced.
+    """
+    if isinstance(source, zarr.Array) and isinstance(source.store, zarr.storage.LocalStore):
+        return local_path(source)
+    return source
 
 
 def persist_features(features: Features) -> Features:
@@ -291,7 +300,7 @@ def send_numbers(blocks: Sequence[int]) -> Delayed:
     """Send the numbers of the blocks of a pass to the workers, once instead of with every task.
 
     They are persisted, because block tasks that wait for another task run too early in threads:
-    before all tasks without inputs, such as those that load saved labels. The groups of blocks
+    before all tasks without inputs, such as tasks that load saved labels. The groups of blocks
     that need these labels would then be finished, and saved, after all blocks.
     """
     key = (f"blocks-{uuid4().hex}", 0)

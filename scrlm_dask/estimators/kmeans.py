@@ -15,6 +15,7 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.estimators.common import Clusterer, is_lazy, seed_of
 from scrlm_dask.model import Model
 from scrlm_dask.storage.locations import Options
+from scrlm_dask.storage.masks import remove_mask
 
 if TYPE_CHECKING:
     from scrlm_dask.engine.features import FeaturesLike, WeightsLike
@@ -215,8 +216,9 @@ class KMeans(Clusterer):
         centers = None
         if not isinstance(init, str):
             as_it_is = isinstance(init, Model | Path)
-            # np.asanyarray keeps the mask of a masked array, which is checked later
-            init, centers = "given", init if as_it_is else np.asanyarray(init)
+            if not as_it_is:
+                init = np.asarray(remove_mask(init, "the initial centers"))
+            init, centers = "given", init
         config = KMeansConfig(
             n_clusters=self.n_clusters,
             init=init,

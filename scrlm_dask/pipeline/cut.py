@@ -29,6 +29,7 @@ from scrlm_dask.kernels.scrlm.ward import (
 )
 from scrlm_dask.model import Model
 from scrlm_dask.runs.record import read_result
+from scrlm_dask.storage.arrays import trace_node
 from scrlm_dask.storage.feature_store import LABELS, mark_complete
 from scrlm_dask.storage.label_store import FINE, copy_joined, create_labels_store, open_labels
 from scrlm_dask.storage.locations import Options, Place, locate
@@ -41,7 +42,7 @@ from scrlm_dask.storage.outputs import (
 )
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.store_info import features_in
-from scrlm_dask.storage.traces import InputTrace, trace_input
+from scrlm_dask.storage.traces import InputTrace
 
 _USABLE_SHARE = 0.5  # share of the machine's memory that building a tree may use
 _MULTIPLICATIONS_PER_SECOND = 4e8  # measured for trees of 10 000 clusters, 4 to 64 features
@@ -127,7 +128,7 @@ def cut_run(
     if target is not None:  # checked first, because a large tree takes minutes
         check_not_inside(target, location, "the run")
         check_output_free(target, overwrite, LABELS_KIND)
-    traced = trace_input("the model", directory.model)
+    traced = trace_node("the model", directory.model)
     model = load_model(location)
     scan = record.read_scan()
     levels = None if scan is None else scan.levels
@@ -136,7 +137,7 @@ def cut_run(
         return cut
     finer = len(cut.groups) > model.n_clusters
     stored = open_labels(directory.labels, "the labels store", FINE if finer else LABELS)
-    inputs = InputTrace((*traced, *trace_input("the labels store", stored.location)))
+    inputs = InputTrace((*traced, *trace_node("the labels store", stored.location)))
     n_rows, block_rows = stored.shape[0], stored.chunks[0]
     with replacing(target, overwrite, LABELS_KIND) as at:
         features = features_in(directory.check_complete())

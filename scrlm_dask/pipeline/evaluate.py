@@ -19,7 +19,7 @@ from scrlm_dask.events import Listener, warn
 from scrlm_dask.kernels.evaluation import metrics
 from scrlm_dask.runs.record import read_result
 from scrlm_dask.storage import label_store
-from scrlm_dask.storage.arrays import StoredArray, read_rows
+from scrlm_dask.storage.arrays import StoredArray, read_rows, trace_node
 from scrlm_dask.storage.feature_store import has_truth, read_true_sigmas
 from scrlm_dask.storage.locations import (
     Location,
@@ -34,7 +34,7 @@ from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.npy_files import NpyColumn
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.store_info import features_in
-from scrlm_dask.storage.traces import Input, InputTrace, trace_input
+from scrlm_dask.storage.traces import Input, InputTrace
 
 _BLOCK_ROWS = 2**20
 _GIVE_TRUTH = "give the true labels with --truth (truth), as a .npy file or a Zarr array"
@@ -139,7 +139,7 @@ def prepare_evaluate(
 
 
 def _trace(name: str, labels: Labels) -> tuple[Input, ...]:
-    return () if isinstance(labels, np.ndarray) else trace_input(name, labels.location)
+    return () if isinstance(labels, np.ndarray) else trace_node(name, labels.location)
 
 
 @dataclass(frozen=True)

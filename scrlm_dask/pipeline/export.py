@@ -18,6 +18,7 @@ from scrlm_dask.kernels.distances.preprocessing import AffineMap
 from scrlm_dask.model import Model
 from scrlm_dask.optional import import_optional
 from scrlm_dask.storage import outputs
+from scrlm_dask.storage.arrays import trace_node
 from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
 from scrlm_dask.storage.locations import (
     Location,
@@ -31,7 +32,7 @@ from scrlm_dask.storage.locations import (
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory, write_json
 from scrlm_dask.storage.store_info import RecordedFeatures, features_in
-from scrlm_dask.storage.traces import InputTrace, trace_input
+from scrlm_dask.storage.traces import InputTrace
 
 # Start of a text that spreadsheet programs may run; some ignore spaces, or accept full-width signs.
 _FORMULA = "\\A('*(?:[\t\r\n]|\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]))"
@@ -86,7 +87,7 @@ def export(
     outputs.check_not_inside(target, features, "the features")
     outputs.check_output_free(target, overwrite, outputs.EXPORT_KIND)
     store = open_label_table(directory, trusted)
-    traced = InputTrace((*store.trace(), *trace_input("the model", directory.model)))
+    traced = InputTrace((*store.trace(), *trace_node("the model", directory.model)))
     model = load_model(source)
     if store.ids_note is not None:
         listener(Note(store.ids_note, warning=True))
@@ -114,7 +115,9 @@ def _locate_features(recorded: RecordedFeatures | None, trusted: TrustedOrigins)
 def _write_table(store: LabelTable, location: Location, table: TableFormat) -> None:
     """Write the table piece by piece, because it may not fit in memory as a whole."""
     writer: Any = None
-    files = () if store.origins is None else store.origins.files
+    paths = () if store.origins is None else store.origins.files
+    # names of files may be invalid UTF-8, which neither format can contain
+    files = tuple(path.encode(errors="backslashreplace").decode() for path in paths)
     with location.writing() as file:
         for piece in store.pieces():
             rows = _to_arrow(piece, files)

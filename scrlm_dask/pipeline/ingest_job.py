@@ -223,7 +223,7 @@ class IngestJob:
         job = self._encode_labels(names)
         dropped = _dropped_rows(execution, job)
         if dropped is not None and len(dropped):
-            execution.emit(Note(_describe_dropped(len(dropped), job.config)))
+            execution.emit(Note(_describe_dropped(len(dropped), job)))
         job = job._add_origins(dropped)
         table: tables.Table = job.table if dropped is None else tables.KeptTable(job.table, dropped)
         manifest = replace(job.manifest, n_rows=table.n_rows)
@@ -440,12 +440,14 @@ def _warn_about_zero_rows(execution: Execution, written: copy_rows.Written) -> N
         )
 
 
-def _describe_dropped(number: int, config: IngestConfig) -> str:
-    reasons = {"NaN": config.nan, "only zeros": config.zeros}
+def _describe_dropped(number: int, job: IngestJob) -> str:
+    reasons = {"NaN": job.config.nan, "only zeros": job.config.zeros}
     named = " or ".join(reason for reason, choice in reasons.items() if choice == "drop")
+    is_encoded = feature_store.ENCODED in job.attributes
+    rows = "item(s) that cannot be encoded" if is_encoded else f"row(s) with {named}"
     return (
-        f"{number} row(s) with {named} are dropped, and later rows get smaller row numbers; the "
-        f"array {feature_store.DROPPED!r} of the store contains the dropped row numbers, and the "
+        f"{number} {rows} are dropped, and later rows get smaller row numbers; the array "
+        f"{feature_store.DROPPED!r} of the store contains the dropped row numbers, and the "
         f"array {feature_store.SOURCE_ROW!r} the source row of each row"
     )
 

@@ -21,7 +21,7 @@ from scrlm_dask.kernels.randomness.sampling import Purpose, sample_rows
 from scrlm_dask.kernels.statistics import histograms, row_statistics
 from scrlm_dask.passes.digests import DamagedBlock, check_digests_pass
 from scrlm_dask.sources.registry import check_ingested
-from scrlm_dask.storage.arrays import StoredArray, read_rows
+from scrlm_dask.storage.arrays import StoredArray, read_rows, trace_node
 from scrlm_dask.storage.feature_store import block_rows_for, has_truth
 from scrlm_dask.storage.label_store import open_labels
 from scrlm_dask.storage.locations import Location, Options, Place, locate
@@ -32,7 +32,7 @@ from scrlm_dask.storage.store_info import (
     files_of_features,
     record_files,
 )
-from scrlm_dask.storage.traces import InputTrace, trace_input
+from scrlm_dask.storage.traces import InputTrace
 
 _SAMPLE_ROWS = 1024
 _SAMPLE_BYTES = 64 * 2**20  # fewer rows are sampled if they have very many features
@@ -87,7 +87,7 @@ def inspect_rows(
     reach = None if rho is None else radius(rho, F, features.n_features)
     with Execution(listener) as execution:
         labels = _open_truth(execution, location, features.n_rows)
-        inputs = trace_input("the labels", None if labels is None else labels.location)
+        inputs = trace_node("the labels", None if labels is None else labels.location)
         report = statistics_pass(execution, features, labels, preprocess, reach)
         InputTrace((*features.inputs, *inputs)).check()
         return report

@@ -22,6 +22,7 @@ from scrlm_dask.engine.features import (
     as_features,
     as_weights,
     check_weights,
+    replace_local_array,
 )
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.engine.workers import WorkerMemory, worker_memories
@@ -43,6 +44,7 @@ from scrlm_dask.planning.persist import persist_or_stream
 from scrlm_dask.planning.work import kmeans_costs, report_plan
 from scrlm_dask.runs.lifecycle import ActiveRun, FitResult, RunTarget, open_run, prepare_target
 from scrlm_dask.runs.record import IN_MEMORY, start_record
+from scrlm_dask.storage.arrays import trace_node
 from scrlm_dask.storage.feature_store import WEIGHTS
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.manifest import digest_arrays, short_digest
@@ -50,7 +52,7 @@ from scrlm_dask.storage.masks import remove_mask
 from scrlm_dask.storage.model_store import files_of, load_model
 from scrlm_dask.storage.npy_files import read_npy
 from scrlm_dask.storage.outputs import check_not_inside
-from scrlm_dask.storage.traces import Input, InputTrace, trace_input
+from scrlm_dask.storage.traces import Input, InputTrace
 
 CentersLike: TypeAlias = NDArray[Any] | Model | Place | None
 
@@ -155,6 +157,7 @@ def prepare_kmeans(
     `workers` describes the workers of the run, if they are already known, to check their memory.
     """
     features = as_features(source, block_rows, storage_options).in_blocks_for(config.n_clusters)
+    sample_weight = replace_local_array(sample_weight)
     if out is not None:
         out = locate(out, storage_options)
         for what, place in (("the initial centers", centers), ("the weights", sample_weight)):
@@ -165,7 +168,7 @@ def prepare_kmeans(
         sample_weight = locate(sample_weight, storage_options)
     check_weights(sample_weight, features)
     weights_at = sample_weight if isinstance(sample_weight, Location) else None
-    weights_files = trace_input(WEIGHTS, weights_at)
+    weights_files = trace_node(WEIGHTS, weights_at)
     record = start_record(
         features,
         config,
@@ -225,7 +228,7 @@ def read_centers(path: Place, *, storage_options: Options | None = None) -> NDAr
     """Read initial centers (k, p) from a run, a model or a .npy file."""
     location = locate(path, storage_options)
     is_file = location.url.endswith(".npy")
-    traced = InputTrace(trace_input("the centers", location if is_file else files_of(location)))
+    traced = InputTrace(trace_node("the centers", location if is_file else files_of(location)))
     centers = read_npy(location, "the centers") if is_file else load_model(location).centers
     traced.check()  # a later change has no effect, because the centers are now in memory
     if centers.ndim != 2:

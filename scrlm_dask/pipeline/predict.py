@@ -21,12 +21,13 @@ from scrlm_dask.passes.assign import label_pass
 from scrlm_dask.passes.digests import verify_rewritten
 from scrlm_dask.pipeline.results import warn_about_zero_rows
 from scrlm_dask.storage import outputs
+from scrlm_dask.storage.arrays import trace_node
 from scrlm_dask.storage.feature_store import mark_complete
 from scrlm_dask.storage.label_store import create_labels_store
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import files_of, load_model
 from scrlm_dask.storage.store_info import RecordedFeatures, features_digest
-from scrlm_dask.storage.traces import InputTrace, trace_input
+from scrlm_dask.storage.traces import InputTrace
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class PredictJob:
         if features.location is not None:  # workers may have started after the store was opened
             check_paths_visible(features.location)
         model_at = None if isinstance(self.model, Model) else files_of(self.model)
-        traced = InputTrace((*features.inputs, *trace_input("the model", model_at)))
+        traced = InputTrace((*features.inputs, *trace_node("the model", model_at)))
         # load again: the run may have been replaced while a cluster was starting
         fitted = self.model if isinstance(self.model, Model) else load_model(self.model)
         check_width(fitted, features.n_features, features.label)

@@ -24,6 +24,7 @@ from scrlm_dask.passes.lloyd import send_centers
 from scrlm_dask.passes.loss import loss_pass
 from scrlm_dask.passes.survey import candidates_from, survey_pass
 from scrlm_dask.runs.record import FeaturesRecord, read_result
+from scrlm_dask.storage.arrays import trace_node
 from scrlm_dask.storage.label_store import read_labels_block
 from scrlm_dask.storage.locations import (
     Location,
@@ -37,7 +38,7 @@ from scrlm_dask.storage.locations import (
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.store_info import features_digest
-from scrlm_dask.storage.traces import InputTrace, trace_input
+from scrlm_dask.storage.traces import InputTrace
 
 # Relative tolerance of distances: a CPU with other instructions rounds differently.
 _DISTANCE_TOLERANCE = 1e-5
@@ -112,7 +113,7 @@ def prepare_verify(
     rng = stream(seed, Purpose.BLOCK_SAMPLE, 1)
     chosen = sorted(int(i) for i in rng.permutation(features.n_blocks)[:blocks])
     clusters = np.sort(rng.permutation(_count_losses(model))[:losses])
-    inputs = (*features.inputs, *trace_input("the labels store", run.labels))
+    inputs = (*features.inputs, *trace_node("the labels store", run.labels))
     return VerifyJob(run.labels, model, features, tuple(chosen), clusters, InputTrace(inputs))
 
 

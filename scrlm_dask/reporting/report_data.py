@@ -26,6 +26,7 @@ from scrlm_dask.kernels.statistics import histograms
 from scrlm_dask.model import Model
 from scrlm_dask.reporting.descriptions import requested_config
 from scrlm_dask.runs.record import ResultRecord, ScanRecord, read_fields
+from scrlm_dask.storage.arrays import trace_node
 from scrlm_dask.storage.feature_store import read_encoded
 from scrlm_dask.storage.label_store import LabelledRows, LabelTable, open_label_table
 from scrlm_dask.storage.locations import (
@@ -40,7 +41,7 @@ from scrlm_dask.storage.locations import (
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory, read_events
 from scrlm_dask.storage.store_info import RecordedFeatures, features_in
-from scrlm_dask.storage.traces import Input, trace_input
+from scrlm_dask.storage.traces import Input
 
 _MAX_PAIRED = 4096  # number of largest clusters in the search for close pairs
 _MIN_FOR_UMAP = 16  # centers; fewer centers have no neighborhoods that UMAP can preserve
@@ -138,7 +139,7 @@ def read_report_data(
     content = directory.check_complete()
     trusted = trust([location], allow_origins, storage_options)
     labelled = open_label_table(directory, trusted)
-    inputs = (*labelled.trace(), *trace_input("the model", directory.model))
+    inputs = (*labelled.trace(), *trace_node("the model", directory.model))
     record, model = ResultRecord.from_json(content, directory.record), load_model(location)
     points = _map_rows(model.centers, model.affine)
     return ReportData(

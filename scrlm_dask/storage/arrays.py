@@ -23,7 +23,15 @@ from zarr.codecs import Crc32cCodec
 from scrlm_dask.errors import MissingError, StoreError
 from scrlm_dask.storage.locations import Location, Place, locate, reaching
 from scrlm_dask.storage.outputs import describe_interruption
-from scrlm_dask.storage.traces import FileTrace, Traces, link_text, open_traces
+from scrlm_dask.storage.traces import (
+    FileTrace,
+    Input,
+    Traces,
+    files_digest,
+    link_text,
+    open_traces,
+    trace_input,
+)
 
 _UNWRITTEN = 2**64 - 1  # offset, in a shard's index, of a chunk that was never written
 _CHECKSUM_BYTES = 4
@@ -131,6 +139,33 @@ def trace_chunks(location: Location, array: zarr.Array[Any]) -> ChunkFiles:
             if n_missing >= MOST_COUNTED:
                 break
     return ChunkFiles(count_chunks(array), n_missing, first, n_bytes, digest.hexdigest())
+
+
+def trace_node(name: str, location: Location | None) -> tuple[Input, ...]:
+    """Trace an array, or the arrays of a group; an input in memory (None) has no files."""
+    return trace_input(name, location, node_digest)
+
+
+def node_digest(location: Location) -> str:
+    """Return a digest of the files of an array, or of the arrays of a group, or of a single file.
+
+    Other files are ignored: a store of another author may contain links to any folder, such as
+    /proc, and a walk through all files would not end. Object stores have no links.
+    """
+    if location.is_remote or Path(location.url).is_file():
+        return files_digest(location)
+    try:
+        node = open_node(location, "the input")
+        if isinstance(node, zarr.Array):
+            return trace_chunks(location, node).digest
+        digest = hashlib.sha256(json.dumps(node.metadata.to_dict(), default=str).encode())
+        for name in member_names(node):
+            array = child(node, location, name)
+            if isinstance(array, zarr.Array):
+                digest.update(f"{name} {trace_chunks(location / name, array).digest}\n".encode())
+    except (StoreError, FileNotFoundError):  # removed or damaged: another digest than before
+        return ""
+    return digest.hexdigest()
 
 
 def _total_bytes(traces: Iterable[FileTrace | None]) -> int:

@@ -37,7 +37,7 @@ from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
 from scrlm_dask.storage.outputs import KIND, LABELS_KIND, check_owner, describe_owner, discard
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.store_info import RecordedFeatures, features_in
-from scrlm_dask.storage.traces import Input, trace_input
+from scrlm_dask.storage.traces import Input
 
 if TYPE_CHECKING:
     from scrlm_dask.kernels.distances.assignment import Assignment
@@ -295,13 +295,13 @@ class LabelTable:
         """Trace the columns as inputs that must not change while they are read."""
         columns = (self.labels, self.distances, self.margins)
         stored = [column.location for column in columns if column is not None]
-        inputs = [each for location in stored for each in trace_input(_STORE, location)]
+        inputs = [each for location in stored for each in arrays.trace_node(_STORE, location)]
         others = {"the ids": self.ids}
         if self.origins is not None:
             others |= {"the source rows": self.origins.rows}
             others |= {"the source files": self.origins.numbers}
         for name, column in others.items():
-            inputs += trace_input(name, None if column is None else column.location)
+            inputs += arrays.trace_node(name, None if column is None else column.location)
         return (*inputs, *(() if self.features is None else (self.features,)))
 
     def pieces(self) -> Iterator[LabelledRows]:

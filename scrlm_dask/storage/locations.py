@@ -179,7 +179,7 @@ class Location:
         if not self.is_remote:
             temporary = Path(self.url).with_suffix(".partial")
             try:
-                with temporary.open("w") as file:
+                with temporary.open("w", encoding="utf-8") as file:
                     file.write(text)
                     file.flush()
                     os.fsync(file.fileno())  # otherwise a crash may leave an empty file
@@ -295,7 +295,9 @@ def trust(
 def parse_origin(text: str) -> str:
     """Return an origin such as s3://bucket in its usual form; raise if it is not an origin."""
     origin = text.rstrip("/")
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^/:@?#\s]+(:\d+)?", origin):
+    # on Azure, the container may be followed by the account
+    azure = r"(abfss?|az)://[^/:@?#\s]+@"
+    if not re.fullmatch(rf"({azure}|[A-Za-z][A-Za-z0-9+.-]*://)[^/:@?#\s]+(:\d+)?", origin):
         raise InputError(
             "--allow-origin (allow_origins) must be a scheme with a bucket or host, such as "
             f"s3://bucket or https://host, got {text!r}"

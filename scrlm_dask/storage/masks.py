@@ -13,13 +13,17 @@ from scrlm_dask.errors import InputError
 def remove_mask(values: Any, what: str, first: int = 0) -> Any:
     """Return the data of a masked array without masked elements, and other values unchanged.
 
-    In messages, rows are numbered from `first` on.
+    A list may contain masked arrays. In messages, rows are numbered from `first` on.
 
     Raises
     ------
     InputError
         If an element is masked.
     """
+    if isinstance(values, list | tuple) and any(
+        isinstance(each, np.ma.MaskedArray) for each in values
+    ):
+        values = np.ma.array(values)
     if not isinstance(values, np.ma.MaskedArray):
         return values
     masked: NDArray[np.bool_] = np.ma.getmaskarray(values)

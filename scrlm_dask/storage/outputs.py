@@ -41,7 +41,7 @@ OWNER = "owner"  # attribute of unfinished stores and exports
 _ENTRIES = {
     FEATURES_KIND: (
         *("features", "labels", "ids", "digests", "source_row", "source_file"),
-        *("dropped", "true_*"),
+        *("dropped", "true_*", ".shuffle"),
     ),
     LABELS_KIND: ("labels", "distances", "margins", "fine", "coarse"),
     RUN_KIND: (

@@ -44,12 +44,12 @@ def _deadly_read(block: Any, block_id: Any = None) -> Any:
 
 
 def _large_part(block: Any, start: int) -> int:
-    """Use memory until the nanny kills the worker; the limit only protects the machine."""
-    parts = []
-    while start == DEADLY_ROW and len(parts) < 40:
-        parts.append(np.ones(10**7))
-        time.sleep(0.05)
-    return len(block) + len(parts)
+    """Use more memory than the worker may, and wait until the nanny kills the worker."""
+    if start == DEADLY_ROW:
+        used = np.ones(10**8)
+        time.sleep(120)
+        return len(used)
+    return len(block)
 
 
 def _deadly_task() -> int:

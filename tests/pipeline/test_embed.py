@@ -14,7 +14,7 @@ from messages import expecting
 from PIL import Image
 
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.events import BlockDone
+from scrlm_dask.events import BlockDone, Note
 from scrlm_dask.pipeline.embed import EmbedConfig, embed
 
 
@@ -42,6 +42,7 @@ def test_skipped_items_are_listed(tmp_path: Path) -> None:
     assert group["ids"][:].tolist() == [0, 2]
     np.testing.assert_allclose(np.linalg.norm(group["features"][:], axis=1), 1.0)
     assert re.search(expecting(1, "line 2", tmp_path / "x.txt"), notes[-1].text)
+    assert not any("NaN" in note.text for note in notes if isinstance(note, Note))
 
 
 @pytest.mark.parametrize("kind", ["images", "texts"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -98,6 +99,23 @@ def test_input_that_changes_during_the_export(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("folder", ["labels.zarr/labels", "labels.zarr/labels/c", "model.zarr"])
+def test_links_in_a_run_to_other_folders_are_not_followed(
+    run: Path, tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of another author could otherwise contain a link to /proc, and an export hang."""
+    run = shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    (run / folder / "link").symlink_to(tmp_path / "other")
+
+    def write(*args: object) -> list[str]:
+        (tmp_path / "other/file").touch()
+        return []
+
+    monkeypatch.setattr("scrlm_dask.pipeline.export._write_centers", write)
+    export(run, tmp_path / "out")
+
+
 @pytest.mark.parametrize("change", [{"shape": [0]}, {"data_type": "complex64"}])
 @pytest.mark.parametrize("name", ["distances", "margins"])
 def test_columns_unlike_the_labels_are_rejected(
@@ -128,6 +146,19 @@ def test_labels_are_joined_with_the_source_rows(tmp_path: Path) -> None:
     assert sorted(source_rows) == sorted({*range(120)} - {7})
     assert len(set(zip(kinds[source_rows], labels, strict=True))) == 3
     assert set(table["source_file"].to_pylist()) == {str(tmp_path / "x.npy")}
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_names_of_source_files_that_are_not_utf8(tmp_path: Path, form: str) -> None:
+    for number in range(2):
+        with (tmp_path / os.fsdecode(b"\xff%d.npy" % number)).open("wb") as file:
+            np.save(file, np.eye(3)[number:])
+    scrlm_dask.ingest(sorted(tmp_path.glob("*.npy")), tmp_path / "x.zarr")
+    scrlm_dask.kmeans(tmp_path / "x.zarr", scrlm_dask.KMeansConfig(2), out=tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "out", table=form)
+    read = pyarrow.csv.read_csv if form == "csv" else pyarrow.parquet.read_table
+    files = read(tmp_path / "out" / f"labels.{form}")["source_file"].to_pylist()
+    assert files == [f"{tmp_path}/\\udcff{number}.npy" for number in (0, 0, 0, 1, 1)]
 
 
 def test_labels_are_not_joined_with_a_store_that_was_ingested_again(tmp_path: Path) -> None:

@@ -722,6 +722,15 @@ class TestSourceRows:
             ingest(paths, tmp_path / "out", config, listener=ignore)
         self.check(tmp_path / "out", parts)
 
+    def test_interrupted_shuffle_is_overwritten(self, tmp_path: Path) -> None:
+        paths, parts = self.write(tmp_path)
+        config = IngestConfig(chunk_bytes=10 * ROW_BYTES, shuffle=True, nan="drop")
+        with dask.config.set(scheduler="sync"), pytest.raises(StoppedError):
+            ingest(paths, tmp_path / "out", config, listener=stop_after(5))
+        assert (tmp_path / "out" / ".shuffle").is_dir()
+        run(paths, tmp_path / "out", nan="drop")
+        self.check(tmp_path / "out", parts)
+
     def test_digests_cover_the_source_rows(self, tmp_path: Path) -> None:
         paths, _ = self.write(tmp_path)
         run(paths, tmp_path / "out", nan="drop")

@@ -412,6 +412,7 @@ class TestSampleWeights:
             for path in (tmp_path / source, f"file://{tmp_path}/{source}"):
                 found = run(x, 4, sample_weight=path, block_rows=250, max_iter=3)
                 same_bits(found, expected)
+        same_bits(run(x, 4, sample_weight=array, block_rows=250, max_iter=3), expected)
         plain = run(x, 4, block_rows=250, max_iter=3)
         assert not np.array_equal(expected.model.centers, plain.model.centers)
 
@@ -420,12 +421,12 @@ class TestSampleWeights:
 
         x = noise(100, 2)
 
-        def rejected(name: str, *facts: Any, missing: bool = False) -> None:
+        def rejected(name: str, *facts: Any, missing: bool = False, given: Any = None) -> None:
             path = tmp_path / name
             with pytest.raises(
                 scrlm_dask.errors.StoreError, match=expecting(path, *facts)
             ) as caught:
-                run(x, 3, sample_weight=path)
+                run(x, 3, sample_weight=path if given is None else given)
             assert isinstance(caught.value, FileNotFoundError) == missing
 
         rejected("gone.npy", missing=True)
@@ -439,8 +440,10 @@ class TestSampleWeights:
         rejected("short.npy", 920, 928)
         zarr.create_group(str(tmp_path / "nested.zarr"))
         rejected("nested.zarr", "group")
-        zarr.create_array(str(tmp_path / "empty.zarr"), shape=(100,), chunks=(50,), dtype="f4")
+        empty = str(tmp_path / "empty.zarr")
+        array = zarr.create_array(empty, shape=(100,), chunks=(50,), dtype="f4")
         rejected("empty.zarr", "c/0")
+        rejected("empty.zarr", "c/0", given=array)
 
 
 class TestEmptyClusters:

@@ -210,6 +210,14 @@ scrlm_dask.Model.load("s3://bucket/run")
         assert fact in last_line
 
 
+def test_text_is_utf8_in_every_locale(tmp_path: Path) -> None:
+    code = "from scrlm_dask.storage.locations import locate\n"
+    code += f"locate({str(tmp_path / 'x')!r}).write_text('\\u00e9')"
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)
+    assert (tmp_path / "x").read_bytes() == "\u00e9".encode()
+
+
 # --- local and remote files --------------------------------------------------------------------
 
 
@@ -368,7 +376,18 @@ def test_allowed_origins_are_trusted() -> None:
     assert SECRET not in repr(trusted)
 
 
-@pytest.mark.parametrize("text", ["", "s3", "s3://", "s3://a/b", "s3://k:secret@a", "x::s3://a"])
+def test_origin_on_azure_is_allowed() -> None:
+    url = "abfs://container@account.dfs.core.windows.net/x.zarr"
+    with pytest.raises(UntrustedOriginError):
+        locate_recorded(url, trust([], ["abfs://container@other.dfs.core.windows.net"]))
+    allowed = trust([], ["abfs://container@account.dfs.core.windows.net"], OPTIONS)
+    assert locate_recorded(url, allowed).url == url
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "s3", "s3://", "s3://a/b", "s3://k:secret@a", "https://user@host", "x::s3://a"],
+)
 def test_origin_must_have_scheme_and_host(text: str) -> None:
     with pytest.raises(InputError):
         parse_origin(text)

@@ -41,6 +41,8 @@ CALLS: dict[str, Callable[[Path], object]] = {
     "fit dask": lambda _: fit(da.from_array(MASKED, chunks=(2, 2)), CONFIG),
     "fit hidden": lambda _: fit(hidden(MASKED), CONFIG),
     "estimator": lambda _: SCRLM(rho=1.0).fit(MASKED),
+    "estimator list": lambda _: SCRLM(rho=1.0).fit(list(MASKED)),
+    "predict list": lambda _: KMeans(2).fit(ROWS).predict(list(MASKED)),
     "predict": lambda _: SCRLM(rho=1.0).fit(ROWS).predict(MASKED),
     "predict dask": lambda _: KMeans(2).fit(ROWS).predict(hidden(MASKED)[2:]).compute(),
     "weights": lambda _: kmeans(ROWS, TWO, sample_weight=WEIGHTS),
@@ -49,6 +51,10 @@ CALLS: dict[str, Callable[[Path], object]] = {
     "centers": lambda _: kmeans(
         ROWS, KMeansConfig(n_clusters=4, init="given"), centers=MASKED[3:7]
     ),
+    "centers list": lambda _: kmeans(
+        ROWS, KMeansConfig(n_clusters=4, init="given"), centers=list(MASKED[3:7])
+    ),
+    "estimator centers list": lambda _: KMeans(4, init=list(MASKED[3:7])).fit(ROWS),
     "estimator centers": lambda _: KMeans(4, init=MASKED[3:7]).fit(ROWS),
     "write": lambda path: write_features(MASKED, path / "a.zarr"),
     "write dask": lambda path: write_features(hidden(MASKED), path / "a.zarr"),
@@ -65,7 +71,14 @@ def test_masked_elements_are_rejected(name: str, tmp_path: Path) -> None:
 
 
 def test_rows_are_numbered_in_the_whole_array(tmp_path: Path) -> None:
-    for name in ("fit", "fit dask", "fit hidden", "weights hidden", "labels dask"):
+    for name in (
+        "fit",
+        "estimator list",
+        "fit dask",
+        "fit hidden",
+        "weights hidden",
+        "labels dask",
+    ):
         with pytest.raises(InputError, match=r"\brow 3\b"):
             CALLS[name](tmp_path)
 

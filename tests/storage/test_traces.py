@@ -18,6 +18,7 @@ import pytest
 import zarr
 
 from scrlm_dask.errors import StoreError, UnusableRowsError
+from scrlm_dask.storage.arrays import node_digest
 from scrlm_dask.storage.feature_store import WEIGHTS
 from scrlm_dask.storage.locations import locate
 from scrlm_dask.storage.store_info import describe_store, files_of_features
@@ -61,7 +62,7 @@ def link_files(store: Path, elsewhere: Path) -> Path:
 
 
 LINKS = [link_array, link_folder, link_nested_folders, link_files]
-DIGESTS = [files_of_features, files_digest]
+DIGESTS = [files_of_features, files_digest, lambda path: node_digest(locate(path))]
 
 
 def rewrite(file: Path) -> None:
@@ -125,6 +126,29 @@ def test_cycle_of_links_ends(tmp_path: Path) -> None:
     before = files_digest(tmp_path / "a")
     rewrite(tmp_path / "a/file")
     assert files_digest(tmp_path / "a") != before
+
+
+@pytest.mark.parametrize("inside", ["", "a/", "a/c/"])
+def test_links_to_other_folders_in_a_store_are_not_followed(tmp_path: Path, inside: str) -> None:
+    """The author of a store could otherwise choose folders that take hours to list."""
+    store = tmp_path / "store"
+    zarr.create_group(store)
+    write_array(store / "a")
+    (tmp_path / "other").mkdir()
+    (store / f"{inside}link").symlink_to(tmp_path / "other")
+    places = [locate(store), locate(store / "a")]
+    before = [node_digest(place) for place in places]
+    (tmp_path / "other/file").touch()
+    assert [node_digest(place) for place in places] == before
+    rewrite(store / "a/c/1/0")
+    assert not {node_digest(place) for place in places} & {*before}
+
+
+def test_removed_node_has_another_digest(tmp_path: Path) -> None:
+    write_array(tmp_path / "a")
+    before = node_digest(locate(tmp_path / "a"))
+    shutil.rmtree(tmp_path / "a")
+    assert node_digest(locate(tmp_path / "a")) != before
 
 
 def test_link_without_a_target(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_resume_with_an_earlier_clock(
     out = tmp_path / "run"
     hold = Hold(tmp_path / "hold", after=4 * GROUP_BLOCKS)
     hold.take()
-    common = ("--nworkers", 0)
+    common = ("--nworkers", 0, "--nthreads", 2)  # few, so that whole groups are done
     fit = start(
         "fit", features, "--out", out, *FIT, *common, **clock.environment, **hold.environment
     )
