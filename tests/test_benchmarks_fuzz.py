@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -90,36 +90,41 @@ def _hang() -> None:
     _in_reader(lambda: time.sleep(60))()
 
 
-# The target, its damaged file, the damage, the defect, and the begin of the verdict.
-LABELS = "run/labels.zarr/zarr.json"
-DEFECTS: dict[str, tuple[str, str, Callable[[Path], list[Change]], Callable[[], None], str]] = {
-    "missing chunks are zeros": (
-        *("zarr 3", "x.zarr/zarr.json", _grow, _ignore_missing_chunks),
-        "wrong: accepted, but another reader",
+class Defect(NamedTuple):
+    """A defect, and a damaged file for which the judge finds it."""
+
+    target: str
+    file: str
+    damage: Callable[[Path], list[Change]]
+    insert: Callable[[], None]
+    verdict: str  # its begin
+
+
+DEFECTS = {
+    "missing chunks are zeros": Defect(
+        "zarr 3", "x.zarr/zarr.json", _grow, _ignore_missing_chunks, "wrong: accepted"
     ),
-    "digests are ignored": (
+    "digests are ignored": Defect(
         *("checkpoint", "run/checkpoint/centers", _flip_last_number, _ignore_digests),
-        "wrong: exit code 0 with a different result",
+        "wrong: exit code 0",
     ),
-    "bare error": ("npy", "x.npy", _keep, _in_reader(_raise), "wrong: ValueError at"),
-    "error of a library": (
-        "npy",
-        "x.npy",
-        _keep,
-        _in_reader(_raise_os_error),
-        "wrong: exit code 1",
+    "bare error": Defect("npy", "x.npy", _keep, _in_reader(_raise), "wrong: ValueError at"),
+    "error of a library": Defect(
+        "npy", "x.npy", _keep, _in_reader(_raise_os_error), "wrong: exit code 1"
     ),
-    "too much memory": (
-        *("npy", "x.npy", _keep, _in_reader(lambda: np.ones(170_000_000))),
-        "wrong: used",
+    "too much memory": Defect(
+        "npy", "x.npy", _keep, _in_reader(lambda: np.ones(170_000_000)), "wrong: used"
     ),
-    "crash": (
+    "crash": Defect(
         *("npy", "x.npy", _keep, _in_reader(lambda: os.kill(os.getpid(), signal.SIGKILL))),
         "crashed",
     ),
-    "hang": ("npy", "x.npy", _keep, _hang, "hung"),
-    "wrong distances": ("labels", LABELS, _keep, _in_export("distances"), "wrong: exit code 0"),
-    "wrong source rows": (
+    "hang": Defect("npy", "x.npy", _keep, _hang, "hung"),
+    "wrong distances": Defect(
+        *("labels", "run/labels.zarr/zarr.json", _keep, _in_export("distances")),
+        "wrong: exit code 0",
+    ),
+    "wrong source rows": Defect(
         *("source rows", "x.zarr/source_row/zarr.json", _keep, _in_export("source_rows")),
         "wrong: exit code 0",
     ),
