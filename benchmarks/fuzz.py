@@ -143,7 +143,10 @@ def judge(store: Path, out: Path, options: list[str]) -> str:
 
 def labels_agree(store: Path, out: Path) -> bool:
     """Return whether each row has the label that Algorithm 1 assigns; rounding may decide ties."""
-    rows = np.asarray(zarr.open_array(store / "features", mode="r")[:], np.float64)
+    array = zarr.open_array(store / "features", mode="r")
+    if array.nchunks_initialized < array.nchunks:
+        return False  # missing chunks would be read as zeros
+    rows = np.asarray(array[:], np.float64)
     labels = zarr.open_array(out / "labels.zarr" / "labels", mode="r")[:]
     model = load_model(out)
     if model.n_clusters == 0:

@@ -148,9 +148,9 @@ def compare(
     with Execution(listener) as execution, tempfile.TemporaryDirectory(prefix="scrlm-") as folder:
         rows = Path(folder) / "rows.npy"
         np.save(rows, _map_rows(execution, features, numbers, preprocess))
+        InputTrace(features.inputs).check()  # later changes have no effect on the saved rows
         if truth is not None:
             warn_about_order(execution, features.location, "the truth")
-        InputTrace(features.inputs).check()  # later changes have no effect on the saved rows
         _warn_of_outliers(known[numbers], outliers, execution.emit)
         limits = (timeout, memory_limit or machine_memory())
         runs = _Runs(rows, known[numbers], n_clusters, outliers, seeds, limits, execution.emit)

@@ -433,14 +433,15 @@ def _problem(location: Location, error: Exception) -> str:
 def _reject_credentials(text: str) -> None:
     """Raise if a URL contains credentials, because URLs are printed and recorded."""
     for link in text.split("::"):
-        protocol, separator, rest = link.partition("://")
+        scheme, separator, rest = link.partition("://")
+        protocol, web = scheme.lower(), scheme.lower() in ("http", "https")
         if not separator or protocol == "file":
             continue
         first, _, _ = rest.partition("/")
         name, colon, port = first.partition(":")
         bad = bool(colon) and (not re.fullmatch(r"\d+", port) or "@" in name)
-        bad = bad or (protocol in _S3 and (bool(colon) or "@" in first))
-        bad = bad or (protocol in ("http", "https") and "?" in rest)
+        bad = bad or (protocol in _S3 and bool(colon))
+        bad = bad or ((protocol in _S3 or web) and "@" in first) or (web and "?" in rest)
         if bad:
             raise InputError(
                 f"the {protocol}:// URL contains credentials, which would be printed and recorded; "
