@@ -7,14 +7,15 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from scrlm_dask.engine.block_layout import blocks_per_task
 from scrlm_dask.engine.execution import Execution, Pass
 from scrlm_dask.engine.features import placeholder_blocks
 from scrlm_dask.errors import StoreError, UnreachableError
 from scrlm_dask.events import Note
-from scrlm_dask.storage.arrays import StoredArray, open_node, read_rows
-from scrlm_dask.storage.feature_store import block_arrays, open_store
+from scrlm_dask.storage.arrays import StoredArray, open_node
+from scrlm_dask.storage.feature_store import covered_arrays, open_store, read_block
 from scrlm_dask.storage.locations import Location
-from scrlm_dask.storage.manifest import DIGESTS, check_digest
+from scrlm_dask.storage.manifest import DIGESTS, compare_digest, open_digests
 from scrlm_dask.storage.store_info import digests_are_current
 
 
@@ -46,9 +47,12 @@ def check_digests_pass(
     Without digests, every chunk is only read.
     """
     n_rows, n_features = stored.shape
+    block_bytes = block_rows * n_features * stored.dtype.itemsize
+    # The arrays are opened once per part.
+    part_rows = block_rows * blocks_per_task(-(-n_rows // block_rows), block_bytes)
     damaged: tuple[DamagedBlock, ...] = execution.run(
         _CHECK_DIGESTS,
-        placeholder_blocks((n_rows, n_features), stored.dtype, block_rows),
+        placeholder_blocks((n_rows, n_features), stored.dtype, part_rows),
         {"store": store, "stored": stored, "block_rows": block_rows, "has_digests": has_digests},
     )
     return damaged
@@ -91,19 +95,20 @@ def _check_digests_part(
     block_rows: int,
     has_digests: bool,
 ) -> tuple[DamagedBlock, ...]:
-    # Not the group for each block: its attributes may name thousands of source files.
+    # Not the group for each part: its attributes may name thousands of source files.
     node = store / DIGESTS if has_digests else store
     # raises on a worker that lacks the mount, because a missing mount is not damage
     open_node(node, "the features store")
     step = block_rows if has_digests else stored.chunks[0]  # a block may have several chunks
+    digests = open_digests(store) if has_digests else None
+    covered = (stored,) if digests is None else covered_arrays(store)
     damaged = []
     for first in range(start, start + len(plan), step):
         stop = min(first + step, start + len(plan))
         try:
-            if has_digests:
-                check_digest(store, first // step, *block_arrays(store, first, stop))
-            else:
-                read_rows(stored, first, stop, "the features store")
+            values = read_block(covered, first, stop)
+            if digests is not None:
+                compare_digest(digests, store, first // step, *values)
         except UnreachableError:
             raise
         except StoreError as error:

@@ -7,6 +7,7 @@ the rows in the source files; they are omitted if row i is row i of the only sou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -352,16 +353,27 @@ def _open_group(location: Location) -> zarr.Group:
     return group
 
 
-def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]:
-    """Read rows start..stop-1 of the arrays that the digest of a block covers.
+def covered_arrays(path: Place) -> tuple[arrays.StoredArray, ...]:
+    """Open the arrays that the digests of a store cover.
 
     These arrays are the features and, if the store has them, the labels, the ids, and the positions
     in the source files.
     """
     location = locate(path)
     places = [location / name for name in _COVERED if (location / name / _METADATA).is_file()]
-    stored = [arrays.describe(arrays.open_array(place, _STORE), place) for place in places]
-    return tuple(arrays.read_rows(array, start, stop, _STORE) for array in stored)
+    return tuple(arrays.describe(arrays.open_array(place, _STORE), place) for place in places)
+
+
+def block_arrays(path: Place, start: int, stop: int) -> tuple[NDArray[Any], ...]:
+    """Read rows start..stop-1 of the arrays that the digests of a store cover."""
+    return read_block(covered_arrays(path), start, stop)
+
+
+def read_block(
+    covered: Sequence[arrays.StoredArray], start: int, stop: int
+) -> tuple[NDArray[Any], ...]:
+    """Read rows start..stop-1 of several arrays."""
+    return tuple(arrays.read_rows(array, start, stop, _STORE) for array in covered)
 
 
 def mark_complete(path: Place) -> None:

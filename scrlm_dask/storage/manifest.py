@@ -174,6 +174,11 @@ def _open_digests(group: zarr.Group, location: Location) -> zarr.Array[Any]:
 
 def check_digest(place: Place, block: int, *values: NDArray[Any]) -> None:
     """Raise if the arrays of a block, as read, do not match its digest."""
+    compare_digest(open_digests(place), place, block, *values)
+
+
+def open_digests(place: Place) -> arrays.StoredArray:
+    """Open the digests of a features store, to compare many blocks with them."""
     location, at = locate(place), locate(place) / DIGESTS
     if not (at / "zarr.json").is_file():
         arrays.open_node(location, "the features store")  # raises if the whole store is missing
@@ -181,9 +186,16 @@ def check_digest(place: Place, block: int, *values: NDArray[Any]) -> None:
             f"the features store {location} has no manifest with digests, so its blocks cannot be "
             "verified"
         )
-    digests = arrays.describe(arrays.open_array(at, _DIGESTS), at)
+    return arrays.describe(arrays.open_array(at, _DIGESTS), at)
+
+
+def compare_digest(
+    digests: arrays.StoredArray, place: Place, block: int, *values: NDArray[Any]
+) -> None:
+    """Raise if the arrays of a block of the store at `place` do not match its digest."""
     expected = arrays.read_rows(digests, block, block + 1, _DIGESTS)
     if digest_arrays(*values) != expected.tobytes():
+        location = locate(place)
         manifest = read_manifest(location)  # not for each block: it may name thousands of files
         rows = None if manifest is None else manifest.rows_of(block)
         named = "" if rows is None else f" (rows {rows.start} to {rows.stop - 1})"

@@ -21,7 +21,7 @@ from scrlm_dask.errors import StoreError, UnreachableError
 from scrlm_dask.pipeline.fit import prepare_fit
 from scrlm_dask.pipeline.inspect import verify_store
 from scrlm_dask.pipeline.stores import open_features
-from scrlm_dask.storage.feature_store import block_arrays, open_features_store
+from scrlm_dask.storage.feature_store import open_features_store, read_block
 from scrlm_dask.storage.locations import locate
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.run_directory import RunDirectory
@@ -412,13 +412,13 @@ def test_server_killed_during_verification_is_not_reported_as_damage(
 ) -> None:
     seen = []
 
-    def killing(url: Any, start: int, stop: int) -> Any:
+    def killing(arrays: Any, start: int, stop: int) -> Any:
         seen.append(start)
         if len(seen) == 4:  # the last block: the store is not opened after it
             server.kill()
-        return block_arrays(url, start, stop)
+        return read_block(arrays, start, stop)
 
-    monkeypatch.setattr("scrlm_dask.passes.digests.block_arrays", killing)
+    monkeypatch.setattr("scrlm_dask.passes.digests.read_block", killing)
     with backend("one thread"), pytest.raises(UnreachableError) as caught:
         verify_store(f"{ROOT}/x.zarr", storage_options=server.options)
     monkeypatch.undo()
