@@ -264,7 +264,7 @@ def create_group(place: Place, attributes: dict[str, Any]) -> None:
             zarr.create_group(location.store(), attributes=attributes)
         except ContainsGroupError as error:  # the caller has checked that there was no output
             raise StoreError(
-                f"the output {location} was created by another process at the same moment; wait "
+                f"the output {location} exists now: another process has just created it; wait "
                 "for it, or choose another output"
             ) from error
 

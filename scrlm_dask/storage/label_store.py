@@ -113,6 +113,12 @@ def copy_joined(
     n_rows, block_rows = labels.shape[0], labels.chunks[0]
     for start in range(0, n_rows, block_rows):
         some = arrays.read_rows(labels, start, min(start + block_rows, n_rows), _STORE)
+        wrong = np.flatnonzero((some < OUTLIER) | (some >= len(groups)))
+        if len(wrong):
+            raise StoreError(
+                f"row {start + int(wrong[0])} of {labels.location} has label {some[wrong[0]]}, but "
+                f"labels must be from {OUTLIER} to {len(groups) - 1}; write the labels again"
+            )
         check_owner(store)
         arrays.write_rows(store / name, start, joined[some])
 

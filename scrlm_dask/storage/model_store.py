@@ -10,8 +10,10 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 import zarr
 
+from scrlm_dask.choices import PREPROCESS_KINDS
 from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
@@ -40,6 +42,7 @@ _ARRAYS = (
     "weights",
     "sigmas",
 )
+_INTEGERS = ("center_rows", "neighbors", "counts", "tree_merges")
 _TREE = ("leaves", "weights", "merges", "costs")
 _NUMBERS = ("outlier_weight", "n_outliers", "n_rows", "n_candidates", "inertia")
 _CONFIGS: dict[str, type[FitConfig] | type[KMeansConfig]] = {
@@ -114,17 +117,52 @@ def _model_in(group: zarr.Group, location: Location) -> Model:
         name: read_member(group, location, name, "the model")
         for name in (*_ARRAYS, "shift", "scale")
     }
+    tree = _tree_in(group, location)
+    _check_arrays(arrays, tree)
+    if attributes["preprocess"] not in PREPROCESS_KINDS:
+        raise InputError(f"preprocess is {attributes['preprocess']!r}")
     affine = AffineMap(attributes["preprocess"], arrays.pop("shift"), arrays.pop("scale"))
     numbers = {name: attributes[name] for name in _NUMBERS}
+    if not all(type(number) in (int, float) for number in numbers.values()):
+        raise InputError(f"{', '.join(_NUMBERS)} are {list(numbers.values())}")
     config = _CONFIGS[attributes["method"]](**attributes["config"])
     return Model(
         **arrays,
         **numbers,
         affine=affine,
         config=config,
-        tree=_tree_in(group, location),
+        tree=tree,
         has_fine_level=bool(attributes.get("has_fine_level", False)),
     )
+
+
+def _check_arrays(arrays: dict[str, Any], tree: MergeTree | None) -> None:
+    """Raise unless shapes, dtypes and node numbers fit; compiled functions do not check indices."""
+    k, p = arrays["centers"].shape if arrays["centers"].ndim == 2 else (0, 0)
+    extracted = (k,) if arrays["losses"].size else (0,)
+    expected = {"centers": (k, p), "means": (k, p), "losses": extracted}
+    expected |= dict.fromkeys(("counts", "weights", "sigmas"), (k,))
+    expected |= {"shift": (p,), "scale": (p,)}
+    if arrays["losses"].size:  # otherwise, they have no meaning
+        expected |= {"center_rows": (k,), "neighbors": (k,)}
+    found = {name: arrays[name] for name in expected}
+    if tree is not None:
+        n = len(tree.leaves)
+        found |= {f"tree_{name}": getattr(tree, name) for name in _TREE}
+        expected |= {"tree_leaves": (n, p), "tree_weights": (n,)}
+        expected |= {"tree_merges": (n - 1, 2), "tree_costs": (n - 1,)}
+    for name, shape in expected.items():
+        kinds = "i" if name in _INTEGERS else "f"
+        if found[name].shape != shape or found[name].dtype.kind not in kinds:
+            raise InputError(
+                f"{name} has shape {found[name].shape} and dtype {found[name].dtype}, expected "
+                f"{shape}"
+            )
+    if tree is not None:
+        merges, nodes = tree.merges, np.arange(tree.n_leaves, 2 * tree.n_leaves - 1)[:, None]
+        is_tree = ((merges >= 0) & (merges < nodes)).all()
+        if not is_tree or len(np.unique(merges)) < merges.size:
+            raise InputError("tree_merges are not the merges of a tree")
 
 
 def _tree_in(group: zarr.Group, location: Location) -> MergeTree | None:

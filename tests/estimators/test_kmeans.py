@@ -144,6 +144,7 @@ def test_pipeline_and_clone(x: NDArray[np.float32]) -> None:
     np.testing.assert_array_equal(clone(given).init, x[:6])
 
 
+@pytest.mark.filterwarnings("ignore:.*empty:scrlm_dask.ScrlmWarning")  # with some random seeds
 def test_random_state(x: NDArray[np.float32]) -> None:
     def centers(state: Any) -> bytes:
         fitted = KMeans(6, init="random", max_iter=1, random_state=state).fit(x)

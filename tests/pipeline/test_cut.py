@@ -239,6 +239,15 @@ class TestLevels:
             assert np.array_equal(found.labels_at(level=level) == -1, outliers)
 
 
+@pytest.mark.parametrize("label", [-2, 2])
+def test_labels_of_no_cluster_are_rejected(run_by_hand: Path, tmp_path: Path, label: int) -> None:
+    run = shutil.copytree(run_by_hand, tmp_path / "run")
+    zarr.open_array(run / "labels.zarr/labels", mode="r+")[3] = label
+    with pytest.raises(StoreError, match=expecting(run / "labels.zarr/labels", 3, label)):
+        cut_run(run, 1, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_labels_that_change_during_the_cut(
     run_by_hand: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import pickletools
+import shutil
 from dataclasses import asdict, fields, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -14,11 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from messages import expecting
 
 from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
 from scrlm_dask.errors import MissingError, StoreError
 from scrlm_dask.kernels.distances.preprocessing import AffineMap
+from scrlm_dask.kernels.scrlm.ward import ward_tree
 from scrlm_dask.model import Model
+from scrlm_dask.storage.arrays import add_array
 from scrlm_dask.storage.model_store import load_model, package_versions, save_model
 from scrlm_dask.storage.run_directory import COMPLETE, RunDirectory
 
@@ -274,6 +278,55 @@ def test_damaged_array_is_named(tmp_path: Path, array: str) -> None:
     with pytest.raises(StoreError, match=rf"(?=.*\b{key}\b)(?=.*{tmp_path}/m/{array})") as caught:
         load_model(tmp_path / "m")
     assert caught.value.__cause__ is None
+
+
+def rewrite_array(path: Path, values: np.ndarray) -> None:
+    shutil.rmtree(path)
+    add_array(path, values)
+
+
+@pytest.mark.parametrize("name", ["centers", "means", "counts", "weights", "sigmas", "losses"])
+def test_arrays_that_do_not_fit_are_rejected(tmp_path: Path, name: str) -> None:
+    """Compiled functions do not check indices, so they would read outside of the arrays."""
+    model = make_model(3)
+    save_model(model, tmp_path / "m")
+    values = getattr(model, name)
+    for wrong in (values[:1], values.astype(bool), values[None]):
+        rewrite_array(tmp_path / "m" / name, wrong)
+        with pytest.raises(StoreError, match=expecting(tmp_path / "m", "shape")):
+            load_model(tmp_path / "m")
+    rewrite_array(tmp_path / "m" / name, values)
+    assert_same_bits(load_model(tmp_path / "m"), model)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("merges", [[0, 1], [2, 10**12]]),
+        ("merges", [[0, 1], [2, -1]]),
+        ("merges", [[0, 4], [2, 3]]),
+        ("merges", [[0, 1], [1, 2]]),
+        ("merges", [[0, 1]]),
+        ("weights", [1.0]),
+        ("leaves", [[1.0]]),
+    ],
+)
+def test_damaged_merge_trees_are_rejected(tmp_path: Path, name: str, wrong: Any) -> None:
+    leaves = np.array([[0.0], [1.0], [5.0]])
+    model = replace(make_model(3, 1), tree=ward_tree(leaves, np.ones(3), leaves))
+    save_model(model, tmp_path / "m")
+    assert load_model(tmp_path / "m").tree is not None
+    rewrite_array(tmp_path / "m" / f"tree_{name}", np.array(wrong))
+    with pytest.raises(StoreError, match=expecting(tmp_path / "m")):
+        load_model(tmp_path / "m")
+
+
+@pytest.mark.parametrize("change", [{"n_rows": "3"}, {"inertia": None}, {"preprocess": "other"}])
+def test_attributes_with_other_values_are_rejected(tmp_path: Path, change: dict[str, Any]) -> None:
+    save_model(make_model(), tmp_path / "m")
+    attrs_of(tmp_path / "m").update(change)
+    with pytest.raises(StoreError, match=expecting(tmp_path / "m", *change)):
+        load_model(tmp_path / "m")
 
 
 def test_missing_array_is_named(tmp_path: Path) -> None:
