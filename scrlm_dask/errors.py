@@ -69,8 +69,9 @@ class NonFiniteRowError(InputError):
         """Return the error for the user; `where` names the row in the features."""
         return UnusableRowsError(
             f"{where} contains NaN, infinity or a value whose square is too large for float32; "
-            "drop the row, or, if the number is correct, divide all features by a large number or "
-            "use --preprocess standardize (preprocess='standardize')"
+            "drop the row (scrlm ingest --nan drop writes a store without NaN and infinity), or, "
+            "if the number is correct, divide all features by a large number or fit with "
+            "--preprocess standardize (preprocess='standardize')"
         )
 
 

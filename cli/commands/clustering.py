@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scrlm_dask.choices import INIT_KINDS
+from scrlm_dask.choices import CHOSEN_INITS
 
 from ..options import fitting, shared
 from ..options.watchdog import StallWatchdog, watchdog_options
@@ -16,9 +16,6 @@ from ..terminal.console import Console
 if TYPE_CHECKING:
     from scrlm_dask.config import KMeansConfig
     from scrlm_dask.runs.lifecycle import FitResult
-
-
-_INITS = tuple(kind for kind in INIT_KINDS if kind != "given")
 
 
 @click.command()
@@ -125,10 +122,13 @@ def summary(result: FitResult, out: str) -> dict[str, Any]:
 )
 @click.option(
     "--init",
-    default=_INITS[0],
+    default=CHOSEN_INITS[0],
     show_default=True,
     metavar="INIT",
-    help=f"Initial centers: {', '.join(_INITS)}, or the path of a run, a model or a .npy array.",
+    help=(
+        f"Initial centers: {', '.join(CHOSEN_INITS)}, or the path of a run, a model or a .npy "
+        "array."
+    ),
 )
 @click.option(
     "--max-iter",
@@ -220,7 +220,7 @@ def _kmeans_config(values: dict[str, Any], storage: Any) -> tuple[KMeansConfig, 
                 "--preprocess"
             )
         config["preprocess"] = "l2"
-    if init not in _INITS:
+    if init not in CHOSEN_INITS:
         config["init"] = "given"
         config.setdefault("n_clusters", len(_read_centers(init, storage)))
     if "n_clusters" not in config:
@@ -229,7 +229,7 @@ def _kmeans_config(values: dict[str, Any], storage: Any) -> tuple[KMeansConfig, 
             "--init is the path of a run, a model or a .npy array"
         )
     lloyd = LloydConfig(**shared.take_fields(LloydConfig, values))
-    return KMeansConfig(lloyd=lloyd, **config), None if init in _INITS else init
+    return KMeansConfig(lloyd=lloyd, **config), None if init in CHOSEN_INITS else init
 
 
 def _read_centers(path: str, storage: Any) -> Any:
@@ -244,7 +244,7 @@ def _read_centers(path: str, storage: Any) -> Any:
     try:
         return read_centers(path, storage_options=storage)
     except MissingError as error:
-        raise MissingError(f"{error}, or use one of {', '.join(_INITS)}") from error
+        raise MissingError(f"{error}, or use one of {', '.join(CHOSEN_INITS)}") from error
 
 
 @click.command()

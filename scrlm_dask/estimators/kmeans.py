@@ -9,7 +9,7 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.choices import Persist, Preprocess
+from scrlm_dask.choices import CHOSEN_INITS, Persist, Preprocess
 from scrlm_dask.config import KMeansConfig, LloydConfig
 from scrlm_dask.errors import InputError
 from scrlm_dask.estimators.common import Clusterer, is_lazy, seed_of
@@ -219,6 +219,11 @@ class KMeans(Clusterer):
             if not as_it_is:
                 init = np.asarray(remove_mask(init, "the initial centers"))
             init, centers = "given", init
+        elif init not in CHOSEN_INITS:
+            raise InputError(
+                f"init must be one of {', '.join(CHOSEN_INITS)}, an array, a Model, or the path of "
+                f"a run, a model or a .npy file as pathlib.Path, got {init!r}"
+            )
         config = KMeansConfig(
             n_clusters=self.n_clusters,
             init=init,

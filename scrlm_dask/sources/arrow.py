@@ -154,6 +154,15 @@ def find_width(column: Any, picked: Picked, first: int, what: str) -> int:
     return int(lists_to_rows(lists.slice(0, 1), None, first, what, picked.nulls_as_nan).shape[1])
 
 
+def check_width(width: int, n_rows: int, name: str, path: str) -> None:
+    """Raise if a column has rows but no width, because all its lists are null or empty."""
+    if n_rows and not width:
+        raise StoreError(
+            f"none of the {n_rows} row(s) of column {name!r} of {path} contains numbers, so the "
+            "number of features is unknown; exclude this file from the sources, or write it again"
+        )
+
+
 def _check_no_null_rows(array: Any, first: int, what: str, advice: str) -> None:
     if array.null_count:
         raise StoreError(f"row {first + _find_null(array)} of {what} is null; {advice}")
@@ -301,6 +310,8 @@ def _count(path: str, picked: Picked, n_bytes: int) -> tuple[int, int]:
         if picked.as_list and width == 0 and batch.num_rows:
             width = find_width(batch.column(picked.columns[0]), picked, n_rows, path)
         n_rows += batch.num_rows
+    if picked.as_list and picked.nulls_as_nan:
+        check_width(width, n_rows, picked.columns[0], path)
     with open(path, "rb") as file:  # noqa: PTH123
         file.seek(max(0, n_bytes - 8))
         end = file.read()

@@ -444,7 +444,10 @@ def _read_first_lines(path: str) -> list[str]:
     try:
         texts = [line.decode("utf-8-sig").rstrip("\r\n") for line in lines if line.strip()]
     except UnicodeDecodeError as error:
-        raise StoreError(f"{path} is not a text file ({error}); give its --format") from error
+        raise StoreError(
+            f"{path} is not UTF-8 text ({error}); give its --format if it is not CSV, otherwise "
+            "decompress it or convert it to UTF-8"
+        ) from error
     if not texts:
         raise StoreError(f"{path} is empty; it must have at least one row")
     return texts

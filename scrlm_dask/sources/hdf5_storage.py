@@ -31,8 +31,8 @@ def check_written(
         _check_chunks(dataset, what)
     elif dataset.id.get_storage_size() == 0:
         raise StoreError(
-            f"{what} was never written: it has no storage, and would be read as zeros; "
-            "write its rows"
+            f"{what} was never written: it has no storage, and would be read as "
+            f"{dataset.fillvalue}; write its rows"
         )
     return []
 
@@ -64,7 +64,7 @@ def _check_chunks(dataset: Any, what: str) -> None:
     if stored < expected:
         raise StoreError(
             f"{what} is incomplete: {expected - stored} of {expected} chunks were never written, "
-            "and would be read as zeros; write all rows"
+            f"and would be read as {dataset.fillvalue}; write all rows"
         )
 
 

@@ -142,12 +142,7 @@ def _choose(
             )
         return name
     tables = [key for key, header in headers.items() if len(header.shape) == 2]
-    if len(tables) != 1:
-        listed = ", ".join(sorted(infos)) or "nothing"
-        raise InputError(
-            f"{path} contains {len(tables)} tables (of {listed}); use --dataset NAME to select one"
-        )
-    return tables[0]
+    return base.only_table(path, tables, list(infos))
 
 
 def _open_member(file: SourceFile, info: zipfile.ZipInfo, header: NpyHeader) -> base.Source:

@@ -206,6 +206,7 @@ def _width(parquet: Any, picked: arrow.Picked, path: str) -> int:
         if width or not picked.nulls_as_nan:
             return width
         first += batch.num_rows
+    arrow.check_width(0, first, name, path)
     return 0
 
 

@@ -233,6 +233,8 @@ def test_invalid_input(x: NDArray[np.float32]) -> None:
         ({"n_clusters": 0}, ("n_clusters", 0, 1)),
         ({"n_clusters": 1201}, (1201, 1200)),
         ({"init": "kmeans"}, ("init", "'kmeans'", "k-means++", "random")),
+        ({"init": "given"}, ("init", "'given'", "pathlib.Path")),
+        ({"init": "runs/first"}, ("init", "'runs/first'", "pathlib.Path")),
         ({"init": x[:3]}, ("(3, 8)", "(6, 8)")),
         ({"spherical": True, "preprocess": "scale"}, ("spherical", "preprocess", "'scale'")),
         ({"block_rows": 0}, ("block_rows", 0, 1)),

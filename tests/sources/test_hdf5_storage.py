@@ -29,6 +29,17 @@ def test_rows_that_were_never_written(tmp_path: Path, chunks: tuple[int, int] | 
     np.testing.assert_array_equal(open_hdf5(path).read(0, 10), X)
 
 
+@pytest.mark.parametrize("chunks", [(3, 4), None])
+def test_fill_value_of_rows_that_were_never_written(
+    tmp_path: Path, chunks: tuple[int, int] | None
+) -> None:
+    path = str(tmp_path / "x.h5")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", X.shape, X.dtype, chunks=chunks, fillvalue=np.nan)
+    with pytest.raises(StoreError, match=r"read as nan"):
+        open_hdf5(path)
+
+
 def write_parts(folder: Path) -> list[h5py.VirtualSource]:
     """Write two files of 5 rows each; return them as sources of a virtual dataset."""
     for number in range(2):

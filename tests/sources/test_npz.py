@@ -14,9 +14,9 @@ X = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 
 def test_choice_of_the_array(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", train=X, test=X[:2])
+    np.savez(tmp_path / "x.npz", train=X, test=X[:2], kinds=X[:, 0])
     path = str(tmp_path / "x.npz")
-    with pytest.raises(InputError, match="--dataset"):
+    with pytest.raises(InputError, match=r"2 tables \(test, train\).* --dataset"):
         open_npz(path)
     with pytest.raises(InputError, match=r"(?=.*'no')(?=.*test)"):
         open_npz(path, "no")

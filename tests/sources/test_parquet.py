@@ -13,7 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from formats import columns_of
+from messages import expecting
 
+from scrlm_dask.errors import StoreError
+from scrlm_dask.sources.arrow import open_arrow
 from scrlm_dask.sources.parquet import open_parquet, open_parquet_column
 
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
@@ -70,6 +73,18 @@ def test_file_without_rows(tmp_path: Path, groups: int) -> None:
         for _ in range(groups):
             writer.write_table(schema.empty_table())
     assert open_parquet(str(path)).shape == (0, 4)
+
+
+@pytest.mark.parametrize("rows", [[None, None], [[], None]])
+def test_file_without_lists(tmp_path: Path, rows: list[list[float] | None]) -> None:
+    table = pa.table({"emb": pa.array(rows, pa.list_(pa.float32()))})
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(StoreError, match=expecting(2, "'emb'", tmp_path / "x.parquet", "number")):
+        open_parquet(str(tmp_path / "x.parquet"), nulls_as_nan=True)
+    with pa.ipc.new_stream(tmp_path / "x.arrow", table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(StoreError, match=expecting(2, "'emb'", tmp_path / "x.arrow", "number")):
+        open_arrow(str(tmp_path / "x.arrow"), nulls_as_nan=True)
 
 
 @pytest.mark.parametrize("value", [None, 1.0])
