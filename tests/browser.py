@@ -108,7 +108,7 @@ def browsing(folder: Path) -> Iterator[Page]:
             loop.run_until_complete(_close(socket))
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
@@ -123,7 +123,7 @@ async def _connect(file: Path) -> WebSocketClientConnection:
     """Connect to the first page of the browser that writes its port into the file."""
     from tornado.httpclient import AsyncHTTPClient
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not (file.exists() and file.read_text().count("\n")):
         assert time.monotonic() < deadline, "the browser did not start"
         await asyncio.sleep(0.05)

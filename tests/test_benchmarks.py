@@ -74,7 +74,6 @@ def test_ingest_is_compared_with_a_plain_copy() -> None:
     assert report["ratio"] > 0  # at this size the ratio is noise
 
 
-@pytest.mark.timeout(600)  # it starts four clusters while other tests run
 def test_all_benchmarks_run_from_one_command(tmp_path: Path) -> None:
     options = ["--size", "smoke", "--out", str(tmp_path / "out"), "--data", str(tmp_path / "data")]
     # A separate process, so that plots and workers do not depend on modules loaded by tests.

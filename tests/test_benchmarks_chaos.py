@@ -27,7 +27,6 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "fault",
     [

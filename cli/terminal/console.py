@@ -23,6 +23,7 @@ from .streams import exit_on_write_errors
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+    from rich.text import Text
 
 EXIT_FAILED = 1
 EXIT_INPUT_REJECTED = 3
@@ -143,32 +144,18 @@ class Console:
 
 
 def print_table(table: Any) -> None:
-    """Print a Rich renderable to stdout; names in it are neither markup nor control sequences."""
+    """Print a Rich renderable to stdout; names in it are neither markup nor control sequences.
+
+    Texts of this program that contain line breaks are `rich.text.Text`, which stays as it is.
+    """
     from rich.console import Console as RichConsole
 
-    console = RichConsole(file=sys.stdout, highlight=False, markup=False, emoji=False)
-    console.print(_escape(table))
+    class Escaping(RichConsole):
+        def render_str(self, text: str, **options: Any) -> Text:
+            """Escape control characters and line breaks in a string, such as a cell of a table."""
+            return super().render_str(printable(text), **options)
 
-
-def _escape(content: Any) -> Any:
-    """Escape control characters and line breaks in all strings of tables, and in other strings.
-
-    Rich drops some of these characters and breaks lines before it renders. Texts of this program
-    that contain line breaks are `rich.text.Text`, which stays as it is.
-    """
-    from rich.console import Group
-    from rich.table import Table
-
-    if isinstance(content, str):
-        return printable(content)
-    if isinstance(content, Group):
-        return Group(*map(_escape, content.renderables))
-    if isinstance(content, Table):
-        content.title, content.caption = _escape(content.title), _escape(content.caption)
-        for column in content.columns:
-            column.header, column.footer = _escape(column.header), _escape(column.footer)
-            column._cells = [_escape(cell) for cell in column._cells]
-    return content
+    Escaping(file=sys.stdout, highlight=False, markup=False, emoji=False).print(table)
 
 
 @contextmanager

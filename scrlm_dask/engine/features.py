@@ -90,7 +90,8 @@ class Features:
 
     def __post_init__(self) -> None:
         n_rows, n_features = (int(size) for size in self.array.shape)
-        itemsize, chunk_rows = int(self.array.dtype.itemsize), self.chunk_rows or self.block_rows
+        itemsize = int(self.array.dtype.itemsize)
+        chunk_rows = self.chunk_rows or min(self.block_rows, n_rows)
         copies = 1 if self.uncompressed else 2
         layout = Layout(n_rows, n_features, itemsize, self.block_rows, chunk_rows, copies)
         chunk = max(self.array.chunks[0], default=1)

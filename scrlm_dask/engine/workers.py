@@ -35,6 +35,7 @@ _read_seconds = 0.0  # of all threads of this process, since it started
 _last_rate = 0.0  # bytes per second of the latest read
 # One pool per worker: the runs inside its tasks together use as many threads as the worker has.
 _pools: WeakKeyDictionary[Any, ThreadPoolExecutor] = WeakKeyDictionary()
+_CLIENT_OF_WORKER = "Client-worker-"  # the ids of clients that `distributed.get_client` creates
 _without_client: ContextVar[bool] = ContextVar("without_client", default=False)
 
 
@@ -77,7 +78,8 @@ def current_client() -> Any | None:
 
     A run inside a task of a worker has no client. It occupies a thread of the worker while it
     waits, so runs inside all threads of a cluster would wait for each other without end. The same
-    applies to a run that is started by a block of such a run, in a thread of the worker's pool.
+    applies to a run that is started by a block of such a run, in a thread of the worker's pool, and
+    to all threads of a worker process, whose client is one that Dask has created for its tasks.
     """
     if "distributed" not in sys.modules or _without_client.get() or _scheduler_is_set():
         return None
@@ -86,9 +88,10 @@ def current_client() -> Any | None:
     from distributed import default_client
 
     try:
-        return default_client()
+        client = default_client()
     except ValueError:
         return None
+    return None if client.id.startswith(_CLIENT_OF_WORKER) else client
 
 
 def current_worker() -> Any | None:
@@ -306,7 +309,8 @@ def _scheduler() -> ThreadPoolExecutor | str | None:
     if _pool_thread.is_set and not is_set:
         return "synchronous"  # a thread of the pool must not wait for the pool
     if worker is None or is_set:
-        return "threads" if _without_client.get() else None
+        as_configured = is_set and not _without_client.get()
+        return None if as_configured or current_client() is not None else "threads"
     with _lock:
         if worker not in _pools:
             _remove_closed_pools()

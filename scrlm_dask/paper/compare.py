@@ -25,8 +25,10 @@ from scrlm_dask.paper.baselines import Method, find_method
 from scrlm_dask.paper.run_with_limits import Task, check_limits, run_with_limits
 from scrlm_dask.passes.seeding import gather_rows
 from scrlm_dask.passes.survey import survey_pass
-from scrlm_dask.pipeline.evaluate import TruthLike, open_given_truth, read_labels
+from scrlm_dask.pipeline.evaluate import TruthLike, open_given_truth, read_labels, trace_labels
+from scrlm_dask.pipeline.results import warn_about_order
 from scrlm_dask.storage.locations import Options, locate
+from scrlm_dask.storage.traces import InputTrace
 from scrlm_dask.text import format_bytes
 
 PAPERS = (
@@ -146,6 +148,9 @@ def compare(
     with Execution(listener) as execution, tempfile.TemporaryDirectory(prefix="scrlm-") as folder:
         rows = Path(folder) / "rows.npy"
         np.save(rows, _map_rows(execution, features, numbers, preprocess))
+        InputTrace(features.inputs).check()  # later changes have no effect on the saved rows
+        if truth is not None:
+            warn_about_order(execution, features.location, "the truth")
         _warn_of_outliers(known[numbers], outliers, execution.emit)
         limits = (timeout, memory_limit or machine_memory())
         runs = _Runs(rows, known[numbers], n_clusters, outliers, seeds, limits, execution.emit)
@@ -177,7 +182,10 @@ def _read_truth(
             f"truth must have one label per row of {features.label}, got {labels.shape[0]} labels "
             f"for {features.n_rows} rows"
         )
-    return read_labels(labels, 0, features.n_rows)
+    traced = InputTrace(trace_labels("the truth", labels))
+    values = read_labels(labels, 0, features.n_rows)
+    traced.check()
+    return values
 
 
 def _choose_size(features: Features, n_rows: int | None, memory_limit: int | None) -> int:

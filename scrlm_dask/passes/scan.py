@@ -13,7 +13,12 @@ from scrlm_dask.engine.execution import Execution, task
 from scrlm_dask.engine.features import Features
 from scrlm_dask.engine.workers import compute
 from scrlm_dask.kernels.bandwidth.search import SampleScan, ScanSizes, scan_sample
-from scrlm_dask.kernels.distances.preprocessing import AffineMap, fit_map, needs_moments
+from scrlm_dask.kernels.distances.preprocessing import (
+    AffineMap,
+    fit_map,
+    needs_moments,
+    zero_rows,
+)
 from scrlm_dask.kernels.randomness.sampling import Purpose, random_order, sample_rows
 from scrlm_dask.passes.survey import Survey, check_rows, moments_of, survey_pass
 
@@ -29,6 +34,7 @@ class Scanned:
     rows: NDArray[np.int64]
     affine: AffineMap
     n_blocks: int  # number of blocks read
+    zero_rows: int  # rows of the sample that contain only zeros
 
 
 def scan_pass(
@@ -57,11 +63,11 @@ def scan_pass(
     ]
     inputs = survey, maps, sizes, config, rows, features.label
     with execution.phase("scan", 1, len(rows), 0):
-        scan: SampleScan | None = compute(task("scan", _scan, *inputs))[0]
+        scan, n_zero_rows = compute(task("scan", _scan, *inputs))[0]
     affine = maps[0] if scan is None else scan.affine
     order = random_order(asked.seed, Purpose.SCAN_ORDER, len(rows))
     n_blocks = features.n_blocks if blocks is None else len(blocks)
-    return Scanned(scan, rows[order], affine, n_blocks)
+    return Scanned(scan, rows[order], affine, n_blocks, n_zero_rows)
 
 
 def _row_numbers(features: Features, blocks: list[int] | None) -> range | NDArray[np.int64]:
@@ -79,12 +85,13 @@ def _scan(
     config: ResolvedConfig,
     rows: NDArray[np.int64],
     label: str,
-) -> SampleScan | None:
+) -> tuple[SampleScan | None, int]:
+    """Search the sample; return also the number of its rows of zeros."""
     asked = config.asked
     if len(maps) == 1:  # of several maps, those whose distances overflow are not tried
         check_rows(survey.gathered, rows, maps[0], label)
     order = random_order(asked.seed, Purpose.SCAN_ORDER, len(survey.gathered))
-    return scan_sample(
+    scan = scan_sample(
         survey.gathered[order],
         maps,
         sizes,
@@ -96,3 +103,4 @@ def _scan(
         by_modularity=asked.extraction == "auto",
         keep_candidates=asked.n_candidates != "auto",
     )
+    return scan, len(zero_rows(survey.gathered))

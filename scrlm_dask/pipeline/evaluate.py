@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -17,6 +18,7 @@ from scrlm_dask.engine.workers import compute
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Listener, warn
 from scrlm_dask.kernels.evaluation import metrics
+from scrlm_dask.pipeline.results import warn_about_order
 from scrlm_dask.runs.record import read_result
 from scrlm_dask.storage import label_store
 from scrlm_dask.storage.arrays import StoredArray, read_rows, trace_node
@@ -121,24 +123,29 @@ def prepare_evaluate(
     else:
         read_result(run)  # raises if the record was changed
         recorded = features_in(run.check_complete())
-    source = None
+    source, ordered_as = None, None
+    trusted = trust([location], allow_origins, storage_options)
     if truth is None and recorded is not None:
-        source = locate_recorded(recorded.path, trust([location], allow_origins, storage_options))
-    elif truth is not None and not isinstance(truth, np.ndarray):
+        source = locate_recorded(recorded.path, trusted)
+    elif recorded is not None:
+        with suppress(StoreError):  # the features are not required if the truth is given
+            ordered_as = locate_recorded(recorded.path, trusted)
+    if truth is not None and not isinstance(truth, np.ndarray):
         truth = locate(truth, storage_options)
     labels = label_store.open_labels(location if run is None else run.labels, "the labels store")
     drawn_from = None if run is None else source
     opened = open_given_truth(truth, source)
-    inputs = [*_trace("the labels", labels), *_trace("the truth", opened)]
+    inputs = [*trace_labels("the labels", labels), *trace_labels("the truth", opened)]
     if source is not None and recorded is not None:
         try:
             inputs.append(recorded.open_unchanged(source))
         except StoreError as error:
             raise StoreError(f"{error}; label the rows again, or {_GIVE_TRUTH}") from error
-    return EvaluateJob(labels, opened, location, drawn_from, InputTrace(tuple(inputs)))
+    return EvaluateJob(labels, opened, location, drawn_from, ordered_as, InputTrace(tuple(inputs)))
 
 
-def _trace(name: str, labels: Labels) -> tuple[Input, ...]:
+def trace_labels(name: str, labels: Labels) -> tuple[Input, ...]:
+    """Trace stored labels as an input that must not change; an array in memory has no files."""
     return () if isinstance(labels, np.ndarray) else trace_node(name, labels.location)
 
 
@@ -150,11 +157,13 @@ class EvaluateJob:
     truth: Labels
     location: Location  # location of the run or of the labels store
     drawn_from: Location | None  # features store of the run, if it contains the truth
+    ordered_as: Location | None  # features store of the labels, if the truth was given
     traced: InputTrace
 
     def run(self, listener: Listener = warn) -> Evaluation:
         """Compare labels and truth in the workers of the current client, or in local threads."""
         with Execution(listener) as execution:
+            warn_about_order(execution, self.ordered_as, "the truth")
             table = contingency_pass(execution, self.truth, self.labels)
         scored = metrics.scores(table)
         true_sigmas = None if self.drawn_from is None else read_true_sigmas(self.drawn_from)
@@ -191,7 +200,8 @@ def contingency_pass(execution: Execution, truth: Labels, labels: Labels) -> met
     if truth.shape[0] != n_rows:
         raise InputError(
             f"the truth has {truth.shape[0]} rows and the labels have {n_rows} rows; "
-            "both must describe the same rows"
+            "give one true label per row of the features store, without the rows that were "
+            "dropped during ingest"
         )
     token = uuid4().hex
     parts = []

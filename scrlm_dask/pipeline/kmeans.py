@@ -38,7 +38,12 @@ from scrlm_dask.passes.assign import AssignedPart, assign_pass
 from scrlm_dask.passes.lloyd import send_centers
 from scrlm_dask.passes.survey import check_gathered, moments_of, survey_pass
 from scrlm_dask.pipeline.lloyd_loop import refine
-from scrlm_dask.pipeline.results import build_model, report_sizes, warn_about_zero_rows
+from scrlm_dask.pipeline.results import (
+    build_model,
+    report_sizes,
+    warn_about_order,
+    warn_about_zero_rows,
+)
 from scrlm_dask.planning.memory import check_kmeans_memory, kmeans_memory
 from scrlm_dask.planning.persist import persist_or_stream
 from scrlm_dask.planning.work import kmeans_costs, report_plan
@@ -201,6 +206,8 @@ class KMeansJob:
         with open_run(self.target, "k-means", listener) as run:
             if run.is_resumed:
                 run.report_resumed()
+            if self.sample_weight is not None:
+                warn_about_order(run.execution, self.target.features.location, WEIGHTS)
             model, assigned, details = _run_algorithm(run, config, self.given, weights, workers)
             record = run.finish(model, details)
             _warn_about_empty_clusters(run.execution, model)

@@ -33,6 +33,7 @@ from scrlm_dask.kernels.scrlm.ward import MergeTree
 from scrlm_dask.kernels.statistics.histograms import Histogram
 from scrlm_dask.passes.loss import ExtractedCenters
 from scrlm_dask.passes.scan import Scanned, scan_pass
+from scrlm_dask.pipeline.results import warn_about_zero_rows
 from scrlm_dask.planning.memory import check_fit_memory
 from scrlm_dask.runs.record import ScanRecord
 from scrlm_dask.storage.locations import Options
@@ -523,6 +524,8 @@ class ScanJob:
                 )
             for note in scan_notes(scanned, config):
                 execution.emit(note)
+            if scanned.affine.unit_length:
+                warn_about_zero_rows(execution, scanned.zero_rows, len(scanned.rows))
         record = _scan_record(scanned, config.n_rows)
         return _describe_scan(scanned.scan, features, config.asked.F, record)
 

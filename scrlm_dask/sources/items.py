@@ -227,7 +227,7 @@ def open_shown_items(path: str | Path, column: str | None, n_rows: int) -> Shown
     if len(items) != n_rows:
         raise InputError(
             f"{local} contains {len(items):,} items, but the run has {n_rows:,} rows; give one "
-            "item per row, in the order of the rows"
+            "item per row, in the order of the rows, without rows that were dropped during ingest"
         )
     return items
 

@@ -15,7 +15,9 @@ from scrlm_dask.sources.base import INPUT, Source, choices, native, only_table
 from scrlm_dask.storage.arrays import (
     StoredArray,
     check_complete,
+    child,
     describe,
+    member_names,
     open_node,
     read_rows,
     trace_chunks,
@@ -75,9 +77,9 @@ def open_zarr(url: Location, name: str | None = None) -> ZarrSource:
         if node.attrs.get("complete", True) is not True:
             raise StoreError(f"{_WHAT} {url} is incomplete; finish writing it first")
         chosen = name or _table_in(node, url)
-        array = node.get(chosen)
+        array = child(node, url, chosen)
         if not isinstance(array, zarr.Array):
-            listed = choices(chosen, sorted(node))
+            listed = choices(chosen, member_names(node))
             raise InputError(
                 f"{_WHAT} {url} contains no array {chosen!r} (it contains {listed}); give one of "
                 "these"
@@ -98,7 +100,8 @@ def open_zarr_values(url: Location, name: str) -> ZarrSource:
 
 
 def _table_in(group: zarr.Group, url: Location) -> str:
-    arrays = dict(group.arrays())
+    nodes = {name: child(group, url, name) for name in member_names(group)}
+    arrays = {name: node for name, node in nodes.items() if isinstance(node, zarr.Array)}
     if FEATURES in arrays:
         return FEATURES
     tables = [name for name, a in arrays.items() if a.ndim == 2 and np.dtype(a.dtype).kind in "fiu"]

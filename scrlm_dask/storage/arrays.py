@@ -19,8 +19,9 @@ import zarr
 from fsspec.implementations.local import LocalFileSystem
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec
+from zarr.errors import ContainsGroupError
 
-from scrlm_dask.errors import MissingError, StoreError
+from scrlm_dask.errors import MissingError, ScrlmError, StoreError
 from scrlm_dask.storage.locations import Location, Place, locate, reaching
 from scrlm_dask.storage.outputs import describe_interruption
 from scrlm_dask.storage.traces import (
@@ -169,7 +170,7 @@ def node_digest(location: Location) -> str:
 
 
 def _total_bytes(traces: Iterable[FileTrace | None]) -> int:
-    return sum(trace[0] for trace in traces if trace is not None)
+    return sum(trace[0] or 0 for trace in traces if trace is not None)
 
 
 def _links(location: Location, array: zarr.Array[Any]) -> tuple[str, ...]:
@@ -259,7 +260,13 @@ def create_group(place: Place, attributes: dict[str, Any]) -> None:
     """Create an empty group with the given attributes; raise if a group exists at `place`."""
     location = locate(place)
     with reaching(location):
-        zarr.create_group(location.store(), attributes=attributes)
+        try:
+            zarr.create_group(location.store(), attributes=attributes)
+        except ContainsGroupError as error:  # the caller has checked that there was no output
+            raise StoreError(
+                f"the output {location} was created by another process at the same moment; wait "
+                "for it, or choose another output"
+            ) from error
 
 
 def set_attribute(location: Location, name: str, value: Any, remove: str = "") -> None:
@@ -317,6 +324,8 @@ def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
         raise MissingError(f"{what} {location} does not exist{hint}")
     try:
         node = zarr.open(location.store(), mode="r", zarr_format=zarr_format)
+    except ScrlmError:  # the watchdog raises in the main thread
+        raise
     except Exception as error:  # errors of zarr and fsspec have no common base class
         location.exists()  # raises if the store became unreachable
         reason = location.without_options(error)
@@ -379,7 +388,7 @@ def child(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any] |
     with reaching(location):
         try:
             node = group.get(name)
-        except OSError:
+        except (OSError, ScrlmError):
             raise
         except Exception as error:  # damaged metadata makes Zarr raise errors of many types
             raise StoreError(
@@ -407,7 +416,7 @@ def member_names(group: zarr.Group) -> list[str]:
 def _reading_metadata(group: zarr.Group, name: str) -> Iterator[None]:
     try:
         yield
-    except OSError:
+    except (OSError, ScrlmError):
         raise
     except Exception as error:  # damaged metadata makes Zarr raise errors of many types
         raise StoreError(
@@ -488,6 +497,8 @@ def read_spans(stored: StoredArray, spans: Sequence[tuple[int, int]], what: str)
         if len(spans) == 1:
             return np.asarray(array[start:stop])
         return np.asarray(array.oindex[np.concatenate([np.arange(*span) for span in spans])])
+    except ScrlmError:
+        raise
     except Exception as error:  # codecs have no common base class of errors
         location.exists()  # raises if the store became unreachable
         raise StoreError(

@@ -139,9 +139,14 @@ def open_ids(path: Place) -> arrays.StoredArray | None:
     node = arrays.open_node(location, _STORE)
     if not isinstance(node, zarr.Group) or not arrays.has_member(node, IDS):
         return None
-    ids = arrays.describe(arrays.member(node, location, IDS), location / IDS)
-    if len(ids.shape) != 1:
-        raise StoreError(f"{ids.location} must have one id per row, got shape {ids.shape}")
+    array, n_rows = arrays.member(node, location, IDS), open_store(location).features.shape[0]
+    ids = arrays.describe(array, location / IDS)
+    if ids.shape != (n_rows,):
+        raise StoreError(
+            f"{ids.location} must have one id per row, got shape {ids.shape} for {n_rows} rows; "
+            "write the ids again"
+        )
+    arrays.check_complete(ids, array, "the ids")
     return ids
 
 

@@ -10,7 +10,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scrlm_dask.errors import MissingError, StoreError
+from scrlm_dask.errors import MissingError, ScrlmError, StoreError
 from scrlm_dask.storage.locations import Location
 
 _HEADER_BYTES = 2**16
@@ -82,7 +82,7 @@ def read_header(file: IO[bytes], what: str) -> NpyHeader:
         if version not in _HEADER_READERS:
             raise ValueError(f"version {version} of the format is not supported")
         shape, fortran, dtype = _HEADER_READERS[version](file)
-    except (MemoryError, StoreError):
+    except (MemoryError, ScrlmError):
         raise
     except Exception as error:  # NumPy evaluates the header as Python source: many types of error
         raise _unreadable(what, error) from error

@@ -8,6 +8,7 @@ because some network file systems change them while a file is unchanged.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
 import os
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.implementations.local import LocalFileSystem
 
 from scrlm_dask.errors import StoreError, UnusableRowsError
@@ -36,10 +38,10 @@ _WRITTEN = (
 )
 
 
-# Size of a file, a value that changes when it is written (modification time in nanoseconds, or a
-# field of a remote store), and the text of a symbolic link or "". A plain tuple, because a store
-# may have millions of files.
-FileTrace: TypeAlias = tuple[int, Any, str]
+# Size of a file if known, a value that changes when it is written (modification time in
+# nanoseconds, or a field of a remote store), and the text of a symbolic link or "". A plain tuple,
+# because a store may have millions of files.
+FileTrace: TypeAlias = tuple[int | None, Any, str]
 Traces: TypeAlias = Callable[[Sequence[str]], list[FileTrace | None]]
 
 
@@ -59,7 +61,7 @@ def open_traces(location: Location) -> Iterator[Traces]:
                 os.close(folder)
         else:
             files: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
-            yield lambda names: [_trace_remote(files.get(f"{root}/{name}")) for name in names]
+            yield lambda names: _trace_remote(filesystem, files, [f"{root}/{n}" for n in names])
 
 
 def link_text(location: Location) -> str:
@@ -93,17 +95,41 @@ def _trace_local(name: str, folder: int) -> FileTrace | None:
     return status.st_size, status.st_mtime_ns, link
 
 
-def _trace_remote(info: dict[str, Any] | None) -> FileTrace | None:
+def _trace_remote(
+    filesystem: Any, files: dict[str, dict[str, Any]], names: Sequence[str]
+) -> list[FileTrace | None]:
+    """Return the traces of named files of the listing `files`; None if a file is not listed."""
+    # over HTTP, a listing has no sizes and no times
+    unknown = [name for name in names if name in files and files[name].get("size") is None]
+    if unknown:
+        found = dict(zip(unknown, _request_infos(filesystem, unknown), strict=True))
+        files = {name: files[name] for name in names if name in files} | found
+    return [_trace_listed(files.get(name)) for name in names]
+
+
+def _request_infos(filesystem: Any, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Request the information on each file, with concurrent requests if possible."""
+    if not isinstance(filesystem, AsyncFileSystem):
+        return [filesystem.info(name) for name in names]
+
+    async def request() -> list[dict[str, Any]]:
+        return list(await asyncio.gather(*map(filesystem._info, names)))
+
+    infos: list[dict[str, Any]] = sync(filesystem.loop, request)
+    return infos
+
+
+def _trace_listed(info: dict[str, Any] | None) -> FileTrace | None:
     if info is None:
         return None
-    return info["size"], next((info[key] for key in _WRITTEN if info.get(key)), None), ""
+    return info.get("size"), next((info[key] for key in _WRITTEN if info.get(key)), None), ""
 
 
 def _list_remote(filesystem: Any, root: str) -> Iterator[tuple[str, FileTrace | None]]:
-    for name, listed in sorted(filesystem.find(root, detail=True).items()):
-        # over HTTP, a listing has no sizes, and the listing of a single file is empty
-        info = listed if listed.get("size") is not None else filesystem.info(name)
-        yield str(name).removeprefix(root), _trace_remote({"size": None, **info})
+    files = filesystem.find(root, detail=True)
+    names = sorted(files)
+    for name, trace in zip(names, _trace_remote(filesystem, files, names), strict=True):
+        yield str(name).removeprefix(root), trace
 
 
 def _walk_local(

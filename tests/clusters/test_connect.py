@@ -43,7 +43,7 @@ def running(*command: str) -> Iterator[None]:
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

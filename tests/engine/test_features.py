@@ -195,6 +195,12 @@ def test_results_of_blocks_as_a_column(blocks: list[int] | None, rows: list[int]
     np.testing.assert_array_equal(found.compute(), expected)
 
 
+def test_blocks_larger_than_the_array_need_no_more_memory() -> None:
+    assert (
+        as_features(X, 10**15).layout.reading_bytes == as_features(X, len(X)).layout.reading_bytes
+    )
+
+
 @pytest.mark.parametrize("kind", ["store", "plan"])
 def test_memory_of_the_largest_number_of_blocks(kind: str) -> None:
     """The blocks of the store are batched; those of the plan are not."""

@@ -41,7 +41,7 @@ from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.planning.memory import kmeans_memory
 
 N_BLOCKS, BLOCK = 24, 8
-TIMEOUT = 30.0  # seconds; only a failing test waits this long
+TIMEOUT = 120.0  # seconds; only a failing test waits this long
 
 
 class Watch:

@@ -69,7 +69,7 @@ class Actor(threading.Thread):
     def do(self, step):
         self.steps.append(step)
         self.requested.release()
-        assert self.done.acquire(timeout=20), step
+        assert self.done.acquire(timeout=60), step
 """
 
 

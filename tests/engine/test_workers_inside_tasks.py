@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,8 @@ from scrlm_dask.errors import InputError
 from scrlm_dask.events import BlockDone
 
 ROWS, FEATURES = 4000, 8
-LIMIT, SECONDS = 10**9, 120
+LIMIT, SECONDS = 10**9, 300  # a run that waits for its own worker never ends
 MEMORY_LEVELS = ("target", "spill", "pause")
-
-pytestmark = pytest.mark.timeout(2 * SECONDS)  # a run that waits for its own worker never ends
 
 
 @pytest.fixture(
@@ -290,6 +289,23 @@ def test_memory_and_threads_of_the_worker(client: Client) -> None:
 def test_a_scheduler_in_the_configuration_takes_precedence(client: Client, store: Path) -> None:
     future = client.submit(fit_synchronously, store, pure=False)
     assert future.result(timeout=SECONDS) == outside(fit_bits, store, 1)
+
+
+def fit_in_a_thread(rows: NDArray[np.float32]) -> bytes:
+    from distributed import get_client
+
+    get_client()  # from now on, the process of the worker has a client
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(fit_kmeans, rows).result()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", [True], ids=["processes"], indirect=True)
+def test_thread_that_a_task_starts(client: Client, rows: NDArray[np.float32]) -> None:
+    expected = outside(fit_kmeans, rows)
+    futures = [client.submit(fit_in_a_thread, rows, pure=False) for _ in range(3)]
+    assert [future.result(timeout=SECONDS) for future in futures] == [expected] * 3
+    assert list(client.run(fit_kmeans, rows).values()) == [expected]  # in the event loop
 
 
 def test_runs_with_and_without_the_client_at_once(

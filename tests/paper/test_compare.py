@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
+from messages import expecting
 
 import scrlm_dask
-from scrlm_dask.errors import InputError, ScrlmWarning
+from scrlm_dask.errors import InputError, ScrlmWarning, UnusableRowsError
 from scrlm_dask.events import Note
 from scrlm_dask.kernels.randomness.synthesis import (
     MixtureSpec,
@@ -20,6 +22,7 @@ from scrlm_dask.kernels.randomness.synthesis import (
     true_mixture,
 )
 from scrlm_dask.paper.compare import compare
+from scrlm_dask.pipeline.evaluate import read_labels
 
 pytestmark = pytest.mark.slow
 
@@ -69,6 +72,30 @@ def test_methods_without_outliers_get_a_cluster_for_them() -> None:
         assert scored.accuracy == scored.outlier_precision == scored.outlier_recall == 1.0
 
 
+def test_inputs_that_change_while_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = draw_mixture(0.0, n_rows=200)
+    store, truth = str(tmp_path / "x.zarr"), tmp_path / "truth.npy"
+    scrlm_dask.FeatureStore.write(block.features, store)
+    np.save(truth, block.labels)
+
+    def rewrite(event: object) -> None:
+        zarr.open_array(f"{store}/features", mode="r+")[0] = 1.0
+
+    with pytest.raises(UnusableRowsError, match=store):
+        compare(store, truth, n_clusters=3, methods=["td"], listener=rewrite)
+
+    def read(*args: Any) -> np.ndarray:
+        labels = read_labels(*args)
+        np.save(truth, np.zeros_like(block.labels))
+        return labels
+
+    monkeypatch.setattr("scrlm_dask.paper.compare.read_labels", read)
+    with pytest.raises(UnusableRowsError, match=str(truth)):
+        compare(block.features, truth, n_clusters=3, methods=["td"])
+
+
 def test_unexpected_outliers_are_reported() -> None:
     block = draw_mixture(0.5, n_rows=200)
     share = f"{np.mean(block.labels == -1):.2%}"
@@ -100,6 +127,15 @@ def test_sample_of_rows_from_a_store_with_its_labels(tmp_path: Path) -> None:
     scored = first.methods[0].attempts[0].scores
     assert scored is not None
     assert (scored.n_rows, scored.accuracy) == (500, 1.0)  # the labels belong to the sampled rows
+
+
+def test_truth_of_the_source_of_a_shuffled_store(tmp_path: Path) -> None:
+    truth = np.repeat([0, 1], 60)
+    np.save(tmp_path / "x.npy", np.arange(8.0) + 50 * truth[:, None])
+    config = scrlm_dask.IngestConfig(shuffle=True)
+    scrlm_dask.ingest(tmp_path / "x.npy", tmp_path / "x.zarr", config)
+    with pytest.warns(ScrlmWarning, match=expecting(tmp_path / "x.zarr", "source_row")):
+        compare(tmp_path / "x.zarr", truth, n_clusters=2, methods=["k-means++"])
 
 
 def test_rows_are_preprocessed(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from by_hand import TRUTH
 from messages import expecting
 
 import scrlm_dask
-from scrlm_dask.errors import InputError, MissingError, StoreError, UnusableRowsError
+from scrlm_dask.errors import InputError, MissingError, ScrlmWarning, StoreError, UnusableRowsError
 from scrlm_dask.events import PhaseFinished
 from scrlm_dask.pipeline.evaluate import evaluate
 from scrlm_dask.pipeline.predict import predict
@@ -114,9 +114,25 @@ def test_truth_of_a_store_that_was_ingested_again(tmp_path: Path, kind: str) -> 
     ingest(1)
     with pytest.raises(StoreError, match=expecting(store, "--truth")):
         evaluate(tmp_path / kind)
-    assert evaluate(tmp_path / kind, truth).scores.accuracy == 1.0
+    with pytest.warns(ScrlmWarning, match=expecting(store, "source_row")):
+        assert evaluate(tmp_path / kind, truth).scores.accuracy == 1.0
     ingest(0)
     assert evaluate(tmp_path / kind).scores.accuracy == 1.0
+
+
+def test_truth_of_the_source_of_a_shuffled_store(tmp_path: Path) -> None:
+    kinds = np.arange(120) % 3
+    np.save(tmp_path / "x.npy", np.arange(8.0) + 50 * kinds[:, None])
+    for name, shuffle in (("shuffled", True), ("same", False)):
+        config = scrlm_dask.IngestConfig(shuffle=shuffle)
+        scrlm_dask.ingest(tmp_path / "x.npy", tmp_path / name, config)
+        scrlm_dask.kmeans(tmp_path / name, scrlm_dask.KMeansConfig(3), out=tmp_path / f"run-{name}")
+    assert evaluate(tmp_path / "run-same", kinds).scores.accuracy == 1.0
+    with pytest.warns(ScrlmWarning, match=expecting(tmp_path / "shuffled", "source_row")):
+        assert evaluate(tmp_path / "run-shuffled", kinds).scores.accuracy < 0.7
+    source_row = zarr.open_array(tmp_path / "shuffled/source_row", mode="r")[:]
+    with pytest.warns(ScrlmWarning, match="source_row"):
+        assert evaluate(tmp_path / "run-shuffled", kinds[source_row]).scores.accuracy == 1.0
 
 
 @pytest.mark.parametrize("name", ["labels", "truth"])

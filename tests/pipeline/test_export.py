@@ -223,6 +223,23 @@ def test_ids_in_csv_are_not_formulas(tmp_path: Path) -> None:
     assert table["id"].to_pylist() == FORMULAS
 
 
+@pytest.mark.parametrize(("are_missing", "fact"), [(True, "c/0"), (False, "(5,)")])
+def test_ids_of_other_software_that_do_not_fit(
+    tmp_path: Path, are_missing: bool, fact: str
+) -> None:
+    group = zarr.create_group(tmp_path / "x.zarr")
+    group.create_array("features", data=np.eye(4, dtype=np.float32), chunks=(2, 4))
+    if are_missing:
+        ids = group.create_array("ids", shape=(4,), chunks=(1,), shards=(4,), dtype="int64")
+        ids[:2] = [5, 6]  # the other chunks of the shard would be read as 0
+    else:
+        group.create_array("ids", data=np.arange(5))
+    scrlm_dask.kmeans(tmp_path / "x.zarr", scrlm_dask.KMeansConfig(2), out=tmp_path / "run")
+    given = expecting(tmp_path / "x.zarr/ids", fact)
+    with pytest.warns(scrlm_dask.ScrlmWarning, match=given):
+        assert not export(tmp_path / "run", tmp_path / "out").ids
+
+
 @pytest.mark.filterwarnings("ignore::scrlm_dask.ScrlmWarning")
 def test_numeric_ids_in_csv_stay_numbers(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.eye(3, dtype=np.float32))

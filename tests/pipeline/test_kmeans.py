@@ -774,3 +774,16 @@ class TestSampledRefinement:
         x, _ = blobs(400, 3, 4)
         assert not any(s["sampled"] for s in iterations(run(x, 4, sample=1.0, block_rows=50)))
         assert not any(s["sampled"] for s in iterations(run(x, 4, sample=0.1)))  # one block only
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_weights_of_a_shuffled_store_are_questioned(tmp_path: Path, shuffle: bool) -> None:
+    np.save(tmp_path / "x.npy", noise(60, 4))
+    config = scrlm_dask.IngestConfig(shuffle=shuffle)
+    scrlm_dask.ingest(tmp_path / "x.npy", tmp_path / "x.zarr", config)
+    events: list[Any] = []
+    for weights in (None, np.arange(1.0, 61.0)):
+        run(tmp_path / "x.zarr", 2, sample_weight=weights, listener=events.append)
+    found = [event.text for event in events if isinstance(event, Note) and event.warning]
+    assert len(found) == shuffle
+    assert all(str(tmp_path / "x.zarr") in text and "source_row" in text for text in found)

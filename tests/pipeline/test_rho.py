@@ -515,3 +515,13 @@ def test_merging_equal_rows() -> None:
         found = scrlm_dask.fit(np.ones((30, 3)), config, collect_labels=True)
     assert found.model.config.robust is True
     assert (found.model.n_clusters, set(found.labels.tolist())) == (1, {0})
+
+
+@pytest.mark.parametrize("preprocess", ["l2", "standardize"])
+def test_rows_of_zeros_in_the_sample_are_reported(preprocess: Preprocess) -> None:
+    rows = mixture(16, 3, 0.0, rows=400).features
+    rows[::20] = 0.0
+    notes: list[str] = []
+    scan_rho(rows, preprocess=preprocess, listener=lambda event: notes.append(str(event)))
+    found = [note for note in notes if re.search(expecting(20, 400, "zeros"), note)]
+    assert len(found) == (preprocess == "l2")

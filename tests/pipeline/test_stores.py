@@ -254,7 +254,7 @@ x = da.zeros((1000, 16), dtype=np.float32, chunks=(200, 16)).map_blocks(
 with dask.config.set(scheduler="synchronous"):
     scrlm_dask.FeatureStore.write(x, {str(tmp_path / "x.zarr")!r}, chunk_bytes={200 * 64})
 """
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 9
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 9
     assert len(missing_blocks(str(tmp_path / "x.zarr"))) == 2
     with pytest.raises(StoreError, match=expecting(tmp_path / "x.zarr", "2 of 5")):
         open_features(tmp_path / "x.zarr")

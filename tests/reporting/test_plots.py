@@ -92,7 +92,7 @@ sys.modules["matplotlib"] = None  # imports fail as if it were not installed
 from scrlm_cli.main import main
 main(["inspect", "x.zarr", "--plot", "out.png"])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 3
     assert "scrlm-dask[plot]" in done.stderr
     assert "Traceback" not in done.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,3 +44,24 @@ def test_column_of_an_array_and_unfinished_group_are_rejected(tmp_path: Path) ->
         open_zarr(locate(tmp_path / "g"))
     group.attrs["complete"] = True
     assert open_zarr(locate(tmp_path / "g")).shape == X.shape
+
+
+@pytest.mark.parametrize("name", [None, "emb"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0, 2]}}},
+        {"shape": [10**15, 2]},
+        {"shape": [-6, 2]},
+        {"data_type": "none"},
+        {"codecs": []},
+    ],
+)
+def test_damaged_metadata_of_a_member(
+    tmp_path: Path, change: dict[str, Any], name: str | None
+) -> None:
+    zarr.create_group(tmp_path / "x").create_array("emb", data=X)
+    metadata = tmp_path / "x/emb/zarr.json"
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | change))
+    with pytest.raises(StoreError, match=f"{tmp_path}/x.*metadata"):
+        open_zarr(locate(tmp_path / "x"), name)

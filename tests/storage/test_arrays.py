@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ZstdCodec
 
 from scrlm_dask.engine.features import as_features
-from scrlm_dask.errors import MissingError, StoreError
+from scrlm_dask.errors import ClusterError, MissingError, StoreError
 from scrlm_dask.storage import arrays
 from scrlm_dask.storage.arrays import (
     StoredArray,
@@ -121,6 +121,13 @@ def test_array_without_rows_is_written_and_read(tmp_path: Path) -> None:
     assert read_rows(stored, 0, 0, WHAT).shape == (0, 4)
 
 
+def test_group_that_exists_is_rejected(tmp_path: Path) -> None:
+    """Two processes may create the same output at the same moment."""
+    create_group(tmp_path / "x.zarr", {})
+    with pytest.raises(StoreError, match=rf"{tmp_path}/x\.zarr"):
+        create_group(tmp_path / "x.zarr", {})
+
+
 @pytest.mark.parametrize("change", [{"node_type": 1}, {"codecs": [{"name": "x"}]}, {"shape": "5"}])
 def test_member_with_damaged_metadata_is_named(tmp_path: Path, change: dict[str, Any]) -> None:
     create_group(tmp_path / "x.zarr", {})
@@ -132,6 +139,28 @@ def test_member_with_damaged_metadata_is_named(tmp_path: Path, change: dict[str,
     metadata.write_text(json.dumps({**json.loads(metadata.read_text()), **change}))
     with pytest.raises(StoreError, match=r"a in .*x\.zarr"):
         has_member(group, "a")
+
+
+@pytest.mark.parametrize("name", ["open", "member", "read"])
+def test_timeout_is_not_damage(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise ClusterError("no block finished")
+
+    stored = write_ours(tmp_path / "a.zarr")
+    group = zarr.create_group(str(tmp_path / "g.zarr"))
+    owner, method = {
+        "open": (zarr, "open"),
+        "member": (zarr.Group, "get"),
+        "read": (zarr.Array, "__getitem__"),
+    }[name]
+    monkeypatch.setattr(owner, method, stop)
+    calls: dict[str, Callable[[], object]] = {
+        "open": lambda: arrays.open_node(stored.location, "the store"),
+        "member": lambda: arrays.child(group, locate(tmp_path / "g.zarr"), "a"),
+        "read": lambda: arrays.read_rows(stored, 0, 1, "the store"),
+    }
+    with pytest.raises(ClusterError):
+        calls[name]()
 
 
 def test_missing_member_is_named(tmp_path: Path) -> None:
@@ -407,7 +436,7 @@ def test_truncated_blosc_chunk_is_detected(tmp_path: Path) -> None:
         [sys.executable, "-c", _READ_ROWS_3_TO_5, str(tmp_path / "a")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0

@@ -205,7 +205,7 @@ sys.modules["s3fs"] = None  # imports fail as if it were not installed
 import scrlm_dask
 scrlm_dask.Model.load("s3://bucket/run")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     last_line = done.stderr.splitlines()[-1]
     for fact in ("UnreachableError", "s3://bucket/run/run.json", "scrlm-dask[s3]"):

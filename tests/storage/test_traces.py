@@ -204,6 +204,18 @@ def test_files_of_a_web_server(served: str, tmp_path: Path, name: str) -> None:
     assert files_digest(f"{served}/{name}") != before
 
 
+def test_features_of_a_web_server(served: str, tmp_path: Path) -> None:
+    write_array(tmp_path / "a.zarr")
+    before = describe_store(f"{served}/a.zarr")
+    local = describe_store(tmp_path / "a.zarr")
+    assert (before.n_chunks, before.n_missing_chunks) == (local.n_chunks, 0)
+    assert before.stored_bytes == local.stored_bytes
+    digest = files_of_features(f"{served}/a.zarr")
+    assert files_of_features(f"{served}/a.zarr") == digest
+    os.utime(tmp_path / "a.zarr/c/1/0", (10**9, 10**9))
+    assert files_of_features(f"{served}/a.zarr") != digest
+
+
 def test_only_the_names_of_a_large_folder_are_in_memory(tmp_path: Path) -> None:
     for number in range(5000):
         (tmp_path / str(number)).touch()

@@ -173,4 +173,4 @@ def test_time_to_wait_for_workers(start, dask_scheduler, clock, features, tmp_pa
     options = ("--scheduler-file", file, "--wait-workers", "2s")
     fit = start("fit", features, "--out", tmp_path / "run", *options, **clock.environment)
     with clock.set_back_repeatedly():
-        fit.outcome(timeout=60).rejected(str(file), "2", "--wait-workers", code=LOST)
+        fit.outcome().rejected(str(file), "2", "--wait-workers", code=LOST)

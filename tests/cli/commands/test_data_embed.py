@@ -241,7 +241,7 @@ def done_blocks(out: Path) -> set[Path]:
 def test_resumes_after_being_killed(start, embed, files_of, tmp_path, mine, out):
     path = tmp_path / "many.txt"
     path.write_text("".join(f"{i} {i * i}\n" for i in range(600)))
-    name = mine("time.sleep(0.01)\nreturn [[float(t.split()[1])] * 16 for t in items]")
+    name = mine("time.sleep(0.03)\nreturn [[float(t.split()[1])] * 16 for t in items]")
     args = ("--batch-size", 4, *SMALL)
     running = start("embed", path, out, "--encoder", name, *args)
     running.until(lambda: len(done_blocks(out)) >= 10)

@@ -217,7 +217,7 @@ def test_interrupt(
     fit.interrupt()
     time.sleep(0.5)  # the signal must be handled before the current blocks are done
     hold.release()
-    done = fit.outcome(timeout=60)
+    done = fit.outcome()
     assert done.code == INTERRUPTED
     assert "assign: " not in done.stderr
     assert have_ended(family)
@@ -256,7 +256,7 @@ def test_killed_worker_of_a_remote_cluster_changes_no_bit(
     os.kill(remote.workers[0].process.pid, signal.SIGKILL)
     remote.hold.release()
     done = fit.outcome().ok()
-    assert remote.workers[0].process.wait(5) == -signal.SIGKILL
+    assert remote.workers[0].process.wait(60) == -signal.SIGKILL
     assert "Traceback" not in done.stderr
     assert results_of(out) == long_alone
 

@@ -72,7 +72,7 @@ class User:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=600,
             env={**kept, "DASK_SCRLM__DASHBOARD_PORT": "0", **environment},
         )
 

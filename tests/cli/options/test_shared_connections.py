@@ -131,7 +131,7 @@ def test_scheduler_disconnects_a_client_without_a_certificate(tls_scheduler, our
     port = int(tls_scheduler.rsplit(":", 1)[1])
     with (
         pytest.raises((ssl.SSLError, ConnectionError)),
-        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
         context.wrap_socket(plain) as connection,
     ):
         assert connection.recv(1) != b""  # TLS 1.3 rejects the client at the first read
@@ -167,7 +167,7 @@ def test_local_cluster_with_tls(ours) -> None:
         client = default_client()
         assert client.scheduler.address.startswith("tls://127.0.0.1:")
         assert [a[:6] for a in scheduler_workers(client)] == ["tls://"]
-        assert client.submit(sum, [1, 2]).result(timeout=20) == 3
+        assert client.submit(sum, [1, 2]).result(timeout=60) == 3
 
 
 def test_invalid_certificates(invoke, features, ours, tmp_path) -> None:

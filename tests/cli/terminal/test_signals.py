@@ -12,17 +12,17 @@ COMMAND = """
 import os, signal, sys, threading, time
 from scrlm_cli.terminal import signals
 
-signals._GRACE_SECONDS = 0.3
+signals._GRACE_SECONDS = 3.0  # the process hangs before they are over, also on a busy machine
 try:
     with signals.handle_signals():
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(9)
+        time.sleep(60)
 except signals.SignalInterrupt:
     print("stopped", flush=True)
 """
-CONTINUES = "signals.raise_in_main(ValueError('late')); time.sleep(1); print('continued')"
+CONTINUES = "signals.raise_in_main(ValueError('late')); time.sleep(4); print('continued')"
 # At exit Python waits for the threads of a pool.
-HANGS = "from concurrent.futures import ThreadPoolExecutor as P; P().submit(time.sleep, 30)"
+HANGS = "from concurrent.futures import ThreadPoolExecutor as P; P().submit(time.sleep, 60)"
 
 
 @pytest.mark.parametrize(
