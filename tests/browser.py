@@ -71,7 +71,7 @@ class Page:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def wait_for(self, expression: str, timeout: float = 30) -> None:
+    def wait_for(self, expression: str, timeout: float = 90) -> None:
         deadline = time.monotonic() + timeout
         while not self.ask(expression):
             assert time.monotonic() < deadline, f"not within {timeout} s: {expression}"

@@ -16,6 +16,7 @@ import zarr
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 OPEN_FILES, N_FILES = 256, 5000
+THREADS = ("--nworkers", 0, "--nthreads", 2)  # the memory depends on the number of threads
 MOST_BYTES = 500 * 10**6  # a process that has imported everything has 200 MB
 
 
@@ -98,7 +99,7 @@ def test_sources(
     labels = ("--labels", "label") if columns else ()
     ids = ("--ids", "name") if columns == 2 else ()
     # Blocks of 1000 rows: each of them spans hundreds of files.
-    options = ("--chunk-size", "16kB", "--nworkers", 0, "--json", *labels, *ids)
+    options = ("--chunk-size", "16kB", *THREADS, "--json", *labels, *ids)
     outcome = measured("ingest", folder, out, *options, open_files=OPEN_FILES, timeout=1000)
     expected = np.concatenate(ROWS)
     assert outcome.json()["rows"] == len(expected)
@@ -135,7 +136,7 @@ def test_store_of_shards(measured: Callable[..., Any], tmp_path: Path) -> None:
     assert sum(1 for file in (store / "c").rglob("*") if file.is_file()) == N_FILES
 
     def scrlm(*args: Any) -> Any:
-        options = ("--nworkers", 0, "--json")
+        options = (*THREADS, "--json")
         outcome = measured(*args, *options, open_files=OPEN_FILES, timeout=1000)
         assert outcome.peak_bytes < MOST_BYTES
         return outcome.json()
@@ -151,5 +152,5 @@ def test_store_of_shards(measured: Callable[..., Any], tmp_path: Path) -> None:
     assert (content["n_files"], content["n_missing_chunks"]) == (N_FILES, 0)
 
     (store / "c/4321/0").unlink()
-    outcome = measured("fit", store, *options, "--out", tmp_path / "other", "--nworkers", 0)
+    outcome = measured("fit", store, *options, "--out", tmp_path / "other", *THREADS)
     outcome.rejected("c/4321/0", "17284")
