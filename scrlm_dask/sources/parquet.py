@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -142,6 +144,7 @@ def _group_values(
     Values are counted without nesting: those of a list are its items, and a list that is null or
     empty is one value. Each number must be possible for the number of rows.
     """
+    _check_chunks(parquet.metadata, picked, path)
     leaves = _leaves(parquet, picked)
     kind = parquet.schema_arrow.field(picked.columns[0]).type
     fixed = import_optional("pyarrow", "Parquet").types.is_fixed_size_list(kind)
@@ -165,6 +168,48 @@ def _group_values(
                 offsets.add(at)
             values[group] = max(values[group], n_values)
     return tuple(values)
+
+
+class _UnreadFile(io.RawIOBase):
+    """A file of a given size whose content must not be read."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self._n_bytes, self._at = n_bytes, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._n_bytes}[whence]
+        self._at = begin + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        raise _ChunksAreValidError
+
+
+class _ChunksAreValidError(Exception):
+    """Raised instead of a read of the first rows, which follows the check of all chunks."""
+
+
+def _check_chunks(metadata: Any, picked: arrow.Picked, path: str) -> None:
+    """Raise if the metadata of a column in a row group are invalid; read no rows.
+
+    If they are, `RowGroupMetaData.column` of pyarrow would end the process. With `pre_buffer`,
+    pyarrow checks all columns before it reads the first rows.
+    """
+    what = f"the Parquet file {path}"
+    pa, pq = import_optional("pyarrow", what), import_optional("pyarrow.parquet", what)
+    unread = pa.PythonFile(_UnreadFile(source_file(path).bytes), mode="r")
+    groups = list(range(metadata.num_row_groups))
+    with suppress(_ChunksAreValidError):
+        batches = pq.ParquetFile(unread, metadata=metadata, pre_buffer=True).iter_batches(
+            row_groups=groups, columns=list(picked.columns), use_threads=False
+        )
+        next(batches, None)
 
 
 def _leaves(parquet: Any, picked: arrow.Picked) -> list[int]:

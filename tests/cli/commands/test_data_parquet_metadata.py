@@ -193,6 +193,24 @@ def test_numbers_that_contradict_each_other(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_metadata_that_pyarrow_rejects_by_ending_the_process(
+    scrlm: Callable[..., Any], tmp_path: Path, kind: str
+) -> None:
+    """A histogram of the wrong length, in the last row group."""
+    path = tmp_path / "x.parquet"
+    _write(path, kind)
+
+    def change(metadata: Field) -> None:
+        chunk = metadata.at(footer.ROW_GROUPS, 2, footer.COLUMNS, 0, footer.COLUMN)
+        long = footer.Items(6, [Field(6, 1)] * 7)
+        chunk.at(footer.SIZES).value[footer.REPETITIONS] = Field(9, long)
+
+    footer.change_footer(path, change)
+    outcome = scrlm("ingest", path, tmp_path / "out.zarr", "--nworkers", 0)
+    outcome.rejected(str(path), "7")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_null_count(ingest: Callable[..., Any], tmp_path: Path, kind: str) -> None:
     """A null is rejected, or read as NaN, if the statistics claim that there are no nulls."""
     path, rows = tmp_path / "x.parquet", [*ROWS[:2].tolist(), None, *ROWS[3:].tolist()]
