@@ -14,7 +14,7 @@ from scrlm_dask.storage.model_store import load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-THREADS = ("--nworkers", 0, "--json")
+THREADS = ("--nworkers", 0, "--nthreads", 2, "--json")
 MOST_BYTES = 700 * 10**6  # a process that has imported everything has 200 MB
 
 
