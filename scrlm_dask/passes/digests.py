@@ -15,7 +15,7 @@ from scrlm_dask.events import Note
 from scrlm_dask.storage.arrays import StoredArray, open_node
 from scrlm_dask.storage.feature_store import covered_arrays, open_store, read_block
 from scrlm_dask.storage.locations import Location
-from scrlm_dask.storage.manifest import DIGESTS, compare_digest, open_digests
+from scrlm_dask.storage.manifest import DIGESTS, compare_digests, open_digests
 from scrlm_dask.storage.store_info import digests_are_current
 
 
@@ -102,19 +102,25 @@ def _check_digests_part(
     step = block_rows if has_digests else stored.chunks[0]  # a block may have several chunks
     digests = open_digests(store) if has_digests else None
     covered = (stored,) if digests is None else covered_arrays(store)
-    damaged = []
-    for first in range(start, start + len(plan), step):
-        stop = min(first + step, start + len(plan))
+
+    def find_damage(first: int, stop: int) -> tuple[DamagedBlock, ...]:
         try:
             values = read_block(covered, first, stop)
             if digests is not None:
-                compare_digest(digests, store, first // step, *values)
+                compare_digests(digests, store, first // step, step, *values)
         except UnreachableError:
             raise
         except StoreError as error:
             open_node(node, "the features store")  # raises if the whole store is gone
-            damaged.append(DamagedBlock(first // step, first, stop - 1, str(error)))
-    return tuple(damaged)
+            return (DamagedBlock(first // step, first, stop - 1, str(error)),)
+        return ()
+
+    stop = start + len(plan)
+    damage = find_damage(start, stop)  # all blocks at once, because a read costs a millisecond
+    if damage and len(plan) > step:
+        ranges = ((first, min(first + step, stop)) for first in range(start, stop, step))
+        damage = tuple(found for each in ranges for found in find_damage(*each))
+    return damage
 
 
 _CHECK_DIGESTS = Pass("verify", _check_digests_part, tuple.__add__)

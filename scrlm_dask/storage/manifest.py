@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import zarr
@@ -174,7 +174,7 @@ def _open_digests(group: zarr.Group, location: Location) -> zarr.Array[Any]:
 
 def check_digest(place: Place, block: int, *values: NDArray[Any]) -> None:
     """Raise if the arrays of a block, as read, do not match its digest."""
-    compare_digest(open_digests(place), place, block, *values)
+    compare_digests(open_digests(place), place, block, len(values[0]), *values)
 
 
 def open_digests(place: Place) -> arrays.StoredArray:
@@ -189,20 +189,29 @@ def open_digests(place: Place) -> arrays.StoredArray:
     return arrays.describe(arrays.open_array(at, _DIGESTS), at)
 
 
-def compare_digest(
-    digests: arrays.StoredArray, place: Place, block: int, *values: NDArray[Any]
+def compare_digests(
+    digests: arrays.StoredArray, place: Place, first: int, block_rows: int, *values: NDArray[Any]
 ) -> None:
-    """Raise if the arrays of a block of the store at `place` do not match its digest."""
-    expected = arrays.read_rows(digests, block, block + 1, _DIGESTS)
-    if digest_arrays(*values) != expected.tobytes():
-        location = locate(place)
-        manifest = read_manifest(location)  # not for each block: it may name thousands of files
-        rows = None if manifest is None else manifest.rows_of(block)
-        named = "" if rows is None else f" (rows {rows.start} to {rows.stop - 1})"
-        raise StoreError(
-            f"block {block}{named} of the features store {location} does not match its digest; "
-            "restore the files or write the store again"
-        )
+    """Raise if the arrays of consecutive blocks, from block `first` on, do not match their digests.
+
+    `digests` are those of the store at `place`.
+    """
+    n_blocks = -(-len(values[0]) // block_rows)
+    expected = arrays.read_rows(digests, first, first + n_blocks, _DIGESTS)
+    for i, digest in enumerate(expected):
+        rows = slice(i * block_rows, (i + 1) * block_rows)
+        if digest_arrays(*(array[rows] for array in values)) != digest.tobytes():
+            _reject(locate(place), first + i)
+
+
+def _reject(location: Location, block: int) -> NoReturn:
+    manifest = read_manifest(location)  # not for each block: it may name thousands of files
+    rows = None if manifest is None else manifest.rows_of(block)
+    named = "" if rows is None else f" (rows {rows.start} to {rows.stop - 1})"
+    raise StoreError(
+        f"block {block}{named} of the features store {location} does not match its digest; "
+        "restore the files or write the store again"
+    )
 
 
 def _text_bytes(array: NDArray[Any]) -> bytes:
