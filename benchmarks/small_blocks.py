@@ -2,10 +2,11 @@
 
     python -m benchmarks.small_blocks --blocks 20000 --nworkers 2
 
-The runs are a fit, k-means with sample weights in a file, and k-means that begins on a random half
-of the blocks. Each chunk of the store is one block. The CPU seconds of a pass are those of this
-process, which includes Dask's scheduler, and of the workers, from the end of the previous pass on.
-The first pass of a run includes opening the store and reading the weights.
+The runs are a fit, k-means with sample weights in a file, k-means that begins on a random half of
+the blocks, and the comparison of all blocks with their digests. Each chunk of the store is one
+block. The CPU seconds of a pass are those of this process, which includes Dask's scheduler, and of
+the workers, from the end of the previous pass on. The first pass of a run includes opening the
+store and reading the weights.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 import psutil
 import zarr
 
+from scrlm_dask import FeatureStore
 from scrlm_dask.config import FitConfig, KMeansConfig, LloydConfig
 from scrlm_dask.engine.features import as_features
 from scrlm_dask.events import Event, PhaseFinished
@@ -100,6 +102,12 @@ def measure(store: Path, out: Path, blocks: int) -> list[dict[str, Any]]:
     kmeans(store, _WEIGHTED, sample_weight=weights, block_rows=BLOCK_ROWS, listener=listener)
     case = "sampled k-means"
     kmeans(store, _SAMPLED, block_rows=BLOCK_ROWS, listener=listener)
+    case, copy = "verification", out.with_name(f"copy-{blocks}.zarr")
+    if not copy.exists():
+        FeatureStore.write(store, copy, chunk_bytes=4 * BLOCK_ROWS * FEATURES)
+    clock.lap()
+    FeatureStore(copy).verify()
+    add("verify", blocks)
     return rows
 
 
