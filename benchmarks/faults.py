@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,10 @@ _QUICK = {
 class Link:
     """A link to a network namespace that acts as a second host; `up` if it could be created."""
 
-    here, there = "10.77.9.1", "10.77.9.2"
-
     def __init__(self) -> None:
+        # each process has its own network: with the same addresses, only one link would work
+        network = ip_address("100.64.0.0") + 4 * (os.getpid() % 2**20)
+        self.here, self.there = str(network + 1), str(network + 2)
         self.name = f"scrlm{os.getpid()}"
         self.device = f"v{os.getpid()}"  # at most 15 characters
         self.up = shutil.which("ip") is not None and all(map(_ip, self._steps()))
@@ -46,8 +48,8 @@ class Link:
         return [
             f"netns add {self.name}",
             " ".join(("link add", self.device, "type veth", "peer", "name eth0 netns", self.name)),
-            f"addr add {self.here}/24 dev {self.device}",
-            f"{inside} addr add {self.there}/24 dev eth0",
+            f"addr add {self.here}/30 dev {self.device}",
+            f"{inside} addr add {self.there}/30 dev eth0",
             f"{inside} link set eth0 up",
             f"{inside} link set lo up",
             f"link set {self.device} up",
