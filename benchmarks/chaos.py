@@ -104,9 +104,13 @@ def command(*args: Any) -> None:
 
 
 def bits(out: Path) -> dict[str, bytes]:
-    """Return the content of all files of labels and model, by relative path."""
+    """Return the content of all files of labels and model, by relative path.
+
+    Zarr writes a chunk to a `.partial` file and renames it. Those of a killed worker are ignored.
+    """
     files = [f for name in ("labels.zarr", "model.zarr") for f in (out / name).rglob("*")]
-    return {str(file.relative_to(out)): file.read_bytes() for file in files if file.is_file()}
+    found = [file for file in files if file.is_file() and file.suffix != ".partial"]
+    return {str(file.relative_to(out)): file.read_bytes() for file in found}
 
 
 @dataclass(frozen=True)
