@@ -126,7 +126,7 @@ def _model_in(group: zarr.Group, location: Location) -> Model:
     if not all(type(number) in (int, float) for number in numbers.values()):
         raise InputError(f"{', '.join(_NUMBERS)} are {list(numbers.values())}")
     config = _CONFIGS[attributes["method"]](**attributes["config"])
-    return Model(
+    model = Model(
         **arrays,
         **numbers,
         affine=affine,
@@ -134,6 +134,10 @@ def _model_in(group: zarr.Group, location: Location) -> Model:
         tree=tree,
         has_fine_level=bool(attributes.get("has_fine_level", False)),
     )
+    radius = math.inf if attributes["radius"] is None else attributes["radius"]
+    if not math.isclose(radius, model.radius):  # labels depend on it
+        raise InputError(f"radius is {radius}, but the configuration gives {model.radius}")
+    return model
 
 
 def _check_arrays(arrays: dict[str, Any], tree: MergeTree | None) -> None:

@@ -321,7 +321,10 @@ def test_damaged_merge_trees_are_rejected(tmp_path: Path, name: str, wrong: Any)
         load_model(tmp_path / "m")
 
 
-@pytest.mark.parametrize("change", [{"n_rows": "3"}, {"inertia": None}, {"preprocess": "other"}])
+@pytest.mark.parametrize(
+    "change",
+    [{"n_rows": "3"}, {"inertia": None}, {"preprocess": "other"}, {"radius": 7}, {"radius": None}],
+)
 def test_attributes_with_other_values_are_rejected(tmp_path: Path, change: dict[str, Any]) -> None:
     save_model(make_model(), tmp_path / "m")
     attrs_of(tmp_path / "m").update(change)
