@@ -7,7 +7,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.block_layout import blocks_per_task
 from scrlm_dask.engine.execution import Execution, Pass
 from scrlm_dask.engine.features import placeholder_blocks
 from scrlm_dask.errors import StoreError, UnreachableError
@@ -47,12 +46,12 @@ def check_digests_pass(
     Without digests, every chunk is only read.
     """
     n_rows, n_features = stored.shape
-    block_bytes = block_rows * n_features * stored.dtype.itemsize
-    # The arrays are opened once per part.
-    part_rows = block_rows * blocks_per_task(-(-n_rows // block_rows), block_bytes)
+    blocks = placeholder_blocks((n_rows, n_features), stored.dtype, block_rows)
+    # All blocks of a task are one part, because the arrays are opened once per part.
+    parts = placeholder_blocks((n_rows, n_features), stored.dtype, blocks.layout.task_rows)
     damaged: tuple[DamagedBlock, ...] = execution.run(
         _CHECK_DIGESTS,
-        placeholder_blocks((n_rows, n_features), stored.dtype, part_rows),
+        parts,
         {"store": store, "stored": stored, "block_rows": block_rows, "has_digests": has_digests},
     )
     return damaged

@@ -17,6 +17,7 @@ from backends import BACKENDS, backend
 from messages import expecting
 from numpy.typing import NDArray
 
+from scrlm_dask.engine.block_layout import blocks_per_task
 from scrlm_dask.engine.threads import pinned_threads
 from scrlm_dask.engine.tree_reduce import FAN_IN
 from scrlm_dask.errors import InputError, MissingError, UnusableRowsError
@@ -184,6 +185,22 @@ def test_every_damaged_block_is_named(store: Path, tmp_path: Path) -> None:
     ]
     for damage, expected in zip(found, facts, strict=True):
         assert re.search(expecting(*expected), damage.reason)
+
+
+def test_damaged_blocks_are_named_among_blocks_that_are_read_together(tmp_path: Path) -> None:
+    path, rows = tmp_path / "x.zarr", np.arange(4 * 541, dtype=np.float32).reshape(541, 4)
+    write_features(rows, path, chunk_bytes=32, labels=np.arange(541) % 3)  # two rows per block
+    assert blocks_per_task(271, 32) == 8
+    with backend("three threads"):
+        assert verify_store(path) == ()
+        (path / "features/c/5/0").unlink()
+        features = zarr.open_array(path / "features", mode="r+")
+        features[[260, 262, 540]] = -1.0  # of the blocks 130, 131 and 270
+        found = verify_store(path)
+    expected = [(5, 10, 11), (130, 260, 261), (131, 262, 263), (270, 540, 540)]
+    assert [(d.block, d.first_row, d.last_row) for d in found] == expected
+    for damage in found[1:]:
+        assert re.search(expecting(f"block {damage.block}", "digest"), damage.reason)
 
 
 @pytest.mark.parametrize("name", ["features", "labels"])

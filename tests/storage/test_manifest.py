@@ -26,9 +26,11 @@ from scrlm_dask.storage.manifest import (
     Manifest,
     SourceFile,
     check_digest,
+    compare_digests,
     create_manifest,
     digest_arrays,
     missing_blocks,
+    open_digests,
     read_manifest,
     write_digest,
 )
@@ -150,6 +152,16 @@ def test_stored_blocks_match_their_digests(tmp_path: Path, labels: bool, ids: st
         arrays = block_arrays(url, rows.start, rows.stop)
         assert len(arrays) == 1 + labels + (ids is not None)
         check_digest(url, block, *arrays)
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_several_blocks_are_compared_at_once(tmp_path: Path, labels: bool) -> None:
+    url = store_in(tmp_path, 0, 1, 2, labels=labels)
+    features, *others = block_arrays(url, 4, 10)
+    compare_digests(open_digests(url), url, 1, 4, features, *others)
+    features[4] = 0
+    with pytest.raises(StoreError, match=r"(?=.*\bblock 2\b)(?=.*\brows 8\D+9\b)"):
+        compare_digests(open_digests(url), url, 1, 4, features, *others)
 
 
 def test_changed_block_is_named_with_its_rows(tmp_path: Path) -> None:
