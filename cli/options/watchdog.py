@@ -121,11 +121,12 @@ def _write_state(out: str, client: Any | None) -> str:
 def _dump(client: Any, out: str, written: list[Path]) -> None:
     """Write the cluster state to a file, then append the file to `written`."""
     from scrlm_dask.engine.failures import cluster_state
+    from scrlm_dask.storage.locations import locate
 
     with suppress(Exception):  # a failing cluster may raise any exception
         text = json.dumps(cluster_state(client), indent=2, default=str)
         file = _state_file(out)
-        file.write_text(text)
+        locate(file).write_text(text)  # does not write through a symbolic link in the run
         written.append(file)
 
 

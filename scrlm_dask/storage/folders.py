@@ -65,9 +65,13 @@ def list_content(folder: Path) -> list[Path]:
 def remove_folder(folder: Path, last: tuple[str, ...] = (), *, ignore_errors: bool = False) -> None:
     """Remove a folder, or only its content if a new folder would not be the same.
 
-    Entries named in `last` are removed after all others.
+    Entries named in `last` are removed after all others. A symbolic link is removed, but not the
+    folder that it points to.
     """
     with _suppressed(ignore_errors):
+        if folder.is_symlink():
+            folder.unlink()
+            return
         for entry in sorted(folder.iterdir(), key=lambda path: path.name in last):
             with _suppressed(ignore_errors):
                 if entry.name != SYSTEM:

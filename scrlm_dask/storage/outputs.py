@@ -142,6 +142,7 @@ def _is_owned(place: Location, mark: Mark | None) -> bool:
 def check_not_written(path: Place) -> None:
     """Raise if another process or thread on this host is writing the output."""
     target = locate(path)
+    _check_no_links(target)
     for place in (target, *_places_aside(target)):
         mark = _read_mark(place)
         if mark is None or mark.is_complete or mark.owner.get("token") == target.owner:
@@ -372,6 +373,7 @@ def _check_replaceable(target: Location, place: Location, kind: str) -> None:
 def finish_replacement(path: Place) -> None:
     """Complete the replacement of an output if a process was stopped during `move_into_place`."""
     target = locate(path)
+    _check_no_links(target)
     if not target.is_remote and (target / folders.READY).exists():
         _rename(target / folders.NEW, target)
     for place in _places_aside(target):
@@ -446,6 +448,22 @@ def _old_places(target: Location) -> list[Location]:
     if target.is_remote:
         return []
     return [Location(f"{target.url}{folders.OLD}"), target / folders.OLD]
+
+
+def _check_no_links(target: Location) -> None:
+    """Raise if a folder of an unfinished replacement is a symbolic link.
+
+    This package creates no such links. The author of a run, or another user of a shared folder,
+    could otherwise choose which files are removed or replaced.
+    """
+    if target.is_remote:
+        return
+    for place in (*_places_aside(target), *_old_places(target), target / folders.READY):
+        if Path(place.url).is_symlink():
+            raise StoreError(
+                f"{place} is a symbolic link, but this name is reserved for unfinished outputs; "
+                f"remove the link, or choose another output than {target}"
+            )
 
 
 def _remove(target: Location, mark: Mark | None) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -434,6 +436,41 @@ def test_local_urls_are_local_paths(tmp_path: Path) -> None:
         locate(f"local://{tmp_path}/a") == locate(tmp_path / "a") == locate(f"file://{tmp_path}/a")
     )
     assert is_within(locate(f"local://{tmp_path}/a/b"), locate(tmp_path / "a"))
+
+
+RESERVED = ("{}.scrlm-new", "{}.scrlm-old", "{}/.scrlm-new", "{}/.scrlm-old", "{}/.scrlm-ready")
+
+
+def check_reserved_links(out: Path, precious: Path, command: Callable[[], Any]) -> None:
+    """Require that a command rejects links at reserved names, and leaves their targets."""
+    precious.mkdir()
+    (precious / "file").write_text("1")
+    for name in RESERVED:
+        link = Path(name.format(out))
+        link.symlink_to(precious)
+        with pytest.raises(StoreError, match=f"{re.escape(str(link))} is a symbolic link"):
+            command()
+        assert (precious / "file").read_text() == "1"
+        link.unlink()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_links_at_reserved_names_are_rejected(inputs: Path, command: str) -> None:
+    """Another user of a folder must not choose what is replaced."""
+    out = locate(inputs / "out")
+    COMMANDS[command](inputs, out, bad=False)
+    again = partial(COMMANDS[command], inputs, out, bad=False)
+    check_reserved_links(Path(out.url), inputs / "precious", again)
+
+
+def test_report_does_not_follow_links_in_a_run(inputs: Path) -> None:
+    """The author of a run must not choose what is replaced."""
+    run = inputs / "a-run"
+    (inputs / "victim").write_text("1")
+    (run / "report.partial").symlink_to(inputs / "victim")
+    write_report([run])
+    assert (inputs / "victim").read_text() == "1"
+    check_reserved_links(run / "report", inputs / "precious", lambda: write_report([run]))
 
 
 @pytest.mark.parametrize("suffix", [".scrlm-new", ".scrlm-old"])
