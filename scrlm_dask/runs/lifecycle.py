@@ -31,6 +31,7 @@ from scrlm_dask.storage.label_store import FINE, ensure_labels_store, open_label
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model, save_model
 from scrlm_dask.storage.outputs import (
+    MODEL_KIND,
     RUN_KIND,
     check_not_inside,
     check_output_free,
@@ -120,7 +121,7 @@ class ActiveRun:
         if directory is not None:
             resume.check_still_owner(directory, start)
             mark_complete(directory.labels)
-            discard(directory.model)  # an earlier attempt may have written a model
+            discard(directory.model, MODEL_KIND)  # an earlier attempt may have written a model
             save_model(model, directory.model)
             directory.write_record(record, COMPLETE)
         return record

@@ -113,7 +113,7 @@ def open_directory(
             move_into_place(run.location, out)
             raise  # a listener failed after the run was complete
         if not is_resumable or _rejects_input(error, checkpoint, resumed=before is not None):
-            discard(run.location)
+            discard(run.location, RUN_KIND)
         else:
             error.add_note(_mark_stopped(run, out, stored, record, features_at))
         raise

@@ -99,8 +99,7 @@ def write_coarse_labels(path: Place, groups: NDArray[np.int64]) -> None:
     node = arrays.member(_open_group(location), location, LABELS)
     labels = arrays.describe(node, location / LABELS)
     n_rows, block_rows = labels.shape[0], labels.chunks[0]
-    if (location / COARSE).exists():
-        discard(location / COARSE)
+    location.remove([COARSE])
     arrays.create_array(location / COARSE, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
     copy_joined(labels, groups, location, COARSE)
 
@@ -163,7 +162,7 @@ def ensure_labels_store(
         raise
     except StoreError:
         pass
-    discard(location)
+    discard(location, LABELS_KIND)
     return create_labels_store(location, n_rows, block_rows, margins, fine=fine)
 
 

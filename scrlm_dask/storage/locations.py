@@ -197,22 +197,19 @@ class Location:
         with self.files() as (filesystem, path), filesystem.open(path, "wb") as file:
             yield file
 
-    def remove(self, last: tuple[str, ...]) -> None:
-        """Remove this folder; remove the files named in `last` after all other files.
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove the named entries of this folder in the given order; missing names are ignored.
 
-        `last` names the files that identify the writer of the folder. If the removal is
-        interrupted, these files still exist, so the writer can still be identified. A local folder
-        that cannot be replaced, such as a mount point, is kept empty.
+        A local folder is also removed if it is then empty, unless it cannot be replaced, like a
+        mount point.
         """
         if not self.is_remote:
-            folders.remove_folder(Path(self.url), last)
+            folders.remove_entries(Path(self.url), names)
             return
         with self.files() as (filesystem, path):
-            kept = {f"{path}/{name}" for name in last}
-            others = [name for name in filesystem.find(path) if name not in kept]
-            if others:
-                filesystem.rm(others)
-            filesystem.rm(path, recursive=True)
+            for name in names:
+                with suppress(FileNotFoundError):
+                    filesystem.rm(f"{path}/{name}", recursive=True)
 
     def copy_to(self, other: Location, last: tuple[str, ...]) -> None:
         """Copy this folder of a remote store; copy the files named in `last` after all others."""

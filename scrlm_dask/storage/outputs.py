@@ -48,6 +48,10 @@ _ENTRIES = {
         *("run.json", "events.jsonl", "cluster-state.json", "checkpoint*"),
         *("model.zarr", "labels.zarr", "report", "report.html"),
     ),
+    MODEL_KIND: (
+        *("centers", "center_rows", "losses", "neighbors", "means", "counts", "weights", "sigmas"),
+        *("shift", "scale", "tree_leaves", "tree_weights", "tree_merges", "tree_costs"),
+    ),
     EXPORT_KIND: (EXPORT_RECORD, "labels.*", "centers.*"),
     REPORT_KIND: (REPORT_RECORD, "*.png"),
 }
@@ -70,6 +74,7 @@ _MARKS = (
     EXPORT_RECORD,
     REPORT_RECORD,
 )  # most often, the mark of a store is read
+_DIGESTS = "digests"  # array: a store of features is resumed with the blocks that have a digest
 _active: set[str] = set()  # tokens of the outputs that threads of this process are writing
 
 
@@ -84,7 +89,7 @@ def replacing(path: Place, overwrite: bool, kind: str) -> Iterator[Location]:
         try:
             yield place
         except BaseException:
-            discard(place)
+            discard(place, kind)
             raise
         move_into_place(place, target)
 
@@ -197,9 +202,9 @@ def open_output(path: Place, overwrite: bool, kind: str) -> Location:
     mark = _check_free(target, overwrite, kind)
     for place in _places_aside(target):
         if place.is_occupied():
-            _remove(place, _read_mark(place))
+            _remove(place, kind)
     if mark is not None and not mark.is_complete:
-        _remove(target, mark)
+        _remove(target, kind)
     return _choose_place(target)
 
 
@@ -283,23 +288,28 @@ def _check_free(target: Location, overwrite: bool, kind: str) -> Mark | None:
             f"the output {target} exists and was not written as {kind} by this package, so it "
             "cannot be replaced; choose another path or remove it yourself"
         )
-    foreign = _foreign_entries(target, kind)
+    _check_entries(target, kind)
+    return mark
+
+
+def _check_entries(target: Location, kind: str) -> None:
+    """Raise if an output contains entries that this package did not write."""
+    _, foreign = _sort_entries(target, kind)
     if foreign:
         raise StoreError(
             f"the output {target} contains {_list_names(foreign)}, which this package did not "
             "write; move these files, or choose another path"
         )
-    return mark
 
 
-def _foreign_entries(target: Location, kind: str) -> list[str]:
-    """Return the names of the entries of an output that this package did not write."""
-    known = (*_ENTRIES[kind], *_TEMPORARY)
-    return [
-        name
-        for name in sorted(target.entry_names())
-        if not any(fnmatchcase(name, pattern) for pattern in known)
-    ]
+def _sort_entries(target: Location, kind: str) -> tuple[list[str], list[str]]:
+    """Return the names of the entries that this package wrote to an output, and of all others."""
+    known = (*_ENTRIES.get(kind, ()), *_TEMPORARY)
+    own, foreign = list[str](), list[str]()
+    for name in sorted(target.entry_names()):
+        is_own = any(fnmatchcase(name, pattern) for pattern in known)
+        (own if is_own else foreign).append(name)
+    return own, foreign
 
 
 def _list_names(names: list[str]) -> str:
@@ -344,6 +354,7 @@ def move_into_place(place: Location, path: Place) -> None:
     _check_replaceable(target, place, mark.kind)
     try:
         _copy_objects(place, target, mark) if target.is_remote else _rename(place, target)
+        _remove_old(target)
     except (OSError, StoreError) as error:
         error.add_note(
             f"the new output is complete in {place}; the next command that writes {path} first "
@@ -361,7 +372,7 @@ def _check_replaceable(target: Location, place: Location, kind: str) -> None:
         found = found if found is not None and found.is_complete else None
     if not _has_content(target):
         return
-    if found is None or found.kind != kind or _foreign_entries(target, kind):
+    if found is None or found.kind != kind or _sort_entries(target, kind)[1]:
         raise StoreError(
             f"{target} contains files that this package did not write as {kind}, so they are not "
             f"replaced; the new output is complete in {place}: move the files away, and run the "
@@ -378,12 +389,9 @@ def finish_replacement(path: Place) -> None:
         if place.is_occupied() and _is_complete(place):
             move_into_place(place, target)
     for old in _old_places(target):
-        if not old.is_occupied():
-            continue
-        if _is_complete(target):
-            _remove(old, _read_mark(old))
-        elif not target.is_occupied() and _is_complete(old):
+        if not target.is_occupied() and _is_complete(old):
             Path(old.url).rename(target.url)
+    _remove_old(target)
 
 
 def _is_being_replaced(target: Location) -> bool:
@@ -410,20 +418,25 @@ def _copy_objects(place: Location, target: Location, mark: Mark) -> None:
     The target has a mark at all times, so that an interrupted copy is known to be one.
     """
     if target.is_occupied():
-        _remove(target, _read_mark(target))
+        _remove(target, mark.kind)
     mark.as_incomplete().write(target)
     place.copy_to(target, last=_MARKS)
-    _remove(place, mark)
+    _remove(place, mark.kind)
 
 
 def _rename(place: Location, target: Location) -> None:
     new, folder = Path(place.url), Path(target.url)
     swap = folders.swap_content if new.parent == folder else folders.swap_folder
-    old = swap(new, folder, _MARKS)
-    if old is not None:
-        with suppress(OSError):  # the next command that replaces the output removes it
-            place = Location(str(old))
-            _remove(place, _read_mark(place))
+    swap(new, folder, _MARKS)
+
+
+def _remove_old(target: Location) -> None:
+    """Remove the old output after its replacement."""
+    with suppress(OSError):  # the next command that replaces the output removes it
+        mark = _read_mark(target)
+        if mark is not None and mark.is_complete:
+            for old in filter(Location.is_occupied, _old_places(target)):
+                _remove(old, mark.kind)
 
 
 def _choose_place(target: Location) -> Location:
@@ -448,35 +461,35 @@ def _old_places(target: Location) -> list[Location]:
     return [Location(f"{target.url}{folders.OLD}"), target / folders.OLD]
 
 
-def _remove(target: Location, mark: Mark | None) -> None:
-    """Remove an output with its mark; until it is removed, it is marked as incomplete.
-
-    There is no mark if an earlier removal was interrupted at its last file.
-    """
+def _remove(target: Location, kind: str) -> None:
+    """Remove an output; until it is removed, it is marked as incomplete."""
+    mark = _read_mark(target)
     if mark is not None:
         mark.as_incomplete().write(target)
-    target.remove(last=_MARKS)
+    _remove_entries(target, kind)
 
 
-def discard(path: Place) -> None:
-    """Remove a failed output, so that it is not mistaken for a result.
+def _remove_entries(target: Location, kind: str) -> None:
+    """Remove the entries that this package wrote to an output, and then the folder if it is empty.
+
+    The digests of the blocks are removed first: without them, a store is not resumed. The mark is
+    removed last: with it, the next command can remove the rest.
+    """
+    own, _ = _sort_entries(target, kind)
+    target.remove(sorted(own, key=lambda name: (name in _MARKS, name != _DIGESTS)))
+
+
+def discard(path: Place, kind: str) -> None:
+    """Remove a failed output, so that it is not mistaken for a result; files of the user stay.
 
     If the removal fails, the remaining files are still marked incomplete. If another process has
-    taken over the output, it is not removed.
+    taken over the output, or if it is unknown whether one has, it is not removed.
     """
     target = locate(path)
-    if target.owner is not None:
-        try:
-            mark = _read_mark(target)
-        except OSError:  # it is unknown whether another process has taken over the output
-            return
-        if mark is not None and not _is_owned(target, mark):
-            return
-    if not target.is_remote:
-        folders.remove_folder(Path(target.url), ignore_errors=True)
-        return
-    with suppress(StoreError):
-        target.remove(last=_MARKS)
+    with suppress(OSError):
+        mark = _read_mark(target)
+        is_lost = target.owner is not None and not _is_owned(target, mark)
+        target.remove(()) if is_lost else _remove_entries(target, kind)
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def test_prepared_folder_keeps_its_mode_and_inode(tmp_path: Path) -> None:
     before = folder.stat()
     move_into_place(new.location, folder)
     assert old.check_complete()["number"] == 2
-    discard(folder)
+    discard(folder, RUN_KIND)
     assert list(folder.iterdir()) == []
     after = folder.stat()
     assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
@@ -118,7 +118,7 @@ def test_prepared_folder_keeps_its_mode_and_inode(tmp_path: Path) -> None:
 def test_current_folder_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert not folders.is_replaceable(tmp_path)
-    discard(tmp_path)
+    discard(tmp_path, RUN_KIND)
     assert tmp_path.is_dir()
 
 
@@ -145,5 +145,5 @@ def test_empty_volume_is_free(tmp_path: Path) -> None:
     run = RunDirectory(open_output(tmp_path / "volume", False, RUN_KIND))
     assert run.location.url == str(tmp_path / "volume")
     write_run(run, 1)
-    discard(run.location)
+    discard(run.location, RUN_KIND)
     assert [path.name for path in (tmp_path / "volume").iterdir()] == ["lost+found"]

@@ -43,9 +43,7 @@ from scrlm_dask.storage.locations import (
     trust,
 )
 from scrlm_dask.storage.model_store import load_model
-from scrlm_dask.storage.outputs import (
-    discard,
-)
+from scrlm_dask.storage.outputs import RUN_KIND, discard
 from scrlm_dask.storage.run_directory import EventLog, RunDirectory
 
 SECRET = "do-not-print-me"
@@ -242,7 +240,7 @@ def test_is_occupied(root: Location) -> None:
     run.create({})
     assert place.is_occupied()
     assert run.record.is_occupied()
-    discard(run.location)
+    discard(run.location, RUN_KIND)
     assert not run.location.is_occupied()
 
 
@@ -402,7 +400,7 @@ def test_removal_does_not_follow_links(tmp_path: Path) -> None:
         (tmp_path / file).write_text("1")
     (tmp_path / "out/folder").symlink_to(tmp_path / "kept")
     (tmp_path / "out/sub/file").symlink_to(tmp_path / "other")
-    locate(tmp_path / "out").remove(last=("run.json",))
+    locate(tmp_path / "out").remove(["folder", "missing", "sub", "run.json"])
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "kept/file").exists()
     assert (tmp_path / "other").exists()

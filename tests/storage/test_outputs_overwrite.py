@@ -264,6 +264,50 @@ def test_interrupted_import_is_not_owned_by_its_process(inputs: Path) -> None:
     assert "pid" not in attributes["owner"]
 
 
+def keep_notes(out: Path) -> Callable[[object], None]:
+    """Return a listener that puts a file of the user into an output when the output exists."""
+
+    def listener(_event: object) -> None:
+        if out.is_dir():
+            (out / "notes.txt").write_text("precious")
+
+    return listener
+
+
+def fail_fit(root: Path, out: Path, listener: Any) -> Any:
+    fit(root / "nan.zarr", CONFIG, out=out, listener=listener)
+
+
+def fail_kmeans(root: Path, out: Path, listener: Any) -> Any:
+    kmeans(root / "nan.zarr", KMEANS, out=out, listener=listener)
+
+
+def fail_predict(root: Path, out: Path, listener: Any) -> Any:
+    predict(root / "a-run", root / "nan.zarr", out=out, block_rows=10, listener=listener)
+
+
+def fail_ingest(root: Path, out: Path, listener: Any) -> Any:
+    config = IngestConfig(chunk_bytes=64, nan="error")
+    ingest(str(root / "nan.npy"), out, config, listener=listener)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("fail", [fail_fit, fail_kmeans, fail_predict, fail_ingest])
+def test_failed_command_keeps_files_of_the_user(
+    inputs: Path, fail: Callable[[Path, Path, Any], Any], overwrite: bool
+) -> None:
+    out = inputs / "out"
+    out.mkdir()
+    with dask.config.set(scheduler="synchronous"), pytest.raises(ScrlmError):
+        fail(inputs, out, keep_notes(out))
+    assert tree(out) == {"notes.txt": b"precious"}
+    with pytest.raises(StoreError, match=f"{out}"):
+        fit(inputs / "x.zarr", CONFIG, out=out, overwrite=overwrite)
+    with pytest.raises(StoreError, match=f"{out}"):
+        ingest(str(inputs / "rows.npy"), out, overwrite=overwrite)
+    assert tree(out) == {"notes.txt": b"precious"}
+
+
 # --- resume ------------------------------------------------------------------------------------
 
 

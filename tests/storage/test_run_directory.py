@@ -61,9 +61,9 @@ def test_discarded_run_leaves_no_files(tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
     run.create({})
     zarr.create_group(run.labels.url)
-    discard(run.path)
+    discard(run.path, RUN_KIND)
     assert tree(tmp_path) == {}
-    discard(run.path)  # nothing is left to remove
+    discard(run.path, RUN_KIND)  # nothing is left to remove
 
 
 def test_empty_folder_is_used(tmp_path: Path) -> None:
