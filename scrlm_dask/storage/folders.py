@@ -22,6 +22,7 @@ import psutil
 # output while it is written, the old output while it is replaced, and a new output whose files are
 # being moved up into the folder of the output.
 NEW, OLD, READY = ".scrlm-new", ".scrlm-old", ".scrlm-ready"
+PARTIAL = f"*.{'[0-9a-f]' * 32}.partial"  # pattern of the names of temporary files
 SYSTEM = "lost+found"  # folder of the file system at the root of a volume
 
 

@@ -26,6 +26,7 @@ from scrlm_dask.storage.feature_store import (
     open_ids,
     open_origins,
 )
+from scrlm_dask.storage.folders import PARTIAL
 from scrlm_dask.storage.locations import (
     Location,
     Place,
@@ -169,7 +170,7 @@ def ensure_labels_store(
 def _remove_partial_chunks(location: Location) -> None:
     """Remove temporary files that Zarr did not rename because its process was killed."""
     if not location.is_remote:  # object stores have no temporary files: they write whole objects
-        for file in Path(location.url).rglob("*.partial"):
+        for file in Path(location.url).rglob(PARTIAL):
             file.unlink(missing_ok=True)
 
 

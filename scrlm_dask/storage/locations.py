@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import fsspec
 from zarr.storage import FsspecStore
@@ -177,16 +178,16 @@ class Location:
     def write_text(self, text: str) -> None:
         """Write the file atomically: a reader sees either the old or the new content."""
         if not self.is_remote:
-            temporary = Path(self.url).with_suffix(".partial")
+            temporary = Path(self.url).with_name(f".{uuid4().hex}.partial")
             try:
-                with temporary.open("w", encoding="utf-8") as file:
+                with temporary.open("x", encoding="utf-8") as file:
                     file.write(text)
                     file.flush()
                     os.fsync(file.fileno())  # otherwise a crash may leave an empty file
-            except OSError:  # the disk may be full
+                temporary.replace(self.url)
+            except BaseException:  # the disk may be full
                 temporary.unlink(missing_ok=True)
                 raise
-            temporary.replace(self.url)
             return
         with self.files() as (filesystem, path):
             filesystem.pipe_file(path, text.encode())  # object stores write whole objects

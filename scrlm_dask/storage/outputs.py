@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
+from glob import escape
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,29 +35,38 @@ KIND = "scrlm"  # attribute of groups that this package writes; values are the k
 FEATURES_KIND, LABELS_KIND, MODEL_KIND, RUN_KIND = "features", "labels", "model", "run"
 EXPORT_KIND, EXPORT_RECORD = "export", "export.json"
 REPORT_KIND, REPORT_RECORD = "report", "report.json"  # the folder of the figures of a report
+FILES = "files"  # field of the records of exports and reports: names of their files
 OWNER = "owner"  # attribute of unfinished stores and exports
 
 # Names of the entries that this package writes to outputs of each kind. An output with other
-# entries is not replaced, because they belong to the user.
+# entries is not replaced, because they belong to the user. The marks of a report and of a complete
+# export contain the names of their files.
 _ENTRIES = {
     FEATURES_KIND: (
         *("features", "labels", "ids", "digests", "source_row", "source_file"),
-        *("dropped", "true_*", ".shuffle"),
+        *("dropped", "true_weights", "true_means", "true_sigmas", ".shuffle"),
     ),
     LABELS_KIND: ("labels", "distances", "margins", "fine", "coarse"),
-    RUN_KIND: (
-        *("run.json", "events.jsonl", "cluster-state.json", "checkpoint*"),
-        *("model.zarr", "labels.zarr", "report", "report.html"),
-    ),
+    RUN_KIND: (*("run.json", "events.jsonl", "cluster-state.json", "checkpoint", "report.html"),),
     MODEL_KIND: (
         *("centers", "center_rows", "losses", "neighbors", "means", "counts", "weights", "sigmas"),
         *("shift", "scale", "tree_leaves", "tree_weights", "tree_merges", "tree_costs"),
     ),
-    EXPORT_KIND: (EXPORT_RECORD, "labels.*", "centers.*"),
-    REPORT_KIND: (REPORT_RECORD, "*.png"),
+    EXPORT_KIND: (
+        *(EXPORT_RECORD, "labels.parquet", "labels.csv"),
+        *("centers.npy", "centers.fbin", "centers.faiss"),
+    ),
+    REPORT_KIND: (REPORT_RECORD,),
 }
-# temporary files of this package and of Zarr, and files of file systems and file managers
-_TEMPORARY = ("zarr.json", "*.partial", ".nfs*", ".DS_Store", f"*{folders.NEW}", f"*{folders.OLD}")
+# Kinds of the outputs that a run contains; their entries are also checked
+_PARTS = {
+    "model.zarr": MODEL_KIND,
+    "labels.zarr": LABELS_KIND,
+    "report": REPORT_KIND,
+    "report.scrlm-*": REPORT_KIND,
+}
+# metadata and temporary files, and files of file systems and file managers
+_OTHERS = ("zarr.json", folders.PARTIAL, ".nfs*", ".DS_Store")
 # Commands that finish an interrupted replacement of an output of each kind
 _COMMANDS = {
     FEATURES_KIND: "the next `scrlm ingest`, `scrlm embed` or `scrlm synth` with this output",
@@ -268,7 +278,7 @@ def _check_free(target: Location, overwrite: bool, kind: str) -> Mark | None:
             f"the output {target} is a whole bucket; give a path inside it, such as "
             f"{target}/out.zarr"
         )
-    if not target.is_remote and Path(target.url).is_symlink():
+    if _is_link(target):
         raise StoreError(
             f"the output {target} is a symbolic link, which is never replaced; give the path that "
             "it points to"
@@ -303,13 +313,40 @@ def _check_entries(target: Location, kind: str) -> None:
 
 
 def _sort_entries(target: Location, kind: str) -> tuple[list[str], list[str]]:
-    """Return the names of the entries that this package wrote to an output, and of all others."""
-    known = (*_ENTRIES.get(kind, ()), *_TEMPORARY)
+    """Return the names of the entries that this package wrote to an output, and of all others.
+
+    A folder of a run that contains both is not named, but its entries are.
+    """
+    known = (*_names_written(target, kind), *_OTHERS)
     own, foreign = list[str](), list[str]()
     for name in sorted(target.entry_names()):
-        is_own = any(fnmatchcase(name, pattern) for pattern in known)
-        (own if is_own else foreign).append(name)
+        part = _kind_of_part(name) if kind == RUN_KIND else None
+        if part is not None and not _is_link(target / name):
+            inner, others = _sort_entries(target / name, part)
+            own += [f"{name}/{each}" for each in inner] if others else [name]
+            foreign += [f"{name}/{each}" for each in others]
+        elif part is not None or any(fnmatchcase(name, pattern) for pattern in known):
+            own.append(name)
+        else:
+            foreign.append(name)
     return own, foreign
+
+
+def _names_written(target: Location, kind: str) -> tuple[str, ...]:
+    """Return patterns of the names of the entries that this package writes to an output."""
+    if kind in (EXPORT_KIND, REPORT_KIND):
+        mark = _read_mark(target)
+        if mark is not None and mark.kind == kind and mark.files:
+            return (mark.name, *map(escape, mark.files))
+    return _ENTRIES.get(kind, ())
+
+
+def _kind_of_part(name: str) -> str | None:
+    return next((kind for pattern, kind in _PARTS.items() if fnmatchcase(name, pattern)), None)
+
+
+def _is_link(place: Location) -> bool:
+    return not place.is_remote and Path(place.url).is_symlink()
 
 
 def _list_names(names: list[str]) -> str:
@@ -522,6 +559,12 @@ class Mark:
         """Token and process of the owner; empty if they are not known."""
         owner = self.content.get(OWNER)
         return owner if isinstance(owner, dict) else {}
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files of an export or a report; empty if they are not known."""
+        files = self.content.get(FILES)
+        return [str(name) for name in files] if isinstance(files, list) else []
 
     def as_incomplete(self) -> Mark:
         """Return the mark of the same output while it is removed or copied."""

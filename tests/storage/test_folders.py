@@ -27,9 +27,9 @@ class Killed(BaseException):
 
 def write_run(run: RunDirectory, number: int) -> None:
     run.create({"number": number})
-    for name in ("labels.zarr", "model.zarr", f"checkpoint-{number}"):
-        Path(run.location.url, name).mkdir()
-        Path(run.location.url, name, "chunk").write_text(str(number))
+    for name in ("labels.zarr/labels", "model.zarr/means", "checkpoint"):
+        Path(run.location.url, name).mkdir(parents=True)
+        Path(run.location.url, name, f"chunk-{number}").write_text(str(number))
     run.write_record({"number": number}, COMPLETE)
 
 
@@ -79,7 +79,7 @@ def test_process_is_killed_between_renames(
     if finish:
         finish_replacement(folder)
     assert old.check_complete()["number"] == 2
-    names = ("checkpoint-2/chunk", "labels.zarr/chunk", "model.zarr/chunk")
+    names = ("checkpoint/chunk-2", "labels.zarr/labels/chunk-2", "model.zarr/means/chunk-2")
     files = [*names, "run.json"]
     assert sorted(name for name, text in tree(folder).items() if text) == files
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

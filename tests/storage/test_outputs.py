@@ -405,7 +405,7 @@ def test_staged_output_replaces_the_old_one(root: Location) -> None:
     run = RunDirectory(root / "run")
     run.create({})
     run.write_record({"number": 1}, COMPLETE)
-    (run.location / "checkpoint-old").write_text("old")
+    (run.location / "checkpoint").write_text("old")
     staged = open_output(run.location, True, RUN_KIND)
     assert staged.url == f"{run.location.url}.scrlm-new"
     RunDirectory(staged).create({})
@@ -413,7 +413,7 @@ def test_staged_output_replaces_the_old_one(root: Location) -> None:
     assert run.check_complete()["number"] == 1  # kept until the new one is finished
     move_into_place(staged, run.location)
     assert run.check_complete()["number"] == 2
-    assert not (run.location / "checkpoint-old").exists()
+    assert not (run.location / "checkpoint").exists()
     assert not staged.is_occupied()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -45,7 +46,7 @@ from scrlm_dask.storage.arrays import read_rows
 from scrlm_dask.storage.feature_store import open_features_store
 from scrlm_dask.storage.label_store import open_labels
 from scrlm_dask.storage.locations import Location, is_within, locate
-from scrlm_dask.storage.outputs import RUN_KIND, check_output_free, find_aside
+from scrlm_dask.storage.outputs import RUN_KIND, check_output_free, discard, find_aside
 from scrlm_dask.storage.run_directory import RunDirectory
 
 SPEC = MixtureSpec(8, 2, 0.1)
@@ -262,6 +263,55 @@ def test_interrupted_import_is_not_owned_by_its_process(inputs: Path) -> None:
     assert attributes["complete"] is False
     assert not outputs.is_alive(attributes["owner"] | {"token": "of another process"})
     assert "pid" not in attributes["owner"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("report/notes.txt", "report/mine.png", "labels.zarr/mine.npy", "model.zarr/mine.npy"),
+        *("checkpoints.txt", "mine.partial", "mine.scrlm-old", "report.html.partial"),
+    ],
+)
+def test_files_of_the_user_in_a_run_are_not_removed(inputs: Path, name: str) -> None:
+    """Names that are similar to those of this package, and files in its folders."""
+    run = RunDirectory(inputs / "a-run")
+    write_report([run.path])
+    mine = inputs / "a-run" / name
+    mine.write_text("precious")
+    with pytest.raises(StoreError, match=re.escape(name)):
+        kmeans(inputs / "x.zarr", KMEANS, out=run.path, overwrite=True)
+    assert run.check_complete()["method"] == "scrlm"
+    discard(run.path, RUN_KIND)
+    left = {name for name, text in tree(inputs / "a-run").items() if text is not None}
+    assert left == {name}
+
+
+def test_links_to_parts_of_a_run_are_not_followed(inputs: Path) -> None:
+    labels = inputs / "a-run/labels.zarr"
+    labels.rename(inputs / "elsewhere.zarr")
+    labels.symlink_to(inputs / "elsewhere.zarr")
+    before = tree(inputs / "elsewhere.zarr")
+    kmeans(inputs / "x.zarr", KMEANS, out=inputs / "a-run", overwrite=True)
+    assert not labels.is_symlink()
+    assert tree(inputs / "elsewhere.zarr") == before
+
+
+@pytest.mark.parametrize("name", ["labels.xlsx", "labels.csv", "centers.txt", "mine.png"])
+@pytest.mark.parametrize("command", ["export", "report"])
+def test_files_with_similar_names_are_not_removed(inputs: Path, command: str, name: str) -> None:
+    run, out = inputs / "a-run", inputs / "out"
+
+    def call() -> None:
+        if command == "export":
+            export(run, out, overwrite=True)
+        else:
+            write_report([run], inputs / "out.html")
+
+    call()
+    (out / name).write_text("precious")
+    with pytest.raises(StoreError, match=name):
+        call()
+    assert (out / name).read_text() == "precious"
 
 
 def keep_notes(out: Path) -> Callable[[object], None]:

@@ -145,13 +145,6 @@ def test_values_that_are_not_json_leave_the_old_record(tmp_path: Path, value: An
     assert tree(tmp_path) == {"run.json": b'{\n  "status": "running"\n}\n'}
 
 
-def test_leftover_of_a_killed_writer_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "run.partial").write_text('{"status": "comp')
-    write_json(tmp_path / "run.json", {"status": "complete"})
-    assert list(tree(tmp_path)) == ["run.json"]
-    assert read_json(tmp_path / "run.json") == {"status": "complete"}
-
-
 def test_reader_sees_the_old_or_the_new_record(tmp_path: Path) -> None:
     # 200 kB, so that the reader would see a partial file if it were written in place
     path = tmp_path / "run.json"
