@@ -85,6 +85,7 @@ _MARKS = (
     REPORT_RECORD,
 )  # most often, the mark of a store is read
 _DIGESTS = "digests"  # array: a store of features is resumed with the blocks that have a digest
+_ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
 _active: set[str] = set()  # tokens of the outputs that threads of this process are writing
 
 
@@ -360,17 +361,39 @@ def check_not_inside(path: Place, source: Place | None, what: str) -> None:
 
 
 def check_none_inside(path: Place, sources: Iterable[Place], what: str) -> None:
-    """Raise if the output is or contains one of the inputs; `what` names an input."""
+    """Raise if the output is or contains one of the inputs; `what` names an input.
+
+    Folders inside a Zarr store that are links are also inputs: those of its arrays and chunks.
+    """
     target = locate(path)
     places = (target, *_places_aside(target), *_old_places(target))
     resolve = cache(Path.resolve)  # thousands of files have the same parent folders
     for source in sources:
         given = locate(source)
-        if any(is_within(given, place, resolve) for place in places):
+        parts = (given, *_linked_folders(given))
+        if any(is_within(part, place, resolve) for part in parts for place in places):
             raise StoreError(
                 f"the output {path} is or contains an input, {what} {source}; choose another "
                 "output, or move the input"
             )
+
+
+def _linked_folders(source: Location) -> Iterator[Location]:
+    """Yield the links to folders in a local Zarr store, such as links to the chunks of an array.
+
+    Links to files are not searched for, because a store may have millions of them.
+    """
+    if source.is_remote or not any(Path(source.url, name).is_file() for name in _ZARR_METADATA):
+        return
+    for folder in _folders_in(source.url):
+        for each in (folder, *_folders_in(folder.path)):
+            if each.is_symlink():
+                yield Location(each.path)
+
+
+def _folders_in(path: str) -> Iterator[os.DirEntry[str]]:
+    with suppress(PermissionError):  # no command can read such an input
+        yield from (entry for entry in os.scandir(path) if entry.is_dir())
 
 
 def move_into_place(place: Location, path: Place) -> None:

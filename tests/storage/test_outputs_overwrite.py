@@ -523,6 +523,21 @@ def test_sources_inside_the_output_are_rejected(inputs: Path, column: str) -> No
     assert tree(out) == before
 
 
+@pytest.mark.parametrize("name", ["features", "features/c", "features/c/0"])
+def test_links_from_an_input_to_the_output_are_rejected(inputs: Path, name: str) -> None:
+    store, out = inputs / "x.zarr", inputs / "out.zarr"
+    shutil.copytree(store, out)
+    shutil.rmtree(store / name)
+    (store / name).symlink_to(out / name)
+    before = tree(out)
+    given = store / "features" if name == "features/c/0" else store
+    with pytest.raises(StoreError, match=f"(?=.*{given})(?=.*{out})"):
+        ingest(str(given), out, overwrite=True)
+    with pytest.raises(StoreError, match=f"(?=.*{store})(?=.*{out})"):
+        write_features(FeatureStore(given), out, overwrite=True)
+    assert tree(out) == before
+
+
 def test_local_urls_are_local_paths(tmp_path: Path) -> None:
     assert (
         locate(f"local://{tmp_path}/a") == locate(tmp_path / "a") == locate(f"file://{tmp_path}/a")
