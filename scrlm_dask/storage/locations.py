@@ -162,9 +162,10 @@ class Location:
         if not self.is_remote:
             folder = Path(self.url)
             return [entry.name for entry in folders.list_content(folder)] if folder.is_dir() else []
-        with self.files() as (filesystem, path):
+        with suppress(FileNotFoundError), self.files() as (filesystem, path):
             listed = [name.rstrip("/") for name in filesystem.ls(path, detail=False)]
             return [name.rpartition("/")[2] for name in listed if name != path.rstrip("/")]
+        return []
 
     def read_bytes(self) -> bytes:
         """Read the whole file."""

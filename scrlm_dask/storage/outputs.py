@@ -43,14 +43,22 @@ OWNER = "owner"  # attribute of unfinished stores and exports
 # export contain the names of their files.
 _ENTRIES = {
     FEATURES_KIND: (
-        *("features", "labels", "ids", "digests", "source_row", "source_file"),
+        *("zarr.json", "features", "labels", "ids", "digests", "source_row", "source_file"),
         *("dropped", "true_weights", "true_means", "true_sigmas", ".shuffle"),
     ),
-    LABELS_KIND: ("labels", "distances", "margins", "fine", "coarse"),
+    LABELS_KIND: ("zarr.json", "labels", "distances", "margins", "fine", "coarse"),
     RUN_KIND: (*("run.json", "events.jsonl", "cluster-state.json", "checkpoint", "report.html"),),
     MODEL_KIND: (
         *("centers", "center_rows", "losses", "neighbors", "means", "counts", "weights", "sigmas"),
-        *("shift", "scale", "tree_leaves", "tree_weights", "tree_merges", "tree_costs"),
+        *(
+            "shift",
+            "scale",
+            "tree_leaves",
+            "tree_weights",
+            "tree_merges",
+            "tree_costs",
+            "zarr.json",
+        ),
     ),
     EXPORT_KIND: (
         *(EXPORT_RECORD, "labels.parquet", "labels.csv"),
@@ -65,8 +73,8 @@ _PARTS = {
     "report": REPORT_KIND,
     "report.scrlm-*": REPORT_KIND,
 }
-# metadata and temporary files, and files of file systems and file managers
-_OTHERS = ("zarr.json", folders.PARTIAL, ".nfs*", ".DS_Store")
+# temporary files of this package and of Zarr, and files of file systems and file managers
+_OTHERS = (folders.PARTIAL, ".nfs*", ".DS_Store")
 # Commands that finish an interrupted replacement of an output of each kind
 _COMMANDS = {
     FEATURES_KIND: "the next `scrlm ingest`, `scrlm embed` or `scrlm synth` with this output",
@@ -213,9 +221,9 @@ def open_output(path: Place, overwrite: bool, kind: str) -> Location:
     mark = _check_free(target, overwrite, kind)
     for place in _places_aside(target):
         if place.is_occupied():
-            _remove(place, kind)
+            _remove(place)
     if mark is not None and not mark.is_complete:
-        _remove(target, kind)
+        _remove(target)
     return _choose_place(target)
 
 
@@ -252,7 +260,7 @@ def describe_interruption(path: Place) -> str:
 def find_aside(path: Place) -> Location | None:
     """Return the location of an output that is to replace the output at `path`, if there is one."""
     places = _places_aside(locate(path))
-    return next((place for place in places if place.is_occupied()), None)
+    return next((place for place in places if _read_mark(place) is not None), None)
 
 
 def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
@@ -287,6 +295,9 @@ def _check_free(target: Location, overwrite: bool, kind: str) -> Mark | None:
     for parent in target.parents() if kind != REPORT_KIND else ():  # a report may be in its run
         if _is_run(parent):
             raise StoreError(f"the output {target} is inside the run {parent}; choose another path")
+    for place in (*_places_aside(target), *_old_places(target)):
+        mark = _read_mark(place)
+        _check_entries(place, "" if mark is None else mark.kind)
     if not _has_content(target):
         return None
     mark = _read_mark(target)
@@ -304,7 +315,7 @@ def _check_free(target: Location, overwrite: bool, kind: str) -> Mark | None:
 
 
 def _check_entries(target: Location, kind: str) -> None:
-    """Raise if an output contains entries that this package did not write."""
+    """Raise if an output contains entries that this package did not write; "" is no kind."""
     _, foreign = _sort_entries(target, kind)
     if foreign:
         raise StoreError(
@@ -469,7 +480,8 @@ def _has_content(target: Location) -> bool:
     """Return whether there are files at `target`, other than those of an unfinished replacement."""
     if target.is_remote or not Path(target.url).is_dir():
         return target.is_occupied()
-    return bool(folders.list_content(Path(target.url)))
+    # a process that is killed while it writes the first file leaves only a temporary file
+    return not all(fnmatchcase(name, folders.PARTIAL) for name in target.entry_names())
 
 
 def _copy_objects(place: Location, target: Location, mark: Mark) -> None:
@@ -478,10 +490,10 @@ def _copy_objects(place: Location, target: Location, mark: Mark) -> None:
     The target has a mark at all times, so that an interrupted copy is known to be one.
     """
     if target.is_occupied():
-        _remove(target, mark.kind)
+        _remove(target)
     mark.as_incomplete().write(target)
     place.copy_to(target, last=_MARKS)
-    _remove(place, mark.kind)
+    _remove(place)
 
 
 def _rename(place: Location, target: Location) -> None:
@@ -493,10 +505,9 @@ def _rename(place: Location, target: Location) -> None:
 def _remove_old(target: Location) -> None:
     """Remove the old output after its replacement."""
     with suppress(OSError):  # the next command that replaces the output removes it
-        mark = _read_mark(target)
-        if mark is not None and mark.is_complete:
-            for old in filter(Location.is_occupied, _old_places(target)):
-                _remove(old, mark.kind)
+        for old in filter(Location.is_occupied, _old_places(target)):
+            if _is_complete(target):
+                _remove(old)
 
 
 def _choose_place(target: Location) -> Location:
@@ -521,12 +532,12 @@ def _old_places(target: Location) -> list[Location]:
     return [Location(f"{target.url}{folders.OLD}"), target / folders.OLD]
 
 
-def _remove(target: Location, kind: str) -> None:
+def _remove(target: Location) -> None:
     """Remove an output; until it is removed, it is marked as incomplete."""
     mark = _read_mark(target)
     if mark is not None:
         mark.as_incomplete().write(target)
-    _remove_entries(target, kind)
+    _remove_entries(target, "" if mark is None else mark.kind)
 
 
 def _remove_entries(target: Location, kind: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import dask
 import fsspec
@@ -356,6 +357,85 @@ def test_failed_command_keeps_files_of_the_user(
     with pytest.raises(StoreError, match=f"{out}"):
         ingest(str(inputs / "rows.npy"), out, overwrite=overwrite)
     assert tree(out) == {"notes.txt": b"precious"}
+
+
+def test_file_of_the_user_next_to_the_output_stays(inputs: Path) -> None:
+    """The user puts a file into the folder of the new output while it is written."""
+    out, aside = inputs / "a-run", inputs / "a-run.scrlm-new"
+    old = tree(out)
+    with dask.config.set(scheduler="synchronous"), pytest.raises(ScrlmError):
+        fit(inputs / "nan.zarr", CONFIG, out=out, overwrite=True, listener=keep_notes(aside))
+    assert tree(out) == old
+    assert tree(aside) == {"notes.txt": b"precious"}
+    assert find_aside(out) is None
+    for call in (fit_, kmeans_):
+        with pytest.raises(StoreError, match=f"(?=.*{aside})(?=.*notes.txt)"):
+            call(inputs, locate(out), bad=False)
+    assert read_unfinished(out, "scrlm") is None  # the old run is complete
+    (aside / "notes.txt").unlink()
+    fit(inputs / "x.zarr", CONFIG, out=out, overwrite=True)
+    assert not aside.exists()
+
+
+@pytest.mark.parametrize("files", [["thesis.txt"], ["labels", "run.json", "features"]])
+@pytest.mark.parametrize("suffix", [".scrlm-new", ".scrlm-old", "/.scrlm-new", "/.scrlm-old"])
+@pytest.mark.parametrize("exists", [False, True])
+def test_folders_of_the_user_with_reserved_names_are_not_removed(
+    inputs: Path, exists: bool, suffix: str, files: list[str]
+) -> None:
+    out = inputs / ("x.zarr" if exists else "out")
+    theirs = Path(f"{out}{suffix}")
+    theirs.mkdir(parents=True)
+    for name in files:
+        (theirs / name).write_text("precious")
+    with pytest.raises(StoreError, match=f"(?=.*{theirs})(?=.*{files[0]})"):
+        ingest(str(inputs / "rows.npy"), out, overwrite=True)
+    with pytest.raises(StoreError, match=str(theirs)):
+        outputs.open_output(out, True, outputs.FEATURES_KIND)
+    assert tree(theirs) == dict.fromkeys(files, b"precious")
+
+
+@pytest.mark.parametrize("command", ["fit", "ingest", "export"])
+def test_temporary_file_of_a_killed_process_is_ignored(inputs: Path, command: str) -> None:
+    """A process was killed while it wrote the first file of an output."""
+    out = locate(inputs / "out")
+    Path(out.url).mkdir()
+    for name in ("", "zarr"):
+        (inputs / "out" / f"{name}.{uuid4().hex}.partial").write_text("{")
+    check_output_free(out, False, RUN_KIND)
+    COMMANDS[command](inputs, out, bad=False)
+    assert not list((inputs / "out").glob("*.partial"))
+
+
+class Killed(BaseException):
+    """Stands for a process that ends at once."""
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_process_is_killed_while_it_removes_an_unfinished_store(
+    inputs: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, config = inputs / "out.zarr", IngestConfig(chunk_bytes=64)
+    with pytest.raises(StoppedError):
+        ingest(str(inputs / "rows.npy"), out, config, listener=stop)
+    calls = iter(range(100))
+
+    def kill(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if next(calls) == step:
+                raise Killed
+            return function(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patch, suppress(Killed):
+        for module, name in ((shutil, "rmtree"), (Path, "unlink"), (Path, "rmdir")):
+            patch.setattr(module, name, kill(getattr(module, name)))
+        outputs.open_output(out, True, outputs.FEATURES_KIND)
+    ingest(str(inputs / "rows.npy"), out, config)
+    expected = np.load(inputs / "rows.npy")
+    found = read_rows(open_features_store(out), 0, len(expected), "the features")
+    np.testing.assert_array_equal(found, expected)
 
 
 # --- resume ------------------------------------------------------------------------------------
