@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import psutil
 # being moved up into the folder of the output.
 NEW, OLD, READY = ".scrlm-new", ".scrlm-old", ".scrlm-ready"
 PARTIAL = f"*.{'[0-9a-f]' * 32}.partial"  # pattern of the names of temporary files
+_ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
 SYSTEM = "lost+found"  # folder of the file system at the root of a volume
 
 
@@ -62,6 +63,22 @@ def _describe(folder: Path) -> tuple[Any, ...]:
 def list_content(folder: Path) -> list[Path]:
     """Return the entries of an output folder, without entries that are not part of the output."""
     return [path for path in folder.iterdir() if path.name not in (NEW, OLD, READY, SYSTEM)]
+
+
+def find_links(store: Path) -> Iterator[Path]:
+    """Yield the links to folders in a Zarr store, such as the folder of the chunks of an array.
+
+    Links to files are not searched for, because a store may have millions of them.
+    """
+    with suppress(PermissionError):  # no command can read such a store
+        if not any((store / name).is_file() for name in _ZARR_METADATA):
+            return
+        chunks_follow = (store / ".zarray").is_file()  # this folder may have a folder per chunk
+        for folder in filter(os.DirEntry.is_dir, os.scandir(store)):
+            below = () if chunks_follow else os.scandir(folder)
+            for entry in (folder, *filter(os.DirEntry.is_symlink, below)):
+                if entry.is_symlink() and entry.is_dir():
+                    yield Path(entry)
 
 
 def remove_entries(folder: Path, names: Sequence[str]) -> None:

@@ -93,7 +93,6 @@ _MARKS = (
     REPORT_RECORD,
 )  # most often, the mark of a store is read
 _DIGESTS = "digests"  # array: a store of features is resumed with the blocks that have a digest
-_ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
 _active: set[str] = set()  # tokens of the outputs that threads of this process are writing
 
 
@@ -315,7 +314,7 @@ def _check_free(target: Location, overwrite: bool, kind: str) -> Mark | None:
 
 
 def _check_entries(target: Location, kind: str) -> None:
-    """Raise if an output contains entries that this package did not write; "" is no kind."""
+    """Raise if an output contains entries that this package did not write."""
     _, foreign = _sort_entries(target, kind)
     if foreign:
         raise StoreError(
@@ -381,30 +380,13 @@ def check_none_inside(path: Place, sources: Iterable[Place], what: str) -> None:
     resolve = cache(Path.resolve)  # thousands of files have the same parent folders
     for source in sources:
         given = locate(source)
-        parts = (given, *_linked_folders(given))
+        links = [] if given.is_remote else folders.find_links(Path(given.url))
+        parts = (given, *(Location(str(link)) for link in links))
         if any(is_within(part, place, resolve) for part in parts for place in places):
             raise StoreError(
                 f"the output {path} is or contains an input, {what} {source}; choose another "
                 "output, or move the input"
             )
-
-
-def _linked_folders(source: Location) -> Iterator[Location]:
-    """Yield the links to folders in a local Zarr store, such as links to the chunks of an array.
-
-    Links to files are not searched for, because a store may have millions of them.
-    """
-    if source.is_remote or not any(Path(source.url, name).is_file() for name in _ZARR_METADATA):
-        return
-    for folder in _folders_in(source.url):
-        for each in (folder, *_folders_in(folder.path)):
-            if each.is_symlink():
-                yield Location(each.path)
-
-
-def _folders_in(path: str) -> Iterator[os.DirEntry[str]]:
-    with suppress(PermissionError):  # no command can read such an input
-        yield from (entry for entry in os.scandir(path) if entry.is_dir())
 
 
 def move_into_place(place: Location, path: Place) -> None:

@@ -6,8 +6,10 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from typing import Literal
 
 import pytest
+import zarr
 from trees import tree
 
 from scrlm_dask.storage import folders
@@ -147,3 +149,22 @@ def test_empty_volume_is_free(tmp_path: Path) -> None:
     write_run(run, 1)
     discard(run.location, RUN_KIND)
     assert [path.name for path in (tmp_path / "volume").iterdir()] == ["lost+found"]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_links_in_a_store_are_found(tmp_path: Path, zarr_format: Literal[2, 3]) -> None:
+    store = tmp_path / "store"
+    group = zarr.create_group(store, zarr_format=zarr_format)
+    array = group.create_array("x", shape=(4,), chunks=(2,), dtype="f4")
+    array[:] = 1
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/file").touch()
+    links = [store / "array", store / "x/folder"]
+    for link in links:
+        link.symlink_to(tmp_path / "other")
+    (store / "x/file").symlink_to(tmp_path / "other/file")
+    (store / "x/lost").symlink_to("nowhere")
+    assert sorted(folders.find_links(store)) == links
+    assert list(folders.find_links(store / "x")) == links[1:]
+    assert list(folders.find_links(tmp_path)) == []
+    assert list(folders.find_links(store / "x/file")) == []
