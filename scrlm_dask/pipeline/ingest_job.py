@@ -238,7 +238,7 @@ class IngestJob:
         missing = missing_blocks(job.location)
         kept = manifest.n_blocks - len(missing)
         if job.unfinished is not None:
-            undo.callback(outputs.discard, job.location)
+            undo.callback(outputs.discard, job.location, outputs.FEATURES_KIND)
             execution.emit(Note(f"resuming: {kept} of {manifest.n_blocks} blocks are done"))
         written = copy_rows.Written()
         if missing:
@@ -484,7 +484,7 @@ def _create_store(
     names: tuple[str, ...] | None,
     undo: ExitStack,
 ) -> None:
-    undo.callback(outputs.discard, job.location)
+    undo.callback(outputs.discard, job.location, outputs.FEATURES_KIND)
     origins = job.table.origins is not None
     attributes = {**job.attributes, feature_store.SAME_ROWS: not origins}
     if dropped is not None:

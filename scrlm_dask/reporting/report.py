@@ -247,7 +247,7 @@ def _write_files(
     with outputs.replacing(folder, True, outputs.REPORT_KIND) as at:
         if not at.is_remote:
             Path(at.url).mkdir(exist_ok=True)
-        record = {outputs.KIND: outputs.REPORT_KIND, "status": "running"}
+        record = {outputs.KIND: outputs.REPORT_KIND, "status": "running", outputs.FILES: [*figures]}
         write_json(at / outputs.REPORT_RECORD, record | outputs.describe_owner(at))
         for name, png in figures.items():
             outputs.check_owner(at)

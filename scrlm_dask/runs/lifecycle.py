@@ -31,6 +31,7 @@ from scrlm_dask.storage.label_store import FINE, ensure_labels_store, open_label
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import load_model, save_model
 from scrlm_dask.storage.outputs import (
+    MODEL_KIND,
     RUN_KIND,
     check_not_inside,
     check_output_free,
@@ -40,7 +41,7 @@ from scrlm_dask.storage.outputs import (
 )
 from scrlm_dask.storage.run_directory import COMPLETE, EventLog, RunDirectory
 from scrlm_dask.storage.store_info import features_digest, files_of_features
-from scrlm_dask.storage.traces import NO_INPUTS, InputTrace
+from scrlm_dask.storage.traces import NO_INPUTS, InputTrace, resolve_links
 from scrlm_dask.text import plural
 
 
@@ -84,6 +85,7 @@ class ActiveRun:
     target: RunTarget
     began: float  # `time.perf_counter()` at the start
     is_resumed: bool
+    features_path: str | None  # local path of the features, without links
 
     @property
     def collects_labels(self) -> bool:
@@ -115,12 +117,12 @@ class ActiveRun:
         seconds = time.perf_counter() - self.began
         start, directory = self.opened.record, self.opened.directory
         record = result_record(start, model, self.execution, seconds, details)
-        resume.check_unchanged(start, self.target.features.location)
+        resume.check_unchanged(start, self.target.features.location, self.features_path)
         self.target.inputs.check()
         if directory is not None:
             resume.check_still_owner(directory, start)
             mark_complete(directory.labels)
-            discard(directory.model)  # an earlier attempt may have written a model
+            discard(directory.model, MODEL_KIND)  # an earlier attempt may have written a model
             save_model(model, directory.model)
             directory.write_record(record, COMPLETE)
         return record
@@ -154,6 +156,7 @@ def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Act
     Events are logged to a file in the directory, if there is one.
     """
     features, features_at = target.features, target.features.location
+    features_path = resolve_links(features_at)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = replace(target.record, started=now)
     if features_at is not None:
@@ -179,7 +182,7 @@ def open_run(target: RunTarget, method: str, listener: Listener) -> Iterator[Act
         elif features_at is not None:
             verify_rewritten(execution, features_at, str(record.features_written))
         resumed = opened.state is not resume.RunState.NEW
-        yield ActiveRun(execution, opened, target, time.perf_counter(), resumed)
+        yield ActiveRun(execution, opened, target, time.perf_counter(), resumed, features_path)
 
 
 @dataclass(frozen=True)

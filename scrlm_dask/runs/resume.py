@@ -40,6 +40,7 @@ from scrlm_dask.storage.outputs import (
 )
 from scrlm_dask.storage.run_directory import COMPLETE, INTERRUPTED, RUNNING, RunDirectory
 from scrlm_dask.storage.store_info import features_digest, files_of_features
+from scrlm_dask.storage.traces import resolve_links
 
 _COMMANDS = {"scrlm": "fit", "k-means": "kmeans"}
 # Fields of the record: digests of the modification times of the features' files at the start and
@@ -113,7 +114,7 @@ def open_directory(
             move_into_place(run.location, out)
             raise  # a listener failed after the run was complete
         if not is_resumable or _rejects_input(error, checkpoint, resumed=before is not None):
-            discard(run.location)
+            discard(run.location, RUN_KIND)
         else:
             error.add_note(_mark_stopped(run, out, stored, record, features_at))
         raise
@@ -216,8 +217,13 @@ def read_unfinished(
         ) from error
 
 
-def check_unchanged(record: RunRecord, features_at: Location | None) -> None:
-    """Raise if the features store changed during the run."""
+def check_unchanged(
+    record: RunRecord, features_at: Location | None, features_path: str | None
+) -> None:
+    """Raise if the features store, or a link to it, changed during the run.
+
+    `features_path` is its path without links at the start.
+    """
     if features_at is None:
         return
     try:
@@ -228,7 +234,8 @@ def check_unchanged(record: RunRecord, features_at: Location | None) -> None:
             f"the features store {record.features.path} was removed during the run, so its rows "
             "cannot be compared with those at the start; restore it, and run the command again"
         ) from error
-    if (digest, files) != (record.features.digest, record.features_written):
+    same_path = resolve_links(features_at) == features_path
+    if not same_path or (digest, files) != (record.features.digest, record.features_written):
         raise UnusableRowsError(
             f"the features store {record.features.path} changed during the run, so the result was "
             "discarded; run the command again when no process writes to the store"

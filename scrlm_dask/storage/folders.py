@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ import psutil
 # output while it is written, the old output while it is replaced, and a new output whose files are
 # being moved up into the folder of the output.
 NEW, OLD, READY = ".scrlm-new", ".scrlm-old", ".scrlm-ready"
+PARTIAL = f"*.{'[0-9a-f]' * 32}.partial"  # pattern of the names of temporary files
+_ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
 SYSTEM = "lost+found"  # folder of the file system at the root of a volume
 
 
@@ -62,63 +65,69 @@ def list_content(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.name not in (NEW, OLD, READY, SYSTEM)]
 
 
-def remove_folder(folder: Path, last: tuple[str, ...] = (), *, ignore_errors: bool = False) -> None:
-    """Remove a folder, or only its content if a new folder would not be the same.
+def find_links(store: Path) -> Iterator[Path]:
+    """Yield the links to folders in a Zarr store, such as the folder of the chunks of an array.
 
-    Entries named in `last` are removed after all others. A symbolic link is removed, but not the
-    folder that it points to.
+    Links to files are not searched for, because a store may have millions of them.
     """
-    with _suppressed(ignore_errors):
-        if folder.is_symlink():
-            folder.unlink()
+    with suppress(PermissionError):  # no command can read such a store
+        if not any((store / name).is_file() for name in _ZARR_METADATA):
             return
-        for entry in sorted(folder.iterdir(), key=lambda path: path.name in last):
-            with _suppressed(ignore_errors):
-                if entry.name != SYSTEM:
-                    _remove_entry(entry, ignore_errors)
-        if folder.name.endswith((NEW, OLD)) or is_replaceable(folder):
-            with suppress(OSError):
-                folder.rmdir()
+        chunks_follow = (store / ".zarray").is_file()  # this folder may have a folder per chunk
+        for folder in filter(os.DirEntry.is_dir, os.scandir(store)):
+            below = () if chunks_follow else os.scandir(folder)
+            for entry in (folder, *filter(os.DirEntry.is_symlink, below)):
+                if entry.is_symlink() and entry.is_dir():
+                    yield Path(entry)
 
 
-def _suppressed(ignore_errors: bool) -> suppress:
-    return suppress(*((OSError,) if ignore_errors else ()))
+def remove_entries(folder: Path, names: Sequence[str]) -> None:
+    """Remove the named entries of a folder in their order, and the folder if it is then empty.
+
+    An empty folder stays if a new folder would not be the same. If the folder is a symbolic link,
+    only the link is removed.
+    """
+    if folder.is_symlink():
+        folder.unlink()
+        return
+    for name in names:
+        entry = folder / name
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink(missing_ok=True)
+    if folder.name.endswith((NEW, OLD)) or is_replaceable(folder):
+        with suppress(OSError):
+            folder.rmdir()
 
 
-def _remove_entry(entry: Path, ignore_errors: bool) -> None:
-    if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry, ignore_errors=ignore_errors)
-    else:
-        entry.unlink()
-
-
-def swap_folder(new: Path, folder: Path, last: tuple[str, ...] = ()) -> Path | None:
-    """Rename `folder` to its old name and `new` to `folder`; return the old folder, if any.
+def swap_folder(new: Path, folder: Path, last: tuple[str, ...]) -> None:
+    """Rename `folder` to its old name and `new` to `folder`.
 
     If the folder cannot be renamed, only its content is replaced, as by `swap_content`.
     """
     if not folder.exists():
         new.rename(folder)
-        return None
+        return
     old = path_aside(folder, OLD)
     try:
         folder.rename(old)
     except OSError:  # for example, a folder of a lower layer of an overlay file system
-        return swap_content(new, folder, last)
+        swap_content(new, folder, last)
+        return
     try:
         new.rename(folder)
     except OSError:
         old.rename(folder)
         raise
-    return old
 
 
-def swap_content(new: Path, folder: Path, last: tuple[str, ...] = ()) -> Path:
+def swap_content(new: Path, folder: Path, last: tuple[str, ...]) -> None:
     """Move the content of `folder` to a folder inside it, and the content of `new` to `folder`.
 
     An interrupted call can be repeated: the folder READY exists from the end of the first step to
     the end of the second. Entries named in `last` are the first that leave and the last that
-    arrive. Return the folder with the old content.
+    arrive.
     """
     old, ready = folder / OLD, folder / READY
     if not ready.exists():
@@ -129,4 +138,3 @@ def swap_content(new: Path, folder: Path, last: tuple[str, ...] = ()) -> Path:
     for entry in sorted(ready.iterdir(), key=lambda path: path.name in last):
         shutil.move(entry, folder / entry.name)
     ready.rmdir()
-    return old

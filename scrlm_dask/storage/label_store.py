@@ -26,6 +26,7 @@ from scrlm_dask.storage.feature_store import (
     open_ids,
     open_origins,
 )
+from scrlm_dask.storage.folders import PARTIAL
 from scrlm_dask.storage.locations import (
     Location,
     Place,
@@ -99,8 +100,7 @@ def write_coarse_labels(path: Place, groups: NDArray[np.int64]) -> None:
     node = arrays.member(_open_group(location), location, LABELS)
     labels = arrays.describe(node, location / LABELS)
     n_rows, block_rows = labels.shape[0], labels.chunks[0]
-    if (location / COARSE).exists():
-        discard(location / COARSE)
+    location.remove([COARSE])
     arrays.create_array(location / COARSE, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
     copy_joined(labels, groups, location, COARSE)
 
@@ -163,14 +163,14 @@ def ensure_labels_store(
         raise
     except StoreError:
         pass
-    discard(location)
+    discard(location, LABELS_KIND)
     return create_labels_store(location, n_rows, block_rows, margins, fine=fine)
 
 
 def _remove_partial_chunks(location: Location) -> None:
     """Remove temporary files that Zarr did not rename because its process was killed."""
     if not location.is_remote:  # object stores have no temporary files: they write whole objects
-        for file in Path(location.url).rglob("*.partial"):
+        for file in Path(location.url).rglob(PARTIAL):
             file.unlink(missing_ok=True)
 
 

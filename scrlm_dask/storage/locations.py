@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import fsspec
 from zarr.storage import FsspecStore
@@ -161,9 +162,10 @@ class Location:
         if not self.is_remote:
             folder = Path(self.url)
             return [entry.name for entry in folders.list_content(folder)] if folder.is_dir() else []
-        with self.files() as (filesystem, path):
+        with suppress(FileNotFoundError), self.files() as (filesystem, path):
             listed = [name.rstrip("/") for name in filesystem.ls(path, detail=False)]
             return [name.rpartition("/")[2] for name in listed if name != path.rstrip("/")]
+        return []
 
     def read_bytes(self) -> bytes:
         """Read the whole file."""
@@ -177,16 +179,16 @@ class Location:
     def write_text(self, text: str) -> None:
         """Write the file atomically: a reader sees either the old or the new content."""
         if not self.is_remote:
-            temporary = Path(self.url).with_suffix(".partial")
+            temporary = Path(self.url).with_name(f".{uuid4().hex}.partial")
             try:
-                with temporary.open("w", encoding="utf-8") as file:
+                with temporary.open("x", encoding="utf-8") as file:
                     file.write(text)
                     file.flush()
                     os.fsync(file.fileno())  # otherwise a crash may leave an empty file
-            except OSError:  # the disk may be full
+                temporary.replace(self.url)
+            except BaseException:  # the disk may be full
                 temporary.unlink(missing_ok=True)
                 raise
-            temporary.replace(self.url)
             return
         with self.files() as (filesystem, path):
             filesystem.pipe_file(path, text.encode())  # object stores write whole objects
@@ -197,22 +199,19 @@ class Location:
         with self.files() as (filesystem, path), filesystem.open(path, "wb") as file:
             yield file
 
-    def remove(self, last: tuple[str, ...]) -> None:
-        """Remove this folder; remove the files named in `last` after all other files.
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove the named entries of this folder in the given order; missing names are ignored.
 
-        `last` names the files that identify the writer of the folder. If the removal is
-        interrupted, these files still exist, so the writer can still be identified. A local folder
-        that cannot be replaced, such as a mount point, is kept empty.
+        A local folder is also removed if it is then empty, unless it cannot be replaced, like a
+        mount point.
         """
         if not self.is_remote:
-            folders.remove_folder(Path(self.url), last)
+            folders.remove_entries(Path(self.url), names)
             return
         with self.files() as (filesystem, path):
-            kept = {f"{path}/{name}" for name in last}
-            others = [name for name in filesystem.find(path) if name not in kept]
-            if others:
-                filesystem.rm(others)
-            filesystem.rm(path, recursive=True)
+            for name in names:
+                with suppress(FileNotFoundError):
+                    filesystem.rm(f"{path}/{name}", recursive=True)
 
     def copy_to(self, other: Location, last: tuple[str, ...]) -> None:
         """Copy this folder of a remote store; copy the files named in `last` after all others."""

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
+from glob import escape
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,25 +35,46 @@ KIND = "scrlm"  # attribute of groups that this package writes; values are the k
 FEATURES_KIND, LABELS_KIND, MODEL_KIND, RUN_KIND = "features", "labels", "model", "run"
 EXPORT_KIND, EXPORT_RECORD = "export", "export.json"
 REPORT_KIND, REPORT_RECORD = "report", "report.json"  # the folder of the figures of a report
+FILES = "files"  # field of the records of exports and reports: names of their files
 OWNER = "owner"  # attribute of unfinished stores and exports
 
 # Names of the entries that this package writes to outputs of each kind. An output with other
-# entries is not replaced, because they belong to the user.
+# entries is not replaced, because they belong to the user. The marks of a report and of a complete
+# export contain the names of their files.
 _ENTRIES = {
     FEATURES_KIND: (
-        *("features", "labels", "ids", "digests", "source_row", "source_file"),
-        *("dropped", "true_*", ".shuffle"),
+        *("zarr.json", "features", "labels", "ids", "digests", "source_row", "source_file"),
+        *("dropped", "true_weights", "true_means", "true_sigmas", ".shuffle"),
     ),
-    LABELS_KIND: ("labels", "distances", "margins", "fine", "coarse"),
-    RUN_KIND: (
-        *("run.json", "events.jsonl", "cluster-state.json", "checkpoint*"),
-        *("model.zarr", "labels.zarr", "report", "report.html"),
+    LABELS_KIND: ("zarr.json", "labels", "distances", "margins", "fine", "coarse"),
+    RUN_KIND: (*("run.json", "events.jsonl", "cluster-state.json", "checkpoint", "report.html"),),
+    MODEL_KIND: (
+        *("centers", "center_rows", "losses", "neighbors", "means", "counts", "weights", "sigmas"),
+        *(
+            "shift",
+            "scale",
+            "tree_leaves",
+            "tree_weights",
+            "tree_merges",
+            "tree_costs",
+            "zarr.json",
+        ),
     ),
-    EXPORT_KIND: (EXPORT_RECORD, "labels.*", "centers.*"),
-    REPORT_KIND: (REPORT_RECORD, "*.png"),
+    EXPORT_KIND: (
+        *(EXPORT_RECORD, "labels.parquet", "labels.csv"),
+        *("centers.npy", "centers.fbin", "centers.faiss"),
+    ),
+    REPORT_KIND: (REPORT_RECORD,),
+}
+# Kinds of the outputs that a run contains; their entries are also checked
+_PARTS = {
+    "model.zarr": MODEL_KIND,
+    "labels.zarr": LABELS_KIND,
+    "report": REPORT_KIND,
+    "report.scrlm-*": REPORT_KIND,
 }
 # temporary files of this package and of Zarr, and files of file systems and file managers
-_TEMPORARY = ("zarr.json", "*.partial", ".nfs*", ".DS_Store", f"*{folders.NEW}", f"*{folders.OLD}")
+_OTHERS = (folders.PARTIAL, ".nfs*", ".DS_Store")
 # Commands that finish an interrupted replacement of an output of each kind
 _COMMANDS = {
     FEATURES_KIND: "the next `scrlm ingest`, `scrlm embed` or `scrlm synth` with this output",
@@ -70,6 +92,7 @@ _MARKS = (
     EXPORT_RECORD,
     REPORT_RECORD,
 )  # most often, the mark of a store is read
+_DIGESTS = "digests"  # array: a store of features is resumed with the blocks that have a digest
 _active: set[str] = set()  # tokens of the outputs that threads of this process are writing
 
 
@@ -84,7 +107,7 @@ def replacing(path: Place, overwrite: bool, kind: str) -> Iterator[Location]:
         try:
             yield place
         except BaseException:
-            discard(place)
+            discard(place, kind)
             raise
         move_into_place(place, target)
 
@@ -198,9 +221,9 @@ def open_output(path: Place, overwrite: bool, kind: str) -> Location:
     mark = _check_free(target, overwrite, kind)
     for place in _places_aside(target):
         if place.is_occupied():
-            _remove(place, _read_mark(place))
+            _remove(place)
     if mark is not None and not mark.is_complete:
-        _remove(target, mark)
+        _remove(target)
     return _choose_place(target)
 
 
@@ -237,7 +260,7 @@ def describe_interruption(path: Place) -> str:
 def find_aside(path: Place) -> Location | None:
     """Return the location of an output that is to replace the output at `path`, if there is one."""
     places = _places_aside(locate(path))
-    return next((place for place in places if place.is_occupied()), None)
+    return next((place for place in places if _read_mark(place) is not None), None)
 
 
 def check_output_free(path: Place, overwrite: bool, kind: str) -> None:
@@ -264,7 +287,7 @@ def _check_free(target: Location, overwrite: bool, kind: str) -> Mark | None:
             f"the output {target} is a whole bucket; give a path inside it, such as "
             f"{target}/out.zarr"
         )
-    if not target.is_remote and Path(target.url).is_symlink():
+    if _is_link(target):
         raise StoreError(
             f"the output {target} is a symbolic link, which is never replaced; give the path that "
             "it points to"
@@ -272,6 +295,9 @@ def _check_free(target: Location, overwrite: bool, kind: str) -> Mark | None:
     for parent in target.parents() if kind != REPORT_KIND else ():  # a report may be in its run
         if _is_run(parent):
             raise StoreError(f"the output {target} is inside the run {parent}; choose another path")
+    for place in (*_places_aside(target), *_old_places(target)):
+        mark = _read_mark(place)
+        _check_entries(place, "" if mark is None else mark.kind)
     if not _has_content(target):
         return None
     mark = _read_mark(target)
@@ -284,23 +310,55 @@ def _check_free(target: Location, overwrite: bool, kind: str) -> Mark | None:
             f"the output {target} exists and was not written as {kind} by this package, so it "
             "cannot be replaced; choose another path or remove it yourself"
         )
-    foreign = _foreign_entries(target, kind)
+    _check_entries(target, kind)
+    return mark
+
+
+def _check_entries(target: Location, kind: str) -> None:
+    """Raise if an output contains entries that this package did not write."""
+    _, foreign = _sort_entries(target, kind)
     if foreign:
         raise StoreError(
             f"the output {target} contains {_list_names(foreign)}, which this package did not "
             "write; move these files, or choose another path"
         )
-    return mark
 
 
-def _foreign_entries(target: Location, kind: str) -> list[str]:
-    """Return the names of the entries of an output that this package did not write."""
-    known = (*_ENTRIES[kind], *_TEMPORARY)
-    return [
-        name
-        for name in sorted(target.entry_names())
-        if not any(fnmatchcase(name, pattern) for pattern in known)
-    ]
+def _sort_entries(target: Location, kind: str) -> tuple[list[str], list[str]]:
+    """Return the names of the entries that this package wrote to an output, and of all others.
+
+    A folder of a run that contains both is not named, but its entries are.
+    """
+    known = (*_names_written(target, kind), *_OTHERS)
+    own, foreign = list[str](), list[str]()
+    for name in sorted(target.entry_names()):
+        part = _kind_of_part(name) if kind == RUN_KIND else None
+        if part is not None and not _is_link(target / name):
+            inner, others = _sort_entries(target / name, part)
+            own += [f"{name}/{each}" for each in inner] if others else [name]
+            foreign += [f"{name}/{each}" for each in others]
+        elif part is not None or any(fnmatchcase(name, pattern) for pattern in known):
+            own.append(name)
+        else:
+            foreign.append(name)
+    return own, foreign
+
+
+def _names_written(target: Location, kind: str) -> tuple[str, ...]:
+    """Return patterns of the names of the entries that this package writes to an output."""
+    if kind in (EXPORT_KIND, REPORT_KIND):
+        mark = _read_mark(target)
+        if mark is not None and mark.kind == kind and mark.files:
+            return (mark.name, *map(escape, mark.files))
+    return _ENTRIES.get(kind, ())
+
+
+def _kind_of_part(name: str) -> str | None:
+    return next((kind for pattern, kind in _PARTS.items() if fnmatchcase(name, pattern)), None)
+
+
+def _is_link(place: Location) -> bool:
+    return not place.is_remote and Path(place.url).is_symlink()
 
 
 def _list_names(names: list[str]) -> str:
@@ -314,13 +372,18 @@ def check_not_inside(path: Place, source: Place | None, what: str) -> None:
 
 
 def check_none_inside(path: Place, sources: Iterable[Place], what: str) -> None:
-    """Raise if the output is or contains one of the inputs; `what` names an input."""
+    """Raise if the output is or contains one of the inputs; `what` names an input.
+
+    Folders inside a Zarr store that are links are also inputs: those of its arrays and chunks.
+    """
     target = locate(path)
     places = (target, *_places_aside(target), *_old_places(target))
     resolve = cache(Path.resolve)  # thousands of files have the same parent folders
     for source in sources:
         given = locate(source)
-        if any(is_within(given, place, resolve) for place in places):
+        links = [] if given.is_remote else folders.find_links(Path(given.url))
+        parts = (given, *(Location(str(link)) for link in links))
+        if any(is_within(part, place, resolve) for part in parts for place in places):
             raise StoreError(
                 f"the output {path} is or contains an input, {what} {source}; choose another "
                 "output, or move the input"
@@ -345,6 +408,7 @@ def move_into_place(place: Location, path: Place) -> None:
     _check_replaceable(target, place, mark.kind)
     try:
         _copy_objects(place, target, mark) if target.is_remote else _rename(place, target)
+        _remove_old(target)
     except (OSError, StoreError) as error:
         error.add_note(
             f"the new output is complete in {place}; the next command that writes {path} first "
@@ -362,7 +426,7 @@ def _check_replaceable(target: Location, place: Location, kind: str) -> None:
         found = found if found is not None and found.is_complete else None
     if not _has_content(target):
         return
-    if found is None or found.kind != kind or _foreign_entries(target, kind):
+    if found is None or found.kind != kind or _sort_entries(target, kind)[1]:
         raise StoreError(
             f"{target} contains files that this package did not write as {kind}, so they are not "
             f"replaced; the new output is complete in {place}: move the files away, and run the "
@@ -380,12 +444,9 @@ def finish_replacement(path: Place) -> None:
         if place.is_occupied() and _is_complete(place):
             move_into_place(place, target)
     for old in _old_places(target):
-        if not old.is_occupied():
-            continue
-        if _is_complete(target):
-            _remove(old, _read_mark(old))
-        elif not target.is_occupied() and _is_complete(old):
+        if not target.is_occupied() and _is_complete(old):
             Path(old.url).rename(target.url)
+    _remove_old(target)
 
 
 def _is_being_replaced(target: Location) -> bool:
@@ -403,7 +464,8 @@ def _has_content(target: Location) -> bool:
     """Return whether there are files at `target`, other than those of an unfinished replacement."""
     if target.is_remote or not Path(target.url).is_dir():
         return target.is_occupied()
-    return bool(folders.list_content(Path(target.url)))
+    # a process that is killed while it writes the first file leaves only a temporary file
+    return not all(fnmatchcase(name, folders.PARTIAL) for name in target.entry_names())
 
 
 def _copy_objects(place: Location, target: Location, mark: Mark) -> None:
@@ -412,20 +474,24 @@ def _copy_objects(place: Location, target: Location, mark: Mark) -> None:
     The target has a mark at all times, so that an interrupted copy is known to be one.
     """
     if target.is_occupied():
-        _remove(target, _read_mark(target))
+        _remove(target)
     mark.as_incomplete().write(target)
     place.copy_to(target, last=_MARKS)
-    _remove(place, mark)
+    _remove(place)
 
 
 def _rename(place: Location, target: Location) -> None:
     new, folder = Path(place.url), Path(target.url)
     swap = folders.swap_content if new.parent == folder else folders.swap_folder
-    old = swap(new, folder, _MARKS)
-    if old is not None:
-        with suppress(OSError):  # the next command that replaces the output removes it
-            place = Location(str(old))
-            _remove(place, _read_mark(place))
+    swap(new, folder, _MARKS)
+
+
+def _remove_old(target: Location) -> None:
+    """Remove the old output after its replacement."""
+    with suppress(OSError):  # the next command that replaces the output removes it
+        for old in filter(Location.is_occupied, _old_places(target)):
+            if _is_complete(target):
+                _remove(old)
 
 
 def _choose_place(target: Location) -> Location:
@@ -466,35 +532,35 @@ def _check_no_links(target: Location) -> None:
             )
 
 
-def _remove(target: Location, mark: Mark | None) -> None:
-    """Remove an output with its mark; until it is removed, it is marked as incomplete.
-
-    There is no mark if an earlier removal was interrupted at its last file.
-    """
+def _remove(target: Location) -> None:
+    """Remove an output; until it is removed, it is marked as incomplete."""
+    mark = _read_mark(target)
     if mark is not None:
         mark.as_incomplete().write(target)
-    target.remove(last=_MARKS)
+    _remove_entries(target, "" if mark is None else mark.kind)
 
 
-def discard(path: Place) -> None:
-    """Remove a failed output, so that it is not mistaken for a result.
+def _remove_entries(target: Location, kind: str) -> None:
+    """Remove the entries that this package wrote to an output, and then the folder if it is empty.
+
+    The digests of the blocks are removed first: without them, a store is not resumed. The mark is
+    removed last: with it, the next command can remove the rest.
+    """
+    own, _ = _sort_entries(target, kind)
+    target.remove(sorted(own, key=lambda name: (name in _MARKS, name != _DIGESTS)))
+
+
+def discard(path: Place, kind: str) -> None:
+    """Remove a failed output, so that it is not mistaken for a result; files of the user stay.
 
     If the removal fails, the remaining files are still marked incomplete. If another process has
-    taken over the output, it is not removed.
+    taken over the output, or if it is unknown whether one has, it is not removed.
     """
     target = locate(path)
-    if target.owner is not None:
-        try:
-            mark = _read_mark(target)
-        except OSError:  # it is unknown whether another process has taken over the output
-            return
-        if mark is not None and not _is_owned(target, mark):
-            return
-    if not target.is_remote:
-        folders.remove_folder(Path(target.url), ignore_errors=True)
-        return
-    with suppress(StoreError):
-        target.remove(last=_MARKS)
+    with suppress(OSError):
+        mark = _read_mark(target)
+        is_lost = target.owner is not None and not _is_owned(target, mark)
+        target.remove(()) if is_lost else _remove_entries(target, kind)
 
 
 @dataclass(frozen=True)
@@ -527,6 +593,12 @@ class Mark:
         """Token and process of the owner; empty if they are not known."""
         owner = self.content.get(OWNER)
         return owner if isinstance(owner, dict) else {}
+
+    @property
+    def files(self) -> list[str]:
+        """Names of the files of an export or a report; empty if they are not known."""
+        files = self.content.get(FILES)
+        return [str(name) for name in files] if isinstance(files, list) else []
 
     def as_incomplete(self) -> Mark:
         """Return the mark of the same output while it is removed or copied."""

@@ -15,7 +15,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -69,6 +69,13 @@ def link_text(location: Location) -> str:
     if location.is_remote or not Path(location.url).is_symlink():
         return ""
     return str(Path(location.url).readlink())
+
+
+def resolve_links(location: Location | None) -> str | None:
+    """Return the path to which a local path leads if all links in it are followed."""
+    if location is None or location.is_remote:
+        return None
+    return os.path.realpath(location.url)
 
 
 def files_digest(place: Place) -> str:
@@ -164,12 +171,25 @@ def _walk_local(
 
 @dataclass(frozen=True)
 class Input:
-    """A named input of a job, and the digest of its files when the job was prepared."""
+    """A named input of a job, and the digest of its files when the job was prepared.
+
+    The path without links is compared, but it is not a part of the digest: the digest may be
+    recorded, and a store may later be moved or mounted elsewhere.
+    """
 
     name: str  # in messages
     location: Location
     digest: str
     trace: Callable[[Location], str]  # computes the digest again
+    resolved: str | None = field(init=False)  # path without links
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "resolved", resolve_links(self.location))
+
+    def has_changed(self) -> bool:
+        """Return whether the input was rewritten, or a link to it was changed."""
+        same_path = resolve_links(self.location) == self.resolved
+        return not same_path or self.trace(self.location) != self.digest
 
 
 def trace_input(
@@ -201,7 +221,7 @@ class InputTrace:
             )
 
     def _changed(self) -> Iterator[Input]:
-        return (each for each in self.inputs if each.trace(each.location) != each.digest)
+        return (each for each in self.inputs if each.has_changed())
 
 
 NO_INPUTS = InputTrace()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,15 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+import zarr
 from backends import backend
 from messages import expecting
 from trees import tree
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.engine.features import as_features
-from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.events import RunEnded, RunStarted
+from scrlm_dask.errors import InputError, StoreError, UnusableRowsError
+from scrlm_dask.events import BlockDone, RunEnded, RunStarted
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.stores import write_features
 from scrlm_dask.runs.lifecycle import RunTarget, load_fit, open_run, prepare_target
@@ -135,3 +137,44 @@ def test_complete_run_is_loaded(store: Path, tmp_path: Path, watch: bool) -> Non
     assert loaded.record["counts"] == found.record["counts"]
     np.testing.assert_array_equal(loaded.model.centers, found.model.centers)
     assert "<" in loaded._repr_html_()
+
+
+def write_versions(folder: Path) -> Path:
+    """Write two stores whose files have the same sizes and times; link to the folder of one."""
+    for name, rows in (("v1", X), ("v2", X + 30)):
+        path = folder / name / "x.zarr"
+        array = zarr.create_array(path, shape=X.shape, chunks=(10, 3), dtype="f4", compressors=None)
+        array[:] = rows
+        for file in path.rglob("*"):
+            os.utime(file, ns=(10**18, 10**18))
+    link = folder / "current"
+    link.symlink_to("v1")
+    return link
+
+
+def switch(link: Path) -> None:
+    link.unlink()
+    link.symlink_to("v2")
+
+
+def test_link_to_another_store_is_detected(tmp_path: Path) -> None:
+    link = write_versions(tmp_path)
+
+    def listener(event: object) -> None:
+        if isinstance(event, BlockDone) and link.resolve() == tmp_path / "v1":
+            switch(link)
+
+    with pytest.raises(UnusableRowsError, match=f"{link}/x.zarr"):
+        fit(link / "x.zarr", CONFIG, out=tmp_path / "run", block_rows=10, listener=listener)
+    assert not (tmp_path / "run").exists()
+
+
+def test_links_above_a_store_are_not_recorded(tmp_path: Path) -> None:
+    """The store may later be mounted elsewhere."""
+    link = write_versions(tmp_path)
+    records = []
+    for out in ("one", "two"):
+        record = fit(link / "x.zarr", CONFIG, out=tmp_path / out, listener=lambda _: None).record
+        records.append((record["features"], record["features_written"]))
+        switch(link)
+    assert records[0] == records[1]

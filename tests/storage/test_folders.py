@@ -6,8 +6,10 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from typing import Literal
 
 import pytest
+import zarr
 from trees import tree
 
 from scrlm_dask.storage import folders
@@ -27,9 +29,9 @@ class Killed(BaseException):
 
 def write_run(run: RunDirectory, number: int) -> None:
     run.create({"number": number})
-    for name in ("labels.zarr", "model.zarr", f"checkpoint-{number}"):
-        Path(run.location.url, name).mkdir()
-        Path(run.location.url, name, "chunk").write_text(str(number))
+    for name in ("labels.zarr/labels", "model.zarr/means", "checkpoint"):
+        Path(run.location.url, name).mkdir(parents=True)
+        Path(run.location.url, name, f"chunk-{number}").write_text(str(number))
     run.write_record({"number": number}, COMPLETE)
 
 
@@ -79,7 +81,7 @@ def test_process_is_killed_between_renames(
     if finish:
         finish_replacement(folder)
     assert old.check_complete()["number"] == 2
-    names = ("checkpoint-2/chunk", "labels.zarr/chunk", "model.zarr/chunk")
+    names = ("checkpoint/chunk-2", "labels.zarr/labels/chunk-2", "model.zarr/means/chunk-2")
     files = [*names, "run.json"]
     assert sorted(name for name, text in tree(folder).items() if text) == files
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -109,7 +111,7 @@ def test_prepared_folder_keeps_its_mode_and_inode(tmp_path: Path) -> None:
     before = folder.stat()
     move_into_place(new.location, folder)
     assert old.check_complete()["number"] == 2
-    discard(folder)
+    discard(folder, RUN_KIND)
     assert list(folder.iterdir()) == []
     after = folder.stat()
     assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
@@ -118,7 +120,7 @@ def test_prepared_folder_keeps_its_mode_and_inode(tmp_path: Path) -> None:
 def test_current_folder_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert not folders.is_replaceable(tmp_path)
-    discard(tmp_path)
+    discard(tmp_path, RUN_KIND)
     assert tmp_path.is_dir()
 
 
@@ -145,5 +147,24 @@ def test_empty_volume_is_free(tmp_path: Path) -> None:
     run = RunDirectory(open_output(tmp_path / "volume", False, RUN_KIND))
     assert run.location.url == str(tmp_path / "volume")
     write_run(run, 1)
-    discard(run.location)
+    discard(run.location, RUN_KIND)
     assert [path.name for path in (tmp_path / "volume").iterdir()] == ["lost+found"]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_links_in_a_store_are_found(tmp_path: Path, zarr_format: Literal[2, 3]) -> None:
+    store = tmp_path / "store"
+    group = zarr.create_group(store, zarr_format=zarr_format)
+    array = group.create_array("x", shape=(4,), chunks=(2,), dtype="f4")
+    array[:] = 1
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/file").touch()
+    links = [store / "array", store / "x/folder"]
+    for link in links:
+        link.symlink_to(tmp_path / "other")
+    (store / "x/file").symlink_to(tmp_path / "other/file")
+    (store / "x/lost").symlink_to("nowhere")
+    assert sorted(folders.find_links(store)) == links
+    assert list(folders.find_links(store / "x")) == links[1:]
+    assert list(folders.find_links(tmp_path)) == []
+    assert list(folders.find_links(store / "x/file")) == []

@@ -9,6 +9,8 @@ import pickle
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 from dask.base import tokenize
 from fsspec.implementations.memory import MemoryFileSystem
+from trees import tree
 
 from scrlm_dask.config import FitConfig
 from scrlm_dask.errors import (
@@ -32,6 +35,7 @@ from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.pipeline.synth import synth
 from scrlm_dask.storage.arrays import StoredArray, open_node
+from scrlm_dask.storage.folders import PARTIAL
 from scrlm_dask.storage.locations import (
     Location,
     is_within,
@@ -43,9 +47,7 @@ from scrlm_dask.storage.locations import (
     trust,
 )
 from scrlm_dask.storage.model_store import load_model
-from scrlm_dask.storage.outputs import (
-    discard,
-)
+from scrlm_dask.storage.outputs import RUN_KIND, discard
 from scrlm_dask.storage.run_directory import EventLog, RunDirectory
 
 SECRET = "do-not-print-me"
@@ -242,7 +244,7 @@ def test_is_occupied(root: Location) -> None:
     run.create({})
     assert place.is_occupied()
     assert run.record.is_occupied()
-    discard(run.location)
+    discard(run.location, RUN_KIND)
     assert not run.location.is_occupied()
 
 
@@ -283,8 +285,30 @@ def test_file_is_synced_before_it_is_renamed(
     place.write_text("old")
     monkeypatch.setattr(os, "fsync", fsync)
     locate(place).write_text("new")
-    assert synced == [(str(tmp_path / "run.partial"), "old")]
-    assert place.read_text() == "new"
+    [(temporary, before)] = synced
+    assert Path(temporary).parent == tmp_path
+    assert fnmatchcase(Path(temporary).name, PARTIAL)
+    assert before == "old"
+    assert tree(tmp_path) == {"run.json": b"new"}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_files_with_similar_names_stay_when_a_file_is_written(
+    tmp_path: Path, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["r.partial", "r.html.partial", ".partial"]
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    if fails:
+        monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt) if fails else nullcontext():
+        locate(tmp_path / "r.html").write_text("page")
+    written = {} if fails else {"r.html": b"page"}
+    assert tree(tmp_path) == dict.fromkeys(names, b"mine") | written
+
+
+def interrupt(_descriptor: int) -> None:
+    raise KeyboardInterrupt
 
 
 def test_second_attempt_appends_to_the_event_log(memory: str, tmp_path: Path) -> None:
@@ -402,7 +426,7 @@ def test_removal_does_not_follow_links(tmp_path: Path) -> None:
         (tmp_path / file).write_text("1")
     (tmp_path / "out/folder").symlink_to(tmp_path / "kept")
     (tmp_path / "out/sub/file").symlink_to(tmp_path / "other")
-    locate(tmp_path / "out").remove(last=("run.json",))
+    locate(tmp_path / "out").remove(["folder", "missing", "sub", "run.json"])
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "kept/file").exists()
     assert (tmp_path / "other").exists()

@@ -14,6 +14,7 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import dask
 import fsspec
@@ -47,7 +48,7 @@ from scrlm_dask.storage.arrays import read_rows
 from scrlm_dask.storage.feature_store import open_features_store
 from scrlm_dask.storage.label_store import open_labels
 from scrlm_dask.storage.locations import Location, is_within, locate
-from scrlm_dask.storage.outputs import RUN_KIND, check_output_free, find_aside
+from scrlm_dask.storage.outputs import RUN_KIND, check_output_free, discard, find_aside
 from scrlm_dask.storage.run_directory import RunDirectory
 
 SPEC = MixtureSpec(8, 2, 0.1)
@@ -266,6 +267,178 @@ def test_interrupted_import_is_not_owned_by_its_process(inputs: Path) -> None:
     assert "pid" not in attributes["owner"]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("report/notes.txt", "report/mine.png", "labels.zarr/mine.npy", "model.zarr/mine.npy"),
+        *("checkpoints.txt", "mine.partial", "mine.scrlm-old", "report.html.partial"),
+    ],
+)
+def test_files_of_the_user_in_a_run_are_not_removed(inputs: Path, name: str) -> None:
+    """Names that are similar to those of this package, and files in its folders."""
+    run = RunDirectory(inputs / "a-run")
+    write_report([run.path])
+    mine = inputs / "a-run" / name
+    mine.write_text("precious")
+    with pytest.raises(StoreError, match=re.escape(name)):
+        kmeans(inputs / "x.zarr", KMEANS, out=run.path, overwrite=True)
+    assert run.check_complete()["method"] == "scrlm"
+    discard(run.path, RUN_KIND)
+    left = {name for name, text in tree(inputs / "a-run").items() if text is not None}
+    assert left == {name}
+
+
+def test_links_to_parts_of_a_run_are_not_followed(inputs: Path) -> None:
+    labels = inputs / "a-run/labels.zarr"
+    labels.rename(inputs / "elsewhere.zarr")
+    labels.symlink_to(inputs / "elsewhere.zarr")
+    before = tree(inputs / "elsewhere.zarr")
+    kmeans(inputs / "x.zarr", KMEANS, out=inputs / "a-run", overwrite=True)
+    assert not labels.is_symlink()
+    assert tree(inputs / "elsewhere.zarr") == before
+
+
+@pytest.mark.parametrize("name", ["labels.xlsx", "labels.csv", "centers.txt", "mine.png"])
+@pytest.mark.parametrize("command", ["export", "report"])
+def test_files_with_similar_names_are_not_removed(inputs: Path, command: str, name: str) -> None:
+    run, out = inputs / "a-run", inputs / "out"
+
+    def call() -> None:
+        if command == "export":
+            export(run, out, overwrite=True)
+        else:
+            write_report([run], inputs / "out.html")
+
+    call()
+    (out / name).write_text("precious")
+    with pytest.raises(StoreError, match=name):
+        call()
+    assert (out / name).read_text() == "precious"
+
+
+def keep_notes(out: Path) -> Callable[[object], None]:
+    """Return a listener that puts a file of the user into an output when the output exists."""
+
+    def listener(_event: object) -> None:
+        if out.is_dir():
+            (out / "notes.txt").write_text("precious")
+
+    return listener
+
+
+def fail_fit(root: Path, out: Path, listener: Any) -> Any:
+    fit(root / "nan.zarr", CONFIG, out=out, listener=listener)
+
+
+def fail_kmeans(root: Path, out: Path, listener: Any) -> Any:
+    kmeans(root / "nan.zarr", KMEANS, out=out, listener=listener)
+
+
+def fail_predict(root: Path, out: Path, listener: Any) -> Any:
+    predict(root / "a-run", root / "nan.zarr", out=out, block_rows=10, listener=listener)
+
+
+def fail_ingest(root: Path, out: Path, listener: Any) -> Any:
+    config = IngestConfig(chunk_bytes=64, nan="error")
+    ingest(str(root / "nan.npy"), out, config, listener=listener)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("fail", [fail_fit, fail_kmeans, fail_predict, fail_ingest])
+def test_failed_command_keeps_files_of_the_user(
+    inputs: Path, fail: Callable[[Path, Path, Any], Any], overwrite: bool
+) -> None:
+    out = inputs / "out"
+    out.mkdir()
+    with dask.config.set(scheduler="synchronous"), pytest.raises(ScrlmError):
+        fail(inputs, out, keep_notes(out))
+    assert tree(out) == {"notes.txt": b"precious"}
+    with pytest.raises(StoreError, match=f"{out}"):
+        fit(inputs / "x.zarr", CONFIG, out=out, overwrite=overwrite)
+    with pytest.raises(StoreError, match=f"{out}"):
+        ingest(str(inputs / "rows.npy"), out, overwrite=overwrite)
+    assert tree(out) == {"notes.txt": b"precious"}
+
+
+def test_file_of_the_user_next_to_the_output_stays(inputs: Path) -> None:
+    """The user puts a file into the folder of the new output while it is written."""
+    out, aside = inputs / "a-run", inputs / "a-run.scrlm-new"
+    old = tree(out)
+    with dask.config.set(scheduler="synchronous"), pytest.raises(ScrlmError):
+        fit(inputs / "nan.zarr", CONFIG, out=out, overwrite=True, listener=keep_notes(aside))
+    assert tree(out) == old
+    assert tree(aside) == {"notes.txt": b"precious"}
+    assert find_aside(out) is None
+    for call in (fit_, kmeans_):
+        with pytest.raises(StoreError, match=f"(?=.*{aside})(?=.*notes.txt)"):
+            call(inputs, locate(out), bad=False)
+    assert read_unfinished(out, "scrlm") is None  # the old run is complete
+    (aside / "notes.txt").unlink()
+    fit(inputs / "x.zarr", CONFIG, out=out, overwrite=True)
+    assert not aside.exists()
+
+
+@pytest.mark.parametrize("files", [["thesis.txt"], ["labels", "run.json", "features"]])
+@pytest.mark.parametrize("suffix", [".scrlm-new", ".scrlm-old", "/.scrlm-new", "/.scrlm-old"])
+@pytest.mark.parametrize("exists", [False, True])
+def test_folders_of_the_user_with_reserved_names_are_not_removed(
+    inputs: Path, exists: bool, suffix: str, files: list[str]
+) -> None:
+    out = inputs / ("x.zarr" if exists else "out")
+    theirs = Path(f"{out}{suffix}")
+    theirs.mkdir(parents=True)
+    for name in files:
+        (theirs / name).write_text("precious")
+    with pytest.raises(StoreError, match=f"(?=.*{theirs})(?=.*{files[0]})"):
+        ingest(str(inputs / "rows.npy"), out, overwrite=True)
+    with pytest.raises(StoreError, match=str(theirs)):
+        outputs.open_output(out, True, outputs.FEATURES_KIND)
+    assert tree(theirs) == dict.fromkeys(files, b"precious")
+
+
+@pytest.mark.parametrize("command", ["fit", "ingest", "export"])
+def test_temporary_file_of_a_killed_process_is_ignored(inputs: Path, command: str) -> None:
+    """A process was killed while it wrote the first file of an output."""
+    out = locate(inputs / "out")
+    Path(out.url).mkdir()
+    for name in ("", "zarr"):
+        (inputs / "out" / f"{name}.{uuid4().hex}.partial").write_text("{")
+    check_output_free(out, False, RUN_KIND)
+    COMMANDS[command](inputs, out, bad=False)
+    assert not list((inputs / "out").glob("*.partial"))
+
+
+class Killed(BaseException):
+    """Stands for a process that ends at once."""
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_process_is_killed_while_it_removes_an_unfinished_store(
+    inputs: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, config = inputs / "out.zarr", IngestConfig(chunk_bytes=64)
+    with pytest.raises(StoppedError):
+        ingest(str(inputs / "rows.npy"), out, config, listener=stop)
+    calls = iter(range(100))
+
+    def kill(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if next(calls) == step:
+                raise Killed
+            return function(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patch, suppress(Killed):
+        for module, name in ((shutil, "rmtree"), (Path, "unlink"), (Path, "rmdir")):
+            patch.setattr(module, name, kill(getattr(module, name)))
+        outputs.open_output(out, True, outputs.FEATURES_KIND)
+    ingest(str(inputs / "rows.npy"), out, config)
+    expected = np.load(inputs / "rows.npy")
+    found = read_rows(open_features_store(out), 0, len(expected), "the features")
+    np.testing.assert_array_equal(found, expected)
+
+
 # --- resume ------------------------------------------------------------------------------------
 
 
@@ -428,6 +601,21 @@ def test_sources_inside_the_output_are_rejected(inputs: Path, column: str) -> No
     before = tree(out)
     with pytest.raises(StoreError, match=f"(?=.*{given})(?=.*{out})"):
         ingest(str(source), out, config, overwrite=True)
+    assert tree(out) == before
+
+
+@pytest.mark.parametrize("name", ["features", "features/c", "features/c/0"])
+def test_links_from_an_input_to_the_output_are_rejected(inputs: Path, name: str) -> None:
+    store, out = inputs / "x.zarr", inputs / "out.zarr"
+    shutil.copytree(store, out)
+    shutil.rmtree(store / name)
+    (store / name).symlink_to(out / name)
+    before = tree(out)
+    given = store / "features" if name == "features/c/0" else store
+    with pytest.raises(StoreError, match=f"(?=.*{given})(?=.*{out})"):
+        ingest(str(given), out, overwrite=True)
+    with pytest.raises(StoreError, match=f"(?=.*{store})(?=.*{out})"):
+        write_features(FeatureStore(given), out, overwrite=True)
     assert tree(out) == before
 
 

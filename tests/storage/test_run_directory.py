@@ -61,9 +61,9 @@ def test_discarded_run_leaves_no_files(tmp_path: Path) -> None:
     run = RunDirectory(str(tmp_path / "run"))
     run.create({})
     zarr.create_group(run.labels.url)
-    discard(run.path)
+    discard(run.path, RUN_KIND)
     assert tree(tmp_path) == {}
-    discard(run.path)  # nothing is left to remove
+    discard(run.path, RUN_KIND)  # nothing is left to remove
 
 
 def test_empty_folder_is_used(tmp_path: Path) -> None:
@@ -143,13 +143,6 @@ def test_values_that_are_not_json_leave_the_old_record(tmp_path: Path, value: An
     with pytest.raises((ValueError, TypeError)):
         write_json(tmp_path / "run.json", {"status": "complete", "value": value})
     assert tree(tmp_path) == {"run.json": b'{\n  "status": "running"\n}\n'}
-
-
-def test_leftover_of_a_killed_writer_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "run.partial").write_text('{"status": "comp')
-    write_json(tmp_path / "run.json", {"status": "complete"})
-    assert list(tree(tmp_path)) == ["run.json"]
-    assert read_json(tmp_path / "run.json") == {"status": "complete"}
 
 
 def test_reader_sees_the_old_or_the_new_record(tmp_path: Path) -> None:

@@ -244,3 +244,19 @@ def test_changed_input_is_named(tmp_path: Path) -> None:
         traced.check_at_start()
     with pytest.raises(UnusableRowsError, match=rf"{WEIGHTS}.*weights\.npy"):
         traced.check()
+
+
+def test_link_to_a_folder_above_an_input_is_compared(tmp_path: Path) -> None:
+    for name in ("v1", "v2"):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "x.npy", np.ones(3))
+        os.utime(tmp_path / name / "x.npy", ns=(10**18, 10**18))
+    (tmp_path / "current").symlink_to("v1")
+    traced = InputTrace(trace_input(WEIGHTS, locate(tmp_path / "current/x.npy")))
+    digest = traced.inputs[0].digest
+    traced.check()
+    (tmp_path / "current").unlink()
+    (tmp_path / "current").symlink_to("v2")
+    with pytest.raises(UnusableRowsError, match=r"current/x\.npy"):
+        traced.check()
+    assert files_digest(tmp_path / "current/x.npy") == digest
