@@ -160,6 +160,7 @@ def _check_mapping(
                 f"{what} is a virtual dataset of {source}[{name}], which does not "
                 "exist, so its rows would be read as zeros; restore it"
             )
+        _check_same_file(dataset, source, f"{what} is a virtual dataset of {source}[{name}]")
         if mapping.src_space.get_select_type() == h5py.h5s.SEL_ALL:
             mapped = mapping.vspace.get_select_npoints()
             if mapped != dataset.size:
@@ -178,6 +179,19 @@ def _check_mapping(
                 "would be read as zeros; restore it"
             )
         return [source, *check_written(dataset, source, seen)]
+
+
+def _check_same_file(dataset: Any, path: str, what: str) -> None:
+    """Raise if a dataset that was opened in the file `path` is stored in another file.
+
+    The files on the way to it, of which each link may name another, cannot be traced.
+    """
+    real = dataset.file.filename
+    if not Path(real).samefile(path):
+        raise StoreError(
+            f"{what}, which is an external link to {real}[{dataset.name.strip('/')}]; links to "
+            f"other files are not followed, so map the dataset of {real}"
+        )
 
 
 def _unescape(name: str) -> str:

@@ -262,3 +262,21 @@ def test_mapped_names_with_percent_signs(tmp_path: Path) -> None:
     source = open_hdf5(write_mappings(tmp_path, (slice(None), mapped)))
     np.testing.assert_array_equal(source.read(0, 10), X)
     assert source.files[1].path == str(tmp_path / "50%.h5")
+
+
+@pytest.mark.parametrize("link", ["x", "group"])
+def test_mapped_dataset_that_is_a_link_to_another_file(tmp_path: Path, link: str) -> None:
+    """The other file would not be traced, so a change of it would not be detected."""
+    with h5py.File(tmp_path / "real.h5", "w") as file:
+        file["group/x"] = X
+    with h5py.File(tmp_path / "link.h5", "w") as file:
+        target = "group/x" if link == "x" else "group"
+        file[link] = h5py.ExternalLink("real.h5", target)
+    name = "x" if link == "x" else "group/x"
+    path = write_mappings(tmp_path, (slice(None), h5py.VirtualSource("link.h5", name, X.shape)))
+    with pytest.raises(StoreError, match=r"(?=.*link\.h5)(?=.*real\.h5\[group/x\])"):
+        open_hdf5(path)
+    with h5py.File(tmp_path / "link.h5", "w") as file:
+        file["a/x"] = X
+        file[name] = h5py.SoftLink("/a/x")
+    np.testing.assert_array_equal(open_hdf5(path).read(0, 10), X)
