@@ -272,8 +272,9 @@ class FitConfig:
         applied to new rows.
 
         - "auto": "standardize" if `rho` is given. Otherwise "l2" for rows of unit length with at
-          least 16 features. For other rows "standardize" if it shows a clear scale, otherwise the
-          best of "standardize", "center" and (with at least 16 features) "l2" on a sample.
+          least 16 features; rows of zeros are ignored. For other rows "standardize" if it shows a
+          clear scale, otherwise the best of "standardize", "center" and (with at least 16 features)
+          "l2" on a sample.
         - "none": use the rows as they are.
         - "center": subtract the mean of each feature.
         - "standardize": subtract the mean and divide by the standard deviation of each feature.

@@ -33,7 +33,7 @@ from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.masks import remove_mask
 from scrlm_dask.storage.npy_files import NpyColumn
 from scrlm_dask.storage.store_info import files_of_features
-from scrlm_dask.storage.traces import Input
+from scrlm_dask.storage.traces import Input, trace_array
 
 
 class HasLocation(Protocol):
@@ -76,6 +76,7 @@ class Features:
     uncompressed: bool = False  # True: stored without compression, filters and shards
     made_of: Features | None = None  # smaller blocks that these blocks are concatenated from
     files: str | None = None  # digest of the traces of the store's files when it was opened
+    mapped: tuple[Input, ...] = ()  # the file of a memory-mapped array
     may_warn: bool = True  # False: the user does not choose the number of blocks
     # returns the rows of given blocks, with the given number of blocks per chunk; None: the rows
     # are copied from the chunks of `array`
@@ -108,9 +109,9 @@ class Features:
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        """The store as an input that must not change during a job; empty for an array."""
+        """The store, or the file of a memory-mapped array, that must not change during a job."""
         if self.location is None or self.files is None:
-            return ()
+            return self.mapped
         return (Input("the features store", self.location, self.files, files_of_features),)
 
     def blocks_per_task(self, n_blocks: int) -> int:
@@ -394,7 +395,9 @@ def _from_numpy(source: NDArray[Any], block_rows: int | None) -> Features:
     feature_store.check_features_like(source.shape, source.dtype, "the array")
     block_rows = block_rows or feature_store.block_rows_for(source.shape, source.dtype, None)
     rows = _rows_per_chunk(source.shape, source.dtype, block_rows)
-    return Features(scatter_rows(source, rows), block_rows, "the array", in_memory=True)
+    mapped = trace_array("the memory-mapped features", source)  # before the rows are read
+    array = scatter_rows(source, rows)
+    return Features(array, block_rows, "the array", in_memory=True, mapped=mapped)
 
 
 def _rows_per_chunk(shape: tuple[int, ...], dtype: np.dtype[Any], block_rows: int) -> int:

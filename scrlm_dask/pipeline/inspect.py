@@ -75,7 +75,8 @@ def inspect_rows(
     """Compute statistics of all rows in one read; rows that are not finite are only counted.
 
     Spectrum and distances are computed after the preprocessing, as in a fit. If `rho` is given,
-    the distances are compared with the radius of its clusters.
+    the distances are compared with the radius of its clusters. A note reports rows of zeros; it is
+    not a warning, because such rows may be correct, for example counts.
     """
     if preprocess not in PREPROCESS_KINDS:
         kinds = ", ".join(PREPROCESS_KINDS)
@@ -90,6 +91,13 @@ def inspect_rows(
         inputs = trace_node("the labels", None if labels is None else labels.location)
         report = statistics_pass(execution, features, labels, preprocess, reach)
         InputTrace((*features.inputs, *inputs)).check()
+        if report.statistics.zero_rows:
+            execution.emit(
+                Note(
+                    f"{report.statistics.zero_rows} of {features.n_rows} rows contain only zeros; "
+                    "if their encoding failed, remove them with scrlm ingest --zeros drop (zeros)"
+                )
+            )
         return report
 
 

@@ -57,7 +57,7 @@ from scrlm_dask.storage.masks import remove_mask
 from scrlm_dask.storage.model_store import files_of, load_model
 from scrlm_dask.storage.npy_files import read_npy
 from scrlm_dask.storage.outputs import check_not_inside
-from scrlm_dask.storage.traces import Input, InputTrace
+from scrlm_dask.storage.traces import Input, InputTrace, trace_array
 
 CentersLike: TypeAlias = NDArray[Any] | Model | Place | None
 
@@ -183,9 +183,9 @@ def prepare_kmeans(
     )
     target = prepare_target(features, record, out, overwrite, collect_labels, storage_options)
     check_kmeans_memory(features.layout, config, workers)
-    return KMeansJob(
-        replace(target, inputs=InputTrace(weights_files)), config, given, sample_weight
-    )
+    mapped = trace_array("the memory-mapped weights", sample_weight)
+    inputs = InputTrace((*target.inputs.inputs, *weights_files, *mapped))
+    return KMeansJob(replace(target, inputs=inputs), config, given, sample_weight)
 
 
 @dataclass(frozen=True)

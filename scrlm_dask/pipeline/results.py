@@ -87,8 +87,9 @@ def warn_about_zero_rows(execution: Execution, zero_rows: int, n_rows: int) -> N
         execution.emit(
             Note(
                 f"{zero_rows} of {n_rows} rows contain only zeros, for example because their "
-                "encoding failed: they have no direction, so l2 cannot scale them and their labels "
-                "are arbitrary; remove them with scrlm ingest --zeros drop (zeros)",
+                "encoding failed: they have no direction, so l2 cannot scale them, and their "
+                "labels are arbitrary or they are a cluster of their own; remove them with "
+                "scrlm ingest --zeros drop (zeros)",
                 warning=True,
             )
         )

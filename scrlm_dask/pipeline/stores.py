@@ -121,7 +121,8 @@ class FeatureStore:
     ) -> RowsReport:
         """Compute statistics of all rows in one read.
 
-        Rows that are not finite are counted and otherwise ignored.
+        Rows that are not finite are counted and otherwise ignored. Rows of zeros are also counted,
+        and a note reports how to remove them.
 
         Parameters
         ----------

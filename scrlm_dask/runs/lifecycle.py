@@ -54,7 +54,7 @@ class RunTarget:
     out: Location | None = None
     overwrite: bool = False
     collect_labels: bool = False
-    inputs: InputTrace = NO_INPUTS  # inputs other than the features
+    inputs: InputTrace = NO_INPUTS  # inputs other than a features store
 
 
 def prepare_target(
@@ -73,7 +73,8 @@ def prepare_target(
         begin_again = overwrite or not record.is_resumable
         if resume.find_unfinished(directory, record, begin_again) is None:
             check_output_free(out_at, overwrite, RUN_KIND)
-    return RunTarget(features, record, out_at, overwrite, collect_labels)
+    mapped = InputTrace(features.mapped)
+    return RunTarget(features, record, out_at, overwrite, collect_labels, mapped)
 
 
 @dataclass(frozen=True)

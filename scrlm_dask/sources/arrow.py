@@ -141,11 +141,18 @@ def lists_to_rows(
 def scalars_to_values(array: Any) -> NDArray[Any]:
     """Convert a column of numbers or strings to shape (rows,); null numbers become NaN."""
     types = import_optional("pyarrow", "Arrow").types
-    if types.is_dictionary(array.type):
-        array = array.dictionary_decode()
     if types.is_string(array.type) or types.is_large_string(array.type):
         return np.array(array.to_pylist(), dtype=base.TEXT)
     return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def _decode(array: Any) -> Any:
+    """Return a dictionary array as an array of its values, and other arrays unchanged.
+
+    The null count of a dictionary array omits the rows whose value in the dictionary is null.
+    """
+    types = import_optional("pyarrow", "Arrow").types
+    return array.dictionary_decode() if types.is_dictionary(array.type) else array
 
 
 def find_width(column: Any, picked: Picked, first: int, what: str) -> int:
@@ -230,7 +237,7 @@ class ArrowSource(base.Source):
     def _rows(self, batch: Any, first: int) -> NDArray[Any]:
         """Convert a record batch to an array; its first row has the number `first`."""
         whats = [f"column {name!r} of {self.what}" for name in self.columns]
-        columns = [batch.column(name) for name in self.columns]
+        columns = [_decode(batch.column(name)) for name in self.columns]
         nulls_as_nan = self.picked.nulls_as_nan
         if self.picked.as_list:
             return lists_to_rows(columns[0], self.n_features, first, whats[0], nulls_as_nan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ def _check_external(dataset: Any, what: str) -> list[str]:
     left = dataset.size * dataset.dtype.itemsize
     files = []
     for name, offset, size in dataset.external:
+        _check_prefix("HDF5_EXTFILE_PREFIX", name, what)
         path = Path(name).absolute()
         if not path.is_file():
             raise StoreError(f"{what} is stored in {path}, which does not exist; restore it")
@@ -141,25 +143,30 @@ def _check_mapping(
     mapping: Any, path: str, what: str, seen: frozenset[tuple[str, str]]
 ) -> list[str]:
     h5py = import_optional("h5py", f"the HDF5 file {path}")
-    source = path if mapping.file_name == _SAME_FILE else _source_path(mapping.file_name, path)
+    source, name = path, _unescape(mapping.dset_name)
+    if mapping.file_name != _SAME_FILE:
+        file_name = _unescape(mapping.file_name)
+        _check_prefix("HDF5_VDS_PREFIX", file_name, what)
+        source = _source_path(file_name, path)
     if not Path(source).is_file():
         raise StoreError(
             f"{what} is a virtual dataset of {source}, which does not exist, so its rows would be "
             "read as zeros; restore it"
         )
     with h5py.File(source, "r") as file:
-        dataset = file.get(mapping.dset_name)
+        dataset = file.get(name)
         if not isinstance(dataset, h5py.Dataset) or dataset.shape is None:
             raise StoreError(
-                f"{what} is a virtual dataset of {source}[{mapping.dset_name}], which does not "
+                f"{what} is a virtual dataset of {source}[{name}], which does not "
                 "exist, so its rows would be read as zeros; restore it"
             )
+        _check_same_file(dataset, source, f"{what} is a virtual dataset of {source}[{name}]")
         if mapping.src_space.get_select_type() == h5py.h5s.SEL_ALL:
             mapped = mapping.vspace.get_select_npoints()
             if mapped != dataset.size:
                 raise StoreError(
                     f"{what} is a virtual dataset that maps {mapped} values to all values of "
-                    f"{source}[{mapping.dset_name}], which has {dataset.size}; restore it"
+                    f"{source}[{name}], which has {dataset.size}; restore it"
                 )
             return [source, *check_written(dataset, source, seen)]
         last = mapping.src_space.get_select_bounds()[1]
@@ -167,11 +174,43 @@ def _check_mapping(
             a >= n for a, n in zip(last, dataset.shape, strict=True)
         ):
             raise StoreError(
-                f"{what} is a virtual dataset that reads {source}[{mapping.dset_name}] up to "
+                f"{what} is a virtual dataset that reads {source}[{name}] up to "
                 f"position {tuple(last)}, but its shape is {dataset.shape}, so rows "
                 "would be read as zeros; restore it"
             )
         return [source, *check_written(dataset, source, seen)]
+
+
+def _check_same_file(dataset: Any, path: str, what: str) -> None:
+    """Raise if a dataset that was opened in the file `path` is stored in another file.
+
+    The files on the way to it, of which each link may name another, cannot be traced.
+    """
+    real = dataset.file.filename
+    if not Path(real).samefile(path):
+        raise StoreError(
+            f"{what}, which is an external link to {real}[{dataset.name.strip('/')}]; links to "
+            f"other files are not followed, so map the dataset of {real}"
+        )
+
+
+def _unescape(name: str) -> str:
+    """Return the name of a mapped file or dataset, in which `%%` stands for one percent sign."""
+    return name.replace("%%", "%")
+
+
+def _check_prefix(variable: str, name: str, what: str) -> None:
+    """Raise if an environment variable changes the folder in which HDF5 looks for the file `name`.
+
+    HDF5 does not apply the variables to absolute names.
+    """
+    prefix = os.environ.get(variable)
+    if prefix and not Path(name).is_absolute():
+        raise StoreError(
+            f"{what} is read from {name}, which HDF5 looks for in {prefix}, because the "
+            f"environment variable {variable} is set; unset it, or write the dataset with absolute "
+            "names"
+        )
 
 
 def _source_path(name: str, path: str) -> str:

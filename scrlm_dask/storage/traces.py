@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.implementations.local import LocalFileSystem
 
@@ -197,6 +198,17 @@ def trace_input(
 ) -> tuple[Input, ...]:
     """Trace the files of an input; an input in memory (None) has no files."""
     return () if location is None else (Input(name, location, trace(location), trace),)
+
+
+def trace_array(name: str, values: Any) -> tuple[Input, ...]:
+    """Trace the file of an `np.memmap`, or of a view of one; other arrays have no file."""
+    while values is not None and not isinstance(values, np.memmap):
+        values = getattr(values, "base", None)
+    # a copy of a memory map has no file name, and a file that was deleted cannot be rewritten
+    if values is None or values.filename is None or not Path(values.filename).is_file():
+        return ()
+    values.flush()  # pages that are written during the job would change the time of the file
+    return trace_input(name, locate(values.filename))
 
 
 @dataclass(frozen=True)

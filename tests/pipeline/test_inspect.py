@@ -31,7 +31,7 @@ from scrlm_dask.kernels.statistics.row_statistics import (
     statistics_part,
 )
 from scrlm_dask.pipeline.inspect import inspect_rows, verify_store
-from scrlm_dask.pipeline.stores import write_features
+from scrlm_dask.pipeline.stores import FeatureStore, write_features
 
 N, P, BLOCK = 6000, 48, 512
 TRUTH = np.arange(N) % 9 - 1
@@ -106,6 +106,20 @@ def test_every_backend_gives_the_bits_of_the_plain_loop(
         assert done == {"inspect": -(-N // BLOCK)}  # one read
 
 
+@pytest.mark.parametrize("zeros", [0, 2])
+def test_rows_of_zeros_are_reported_with_a_remedy(tmp_path: Path, zeros: int) -> None:
+    rows = np.ones((6, 2), np.float32)
+    rows[:zeros] = 0.0
+    write_features(rows, tmp_path / "x.zarr")
+    events: list[Any] = []
+    report = FeatureStore(tmp_path / "x.zarr").statistics(listener=events.append)
+    notes = [event for event in events if isinstance(event, Note)]
+    assert (report.statistics.zero_rows, len(notes)) == (zeros, zeros > 0)
+    for note in notes:
+        assert re.search(expecting("2 of 6 rows", "scrlm ingest --zeros drop"), note.text)
+        assert not note.warning  # such rows may be correct
+
+
 def test_chunking_changes_only_rounding(store: Path) -> None:
     with backend("three threads"):
         one = inspect_rows(store, rho=0.4, block_rows=700).statistics
@@ -142,7 +156,7 @@ def test_arrays_named_labels_that_are_not_labels(
     tmp_path: Path, labels: Any, facts: tuple[Any, ...]
 ) -> None:
     zarr.create_group(str(tmp_path / "g"))
-    for name, values in (("features", np.eye(20, 3, dtype=np.float32)), ("labels", labels)):
+    for name, values in (("features", np.ones((20, 3), np.float32)), ("labels", labels)):
         zarr.create_array(
             str(tmp_path / "g" / name), data=values, config={"write_empty_chunks": True}
         )

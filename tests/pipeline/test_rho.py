@@ -17,6 +17,7 @@ from scrlm_dask import SCRLM, FitConfig, ScrlmWarning, scan_rho
 from scrlm_dask.choices import Preprocess
 from scrlm_dask.config import LloydConfig
 from scrlm_dask.errors import InputError
+from scrlm_dask.events import Note
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
 from scrlm_dask.kernels.scrlm.theory import PAPER_RHO
@@ -515,6 +516,19 @@ def test_merging_equal_rows() -> None:
         found = scrlm_dask.fit(np.ones((30, 3)), config, collect_labels=True)
     assert found.model.config.robust is True
     assert (found.model.n_clusters, set(found.labels.tolist())) == (1, {0})
+
+
+def test_rows_of_zeros_do_not_change_the_preprocessing_of_unit_rows() -> None:
+    rows = mixture(16, 3, 0.0, rows=400).features
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[::20] = 0.0
+    events: list[Any] = []
+    found = scrlm_dask.fit(rows, listener=events.append)
+    assert found.model.affine.kind == "l2"
+    assert scan_rho(rows, listener=events.append).preprocess == "l2"
+    warnings = [event.text for event in events if isinstance(event, Note) and event.warning]
+    facts = expecting("20 of 400", "--zeros drop")
+    assert len([text for text in warnings if re.search(facts, text)]) == 2
 
 
 @pytest.mark.parametrize("preprocess", ["l2", "standardize"])

@@ -274,6 +274,31 @@ def test_weights_that_change_during_the_run_give_no_result(
     assert not out.exists()
 
 
+@pytest.mark.parametrize("name", ["fit", "kmeans", "weights"])
+def test_memory_mapped_array_whose_file_changes_during_the_run(tmp_path: Path, name: str) -> None:
+    path, out, x = tmp_path / "x.npy", tmp_path / "run", np.random.default_rng(0).random((200, 4))
+    np.save(path, np.ones(200) if name == "weights" else x)
+    mapped = np.load(path, mmap_mode="r")
+
+    def write(event: Any) -> None:
+        if isinstance(event, BlockDone) and event.name == "assign":
+            with path.open("r+b") as file:
+                file.seek(-8, os.SEEK_END)
+                file.write(np.float64(3.0).tobytes())
+
+    def use(listener: Callable[[Any], None], out: Path) -> None:
+        if name == "fit":
+            fit(mapped[::2], FitConfig(rho=0.5), out=out, block_rows=50, listener=listener)
+        else:
+            rows, weights = (x, mapped) if name == "weights" else (mapped, None)
+            kmeans(rows, KMEANS, sample_weight=weights, out=out, block_rows=50, listener=listener)
+
+    use(lambda _: None, tmp_path / "unchanged")
+    with pytest.raises(UnusableRowsError, match=expecting(path)):
+        use(write, out)
+    assert not out.exists()
+
+
 @pytest.mark.slow
 def test_rows_that_differ_from_the_manifest_are_detected(store: Path, tmp_path: Path) -> None:
     path, out = tmp_path / "features.zarr", tmp_path / "run"

@@ -48,6 +48,16 @@ def test_row_of_a_null_is_named(tmp_path: Path) -> None:
         lists_to_rows(pa.array([[1.0, 2.0], [3.0, None]]), 2, 6, "x.arrow")
 
 
+@pytest.mark.parametrize("values", [["x", None], [5, None]])
+def test_null_within_a_dictionary_is_a_null(tmp_path: Path, values: list[str | int | None]) -> None:
+    encoded = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1, 0], pa.int32()), pa.array(values))
+    table = pa.table({"a": np.arange(4.0), "id": encoded})
+    column = open_arrow(write_stream(tmp_path / "x.arrow", table), asked=["a"]).column("id")
+    assert column.read(0, 2).tolist() == values[:1] * 2
+    with pytest.raises(StoreError, match=r"(?=.*\brow 2\b)(?=.*column 'id')(?=.*\bnull\b)"):
+        column.read(1, 4)
+
+
 def test_column_of_dates_is_rejected(tmp_path: Path) -> None:
     table = pa.table({"a": [1.0], "day": pa.array([0], pa.date32())})
     source = open_arrow(write_stream(tmp_path / "x.arrow", table), asked=["a"])

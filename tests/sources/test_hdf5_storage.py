@@ -211,3 +211,72 @@ def test_external_file(tmp_path: Path) -> None:
     raw.unlink()
     with pytest.raises(StoreError, match=r"rows\.raw"):
         open_hdf5(path)
+
+
+@pytest.mark.parametrize("variable", ["HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX"])
+def test_variable_that_redirects_to_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """The files next to the dataset are complete, but HDF5 would read those of the variable."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(folder: str) -> str:
+        if variable == "HDF5_EXTFILE_PREFIX":
+            with h5py.File("x.h5", "w") as file:
+                raw = [(f"{folder}rows.raw", 0, h5py.h5f.UNLIMITED)]
+                file.create_dataset("x", data=X, external=raw)
+            return "x.h5"
+        with h5py.File("part.h5", "w") as file:
+            file["x"] = X
+        source = h5py.VirtualSource(f"{folder}part.h5", "x", X.shape)
+        return write_mappings(tmp_path, (slice(None), source))
+
+    path = write("")
+    source = open_hdf5(path)
+    monkeypatch.setenv(variable, str(tmp_path / "other"))
+    for use in (lambda: open_hdf5(path), lambda: source.read(0, 10)):
+        with pytest.raises(StoreError, match=variable):
+            use()
+    np.testing.assert_array_equal(open_hdf5(write(f"{tmp_path}/")).read(0, 10), X)
+
+
+def test_virtual_dataset_of_its_own_file_with_a_prefix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HDF5_VDS_PREFIX", str(tmp_path / "other"))
+    path = str(tmp_path / "x.h5")
+    layout = h5py.VirtualLayout(X.shape, X.dtype)
+    layout[:] = h5py.VirtualSource(path, "x", X.shape)
+    with h5py.File(path, "w") as file:
+        file["x"] = X
+        file.create_virtual_dataset("y", layout)
+        assert file["y"].virtual_sources()[0].file_name == "."
+    np.testing.assert_array_equal(open_hdf5(path, "y").read(0, 10), X)
+
+
+def test_mapped_names_with_percent_signs(tmp_path: Path) -> None:
+    """HDF5 writes `%%` for a percent sign in the names of mapped files and datasets."""
+    with h5py.File(tmp_path / "50%.h5", "w") as file:
+        file["x%b"] = X
+    mapped = h5py.VirtualSource("50%%.h5", "x%%b", X.shape)
+    source = open_hdf5(write_mappings(tmp_path, (slice(None), mapped)))
+    np.testing.assert_array_equal(source.read(0, 10), X)
+    assert source.files[1].path == str(tmp_path / "50%.h5")
+
+
+@pytest.mark.parametrize("link", ["x", "group"])
+def test_mapped_dataset_that_is_a_link_to_another_file(tmp_path: Path, link: str) -> None:
+    """The other file would not be traced, so a change of it would not be detected."""
+    with h5py.File(tmp_path / "real.h5", "w") as file:
+        file["group/x"] = X
+    with h5py.File(tmp_path / "link.h5", "w") as file:
+        target = "group/x" if link == "x" else "group"
+        file[link] = h5py.ExternalLink("real.h5", target)
+    name = "x" if link == "x" else "group/x"
+    path = write_mappings(tmp_path, (slice(None), h5py.VirtualSource("link.h5", name, X.shape)))
+    with pytest.raises(StoreError, match=r"(?=.*link\.h5)(?=.*real\.h5\[group/x\])"):
+        open_hdf5(path)
+    with h5py.File(tmp_path / "link.h5", "w") as file:
+        file["a/x"] = X
+        file[name] = h5py.SoftLink("/a/x")
+    np.testing.assert_array_equal(open_hdf5(path).read(0, 10), X)

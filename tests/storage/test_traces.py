@@ -22,7 +22,7 @@ from scrlm_dask.storage.arrays import node_digest
 from scrlm_dask.storage.feature_store import WEIGHTS
 from scrlm_dask.storage.locations import locate
 from scrlm_dask.storage.store_info import describe_store, files_of_features
-from scrlm_dask.storage.traces import InputTrace, files_digest, trace_input
+from scrlm_dask.storage.traces import InputTrace, files_digest, trace_array, trace_input
 
 
 def write_array(path: Path) -> None:
@@ -260,3 +260,28 @@ def test_link_to_a_folder_above_an_input_is_compared(tmp_path: Path) -> None:
     with pytest.raises(UnusableRowsError, match=r"current/x\.npy"):
         traced.check()
     assert files_digest(tmp_path / "current/x.npy") == digest
+
+
+def test_file_of_a_memory_mapped_array(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.ones((6, 2)))
+    mapped = np.load(path, mmap_mode="r")
+    views = (mapped, mapped[1:], np.asarray(mapped), mapped.T[::-1], np.ma.array(mapped).data)
+    for view in views:
+        (found,) = trace_array("x", view)
+        assert (found.location, found.digest) == (locate(path), files_digest(path))
+    for values in (mapped.copy(), mapped + 1, np.ones(3), [1.0, 2.0], None):
+        assert trace_array("x", values) == ()
+    path.unlink()  # its content stays mapped
+    assert trace_array("x", mapped) == ()
+
+
+def test_writable_memory_map_is_written_before_it_is_traced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On some file systems, the time of the file would change later, when pages are written."""
+    mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=(6, 2))
+    flushed: list[Any] = []
+    monkeypatch.setattr(np.memmap, "flush", lambda values: flushed.append(values))
+    trace_array("x", np.asarray(mapped)[2:])
+    assert [each is mapped for each in flushed] == [True]

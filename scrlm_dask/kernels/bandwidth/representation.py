@@ -47,8 +47,13 @@ class RepresentationTrial:
 
 
 def has_unit_rows(rows: FloatArray) -> bool:
-    """Return whether nearly all rows (rows, p) have unit length."""
-    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    """Return whether nearly all rows (rows, p) that are not zero have unit length.
+
+    Rows of zeros are ignored, because encoders write them for items that they cannot encode.
+    """
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))[rows.any(axis=1)]
+    if not len(norms):
+        return False
     return bool(np.mean(np.abs(norms - 1.0) <= _UNIT_TOLERANCE) >= _UNIT_SHARE)
 
 

@@ -80,6 +80,16 @@ def test_nonfinite_rows_are_counted_and_excluded(invoke, store, rows, tmp_path):
     assert "3, 77, 2000" in invoke("inspect", path, "--stats").ok().stdout
 
 
+def test_rows_of_zeros_are_counted_with_a_remedy(invoke, store, rows, tmp_path):
+    zeros = rows.copy()
+    zeros[[3, 2000]] = 0.0
+    path = store(tmp_path / "zeros.zarr", zeros)
+    done = invoke("inspect", path, "--stats").ok()
+    assert re.search(r"\bzeros\W+2\b", done.stdout)
+    assert re.search(rf"\b2 of {ROWS} rows\b.*scrlm ingest --zeros drop", done.stderr)
+    assert "--zeros" not in invoke("inspect", store(tmp_path / "x.zarr", rows), "--stats").stderr
+
+
 def damage(features):
     for chunk, offset in ((1, 500), (3, 9)):
         file = features / f"features/c/{chunk}/0"

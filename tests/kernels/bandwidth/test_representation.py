@@ -56,9 +56,17 @@ def test_rounded_unit_rows_are_recognized(dtype: str, p: int) -> None:
 
 def test_share_of_other_rows() -> None:
     rows = directions(1000, 8).astype(np.float32)
-    rows[:9] = 0.0
+    rows[:9] *= 0.5
     assert has_unit_rows(rows)
-    rows[:11] = 0.0
+    rows[:11] *= 0.5
+    assert not has_unit_rows(rows)
+
+
+def test_rows_of_zeros_are_ignored() -> None:
+    rows = directions(1000, 8).astype(np.float32)
+    rows[:600] = 0.0
+    assert has_unit_rows(rows)
+    rows[600:610] *= 0.5
     assert not has_unit_rows(rows)
 
 
