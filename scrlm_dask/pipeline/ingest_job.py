@@ -156,6 +156,7 @@ class IngestJob:
     unfinished: Manifest | None = None  # manifest of the store to resume, if any
     checked: tables.PlainTable | None = None  # its unusable rows and rows of zeros are dropped
     attributes: dict[str, Any] = field(default_factory=dict)  # additional attributes of the store
+    notes: tuple[str, ...] = ()  # additional notes for the user
 
     def run(self, listener: Listener = warn) -> IngestResult:
         """Create or resume the store and write the missing blocks."""
@@ -189,7 +190,8 @@ class IngestJob:
         notes = [f"{source.what}: {note}" for source in self.sources for note in source.notes()]
         rows = self.manifest.block_rows
         notes += [note for source in self.sources for note in _reread_notes(source, rows)]
-        return list(dict.fromkeys((*notes, *_column_notes(self.table.features.columns))))
+        notes += _column_notes(self.table.features.columns)
+        return list(dict.fromkeys((*self.notes, *notes)))
 
     def _encode_labels(self, names: tuple[str, ...] | None) -> IngestJob:
         if names is None or self.table.labels is None:
@@ -276,6 +278,7 @@ def prepare_job(
     overwrite: bool,
     checked: tables.PlainTable | None = None,
     attributes: dict[str, Any] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> IngestJob:
     """Check that the output can be created or resumed, and return the job."""
     files = source_files(sources)
@@ -292,6 +295,7 @@ def prepare_job(
         traced=InputTrace(tuple(inputs)),
         checked=checked,
         attributes=attributes or {},
+        notes=notes,
     )
 
 

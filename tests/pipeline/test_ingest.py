@@ -424,6 +424,47 @@ def test_headers_of_many_files_give_one_note(tmp_path: Path, headers: int) -> No
     assert numbers == (["3"] if headers == 4 else ["3", "3", "4"])
 
 
+class TestOrder:
+    """A list of files keeps its order; a folder and a pattern have numeric order."""
+
+    def write(self, folder: Path) -> list[str]:
+        """Write 12 files of 2 rows; all features of a row are equal to its label."""
+        paths = [str(folder / f"part{i}.npy") for i in range(12)]
+        for i, path in enumerate(paths):
+            np.save(path, np.full((2, P), i + 1, np.float32))
+        return paths
+
+    def ingest(self, sources: Any, labels: list[str], out: Path) -> list[str]:
+        """Ingest with labels in the order of `labels`; check the rows, and return the notes."""
+        folder = out.parent
+        given = [np.load(path)[:, 0].astype(int) for path in labels]
+        np.save(folder / "y.npy", np.concatenate(given))
+        events: list[Any] = []
+        config = IngestConfig(labels=str(folder / "y.npy"))
+        ingest(sources, out, config, overwrite=True, listener=events.append)
+        np.testing.assert_array_equal(stored(out, "labels"), stored(out)[:, 0])
+        return [event.text for event in events if isinstance(event, Note)]
+
+    def test_alphabetical_list_is_kept(self, tmp_path: Path) -> None:
+        paths = self.write(tmp_path)
+        (note,) = self.ingest(sorted(paths), sorted(paths), tmp_path / "out")
+        assert re.search(expecting(paths[10], 3), note)
+
+    def test_numeric_order(self, tmp_path: Path) -> None:
+        paths = self.write(tmp_path)
+        for sources in (paths, [f"{tmp_path}/part*.npy"], f"{tmp_path}/part*.npy"):
+            assert self.ingest(sources, paths, tmp_path / "out") == []
+
+    def test_import_that_was_started_in_another_order_is_rejected(self, tmp_path: Path) -> None:
+        paths, out = self.write(tmp_path), tmp_path / "out"
+        config = IngestConfig(chunk_bytes=2 * ROW_BYTES)
+        with dask.config.set(scheduler="sync"), pytest.raises(StoppedError):
+            ingest(paths, out, config, listener=stop_after(4))
+        with pytest.raises(StoreError, match=expecting(out, "order", "--overwrite")):
+            ingest(sorted(paths), out, config)
+        assert ingest(paths, out, config).kept_blocks == 4
+
+
 class StoppedError(Exception):
     """The error with which a test stops an ingest."""
 
