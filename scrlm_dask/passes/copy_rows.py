@@ -14,10 +14,9 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.execution import Execution, Pass, persist, task, wait
+from scrlm_dask.engine.execution import Execution, Pass, as_task, persist, task, wait
 from scrlm_dask.engine.features import Features, placeholder_blocks
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import BlockDone
@@ -68,7 +67,7 @@ def ingest_pass(
         return _write_here(
             execution, plan, spans, partial(_write_part, **inputs | {"keep_nan": False})
         )
-    broadcast = {**inputs, **{name: _as_task(inputs[name]) for name in ("table", "missing")}}
+    broadcast = {**inputs, **{name: as_task(inputs[name]) for name in ("table", "missing")}}
     written: Written = execution.run(_INGEST, plan, broadcast, blocks=spans)
     return written
 
@@ -91,7 +90,7 @@ def find_rows_pass(
     Rows that are not finite are included if `nan` is true, and rows of zeros if `zeros` is true.
     """
     inputs = {
-        "table": _as_task(table),
+        "table": as_task(table),
         "block_rows": manifest.block_rows,
         "nan": nan,
         "zeros": zeros,
@@ -109,7 +108,7 @@ def collect_labels_pass(
     names: frozenset[str] = execution.run(
         Pass("names", _collect_labels_part, partial(merge_names, what=labels.what)),
         placeholder_blocks((n_rows, 1), np.dtype(np.int32), rows),
-        {"labels": _as_task(labels), "block_rows": block_rows},
+        {"labels": as_task(labels), "block_rows": block_rows},
     )
     return tuple(sorted(names))
 
@@ -121,7 +120,7 @@ def shuffle_pass(
 
     Parts that exist already are not written again.
     """
-    broadcast = {"table": _as_task(table), "shuffled": _as_task(shuffled), "keep_nan": keep_nan}
+    broadcast = {"table": as_task(table), "shuffled": as_task(shuffled), "keep_nan": keep_nan}
     execution.run(_SHUFFLE, _plan(table, shuffled.manifest), broadcast)
 
 
@@ -129,17 +128,6 @@ def check_stored_pass(sources: Sequence[Source]) -> None:
     """Verify the files of the sources on the workers, for example their checksums."""
     for verified in [persist(task("verify", source.verify)) for source in sources]:
         wait(verified)
-
-
-def _as_task(value: Any) -> Delayed:
-    """Return a task that returns the value: Dask then sends it once per worker, not per block."""
-    # A partial function, because Dask would search the value for tasks: a table of thousands of
-    # files, or of labels with many names, has hundreds of thousands of parts.
-    return task("given", partial(_same, value))
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _plan(table: Table, manifest: Manifest) -> Features:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, warn
 from scrlm_dask.pipeline import ingest_job
-from scrlm_dask.sources.base import native
+from scrlm_dask.sources.base import Source, native
 from scrlm_dask.sources.registry import SourceOptions, is_column, open_source
 from scrlm_dask.sources.sharded import describe_order
 from scrlm_dask.sources.tables import PlainTable
@@ -112,8 +112,21 @@ def prepare_ingest(
     request = {"ingest": asdict(config), "source": _to_json(options)}
     return ingest_job.prepare_job(
         *(table, opened, location, config, request, overwrite, checked),
-        notes=describe_order([str(path) for path in sources]),
+        notes=(*describe_order([str(path) for path in sources]), *_describe_left(features, config)),
     )
+
+
+def _describe_left(features: Source, config: ingest_job.IngestConfig) -> Iterator[str]:
+    """Yield a note if the labels or the ids of a features store are not copied."""
+    given = {"labels": config.labels, "ids": config.ids}
+    left = [name for name in features.value_names if given[name] is None]
+    if left:
+        options = " ".join(f"--{name} {name}" for name in left)
+        fields = ", ".join(f'{name}="{name}"' for name in left)
+        yield (
+            f"{features.what}: the {' and the '.join(left)} of the features store are not copied; "
+            f"use {options} (IngestConfig({fields})) to copy them"
+        )
 
 
 def _to_json(options: SourceOptions) -> dict[str, Any]:

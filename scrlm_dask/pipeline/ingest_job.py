@@ -166,7 +166,7 @@ class IngestJob:
         unfinished = _check_output(self.location, self.manifest, self.config, self.overwrite)
         resumed = unfinished is not None
         location = outputs.locate_unfinished(self.location) if resumed else self.location
-        check_paths_visible(*(locate(file.path) for file in self.manifest.sources))
+        check_paths_visible(*(locate(file.path) for file in source_files(self.sources)))
         with (
             outputs.owning(location) as owned,
             ExitStack() as undo,
@@ -200,10 +200,13 @@ class IngestJob:
         return replace(self, table=replace(self.table, labels=labels))
 
     def _add_origins(self, dropped: NDArray[np.int64] | None) -> IngestJob:
-        """Store the source rows, unless row i of the store is row i of the only source file."""
+        """Store the source rows, unless row i of the store is row i of the only source file.
+
+        The rows of a features store have the source rows that this store records.
+        """
         moved = self.config.shuffle or (dropped is not None and len(dropped) > 0)
         features = self.table.features
-        if not moved and len(features.segments()) == 1:
+        if not moved and features.stored_origins() == [None]:  # one segment without records
             return self
         origins = tables.find_origins(features, self.manifest.sources)
         return replace(self, table=replace(self.table, origins=origins))
@@ -287,7 +290,12 @@ def prepare_job(
     block_rows = feature_store.block_rows_for(
         shape, np.dtype(table.dtype), None, config.chunk_bytes
     )
-    manifest = Manifest(*shape, table.dtype, block_rows, files, request)
+    original = _original_files(table.features)
+    manifest = Manifest(
+        *(*shape, table.dtype, block_rows),
+        sources=tuple(dict.fromkeys((*files, *original))),
+        request=request,
+    )
     inputs = dict.fromkeys(each for source in sources for each in source.inputs())
     _check_output(location, manifest, config, overwrite)
     return IngestJob(
@@ -333,6 +341,15 @@ def open_labels_and_ids(
 def source_files(sources: Sequence[Source]) -> tuple[SourceFile, ...]:
     """Return the files of all sources, each once."""
     return tuple(dict.fromkeys(file for source in sources for file in source.files))
+
+
+def _original_files(features: Source) -> list[SourceFile]:
+    """Return the source files of the features stores that the rows are copied from.
+
+    These files are not read and may have been removed.
+    """
+    known = [origins for origins in features.stored_origins() if origins is not None]
+    return [file for origins in known for file in origins.sources]
 
 
 def _find_unfinished(location: Location, requested: Manifest) -> Manifest | None:
@@ -491,6 +508,8 @@ def _create_store(
     undo.callback(outputs.discard, job.location)
     origins = job.table.origins is not None
     attributes = {**job.attributes, feature_store.SAME_ROWS: not origins}
+    if job.config.shuffle or job.table.features.is_shuffled:
+        attributes[feature_store.SHUFFLED] = True
     if dropped is not None:
         attributes[feature_store.DROPPED] = len(dropped)
     if names is not None:

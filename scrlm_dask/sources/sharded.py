@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.sources.base import Source
+from scrlm_dask.storage.feature_store import StoredOrigins
 from scrlm_dask.storage.manifest import SourceFile
 from scrlm_dask.storage.traces import Input
 
@@ -228,6 +229,21 @@ class ConcatenatedSource(Source):
     def segments(self) -> list[tuple[SourceFile, int]]:
         """Return the files of all parts, in order, and the number of rows of each."""
         return [segment for part in self.parts for segment in part.segments()]
+
+    def stored_origins(self) -> list[StoredOrigins | None]:
+        """Return the recorded source files of the segments of all parts."""
+        return [origins for part in self.parts for origins in part.stored_origins()]
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Return whether an earlier ingest has shuffled the rows of a part."""
+        return any(part.is_shuffled for part in self.parts)
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """Names that all parts have."""
+        names = self.parts[0].value_names
+        return tuple(n for n in names if all(n in part.value_names for part in self.parts))
 
     def inputs(self) -> tuple[Input, ...]:
         """Return the files of all parts with their digests."""

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.randomness.sampling import Permutation
 from scrlm_dask.sources.base import TEXT, Source, as_texts, holds_texts
 from scrlm_dask.sources.sharded import regroup
+from scrlm_dask.storage.feature_store import StoredOrigins
 from scrlm_dask.storage.manifest import Manifest, SourceFile
 
 
@@ -53,26 +54,44 @@ def concatenate_rows(rows: Sequence[Rows]) -> Rows:
 
 @dataclass(frozen=True)
 class Origins:
-    """The file of each row of a source: rows from ends[i - 1] to ends[i] - 1 are in files[i]."""
+    """The file of each row of a source: rows from ends[i - 1] to ends[i] - 1 are in files[i].
+
+    If files[i] is a features store that records the source files of its rows, `stored[i]` has
+    these, and their positions among the sources of the manifest.
+    """
 
     ends: NDArray[np.int64]  # (files,) ascending
     files: NDArray[np.int32]  # (files,) positions among the sources of the manifest
+    stored: Mapping[int, tuple[StoredOrigins, NDArray[np.int32]]] = field(default_factory=dict)
 
     def of(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Return the row numbers in their file, and the files, of rows start..stop-1."""
         rows = np.arange(start, stop, dtype=np.int64)
         parts = np.searchsorted(self.ends, rows, side="right")
         begins = np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
-        return rows - begins[parts], self.files[parts]
+        source_rows, source_files = rows - begins[parts], self.files[parts]
+        for part in self.stored.keys() & set(parts.tolist()):
+            origins, positions = self.stored[part]
+            here = np.flatnonzero(parts == part)
+            first, last = (int(source_rows[at]) for at in here[[0, -1]])
+            source_rows[here], numbers = origins.read(first, last + 1)
+            source_files[here] = positions[numbers]
+        return source_rows, source_files
 
 
 def find_origins(source: Source, sources: Sequence[SourceFile]) -> Origins:
     """Return the origins of the rows of a source; `sources` are those of the manifest."""
     positions = {file: number for number, file in enumerate(sources)}
     segments = source.segments()
+    stored = {
+        number: (origins, np.array([positions[file] for file in origins.sources], np.int32))
+        for number, origins in enumerate(source.stored_origins())
+        if origins is not None
+    }
     return Origins(
         np.cumsum([rows for _, rows in segments], dtype=np.int64),
         np.array([positions[file] for file, _ in segments], np.int32),
+        stored,
     )
 
 

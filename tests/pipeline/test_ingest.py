@@ -23,16 +23,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from messages import expecting
 
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.config import KMeansConfig
+from scrlm_dask.errors import InputError, ScrlmWarning, StoreError, UnusableRowsError
 from scrlm_dask.events import Note
 from scrlm_dask.passes import copy_rows
+from scrlm_dask.pipeline.evaluate import evaluate
 from scrlm_dask.pipeline.ingest import ingest, prepare_ingest
 from scrlm_dask.pipeline.ingest_job import IngestConfig
 from scrlm_dask.pipeline.inspect import verify_store
+from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.sources.registry import SourceOptions
 from scrlm_dask.storage.arrays import read_rows
 from scrlm_dask.storage.feature_store import (
     block_arrays,
+    is_shuffled,
     open_features_store,
     open_origins,
     write_features_block,
@@ -778,6 +782,100 @@ class TestSourceRows:
         zarr.open_array(tmp_path / "out" / "source_row", mode="r+")[12] = 99
         damaged = verify_store(tmp_path / "out", listener=ignore)
         assert [damage.block for damage in damaged] == [1]
+
+
+class TestCopiedStores:
+    """A copy of a features store has the source rows of the store, and is shuffled if it is."""
+
+    def write(self, folder: Path, **config: Any) -> tuple[Path, dict[str, np.ndarray]]:
+        """Ingest two files with labels and ids, and remove them; return the store and the rows."""
+        x, paths = drawn(60), [folder / "x0.npy", folder / "x1.npy"]
+        x[[3, 44]] = np.nan
+        parts = dict(zip(map(str, paths), np.split(x, [25]), strict=True))
+        for path, part in parts.items():
+            np.save(path, part)
+        np.save(folder / "y.npy", np.arange(60))
+        names = {"labels": str(folder / "y.npy"), "ids": str(folder / "y.npy")}
+        run(paths, folder / "a", nan="drop", **names, **config)
+        for path in paths:
+            path.unlink()
+        return folder / "a", parts
+
+    @pytest.mark.parametrize("config", [{}, {"shuffle": True, "seed": 5}, {"limit": 50}], ids=str)
+    @pytest.mark.parametrize("shuffle", [False, True])
+    def test_source_rows(self, tmp_path: Path, shuffle: bool, config: dict[str, Any]) -> None:
+        store, parts = self.write(tmp_path, shuffle=shuffle)
+        run(store, tmp_path / "b", **config)
+        TestSourceRows().check(tmp_path / "b", parts)
+        assert is_shuffled(tmp_path / "b") == (shuffle or "shuffle" in config)
+        run(tmp_path / "b", tmp_path / "c")  # a copy of the copy
+        TestSourceRows().check(tmp_path / "c", parts)
+        assert is_shuffled(tmp_path / "c") == is_shuffled(tmp_path / "b")
+
+    def test_with_other_sources(self, tmp_path: Path) -> None:
+        store, parts = self.write(tmp_path, shuffle=True)
+        parts[str(tmp_path / "z.npy")] = drawn(7) + 9
+        np.save(tmp_path / "z.npy", parts[str(tmp_path / "z.npy")])
+        run([tmp_path / "z.npy", store], tmp_path / "b", chunk_bytes=3 * ROW_BYTES)
+        TestSourceRows().check(tmp_path / "b", parts)
+        assert is_shuffled(tmp_path / "b")
+
+    def test_resumed(self, tmp_path: Path) -> None:
+        store, parts = self.write(tmp_path, shuffle=True)
+        config = IngestConfig(chunk_bytes=10 * ROW_BYTES)
+        with dask.config.set(scheduler="sync"), pytest.raises(StoppedError):
+            ingest(store, tmp_path / "b", config, listener=stop_after(2))
+        assert ingest(store, tmp_path / "b", config, listener=ignore).kept_blocks == 2
+        TestSourceRows().check(tmp_path / "b", parts)
+
+    def test_source_rows_that_change(self, tmp_path: Path) -> None:
+        store, _ = self.write(tmp_path, shuffle=True)
+
+        def write(event: Any) -> None:
+            if type(event).__name__ == "PhaseFinished":
+                zarr.open_array(store / "source_row", mode="r+")[:] = 0
+
+        with pytest.raises(UnusableRowsError, match=expecting(store / "source_row")):
+            ingest(store, tmp_path / "b", listener=write)
+
+    @pytest.mark.parametrize(
+        ("given", "left"),
+        [
+            ({}, ["labels", "ids"]),
+            ({"labels": "labels"}, ["ids"]),
+            ({"ids": "a/ids"}, ["labels"]),
+            ({"labels": "a/labels", "ids": "ids"}, []),
+        ],
+        ids=str,
+    )
+    def test_note_about_labels_and_ids(
+        self, tmp_path: Path, given: dict[str, str], left: list[str]
+    ) -> None:
+        store, _ = self.write(tmp_path)
+        named = {k: str(tmp_path / v) if "/" in v else v for k, v in given.items()}
+        notes: list[Any] = []
+        ingest(store, tmp_path / "b", IngestConfig(**named), listener=notes.append)  # type: ignore[arg-type]
+        found = [event.text for event in notes if isinstance(event, Note)]
+        assert len(found) == bool(left)
+        for name in ("labels", "ids"):
+            assert any(f"--{name} {name}" in text for text in found) == (name in left)
+            assert (tmp_path / "b" / name).exists() == (name in given)
+            if name in given:
+                np.testing.assert_array_equal(stored(tmp_path / "b", name), stored(store, name))
+
+    def test_truth_and_weights_of_the_original_source(self, tmp_path: Path) -> None:
+        kinds = np.arange(120) % 3
+        np.save(tmp_path / "x.npy", np.arange(8.0) + 50 * kinds[:, None])
+        run(tmp_path / "x.npy", tmp_path / "a", shuffle=True)
+        run(tmp_path / "a", tmp_path / "b")
+        model, weights = KMeansConfig(3), np.ones(120)
+        with pytest.warns(ScrlmWarning, match=expecting(tmp_path / "b", "source_row")):
+            kmeans(tmp_path / "b", model, out=tmp_path / "run", sample_weight=weights)
+        truth = kinds[stored(tmp_path / "b", "source_row")]
+        with pytest.warns(ScrlmWarning, match=expecting(tmp_path / "b", "source_row")):
+            assert evaluate(tmp_path / "run", kinds).scores.accuracy < 0.7
+        with pytest.warns(ScrlmWarning, match=expecting(tmp_path / "b", "source_row")):
+            assert evaluate(tmp_path / "run", truth).scores.accuracy == 1.0
 
 
 def _stop(*_: Any) -> None:

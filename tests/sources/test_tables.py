@@ -6,12 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.randomness.sampling import Permutation
 from scrlm_dask.sources.tables import KeptTable, Origins, PlainTable, Rows, ShuffledTable
 from scrlm_dask.sources.vector_files import open_npy
-from scrlm_dask.storage.manifest import Manifest
+from scrlm_dask.storage.arrays import describe
+from scrlm_dask.storage.feature_store import StoredOrigins
+from scrlm_dask.storage.locations import locate
+from scrlm_dask.storage.manifest import Manifest, SourceFile
 
 X = np.arange(10, dtype=np.float32).reshape(5, 2)
 
@@ -34,6 +38,26 @@ def test_kept_rows_have_their_labels_and_ids(tmp_path: Path) -> None:
     assert [rows.labels.tolist() for rows in batches if rows.labels is not None] == [[-1, 1], [5]]
     assert [rows.ids.tolist() for rows in batches if rows.ids is not None] == [["b", "d"], ["e"]]
     assert list(table.batches(2, 2, 2)) == []
+
+
+def test_rows_of_a_features_store_have_its_source_rows(tmp_path: Path) -> None:
+    """The second of three files is a features store with rows of two other files."""
+    arrays = {"source_row": np.array([7, 0, 5]), "source_file": np.array([1, 0, 1], np.int32)}
+    rows, numbers = (
+        describe(zarr.create_array(tmp_path / name, data=values), locate(tmp_path / name))
+        for name, values in arrays.items()
+    )
+    stored = StoredOrigins((SourceFile("a", 1), SourceFile("b", 1)), rows, numbers)
+    origins = Origins(
+        np.array([2, 5, 6]),
+        np.array([0, 1, 2], np.int32),
+        {1: (stored, np.array([3, 4], np.int32))},
+    )
+    found = list(zip(*(values.tolist() for values in origins.of(0, 6)), strict=True))
+    assert found == [(0, 0), (1, 0), (7, 4), (0, 3), (5, 4), (0, 2)]
+    for start, stop in ((0, 2), (1, 4), (3, 4), (4, 6)):
+        part = list(zip(*(values.tolist() for values in origins.of(start, stop)), strict=True))
+        assert part == found[start:stop]
 
 
 def test_ids_are_integers_or_texts(tmp_path: Path) -> None:
