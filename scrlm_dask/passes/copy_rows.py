@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.engine.execution import Execution, Pass, as_task, persist, task, wait
 from scrlm_dask.engine.features import Features, placeholder_blocks
-from scrlm_dask.errors import InputError
+from scrlm_dask.errors import InputError, StoreError, UnreachableError
 from scrlm_dask.events import BlockDone
 from scrlm_dask.kernels.distances.preprocessing import zero_rows
 from scrlm_dask.sources.base import Source
@@ -26,7 +26,7 @@ from scrlm_dask.sources.label_encoding import merge_names, names_among
 from scrlm_dask.sources.tables import Rows, ShuffledTable, Table
 from scrlm_dask.storage.feature_store import block_arrays, write_features_block
 from scrlm_dask.storage.locations import Location
-from scrlm_dask.storage.manifest import Manifest
+from scrlm_dask.storage.manifest import Manifest, check_digest, open_digests
 
 _Done = Callable[[int, int], None]
 
@@ -40,6 +40,17 @@ class Written:
 
     def __add__(self, other: Written) -> Written:
         return Written(self.rows + other.rows, self.zero_rows + other.zero_rows)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Rows of blocks that match their digests, and numbers of the other blocks; mergeable."""
+
+    written: Written = Written()
+    damaged: tuple[int, ...] = ()
+
+    def __add__(self, other: Kept) -> Kept:
+        return Kept(self.written + other.written, self.damaged + other.damaged)
 
 
 def ingest_pass(
@@ -72,14 +83,17 @@ def ingest_pass(
     return written
 
 
-def count_zero_rows_pass(
+def check_kept_pass(
     execution: Execution, store: Location, manifest: Manifest, blocks: Sequence[int]
-) -> Written:
-    """Count the rows of blocks that an earlier attempt has written."""
+) -> Kept:
+    """Compare the blocks of an earlier attempt with their digests, and count their rows."""
+    if not blocks:
+        return Kept()
     shape = (manifest.n_rows, manifest.n_features)
     plan = placeholder_blocks(shape, np.dtype(manifest.dtype), manifest.block_rows)
-    written: Written = execution.run(_COUNT_ZERO_ROWS, plan, {"store": store}, blocks=blocks)
-    return written
+    inputs = {"store": store, "block_rows": manifest.block_rows}
+    kept: Kept = execution.run(_CHECK_KEPT, plan, inputs, blocks=blocks)
+    return kept
 
 
 def find_rows_pass(
@@ -192,9 +206,17 @@ def _write_missing(
     return written
 
 
-def _count_zero_rows_part(span: Sized, start: int, store: Location) -> Written:
-    features = block_arrays(store, start, start + len(span))[0]
-    return Written(len(features), len(zero_rows(features)))
+def _check_kept_part(span: Sized, start: int, store: Location, block_rows: int) -> Kept:
+    block = start // block_rows
+    try:
+        arrays = block_arrays(store, start, start + len(span))
+        check_digest(store, block, *arrays)
+    except UnreachableError:
+        raise
+    except StoreError:
+        open_digests(store)  # raises if the whole store is missing, for example its mount
+        return Kept(damaged=(block,))
+    return Kept(Written(len(span), len(zero_rows(arrays[0]))))
 
 
 def _find_rows_part(
@@ -243,7 +265,7 @@ def _shuffle_part(
 
 _INGEST = Pass("ingest", _write_part, Written.__add__, reports_progress=True)
 _FIND_ROWS = Pass("scan", _find_rows_part, tuple.__add__, reports_progress=True)
-_COUNT_ZERO_ROWS = Pass("zeros", _count_zero_rows_part, Written.__add__)
+_CHECK_KEPT = Pass("verify", _check_kept_part, Kept.__add__)
 _SHUFFLE = Pass("scatter", _shuffle_part, Written.__add__, reports_progress=True)
 
 

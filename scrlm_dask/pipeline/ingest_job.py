@@ -241,16 +241,13 @@ class IngestJob:
             _check_same_rows(job, manifest, job.unfinished)
             outputs.take_over(job.location)
         missing = missing_blocks(job.location)
-        kept = manifest.n_blocks - len(missing)
+        written = copy_rows.Written()
         if job.unfinished is not None:
             undo.callback(outputs.discard, job.location)
-            execution.emit(Note(f"resuming: {kept} of {manifest.n_blocks} blocks are done"))
-        written = copy_rows.Written()
+            kept = _check_kept_blocks(execution, job.location, manifest, missing)
+            missing, written = sorted((*missing, *kept.damaged)), kept.written
         if missing:
-            written = _write_blocks(execution, job, manifest, table, missing)
-        if kept and job.config.zeros != "drop":
-            blocks = sorted(set(range(manifest.n_blocks)) - set(missing))
-            written += copy_rows.count_zero_rows_pass(execution, job.location, manifest, blocks)
+            written += _write_blocks(execution, job, manifest, table, missing)
         _warn_about_zero_rows(execution, written)
         copy_rows.check_stored_pass(job.sources)
         outputs.check_owner(job.location)
@@ -264,7 +261,7 @@ class IngestJob:
             n_features=manifest.n_features,
             dtype=manifest.dtype,
             n_blocks=manifest.n_blocks,
-            kept_blocks=kept,
+            kept_blocks=manifest.n_blocks - len(missing),
             n_dropped=0 if dropped is None else len(dropped),
             n_bytes=_feature_bytes(manifest),
             columns=job.table.features.columns,
@@ -538,6 +535,24 @@ def _check_same_rows(job: IngestJob, manifest: Manifest, unfinished: Manifest) -
             f"the output {job.location} was started by an earlier version, which does not store "
             "the source rows; use --overwrite to start again"
         )
+
+
+def _check_kept_blocks(
+    execution: Execution, location: Location, manifest: Manifest, missing: list[int]
+) -> copy_rows.Kept:
+    """Verify the blocks of an earlier attempt; the completed store vouches for all its blocks."""
+    blocks = sorted(set(range(manifest.n_blocks)) - set(missing))
+    execution.emit(Note(f"resuming: {len(blocks)} of {manifest.n_blocks} blocks are done"))
+    kept = copy_rows.check_kept_pass(execution, location, manifest, blocks)
+    if kept.damaged:
+        named = ", ".join(str(block) for block in kept.damaged[:_MAX_NAMED])
+        more = ", ..." if len(kept.damaged) > _MAX_NAMED else ""
+        text = (
+            f"{len(kept.damaged)} of {len(blocks)} blocks of the unfinished output {location} do "
+            f"not match their digests and are written again: {named}{more}"
+        )
+        execution.emit(Note(text, warning=True))
+    return kept
 
 
 def _write_blocks(

@@ -648,8 +648,46 @@ class TestResume:
             with pytest.raises(StoppedError):
                 ingest([tmp_path / "x.npy"], tmp_path / "out", config, listener=stop_after(4))
             ingest([tmp_path / "x.npy"], tmp_path / "out", config, listener=listener)
-        assert phases == ["ingest", "zeros"]  # not "scan"
+        assert phases == ["verify", "ingest"]  # not "scan"
         np.testing.assert_array_equal(stored(tmp_path / "out"), np.delete(x, [3, 55], axis=0))
+
+    @pytest.mark.parametrize("config", [{}, {"shuffle": True}, {"zeros": "drop"}], ids=str)
+    @pytest.mark.parametrize("damage", ["rewritten", "unreadable", "digest"])
+    def test_changed_blocks_are_written_again(
+        self, tmp_path: Path, config: Any, damage: str
+    ) -> None:
+        self.begin(tmp_path, **config)
+        source, out = tmp_path / "x.npy", tmp_path / "out"
+        changed = sorted(set(range(10)) - set(missing_blocks(out)))[1]
+        if damage == "rewritten":  # with a valid checksum
+            rows = slice(10 * changed, 10 * changed + 10)
+            zarr.open_array(out / "features", mode="r+")[rows] = 77
+        else:
+            array = "features" if damage == "unreadable" else "digests"
+            (out / array / "c" / str(changed) / "0").write_bytes(b"damaged")
+        given = IngestConfig(chunk_bytes=10 * ROW_BYTES, **config)
+        notes: list[Any] = []
+        with dask.config.set(scheduler="sync"):
+            found = ingest(source, out, given, listener=notes.append)
+        assert found.kept_blocks == 3
+        (warning,) = [note.text for note in notes if isinstance(note, Note) and note.warning]
+        assert re.search(expecting(out, changed, "1 of 4"), warning)
+        run(source, tmp_path / "other", **config)
+        np.testing.assert_array_equal(stored(out), stored(tmp_path / "other"))
+        assert verify_store(out, listener=ignore) == ()
+
+    def test_all_blocks_are_verified_if_none_is_missing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        np.save(tmp_path / "x.npy", drawn(100))
+        config, out = IngestConfig(chunk_bytes=10 * ROW_BYTES), tmp_path / "out"
+        with monkeypatch.context() as patch:
+            patch.setattr(copy_rows, "check_stored_pass", _stop)
+            with pytest.raises(StoppedError):
+                ingest(tmp_path / "x.npy", out, config)
+        zarr.open_array(out / "features", mode="r+")[42] = 77
+        assert ingest(tmp_path / "x.npy", out, config, listener=ignore).kept_blocks == 9
+        np.testing.assert_array_equal(stored(out), drawn(100))
 
     def test_complete_store_is_not_overwritten(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", drawn(20))
