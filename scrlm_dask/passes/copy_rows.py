@@ -132,7 +132,7 @@ def shuffle_pass(
 ) -> None:
     """Run the first half of the shuffle: write each block of the table as a part of `shuffled`.
 
-    Parts that exist already are not written again.
+    Intact parts of an earlier attempt are not written again.
     """
     broadcast = {"table": as_task(table), "shuffled": as_task(shuffled), "keep_nan": keep_nan}
     execution.run(_SHUFFLE, _plan(table, shuffled.manifest), broadcast)
@@ -257,7 +257,7 @@ def _shuffle_part(
 ) -> Written:
     block_rows = shuffled.manifest.block_rows
     parts = range(start // block_rows, -(-(start + len(span)) // block_rows))
-    missing = frozenset(part for part in parts if not shuffled.part_path(part).exists())
+    missing = frozenset(part for part in parts if not shuffled.has_part(part))
     # Rows are checked here, because their origin is known only before the shuffle.
     write = shuffled.write_part
     return _write_missing(span, start, table, block_rows, missing, write, keep_nan, done)

@@ -245,6 +245,15 @@ class TestLabelsAndIds:
         run([tmp_path / "x.npy"], tmp_path / "out", ids=str(tmp_path / "ids.txt"))
         assert stored(tmp_path / "out", "ids").tolist() == ["a b.jpg", "c,d.jpg", "übung.jpg"]
 
+    def test_shuffled_ids_keep_their_last_characters(self, tmp_path: Path) -> None:
+        ids = [f"{i}\0" if i % 2 else f"{i}" for i in range(12)]
+        table = pa.table({"emb": drawn(12).tolist(), "id": ids})
+        pq.write_table(table, tmp_path / "x.parquet")
+        for shuffle in (False, True):
+            run(tmp_path / "x.parquet", tmp_path / "out", ids="id", shuffle=shuffle)
+            rows = stored(tmp_path / "out", "source_row") if shuffle else range(12)
+            assert stored(tmp_path / "out", "ids").tolist() == [ids[row] for row in rows]
+
     def test_label_column_of_a_csv_file_is_not_a_feature(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_text('"a,1",class,b\n1.5,3,2\n2.5,-1,4\n')
         run([tmp_path / "x.csv"], tmp_path / "out", labels="class")
@@ -675,6 +684,21 @@ class TestResume:
         run(source, tmp_path / "other", **config)
         np.testing.assert_array_equal(stored(out), stored(tmp_path / "other"))
         assert verify_store(out, listener=ignore) == ()
+
+    @pytest.mark.parametrize("kept", [0, 0.5, 1], ids=["empty", "half", "zeros"])
+    def test_damaged_parts_of_a_shuffle_are_written_again(
+        self, tmp_path: Path, kept: float
+    ) -> None:
+        self.begin(tmp_path, shuffle=True)
+        out = tmp_path / "out"
+        parts = sorted((out / ".shuffle").iterdir())
+        sizes = [part.stat().st_size for part in parts]
+        for part, size in zip(parts[:3], sizes, strict=False):
+            part.write_bytes(bytes(int(size * kept)))
+        given = IngestConfig(chunk_bytes=10 * ROW_BYTES, shuffle=True)
+        assert ingest(tmp_path / "x.npy", out, given, listener=ignore).kept_blocks == 4
+        np.testing.assert_array_equal(stored(out), drawn(100)[stored(out, "source_row")])
+        assert np.sort(stored(out, "source_row")).tolist() == list(range(100))
 
     def test_all_blocks_are_verified_if_none_is_missing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
