@@ -23,7 +23,7 @@ from ..terminal.console import Console
 
 if TYPE_CHECKING:
     from scrlm_dask.passes.digests import DamagedBlock
-    from scrlm_dask.pipeline.ingest_job import IngestResult
+    from scrlm_dask.pipeline.ingest_job import IngestConfig, IngestResult
 
 
 _overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing store.")
@@ -167,7 +167,8 @@ def ingest(
 ) -> None:
     """Convert the rows of SOURCE... into the features store OUT.
 
-    A source is a file, a directory or a quoted pattern. Formats: .npy, .npz, .fbin, .u8bin, .i8bin,
+    A source is a file, a directory or a quoted pattern. Files that a shell lists in alphabetical
+    order are read in numeric order. Formats: .npy, .npz, .fbin, .u8bin, .i8bin,
     .fvecs, .bvecs, HDF5, Parquet, Arrow, CSV, raw, Zarr, clip-retrieval and Hugging Face's
     save_to_disk.
 
@@ -183,7 +184,8 @@ def ingest(
         values["raw_dtype"] = values["raw_dtype"] or values["dtype"]
     options = SourceOptions(**shared.take_fields(SourceOptions, values))
     config = IngestConfig(**shared.take_fields(IngestConfig, values))
-    job = prepare_ingest(sources, out, config, options, overwrite, storage)
+    ordered = _order_sources(console, sources, config)
+    job = prepare_ingest(ordered, out, config, options, overwrite, storage)
     console.interrupted = "run the same command again to resume"
     with shared.session(console, cluster):
         written = job.run(console)
@@ -324,6 +326,37 @@ def inspect(
                     plot_statistics(rows.statistics, description.url, values["preprocess"], plot)
     console.result(content, store_tables(content))
     _reject_damaged(damaged, description.url)
+
+
+def _order_sources(
+    console: Console, sources: tuple[str, ...], config: IngestConfig
+) -> tuple[str, ...]:
+    """Return the sources in numeric order if a shell has probably sorted them by their names.
+
+    Raise if labels or ids are files, because these may have the order of the shell.
+    """
+    from scrlm_dask.errors import InputError
+    from scrlm_dask.sources.registry import is_column
+    from scrlm_dask.sources.sharded import first_moved, natural_order
+
+    ordered = natural_order(sources)
+    moved = first_moved(sources, ordered)
+    if moved is None:
+        return sources
+    place, new_place = sources.index(moved) + 1, ordered.index(moved) + 1
+    for option, given in (("--labels", config.labels), ("--ids", config.ids)):
+        if given is not None and not is_column(given):
+            raise InputError(
+                f"the order of the rows of {option} {given} is ambiguous: {moved} is source "
+                f"{place} in alphabetical order, but {new_place} in numeric order; for numeric "
+                "order, give the folder or a quoted pattern such as 'part*.npy'; for another "
+                "order, use scrlm_dask.ingest in Python"
+            )
+    console.say(
+        f"the {len(sources)} sources are read in numeric order: {moved} was given as source "
+        f"{place} and is read as source {new_place}"
+    )
+    return tuple(ordered)
 
 
 def _show_store(

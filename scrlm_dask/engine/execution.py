@@ -354,6 +354,17 @@ def task(name: str, function: Callable[..., Any], *args: Any) -> Delayed:
     )
 
 
+def as_task(value: Any) -> Delayed:
+    """Return a task that returns the value: Dask then sends it once per worker, not per block."""
+    # A partial function, because Dask would search the value for tasks: a table of thousands of
+    # files, or of labels with many names, has hundreds of thousands of parts.
+    return task("given", partial(_same, value))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
 def persist(value: Delayed) -> Delayed:
     """Start to compute a value; leave the result on the workers."""
     persisted: Delayed = workers.persist(value)[0]

@@ -14,12 +14,11 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from dask.delayed import Delayed
 from numpy.typing import NDArray
 
-from scrlm_dask.engine.execution import Execution, Pass, persist, task, wait
+from scrlm_dask.engine.execution import Execution, Pass, as_task, persist, task, wait
 from scrlm_dask.engine.features import Features, placeholder_blocks
-from scrlm_dask.errors import InputError
+from scrlm_dask.errors import InputError, StoreError, UnreachableError
 from scrlm_dask.events import BlockDone
 from scrlm_dask.kernels.distances.preprocessing import zero_rows
 from scrlm_dask.sources.base import Source
@@ -27,7 +26,7 @@ from scrlm_dask.sources.label_encoding import merge_names, names_among
 from scrlm_dask.sources.tables import Rows, ShuffledTable, Table
 from scrlm_dask.storage.feature_store import block_arrays, write_features_block
 from scrlm_dask.storage.locations import Location
-from scrlm_dask.storage.manifest import Manifest
+from scrlm_dask.storage.manifest import Manifest, check_digest, open_digests
 
 _Done = Callable[[int, int], None]
 
@@ -41,6 +40,17 @@ class Written:
 
     def __add__(self, other: Written) -> Written:
         return Written(self.rows + other.rows, self.zero_rows + other.zero_rows)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Rows of blocks that match their digests, and numbers of the other blocks; mergeable."""
+
+    written: Written = Written()
+    damaged: tuple[int, ...] = ()
+
+    def __add__(self, other: Kept) -> Kept:
+        return Kept(self.written + other.written, self.damaged + other.damaged)
 
 
 def ingest_pass(
@@ -68,19 +78,22 @@ def ingest_pass(
         return _write_here(
             execution, plan, spans, partial(_write_part, **inputs | {"keep_nan": False})
         )
-    broadcast = {**inputs, **{name: _as_task(inputs[name]) for name in ("table", "missing")}}
+    broadcast = {**inputs, **{name: as_task(inputs[name]) for name in ("table", "missing")}}
     written: Written = execution.run(_INGEST, plan, broadcast, blocks=spans)
     return written
 
 
-def count_zero_rows_pass(
+def check_kept_pass(
     execution: Execution, store: Location, manifest: Manifest, blocks: Sequence[int]
-) -> Written:
-    """Count the rows of blocks that an earlier attempt has written."""
+) -> Kept:
+    """Compare the blocks of an earlier attempt with their digests, and count their rows."""
+    if not blocks:
+        return Kept()
     shape = (manifest.n_rows, manifest.n_features)
     plan = placeholder_blocks(shape, np.dtype(manifest.dtype), manifest.block_rows)
-    written: Written = execution.run(_COUNT_ZERO_ROWS, plan, {"store": store}, blocks=blocks)
-    return written
+    inputs = {"store": store, "block_rows": manifest.block_rows}
+    kept: Kept = execution.run(_CHECK_KEPT, plan, inputs, blocks=blocks)
+    return kept
 
 
 def find_rows_pass(
@@ -91,7 +104,7 @@ def find_rows_pass(
     Rows that are not finite are included if `nan` is true, and rows of zeros if `zeros` is true.
     """
     inputs = {
-        "table": _as_task(table),
+        "table": as_task(table),
         "block_rows": manifest.block_rows,
         "nan": nan,
         "zeros": zeros,
@@ -109,7 +122,7 @@ def collect_labels_pass(
     names: frozenset[str] = execution.run(
         Pass("names", _collect_labels_part, partial(merge_names, what=labels.what)),
         placeholder_blocks((n_rows, 1), np.dtype(np.int32), rows),
-        {"labels": _as_task(labels), "block_rows": block_rows},
+        {"labels": as_task(labels), "block_rows": block_rows},
     )
     return tuple(sorted(names))
 
@@ -119,9 +132,9 @@ def shuffle_pass(
 ) -> None:
     """Run the first half of the shuffle: write each block of the table as a part of `shuffled`.
 
-    Parts that exist already are not written again.
+    Intact parts of an earlier attempt are not written again.
     """
-    broadcast = {"table": _as_task(table), "shuffled": _as_task(shuffled), "keep_nan": keep_nan}
+    broadcast = {"table": as_task(table), "shuffled": as_task(shuffled), "keep_nan": keep_nan}
     execution.run(_SHUFFLE, _plan(table, shuffled.manifest), broadcast)
 
 
@@ -129,17 +142,6 @@ def check_stored_pass(sources: Sequence[Source]) -> None:
     """Verify the files of the sources on the workers, for example their checksums."""
     for verified in [persist(task("verify", source.verify)) for source in sources]:
         wait(verified)
-
-
-def _as_task(value: Any) -> Delayed:
-    """Return a task that returns the value: Dask then sends it once per worker, not per block."""
-    # A partial function, because Dask would search the value for tasks: a table of thousands of
-    # files, or of labels with many names, has hundreds of thousands of parts.
-    return task("given", partial(_same, value))
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _plan(table: Table, manifest: Manifest) -> Features:
@@ -204,9 +206,17 @@ def _write_missing(
     return written
 
 
-def _count_zero_rows_part(span: Sized, start: int, store: Location) -> Written:
-    features = block_arrays(store, start, start + len(span))[0]
-    return Written(len(features), len(zero_rows(features)))
+def _check_kept_part(span: Sized, start: int, store: Location, block_rows: int) -> Kept:
+    block = start // block_rows
+    try:
+        arrays = block_arrays(store, start, start + len(span))
+        check_digest(store, block, *arrays)
+    except UnreachableError:
+        raise
+    except StoreError:
+        open_digests(store)  # raises if the whole store is missing, for example its mount
+        return Kept(damaged=(block,))
+    return Kept(Written(len(span), len(zero_rows(arrays[0]))))
 
 
 def _find_rows_part(
@@ -247,7 +257,7 @@ def _shuffle_part(
 ) -> Written:
     block_rows = shuffled.manifest.block_rows
     parts = range(start // block_rows, -(-(start + len(span)) // block_rows))
-    missing = frozenset(part for part in parts if not shuffled.part_path(part).exists())
+    missing = frozenset(part for part in parts if not shuffled.has_part(part))
     # Rows are checked here, because their origin is known only before the shuffle.
     write = shuffled.write_part
     return _write_missing(span, start, table, block_rows, missing, write, keep_nan, done)
@@ -255,7 +265,7 @@ def _shuffle_part(
 
 _INGEST = Pass("ingest", _write_part, Written.__add__, reports_progress=True)
 _FIND_ROWS = Pass("scan", _find_rows_part, tuple.__add__, reports_progress=True)
-_COUNT_ZERO_ROWS = Pass("zeros", _count_zero_rows_part, Written.__add__)
+_CHECK_KEPT = Pass("verify", _check_kept_part, Kept.__add__)
 _SHUFFLE = Pass("scatter", _shuffle_part, Written.__add__, reports_progress=True)
 
 

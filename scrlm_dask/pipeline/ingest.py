@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ import numpy as np
 from scrlm_dask.errors import InputError
 from scrlm_dask.events import Listener, warn
 from scrlm_dask.pipeline import ingest_job
-from scrlm_dask.sources.base import native
+from scrlm_dask.sources.base import Source, native
 from scrlm_dask.sources.registry import SourceOptions, is_column, open_source
+from scrlm_dask.sources.sharded import describe_order
 from scrlm_dask.sources.tables import PlainTable
 from scrlm_dask.storage.locations import Options, Place, locate
 
@@ -37,7 +38,8 @@ def ingest(
     sources : str, Path or sequence of them
         Files, folders or glob patterns: .npy, .npz, .fbin, .fvecs, HDF5, Parquet, Arrow, CSV, raw
         binary files, Zarr stores, clip-retrieval and Hugging Face folders. Several sources are
-        concatenated in natural order of their names ("part2" before "part10").
+        concatenated in the given order; the files of a folder or a pattern are in numeric order
+        ("part2" before "part10").
     out : str or Path
         Path or URL of the new features store.
     config : IngestConfig or None
@@ -108,7 +110,23 @@ def prepare_ingest(
     drops = "drop" in (config.nan, config.zeros)
     checked = replace(table, labels=None, ids=None) if drops else None
     request = {"ingest": asdict(config), "source": _to_json(options)}
-    return ingest_job.prepare_job(table, opened, location, config, request, overwrite, checked)
+    return ingest_job.prepare_job(
+        *(table, opened, location, config, request, overwrite, checked),
+        notes=(*describe_order([str(path) for path in sources]), *_describe_left(features, config)),
+    )
+
+
+def _describe_left(features: Source, config: ingest_job.IngestConfig) -> Iterator[str]:
+    """Yield a note if the labels or the ids of a features store are not copied."""
+    given = {"labels": config.labels, "ids": config.ids}
+    left = [name for name in features.value_names if given[name] is None]
+    if left:
+        options = " ".join(f"--{name} {name}" for name in left)
+        fields = ", ".join(f'{name}="{name}"' for name in left)
+        yield (
+            f"{features.what}: the {' and the '.join(left)} of the features store are not copied; "
+            f"use {options} (IngestConfig({fields})) to copy them"
+        )
 
 
 def _to_json(options: SourceOptions) -> dict[str, Any]:

@@ -156,6 +156,7 @@ class IngestJob:
     unfinished: Manifest | None = None  # manifest of the store to resume, if any
     checked: tables.PlainTable | None = None  # its unusable rows and rows of zeros are dropped
     attributes: dict[str, Any] = field(default_factory=dict)  # additional attributes of the store
+    notes: tuple[str, ...] = ()  # additional notes for the user
 
     def run(self, listener: Listener = warn) -> IngestResult:
         """Create or resume the store and write the missing blocks."""
@@ -165,7 +166,7 @@ class IngestJob:
         unfinished = _check_output(self.location, self.manifest, self.config, self.overwrite)
         resumed = unfinished is not None
         location = outputs.locate_unfinished(self.location) if resumed else self.location
-        check_paths_visible(*(locate(file.path) for file in self.manifest.sources))
+        check_paths_visible(*(locate(file.path) for file in source_files(self.sources)))
         with (
             outputs.owning(location) as owned,
             ExitStack() as undo,
@@ -189,7 +190,8 @@ class IngestJob:
         notes = [f"{source.what}: {note}" for source in self.sources for note in source.notes()]
         rows = self.manifest.block_rows
         notes += [note for source in self.sources for note in _reread_notes(source, rows)]
-        return list(dict.fromkeys((*notes, *_column_notes(self.table.features.columns))))
+        notes += _column_notes(self.table.features.columns)
+        return list(dict.fromkeys((*self.notes, *notes)))
 
     def _encode_labels(self, names: tuple[str, ...] | None) -> IngestJob:
         if names is None or self.table.labels is None:
@@ -198,10 +200,13 @@ class IngestJob:
         return replace(self, table=replace(self.table, labels=labels))
 
     def _add_origins(self, dropped: NDArray[np.int64] | None) -> IngestJob:
-        """Store the source rows, unless row i of the store is row i of the only source file."""
+        """Store the source rows, unless row i of the store is row i of the only source file.
+
+        The rows of a features store have the source rows that this store records.
+        """
         moved = self.config.shuffle or (dropped is not None and len(dropped) > 0)
         features = self.table.features
-        if not moved and len(features.segments()) == 1:
+        if not moved and features.stored_origins() == [None]:  # one segment without records
             return self
         origins = tables.find_origins(features, self.manifest.sources)
         return replace(self, table=replace(self.table, origins=origins))
@@ -236,16 +241,13 @@ class IngestJob:
             _check_same_rows(job, manifest, job.unfinished)
             outputs.take_over(job.location)
         missing = missing_blocks(job.location)
-        kept = manifest.n_blocks - len(missing)
+        written = copy_rows.Written()
         if job.unfinished is not None:
             undo.callback(outputs.discard, job.location, outputs.FEATURES_KIND)
-            execution.emit(Note(f"resuming: {kept} of {manifest.n_blocks} blocks are done"))
-        written = copy_rows.Written()
+            kept = _check_kept_blocks(execution, job.location, manifest, missing)
+            missing, written = sorted((*missing, *kept.damaged)), kept.written
         if missing:
-            written = _write_blocks(execution, job, manifest, table, missing)
-        if kept and job.config.zeros != "drop":
-            blocks = sorted(set(range(manifest.n_blocks)) - set(missing))
-            written += copy_rows.count_zero_rows_pass(execution, job.location, manifest, blocks)
+            written += _write_blocks(execution, job, manifest, table, missing)
         _warn_about_zero_rows(execution, written)
         copy_rows.check_stored_pass(job.sources)
         outputs.check_owner(job.location)
@@ -259,7 +261,7 @@ class IngestJob:
             n_features=manifest.n_features,
             dtype=manifest.dtype,
             n_blocks=manifest.n_blocks,
-            kept_blocks=kept,
+            kept_blocks=manifest.n_blocks - len(missing),
             n_dropped=0 if dropped is None else len(dropped),
             n_bytes=_feature_bytes(manifest),
             columns=job.table.features.columns,
@@ -276,6 +278,7 @@ def prepare_job(
     overwrite: bool,
     checked: tables.PlainTable | None = None,
     attributes: dict[str, Any] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> IngestJob:
     """Check that the output can be created or resumed, and return the job."""
     files = source_files(sources)
@@ -284,7 +287,12 @@ def prepare_job(
     block_rows = feature_store.block_rows_for(
         shape, np.dtype(table.dtype), None, config.chunk_bytes
     )
-    manifest = Manifest(*shape, table.dtype, block_rows, files, request)
+    original = _original_files(table.features)
+    manifest = Manifest(
+        *(*shape, table.dtype, block_rows),
+        sources=tuple(dict.fromkeys((*files, *original))),
+        request=request,
+    )
     inputs = dict.fromkeys(each for source in sources for each in source.inputs())
     _check_output(location, manifest, config, overwrite)
     return IngestJob(
@@ -292,6 +300,7 @@ def prepare_job(
         traced=InputTrace(tuple(inputs)),
         checked=checked,
         attributes=attributes or {},
+        notes=notes,
     )
 
 
@@ -329,6 +338,15 @@ def open_labels_and_ids(
 def source_files(sources: Sequence[Source]) -> tuple[SourceFile, ...]:
     """Return the files of all sources, each once."""
     return tuple(dict.fromkeys(file for source in sources for file in source.files))
+
+
+def _original_files(features: Source) -> list[SourceFile]:
+    """Return the source files of the features stores that the rows are copied from.
+
+    These files are not read and may have been removed.
+    """
+    known = [origins for origins in features.stored_origins() if origins is not None]
+    return [file for origins in known for file in origins.sources]
 
 
 def _find_unfinished(location: Location, requested: Manifest) -> Manifest | None:
@@ -487,6 +505,8 @@ def _create_store(
     undo.callback(outputs.discard, job.location, outputs.FEATURES_KIND)
     origins = job.table.origins is not None
     attributes = {**job.attributes, feature_store.SAME_ROWS: not origins}
+    if job.config.shuffle or job.table.features.is_shuffled:
+        attributes[feature_store.SHUFFLED] = True
     if dropped is not None:
         attributes[feature_store.DROPPED] = len(dropped)
     if names is not None:
@@ -515,6 +535,24 @@ def _check_same_rows(job: IngestJob, manifest: Manifest, unfinished: Manifest) -
             f"the output {job.location} was started by an earlier version, which does not store "
             "the source rows; use --overwrite to start again"
         )
+
+
+def _check_kept_blocks(
+    execution: Execution, location: Location, manifest: Manifest, missing: list[int]
+) -> copy_rows.Kept:
+    """Verify the blocks of an earlier attempt; the completed store vouches for all its blocks."""
+    blocks = sorted(set(range(manifest.n_blocks)) - set(missing))
+    execution.emit(Note(f"resuming: {len(blocks)} of {manifest.n_blocks} blocks are done"))
+    kept = copy_rows.check_kept_pass(execution, location, manifest, blocks)
+    if kept.damaged:
+        named = ", ".join(str(block) for block in kept.damaged[:_MAX_NAMED])
+        more = ", ..." if len(kept.damaged) > _MAX_NAMED else ""
+        text = (
+            f"{len(kept.damaged)} of {len(blocks)} blocks of the unfinished output {location} do "
+            f"not match their digests and are written again: {named}{more}"
+        )
+        execution.emit(Note(text, warning=True))
+    return kept
 
 
 def _write_blocks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import dask.array as da
@@ -9,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.choices import Preprocess
-from scrlm_dask.engine.execution import Columns, Execution, Pass
+from scrlm_dask.engine.execution import Columns, Execution, Pass, as_task
 from scrlm_dask.engine.features import Features, FeaturesLike, as_features, scatter_rows
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError, StoreError
-from scrlm_dask.events import Listener, warn
+from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.passes.digests import DamagedBlock
 from scrlm_dask.pipeline.inspect import RowsReport, inspect_rows, inspect_store, verify_store
 from scrlm_dask.sources.registry import check_ingested
@@ -297,18 +298,53 @@ def write_features(
     block_rows = feature_store.block_rows_for(shape, np.dtype(dtype), None, chunk_bytes)
     location = locate(path, storage_options)
     outputs.check_not_inside(location, whole.location, "the source")
-    manifest = Manifest(*shape, dtype, block_rows, (), {"source": whole.label})
+    origins = None if whole.location is None else feature_store.open_origins(whole.location)
+    files = () if origins is None else origins.sources
+    manifest = Manifest(*shape, dtype, block_rows, files, {"source": whole.label})
     with (
         outputs.replacing(location, overwrite, outputs.FEATURES_KIND) as at,
         Execution(listener) as execution,
     ):
-        feature_store.create_features_store(at, manifest, labels=labels is not None)
+        moved = origins is not None and origins.rows is not None
+        feature_store.create_features_store(
+            at,
+            manifest,
+            labels=labels is not None,
+            origins=moved,
+            attributes=_inherited(whole.location, origins),
+        )
         check_paths_visible(at)
+        for note in _describe_left(whole.location, labels is not None):
+            execution.emit(Note(note))
         blocks = as_features(source, block_rows, storage_options)
-        write_pass(execution, blocks, labels, at, dtype)
+        write_pass(execution, blocks, labels, at, dtype, origins if moved else None)
         InputTrace(whole.inputs).check()
         mark_features_complete(at)
     return location.url
+
+
+def _inherited(
+    source: Location | None, origins: feature_store.StoredOrigins | None
+) -> dict[str, Any]:
+    """Return the attributes that a copy of the features at `source` inherits."""
+    attributes = {}
+    if origins is not None:
+        attributes[feature_store.SAME_ROWS] = origins.rows is None
+    if source is not None and feature_store.is_shuffled(source):
+        attributes[feature_store.SHUFFLED] = True
+    return attributes
+
+
+def _describe_left(source: Location | None, with_labels: bool) -> Iterator[str]:
+    """Yield a note if labels or ids of the features store at `source` are not copied."""
+    names = () if source is None else feature_store.value_names(source)
+    left = [name for name in names if not (with_labels and name == feature_store.LABELS)]
+    if left:
+        fields = ", ".join(f'{name}="{name}"' for name in left)
+        yield (
+            f"the {' and the '.join(left)} of the features store {source} are not copied; use "
+            f"scrlm_dask.ingest with IngestConfig({fields}) to copy them"
+        )
 
 
 def _check_labels(labels: da.Array | NDArray[Any], n_rows: int) -> None:
@@ -325,8 +361,9 @@ def write_pass(
     labels: da.Array | NDArray[Any] | None,
     location: Location,
     dtype: str,
+    origins: feature_store.StoredOrigins | None = None,
 ) -> int:
-    """Write all rows, and their labels if given, to the store; return the number of rows."""
+    """Write all rows, with labels and origins if given, to the store; return the number of rows."""
     columns: Columns = {}
     if labels is not None:
         in_memory = isinstance(labels, np.ndarray)
@@ -335,7 +372,10 @@ def write_pass(
     written: int = execution.run(
         Pass("write", _write_part, int.__add__),
         features,
-        {"location": location, "dtype": dtype, "what": features.label},
+        {
+            **{"location": location, "dtype": dtype, "what": features.label},
+            "origins": as_task(origins),
+        },
         columns=columns,
     )
     return written
@@ -347,11 +387,15 @@ def _write_part(
     location: Location,
     dtype: str,
     what: str,
+    origins: feature_store.StoredOrigins | None,
     labels: NDArray[Any] | None = None,
 ) -> int:
     truth = None if labels is None else _to_int32(labels, start)
+    rows, numbers = (None, None) if origins is None else origins.read(start, start + len(block))
     feature_store.write_features_block(
-        location, start, _narrow(block, np.dtype(dtype), start, what), truth
+        *(location, start, _narrow(block, np.dtype(dtype), start, what), truth),
+        source_row=rows,
+        source_file=numbers,
     )
     return len(block)
 

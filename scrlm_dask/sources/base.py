@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, ScrlmError, StoreError
+from scrlm_dask.storage.feature_store import StoredOrigins
 from scrlm_dask.storage.locations import locate
 from scrlm_dask.storage.manifest import SourceFile
 from scrlm_dask.storage.traces import Input, files_digest
@@ -85,6 +86,20 @@ class Source(ABC):
     def segments(self) -> list[tuple[SourceFile, int]]:
         """Return the files that contain the rows, in order, and the number of rows of each."""
         return [(self.files[0], self.n_rows)]
+
+    def stored_origins(self) -> list[StoredOrigins | None]:
+        """Return, per segment, the source files of its rows if it is a copy that records them."""
+        return [None] * len(self.segments())
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Return whether the rows are copies of rows that an earlier ingest has shuffled."""
+        return False
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """Names of the labels and ids of a features store, which are not copied with its rows."""
+        return ()
 
     def inputs(self) -> tuple[Input, ...]:
         """Return the files with their digests, which show later whether a file has changed."""

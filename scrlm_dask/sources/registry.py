@@ -14,7 +14,7 @@ from scrlm_dask.sources.base import Source
 from scrlm_dask.sources.clip_retrieval import looks_like_clip, open_clip
 from scrlm_dask.sources.delimited import TABLE_SUFFIXES, open_csv, open_value_lines
 from scrlm_dask.sources.npz import open_npz
-from scrlm_dask.sources.sharded import concatenate, files_in, matching, natural_order
+from scrlm_dask.sources.sharded import concatenate, files_in, matching
 from scrlm_dask.sources.vector_files import MAGIC as NPY_MAGIC
 from scrlm_dask.sources.zarr_store import looks_like_zarr, open_zarr, open_zarr_values
 from scrlm_dask.storage.locations import Location, Options, locate
@@ -153,15 +153,14 @@ def open_source(
     storage_options: Options | None = None,
     nulls_as_nan: bool = False,
 ) -> Source:
-    """Open the tables at the paths as one source, concatenated in order.
+    """Open the tables at the paths as one source, concatenated in the given order.
 
     With `nulls_as_nan`, nulls of Parquet and Arrow are read as NaN; otherwise they are rejected.
     """
     if not paths:
         raise InputError("no source given; give at least one file or folder")
     request = Request(options, (*apart, *options.exclude), storage_options, nulls_as_nan)
-    ordered = natural_order([str(path) for path in paths])
-    parts = [part for path in ordered for part in _open_path(path, request)]
+    parts = [part for path in paths for part in _open_path(str(path), request)]
     source = concatenate(parts)
     if len(source.shape) != 2 or 0 in source.shape:
         raise InputError(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.sources.base import Source
+from scrlm_dask.storage.feature_store import StoredOrigins
 from scrlm_dask.storage.manifest import SourceFile
 from scrlm_dask.storage.traces import Input
 
@@ -33,11 +34,34 @@ def numeric_order(paths: Sequence[str]) -> list[str]:
 def natural_order(paths: Sequence[str]) -> list[str]:
     """Return paths in the given order, or in numeric order if a shell has probably sorted them.
 
-    A shell expands a pattern to files in alphabetical order, with 10 before 2.
+    A shell expands a pattern to files in alphabetical order, with 10 before 2. This is only for
+    arguments of commands: a list that a program gives has the order that the program intends.
     """
     given = list(paths)
-    expanded = len(given) > 1 and given == sorted(given) and all(Path(p).is_file() for p in given)
-    return numeric_order(given) if expanded else given
+    return numeric_order(given) if given == sorted(given) and _are_files(given) else given
+
+
+def describe_order(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return a note if files are given in another order than that of the numbers in their names."""
+    given = list(paths)
+    moved = first_moved(given, numeric_order(given))
+    if moved is None or not _are_files(given):
+        return ()
+    return (
+        f"the {len(given)} files are read in the given order, which is not the order of their "
+        f"numbers: {moved} is file {given.index(moved) + 1}; for numeric order, give the folder, "
+        "or a pattern as one string",
+    )
+
+
+def first_moved(given: Sequence[str], ordered: Sequence[str]) -> str | None:
+    """Return the first of the given paths that has another place in `ordered`; None if equal."""
+    pairs = zip(given, ordered, strict=True)
+    return next((path for path, other in pairs if path != other), None)
+
+
+def _are_files(paths: Sequence[str]) -> bool:
+    return all(Path(path).is_file() for path in paths)
 
 
 def matching(pattern: str) -> list[str]:
@@ -205,6 +229,21 @@ class ConcatenatedSource(Source):
     def segments(self) -> list[tuple[SourceFile, int]]:
         """Return the files of all parts, in order, and the number of rows of each."""
         return [segment for part in self.parts for segment in part.segments()]
+
+    def stored_origins(self) -> list[StoredOrigins | None]:
+        """Return the recorded source files of the segments of all parts."""
+        return [origins for part in self.parts for origins in part.stored_origins()]
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Return whether an earlier ingest has shuffled the rows of a part."""
+        return any(part.is_shuffled for part in self.parts)
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """Names that all parts have."""
+        names = self.parts[0].value_names
+        return tuple(n for n in names if all(n in part.value_names for part in self.parts))
 
     def inputs(self) -> tuple[Input, ...]:
         """Return the files of all parts with their digests."""

@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
+from uuid import uuid4
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +21,7 @@ from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.kernels.randomness.sampling import Permutation
 from scrlm_dask.sources.base import TEXT, Source, as_texts, holds_texts
 from scrlm_dask.sources.sharded import regroup
+from scrlm_dask.storage.feature_store import StoredOrigins
 from scrlm_dask.storage.manifest import Manifest, SourceFile
 
 
@@ -53,26 +58,44 @@ def concatenate_rows(rows: Sequence[Rows]) -> Rows:
 
 @dataclass(frozen=True)
 class Origins:
-    """The file of each row of a source: rows from ends[i - 1] to ends[i] - 1 are in files[i]."""
+    """The file of each row of a source: rows from ends[i - 1] to ends[i] - 1 are in files[i].
+
+    If files[i] is a features store that records the source files of its rows, `stored[i]` has
+    these, and their positions among the sources of the manifest.
+    """
 
     ends: NDArray[np.int64]  # (files,) ascending
     files: NDArray[np.int32]  # (files,) positions among the sources of the manifest
+    stored: Mapping[int, tuple[StoredOrigins, NDArray[np.int32]]] = field(default_factory=dict)
 
     def of(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Return the row numbers in their file, and the files, of rows start..stop-1."""
         rows = np.arange(start, stop, dtype=np.int64)
         parts = np.searchsorted(self.ends, rows, side="right")
         begins = np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
-        return rows - begins[parts], self.files[parts]
+        source_rows, source_files = rows - begins[parts], self.files[parts]
+        for part in self.stored.keys() & set(parts.tolist()):
+            origins, positions = self.stored[part]
+            here = np.flatnonzero(parts == part)
+            first, last = (int(source_rows[at]) for at in here[[0, -1]])
+            source_rows[here], numbers = origins.read(first, last + 1)
+            source_files[here] = positions[numbers]
+        return source_rows, source_files
 
 
 def find_origins(source: Source, sources: Sequence[SourceFile]) -> Origins:
     """Return the origins of the rows of a source; `sources` are those of the manifest."""
     positions = {file: number for number, file in enumerate(sources)}
     segments = source.segments()
+    stored = {
+        number: (origins, np.array([positions[file] for file in origins.sources], np.int32))
+        for number, origins in enumerate(source.stored_origins())
+        if origins is not None
+    }
     return Origins(
         np.cumsum([rows for _, rows in segments], dtype=np.int64),
         np.array([positions[file] for file, _ in segments], np.int32),
+        stored,
     )
 
 
@@ -233,7 +256,8 @@ def as_floats(values: NDArray[Any], dtype: str) -> NDArray[Any]:
         return np.ascontiguousarray(values.astype(dtype, copy=False))
 
 
-_NUMBER = np.dtype("<i8")
+# Entry of a section in the index of a part. A section ends where the next section starts.
+_ENTRY = np.dtype([("start", "<i8"), ("rows", "<u4"), ("checksum", "<u4")])
 
 
 @dataclass(frozen=True)
@@ -241,8 +265,9 @@ class ShuffledTable:
     """A table in random order, read from the files that `write_part` wrote to a folder.
 
     Part i contains the rows of block i before the shuffle, sorted by their position after the
-    shuffle. Its file contains the length of its longest id, an index, and one record per row. The
-    index contains the number of the first record for each block after the shuffle.
+    shuffle. Its file contains an index, and one section per block after the shuffle, with a
+    checksum in the index. A section contains one record per row, and then the texts of the ids; the
+    records contain the lengths of these texts.
     """
 
     folder: str
@@ -265,7 +290,7 @@ class ShuffledTable:
     def batches(self, start: int, stop: int, rows: int) -> Iterator[Rows]:
         """Yield whole blocks of shuffled rows; `rows` must be the number of rows per block."""
         assert start % rows == 0
-        assert rows == self.manifest.block_rows  # the index of a part has one entry per block
+        assert rows == self.manifest.block_rows  # a part has one section per block
         for first in range(start, stop, rows):
             yield self._gather(first // rows)
 
@@ -273,27 +298,57 @@ class ShuffledTable:
         """Return the path of a part's file."""
         return Path(self.folder) / str(part)
 
+    def has_part(self, part: int) -> bool:
+        """Return whether the file of a part exists and is intact; this reads the whole file."""
+        try:
+            for block in range(self.manifest.n_blocks):
+                self._read_section(part, block)
+        except (StoreError, FileNotFoundError):
+            return False
+        return True
+
     def write_part(self, part: int, rows: Rows) -> None:
         """Write the file of a part, atomically; `rows` is the block `part` before the shuffle."""
         start = part * self.manifest.block_rows
         places = Permutation(self.n_rows, self.seed).places(np.arange(start, start + len(rows)))
         order = np.argsort(places)
-        arrays = rows.arrays()
+        arrays, texts = rows[order].arrays(), list[bytes]()
         if self.ids == "str":
-            arrays["ids"] = np.array(arrays["ids"].tolist(), np.str_)
-        width = arrays["ids"].dtype.itemsize // 4 if self.ids == "str" else 0
-        records = np.empty(len(rows), self._record(width))
+            texts = [text.encode() for text in arrays["ids"].tolist()]
+            arrays["ids"] = np.array([len(text) for text in texts], np.int64)
+        records = np.empty(len(rows), self._record)
         records["place"] = places[order]
         for name, values in arrays.items():
-            records[name] = values[order]
-        borders = np.arange(self.manifest.n_blocks + 1) * self.manifest.block_rows
-        index = np.searchsorted(records["place"], borders)
-        partial = self.part_path(part).with_suffix(".partial")
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            np.array([width, *index], _NUMBER).tofile(file)
-            records.tofile(file)
-        partial.rename(self.part_path(part))
+            records[name] = values
+        temporary = self.part_path(part).with_suffix(f".{uuid4().hex}.partial")
+        temporary.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                self._write_sections(file, part, records, texts)
+                file.flush()
+                os.fsync(file.fileno())  # otherwise a crash may leave an empty file
+        except OSError:  # the disk may be full
+            temporary.unlink(missing_ok=True)
+            raise
+        temporary.replace(self.part_path(part))
+
+    def _write_sections(
+        self, file: BinaryIO, part: int, records: NDArray[Any], texts: list[bytes]
+    ) -> None:
+        n_blocks = self.manifest.n_blocks
+        borders = np.arange(n_blocks + 1) * self.manifest.block_rows
+        lows = [int(low) for low in np.searchsorted(records["place"], borders)]
+        index = np.zeros(n_blocks + 1, _ENTRY)
+        file.seek(index.nbytes)
+        for block, (low, high) in enumerate(pairwise(lows)):
+            section = records[low:high].tobytes() + b"".join(texts[low:high])
+            start = file.tell()
+            where = (part, block, start, start + len(section), high - low)
+            index[block] = (start, high - low, _checksum(section, where))
+            file.write(section)
+        index[-1]["start"] = file.tell()
+        file.seek(0)
+        file.write(index.tobytes())
 
     def _gather(self, block: int) -> Rows:
         rows = self.manifest.rows_of(block)
@@ -307,37 +362,57 @@ class ShuffledTable:
             arrays["labels"] = np.empty(len(rows), np.int32)
         if self.ids:
             arrays["ids"] = np.empty(len(rows), TEXT if self.ids == "str" else np.int64)
+        filled = np.zeros(len(rows), bool)
         for part in range(self.manifest.n_blocks):
-            records = self._read_part(part, block)
+            records, texts = self._read_section(part, block)
+            at = records["place"] - rows.start
+            filled[at] = True
             for name, values in arrays.items():
-                values[records["place"] - rows.start] = records[name].astype(values.dtype)
+                is_text = values.dtype.kind == "T"
+                values[at] = _split(texts, records["ids"]) if is_text else records[name]
+        if not filled.all():
+            raise StoreError(
+                f"{np.count_nonzero(~filled)} rows of block {block} are missing in the shuffled "
+                f"rows in {self.folder}; run the command again"
+            )
         return Rows(**arrays)
 
-    def _read_part(self, part: int, block: int) -> NDArray[Any]:
-        """Read from a part the records of the rows that are in `block` after the shuffle.
-
-        These records are contiguous in the part's file, and its index contains their position.
-        """
-        path = self.part_path(part)
+    def _read_section(self, part: int, block: int) -> tuple[NDArray[Any], bytes]:
+        """Read from a part the rows that are in `block` after the shuffle: records, and texts."""
+        path, record = self.part_path(part), self._record
         with path.open("rb", buffering=0) as file:
-            width = int(np.fromfile(file, _NUMBER, 1)[0])
-            file.seek(_NUMBER.itemsize * (1 + block))
-            low, high = (int(n) for n in np.fromfile(file, _NUMBER, 2))
-            record = self._record(width)
-            index_bytes = _NUMBER.itemsize * (2 + self.manifest.n_blocks)
-            file.seek(index_bytes + low * record.itemsize)
-            records = np.fromfile(file, record, high - low)
-        if len(records) < high - low:
-            raise StoreError(
-                f"{path} is truncated: rows of block {block} are missing; use --overwrite to start "
-                "again"
-            )
-        return records
+            file.seek(block * _ENTRY.itemsize)
+            entries = np.fromfile(file, _ENTRY, 2)
+            if len(entries) == 2:
+                (start, rows, checksum), (stop, _, _) = entries.tolist()
+                index_bytes = (self.manifest.n_blocks + 1) * _ENTRY.itemsize
+                # the bounds of a damaged index may be anything
+                if index_bytes <= start <= stop <= os.fstat(file.fileno()).st_size:
+                    file.seek(start)
+                    section = file.read(stop - start)
+                    if _checksum(section, (part, block, start, stop, rows)) == checksum:
+                        texts = section[rows * record.itemsize :]
+                        return np.frombuffer(section, record, rows), texts
+        raise StoreError(
+            f"{path} is damaged: rows of block {block} do not match their checksum; run the "
+            "command again"
+        )
 
-    def _record(self, text_width: int) -> np.dtype[Any]:
+    @property
+    def _record(self) -> np.dtype[Any]:
         features = ("features", self.manifest.dtype, (self.manifest.n_features,))
         fields: list[Any] = [("place", "<i8"), features]
         fields += [("source_row", "<i8"), ("source_file", "<i4")]
         fields += [("labels", "<i4")] if self.labels else []
-        kinds = {"int64": "<i8", "str": f"<U{text_width}"}
-        return np.dtype(fields + ([("ids", kinds[self.ids])] if self.ids else []))
+        return np.dtype(fields + ([("ids", "<i8")] if self.ids else []))
+
+
+def _checksum(section: bytes, where: tuple[int, ...]) -> int:
+    """Return the checksum of a section and of its position, so that an empty section has one."""
+    return crc32(section, crc32(np.array(where, "<i8").tobytes()))
+
+
+def _split(texts: bytes, lengths: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the texts of the given lengths, which are stored without separators."""
+    ends = np.cumsum(lengths).tolist()
+    return np.array([texts[a:b].decode() for a, b in pairwise([0, *ends])], TEXT)

@@ -22,12 +22,28 @@ from scrlm_dask.storage.arrays import (
     read_rows,
     trace_chunks,
 )
-from scrlm_dask.storage.feature_store import FEATURES
+from scrlm_dask.storage.feature_store import (
+    FEATURES,
+    StoredOrigins,
+    is_shuffled,
+    open_origins,
+    value_names,
+)
 from scrlm_dask.storage.locations import Location
 from scrlm_dask.storage.manifest import SourceFile
 from scrlm_dask.storage.traces import Input
 
 _WHAT = "the Zarr source"
+
+
+@dataclass(frozen=True)
+class CopiedStore:
+    """Properties of a features store that a copy of its features inherits or lacks."""
+
+    origins: StoredOrigins | None  # None: unknown, or row i of the store is row i of its source
+    inputs: tuple[Input, ...]  # arrays of the origins
+    is_shuffled: bool
+    value_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -39,15 +55,31 @@ class ZarrSource(Source):
 
     stored: StoredArray
     group: Location | None  # the group that contains the array and its other columns
+    copied: CopiedStore | None = None  # of the features of a features store
 
     @property
     def unit_rows(self) -> int:
         """Number of rows per chunk or shard."""
         return self.stored.chunks[0]
 
+    def stored_origins(self) -> list[StoredOrigins | None]:
+        """Return the recorded source files of the rows of a features store, if any."""
+        return [None if self.copied is None else self.copied.origins]
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Return whether these are the features of a store whose rows were shuffled."""
+        return self.copied is not None and self.copied.is_shuffled
+
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        """Names of the labels and ids that are stored with the features."""
+        return () if self.copied is None else self.copied.value_names
+
     def inputs(self) -> tuple[Input, ...]:
-        """Return the array with its digest; its location has the storage options."""
-        return (Input(INPUT, self.stored.location, self.files[0].digest, _digest_chunks),)
+        """Return the arrays that are read with their digests; locations have storage options."""
+        features = Input(INPUT, self.stored.location, self.files[0].digest, _digest_chunks)
+        return (features, *(() if self.copied is None else self.copied.inputs))
 
     def column(self, name: str) -> Source:
         """Open another array of the same group."""
@@ -70,7 +102,7 @@ def open_zarr(url: Location, name: str | None = None) -> ZarrSource:
 
     Of a group, open the array called `name` if given, else "features", else the only table.
     """
-    group = None
+    group = copied = None
     node = open_node(url, _WHAT)
     if isinstance(node, zarr.Group):
         group = url
@@ -84,13 +116,23 @@ def open_zarr(url: Location, name: str | None = None) -> ZarrSource:
                 f"{_WHAT} {url} contains no array {chosen!r} (it contains {listed}); give one of "
                 "these"
             )
+        copied = _describe_copied(url) if chosen == FEATURES else None
         node, url = array, url / chosen
     elif name is not None:
         raise InputError(f"array {name!r} not found: {_WHAT} {url} is an array, not a group")
     stored = describe(node, url)
     files = check_complete(stored, node, _WHAT)
     file = SourceFile(url.url, files.n_bytes, files.digest)
-    return ZarrSource((file,), stored.shape, stored.dtype, stored, group)
+    return ZarrSource((file,), stored.shape, stored.dtype, stored, group, copied)
+
+
+def _describe_copied(store: Location) -> CopiedStore:
+    found = open_origins(store)
+    origins = None if found is None or found.rows is None else found
+    arrays = () if origins is None else (origins.rows, origins.numbers)
+    places = [array.location for array in arrays if array is not None]
+    inputs = tuple(Input(INPUT, at, _digest_chunks(at), _digest_chunks) for at in places)
+    return CopiedStore(origins, inputs, is_shuffled(store), value_names(store))
 
 
 def open_zarr_values(url: Location, name: str) -> ZarrSource:

@@ -20,6 +20,7 @@ from scrlm_dask.storage import arrays
 from scrlm_dask.storage.locations import Location, Place, locate
 from scrlm_dask.storage.manifest import (
     Manifest,
+    SourceFile,
     create_manifest,
     manifest_in,
     missing_blocks,
@@ -35,6 +36,7 @@ SOURCE_FILE = "source_file"  # array: position of this file among the sources of
 LABEL_NAMES = "label_names"  # attribute: class names of the labels 0, 1, ...
 ENCODED = "encoded"  # attribute: input and encoder of features that this package encoded
 SAME_ROWS = "same_rows"  # attribute: True if row i of the store is row i of the first source file
+SHUFFLED = "shuffled"  # attribute: True if this or an earlier ingest put the rows in random order
 TRUE = "true_"  # prefix of arrays: parameters of the mixture that the rows were drawn from
 DROPPED = "dropped"  # array: row numbers in the source that were dropped; attribute: their count
 SHUFFLE = ".shuffle"  # folder of temporary files of a shuffle, removed when all blocks are written
@@ -155,9 +157,14 @@ def open_ids(path: Place) -> arrays.StoredArray | None:
 class StoredOrigins:
     """The positions of the rows of a store in its source files."""
 
-    files: tuple[str, ...]
+    sources: tuple[SourceFile, ...]
     rows: arrays.StoredArray | None  # None: row i of the store is row i of the only file
-    numbers: arrays.StoredArray | None  # positions among `files`
+    numbers: arrays.StoredArray | None  # positions among `sources`
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths of the source files."""
+        return tuple(source.path for source in self.sources)
 
     def read(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Return the source rows and the positions of the source files of rows start..stop-1."""
@@ -167,14 +174,14 @@ class StoredOrigins:
             arrays.read_rows(stored, start, stop, "the source rows")
             for stored in (self.rows, self.numbers)
         )
-        known = (rows >= 0) & (numbers >= 0) & (numbers < len(self.files))
+        known = (rows >= 0) & (numbers >= 0) & (numbers < len(self.sources))
         if not known.all():
             i = int(np.argmin(known))
             raise StoreError(
                 f"row {start + i} of {self.rows.location} and {self.numbers.location} refers to "
                 f"row {rows[i]} of source file {numbers[i]}, but the store has "
-                f"{len(self.files)} source file(s); the arrays are damaged: restore them, or write "
-                "the store again"
+                f"{len(self.sources)} source file(s); the arrays are damaged: restore them, or "
+                "write the store again"
             )
         return rows, numbers
 
@@ -189,14 +196,14 @@ def open_origins(path: Place) -> StoredOrigins | None:
     manifest = manifest_in(node) if isinstance(node, zarr.Group) else None
     if not isinstance(node, zarr.Group) or manifest is None or not manifest.sources:
         return None
-    files = tuple(source.path for source in manifest.sources)
     if all(arrays.has_member(node, name) for name in _ORIGINS):
         rows, numbers = (
             _open_numbers(node, location, name, dtype, manifest.n_rows)
             for name, dtype in _ORIGINS.items()
         )
-        return StoredOrigins(files, rows, numbers)
-    return StoredOrigins(files, None, None) if node.attrs.get(SAME_ROWS) is True else None
+        return StoredOrigins(manifest.sources, rows, numbers)
+    same = node.attrs.get(SAME_ROWS) is True
+    return StoredOrigins(manifest.sources, None, None) if same else None
 
 
 def _open_numbers(
@@ -225,12 +232,24 @@ def read_encoded(path: Place) -> dict[str, Any] | None:
     return encoded if isinstance(encoded, dict) else None
 
 
+def value_names(path: Place) -> tuple[str, ...]:
+    """Return which arrays of values per row, labels and ids, a store contains."""
+    node = arrays.open_node(path, _STORE)
+    if not isinstance(node, zarr.Group):
+        return ()
+    return tuple(name for name in (LABELS, IDS) if arrays.has_member(node, name))
+
+
 def is_shuffled(path: Place) -> bool:
-    """Return whether the rows were shuffled when the store was written."""
+    """Return whether the rows, or those of a store that they were copied from, were shuffled."""
     try:
-        manifest = read_manifest(path)
+        node = arrays.open_node(path, _STORE)
+        manifest = manifest_in(node) if isinstance(node, zarr.Group) else None
     except StoreError:  # the store may have been removed, or written by other software
         return False
+    if manifest is not None and node.attrs.get(SHUFFLED) is True:
+        return True
+    # stores of earlier versions do not have the attribute
     settings = None if manifest is None else manifest.request.get("ingest")
     return isinstance(settings, dict) and settings.get("shuffle") is True
 

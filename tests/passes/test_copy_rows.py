@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import pytest
 import zarr
@@ -158,11 +157,3 @@ def test_complete_files_are_verified() -> None:
     copy_rows.check_stored_pass([source(X)])
     with pytest.raises(StoreError, match=r"bad: .*rows\.bin"):
         copy_rows.check_stored_pass([source(X), source(np.full((2, 2), np.nan))])
-
-
-def test_tables_are_not_searched_for_tasks() -> None:
-    """Dask would search all parts of a table: for 5000 files, this took most of an ingest."""
-    inner = dask.delayed(1)
-    with backend("one thread"):
-        given = copy_rows._as_task(PlainTable(inner, None, None, "float32", 1)).compute()
-    assert given.features is inner

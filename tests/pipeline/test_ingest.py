@@ -23,16 +23,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from messages import expecting
 
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.config import KMeansConfig
+from scrlm_dask.errors import InputError, ScrlmWarning, StoreError, UnusableRowsError
 from scrlm_dask.events import Note
 from scrlm_dask.passes import copy_rows
+from scrlm_dask.pipeline.evaluate import evaluate
 from scrlm_dask.pipeline.ingest import ingest, prepare_ingest
 from scrlm_dask.pipeline.ingest_job import IngestConfig
 from scrlm_dask.pipeline.inspect import verify_store
+from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.sources.registry import SourceOptions
 from scrlm_dask.storage.arrays import read_rows
 from scrlm_dask.storage.feature_store import (
     block_arrays,
+    is_shuffled,
     open_features_store,
     open_origins,
     write_features_block,
@@ -241,6 +245,15 @@ class TestLabelsAndIds:
         run([tmp_path / "x.npy"], tmp_path / "out", ids=str(tmp_path / "ids.txt"))
         assert stored(tmp_path / "out", "ids").tolist() == ["a b.jpg", "c,d.jpg", "übung.jpg"]
 
+    def test_shuffled_ids_keep_their_last_characters(self, tmp_path: Path) -> None:
+        ids = [f"{i}\0" if i % 2 else f"{i}" for i in range(12)]
+        table = pa.table({"emb": drawn(12).tolist(), "id": ids})
+        pq.write_table(table, tmp_path / "x.parquet")
+        for shuffle in (False, True):
+            run(tmp_path / "x.parquet", tmp_path / "out", ids="id", shuffle=shuffle)
+            rows = stored(tmp_path / "out", "source_row") if shuffle else range(12)
+            assert stored(tmp_path / "out", "ids").tolist() == [ids[row] for row in rows]
+
     def test_label_column_of_a_csv_file_is_not_a_feature(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_text('"a,1",class,b\n1.5,3,2\n2.5,-1,4\n')
         run([tmp_path / "x.csv"], tmp_path / "out", labels="class")
@@ -424,6 +437,47 @@ def test_headers_of_many_files_give_one_note(tmp_path: Path, headers: int) -> No
     assert numbers == (["3"] if headers == 4 else ["3", "3", "4"])
 
 
+class TestOrder:
+    """A list of files keeps its order; a folder and a pattern have numeric order."""
+
+    def write(self, folder: Path) -> list[str]:
+        """Write 12 files of 2 rows; all features of a row are equal to its label."""
+        paths = [str(folder / f"part{i}.npy") for i in range(12)]
+        for i, path in enumerate(paths):
+            np.save(path, np.full((2, P), i + 1, np.float32))
+        return paths
+
+    def ingest(self, sources: Any, labels: list[str], out: Path) -> list[str]:
+        """Ingest with labels in the order of `labels`; check the rows, and return the notes."""
+        folder = out.parent
+        given = [np.load(path)[:, 0].astype(int) for path in labels]
+        np.save(folder / "y.npy", np.concatenate(given))
+        events: list[Any] = []
+        config = IngestConfig(labels=str(folder / "y.npy"))
+        ingest(sources, out, config, overwrite=True, listener=events.append)
+        np.testing.assert_array_equal(stored(out, "labels"), stored(out)[:, 0])
+        return [event.text for event in events if isinstance(event, Note)]
+
+    def test_alphabetical_list_is_kept(self, tmp_path: Path) -> None:
+        paths = self.write(tmp_path)
+        (note,) = self.ingest(sorted(paths), sorted(paths), tmp_path / "out")
+        assert re.search(expecting(paths[10], 3), note)
+
+    def test_numeric_order(self, tmp_path: Path) -> None:
+        paths = self.write(tmp_path)
+        for sources in (paths, [f"{tmp_path}/part*.npy"], f"{tmp_path}/part*.npy"):
+            assert self.ingest(sources, paths, tmp_path / "out") == []
+
+    def test_import_that_was_started_in_another_order_is_rejected(self, tmp_path: Path) -> None:
+        paths, out = self.write(tmp_path), tmp_path / "out"
+        config = IngestConfig(chunk_bytes=2 * ROW_BYTES)
+        with dask.config.set(scheduler="sync"), pytest.raises(StoppedError):
+            ingest(paths, out, config, listener=stop_after(4))
+        with pytest.raises(StoreError, match=expecting(out, "order", "--overwrite")):
+            ingest(sorted(paths), out, config)
+        assert ingest(paths, out, config).kept_blocks == 4
+
+
 class StoppedError(Exception):
     """The error with which a test stops an ingest."""
 
@@ -603,8 +657,61 @@ class TestResume:
             with pytest.raises(StoppedError):
                 ingest([tmp_path / "x.npy"], tmp_path / "out", config, listener=stop_after(4))
             ingest([tmp_path / "x.npy"], tmp_path / "out", config, listener=listener)
-        assert phases == ["ingest", "zeros"]  # not "scan"
+        assert phases == ["verify", "ingest"]  # not "scan"
         np.testing.assert_array_equal(stored(tmp_path / "out"), np.delete(x, [3, 55], axis=0))
+
+    @pytest.mark.parametrize("config", [{}, {"shuffle": True}, {"zeros": "drop"}], ids=str)
+    @pytest.mark.parametrize("damage", ["rewritten", "unreadable", "digest"])
+    def test_changed_blocks_are_written_again(
+        self, tmp_path: Path, config: Any, damage: str
+    ) -> None:
+        self.begin(tmp_path, **config)
+        source, out = tmp_path / "x.npy", tmp_path / "out"
+        changed = sorted(set(range(10)) - set(missing_blocks(out)))[1]
+        if damage == "rewritten":  # with a valid checksum
+            rows = slice(10 * changed, 10 * changed + 10)
+            zarr.open_array(out / "features", mode="r+")[rows] = 77
+        else:
+            array = "features" if damage == "unreadable" else "digests"
+            (out / array / "c" / str(changed) / "0").write_bytes(b"damaged")
+        given = IngestConfig(chunk_bytes=10 * ROW_BYTES, **config)
+        notes: list[Any] = []
+        with dask.config.set(scheduler="sync"):
+            found = ingest(source, out, given, listener=notes.append)
+        assert found.kept_blocks == 3
+        (warning,) = [note.text for note in notes if isinstance(note, Note) and note.warning]
+        assert re.search(expecting(out, changed, "1 of 4"), warning)
+        run(source, tmp_path / "other", **config)
+        np.testing.assert_array_equal(stored(out), stored(tmp_path / "other"))
+        assert verify_store(out, listener=ignore) == ()
+
+    @pytest.mark.parametrize("kept", [0, 0.5, 1], ids=["empty", "half", "zeros"])
+    def test_damaged_parts_of_a_shuffle_are_written_again(
+        self, tmp_path: Path, kept: float
+    ) -> None:
+        self.begin(tmp_path, shuffle=True)
+        out = tmp_path / "out"
+        parts = sorted((out / ".shuffle").iterdir())
+        sizes = [part.stat().st_size for part in parts]
+        for part, size in zip(parts[:3], sizes, strict=False):
+            part.write_bytes(bytes(int(size * kept)))
+        given = IngestConfig(chunk_bytes=10 * ROW_BYTES, shuffle=True)
+        assert ingest(tmp_path / "x.npy", out, given, listener=ignore).kept_blocks == 4
+        np.testing.assert_array_equal(stored(out), drawn(100)[stored(out, "source_row")])
+        assert np.sort(stored(out, "source_row")).tolist() == list(range(100))
+
+    def test_all_blocks_are_verified_if_none_is_missing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        np.save(tmp_path / "x.npy", drawn(100))
+        config, out = IngestConfig(chunk_bytes=10 * ROW_BYTES), tmp_path / "out"
+        with monkeypatch.context() as patch:
+            patch.setattr(copy_rows, "check_stored_pass", _stop)
+            with pytest.raises(StoppedError):
+                ingest(tmp_path / "x.npy", out, config)
+        zarr.open_array(out / "features", mode="r+")[42] = 77
+        assert ingest(tmp_path / "x.npy", out, config, listener=ignore).kept_blocks == 9
+        np.testing.assert_array_equal(stored(out), drawn(100))
 
     def test_complete_store_is_not_overwritten(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", drawn(20))
@@ -737,6 +844,100 @@ class TestSourceRows:
         zarr.open_array(tmp_path / "out" / "source_row", mode="r+")[12] = 99
         damaged = verify_store(tmp_path / "out", listener=ignore)
         assert [damage.block for damage in damaged] == [1]
+
+
+class TestCopiedStores:
+    """A copy of a features store has the source rows of the store, and is shuffled if it is."""
+
+    def write(self, folder: Path, **config: Any) -> tuple[Path, dict[str, np.ndarray]]:
+        """Ingest two files with labels and ids, and remove them; return the store and the rows."""
+        x, paths = drawn(60), [folder / "x0.npy", folder / "x1.npy"]
+        x[[3, 44]] = np.nan
+        parts = dict(zip(map(str, paths), np.split(x, [25]), strict=True))
+        for path, part in parts.items():
+            np.save(path, part)
+        np.save(folder / "y.npy", np.arange(60))
+        names = {"labels": str(folder / "y.npy"), "ids": str(folder / "y.npy")}
+        run(paths, folder / "a", nan="drop", **names, **config)
+        for path in paths:
+            path.unlink()
+        return folder / "a", parts
+
+    @pytest.mark.parametrize("config", [{}, {"shuffle": True, "seed": 5}, {"limit": 50}], ids=str)
+    @pytest.mark.parametrize("shuffle", [False, True])
+    def test_source_rows(self, tmp_path: Path, shuffle: bool, config: dict[str, Any]) -> None:
+        store, parts = self.write(tmp_path, shuffle=shuffle)
+        run(store, tmp_path / "b", **config)
+        TestSourceRows().check(tmp_path / "b", parts)
+        assert is_shuffled(tmp_path / "b") == (shuffle or "shuffle" in config)
+        run(tmp_path / "b", tmp_path / "c")  # a copy of the copy
+        TestSourceRows().check(tmp_path / "c", parts)
+        assert is_shuffled(tmp_path / "c") == is_shuffled(tmp_path / "b")
+
+    def test_with_other_sources(self, tmp_path: Path) -> None:
+        store, parts = self.write(tmp_path, shuffle=True)
+        parts[str(tmp_path / "z.npy")] = drawn(7) + 9
+        np.save(tmp_path / "z.npy", parts[str(tmp_path / "z.npy")])
+        run([tmp_path / "z.npy", store], tmp_path / "b", chunk_bytes=3 * ROW_BYTES)
+        TestSourceRows().check(tmp_path / "b", parts)
+        assert is_shuffled(tmp_path / "b")
+
+    def test_resumed(self, tmp_path: Path) -> None:
+        store, parts = self.write(tmp_path, shuffle=True)
+        config = IngestConfig(chunk_bytes=10 * ROW_BYTES)
+        with dask.config.set(scheduler="sync"), pytest.raises(StoppedError):
+            ingest(store, tmp_path / "b", config, listener=stop_after(2))
+        assert ingest(store, tmp_path / "b", config, listener=ignore).kept_blocks == 2
+        TestSourceRows().check(tmp_path / "b", parts)
+
+    def test_source_rows_that_change(self, tmp_path: Path) -> None:
+        store, _ = self.write(tmp_path, shuffle=True)
+
+        def write(event: Any) -> None:
+            if type(event).__name__ == "PhaseFinished":
+                zarr.open_array(store / "source_row", mode="r+")[:] = 0
+
+        with pytest.raises(UnusableRowsError, match=expecting(store / "source_row")):
+            ingest(store, tmp_path / "b", listener=write)
+
+    @pytest.mark.parametrize(
+        ("given", "left"),
+        [
+            ({}, ["labels", "ids"]),
+            ({"labels": "labels"}, ["ids"]),
+            ({"ids": "a/ids"}, ["labels"]),
+            ({"labels": "a/labels", "ids": "ids"}, []),
+        ],
+        ids=str,
+    )
+    def test_note_about_labels_and_ids(
+        self, tmp_path: Path, given: dict[str, str], left: list[str]
+    ) -> None:
+        store, _ = self.write(tmp_path)
+        named = {k: str(tmp_path / v) if "/" in v else v for k, v in given.items()}
+        notes: list[Any] = []
+        ingest(store, tmp_path / "b", IngestConfig(**named), listener=notes.append)  # type: ignore[arg-type]
+        found = [event.text for event in notes if isinstance(event, Note)]
+        assert len(found) == bool(left)
+        for name in ("labels", "ids"):
+            assert any(f"--{name} {name}" in text for text in found) == (name in left)
+            assert (tmp_path / "b" / name).exists() == (name in given)
+            if name in given:
+                np.testing.assert_array_equal(stored(tmp_path / "b", name), stored(store, name))
+
+    def test_truth_and_weights_of_the_original_source(self, tmp_path: Path) -> None:
+        kinds = np.arange(120) % 3
+        np.save(tmp_path / "x.npy", np.arange(8.0) + 50 * kinds[:, None])
+        run(tmp_path / "x.npy", tmp_path / "a", shuffle=True)
+        run(tmp_path / "a", tmp_path / "b")
+        model, weights = KMeansConfig(3), np.ones(120)
+        with pytest.warns(ScrlmWarning, match=expecting(tmp_path / "b", "source_row")):
+            kmeans(tmp_path / "b", model, out=tmp_path / "run", sample_weight=weights)
+        truth = kinds[stored(tmp_path / "b", "source_row")]
+        with pytest.warns(ScrlmWarning, match=expecting(tmp_path / "b", "source_row")):
+            assert evaluate(tmp_path / "run", kinds).scores.accuracy < 0.7
+        with pytest.warns(ScrlmWarning, match=expecting(tmp_path / "b", "source_row")):
+            assert evaluate(tmp_path / "run", truth).scores.accuracy == 1.0
 
 
 def _stop(*_: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -24,9 +25,12 @@ from scrlm_dask.errors import (
     StoreError,
     UnusableRowsError,
 )
-from scrlm_dask.events import PhaseFinished
+from scrlm_dask.events import Note, PhaseFinished
+from scrlm_dask.pipeline.ingest import ingest
+from scrlm_dask.pipeline.ingest_job import IngestConfig
+from scrlm_dask.pipeline.inspect import verify_store
 from scrlm_dask.pipeline.stores import open_features, write_features
-from scrlm_dask.storage.feature_store import block_arrays
+from scrlm_dask.storage.feature_store import block_arrays, is_shuffled, open_origins
 from scrlm_dask.storage.manifest import check_digest, missing_blocks, read_manifest
 
 ROWS: NDArray[np.float32] = np.random.default_rng(0).standard_normal((1000, 16)).astype(np.float32)
@@ -261,3 +265,40 @@ with dask.config.set(scheduler="synchronous"):
     with backend("three threads"):
         write_features(lazy(ROWS), tmp_path / "x.zarr", overwrite=True)
     check_store(tmp_path / "x.zarr", ROWS, None)
+
+
+def ingest_shuffled(folder: Path, **config: Any) -> tuple[Path, Path]:
+    """Ingest rows with labels and ids; return the source and the store."""
+    source = folder / "x.npy"
+    np.save(source, ROWS)
+    np.save(folder / "y.npy", TRUTH)
+    names = {"labels": str(folder / "y.npy"), "ids": str(folder / "y.npy")}
+    ingest(source, folder / "a", IngestConfig(chunk_bytes=BLOCK_BYTES, **names, **config))
+    return source, folder / "a"
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_copy_has_the_source_rows_of_the_store(tmp_path: Path, shuffle: bool) -> None:
+    source, store = ingest_shuffled(tmp_path, shuffle=shuffle)
+    write_features(store, tmp_path / "c", chunk_bytes=BLOCK_BYTES // 2)
+    origins = open_origins(tmp_path / "c")
+    assert origins is not None
+    rows, files = origins.read(0, 1000)
+    assert {origins.files[number] for number in files} == {str(source)}
+    np.testing.assert_array_equal(ROWS[rows], zarr.open_array(tmp_path / "c/features", mode="r")[:])
+    assert is_shuffled(tmp_path / "c") == shuffle
+    assert verify_store(tmp_path / "c") == ()
+
+
+@pytest.mark.usefixtures("threads")
+def test_arrays_that_are_not_copied_are_named(tmp_path: Path) -> None:
+    _, store = ingest_shuffled(tmp_path)
+    for labels, left in ((None, ["ids", "labels"]), (TRUTH, ["ids"])):
+        events: list[Any] = []
+        write_features(store, tmp_path / "c", labels=labels, overwrite=True, listener=events.append)
+        (note,) = [event.text for event in events if isinstance(event, Note)]
+        assert sorted(re.findall(r'(\w+)="\1"', note)) == left
+    events = []
+    write_features(lazy(ROWS), tmp_path / "d", listener=events.append)
+    assert not any(isinstance(event, Note) for event in events)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from messages import expecting
 
 from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.sources.base import Source
 from scrlm_dask.sources.sharded import (
     check_no_gap,
     concatenate,
+    describe_order,
     files_in,
+    first_moved,
     matching,
     natural_order,
     numeric_order,
@@ -81,6 +85,19 @@ def test_order_of_the_shell_is_replaced_by_numeric_order(tmp_path: Path) -> None
         Path(path).touch()
     assert natural_order(sorted(paths)) == paths
     assert natural_order(paths[::-1]) == paths[::-1]  # any other order is the user's choice
+
+
+def test_given_order_is_described(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"part_{i}.npy") for i in range(12)]
+    assert first_moved(sorted(paths), paths) == paths[10]
+    assert first_moved(paths, paths) is None
+    assert describe_order(sorted(paths)) == ()  # not files
+    for path in paths:
+        Path(path).touch()
+    (note,) = describe_order(sorted(paths))
+    assert re.search(expecting(12, paths[10], 3), note)
+    assert describe_order(paths) == ()
+    assert describe_order([str(tmp_path), paths[0]]) == ()
 
 
 @dataclass(frozen=True)

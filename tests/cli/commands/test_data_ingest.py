@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -303,6 +304,48 @@ class TestDamagedFiles:
 
 
 class TestShards:
+    def test_order_of_the_shell_is_replaced_by_numeric_order(self, invoke, tmp_path, out):
+        folder, _ = write("shards", tmp_path)
+        shell, column = sorted(folder.glob("*.npy")), ("--labels", "kind")
+        place = [path.name for path in shell].index("emb_10.npy") + 1
+        note = invoke("ingest", *shell, out, *CHUNKS).ok().stderr
+        assert re.search(rf"emb_10\.npy\b.*\b{place}\b.*\b{len(shell)}\b", note)
+        np.testing.assert_array_equal(stored(out), X)
+        # numeric or another order is not changed
+        other = invoke("ingest", *shell[::-1], out, *CHUNKS, "--overwrite").ok()
+        assert not np.array_equal(stored(out), X)
+        assert re.search(rf"{shell[-1]}\b.*\b1\b", other.stderr)
+        in_order = sorted(shell, key=lambda path: int(path.stem[4:]))
+        assert "numeric" not in invoke("ingest", *in_order, out, "--overwrite").ok().stderr
+        # the error is about the column, not about the order
+        invoke("ingest", *shell, out, *column, "--overwrite").rejected("'kind'")
+
+    @pytest.mark.parametrize("option", ["--labels", "--ids"])
+    def test_order_of_a_file_with_labels_is_ambiguous(self, invoke, tmp_path, out, option):
+        folder, _ = write("shards", tmp_path)
+        np.save(tmp_path / "y.npy", np.arange(ROWS))
+        names = (option, tmp_path / "y.npy")
+        shell = sorted(folder.glob("*.npy"))
+        done = invoke("ingest", *shell, out, *names)
+        done.rejected(option, str(tmp_path / "y.npy"), "emb_10.npy", "'part*.npy'")
+        assert not out.exists()
+        for sources in ([folder], [folder / "*.npy"], shell[:2]):
+            expected = np.load(shell[0]).shape[0] + np.load(shell[1]).shape[0]
+            np.save(tmp_path / "y.npy", np.arange(expected if len(sources) == 2 else ROWS))
+            invoke("ingest", *sources, out, *names, "--overwrite").ok()
+
+    def test_unfinished_import_of_a_shell_resumes(self, invoke, tmp_path, out):
+        """Its sources were read in numeric order."""
+        folder, _ = write("shards", tmp_path)
+        invoke("ingest", folder, out, *CHUNKS).ok()
+        for name in ("c/1", "c/3"):
+            shutil.rmtree(out / "digests" / name)
+        group = zarr.open_group(out, mode="r+")
+        group.attrs["complete"] = False
+        done = invoke("ingest", *sorted(folder.glob("*.npy")), out, *CHUNKS, "--json").json()
+        assert done["kept_blocks"] == 2
+        np.testing.assert_array_equal(stored(out), X)
+
     def test_gap_in_the_numbers(self, rejected, tmp_path):
         path, _ = write("shards", tmp_path)
         (path / "emb_6.npy").unlink()
