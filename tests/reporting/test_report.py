@@ -111,6 +111,48 @@ def test_nearest_rows(folder: Path, page: str) -> None:
     assert numbers == nearest.tolist()
 
 
+def _shown_rows(page: str) -> list[str]:
+    """Return the captions of the example rows in a report."""
+    rows = re.findall(r'<div class="item">(.*?)</div>', page)
+    return [unescape(re.sub(r"<[^>]*>", " ", row)) for row in rows]
+
+
+@pytest.mark.parametrize("n_files", [1, 2])
+def test_rows_without_ids_are_named_by_store_and_source(tmp_path: Path, n_files: int) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4)) + 50 * (np.arange(60) % 3)[:, None]
+    files = [tmp_path / f"in/{part}/x,<b>.npy" for part in range(n_files)]
+    for file, rows in zip(files, np.split(x, n_files), strict=True):
+        file.parent.mkdir(parents=True)
+        np.save(file, rows)
+    store, run = tmp_path / "x.zarr", tmp_path / "run"
+    scrlm_dask.ingest(files, store, scrlm_dask.IngestConfig(shuffle=True))
+    scrlm_dask.kmeans(store, scrlm_dask.KMeansConfig(n_clusters=3), out=run)
+    page = Path(write_report([run], listener=lambda event: None).page).read_text()
+    source_row, source_file = (
+        zarr.open_array(store / name, mode="r")[:] for name in ("source_row", "source_file")
+    )
+    shown = _shown_rows(page)
+    assert len(shown) == 24
+    for text in shown:
+        row = int(re.findall(r"store row (\d+)", text)[0])
+        assert int(re.findall(r"source row (\d+)", text)[0]) == source_row[row]
+        assert (f"{source_file[row]}/x,<b>.npy" in text) == (n_files == 2)
+        assert str(tmp_path) not in text
+    facts = unescape(re.sub(r"<[^>]*>", " ", page[page.index('class="card facts"') :]))
+    assert (str(files[0]) if n_files == 1 else f"{tmp_path}/in/") in facts
+
+
+def test_rows_of_a_store_without_sources_are_named_by_its_rows(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    scrlm_dask.FeatureStore.write(rows, tmp_path / "x.zarr")
+    scrlm_dask.kmeans(
+        tmp_path / "x.zarr", scrlm_dask.KMeansConfig(n_clusters=1), out=tmp_path / "run"
+    )
+    shown = _shown_rows(Path(write_report([tmp_path / "run"]).page).read_text())
+    assert all(re.fullmatch(r"\W*store row \d+\W*", text) for text in shown)
+    assert len(shown) == 8
+
+
 @pytest.mark.slow
 def test_figure_of_rho_is_shown_if_rho_was_chosen(folder: Path, page: str) -> None:
     config = scrlm_dask.FitConfig(preprocess="none")
