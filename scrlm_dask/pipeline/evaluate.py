@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -123,13 +122,12 @@ def prepare_evaluate(
     else:
         read_result(run)  # raises if the record was changed
         recorded = features_in(run.check_complete())
-    source, ordered_as = None, None
+    source, shuffled = None, None
     trusted = trust([location], allow_origins, storage_options)
     if truth is None and recorded is not None:
         source = locate_recorded(recorded.path, trusted)
-    elif recorded is not None:
-        with suppress(StoreError):  # the features are not required if the truth is given
-            ordered_as = locate_recorded(recorded.path, trusted)
+    elif recorded is not None and recorded.were_shuffled(trusted):
+        shuffled = recorded.path
     if truth is not None and not isinstance(truth, np.ndarray):
         truth = locate(truth, storage_options)
     labels = label_store.open_labels(location if run is None else run.labels, "the labels store")
@@ -141,7 +139,7 @@ def prepare_evaluate(
             inputs.append(recorded.open_unchanged(source))
         except StoreError as error:
             raise StoreError(f"{error}; label the rows again, or {_GIVE_TRUTH}") from error
-    return EvaluateJob(labels, opened, location, drawn_from, ordered_as, InputTrace(tuple(inputs)))
+    return EvaluateJob(labels, opened, location, drawn_from, shuffled, InputTrace(tuple(inputs)))
 
 
 def trace_labels(name: str, labels: Labels) -> tuple[Input, ...]:
@@ -157,13 +155,14 @@ class EvaluateJob:
     truth: Labels
     location: Location  # location of the run or of the labels store
     drawn_from: Location | None  # features store of the run, if it contains the truth
-    ordered_as: Location | None  # features store of the labels, if the truth was given
+    shuffled: str | None  # path of the labelled features if they were shuffled and truth was given
     traced: InputTrace
 
     def run(self, listener: Listener = warn) -> Evaluation:
         """Compare labels and truth in the workers of the current client, or in local threads."""
         with Execution(listener) as execution:
-            warn_about_order(execution, self.ordered_as, "the truth")
+            if self.shuffled is not None:
+                warn_about_order(execution, self.shuffled, "the truth")
             table = contingency_pass(execution, self.truth, self.labels)
         scored = metrics.scores(table)
         true_sigmas = None if self.drawn_from is None else read_true_sigmas(self.drawn_from)

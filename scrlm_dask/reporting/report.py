@@ -27,7 +27,6 @@ from scrlm_dask.runs.record import read_result
 from scrlm_dask.sources.items import NpyItems, open_shown_items
 from scrlm_dask.storage import outputs
 from scrlm_dask.storage.arrays import read_rows
-from scrlm_dask.storage.feature_store import is_shuffled
 from scrlm_dask.storage.locations import (
     Location,
     Options,
@@ -321,7 +320,7 @@ def _check_order(run: ReportData, items: str | Path, trusted: TrustedOrigins) ->
     if recorded is None:
         return
     location = locate_recorded(recorded.path, trusted)
-    if is_shuffled(location):
+    if recorded.were_shuffled(trusted):
         raise InputError(
             f"the rows of {recorded.path} were shuffled during ingest, so the items {items} are in "
             "a different order; ingest the features without --shuffle"

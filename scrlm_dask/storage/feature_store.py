@@ -15,7 +15,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import InputError, StoreError, UnreachableError
 from scrlm_dask.storage import arrays
 from scrlm_dask.storage.locations import Location, Place, locate
 from scrlm_dask.storage.manifest import (
@@ -86,6 +86,21 @@ def open_store(path: Place) -> OpenedStore:
             f"{manifest.n_features} features; restore the metadata, or write the store again"
         )
     return OpenedStore(location, node, array, features, manifest)
+
+
+def store_of(path: Place) -> Location:
+    """Return the store that contains the array `features` at `path`; otherwise `path` itself."""
+    location = locate(path)
+    inside = location.url.endswith(f"/{FEATURES}")
+    if not inside or isinstance(arrays.open_node(location, _STORE), zarr.Group):
+        return location
+    parent = location.parents()[0]
+    try:
+        return parent if isinstance(arrays.open_node(parent, _STORE), zarr.Group) else location
+    except UnreachableError:
+        raise
+    except StoreError:  # the array is in a plain folder
+        return location
 
 
 def open_features_store(path: Place) -> arrays.StoredArray:
@@ -225,12 +240,15 @@ def read_encoded(path: Place) -> dict[str, Any] | None:
     return encoded if isinstance(encoded, dict) else None
 
 
-def is_shuffled(path: Place) -> bool:
-    """Return whether the rows were shuffled when the store was written."""
+def is_shuffled(path: Place) -> bool | None:
+    """Return whether `ingest` shuffled the rows of a store or of its array `features`.
+
+    None: the store cannot be read, for example because it was removed.
+    """
     try:
-        manifest = read_manifest(path)
-    except StoreError:  # the store may have been removed, or written by other software
-        return False
+        manifest = read_manifest(store_of(path))
+    except StoreError:
+        return None
     settings = None if manifest is None else manifest.request.get("ingest")
     return isinstance(settings, dict) and settings.get("shuffle") is True
 

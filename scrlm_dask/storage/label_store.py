@@ -25,6 +25,7 @@ from scrlm_dask.storage.feature_store import (
     StoredOrigins,
     open_ids,
     open_origins,
+    store_of,
 )
 from scrlm_dask.storage.locations import (
     Location,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 DISTANCES, MARGINS = "distances", "margins"
 _DIGEST = "features_digest"  # attribute: digest of the labelled features
+_SHUFFLED = "features_shuffled"  # attribute: whether ingest shuffled them; null: not known
 FINE, COARSE = "fine", "coarse"  # labels of the other levels
 _STORE = "the labels store"  # name in messages
 
@@ -63,7 +65,9 @@ def create_labels_store(
     run directory, because the record of the run contains them.
     """
     location = locate(path)
-    source = {} if features is None else {FEATURES: features.path, _DIGEST: features.digest}
+    source: dict[str, Any] = {}
+    if features is not None:
+        source = {FEATURES: features.path, _DIGEST: features.digest, _SHUFFLED: features.shuffled}
     owner = describe_owner(location)
     arrays.create_group(location, {KIND: LABELS_KIND, **source, **owner, "complete": False})
     arrays.create_array(location / LABELS, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
@@ -237,7 +241,10 @@ def labelled_features(path: Place) -> RecordedFeatures | None:
     """Return the labelled features; None if the labels store does not contain their path."""
     attributes: Any = arrays.open_node(path, _STORE).attrs
     path, digest = attributes.get(FEATURES), attributes.get(_DIGEST)
-    return RecordedFeatures(path, digest) if isinstance(path, str) else None
+    shuffled = attributes.get(_SHUFFLED)
+    if not isinstance(path, str):
+        return None
+    return RecordedFeatures(path, digest, shuffled if isinstance(shuffled, bool) else None)
 
 
 def open_truth(path: Place) -> arrays.StoredArray | NpyColumn:
@@ -344,10 +351,10 @@ def _add_ids(
     """Return the table with ids and source rows, or with a note why it has none."""
     if recorded is None:
         return table
-    try:  # the path may lead to the array `features` inside a store
+    try:
         place = locate_recorded(recorded.path, trusted)
         features = recorded.open_unchanged(place)
-        group = place.parents()[0] if place.url.endswith(f"/{FEATURES}") else place
+        group = store_of(place)
         ids, origins = open_ids(group), open_origins(group)
     except (StoreError, InputError, OSError) as error:
         return replace(table, ids_note=f"without ids and source rows: {error}")

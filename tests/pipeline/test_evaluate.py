@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -133,6 +134,75 @@ def test_truth_of_the_source_of_a_shuffled_store(tmp_path: Path) -> None:
     source_row = zarr.open_array(tmp_path / "shuffled/source_row", mode="r")[:]
     with pytest.warns(ScrlmWarning, match="source_row"):
         assert evaluate(tmp_path / "run-shuffled", kinds[source_row]).scores.accuracy == 1.0
+
+
+def _write_shuffled_labels(folder: Path) -> None:
+    """Write a run, a prediction and a cut of 120 shuffled rows in three clusters."""
+    np.save(folder / "x.npy", np.arange(8.0) + 50 * KINDS[:, None])
+    store, run = folder / "x.zarr", folder / "run"
+    scrlm_dask.ingest(folder / "x.npy", store, scrlm_dask.IngestConfig(shuffle=True))
+    scrlm_dask.kmeans(store, scrlm_dask.KMeansConfig(3), out=run)
+    predict(run, store, out=folder / "predict")
+    scrlm_dask.Run(run).cut(3, out=folder / "cut")
+
+
+KINDS = np.arange(120) % 3
+
+
+@pytest.mark.parametrize("change", ["removed", "ingested again"])
+def test_labels_record_that_their_rows_were_shuffled(tmp_path: Path, change: str) -> None:
+    _write_shuffled_labels(tmp_path)
+    store = tmp_path / "x.zarr"
+    shutil.rmtree(store)
+    if change == "ingested again":
+        scrlm_dask.ingest(tmp_path / "x.npy", store)
+    for name in ("run", "predict", "cut"):
+        with pytest.warns(ScrlmWarning, match=expecting(store, "source_row")):
+            assert evaluate(tmp_path / name, KINDS).scores.accuracy < 0.7
+
+
+def test_rows_that_were_not_shuffled_are_recorded_as_such(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(8.0) + 50 * KINDS[:, None])
+    store, run = tmp_path / "x.zarr", tmp_path / "run"
+    scrlm_dask.ingest(tmp_path / "x.npy", store)
+    scrlm_dask.kmeans(store, scrlm_dask.KMeansConfig(3), out=run)
+    scrlm_dask.ingest(
+        tmp_path / "x.npy", store, scrlm_dask.IngestConfig(shuffle=True), overwrite=True
+    )
+    assert evaluate(run, KINDS).scores.accuracy == 1.0  # without a warning
+
+
+def _forget_order(folder: Path) -> None:
+    """Remove what labels record about the order of their rows, as in earlier versions."""
+    for name in ("run/run.json", "predict/zarr.json", "cut/zarr.json"):
+        content = json.loads((folder / name).read_text())
+        attributes = content if name == "run/run.json" else content["attributes"]
+        assert attributes.pop("features_shuffled") is True
+        (folder / name).write_text(json.dumps(content))
+
+
+def test_order_of_labels_of_earlier_versions(tmp_path: Path) -> None:
+    _write_shuffled_labels(tmp_path)
+    _forget_order(tmp_path)
+    store = tmp_path / "x.zarr"
+    for name in ("run", "predict", "cut"):
+        with pytest.warns(ScrlmWarning, match=expecting(store, "source_row")):
+            evaluate(tmp_path / name, KINDS)
+    config = scrlm_dask.IngestConfig(shuffle=True, seed=1)
+    scrlm_dask.ingest(tmp_path / "x.npy", store, config, overwrite=True)
+    for name in ("run", "predict", "cut"):
+        evaluate(tmp_path / name, KINDS)  # the store is not the labelled one: not known
+
+
+def test_run_on_the_array_of_a_shuffled_store(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(8.0) + 50 * KINDS[:, None])
+    scrlm_dask.ingest(
+        tmp_path / "x.npy", tmp_path / "x.zarr", scrlm_dask.IngestConfig(shuffle=True)
+    )
+    run, array = tmp_path / "run", tmp_path / "x.zarr/features"
+    scrlm_dask.kmeans(array, scrlm_dask.KMeansConfig(3), out=run)
+    with pytest.warns(ScrlmWarning, match=expecting(array, "source_row")):
+        evaluate(run, KINDS)
 
 
 @pytest.mark.parametrize("name", ["labels", "truth"])

@@ -285,6 +285,23 @@ def test_rejected_input(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "s" / "report.html").exists()
 
 
+@pytest.mark.parametrize("change", ["removed", "ingested again"])
+def test_items_are_rejected_if_the_labelled_rows_were_shuffled(
+    folder: Path, tmp_path: Path, change: str
+) -> None:
+    store, run, items = tmp_path / "x.zarr", tmp_path / "run", tmp_path / "items.npy"
+    np.save(items, np.array(["word"] * 260))
+    scrlm_dask.ingest(folder / "x.npy", store, scrlm_dask.IngestConfig(shuffle=True))
+    scrlm_dask.kmeans(store, scrlm_dask.KMeansConfig(n_clusters=2), out=run)
+    if change == "removed":
+        shutil.rmtree(store)
+    else:
+        scrlm_dask.ingest(folder / "x.npy", store, overwrite=True)
+    with pytest.raises(InputError, match=rf"(?=.*{store})(?=.*{items})(?=.*--shuffle)"):
+        write_report([run], items=items, listener=lambda event: None)
+    assert not (run / "report.html").exists()
+
+
 def test_runs_on_a_store_that_was_ingested_again(folder: Path, tmp_path: Path) -> None:
     store, runs = tmp_path / "x.zarr", [tmp_path / "a", tmp_path / "b"]
     for run, shuffle in zip(runs, (True, False), strict=True):
@@ -299,9 +316,11 @@ def test_runs_on_a_store_that_was_ingested_again(folder: Path, tmp_path: Path) -
     assert table not in page
     page = Path(write_report([runs[1]] * 2, tmp_path / "same.html").page).read_text()
     assert table in page
-    with pytest.raises(StoreError, match=rf"(?=.*{store})(?=.*texts\.npy)(?=.*--items)"):
-        write_report([runs[0]], items=texts, listener=lambda event: None)
     write_report([runs[1]], items=texts)
+    changed = scrlm_dask.IngestConfig(dtype="float16")
+    scrlm_dask.ingest([folder / "x.npy"], store, changed, overwrite=True)
+    with pytest.raises(StoreError, match=rf"(?=.*{store})(?=.*texts\.npy)(?=.*--items)"):
+        write_report([runs[1]], items=texts, listener=lambda event: None)
 
 
 def test_invalid_events_are_ignored(folder: Path, tmp_path: Path) -> None:
