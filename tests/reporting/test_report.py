@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
@@ -20,9 +21,10 @@ from PIL import Image
 from reporting.level_records import LEVEL_SCAN, LEVELS, NO_LEVELS
 
 import scrlm_dask
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import InputError, StoreError, UnusableRowsError
 from scrlm_dask.kernels.bandwidth.modularity import Levels
 from scrlm_dask.reporting.report import write_report
+from scrlm_dask.reporting.report_data import PlaneMap, ReportData
 from scrlm_dask.runs.lifecycle import load_fit
 from scrlm_dask.storage.locations import Location
 
@@ -321,6 +323,30 @@ def test_runs_on_a_store_that_was_ingested_again(folder: Path, tmp_path: Path) -
     scrlm_dask.ingest([folder / "x.npy"], store, changed, overwrite=True)
     with pytest.raises(StoreError, match=rf"(?=.*{store})(?=.*texts\.npy)(?=.*--items)"):
         write_report([runs[1]], items=texts, listener=lambda event: None)
+
+
+@pytest.mark.parametrize("name", ["items", "labels", "model"])
+def test_input_that_changes_during_the_report(
+    folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(folder / "kmeans", tmp_path / "run"))
+    items, page = tmp_path / "items.npy", tmp_path / "r.html"
+    np.save(items, np.array(["before"] * 260))
+
+    def change(data: ReportData, plane: PlaneMap | None) -> Iterator[tuple[str, str, bytes]]:
+        if name == "items":
+            np.save(items, np.array(["after!"] * 260))
+        else:
+            array = "labels.zarr/labels" if name == "labels" else "model.zarr/weights"
+            zarr.open_array(run / array, mode="r+")[0] = 1
+        return iter(())
+
+    monkeypatch.setattr("scrlm_dask.reporting.report.run_figures", change)
+    changed = items if name == "items" else run / f"{name}.zarr"
+    with pytest.raises(UnusableRowsError, match=str(changed)):
+        write_report([run], page, items=items)
+    assert not page.exists()
+    assert not page.with_suffix("").exists()
 
 
 def test_invalid_events_are_ignored(folder: Path, tmp_path: Path) -> None:
