@@ -26,6 +26,7 @@ from scrlm_dask.storage.locations import (
     Location,
     Options,
     Place,
+    TrustedOrigins,
     locate,
     locate_recorded,
     trust,
@@ -34,10 +35,11 @@ from scrlm_dask.storage.masks import remove_mask
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.npy_files import NpyColumn
 from scrlm_dask.storage.run_directory import RunDirectory
-from scrlm_dask.storage.store_info import features_in
+from scrlm_dask.storage.store_info import RecordedFeatures, features_in
 from scrlm_dask.storage.traces import Input, InputTrace
 
 _BLOCK_ROWS = 2**20
+_LARGEST = np.iinfo(np.int64).max
 _GIVE_TRUTH = "give the true labels with --truth (truth), as a .npy file or a Zarr array"
 
 Labels: TypeAlias = StoredArray | NpyColumn | NDArray[Any]
@@ -122,17 +124,16 @@ def prepare_evaluate(
     else:
         read_result(run)  # raises if the record was changed
         recorded = features_in(run.check_complete())
-    source, shuffled = None, None
+    source = None
     trusted = trust([location], allow_origins, storage_options)
     if truth is None and recorded is not None:
         source = locate_recorded(recorded.path, trusted)
-    elif recorded is not None and recorded.were_shuffled(trusted):
-        shuffled = recorded.path
     if truth is not None and not isinstance(truth, np.ndarray):
         truth = locate(truth, storage_options)
     labels = label_store.open_labels(location if run is None else run.labels, "the labels store")
     drawn_from = None if run is None else source
     opened = open_given_truth(truth, source)
+    shuffled = None if truth is None else _find_shuffled(recorded, opened, trusted)
     inputs = [*trace_labels("the labels", labels), *trace_labels("the truth", opened)]
     if source is not None and recorded is not None:
         try:
@@ -140,6 +141,17 @@ def prepare_evaluate(
         except StoreError as error:
             raise StoreError(f"{error}; label the rows again, or {_GIVE_TRUTH}") from error
     return EvaluateJob(labels, opened, location, drawn_from, shuffled, InputTrace(tuple(inputs)))
+
+
+def _find_shuffled(
+    labelled: RecordedFeatures | None, truth: Labels, trusted: TrustedOrigins
+) -> str | None:
+    """Return the path of shuffled features if the truth may be in another order than the labels."""
+    known = label_store.features_of_labels(truth) if isinstance(truth, StoredArray) else None
+    if labelled and known and known.digest is not None and labelled.digest == known.digest:
+        return None
+    shuffled = (each.path for each in (labelled, known) if each and each.were_shuffled(trusted))
+    return next(shuffled, None)
 
 
 def trace_labels(name: str, labels: Labels) -> tuple[Input, ...]:
@@ -155,7 +167,7 @@ class EvaluateJob:
     truth: Labels
     location: Location  # location of the run or of the labels store
     drawn_from: Location | None  # features store of the run, if it contains the truth
-    shuffled: str | None  # path of the labelled features if they were shuffled and truth was given
+    shuffled: str | None  # path of shuffled features if the truth may be in another order
     traced: InputTrace
 
     def run(self, listener: Listener = warn) -> Evaluation:
@@ -231,4 +243,8 @@ def read_labels(labels: Labels, start: int, stop: int) -> NDArray[np.int64]:
         labels = read_rows(labels, start, stop, "the labels")
     elif isinstance(labels, NpyColumn):
         labels = labels.read(start, stop)
+    if labels.dtype.kind == "u" and labels.max(initial=0) > _LARGEST:
+        raise InputError(  # as a signed integer, it could be -1, which marks outliers
+            f"labels must be at most {_LARGEST}, got {labels.max()}; number the classes from 0"
+        )
     return labels.astype(np.int64)

@@ -93,15 +93,16 @@ def warn_about_zero_rows(execution: Execution, zero_rows: int, n_rows: int) -> N
 
 
 def warn_about_order(execution: Execution, shuffled: str, what: str) -> None:
-    """Warn that `what`, values given per row, may be in the order before a shuffle.
+    """Warn that `what`, values given per row, may be in another order than the rows.
 
-    `shuffled` is the path of the features store whose rows were shuffled.
+    `shuffled` is the path of a features store whose rows were shuffled.
     """
     execution.emit(
         Note(
-            f"the rows of {shuffled} were shuffled during ingest: {what} must be in the order of "
-            "this store, not of the source; the array 'source_row' of the store contains the "
-            "source row of each row",
+            f"the rows of {shuffled} were shuffled during ingest, so check the order of {what}: "
+            "value i must belong to row i of the features store that was clustered or labelled, "
+            "not of its source; the array 'source_row' of the shuffled store contains the source "
+            "row of each row",
             warning=True,
         )
     )

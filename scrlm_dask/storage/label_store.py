@@ -23,6 +23,7 @@ from scrlm_dask.storage.feature_store import (
     LABELS,
     MISSING_LABEL,
     StoredOrigins,
+    is_shuffled,
     open_ids,
     open_origins,
     store_of,
@@ -37,7 +38,7 @@ from scrlm_dask.storage.locations import (
 from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
 from scrlm_dask.storage.outputs import KIND, LABELS_KIND, check_owner, describe_owner, discard
 from scrlm_dask.storage.run_directory import RunDirectory
-from scrlm_dask.storage.store_info import RecordedFeatures, features_in
+from scrlm_dask.storage.store_info import RecordedFeatures, features_digest, features_in
 from scrlm_dask.storage.traces import Input
 
 if TYPE_CHECKING:
@@ -238,13 +239,38 @@ def is_labels_store(path: Place) -> bool:
 
 
 def labelled_features(path: Place) -> RecordedFeatures | None:
-    """Return the labelled features; None if the labels store does not contain their path."""
-    attributes: Any = arrays.open_node(path, _STORE).attrs
-    path, digest = attributes.get(FEATURES), attributes.get(_DIGEST)
+    """Return the labelled features; None if they are not known.
+
+    The record of a run contains the features of the labels store inside the run.
+    """
+    location = locate(path)
+    attributes: Any = arrays.open_node(location, _STORE).attrs
+    features, digest = attributes.get(FEATURES), attributes.get(_DIGEST)
     shuffled = attributes.get(_SHUFFLED)
-    if not isinstance(path, str):
+    if isinstance(features, str):
+        return RecordedFeatures(features, digest, shuffled if isinstance(shuffled, bool) else None)
+    for folder in location.parents()[:1]:
+        run = RunDirectory(folder)
+        if run.labels == location and run.record.is_file():
+            return features_in(run.read_record())
+    return None
+
+
+def features_of_labels(labels: arrays.StoredArray) -> RecordedFeatures | None:
+    """Return the features that the labels in a labels store or in a features store belong to.
+
+    Return None if they are not known. The digest is only computed if the rows were shuffled.
+    """
+    if not labels.location.url.endswith(f"/{LABELS}"):
         return None
-    return RecordedFeatures(path, digest, shuffled if isinstance(shuffled, bool) else None)
+    store = labels.location.parents()[0]
+    try:
+        if is_labels_store(store):
+            return labelled_features(store)
+        shuffled = is_shuffled(store)
+        return RecordedFeatures(store.url, features_digest(store) if shuffled else None, shuffled)
+    except StoreError:  # the array is in a plain folder
+        return None
 
 
 def open_truth(path: Place) -> arrays.StoredArray | NpyColumn:

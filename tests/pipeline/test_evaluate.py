@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,8 +84,9 @@ def test_invalid_truth(run: Path, tmp_path: Path) -> None:
         evaluate(run, TRUTH.astype(float))
     with pytest.raises(MissingError, match=expecting(tmp_path / "none.npy")):
         evaluate(run, tmp_path / "none.npy")
+    labels = shutil.copytree(run / "labels.zarr", tmp_path / "labels.zarr")
     with pytest.raises(InputError, match="--truth"):
-        evaluate(run / "labels.zarr")  # labels without the path of their features
+        evaluate(labels)  # without the path of their features
     write_features(np.eye(3), tmp_path / "x.zarr")
     scrlm_dask.kmeans(tmp_path / "x.zarr", scrlm_dask.KMeansConfig(1), out=tmp_path / "run")
     with pytest.raises(InputError, match=expecting(tmp_path / "x.zarr", "--truth")):
@@ -136,11 +138,11 @@ def test_truth_of_the_source_of_a_shuffled_store(tmp_path: Path) -> None:
         assert evaluate(tmp_path / "run-shuffled", kinds[source_row]).scores.accuracy == 1.0
 
 
-def _write_shuffled_labels(folder: Path) -> None:
+def _write_shuffled_labels(folder: Path, **options: Any) -> None:
     """Write a run, a prediction and a cut of 120 shuffled rows in three clusters."""
     np.save(folder / "x.npy", np.arange(8.0) + 50 * KINDS[:, None])
     store, run = folder / "x.zarr", folder / "run"
-    scrlm_dask.ingest(folder / "x.npy", store, scrlm_dask.IngestConfig(shuffle=True))
+    scrlm_dask.ingest(folder / "x.npy", store, scrlm_dask.IngestConfig(shuffle=True, **options))
     scrlm_dask.kmeans(store, scrlm_dask.KMeansConfig(3), out=run)
     predict(run, store, out=folder / "predict")
     scrlm_dask.Run(run).cut(3, out=folder / "cut")
@@ -203,6 +205,34 @@ def test_run_on_the_array_of_a_shuffled_store(tmp_path: Path) -> None:
     scrlm_dask.kmeans(array, scrlm_dask.KMeansConfig(3), out=run)
     with pytest.warns(ScrlmWarning, match=expecting(array, "source_row")):
         evaluate(run, KINDS)
+
+
+def test_labels_store_inside_a_run(run: Path, tmp_path: Path) -> None:
+    assert evaluate(run / "labels.zarr") == evaluate(run)
+    _write_shuffled_labels(tmp_path)
+    with pytest.warns(ScrlmWarning, match=expecting(tmp_path / "x.zarr", "source_row")):
+        evaluate(tmp_path / "run/labels.zarr", KINDS)
+
+
+@pytest.mark.parametrize("truth", ["x.zarr", "x.zarr/labels", "predict", "run/labels.zarr"])
+def test_truth_in_the_order_of_another_store(tmp_path: Path, truth: str) -> None:
+    np.save(tmp_path / "y.npy", KINDS)
+    _write_shuffled_labels(tmp_path, labels=str(tmp_path / "y.npy"))
+    assert evaluate(tmp_path / "run", tmp_path / truth).scores.accuracy == 1.0  # no warning
+    scrlm_dask.ingest(tmp_path / "x.npy", tmp_path / "same.zarr")
+    scrlm_dask.kmeans(tmp_path / "same.zarr", scrlm_dask.KMeansConfig(3), out=tmp_path / "same-run")
+    with pytest.warns(ScrlmWarning, match=expecting(tmp_path / "x.zarr", "source_row")):
+        assert evaluate(tmp_path / "same-run", tmp_path / truth).scores.accuracy < 0.7
+
+
+@pytest.mark.parametrize("dtype", ["<u8", ">u8"])
+def test_unsigned_labels_are_not_read_as_outliers(run: Path, tmp_path: Path, dtype: str) -> None:
+    truth = np.array([0, 0, 0, 1, 1, 2**64 - 1], dtype)
+    np.save(tmp_path / "truth.npy", truth)
+    for given in (truth, tmp_path / "truth.npy"):
+        with pytest.raises(InputError, match=expecting(2**64 - 1)):
+            evaluate(run, given)
+    assert evaluate(run, truth.astype("u1")).scores.accuracy == pytest.approx(5 / 6)
 
 
 @pytest.mark.parametrize("name", ["labels", "truth"])
