@@ -119,10 +119,14 @@ def prepare_evaluate(
     """Open the labels and the true labels of `evaluate`, without reading them."""
     location = locate(path, storage_options)
     run = None if label_store.is_labels_store(location) else RunDirectory(location)
+    if run is not None:
+        read_result(run)  # raises if the record was changed
+    labels = label_store.open_labels(location if run is None else run.labels, "the labels store")
+    inputs = [*trace_labels("the labels", labels)]
+    # read after the labels are traced, because others may replace these labels
     if run is None:
         recorded = label_store.labelled_features(location)
     else:
-        read_result(run)  # raises if the record was changed
         recorded = features_in(run.check_complete())
     source = None
     trusted = trust([location], allow_origins, storage_options)
@@ -130,11 +134,10 @@ def prepare_evaluate(
         source = locate_recorded(recorded.path, trusted)
     if truth is not None and not isinstance(truth, np.ndarray):
         truth = locate(truth, storage_options)
-    labels = label_store.open_labels(location if run is None else run.labels, "the labels store")
     drawn_from = None if run is None else source
     opened = open_given_truth(truth, source)
     shuffled = None if truth is None else _find_shuffled(recorded, opened, trusted)
-    inputs = [*trace_labels("the labels", labels), *trace_labels("the truth", opened)]
+    inputs += trace_labels("the truth", opened)
     if source is not None and recorded is not None:
         try:
             inputs.append(recorded.open_unchanged(source))

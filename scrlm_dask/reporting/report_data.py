@@ -155,10 +155,10 @@ def read_report_data(
     """Read a completed run, with `rows_each` example rows per cluster."""
     location = locate(run, storage_options)
     directory = RunDirectory(location)
-    content = directory.check_complete()
     trusted = trust([location], allow_origins, storage_options)
     labelled = open_label_table(directory, trusted)
-    inputs = (*labelled.trace(), *trace_node("the model", directory.model))
+    inputs = (*labelled.inputs, *trace_node("the model", directory.model))
+    content = directory.check_complete()  # of the run whose files were traced
     record, model = ResultRecord.from_json(content, directory.record), load_model(location)
     points = _map_rows(model.centers, model.affine)
     return ReportData(

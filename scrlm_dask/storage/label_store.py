@@ -5,7 +5,7 @@ If a task computes several small blocks, a chunk contains the rows of all of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -323,25 +323,12 @@ class LabelTable:
     ids: arrays.StoredArray | None = None
     origins: StoredOrigins | None = None
     ids_note: str | None = None  # reason why the features store cannot be used
-    features: Input | None = None  # the features store of the ids and the origins
+    inputs: tuple[Input, ...] = ()  # files that must not change while rows are read
 
     @property
     def n_rows(self) -> int:
         """Number of labelled rows."""
         return self.labels.shape[0]
-
-    def trace(self) -> tuple[Input, ...]:
-        """Trace the columns as inputs that must not change while they are read."""
-        columns = (self.labels, self.distances, self.margins)
-        stored = [column.location for column in columns if column is not None]
-        inputs = [each for location in stored for each in arrays.trace_node(_STORE, location)]
-        others = {"the ids": self.ids}
-        if self.origins is not None:
-            others |= {"the source rows": self.origins.rows}
-            others |= {"the source files": self.origins.numbers}
-        for name, column in others.items():
-            inputs += arrays.trace_node(name, None if column is None else column.location)
-        return (*inputs, *(() if self.features is None else (self.features,)))
 
     def pieces(self) -> Iterator[LabelledRows]:
         """Yield all rows in order, in whole chunks of the labels."""
@@ -362,13 +349,24 @@ class LabelTable:
 
 def open_label_table(run: RunDirectory, trusted: TrustedOrigins) -> LabelTable:
     """Open the labels of a complete run, with ids and source rows if the features can be opened."""
-    record = run.check_complete()
+    run.check_complete()
     labels = open_labels(run.labels, _STORE)
     distances = open_column(run.labels, DISTANCES)
     if distances is None:
         raise StoreError(f"{run.labels} contains no distances; run the fit again with --overwrite")
-    table = LabelTable(labels, distances, open_column(run.labels, MARGINS))
-    return _add_ids(table, features_in(record), trusted)
+    margins = open_column(run.labels, MARGINS)
+    inputs = _trace_columns({_STORE: [labels, distances, margins]})
+    # read the record after the labels are traced, because another run may replace this run
+    recorded = features_in(run.check_complete())
+    return _add_ids(LabelTable(labels, distances, margins, inputs=inputs), recorded, trusted)
+
+
+def _trace_columns(columns: Mapping[str, Sequence[arrays.StoredArray | None]]) -> tuple[Input, ...]:
+    """Trace columns as inputs; the keys are their names in messages."""
+    named = [(name, column) for name, some in columns.items() for column in some if column]
+    return tuple(
+        each for name, column in named for each in arrays.trace_node(name, column.location)
+    )
 
 
 def _add_ids(
@@ -384,4 +382,8 @@ def _add_ids(
         ids, origins = open_ids(group), open_origins(group)
     except (StoreError, InputError, OSError) as error:
         return replace(table, ids_note=f"without ids and source rows: {error}")
-    return replace(table, ids=ids, origins=origins, features=features)
+    columns = {"the ids": [ids]}
+    if origins is not None:
+        columns |= {"the source rows": [origins.rows], "the source files": [origins.numbers]}
+    inputs = (*table.inputs, *_trace_columns(columns), features)
+    return replace(table, ids=ids, origins=origins, inputs=inputs)
