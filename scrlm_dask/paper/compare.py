@@ -27,6 +27,7 @@ from scrlm_dask.passes.seeding import gather_rows
 from scrlm_dask.passes.survey import survey_pass
 from scrlm_dask.pipeline.evaluate import TruthLike, open_given_truth, read_labels, trace_labels
 from scrlm_dask.pipeline.results import warn_about_order
+from scrlm_dask.storage.feature_store import is_shuffled
 from scrlm_dask.storage.locations import Options, locate
 from scrlm_dask.storage.traces import InputTrace
 from scrlm_dask.text import format_bytes
@@ -149,8 +150,8 @@ def compare(
         rows = Path(folder) / "rows.npy"
         np.save(rows, _map_rows(execution, features, numbers, preprocess))
         InputTrace(features.inputs).check()  # later changes have no effect on the saved rows
-        if truth is not None:
-            warn_about_order(execution, features.location, "the truth")
+        if truth is not None and features.location is not None and is_shuffled(features.location):
+            warn_about_order(execution, features.location.url, "the truth")
         _warn_of_outliers(known[numbers], outliers, execution.emit)
         limits = (timeout, memory_limit or machine_memory())
         runs = _Runs(rows, known[numbers], n_clusters, outliers, seeds, limits, execution.emit)

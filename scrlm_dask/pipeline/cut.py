@@ -123,17 +123,18 @@ def cut_run(
     """
     location = locate(run, storage_options)
     directory = RunDirectory(location)
-    record = read_result(directory)
+    read_result(directory)  # raises if there is no complete run
     target = None if out is None else locate(out, storage_options)
     if target is not None:  # checked first, because a large tree takes minutes
         check_not_inside(target, location, "the run")
         check_output_free(target, overwrite, LABELS_KIND)
     traced = trace_node("the model", directory.model)
     model = load_model(location)
-    scan = record.read_scan()
+    scan = read_result(directory).read_scan()  # of the run whose model was traced
     levels = None if scan is None else scan.levels
     cut = cut_model(model, clusters_at(n_clusters, level, levels, model), listener)
     if target is None:
+        InputTrace(traced).check()
         return cut
     finer = len(cut.groups) > model.n_clusters
     stored = open_labels(directory.labels, "the labels store", FINE if finer else LABELS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -27,6 +26,7 @@ from scrlm_dask.storage.locations import (
     Location,
     Options,
     Place,
+    TrustedOrigins,
     locate,
     locate_recorded,
     trust,
@@ -35,10 +35,11 @@ from scrlm_dask.storage.masks import remove_mask
 from scrlm_dask.storage.model_store import load_model
 from scrlm_dask.storage.npy_files import NpyColumn
 from scrlm_dask.storage.run_directory import RunDirectory
-from scrlm_dask.storage.store_info import features_in
+from scrlm_dask.storage.store_info import RecordedFeatures, features_in
 from scrlm_dask.storage.traces import Input, InputTrace
 
 _BLOCK_ROWS = 2**20
+_LARGEST = np.iinfo(np.int64).max
 _GIVE_TRUTH = "give the true labels with --truth (truth), as a .npy file or a Zarr array"
 
 Labels: TypeAlias = StoredArray | NpyColumn | NDArray[Any]
@@ -118,30 +119,42 @@ def prepare_evaluate(
     """Open the labels and the true labels of `evaluate`, without reading them."""
     location = locate(path, storage_options)
     run = None if label_store.is_labels_store(location) else RunDirectory(location)
+    if run is not None:
+        read_result(run)  # raises if the record was changed
+    labels = label_store.open_labels(location if run is None else run.labels, "the labels store")
+    inputs = [*trace_labels("the labels", labels)]
+    # read after the labels are traced, because others may replace these labels
     if run is None:
         recorded = label_store.labelled_features(location)
     else:
-        read_result(run)  # raises if the record was changed
         recorded = features_in(run.check_complete())
-    source, ordered_as = None, None
+    source = None
     trusted = trust([location], allow_origins, storage_options)
     if truth is None and recorded is not None:
         source = locate_recorded(recorded.path, trusted)
-    elif recorded is not None:
-        with suppress(StoreError):  # the features are not required if the truth is given
-            ordered_as = locate_recorded(recorded.path, trusted)
     if truth is not None and not isinstance(truth, np.ndarray):
         truth = locate(truth, storage_options)
-    labels = label_store.open_labels(location if run is None else run.labels, "the labels store")
     drawn_from = None if run is None else source
     opened = open_given_truth(truth, source)
-    inputs = [*trace_labels("the labels", labels), *trace_labels("the truth", opened)]
+    shuffled = None if truth is None else _find_shuffled(recorded, opened, trusted)
+    inputs += trace_labels("the truth", opened)
     if source is not None and recorded is not None:
         try:
             inputs.append(recorded.open_unchanged(source))
         except StoreError as error:
             raise StoreError(f"{error}; label the rows again, or {_GIVE_TRUTH}") from error
-    return EvaluateJob(labels, opened, location, drawn_from, ordered_as, InputTrace(tuple(inputs)))
+    return EvaluateJob(labels, opened, location, drawn_from, shuffled, InputTrace(tuple(inputs)))
+
+
+def _find_shuffled(
+    labelled: RecordedFeatures | None, truth: Labels, trusted: TrustedOrigins
+) -> str | None:
+    """Return the path of shuffled features if the truth may be in another order than the labels."""
+    known = label_store.features_of_labels(truth) if isinstance(truth, StoredArray) else None
+    if labelled and known and known.digest is not None and labelled.digest == known.digest:
+        return None
+    shuffled = (each.path for each in (labelled, known) if each and each.were_shuffled(trusted))
+    return next(shuffled, None)
 
 
 def trace_labels(name: str, labels: Labels) -> tuple[Input, ...]:
@@ -157,13 +170,14 @@ class EvaluateJob:
     truth: Labels
     location: Location  # location of the run or of the labels store
     drawn_from: Location | None  # features store of the run, if it contains the truth
-    ordered_as: Location | None  # features store of the labels, if the truth was given
+    shuffled: str | None  # path of shuffled features if the truth may be in another order
     traced: InputTrace
 
     def run(self, listener: Listener = warn) -> Evaluation:
         """Compare labels and truth in the workers of the current client, or in local threads."""
         with Execution(listener) as execution:
-            warn_about_order(execution, self.ordered_as, "the truth")
+            if self.shuffled is not None:
+                warn_about_order(execution, self.shuffled, "the truth")
             table = contingency_pass(execution, self.truth, self.labels)
         scored = metrics.scores(table)
         true_sigmas = None if self.drawn_from is None else read_true_sigmas(self.drawn_from)
@@ -232,4 +246,8 @@ def read_labels(labels: Labels, start: int, stop: int) -> NDArray[np.int64]:
         labels = read_rows(labels, start, stop, "the labels")
     elif isinstance(labels, NpyColumn):
         labels = labels.read(start, stop)
+    if labels.dtype.kind == "u" and labels.max(initial=0) > _LARGEST:
+        raise InputError(  # as a signed integer, it could be -1, which marks outliers
+            f"labels must be at most {_LARGEST}, got {labels.max()}; number the classes from 0"
+        )
     return labels.astype(np.int64)

@@ -87,7 +87,7 @@ def export(
     outputs.check_not_inside(target, features, "the features")
     outputs.check_output_free(target, overwrite, outputs.EXPORT_KIND)
     store = open_label_table(directory, trusted)
-    traced = InputTrace((*store.trace(), *trace_node("the model", directory.model)))
+    traced = InputTrace((*store.inputs, *trace_node("the model", directory.model)))
     model = load_model(source)
     if store.ids_note is not None:
         listener(Note(store.ids_note, warning=True))

@@ -206,12 +206,13 @@ class KMeansJob:
         with open_run(self.target, "k-means", listener) as run:
             if run.is_resumed:
                 run.report_resumed()
-            if self.sample_weight is not None:
-                warn_about_order(run.execution, self.target.features.location, WEIGHTS)
+            record = self.target.record
+            if self.sample_weight is not None and record.features_shuffled:
+                warn_about_order(run.execution, str(record.features.path), WEIGHTS)
             model, assigned, details = _run_algorithm(run, config, self.given, weights, workers)
-            record = run.finish(model, details)
+            finished = run.finish(model, details)
             _warn_about_empty_clusters(run.execution, model)
-        return FitResult(model, run.gather_labels(assigned), record)
+        return FitResult(model, run.gather_labels(assigned), finished)
 
 
 def _describe_inputs(

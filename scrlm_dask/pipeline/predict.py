@@ -22,7 +22,7 @@ from scrlm_dask.passes.digests import verify_rewritten
 from scrlm_dask.pipeline.results import warn_about_zero_rows
 from scrlm_dask.storage import outputs
 from scrlm_dask.storage.arrays import trace_node
-from scrlm_dask.storage.feature_store import mark_complete
+from scrlm_dask.storage.feature_store import is_shuffled, mark_complete
 from scrlm_dask.storage.label_store import create_labels_store
 from scrlm_dask.storage.locations import Location, Options, Place, locate
 from scrlm_dask.storage.model_store import files_of, load_model
@@ -151,7 +151,8 @@ class PredictJob:
         recorded = None
         if features.location is not None:
             digest = features_digest(features.location, features.files)
-            recorded = RecordedFeatures(features.location.url, digest)
+            shuffled = is_shuffled(features.location)
+            recorded = RecordedFeatures(features.location.url, digest, shuffled)
         create_labels_store(at, n_rows, label_rows, self.margins, recorded)
         check_paths_visible(at)
         return at

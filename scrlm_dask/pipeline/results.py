@@ -18,8 +18,6 @@ from scrlm_dask.kernels.kmeans.lloyd import inertia
 from scrlm_dask.kernels.scrlm.mixture import mixture_parameters
 from scrlm_dask.kernels.scrlm.theory import MIN_WEIGHT, missed_cluster_risk, required_sizes
 from scrlm_dask.model import Model
-from scrlm_dask.storage.feature_store import is_shuffled
-from scrlm_dask.storage.locations import Location
 
 _NO_ROWS = np.empty(0, np.int64)
 
@@ -95,17 +93,20 @@ def warn_about_zero_rows(execution: Execution, zero_rows: int, n_rows: int) -> N
         )
 
 
-def warn_about_order(execution: Execution, features: Location | None, what: str) -> None:
-    """Warn that `what`, values given per row, may be in the order before a shuffle."""
-    if features is not None and is_shuffled(features):
-        execution.emit(
-            Note(
-                f"the rows of {features} were shuffled during ingest: {what} must be in the order "
-                "of this store, not of the source; the array 'source_row' of the store contains "
-                "the source row of each row",
-                warning=True,
-            )
+def warn_about_order(execution: Execution, shuffled: str, what: str) -> None:
+    """Warn that `what`, values given per row, may be in another order than the rows.
+
+    `shuffled` is the path of a features store whose rows were shuffled.
+    """
+    execution.emit(
+        Note(
+            f"the rows of {shuffled} were shuffled during ingest, so check the order of {what}: "
+            "value i must belong to row i of the features store that was clustered or labelled, "
+            "not of its source; the array 'source_row' of the shuffled store contains the source "
+            "row of each row",
+            warning=True,
         )
+    )
 
 
 def report_candidates(execution: Execution, config: ResolvedConfig) -> None:

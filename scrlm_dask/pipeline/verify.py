@@ -107,14 +107,17 @@ def prepare_verify(
 ) -> VerifyJob:
     """Open the run of `verify_run` and its features, and draw the blocks and clusters to check."""
     run = RunDirectory(locate(path, storage_options))
+    run.check_complete()
+    traced = trace_node("the labels store", run.labels)
+    # read after the labels are traced, because another run may replace this run
     record, model = read_result(run), load_model(run.location)
     trusted = trust([run.location], allow_origins, storage_options)
     features = _open_features(record.features, trusted).in_blocks_for(model.n_clusters)
     rng = stream(seed, Purpose.BLOCK_SAMPLE, 1)
     chosen = sorted(int(i) for i in rng.permutation(features.n_blocks)[:blocks])
     clusters = np.sort(rng.permutation(_count_losses(model))[:losses])
-    inputs = (*features.inputs, *trace_node("the labels store", run.labels))
-    return VerifyJob(run.labels, model, features, tuple(chosen), clusters, InputTrace(inputs))
+    traced = (*features.inputs, *traced)
+    return VerifyJob(run.labels, model, features, tuple(chosen), clusters, InputTrace(traced))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from scrlm_dask.reporting.thumbnails import Item, data_uri, encode_pixels, show_
 from scrlm_dask.runs.record import read_result
 from scrlm_dask.sources.items import NpyItems, open_shown_items
 from scrlm_dask.storage import outputs
-from scrlm_dask.storage.feature_store import is_shuffled
+from scrlm_dask.storage.arrays import read_rows
 from scrlm_dask.storage.locations import (
     Location,
     Options,
@@ -161,21 +161,27 @@ def _prototype(run: ReportData, cluster: int, items: ShownItems) -> dict[str, An
     if shape and np.prod(shape) == run.model.n_features:
         center = encode_pixels(run.model.centers[cluster].reshape(shape))
     rows = [int(row) for row in run.columns.nearest.of(cluster)]
-    names = _names(run, rows)
     return {
         "number": cluster,
         "rows": f"{run.model.counts[cluster]:,}",
         "center": center,
-        "shown": [{**vars(items.of_rows.get(row, Item())), "name": names[row]} for row in rows],
+        "shown": [{**vars(items.of_rows.get(row, Item())), **_name_row(run, row)} for row in rows],
     }
 
 
-def _names(run: ReportData, rows: Sequence[int]) -> dict[int, str]:
-    """Return the ids of rows, or their numbers if there are no ids."""
-    if run.labelled.ids is None:
-        return {row: f"row {row:,}" for row in rows}
-    ids = {row: run.labelled.read(row, row + 1).ids for row in rows}
-    return {row: str(name[0]) if name is not None else "" for row, name in ids.items()}
+def _name_row(run: ReportData, row: int) -> dict[str, str | None]:
+    """Return the id of a row; without ids, its number, and its origin if it is known."""
+    ids, origins = run.labelled.ids, run.labelled.origins
+    if ids is not None:
+        return {"name": str(read_rows(ids, row, row + 1, "the ids")[0]), "origin": None}
+    name = f"store row {row:,}"
+    if origins is None:
+        return {"name": name, "origin": None}
+    (number,), (file,) = origins.read(row, row + 1)
+    names = run.sources.names
+    # the facts of the run contain the path of an only source file
+    of_file = f" of {names[file]}" if len(names) > 1 else ""
+    return {"name": name, "origin": f"source row {number:,}{of_file}"}
 
 
 @dataclass(frozen=True)
@@ -314,7 +320,7 @@ def _check_order(run: ReportData, items: str | Path, trusted: TrustedOrigins) ->
     if recorded is None:
         return
     location = locate_recorded(recorded.path, trusted)
-    if is_shuffled(location):
+    if recorded.were_shuffled(trusted):
         raise InputError(
             f"the rows of {recorded.path} were shuffled during ingest, so the items {items} are in "
             "a different order; ingest the features without --shuffle"

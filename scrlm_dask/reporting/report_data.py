@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,14 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class SourceFiles:
+    """The files that the rows of a features store come from."""
+
+    folder: str  # common folder with a slash at its end; empty if there is none
+    names: tuple[str, ...]  # paths relative to the folder
+
+
+@dataclass(frozen=True)
 class ReportData:
     """Result of a run and its statistics for the report."""
 
@@ -85,6 +94,16 @@ class ReportData:
     encoded: str | None = None  # text that names items and encoder, if recorded
     asked: Mapping[str, Any] = field(default_factory=dict)  # config that the user requested
     inputs: tuple[Input, ...] = ()  # labels, ids and model, traced before they were read
+
+    @cached_property
+    def sources(self) -> SourceFiles:
+        """The source files of the rows; without names if they are not known."""
+        origins = self.labelled.origins
+        files = () if origins is None else origins.files
+        folders = (file.split("/")[:-1] for file in files)
+        common = takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False))
+        folder = "".join(f"{names[0]}/" for names in common)
+        return SourceFiles(folder, tuple(file.removeprefix(folder) for file in files))
 
     @property
     def by_size(self) -> NDArray[np.int64]:
@@ -136,10 +155,10 @@ def read_report_data(
     """Read a completed run, with `rows_each` example rows per cluster."""
     location = locate(run, storage_options)
     directory = RunDirectory(location)
-    content = directory.check_complete()
     trusted = trust([location], allow_origins, storage_options)
     labelled = open_label_table(directory, trusted)
-    inputs = (*labelled.trace(), *trace_node("the model", directory.model))
+    inputs = (*labelled.inputs, *trace_node("the model", directory.model))
+    content = directory.check_complete()  # of the run whose files were traced
     record, model = ResultRecord.from_json(content, directory.record), load_model(location)
     points = _map_rows(model.centers, model.affine)
     return ReportData(

@@ -17,7 +17,7 @@ from scrlm_dask.reporting.descriptions import (
     describe_representation,
     describe_structure,
 )
-from scrlm_dask.reporting.report_data import ReportData
+from scrlm_dask.reporting.report_data import ReportData, SourceFiles
 from scrlm_dask.runs.record import ResultRecord
 from scrlm_dask.text import format_bytes, plural
 
@@ -76,6 +76,8 @@ def run_facts(run: ReportData) -> list[Row]:
     ]
     if run.encoded:
         rows.insert(2, ("Encoded", run.encoded))
+    elif run.sources.names:
+        rows.insert(2, _source_fact(run.sources))
     names = ["F", "n_clusters", "n_candidates", "loss_rows", "min_neighbors", "init"]
     if run.levels is None:  # otherwise rho was neither given nor chosen
         names.insert(0, "rho")
@@ -90,6 +92,14 @@ def run_facts(run: ReportData) -> list[Row]:
         ("Workers", f"{len(record.workers):,}"),
         ("Versions", ", ".join(f"{name} {v}" for name, v in record.versions.items())),
     ]
+
+
+def _source_fact(sources: SourceFiles) -> Row:
+    """Return the path of the only source file, or the number and the folder of several files."""
+    if len(sources.names) == 1:
+        return "Source file", f"{sources.folder}{sources.names[0]}"
+    folder = f" in {sources.folder}" if sources.folder else ""
+    return "Source files", f"{len(sources.names):,}{folder}"
 
 
 def _choice_facts(run: ReportData) -> Iterator[Row]:

@@ -18,6 +18,7 @@ from scrlm_dask.kernels.bandwidth.modularity import Levels
 from scrlm_dask.kernels.bandwidth.representation import RepresentationTrial
 from scrlm_dask.kernels.bandwidth.search import NullRadius, PerturbedRho
 from scrlm_dask.model import Model
+from scrlm_dask.storage.feature_store import is_shuffled
 from scrlm_dask.storage.model_store import package_versions
 from scrlm_dask.storage.run_directory import RunDirectory
 from scrlm_dask.storage.store_info import features_digest
@@ -99,6 +100,8 @@ class RunRecord:
     asked: RequestRecord
     # digest of the modification times of the feature files at the start
     features_written: str | None = None
+    # whether ingest shuffled the rows; None: not known, or recorded by an earlier version
+    features_shuffled: bool | None = None
     config: dict[str, Any]  # with resolved values of settings such as "auto"
     versions: dict[str, str]
     attempts: int | None = None  # None: the run has no directory
@@ -258,6 +261,7 @@ def start_record(
         ),
         asked=RequestRecord(asdict(config), block_rows, inputs, IN_MEMORY in inputs.values()),
         features_written=None,
+        features_shuffled=None if location is None else is_shuffled(location),
         config={**asdict(config), **numbers},
         versions=package_versions(),
     )

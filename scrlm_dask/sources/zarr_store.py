@@ -132,7 +132,7 @@ def _describe_copied(store: Location) -> CopiedStore:
     arrays = () if origins is None else (origins.rows, origins.numbers)
     places = [array.location for array in arrays if array is not None]
     inputs = tuple(Input(INPUT, at, _digest_chunks(at), _digest_chunks) for at in places)
-    return CopiedStore(origins, inputs, is_shuffled(store), value_names(store))
+    return CopiedStore(origins, inputs, is_shuffled(store) is True, value_names(store))
 
 
 def open_zarr_values(url: Location, name: str) -> ZarrSource:

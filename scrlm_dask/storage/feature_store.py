@@ -15,7 +15,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import InputError, StoreError, UnreachableError
 from scrlm_dask.storage import arrays
 from scrlm_dask.storage.locations import Location, Place, locate
 from scrlm_dask.storage.manifest import (
@@ -88,6 +88,21 @@ def open_store(path: Place) -> OpenedStore:
             f"{manifest.n_features} features; restore the metadata, or write the store again"
         )
     return OpenedStore(location, node, array, features, manifest)
+
+
+def store_of(path: Place) -> Location:
+    """Return the store that contains the array `features` at `path`; otherwise `path` itself."""
+    location = locate(path)
+    inside = location.url.endswith(f"/{FEATURES}")
+    if not inside or isinstance(arrays.open_node(location, _STORE), zarr.Group):
+        return location
+    parent = location.parents()[0]
+    try:
+        return parent if isinstance(arrays.open_node(parent, _STORE), zarr.Group) else location
+    except UnreachableError:
+        raise
+    except StoreError:  # the array is in a plain folder
+        return location
 
 
 def open_features_store(path: Place) -> arrays.StoredArray:
@@ -240,13 +255,17 @@ def value_names(path: Place) -> tuple[str, ...]:
     return tuple(name for name in (LABELS, IDS) if arrays.has_member(node, name))
 
 
-def is_shuffled(path: Place) -> bool:
-    """Return whether the rows, or those of a store that they were copied from, were shuffled."""
+def is_shuffled(path: Place) -> bool | None:
+    """Return whether the rows, or those of a store that they were copied from, were shuffled.
+
+    `path` is a store or its array `features`. None: the store cannot be read, for example because
+    it was removed.
+    """
     try:
-        node = arrays.open_node(path, _STORE)
+        node = arrays.open_node(store_of(path), _STORE)
         manifest = manifest_in(node) if isinstance(node, zarr.Group) else None
-    except StoreError:  # the store may have been removed, or written by other software
-        return False
+    except StoreError:
+        return None
     if manifest is not None and node.attrs.get(SHUFFLED) is True:
         return True
     # stores of earlier versions do not have the attribute

@@ -5,7 +5,7 @@ If a task computes several small blocks, a chunk contains the rows of all of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,10 @@ from scrlm_dask.storage.feature_store import (
     LABELS,
     MISSING_LABEL,
     StoredOrigins,
+    is_shuffled,
     open_ids,
     open_origins,
+    store_of,
 )
 from scrlm_dask.storage.folders import PARTIAL
 from scrlm_dask.storage.locations import (
@@ -37,7 +39,7 @@ from scrlm_dask.storage.locations import (
 from scrlm_dask.storage.npy_files import NpyColumn, open_npy_column
 from scrlm_dask.storage.outputs import KIND, LABELS_KIND, check_owner, describe_owner, discard
 from scrlm_dask.storage.run_directory import RunDirectory
-from scrlm_dask.storage.store_info import RecordedFeatures, features_in
+from scrlm_dask.storage.store_info import RecordedFeatures, features_digest, features_in
 from scrlm_dask.storage.traces import Input
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 DISTANCES, MARGINS = "distances", "margins"
 _DIGEST = "features_digest"  # attribute: digest of the labelled features
+_SHUFFLED = "features_shuffled"  # attribute: whether ingest shuffled them; null: not known
 FINE, COARSE = "fine", "coarse"  # labels of the other levels
 _STORE = "the labels store"  # name in messages
 
@@ -64,7 +67,9 @@ def create_labels_store(
     run directory, because the record of the run contains them.
     """
     location = locate(path)
-    source = {} if features is None else {FEATURES: features.path, _DIGEST: features.digest}
+    source: dict[str, Any] = {}
+    if features is not None:
+        source = {FEATURES: features.path, _DIGEST: features.digest, _SHUFFLED: features.shuffled}
     owner = describe_owner(location)
     arrays.create_group(location, {KIND: LABELS_KIND, **source, **owner, "complete": False})
     arrays.create_array(location / LABELS, (n_rows,), (block_rows,), "int32", MISSING_LABEL)
@@ -234,10 +239,38 @@ def is_labels_store(path: Place) -> bool:
 
 
 def labelled_features(path: Place) -> RecordedFeatures | None:
-    """Return the labelled features; None if the labels store does not contain their path."""
-    attributes: Any = arrays.open_node(path, _STORE).attrs
-    path, digest = attributes.get(FEATURES), attributes.get(_DIGEST)
-    return RecordedFeatures(path, digest) if isinstance(path, str) else None
+    """Return the labelled features; None if they are not known.
+
+    The record of a run contains the features of the labels store inside the run.
+    """
+    location = locate(path)
+    attributes: Any = arrays.open_node(location, _STORE).attrs
+    features, digest = attributes.get(FEATURES), attributes.get(_DIGEST)
+    shuffled = attributes.get(_SHUFFLED)
+    if isinstance(features, str):
+        return RecordedFeatures(features, digest, shuffled if isinstance(shuffled, bool) else None)
+    for folder in location.parents()[:1]:
+        run = RunDirectory(folder)
+        if run.labels == location and run.record.is_file():
+            return features_in(run.read_record())
+    return None
+
+
+def features_of_labels(labels: arrays.StoredArray) -> RecordedFeatures | None:
+    """Return the features that the labels in a labels store or in a features store belong to.
+
+    Return None if they are not known. The digest is only computed if the rows were shuffled.
+    """
+    if not labels.location.url.endswith(f"/{LABELS}"):
+        return None
+    store = labels.location.parents()[0]
+    try:
+        if is_labels_store(store):
+            return labelled_features(store)
+        shuffled = is_shuffled(store)
+        return RecordedFeatures(store.url, features_digest(store) if shuffled else None, shuffled)
+    except StoreError:  # the array is in a plain folder
+        return None
 
 
 def open_truth(path: Place) -> arrays.StoredArray | NpyColumn:
@@ -290,25 +323,12 @@ class LabelTable:
     ids: arrays.StoredArray | None = None
     origins: StoredOrigins | None = None
     ids_note: str | None = None  # reason why the features store cannot be used
-    features: Input | None = None  # the features store of the ids and the origins
+    inputs: tuple[Input, ...] = ()  # files that must not change while rows are read
 
     @property
     def n_rows(self) -> int:
         """Number of labelled rows."""
         return self.labels.shape[0]
-
-    def trace(self) -> tuple[Input, ...]:
-        """Trace the columns as inputs that must not change while they are read."""
-        columns = (self.labels, self.distances, self.margins)
-        stored = [column.location for column in columns if column is not None]
-        inputs = [each for location in stored for each in arrays.trace_node(_STORE, location)]
-        others = {"the ids": self.ids}
-        if self.origins is not None:
-            others |= {"the source rows": self.origins.rows}
-            others |= {"the source files": self.origins.numbers}
-        for name, column in others.items():
-            inputs += arrays.trace_node(name, None if column is None else column.location)
-        return (*inputs, *(() if self.features is None else (self.features,)))
 
     def pieces(self) -> Iterator[LabelledRows]:
         """Yield all rows in order, in whole chunks of the labels."""
@@ -329,13 +349,24 @@ class LabelTable:
 
 def open_label_table(run: RunDirectory, trusted: TrustedOrigins) -> LabelTable:
     """Open the labels of a complete run, with ids and source rows if the features can be opened."""
-    record = run.check_complete()
+    run.check_complete()
     labels = open_labels(run.labels, _STORE)
     distances = open_column(run.labels, DISTANCES)
     if distances is None:
         raise StoreError(f"{run.labels} contains no distances; run the fit again with --overwrite")
-    table = LabelTable(labels, distances, open_column(run.labels, MARGINS))
-    return _add_ids(table, features_in(record), trusted)
+    margins = open_column(run.labels, MARGINS)
+    inputs = _trace_columns({_STORE: [labels, distances, margins]})
+    # read the record after the labels are traced, because another run may replace this run
+    recorded = features_in(run.check_complete())
+    return _add_ids(LabelTable(labels, distances, margins, inputs=inputs), recorded, trusted)
+
+
+def _trace_columns(columns: Mapping[str, Sequence[arrays.StoredArray | None]]) -> tuple[Input, ...]:
+    """Trace columns as inputs; the keys are their names in messages."""
+    named = [(name, column) for name, some in columns.items() for column in some if column]
+    return tuple(
+        each for name, column in named for each in arrays.trace_node(name, column.location)
+    )
 
 
 def _add_ids(
@@ -344,11 +375,15 @@ def _add_ids(
     """Return the table with ids and source rows, or with a note why it has none."""
     if recorded is None:
         return table
-    try:  # the path may lead to the array `features` inside a store
+    try:
         place = locate_recorded(recorded.path, trusted)
         features = recorded.open_unchanged(place)
-        group = place.parents()[0] if place.url.endswith(f"/{FEATURES}") else place
+        group = store_of(place)
         ids, origins = open_ids(group), open_origins(group)
     except (StoreError, InputError, OSError) as error:
         return replace(table, ids_note=f"without ids and source rows: {error}")
-    return replace(table, ids=ids, origins=origins, features=features)
+    columns = {"the ids": [ids]}
+    if origins is not None:
+        columns |= {"the source rows": [origins.rows], "the source files": [origins.numbers]}
+    inputs = (*table.inputs, *_trace_columns(columns), features)
+    return replace(table, ids=ids, origins=origins, inputs=inputs)

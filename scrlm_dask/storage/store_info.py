@@ -9,9 +9,15 @@ from typing import Any
 
 import zarr
 
-from scrlm_dask.errors import StoreError
+from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.storage import arrays, feature_store
-from scrlm_dask.storage.locations import Location, Place, locate
+from scrlm_dask.storage.locations import (
+    Location,
+    Place,
+    TrustedOrigins,
+    locate,
+    locate_recorded,
+)
 from scrlm_dask.storage.manifest import Manifest, missing_blocks, read_digests
 from scrlm_dask.storage.traces import Input
 
@@ -195,6 +201,22 @@ class RecordedFeatures:
 
     path: str
     digest: str | None  # None: recorded by an earlier version
+    shuffled: bool | None = None  # None: not known when the labels were written
+
+    def were_shuffled(self, trusted: TrustedOrigins) -> bool:
+        """Return whether the labelled rows were shuffled during ingest.
+
+        If this was not recorded, look it up in the store, unless the store has changed.
+        """
+        if self.shuffled is not None:
+            return self.shuffled
+        try:
+            location = locate_recorded(self.path, trusted)
+            if self.digest is not None:
+                self.open_unchanged(location)
+        except (StoreError, InputError):
+            return False
+        return feature_store.is_shuffled(location) is True
 
     def open_unchanged(self, location: Location) -> Input:
         """Return the store as an input; raise if it has changed since its rows were labelled.
@@ -215,7 +237,12 @@ def features_in(record: dict[str, Any]) -> RecordedFeatures | None:
     content = record.get("features")
     if not isinstance(content, dict) or content.get("path") is None:
         return None
-    return RecordedFeatures(str(content["path"]), content.get("digest"))
+    shuffled = record.get("features_shuffled")
+    return RecordedFeatures(
+        str(content["path"]),
+        content.get("digest"),
+        shuffled if isinstance(shuffled, bool) else None,
+    )
 
 
 def files_of_features(place: Place) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,8 +84,9 @@ def test_invalid_truth(run: Path, tmp_path: Path) -> None:
         evaluate(run, TRUTH.astype(float))
     with pytest.raises(MissingError, match=expecting(tmp_path / "none.npy")):
         evaluate(run, tmp_path / "none.npy")
+    labels = shutil.copytree(run / "labels.zarr", tmp_path / "labels.zarr")
     with pytest.raises(InputError, match="--truth"):
-        evaluate(run / "labels.zarr")  # labels without the path of their features
+        evaluate(labels)  # without the path of their features
     write_features(np.eye(3), tmp_path / "x.zarr")
     scrlm_dask.kmeans(tmp_path / "x.zarr", scrlm_dask.KMeansConfig(1), out=tmp_path / "run")
     with pytest.raises(InputError, match=expecting(tmp_path / "x.zarr", "--truth")):
@@ -133,6 +136,103 @@ def test_truth_of_the_source_of_a_shuffled_store(tmp_path: Path) -> None:
     source_row = zarr.open_array(tmp_path / "shuffled/source_row", mode="r")[:]
     with pytest.warns(ScrlmWarning, match="source_row"):
         assert evaluate(tmp_path / "run-shuffled", kinds[source_row]).scores.accuracy == 1.0
+
+
+def _write_shuffled_labels(folder: Path, **options: Any) -> None:
+    """Write a run, a prediction and a cut of 120 shuffled rows in three clusters."""
+    np.save(folder / "x.npy", np.arange(8.0) + 50 * KINDS[:, None])
+    store, run = folder / "x.zarr", folder / "run"
+    scrlm_dask.ingest(folder / "x.npy", store, scrlm_dask.IngestConfig(shuffle=True, **options))
+    scrlm_dask.kmeans(store, scrlm_dask.KMeansConfig(3), out=run)
+    predict(run, store, out=folder / "predict")
+    scrlm_dask.Run(run).cut(3, out=folder / "cut")
+
+
+KINDS = np.arange(120) % 3
+
+
+@pytest.mark.parametrize("change", ["removed", "ingested again"])
+def test_labels_record_that_their_rows_were_shuffled(tmp_path: Path, change: str) -> None:
+    _write_shuffled_labels(tmp_path)
+    store = tmp_path / "x.zarr"
+    shutil.rmtree(store)
+    if change == "ingested again":
+        scrlm_dask.ingest(tmp_path / "x.npy", store)
+    for name in ("run", "predict", "cut"):
+        with pytest.warns(ScrlmWarning, match=expecting(store, "source_row")):
+            assert evaluate(tmp_path / name, KINDS).scores.accuracy < 0.7
+
+
+def test_rows_that_were_not_shuffled_are_recorded_as_such(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(8.0) + 50 * KINDS[:, None])
+    store, run = tmp_path / "x.zarr", tmp_path / "run"
+    scrlm_dask.ingest(tmp_path / "x.npy", store)
+    scrlm_dask.kmeans(store, scrlm_dask.KMeansConfig(3), out=run)
+    scrlm_dask.ingest(
+        tmp_path / "x.npy", store, scrlm_dask.IngestConfig(shuffle=True), overwrite=True
+    )
+    assert evaluate(run, KINDS).scores.accuracy == 1.0  # without a warning
+
+
+def _forget_order(folder: Path) -> None:
+    """Remove what labels record about the order of their rows, as in earlier versions."""
+    for name in ("run/run.json", "predict/zarr.json", "cut/zarr.json"):
+        content = json.loads((folder / name).read_text())
+        attributes = content if name == "run/run.json" else content["attributes"]
+        assert attributes.pop("features_shuffled") is True
+        (folder / name).write_text(json.dumps(content))
+
+
+def test_order_of_labels_of_earlier_versions(tmp_path: Path) -> None:
+    _write_shuffled_labels(tmp_path)
+    _forget_order(tmp_path)
+    store = tmp_path / "x.zarr"
+    for name in ("run", "predict", "cut"):
+        with pytest.warns(ScrlmWarning, match=expecting(store, "source_row")):
+            evaluate(tmp_path / name, KINDS)
+    config = scrlm_dask.IngestConfig(shuffle=True, seed=1)
+    scrlm_dask.ingest(tmp_path / "x.npy", store, config, overwrite=True)
+    for name in ("run", "predict", "cut"):
+        evaluate(tmp_path / name, KINDS)  # the store is not the labelled one: not known
+
+
+def test_run_on_the_array_of_a_shuffled_store(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(8.0) + 50 * KINDS[:, None])
+    scrlm_dask.ingest(
+        tmp_path / "x.npy", tmp_path / "x.zarr", scrlm_dask.IngestConfig(shuffle=True)
+    )
+    run, array = tmp_path / "run", tmp_path / "x.zarr/features"
+    scrlm_dask.kmeans(array, scrlm_dask.KMeansConfig(3), out=run)
+    with pytest.warns(ScrlmWarning, match=expecting(array, "source_row")):
+        evaluate(run, KINDS)
+
+
+def test_labels_store_inside_a_run(run: Path, tmp_path: Path) -> None:
+    assert evaluate(run / "labels.zarr") == evaluate(run)
+    _write_shuffled_labels(tmp_path)
+    with pytest.warns(ScrlmWarning, match=expecting(tmp_path / "x.zarr", "source_row")):
+        evaluate(tmp_path / "run/labels.zarr", KINDS)
+
+
+@pytest.mark.parametrize("truth", ["x.zarr", "x.zarr/labels", "predict", "run/labels.zarr"])
+def test_truth_in_the_order_of_another_store(tmp_path: Path, truth: str) -> None:
+    np.save(tmp_path / "y.npy", KINDS)
+    _write_shuffled_labels(tmp_path, labels=str(tmp_path / "y.npy"))
+    assert evaluate(tmp_path / "run", tmp_path / truth).scores.accuracy == 1.0  # no warning
+    scrlm_dask.ingest(tmp_path / "x.npy", tmp_path / "same.zarr")
+    scrlm_dask.kmeans(tmp_path / "same.zarr", scrlm_dask.KMeansConfig(3), out=tmp_path / "same-run")
+    with pytest.warns(ScrlmWarning, match=expecting(tmp_path / "x.zarr", "source_row")):
+        assert evaluate(tmp_path / "same-run", tmp_path / truth).scores.accuracy < 0.7
+
+
+@pytest.mark.parametrize("dtype", ["<u8", ">u8"])
+def test_unsigned_labels_are_not_read_as_outliers(run: Path, tmp_path: Path, dtype: str) -> None:
+    truth = np.array([0, 0, 0, 1, 1, 2**64 - 1], dtype)
+    np.save(tmp_path / "truth.npy", truth)
+    for given in (truth, tmp_path / "truth.npy"):
+        with pytest.raises(InputError, match=expecting(2**64 - 1)):
+            evaluate(run, given)
+    assert evaluate(run, truth.astype("u1")).scores.accuracy == pytest.approx(5 / 6)
 
 
 @pytest.mark.parametrize("name", ["labels", "truth"])

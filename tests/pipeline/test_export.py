@@ -148,6 +148,18 @@ def test_labels_are_joined_with_the_source_rows(tmp_path: Path) -> None:
     assert set(table["source_file"].to_pylist()) == {str(tmp_path / "x.npy")}
 
 
+@pytest.mark.parametrize("read", ["features", "features/features"])
+def test_features_stores_may_be_called_features(tmp_path: Path, read: str) -> None:
+    np.save(tmp_path / "x.npy", np.arange(24.0).reshape(6, 4))
+    store, run = tmp_path / "features", tmp_path / "run"
+    scrlm_dask.ingest(tmp_path / "x.npy", store, scrlm_dask.IngestConfig(shuffle=True))
+    scrlm_dask.kmeans(tmp_path / read, scrlm_dask.KMeansConfig(1), out=run)
+    export(run, tmp_path / "out")
+    table = pyarrow.parquet.read_table(tmp_path / "out/labels.parquet")
+    source_row = zarr.open_array(store / "source_row", mode="r")[:]
+    assert table["source_row"].to_pylist() == source_row.tolist()
+
+
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_names_of_source_files_that_are_not_utf8(tmp_path: Path, form: str) -> None:
     for number in range(2):

@@ -28,9 +28,11 @@ from scrlm_dask.errors import UnusableRowsError
 from scrlm_dask.events import BlockDone, IterationDone, Note, PhaseFinished
 from scrlm_dask.kernels.kmeans.init import ROUNDS
 from scrlm_dask.pipeline.fit import fit
-from scrlm_dask.pipeline.kmeans import kmeans
+from scrlm_dask.pipeline.kmeans import kmeans, prepare_kmeans
 from scrlm_dask.pipeline.predict import predict
 from scrlm_dask.runs.lifecycle import FitResult
+from scrlm_dask.storage.locations import Location
+from scrlm_dask.storage.npy_files import read_npy
 
 INITS: tuple[Init, ...] = ("scrlm", "k-means++", "k-means||", "random")
 STRICT = LloydConfig(max_iter=100, tol=0.0, inertia_tol=0.0)
@@ -655,6 +657,31 @@ class TestInit:
         for centers in (first.model, *paths):
             same_bits(run(x, 6, centers), expected)
         assert expected.model.inertia < first.model.inertia
+
+    def test_file_of_centers_that_changes_while_it_is_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        x, file = noise(50, 3), tmp_path / "centers.npy"
+        np.save(file, x[:4])
+
+        def change(location: Location, what: str) -> np.ndarray:
+            np.save(file, x[4:8])
+            return read_npy(location, what)
+
+        monkeypatch.setattr("scrlm_dask.pipeline.kmeans.read_npy", change)
+        with pytest.raises(UnusableRowsError, match=str(file)):
+            run(x, 4, file)
+
+    def test_file_of_centers_that_changes_before_the_run_starts(self, tmp_path: Path) -> None:
+        x, file = noise(50, 3), tmp_path / "centers.npy"
+        np.save(file, x[:4])
+        config = scrlm_dask.KMeansConfig(4, init="given")
+        expected = scrlm_dask.kmeans(x, config, centers=file)
+        job = prepare_kmeans(x, config, centers=file)
+        np.save(file, x[4:8])
+        found = job.run()  # the centers are in memory
+        same_bits(found, expected)
+        assert found.record["asked"]["inputs"] == expected.record["asked"]["inputs"]
 
     def test_invalid_centers(self) -> None:
         x = noise(50, 3)

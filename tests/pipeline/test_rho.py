@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from backends import backend
 from messages import expecting
 
@@ -16,8 +17,8 @@ import scrlm_dask
 from scrlm_dask import SCRLM, FitConfig, ScrlmWarning, scan_rho
 from scrlm_dask.choices import Preprocess
 from scrlm_dask.config import LloydConfig
-from scrlm_dask.errors import InputError
-from scrlm_dask.events import Note
+from scrlm_dask.errors import InputError, UnusableRowsError
+from scrlm_dask.events import Note, PhaseFinished
 from scrlm_dask.kernels.evaluation.metrics import contingency, scores
 from scrlm_dask.kernels.randomness.synthesis import MixtureSpec, synth_block, true_mixture
 from scrlm_dask.kernels.scrlm.theory import PAPER_RHO
@@ -539,3 +540,15 @@ def test_rows_of_zeros_in_the_sample_are_reported(preprocess: Preprocess) -> Non
     scan_rho(rows, preprocess=preprocess, listener=lambda event: notes.append(str(event)))
     found = [note for note in notes if re.search(expecting(20, 400, "zeros"), note)]
     assert len(found) == (preprocess == "l2")
+
+
+def test_features_that_change_during_the_scan(tmp_path: Path) -> None:
+    store = tmp_path / "x.zarr"
+    scrlm_dask.FeatureStore.write(mixture(16, 3, 0.0, rows=400).features, store)
+
+    def change(event: object) -> None:
+        if isinstance(event, PhaseFinished):
+            zarr.open_array(store / "features", mode="r+")[0] = 1.0
+
+    with pytest.raises(UnusableRowsError, match=str(store)):
+        scan_rho(store, listener=change)

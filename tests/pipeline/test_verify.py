@@ -13,7 +13,8 @@ from by_hand import CONFIG, ROWS, write_run
 from messages import expecting
 
 import scrlm_dask
-from scrlm_dask.errors import StoreError
+from scrlm_dask.errors import StoreError, UnusableRowsError
+from scrlm_dask.events import PhaseFinished
 from scrlm_dask.pipeline.stores import write_features
 from scrlm_dask.pipeline.verify import verify_run
 
@@ -71,3 +72,17 @@ def test_features_that_cannot_be_compared(tmp_path: Path) -> None:
     scrlm_dask.fit(ROWS, CONFIG, out=tmp_path / "other")
     with pytest.raises(StoreError, match="array"):  # the features were never stored
         verify_run(tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", ["x.zarr/features", "run/labels.zarr/labels"])
+def test_input_that_changes_during_the_verification(tmp_path: Path, name: str) -> None:
+    run = write_run(tmp_path)
+
+    def change_back(event: object) -> None:
+        """Write the same value again: the rows that were read may have been other rows."""
+        if isinstance(event, PhaseFinished):
+            array = zarr.open_array(tmp_path / name, mode="r+")
+            array[0] = array[0]
+
+    with pytest.raises(UnusableRowsError, match=f"{tmp_path}/{name.split('/')[0]}"):
+        verify_run(run, listener=change_back)

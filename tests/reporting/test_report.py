@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
@@ -20,9 +21,10 @@ from PIL import Image
 from reporting.level_records import LEVEL_SCAN, LEVELS, NO_LEVELS
 
 import scrlm_dask
-from scrlm_dask.errors import InputError, StoreError
+from scrlm_dask.errors import InputError, StoreError, UnusableRowsError
 from scrlm_dask.kernels.bandwidth.modularity import Levels
 from scrlm_dask.reporting.report import write_report
+from scrlm_dask.reporting.report_data import PlaneMap, ReportData
 from scrlm_dask.runs.lifecycle import load_fit
 from scrlm_dask.storage.locations import Location
 
@@ -109,6 +111,48 @@ def test_nearest_rows(folder: Path, page: str) -> None:
     block = next(b for b in blocks if re.search(r"<b>[^<]*\b0</b>", b))
     numbers = [int(n) for n in re.findall(r"quotes&#34; (\d+)</div>", block)]
     assert numbers == nearest.tolist()
+
+
+def _shown_rows(page: str) -> list[str]:
+    """Return the captions of the example rows in a report."""
+    rows = re.findall(r'<div class="item">(.*?)</div>', page)
+    return [unescape(re.sub(r"<[^>]*>", " ", row)) for row in rows]
+
+
+@pytest.mark.parametrize("n_files", [1, 2])
+def test_rows_without_ids_are_named_by_store_and_source(tmp_path: Path, n_files: int) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4)) + 50 * (np.arange(60) % 3)[:, None]
+    files = [tmp_path / f"in/{part}/x,<b>.npy" for part in range(n_files)]
+    for file, rows in zip(files, np.split(x, n_files), strict=True):
+        file.parent.mkdir(parents=True)
+        np.save(file, rows)
+    store, run = tmp_path / "x.zarr", tmp_path / "run"
+    scrlm_dask.ingest(files, store, scrlm_dask.IngestConfig(shuffle=True))
+    scrlm_dask.kmeans(store, scrlm_dask.KMeansConfig(n_clusters=3), out=run)
+    page = Path(write_report([run], listener=lambda event: None).page).read_text()
+    source_row, source_file = (
+        zarr.open_array(store / name, mode="r")[:] for name in ("source_row", "source_file")
+    )
+    shown = _shown_rows(page)
+    assert len(shown) == 24
+    for text in shown:
+        row = int(re.findall(r"store row (\d+)", text)[0])
+        assert int(re.findall(r"source row (\d+)", text)[0]) == source_row[row]
+        assert (f"{source_file[row]}/x,<b>.npy" in text) == (n_files == 2)
+        assert str(tmp_path) not in text
+    facts = unescape(re.sub(r"<[^>]*>", " ", page[page.index('class="card facts"') :]))
+    assert (str(files[0]) if n_files == 1 else f"{tmp_path}/in/") in facts
+
+
+def test_rows_of_a_store_without_sources_are_named_by_its_rows(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    scrlm_dask.FeatureStore.write(rows, tmp_path / "x.zarr")
+    scrlm_dask.kmeans(
+        tmp_path / "x.zarr", scrlm_dask.KMeansConfig(n_clusters=1), out=tmp_path / "run"
+    )
+    shown = _shown_rows(Path(write_report([tmp_path / "run"]).page).read_text())
+    assert all(re.fullmatch(r"\W*store row \d+\W*", text) for text in shown)
+    assert len(shown) == 8
 
 
 @pytest.mark.slow
@@ -243,6 +287,23 @@ def test_rejected_input(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "s" / "report.html").exists()
 
 
+@pytest.mark.parametrize("change", ["removed", "ingested again"])
+def test_items_are_rejected_if_the_labelled_rows_were_shuffled(
+    folder: Path, tmp_path: Path, change: str
+) -> None:
+    store, run, items = tmp_path / "x.zarr", tmp_path / "run", tmp_path / "items.npy"
+    np.save(items, np.array(["word"] * 260))
+    scrlm_dask.ingest(folder / "x.npy", store, scrlm_dask.IngestConfig(shuffle=True))
+    scrlm_dask.kmeans(store, scrlm_dask.KMeansConfig(n_clusters=2), out=run)
+    if change == "removed":
+        shutil.rmtree(store)
+    else:
+        scrlm_dask.ingest(folder / "x.npy", store, overwrite=True)
+    with pytest.raises(InputError, match=rf"(?=.*{store})(?=.*{items})(?=.*--shuffle)"):
+        write_report([run], items=items, listener=lambda event: None)
+    assert not (run / "report.html").exists()
+
+
 def test_runs_on_a_store_that_was_ingested_again(folder: Path, tmp_path: Path) -> None:
     store, runs = tmp_path / "x.zarr", [tmp_path / "a", tmp_path / "b"]
     for run, shuffle in zip(runs, (True, False), strict=True):
@@ -257,9 +318,35 @@ def test_runs_on_a_store_that_was_ingested_again(folder: Path, tmp_path: Path) -
     assert table not in page
     page = Path(write_report([runs[1]] * 2, tmp_path / "same.html").page).read_text()
     assert table in page
-    with pytest.raises(StoreError, match=rf"(?=.*{store})(?=.*texts\.npy)(?=.*--items)"):
-        write_report([runs[0]], items=texts, listener=lambda event: None)
     write_report([runs[1]], items=texts)
+    changed = scrlm_dask.IngestConfig(dtype="float16")
+    scrlm_dask.ingest([folder / "x.npy"], store, changed, overwrite=True)
+    with pytest.raises(StoreError, match=rf"(?=.*{store})(?=.*texts\.npy)(?=.*--items)"):
+        write_report([runs[1]], items=texts, listener=lambda event: None)
+
+
+@pytest.mark.parametrize("name", ["items", "labels", "model"])
+def test_input_that_changes_during_the_report(
+    folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(folder / "kmeans", tmp_path / "run"))
+    items, page = tmp_path / "items.npy", tmp_path / "r.html"
+    np.save(items, np.array(["before"] * 260))
+
+    def change(data: ReportData, plane: PlaneMap | None) -> Iterator[tuple[str, str, bytes]]:
+        if name == "items":
+            np.save(items, np.array(["after!"] * 260))
+        else:
+            array = "labels.zarr/labels" if name == "labels" else "model.zarr/weights"
+            zarr.open_array(run / array, mode="r+")[0] = 1
+        return iter(())
+
+    monkeypatch.setattr("scrlm_dask.reporting.report.run_figures", change)
+    changed = items if name == "items" else run / f"{name}.zarr"
+    with pytest.raises(UnusableRowsError, match=str(changed)):
+        write_report([run], page, items=items)
+    assert not page.exists()
+    assert not page.with_suffix("").exists()
 
 
 def test_invalid_events_are_ignored(folder: Path, tmp_path: Path) -> None:

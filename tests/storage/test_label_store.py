@@ -314,8 +314,9 @@ def test_pickle_renamed_to_npy_is_rejected_and_not_executed(tmp_path: Path) -> N
 
 
 def test_path_of_the_features_is_recorded(tmp_path: Path) -> None:
-    for features in (None, RecordedFeatures("/data/x.zarr", "1f")):
-        url = create_labels_store(tmp_path / str(features is None), 5, 2, True, features)
+    known = [RecordedFeatures("/data/x.zarr", "1f", shuffled) for shuffled in (None, False, True)]
+    for number, features in enumerate([None, *known]):
+        url = create_labels_store(tmp_path / str(number), 5, 2, True, features)
         assert is_labels_store(url)
         assert labelled_features(url) == features
     zarr.create_group(tmp_path / "g")
