@@ -6,8 +6,13 @@ import ast
 import json
 import os
 import pickle
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import fsspec
 import numpy as np
@@ -22,6 +27,9 @@ import scrlm_dask.storage.arrays as arrays
 PACKAGES = (Path(scrlm_dask.__file__).parent, Path(__file__).parents[1] / "cli")
 FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 SECRET, TOKEN = "s3cr3t-of-the-store", "t0ken-of-the-store"
+# a signed query with characters that are percent-encoded in URLs, a number, and a control character
+SIGNATURE, PIN, KEY = "sv=2020&sig=aXk9Zt+b/cQ7wPu==", 91827364, "first-line\tof-the-key"
+PIECES = ("sv=2020", "aXk9Zt", "cQ7wPu", str(PIN), "first-line", "of-the-key")
 
 
 def sources() -> list[tuple[Path, ast.Module]]:
@@ -120,6 +128,114 @@ def test_secrets_are_never_written_or_shown(remote: str, tmp_path: Path) -> None
     for text in (SECRET, TOKEN):
         assert all(text not in output for output in outputs)
         assert all(text.encode() not in files.cat_file(name) for name in written)
+
+
+class Rejecting(ThreadingHTTPServer):
+    """A server of the files in a folder; it rejects every request after the first `n_accepted`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), partial(Quoting, directory=str(folder)))
+        self.n_accepted, self.status = 10**9, 403
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def accepts(self) -> bool:
+        with self.lock:
+            self.n_accepted -= 1
+            return self.n_accepted >= 0
+
+
+class Quoting(SimpleHTTPRequestHandler):
+    """Answers whose reasons quote the request."""
+
+    server: Rejecting
+
+    def do_GET(self) -> None:
+        if self.server.accepts():
+            super().do_GET()
+        else:
+            self._reject()
+
+    def do_HEAD(self) -> None:
+        if self.server.accepts():
+            super().do_HEAD()
+        else:
+            self._reject()
+
+    def _reject(self) -> None:
+        key = self.headers.get("X-Key")
+        reason = f"no {self.path} {unquote(self.path)} {key!r} {json.dumps(key)} {key}"
+        self.send_response(self.server.status, reason)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        """Print nothing."""
+
+
+OPTIONS = {"params": {"sig": SIGNATURE, "pin": PIN}, "client_kwargs": {"headers": {"X-Key": KEY}}}
+
+
+@pytest.fixture(scope="module")
+def rejecting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rejecting]:
+    """Serve a features store and a run of these features."""
+    folder = tmp_path_factory.mktemp("served")
+    server = Rejecting(folder)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    scrlm_dask.FeatureStore.write(
+        np.random.default_rng(0).normal(size=(200, 4)).astype("f4"), folder / "x.zarr"
+    )
+    config = scrlm_dask.FitConfig(rho=1.0, n_clusters=2)
+    url = f"{server.url}/x.zarr"
+    scrlm_dask.fit(url, config, out=folder / "run", storage_options=OPTIONS)
+    zarr.create_array(folder / "y.zarr", data=np.ones(200, np.int64))
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+READING = {
+    "inspect": ("inspect", "{url}/x.zarr", "--stats", "--verify"),
+    "fit": ("fit", "{url}/x.zarr", "--out", "{out}", "--rho", "1"),
+    "kmeans": ("kmeans", "{url}/x.zarr", "--out", "{out}", "--clusters", "2"),
+    "weights": (
+        *("kmeans", "{url}/x.zarr", "--out", "{out}", "--clusters", "2"),
+        *("--sample-weight", "{url}/y.zarr"),
+    ),
+    "plan": ("plan", "{url}/x.zarr"),
+    "rho": ("rho", "{url}/x.zarr"),
+    "predict": ("predict", "{url}/run", "{url}/x.zarr", "--out", "{out}"),
+    "verify": ("verify", "{url}/run"),
+    "evaluate": ("evaluate", "{url}/run", "--truth", "{url}/y.zarr"),
+    "cut": ("cut", "{url}/run", "--clusters", "1", "--out", "{out}"),
+    "ingest": ("ingest", "{url}/x.zarr", "{out}"),
+    "export": ("export", "{url}/run", "--out", "{out}"),
+    "report": ("report", "{url}/run", "--out", "{out}.html"),
+}
+
+
+@pytest.mark.parametrize(("n_accepted", "status"), [(0, 403), (8, 500), (30, 403), (10**9, 500)])
+@pytest.mark.parametrize("name", READING)
+def test_secrets_are_hidden_when_a_web_server_rejects_requests(
+    rejecting: Rejecting, tmp_path: Path, name: str, n_accepted: int, status: int
+) -> None:
+    """Commands fail at the first or at a later request, or not at all."""
+    words = [word.format(url=rejecting.url, out=tmp_path / "out") for word in READING[name]]
+    words += [] if name in ("export", "report", "cut") else ["--nworkers", "0"]
+    rejecting.n_accepted, rejecting.status = n_accepted, status
+    options = ("--storage-option", json.dumps(OPTIONS), "-v")
+    result = CliRunner().invoke(main, [*words, *options])
+    expected = {0: (3,), 10**9: (0,)}.get(n_accepted, (0, 3))
+    assert result.exit_code in expected, result.output
+    written = {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    for piece in PIECES:
+        assert piece not in result.output + repr(result.exception)
+        assert not [name for name, content in written.items() if piece.encode() in content]
 
 
 def test_names_are_not_parsed_as_markup(tmp_path: Path) -> None:

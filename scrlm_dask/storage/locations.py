@@ -28,6 +28,7 @@ from scrlm_dask.errors import (
     UntrustedOriginError,
 )
 from scrlm_dask.storage import folders
+from scrlm_dask.text import hide_queries, hide_values
 
 Options: TypeAlias = Mapping[str, Any]
 
@@ -226,12 +227,14 @@ class Location:
                     )
 
     def without_options(self, error: BaseException) -> str:
-        """Return another library's error as one line of text; replace option values by ***."""
-        lines = str(error).strip().splitlines()
-        text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        for value in sorted(_texts_in(self.options.reveal()), key=len, reverse=True):
-            text = text.replace(value, "***")
-        return text
+        """Return another library's error as one line of text, without values of the options.
+
+        The queries of URLs are also replaced by ***. The whole text is searched before it is cut,
+        because a value may contain line breaks.
+        """
+        text = hide_values(str(error), _texts_in(self.options.reveal()))
+        lines = (hide_queries(text) if self.is_remote else text).strip().splitlines()
+        return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
     def _settings(self) -> dict[str, Any]:
         """Return the storage options, with the defaults of the protocol for missing options."""
@@ -450,9 +453,11 @@ def _reject_credentials(text: str) -> None:
 
 
 def _texts_in(value: Any) -> list[str]:
-    """Return all strings in nested options, which may be credentials."""
+    """Return all texts and numbers in nested options, which may be credentials."""
     if isinstance(value, Mapping):
         return [text for item in value.values() for text in _texts_in(item)]
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | set | frozenset):
         return [text for item in value for text in _texts_in(item)]
-    return [value] if isinstance(value, str) and value else []
+    if isinstance(value, bytes | bytearray):
+        return [value.decode("utf-8", "surrogateescape")]
+    return [] if value is None or isinstance(value, bool) else [str(value)]

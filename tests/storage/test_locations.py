@@ -127,9 +127,34 @@ def test_options_are_pickled_and_not_shown() -> None:
 
 
 def test_options_are_hidden_in_errors_of_libraries() -> None:
-    error = OSError(f"GET http://host/?key=a-key&sig={SECRET}2 failed\nwith {SECRET}")
+    error = OSError(f"GET http://host/a-key?sig={SECRET}2&t=x1 failed\nwith {SECRET}")
     message = locate("s3://bucket/a", OPTIONS).without_options(error)
-    assert message == "OSError: GET http://host/?key=***&sig=*** failed"
+    assert message == "OSError: GET http://host/***?*** failed"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((918273, "pin 918273"), (9182.73, "pin 9182.73"), (b"p\xff\xe4ss", "p\\xff\\xe4ss")),
+        *(({"set-value"}, "set-value"), ("one\ntwo!", "before one\ntwo! after")),
+    ],
+)
+def test_values_of_all_types_are_hidden(value: Any, text: str, tmp_path: Path) -> None:
+    for place in ("s3://bucket/a", tmp_path):
+        message = locate(place, {"nested": [value]}).without_options(OSError(f"bad {text}"))
+        assert "***" in message
+        assert not any(part in message for part in ("918", "73", "ss", "set", "one", "two"))
+
+
+@pytest.mark.parametrize("value", [True, False, None, 30, "s3"])
+def test_short_values_and_truth_values_are_shown(value: Any) -> None:
+    error = OSError(f"use_ssl is {value}")
+    assert str(error) in locate("s3://bucket/a", {"use_ssl": value}).without_options(error)
+
+
+def test_question_marks_in_local_paths_are_shown() -> None:
+    error = OSError("cannot open /data/what?is=this")
+    assert "what?is=this" in locate("/data", OPTIONS).without_options(error)
 
 
 def test_remote_errors_drop_the_original_traceback() -> None:
