@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import pickle
+import shutil
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -236,6 +237,71 @@ def test_secrets_are_hidden_when_a_web_server_rejects_requests(
     for piece in PIECES:
         assert piece not in result.output + repr(result.exception)
         assert not [name for name, content in written.items() if piece.encode() in content]
+
+
+def write_pipe(path: Path) -> None:
+    """Replace a file by a pipe; a read of it ends only after a minute."""
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    timer = threading.Timer(60, os.close, [os.open(path, os.O_RDWR)])
+    timer.daemon = True
+    timer.start()
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        *((f"in{suffix}", "ingest {file} {out}") for suffix in (".npy", ".npz", ".csv", ".h5")),
+        *((f"in{suffix}", "ingest {file} {out}") for suffix in (".parquet", ".arrow", ".fbin")),
+        ("in.raw", "ingest {file} {out} --format raw --raw-dtype float32 --features 4"),
+        ("in.csv", "embed {file} {out} --encoder hashing"),
+        ("in.parquet", "embed {file} {out} --encoder hashing --column text"),
+        ("in.npy", "evaluate {run} --truth {file}"),
+        ("in.npy", "kmeans {x} --out {out} --init {file}"),
+        ("in.npy", "kmeans {x} --out {out} --clusters 2 --sample-weight {file}"),
+        ("in.npy", "report {run} --out {out}.html --items {file}"),
+        ("in.parquet", "report {run} --out {out}.html --items {file}"),
+        ("run/run.json", "evaluate {run}"),
+        ("run/run.json", "fit {x} --out {run} --overwrite"),
+        ("run/model.zarr/zarr.json", "export {run} --out {out}"),
+        ("run/model.zarr/centers/zarr.json", "export {run} --out {out}"),
+        ("run/model.zarr/centers/c/0/0", "export {run} --out {out}"),
+        ("run/labels.zarr/labels/c/0", "export {run} --out {out}"),
+        ("x.zarr/zarr.json", "inspect {x}"),
+        ("x.zarr/features/zarr.json", "inspect {x}"),
+        ("x.zarr/features/c/0/0", "fit {x} --out {out} --rho 1"),
+        ("x.zarr/features/c/0/0", "ingest {x} {out}"),
+    ],
+)
+def test_pipes_are_rejected(run_by_hand: Path, tmp_path: Path, name: str, command: str) -> None:
+    folder = Path(shutil.copytree(run_by_hand.parent, tmp_path / "copy", symlinks=True))
+    names = {"file": folder / name, "run": folder / run_by_hand.name, "x": folder / "x.zarr"}
+    write_pipe(folder / name.replace("run/", f"{run_by_hand.name}/"))
+    words = [word.format(**names, out=tmp_path / "out") for word in command.split()]
+    words += [] if words[0] in ("report", "export", "embed") else ["--nworkers", "0"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 3, result.output
+    assert "Traceback" not in result.output
+    assert Path(name).name in result.output
+
+
+def test_records_have_a_maximum_size(run_by_hand: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(run_by_hand, tmp_path / "run"))
+    (run / "events.jsonl").unlink(missing_ok=True)
+    write_pipe(run / "events.jsonl")
+    os.truncate(run / "run.json", 2**40)  # a sparse file
+    result = CliRunner().invoke(main, ["export", str(run), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 3
+    assert str(2**40) in result.output
+    (run / "run.json").unlink()
+    (run / "run.json").symlink_to("/dev/zero")
+    result = CliRunner().invoke(main, ["export", str(run), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 3
+    shutil.copy(run_by_hand / "run.json", tmp_path / "record")
+    (run / "run.json").unlink()
+    (run / "run.json").symlink_to(tmp_path / "record")  # a link to a regular file is read
+    result = CliRunner().invoke(main, ["report", str(run), "--out", str(tmp_path / "page.html")])
+    assert result.exit_code == 0, result.output
 
 
 def test_names_are_not_parsed_as_markup(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ _S3_DEFAULTS: dict[str, Any] = {
     "use_listings_cache": False,
 }
 _S3_TRIES = 2  # attempts of s3fs, which has no option for this number; botocore retries in each
+_MOST_RECORD_BYTES = 2**28  # far above the size of any record or event log
 _ACCESS_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
 
 
@@ -166,8 +168,32 @@ class Location:
             listed = [name.rstrip("/") for name in filesystem.ls(path, detail=False)]
             return [name.rpartition("/")[2] for name in listed if name != path.rstrip("/")]
 
-    def read_bytes(self) -> bytes:
-        """Read the whole file."""
+    def check_regular(self, most: int | None = None) -> None:
+        """Raise if a local file is not a regular file, or has more than `most` bytes.
+
+        A read of a pipe or a device may not end. Links are followed. A missing file is accepted,
+        because its reader reports it.
+        """
+        if self.is_remote:
+            return
+        try:
+            status = Path(self.url).stat()
+        except OSError:
+            return
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            raise StoreError(
+                f"{self} is a pipe, a socket or a device, which cannot be read here; write its "
+                "content to a regular file"
+            )
+        if most is not None and status.st_size > most:
+            raise StoreError(
+                f"{self} has {status.st_size} bytes, more than {most} bytes, which no such file "
+                "needs; restore it"
+            )
+
+    def read_bytes(self, most: int | None = _MOST_RECORD_BYTES) -> bytes:
+        """Read the whole file; raise if a local file is not regular or larger than `most` bytes."""
+        self.check_regular(most)
         with self.files() as (filesystem, path):
             return bytes(filesystem.cat_file(path))
 
