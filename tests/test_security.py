@@ -7,10 +7,12 @@ import json
 import os
 import pickle
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -24,6 +26,9 @@ from scrlm_cli.main import main
 
 import scrlm_dask
 import scrlm_dask.storage.arrays as arrays
+from scrlm_dask.errors import StoreError
+from scrlm_dask.storage.arrays import open_node
+from scrlm_dask.storage.locations import locate
 
 PACKAGES = (Path(scrlm_dask.__file__).parent, Path(__file__).parents[1] / "cli")
 FORBIDDEN = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
@@ -237,6 +242,65 @@ def test_secrets_are_hidden_when_a_web_server_rejects_requests(
     for piece in PIECES:
         assert piece not in result.output + repr(result.exception)
         assert not [name for name, content in written.items() if piece.encode() in content]
+
+
+def test_redirect_to_another_origin_carries_only_the_named_options() -> None:
+    """SECURITY.md names the options that a server can pass on to another server."""
+    received: list[Any] = []
+
+    class Receiving(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            received.append({**self.headers, "path": self.path})
+            self.send_error(404)
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *args: Any) -> None:
+            """Print nothing."""
+
+    class Redirecting(Receiving):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{target.server_port}/other")
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815
+
+    with serve(Receiving) as target, serve(Redirecting) as server:
+        options = {
+            "params": {"signature": "in-params"},
+            "headers": {"Authorization": "in-headers", "X-Request": "sent-1"},
+            "cookies": {"name": "in-cookies"},
+            "client_kwargs": {
+                "headers": {"Authorization": "in-client", "X-Client": "sent-2"},
+                "cookies": {"name": "sent-3"},
+            },
+        }
+        with pytest.raises(StoreError):
+            open_node(locate(f"http://127.0.0.1:{server.server_port}/x.zarr", options), "x")
+    text = str(received)
+    assert all(sent in text for sent in ("sent-1", "sent-2", "sent-3"))
+    assert not any(kept in text for kept in ("in-params", "in-headers", "in-cookies", "in-client"))
+
+
+def test_web_server_that_never_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.zarr"
+        options = ("--storage-option", "client_kwargs.timeout.sock_read=0.2")
+        result = CliRunner().invoke(main, ["inspect", url, *options, "--nworkers", "0"])
+    assert result.exit_code == 3
+    assert url in result.output
+
+
+@contextmanager
+def serve(handler: type[BaseHTTPRequestHandler]) -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 def write_pipe(path: Path) -> None:

@@ -516,6 +516,13 @@ def read_spans(stored: StoredArray, spans: Sequence[tuple[int, int]], what: str)
         return np.asarray(array.oindex[np.concatenate([np.arange(*span) for span in spans])])
     except ScrlmError:
         raise
+    except MemoryError as error:
+        n_bytes = math.prod(array.chunks) * array.dtype.itemsize
+        raise StoreError(
+            f"rows {start} to {stop - 1} of {what} {location} do not fit in memory: according to "
+            f"its metadata, a chunk has shape {array.chunks} and {n_bytes} bytes; use more memory, "
+            "restore the metadata, or write the array again with chunks of about 64 MB"
+        ) from error
     except Exception as error:  # codecs have no common base class of errors
         location.exists()  # raises if the store became unreachable
         raise StoreError(

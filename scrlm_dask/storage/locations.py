@@ -42,6 +42,12 @@ _S3_DEFAULTS: dict[str, Any] = {
     "config_kwargs": {"connect_timeout": 5, "read_timeout": 5, "retries": {"max_attempts": 2}},
     "use_listings_cache": False,
 }
+_HTTP = ("http", "https")
+# Without a response, aiohttp would wait for 300 s per request. A mapping is passed to its
+# `ClientTimeout`; a user may give another, also with only some of these limits.
+_HTTP_DEFAULTS: dict[str, Any] = {
+    "client_kwargs": {"timeout": {"total": 300, "sock_connect": 10, "sock_read": 20}}  # seconds
+}
 _S3_TRIES = 2  # attempts of s3fs, which has no option for this number; botocore retries in each
 _MOST_RECORD_BYTES = 2**28  # far above the size of any record or event log
 _ACCESS_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
@@ -264,6 +270,8 @@ class Location:
 
     def _settings(self) -> dict[str, Any]:
         """Return the storage options, with the defaults of the protocol for missing options."""
+        if self._scheme in _HTTP:
+            return _with_timeout(merge_options(_HTTP_DEFAULTS, self.options.reveal()))
         defaults = _S3_DEFAULTS if self._scheme in _S3 else {}
         return merge_options(defaults, self.options.reveal())
 
@@ -415,6 +423,20 @@ def reaching(location: Location, what: str = "") -> Iterator[None]:
         raise kind(f"{name} {_problem(location, error)}") from None
 
 
+def _with_timeout(options: dict[str, Any]) -> dict[str, Any]:
+    """Convert the timeouts of a web server from seconds to aiohttp's class."""
+    client = options["client_kwargs"]
+    timeout = client.get("timeout") if isinstance(client, Mapping) else None
+    if not isinstance(timeout, Mapping):
+        return options
+    from aiohttp import ClientTimeout  # installed with fsspec's http file system
+
+    seconds: dict[str, Any] = {
+        name: None if given is None else float(given) for name, given in timeout.items()
+    }
+    return {**options, "client_kwargs": {**client, "timeout": ClientTimeout(**seconds)}}
+
+
 def _unless_gone(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
@@ -463,18 +485,21 @@ def _reject_credentials(text: str) -> None:
     """Raise if a URL contains credentials, because URLs are printed and recorded."""
     for link in text.split("::"):
         scheme, separator, rest = link.partition("://")
-        protocol, web = scheme.lower(), scheme.lower() in ("http", "https")
-        if not separator or protocol == "file":
+        protocol, web = scheme.lower(), scheme.lower() in _HTTP
+        if not separator or protocol in _LOCAL:
             continue
         first, _, _ = rest.partition("/")
         name, colon, port = first.partition(":")
         bad = bool(colon) and (not re.fullmatch(r"\d+", port) or "@" in name)
         bad = bad or (protocol in _S3 and bool(colon))
-        bad = bad or ((protocol in _S3 or web) and "@" in first) or (web and "?" in rest)
+        bad = bad or ((protocol in _S3 or web) and "@" in first)
+        # a query such as ?sig=... is a signature; without "=", only web servers interpret it
+        bad = bad or re.search(r"\?[^/]*=", rest) is not None or (web and "?" in rest)
         if bad:
             raise InputError(
-                f"the {protocol}:// URL contains credentials, which would be printed and recorded; "
-                "pass them as --storage-option (storage_options) or in environment variables"
+                f"the {protocol}:// URL contains credentials or a query, which would be printed "
+                "and recorded; pass credentials as --storage-option (storage_options) or in "
+                "environment variables"
             )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from aiohttp import ClientTimeout
 from dask.base import tokenize
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -188,6 +189,12 @@ def test_errors_of_the_local_disk_are_not_changed(tmp_path: Path) -> None:
         f"https://host/x.zarr?signature={SECRET}",
         f"HTTPS://host/x.zarr?signature={SECRET}",
         f"ftp://user:{SECRET}@host/x",
+        f"az://container/x?sig={SECRET}",
+        f"abfs://container@account.dfs.core.windows.net/x?sv=2020&sig={SECRET}",
+        f"gs://bucket/x?X-Goog-Signature={SECRET}",
+        f"s3://bucket/x?AWSAccessKeyId=a&Signature={SECRET}",
+        f"webhdfs://host:50070/x?delegation={SECRET}/x",
+        f"simplecache::az://container/x?sig={SECRET}",
         f"simplecache::s3://key:{SECRET}@bucket/x",
     ],
 )
@@ -207,10 +214,12 @@ def test_credentials_in_a_url_are_rejected_and_not_printed(url: str) -> None:
         "sftp://user@host/x",
         "/local/a:b@c?d",
         "file:///local/a:b@c?d",
+        "local:///data/a?b=c",
+        "s3://bucket/what?/a=b",
     ],
 )
 def test_urls_without_credentials_are_accepted(url: str) -> None:
-    assert str(locate(url)) == url.removeprefix("file://")
+    assert str(locate(url)) == url.removeprefix("file://").removeprefix("local://")
 
 
 # --- protocols ---------------------------------------------------------------------------------
@@ -442,3 +451,16 @@ def test_unknown_storage_option_is_named() -> None:
 def test_web_server_that_is_not_reached() -> None:
     with pytest.raises(UnreachableError, match=r"127\.0\.0\.1"):
         open_node("http://127.0.0.1:9/x.zarr", "the features store")
+
+
+def test_web_servers_have_timeouts_unless_the_user_gives_others() -> None:
+    def timeout(options: Any) -> Any:
+        return locate("https://host/x", options)._settings()["client_kwargs"]["timeout"]
+
+    default = timeout(None)
+    assert 0 < default.sock_connect < 60
+    assert 0 < default.sock_read < 60
+    given = timeout({"client_kwargs": {"timeout": {"sock_read": "7", "total": None}}})
+    assert given == ClientTimeout(total=None, sock_connect=default.sock_connect, sock_read=7)
+    whole = ClientTimeout(total=1)
+    assert timeout({"client_kwargs": {"timeout": whole, "headers": {}}}) is whole
