@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
+from urllib.parse import quote, quote_plus
 
 import pytest
+from yarl import URL
 
 from scrlm_dask.text import (
     first_few,
     first_line,
     format_bytes,
+    hide_queries,
+    hide_values,
     one_line,
     plural,
     printable,
@@ -93,3 +99,62 @@ def test_control_characters_are_escaped(text: str, shown: str) -> None:
 
 def test_lines_stay_lines() -> None:
     assert printable_lines("a\x1b\nb\r\n") == "a\\x1b\nb\\r\n"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("plain-secret", "sv=2020&sig=a+b/c==", "two words", '"it\'s"<&>', "a\\b\\\\c\\"),
+        *("line\nbreak\ttab\x0b", "p\u00e4ss-\u8a9e", "pass-\U0001f511-\ud800", "\udcff-byte"),
+    ],
+)
+def test_values_are_hidden_in_every_form(value: str) -> None:
+    encoded = value.encode("utf-8", "backslashreplace")
+    encodable = encoded.decode(errors="surrogateescape")
+    forms = [
+        *(value, repr(value), repr([repr(value)]), json.dumps(value), json.dumps([value])),
+        *(json.dumps(json.dumps(value)), html.escape(value), printable(value)),
+    ]
+    if encodable == value:
+        url = URL("http://host/x").with_query({"sig": value})
+        forms += [quote(value), quote(value, safe=""), quote_plus(value), quote(quote(value))]
+        forms += [quote(value).lower(), str(url), repr(url), repr(encoded), str({"k": encoded})]
+    for form in forms:
+        shown = hide_values(f"before {form} after", ["other", value])
+        assert "***" in shown, form
+        assert shown.startswith("before ")
+        assert shown.endswith(" after")
+        for piece in re.findall(r"\w{3,}", value):
+            assert piece not in shown.replace("?sig=", "")
+
+
+def test_decoded_values_are_hidden() -> None:
+    signature = "v%2bw%41xyz"
+    for url in (URL(f"http://h/?s={signature}"), URL("http://h/").with_query(s=signature)):
+        assert hide_values(f"GET {url}", [signature]) == "GET http://h/?s=***"
+
+
+def test_lines_of_a_value_are_hidden() -> None:
+    key = "-----BEGIN KEY-----\n  abcdef \nxyz\n"
+    assert hide_values("invalid key 'abcdef' on line xyz", [key]) == (
+        "invalid key '***' on line xyz"
+    )
+
+
+def test_short_values_do_not_change_messages() -> None:
+    text = "403 Forbidden: a bad request"
+    assert hide_values(text, ["a", "", "403", "4031", "***"]) == text
+    assert hide_values("longer than long", ["long", "longer"]) == "*** than ***"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("GET http://host/x?a=1&b=2 failed", "GET http://host/x?*** failed"),
+        ("403, url='http://h/x?token'), then", "403, url='http://h/x?***'), then"),
+        ("https://h?a=1\nsecond /x?%41", "https://h?***\nsecond /x?***"),
+        ("really? yes, 'x?' is a name", "really? yes, 'x?' is a name"),
+    ],
+)
+def test_queries_are_hidden(text: str, expected: str) -> None:
+    assert hide_queries(text) == expected

@@ -43,7 +43,7 @@ _SPREAD_SECONDS = 10.0  # time limit for copying inputs, because a worker may ha
 
 # A warning reports more blocks than this of fewer bytes than this, and their fixed cost.
 # The cost was measured with benchmarks/small_blocks.py; all of these blocks are batched.
-_MANY_BLOCKS, _SMALL_BLOCK_BYTES, _BLOCK_SECONDS = 2000, 10**6, 0.0005
+MANY_BLOCKS, SMALL_BLOCK_BYTES, _BLOCK_SECONDS = 2000, 10**6, 0.0005
 
 _listeners: dict[str, events.Listener] = {}  # listeners of the runs of this process, by topic
 
@@ -328,8 +328,8 @@ class Execution:
     def _warn_of_small_blocks(self, features: Features) -> None:
         """Warn once per run of many small blocks, because their fixed cost dominates."""
         layout = features.layout
-        small = layout.block_bytes < _SMALL_BLOCK_BYTES and features.may_warn
-        if self._warned or not small or layout.n_blocks <= _MANY_BLOCKS:
+        small = layout.block_bytes < SMALL_BLOCK_BYTES and features.may_warn
+        if self._warned or not small or layout.n_blocks <= MANY_BLOCKS:
             return
         self._warned = True
         better = block_rows_for(features.array.shape, features.array.dtype, None)

@@ -34,8 +34,13 @@ from scrlm_dask.storage.run_directory import RunDirectory, write_json
 from scrlm_dask.storage.store_info import RecordedFeatures, features_in
 from scrlm_dask.storage.traces import InputTrace
 
-# Start of a text that spreadsheet programs may run; some ignore spaces, or accept full-width signs.
-_FORMULA = "\\A('*(?:[\t\r\n]|\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]))"
+# Starts of cells that spreadsheet programs may run, as patterns of RE2. Some programs ignore spaces
+# and invisible characters, or accept full-width signs. If the list separator is a semicolon or a
+# tab, a cell also starts after each of them, and after each line break.
+_IGNORED = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\p{Z}\p{Cf}"
+_SIGN = "[=+\\-@\uff1d\uff0b\uff0d\uff20]"
+_AT_START = rf"(\A)('*(?:[\t\r\n]|[\t\r\n{_IGNORED}]*{_SIGN}))"
+_AFTER_SEPARATOR = rf"""([;\t\r\n])(['"]*[{_IGNORED}]*['"]*{_SIGN})"""
 
 
 @dataclass(frozen=True)
@@ -156,13 +161,15 @@ def _without_formulas(rows: Any) -> Any:
     """Put a single quote before texts that a spreadsheet program would read as a formula.
 
     Texts that already start with quotes and such a character get one more quote, so that the
-    original text can be recovered.
+    original text can be recovered. The same applies after separators.
     """
     arrow, compute = (import_optional(name, "CSV") for name in ("pyarrow", "pyarrow.compute"))
     for i, field in enumerate(rows.schema):
         if arrow.types.is_string(field.type) or arrow.types.is_large_string(field.type):
-            quoted = compute.replace_substring_regex(rows[i], _FORMULA, r"'\1")
-            rows = rows.set_column(i, field, quoted)
+            texts = rows[i]
+            for pattern in (_AT_START, _AFTER_SEPARATOR):
+                texts = compute.replace_substring_regex(texts, pattern, r"\1'\2")
+            rows = rows.set_column(i, field, texts)
     return rows
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scrlm_dask.choices import NAN_ROWS, ZERO_ROWS, FeatureDtype, NanRows, ZeroRows
-from scrlm_dask.engine.execution import Execution
+from scrlm_dask.engine.execution import MANY_BLOCKS, SMALL_BLOCK_BYTES, Execution
 from scrlm_dask.engine.workers import check_paths_visible
 from scrlm_dask.errors import InputError, StoreError, UnreachableError
 from scrlm_dask.events import Listener, Note, warn
@@ -40,6 +40,7 @@ _NO_FEATURES = frozenset(
 )
 _MAX_REREADS = 2
 _MAX_NAMED = 5
+_BLOCK_SECONDS = 0.005  # CPU time to write a block, in addition to its rows
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ class IngestJob:
             job = replace(self, unfinished=unfinished, location=owned)
             for note in self._notes():
                 execution.emit(Note(note))
+            _warn_about_small_chunks(execution, self.manifest)
             try:
                 result = job._ingest(execution, undo)
             except BaseException as error:
@@ -443,6 +445,21 @@ def _label_names(execution: Execution, job: IngestJob) -> tuple[str, ...] | None
         )
     )
     return names
+
+
+def _warn_about_small_chunks(execution: Execution, manifest: Manifest) -> None:
+    """Warn before many small chunks are written, because their fixed cost dominates."""
+    n_bytes = manifest.block_rows * _feature_bytes(manifest) // max(manifest.n_rows, 1)
+    if manifest.n_blocks <= MANY_BLOCKS or n_bytes >= SMALL_BLOCK_BYTES:
+        return
+    execution.emit(
+        Note(
+            f"{manifest.n_blocks} chunks of {n_bytes / 1e3:g} kB are written, which adds about "
+            f"{manifest.n_blocks * _BLOCK_SECONDS:.0f} s of CPU time, and more to each later run; "
+            "omit --chunk-size (chunk_bytes), or use a larger one",
+            warning=True,
+        )
+    )
 
 
 def _warn_about_zero_rows(execution: Execution, written: copy_rows.Written) -> None:

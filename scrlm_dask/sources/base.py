@@ -156,6 +156,7 @@ class MappedSource(Source):
 
 def source_file(path: str) -> SourceFile:
     """Return the path, the size and the digest of a file; call this before the file is read."""
+    locate(path).check_regular()
     n_bytes = os.stat(path).st_size  # noqa: PTH116 - the path must stay a str
     return SourceFile(path, n_bytes, files_digest(path))
 

@@ -94,6 +94,7 @@ def _resolve_local(path: str | Path) -> str:
         raise InputError(
             f"{location} is a URL, but items must be local files; copy it to a local path"
         )
+    location.check_regular()
     return location.url
 
 

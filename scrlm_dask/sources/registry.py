@@ -260,6 +260,7 @@ def _open_path(path: str, request: Request) -> list[Source]:
             return [_open_file(file, request) for file in matching(path)]
         raise StoreError(f"the source {path} does not exist; check the path")
     if not Path(path).is_dir():
+        location.check_regular()
         return [_open_file(path, request)]
     for name, looks_like in _FOLDERS.items():
         if options.format == name or (options.format is None and looks_like(path)):

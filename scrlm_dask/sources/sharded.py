@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -132,10 +133,11 @@ def check_no_gap(paths: Sequence[str], from_first: bool) -> None:
 def _check_totals(paths: Sequence[str], shards: list[tuple[int, int]]) -> None:
     """Check names like data-00003-of-00010, which contain the number of files."""
     numbers, total = {number for number, _ in shards}, shards[0][1]
-    missing = sorted(set(range(total)) - numbers)
-    # some writers count from 1
-    if missing and numbers != set(range(1, total + 1)):
-        example = _name_like(paths[0], shards[0][0], missing[0])
+    from_one = len(numbers) == total and (min(numbers), max(numbers)) == (1, total)
+    # ends after at most one number per file, because a name may claim any total
+    missing = next(number for number in count() if number not in numbers)
+    if missing < total and not from_one:  # some writers count from 1
+        example = _name_like(paths[0], shards[0][0], missing)
         raise StoreError(
             f"{example} is missing: {len(numbers)} of {total} files are present; restore it, or "
             "give the files one by one"

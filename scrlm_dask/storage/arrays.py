@@ -39,10 +39,12 @@ _CHECKSUM_BYTES = 4
 MOST_COUNTED = 10**6  # missing chunks that are counted
 _TRACED_AT_ONCE = 4096
 _METADATA = ("zarr.json", ".zarray", ".zattrs")
+_GROUP_METADATA = (".zgroup", ".zmetadata")
 # Limits for the metadata of arrays. Damaged or malicious metadata may claim any number; the limits
 # are far above what can be processed, and are checked before anything of that size is created.
 _MOST_CHUNKS = 10**8
 _MOST_CHUNK_BYTES = 2**40
+_MOST_METADATA_BYTES = 2**28
 _BLOSC_HEADER_BYTES = 16
 
 
@@ -192,11 +194,12 @@ def find_damage(
     is_blosc = bool(compressors) and type(compressors[-1]).__name__.startswith("Blosc")
     is_blosc = is_blosc and array.shards is None
     with location.files() as (filesystem, root):
-        exists = os.path.exists if isinstance(filesystem, LocalFileSystem) else filesystem.exists
+        is_local = isinstance(filesystem, LocalFileSystem)
         for chunk in chunks_of(array, start, stop):
             path = f"{root}/{chunk.key}"
-            if not exists(path):
-                return chunk, "is missing"
+            # a read of a pipe or a device may not end
+            if not (os.path.isfile(path) if is_local else filesystem.exists(path)):  # noqa: PTH113
+                return chunk, "is missing or is not a regular file"
             damage = _blosc_damage(filesystem, path) if is_blosc else None
             if damage is not None:
                 return chunk, damage
@@ -322,6 +325,7 @@ def open_node(place: Place, what: str) -> zarr.Array[Any] | zarr.Group:
     elif not Path(location.url).exists():
         hint = describe_interruption(location) or "; check the path"
         raise MissingError(f"{what} {location} does not exist{hint}")
+    _check_metadata(location)
     try:
         node = zarr.open(location.store(), mode="r", zarr_format=zarr_format)
     except ScrlmError:  # the watchdog raises in the main thread
@@ -378,13 +382,21 @@ def describe(array: zarr.Array[Any], place: Place | None = None) -> StoredArray:
     )
 
 
-def local_path(array: zarr.Array[Any]) -> str:
-    """Return the path of an array on a local disk."""
-    return str(array.store_path).removeprefix("file://")
+def _check_metadata(location: Location) -> None:
+    """Raise if local metadata of an array or group is not in regular files."""
+    if not location.is_remote:
+        for name in (*_METADATA, *_GROUP_METADATA):
+            (location / name).check_regular(_MOST_METADATA_BYTES)
+
+
+def local_path(node: zarr.Array[Any] | zarr.Group) -> str:
+    """Return the path of an array or group on a local disk."""
+    return str(node.store_path).removeprefix("file://")
 
 
 def child(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any] | zarr.Group | None:
     """Return the array or group called `name` in the group at `location`; None if it is missing."""
+    _check_metadata(location / name)
     with reaching(location):
         try:
             node = group.get(name)
@@ -401,12 +413,17 @@ def child(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any] |
 
 def has_member(group: zarr.Group, name: str) -> bool:
     """Return whether the group contains an array or group called `name`."""
+    _check_metadata(locate(local_path(group)) / name)
     with _reading_metadata(group, name):
         return name in group
 
 
 def member_names(group: zarr.Group) -> list[str]:
     """Return the sorted names of the arrays and groups in the group."""
+    location = locate(local_path(group))
+    if not location.is_remote:
+        for name in location.entry_names():
+            _check_metadata(location / name)
     # Zarr warns about other files in the group
     with _reading_metadata(group, "an array"), warnings.catch_warnings(action="ignore"):
         return sorted(group)
@@ -499,6 +516,13 @@ def read_spans(stored: StoredArray, spans: Sequence[tuple[int, int]], what: str)
         return np.asarray(array.oindex[np.concatenate([np.arange(*span) for span in spans])])
     except ScrlmError:
         raise
+    except MemoryError as error:
+        n_bytes = math.prod(array.chunks) * array.dtype.itemsize
+        raise StoreError(
+            f"rows {start} to {stop - 1} of {what} {location} do not fit in memory: according to "
+            f"its metadata, a chunk has shape {array.chunks} and {n_bytes} bytes; use more memory, "
+            "restore the metadata, or write the array again with chunks of about 64 MB"
+        ) from error
     except Exception as error:  # codecs have no common base class of errors
         location.exists()  # raises if the store became unreachable
         raise StoreError(

@@ -212,7 +212,7 @@ def _write_file(path: Path, pieces: list[Any]) -> None:
 
 def _read(location: Location) -> bytes:
     try:
-        return location.read_bytes()
+        return location.read_bytes(most=None)  # proportional to clusters x features
     except StoreError:
         raise
     except OSError as error:

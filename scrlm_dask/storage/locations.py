@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from scrlm_dask.errors import (
     UntrustedOriginError,
 )
 from scrlm_dask.storage import folders
+from scrlm_dask.text import hide_queries, hide_values
 
 Options: TypeAlias = Mapping[str, Any]
 
@@ -41,7 +43,14 @@ _S3_DEFAULTS: dict[str, Any] = {
     "config_kwargs": {"connect_timeout": 5, "read_timeout": 5, "retries": {"max_attempts": 2}},
     "use_listings_cache": False,
 }
+_HTTP = ("http", "https")
+# Without a response, aiohttp would wait for 300 s per request. A mapping is passed to its
+# `ClientTimeout`; a user may give another, also with only some of these limits.
+_HTTP_DEFAULTS: dict[str, Any] = {
+    "client_kwargs": {"timeout": {"total": 300, "sock_connect": 10, "sock_read": 20}}  # seconds
+}
 _S3_TRIES = 2  # attempts of s3fs, which has no option for this number; botocore retries in each
+_MOST_RECORD_BYTES = 2**28  # far above the size of any record or event log
 _ACCESS_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError")
 
 
@@ -167,8 +176,32 @@ class Location:
             return [name.rpartition("/")[2] for name in listed if name != path.rstrip("/")]
         return []
 
-    def read_bytes(self) -> bytes:
-        """Read the whole file."""
+    def check_regular(self, most: int | None = None) -> None:
+        """Raise if a local file is not a regular file, or has more than `most` bytes.
+
+        A read of a pipe or a device may not end. Links are followed. A missing file is accepted,
+        because its reader reports it.
+        """
+        if self.is_remote:
+            return
+        try:
+            status = Path(self.url).stat()
+        except OSError:
+            return
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            raise StoreError(
+                f"{self} is a pipe, a socket or a device, which cannot be read here; write its "
+                "content to a regular file"
+            )
+        if most is not None and status.st_size > most:
+            raise StoreError(
+                f"{self} has {status.st_size} bytes, more than {most} bytes, which no such file "
+                "needs; restore it"
+            )
+
+    def read_bytes(self, most: int | None = _MOST_RECORD_BYTES) -> bytes:
+        """Read the whole file; raise if a local file is not regular or larger than `most` bytes."""
+        self.check_regular(most)
         with self.files() as (filesystem, path):
             return bytes(filesystem.cat_file(path))
 
@@ -225,15 +258,19 @@ class Location:
                     )
 
     def without_options(self, error: BaseException) -> str:
-        """Return another library's error as one line of text; replace option values by ***."""
-        lines = str(error).strip().splitlines()
-        text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        for value in sorted(_texts_in(self.options.reveal()), key=len, reverse=True):
-            text = text.replace(value, "***")
-        return text
+        """Return another library's error as one line of text, without values of the options.
+
+        The queries of URLs are also replaced by ***. The whole text is searched before it is cut,
+        because a value may contain line breaks.
+        """
+        text = hide_values(str(error), _texts_in(self.options.reveal()))
+        lines = (hide_queries(text) if self.is_remote else text).strip().splitlines()
+        return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
     def _settings(self) -> dict[str, Any]:
         """Return the storage options, with the defaults of the protocol for missing options."""
+        if self._scheme in _HTTP:
+            return _with_timeout(merge_options(_HTTP_DEFAULTS, self.options.reveal()))
         defaults = _S3_DEFAULTS if self._scheme in _S3 else {}
         return merge_options(defaults, self.options.reveal())
 
@@ -385,6 +422,20 @@ def reaching(location: Location, what: str = "") -> Iterator[None]:
         raise kind(f"{name} {_problem(location, error)}") from None
 
 
+def _with_timeout(options: dict[str, Any]) -> dict[str, Any]:
+    """Convert the timeouts of a web server from seconds to aiohttp's class."""
+    client = options["client_kwargs"]
+    timeout = client.get("timeout") if isinstance(client, Mapping) else None
+    if not isinstance(timeout, Mapping):
+        return options
+    from aiohttp import ClientTimeout  # installed with fsspec's http file system
+
+    seconds: dict[str, Any] = {
+        name: None if given is None else float(given) for name, given in timeout.items()
+    }
+    return {**options, "client_kwargs": {**client, "timeout": ClientTimeout(**seconds)}}
+
+
 def _unless_gone(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
@@ -433,25 +484,30 @@ def _reject_credentials(text: str) -> None:
     """Raise if a URL contains credentials, because URLs are printed and recorded."""
     for link in text.split("::"):
         scheme, separator, rest = link.partition("://")
-        protocol, web = scheme.lower(), scheme.lower() in ("http", "https")
-        if not separator or protocol == "file":
+        protocol, web = scheme.lower(), scheme.lower() in _HTTP
+        if not separator or protocol in _LOCAL:
             continue
         first, _, _ = rest.partition("/")
         name, colon, port = first.partition(":")
         bad = bool(colon) and (not re.fullmatch(r"\d+", port) or "@" in name)
         bad = bad or (protocol in _S3 and bool(colon))
-        bad = bad or ((protocol in _S3 or web) and "@" in first) or (web and "?" in rest)
+        bad = bad or ((protocol in _S3 or web) and "@" in first)
+        # a query such as ?sig=... is a signature; without "=", only web servers interpret it
+        bad = bad or re.search(r"\?[^/]*=", rest) is not None or (web and "?" in rest)
         if bad:
             raise InputError(
-                f"the {protocol}:// URL contains credentials, which would be printed and recorded; "
-                "pass them as --storage-option (storage_options) or in environment variables"
+                f"the {protocol}:// URL contains credentials or a query, which would be printed "
+                "and recorded; pass credentials as --storage-option (storage_options) or in "
+                "environment variables"
             )
 
 
 def _texts_in(value: Any) -> list[str]:
-    """Return all strings in nested options, which may be credentials."""
+    """Return all texts and numbers in nested options, which may be credentials."""
     if isinstance(value, Mapping):
         return [text for item in value.values() for text in _texts_in(item)]
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | set | frozenset):
         return [text for item in value for text in _texts_in(item)]
-    return [value] if isinstance(value, str) and value else []
+    if isinstance(value, bytes | bytearray):
+        return [value.decode("utf-8", "surrogateescape")]
+    return [] if value is None or isinstance(value, bool) else [str(value)]

@@ -103,6 +103,7 @@ def _unreadable(what: str, error: Exception) -> StoreError:
 
 
 def _open(location: Location, what: str) -> NpyColumn:
+    location.check_regular()
     with location.files(what) as (filesystem, path):
         size = filesystem.info(path)["size"]
         file = BytesIO(filesystem.cat_file(path, start=0, end=min(size, _HEADER_BYTES)))

@@ -38,6 +38,7 @@ class EventLog:
             if self.location.is_remote:
                 self._write_remote(line)
             else:
+                self.location.check_regular()
                 with Path(self.location.url).open("a") as file:
                     file.write(line)
 

@@ -20,7 +20,7 @@ from messages import expecting
 
 import scrlm_dask
 from scrlm_dask.errors import InputError, StoreError, UnusableRowsError
-from scrlm_dask.pipeline.export import export
+from scrlm_dask.pipeline.export import _without_formulas, export
 from scrlm_dask.pipeline.run import Run
 from scrlm_dask.pipeline.stores import write_features
 
@@ -200,12 +200,15 @@ FORMULAS = [
     "+1",
     "-1",
     "@SUM(A1)",
-    "\t=1",
-    "\r=1",
+    "\t1",
+    "\r1",
     "'=1",
     " =1",
     "\uff1d1",
     "' \uff0b1",
+    "\x0b=1",
+    "\xa0=1",
+    "\u200b \ufeff=1",
     "'plain",
     "a =1",
     "a=1",
@@ -226,13 +229,33 @@ def test_ids_in_csv_are_not_formulas(tmp_path: Path) -> None:
     export(tmp_path / "run", tmp_path / "csv", table="csv")
     with (tmp_path / "csv" / "labels.csv").open(newline="") as file:
         ids = [row["id"] for row in csv.DictReader(file)]
-    quoted = [f"'{name}" for name in FORMULAS[:10]]
-    assert ids == quoted + FORMULAS[10:]
-    original = re.compile("\\A'('*\\s*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
+    quoted = [f"'{name}" for name in FORMULAS[:13]]
+    assert ids == quoted + FORMULAS[13:]
+    ignored = "[\\s\u200b\ufeff]*"
+    original = re.compile(f"\\A'('*{ignored}[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20])")
     assert [original.sub(r"\1", name) for name in ids] == FORMULAS
     export(tmp_path / "run", tmp_path / "parquet")
     table = pyarrow.parquet.read_table(tmp_path / "parquet" / "labels.parquet")
     assert table["id"].to_pylist() == FORMULAS
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a;=cmd|' /C calc'!A0;b", "a;'=cmd|' /C calc'!A0;b"),
+        ("a;'=1; +1", "a;''=1;' +1"),
+        ('a;"=1', "a;'\"=1"),
+        ("a\t=1\n@x", "a\t'=1\n'@x"),
+        ("\t=1", "'\t'=1"),
+        ("=1;\xa0=1", "'=1;'\xa0=1"),
+        *((text, text) for text in ("a;b=1", "a;1", "x;'y", "a,=1", ";")),
+    ],
+)
+def test_cells_after_separators_are_not_formulas(text: str, expected: str) -> None:
+    rows = _without_formulas(pyarrow.table({"id": [text]}))
+    assert rows["id"].to_pylist() == [expected]
+    restored = re.sub("""([;\t\r\n])'(['"]*\\s*['"]*[=+@-])""", r"\1\2", expected)
+    assert re.sub(r"\A'(\s*=)", r"\1", restored) == text
 
 
 @pytest.mark.parametrize(("are_missing", "fact"), [(True, "c/0"), (False, "(5,)")])

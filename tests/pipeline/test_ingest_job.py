@@ -13,7 +13,7 @@ import zarr
 from messages import expecting
 
 from scrlm_dask.errors import InputError, StoreError, UnreachableError, UnusableRowsError
-from scrlm_dask.events import PhaseFinished
+from scrlm_dask.events import Note, PhaseFinished
 from scrlm_dask.pipeline import ingest_job
 from scrlm_dask.pipeline.ingest import ingest, prepare_ingest
 from scrlm_dask.pipeline.ingest_job import IngestConfig
@@ -148,3 +148,17 @@ def test_space_next_to_a_complete_store(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(ingest_job, "shutil", usage)
     with pytest.raises(OSError, match=r"4000.*3000.*stays"):
         prepare_ingest(source, out, overwrite=True)
+
+
+@pytest.mark.parametrize(("chunk_bytes", "warns"), [(16, True), (32, False), (2**26, False)])
+def test_many_small_chunks_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, warns: bool
+) -> None:
+    monkeypatch.setattr("scrlm_dask.pipeline.ingest_job.MANY_BLOCKS", 10)
+    np.save(tmp_path / "x.npy", np.ones((20, 4), np.float32))
+    notes: list[Any] = []
+    config = IngestConfig(chunk_bytes=chunk_bytes)
+    ingest([tmp_path / "x.npy"], tmp_path / "x.zarr", config, listener=notes.append)
+    texts = [note.text for note in notes if isinstance(note, Note) and "--chunk-size" in note.text]
+    assert len(texts) == warns
+    assert all(fact in text for text in texts for fact in ("20 chunks", "0.016 kB"))

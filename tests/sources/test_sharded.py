@@ -54,6 +54,10 @@ def test_sequences_without_gap(names: list[str]) -> None:
         (["x_008", "x_009", "x_012"], "f/x_010.npy"),
         (["x-00000-of-00003", "x-00002-of-00003"], "f/x-00001-of-00003.npy"),
         (["x-00000-of-00003"], "f/x-00001-of-00003.npy"),
+        (["x-1-of-3", "x-2-of-3"], "f/x-0-of-3.npy"),
+        # a list of all claimed numbers would not fit in memory
+        (["x-0-of-99999999999"], "f/x-1-of-99999999999.npy"),
+        ([f"x-1-of-{10**30}", f"x-{10**30}-of-{10**30}"], f"f/x-0-of-{10**30}.npy"),
     ],
 )
 def test_missing_file_is_named(names: list[str], missing: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -524,6 +525,15 @@ def test_metadata_that_claim_impossible_chunks(
         child(group, locate(tmp_path / "g"), "features")
 
 
+def test_chunk_that_does_not_fit_in_memory_is_not_reported_as_damage(tmp_path: Path) -> None:
+    write_foreign(tmp_path / "a")
+    shape = [2**36, 4]
+    claim(tmp_path / "a", shape, shape)
+    stored = describe(array_at(tmp_path / "a"))
+    with pytest.raises(StoreError, match=rf"{tmp_path}/a.*{re.escape(str(tuple(shape)))}.*{2**40}"):
+        arrays.read_rows(stored, 0, 2**36, WHAT)
+
+
 def test_lookup_ends_after_many_missing_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -543,17 +553,34 @@ def test_memory_of_a_lookup_does_not_depend_on_the_number_of_chunks(
 ) -> None:
     monkeypatch.setattr(arrays, "MOST_COUNTED", 5000)  # a complete lookup would take minutes
     write_foreign(tmp_path / "a", chunks=(3, 1))
-    peaks = []
-    for n_chunks in (2 * 10**4, 10**7):
-        shape = [3 * n_chunks, 1] if axis == 0 else [3, n_chunks]
-        claim(tmp_path / "a", shape, [3, 1])
-        array, location = array_at(tmp_path / "a"), locate(tmp_path / "a")
-        tracemalloc.start()
-        files = arrays.trace_chunks(location, array)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-        assert files.n_chunks == n_chunks
+    peaks = [peak_of_lookup(tmp_path / "a", axis, n_chunks) for n_chunks in (2 * 10**4, 10**7)]
     assert peaks[1] < peaks[0] + 1e6  # the positions of 10^7 chunks would take 390 MB
+
+
+def test_memory_of_a_lookup_does_not_depend_on_the_number_of_files(tmp_path: Path) -> None:
+    write_foreign(tmp_path / "a", chunks=(3, 1))
+    peaks, n_written = [], ROWS.shape[1]
+    for n_chunks in (
+        10_000,
+        25_000,
+    ):  # several times the number of files that are looked up at once
+        for i in range(n_written, n_chunks):
+            os.mknod(tmp_path / f"a/c/0/{i}")
+        n_written = n_chunks
+        peaks.append(peak_of_lookup(tmp_path / "a", 1, n_chunks))
+    assert peaks[1] < peaks[0] + 1e6  # the traces of 15 000 more files would take 4 MB
+
+
+def peak_of_lookup(path: Path, axis: int, n_chunks: int) -> int:
+    """Return the peak memory of a lookup of all chunks of an array that claims `n_chunks`."""
+    claim(path, [3 * n_chunks, 1] if axis == 0 else [3, n_chunks], [3, 1])
+    array, location = array_at(path), locate(path)
+    tracemalloc.start()
+    files = arrays.trace_chunks(location, array)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert files.n_chunks == n_chunks
+    return peak
 
 
 def test_chunks_are_listed_in_row_order(tmp_path: Path) -> None:

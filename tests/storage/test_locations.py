@@ -17,6 +17,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from aiohttp import ClientTimeout
 from dask.base import tokenize
 from fsspec.implementations.memory import MemoryFileSystem
 from trees import tree
@@ -129,9 +130,34 @@ def test_options_are_pickled_and_not_shown() -> None:
 
 
 def test_options_are_hidden_in_errors_of_libraries() -> None:
-    error = OSError(f"GET http://host/?key=a-key&sig={SECRET}2 failed\nwith {SECRET}")
+    error = OSError(f"GET http://host/a-key?sig={SECRET}2&t=x1 failed\nwith {SECRET}")
     message = locate("s3://bucket/a", OPTIONS).without_options(error)
-    assert message == "OSError: GET http://host/?key=***&sig=*** failed"
+    assert message == "OSError: GET http://host/***?*** failed"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((918273, "pin 918273"), (9182.73, "pin 9182.73"), (b"p\xff\xe4ss", "p\\xff\\xe4ss")),
+        *(({"set-value"}, "set-value"), ("one\ntwo!", "before one\ntwo! after")),
+    ],
+)
+def test_values_of_all_types_are_hidden(value: Any, text: str, tmp_path: Path) -> None:
+    for place in ("s3://bucket/a", tmp_path):
+        message = locate(place, {"nested": [value]}).without_options(OSError(f"bad {text}"))
+        assert "***" in message
+        assert not any(part in message for part in ("918", "73", "ss", "set", "one", "two"))
+
+
+@pytest.mark.parametrize("value", [True, False, None, 30, "s3"])
+def test_short_values_and_truth_values_are_shown(value: Any) -> None:
+    error = OSError(f"use_ssl is {value}")
+    assert str(error) in locate("s3://bucket/a", {"use_ssl": value}).without_options(error)
+
+
+def test_question_marks_in_local_paths_are_shown() -> None:
+    error = OSError("cannot open /data/what?is=this")
+    assert "what?is=this" in locate("/data", OPTIONS).without_options(error)
 
 
 def test_remote_errors_drop_the_original_traceback() -> None:
@@ -165,6 +191,12 @@ def test_errors_of_the_local_disk_are_not_changed(tmp_path: Path) -> None:
         f"https://host/x.zarr?signature={SECRET}",
         f"HTTPS://host/x.zarr?signature={SECRET}",
         f"ftp://user:{SECRET}@host/x",
+        f"az://container/x?sig={SECRET}",
+        f"abfs://container@account.dfs.core.windows.net/x?sv=2020&sig={SECRET}",
+        f"gs://bucket/x?X-Goog-Signature={SECRET}",
+        f"s3://bucket/x?AWSAccessKeyId=a&Signature={SECRET}",
+        f"webhdfs://host:50070/x?delegation={SECRET}/x",
+        f"simplecache::az://container/x?sig={SECRET}",
         f"simplecache::s3://key:{SECRET}@bucket/x",
     ],
 )
@@ -184,10 +216,12 @@ def test_credentials_in_a_url_are_rejected_and_not_printed(url: str) -> None:
         "sftp://user@host/x",
         "/local/a:b@c?d",
         "file:///local/a:b@c?d",
+        "local:///data/a?b=c",
+        "s3://bucket/what?/a=b",
     ],
 )
 def test_urls_without_credentials_are_accepted(url: str) -> None:
-    assert str(locate(url)) == url.removeprefix("file://")
+    assert str(locate(url)) == url.removeprefix("file://").removeprefix("local://")
 
 
 # --- protocols ---------------------------------------------------------------------------------
@@ -441,3 +475,16 @@ def test_unknown_storage_option_is_named() -> None:
 def test_web_server_that_is_not_reached() -> None:
     with pytest.raises(UnreachableError, match=r"127\.0\.0\.1"):
         open_node("http://127.0.0.1:9/x.zarr", "the features store")
+
+
+def test_web_servers_have_timeouts_unless_the_user_gives_others() -> None:
+    def timeout(options: Any) -> Any:
+        return locate("https://host/x", options)._settings()["client_kwargs"]["timeout"]
+
+    default = timeout(None)
+    assert 0 < default.sock_connect < 60
+    assert 0 < default.sock_read < 60
+    given = timeout({"client_kwargs": {"timeout": {"sock_read": "7", "total": None}}})
+    assert given == ClientTimeout(total=None, sock_connect=default.sock_connect, sock_read=7)
+    whole = ClientTimeout(total=1)
+    assert timeout({"client_kwargs": {"timeout": whole, "headers": {}}}) is whole
