@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -230,6 +233,60 @@ def test_tied_points_without_matrix(n: int, p: int, seed: int) -> None:
 def test_extreme_costs_without_matrix(value: float) -> None:
     tree = tree_without_matrix(np.array([[0.0], [value], [-value], [2 * value]]), np.ones(4))
     assert sorted(tree.merges.ravel().tolist()) == list(range(6))
+
+
+def test_kernel_without_matrix_is_called_for_a_bounded_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    points, weights = rng.normal(size=(300, 6)), rng.integers(1, 9, 300)
+    expected, works = tree_without_matrix(points, weights), []
+    extend = ward._extend_chains
+
+    def count(points: np.ndarray, weights: object, chains: object, n_scans: int, *out: Any) -> None:
+        works.append(n_scans * len(points) * points.shape[1])
+        extend(points, weights, chains, n_scans, *out)
+
+    monkeypatch.setattr(ward, "_extend_chains", count)
+    for limit in (1.0, 20_000.0):
+        works.clear()
+        monkeypatch.setattr(ward, "_CALL_MULTIPLICATIONS", limit)
+        tree = tree_without_matrix(points, weights)
+        assert np.array_equal(tree.merges, expected.merges)
+        assert np.array_equal(tree.costs, expected.costs)
+        assert len(works) > 100
+        assert max(works) <= max(limit, 300 * 6)
+
+
+class _SignalError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("most_with_matrix", [0, 5000])
+def test_signal_during_a_kernel_raises_the_error_of_its_handler(
+    monkeypatch: pytest.MonkeyPatch, most_with_matrix: int
+) -> None:
+    monkeypatch.setattr(ward, "_MATRIX_LEAVES", most_with_matrix)
+    points = np.random.default_rng(0).normal(size=(1500, 8))
+    tree_of(points[:4], np.ones(4))  # compiles or loads the kernels
+    raised = 0
+
+    def stop(*_: object) -> None:
+        nonlocal raised
+        raised += 1
+        raise _SignalError
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    try:
+        for _ in range(30):
+            with suppress(_SignalError):  # Numba would replace this error by a SystemError
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.005)
+                tree_of(points, np.ones(len(points)))
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
+    assert raised > 10
 
 
 def peak_of(function: Callable[[], object]) -> int:
