@@ -78,6 +78,7 @@ def nested_tree(
     first, then the groups. In both parts the cheapest merges come first.
     """
     points, n_groups = mapped.astype(np.float64), int(parents.max()) + 1
+    means = weighted_means(points, weights, parents)  # first, because merging overwrites the points
     firsts = np.searchsorted(parents, np.arange(n_groups + 1))
     inner, inner_costs = [np.empty((0, 2), np.int64)], [np.empty(0)]
     for first, end in pairwise(firsts):
@@ -87,7 +88,7 @@ def nested_tree(
             inner_costs.append(costs)
     lower, lower_costs = np.concatenate(inner), np.concatenate(inner_costs)
     sums = np.bincount(parents, weights).astype(np.float64)
-    joined, costs = _merge_order(weighted_means(points, weights, parents), sums)
+    joined, costs = _merge_order(means, sums)
     order = np.argsort(lower_costs, kind="stable")
     merges = _number_nodes(np.concatenate([lower[order], firsts[joined]]), len(leaves))
     return MergeTree(leaves, weights, merges, np.concatenate([lower_costs[order], costs]))
@@ -96,11 +97,14 @@ def nested_tree(
 def _merge_order(
     points: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Merge the points; return a point of each of the two joined groups, and the costs."""
+    """Merge the points; return a point of each of the two joined groups, and the costs.
+
+    The points may be overwritten.
+    """
     masses = weights.astype(np.float64)  # a copy, because chains overwrite them
     if len(points) <= _MATRIX_LEAVES:
         return _ordered(*_merge_by_matrix(_costs(points, weights), masses))
-    return _ordered(*_merge_by_points(points.copy(), masses))
+    return _ordered(*_merge_by_points(points, masses))
 
 
 def _merge_by_matrix(
@@ -154,10 +158,11 @@ def _ordered(
 
 
 def tree_bytes(n_leaves: int, n_features: int) -> int:
-    """Return the peak memory of a tree and its points in model coordinates, in bytes."""
-    points = 2 * 8 * n_leaves * n_features  # the points, and a copy in float64
+    """Return the peak memory of `ward_tree` in bytes, with `mapped`, but without the leaves."""
+    size = n_leaves * n_features
+    points = (4 + 8) * size  # `mapped`, and a copy in float64
     if n_leaves <= _MATRIX_LEAVES:
-        return points + 8 * n_leaves**2  # the costs of all pairs
+        return points + max(8 * n_leaves**2, 8 * size)  # costs of all pairs, or squares
     return points + 8 * 16 * n_leaves  # weights, chain, merges and their order
 
 

@@ -305,12 +305,24 @@ def test_memory_of_a_large_tree(n_groups: int | None) -> None:
     tree_without_matrix(points[:4], np.ones(4))  # compiles or loads the kernels
     nested_tree(points[:4], np.ones(4), points[:4], np.arange(4) // 2)
     if n_groups is None:
-        peak = peak_of(lambda: tree_of(points, np.ones(n)))
+        peak = peak_of(lambda: ward_tree(points, np.ones(n), points.astype(np.float32)))
     else:
         parents = np.arange(n) * n_groups // n
-        peak = peak_of(lambda: nested_tree(points, np.ones(n), points, parents))
+        peak = peak_of(lambda: nested_tree(points, np.ones(n), points.astype(np.float32), parents))
     assert peak < 1.5 * tree_bytes(n, p) < 0.1 * (8 * n**2)
     assert tree_bytes(20_000, 64) < 500e6
+
+
+@pytest.mark.parametrize("most_with_matrix", [0, 5000])
+@pytest.mark.parametrize(("n", "p"), [(200, 1000), (1000, 10)])
+def test_memory_of_a_tree(
+    monkeypatch: pytest.MonkeyPatch, most_with_matrix: int, n: int, p: int
+) -> None:
+    monkeypatch.setattr(ward, "_MATRIX_LEAVES", most_with_matrix)
+    leaves = np.random.default_rng(0).normal(size=(n, p))
+    ward_tree(leaves[:4], np.ones(4), leaves[:4])  # compiles or loads the kernels
+    peak = peak_of(lambda: ward_tree(leaves, np.ones(n), leaves.astype(np.float32)))
+    assert 0.7 * tree_bytes(n, p) < peak < 1.05 * tree_bytes(n, p)
 
 
 @pytest.mark.parametrize("n_groups", [100, 2900])
