@@ -189,20 +189,30 @@ def _join_clusters(model: Model, n_clusters: int, listener: Listener) -> NDArray
 
 def _build_tree(model: Model, n_clusters: int, listener: Listener) -> MergeTree:
     """Build a Ward tree of all clusters, for a model without a merge tree that contains them."""
-    (n_leaves, n_features), here = model.means.shape, machine_memory()
-    need = max(tree_bytes(n_leaves, n_features), means_bytes(n_leaves, n_features, n_clusters))
+    need, here = _memory_of_tree(model, n_clusters), machine_memory()
     if need > _USABLE_SHARE * here:
         raise InputError(
             f"a cut of {model.n_clusters} clusters without a merge tree needs {need / 1e9:.2f} GB, "
             f"but this process may use only {_USABLE_SHARE:.0%} of the {here / 1e9:.2f} GB of this "
             "machine; use a machine with more memory, or fit again with fewer clusters"
         )
-    minutes = tree_multiplications(n_leaves, n_features) / _MULTIPLICATIONS_PER_SECOND / 60.0
+    minutes = (
+        tree_multiplications(model.n_clusters, model.n_features)
+        / _MULTIPLICATIONS_PER_SECOND
+        / 60.0
+    )
     if minutes > 1.0:
         text = f"a merge tree of {model.n_clusters} clusters takes about {minutes:.0f} minute(s)"
         listener(Note(text, warning=True))
     mapped = prepare_points(model.means, model.affine).mapped
     return ward_tree(model.means, _masses(model), mapped)
+
+
+def _memory_of_tree(model: Model, n_clusters: int) -> int:
+    """Return the peak memory of building and cutting a tree, including the model, in bytes."""
+    n, p = model.means.shape
+    points = model.means.nbytes + model.centers.nbytes
+    return points + max(tree_bytes(n, p), means_bytes(n, p, n_clusters))
 
 
 def _masses(model: Model) -> NDArray[np.float64]:

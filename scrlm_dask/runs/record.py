@@ -25,22 +25,27 @@ from scrlm_dask.storage.store_info import features_digest
 from scrlm_dask.text import repeated
 
 IN_MEMORY = "array"  # the origin of an input that has no path
+_INTEGERS_END = 2**63  # larger integers of a damaged record overflow in computations
 _T = TypeVar("_T")
 
 
 def read_fields(kind: type[_T], content: dict[str, Any]) -> _T:
     """Build a dataclass from JSON and ignore unknown fields.
 
-    The metadata of a field may specify its name in JSON ("json") and the value that replaces null
-    ("null"). A field that is missing or has a wrong type raises KeyError with its name.
+    The metadata of a field may specify its name in JSON ("json"), the value that replaces null
+    ("null"), and that a list must not be empty ("not_empty"). A field that is missing or has a
+    wrong type raises KeyError with its name.
     """
     types = get_type_hints(kind)
     values = {}
     for each in fields(kind):  # type: ignore[arg-type]
         name = each.metadata.get("json", each.name)
-        if name in content:
-            value = each.metadata.get("null") if content[name] is None else content[name]
-            values[each.name] = _read_value(name, types[each.name], value)
+        if name in content and content[name] is None and "null" in each.metadata:
+            values[each.name] = each.metadata["null"]
+        elif name in content:
+            values[each.name] = _read_value(name, types[each.name], content[name])
+            if each.metadata.get("not_empty") and not values[each.name]:
+                raise KeyError(name)
         elif each.default is MISSING and each.default_factory is MISSING:
             raise KeyError(name)
     return kind(**values)
@@ -58,9 +63,35 @@ def _read_value(name: str, hint: Any, value: Any) -> Any:
             if value in get_args(option):
                 return value
             continue
-        if isinstance(value, int | float if kind is float else kind):
+        if kind in (int, float):
+            if _is_number(value, kind):
+                return kind(value)
+        elif isinstance(value, kind):
             return value
     raise KeyError(name)
+
+
+def _is_number(value: Any, kind: type) -> bool:
+    """Return whether a JSON value is a finite number of this type that can be computed with."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < _INTEGERS_END
+    return kind is float and isinstance(value, float) and math.isfinite(value)
+
+
+class StoredRecord:
+    """Base class of records that are read from `run.json`."""
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any], place: object = "the record of the run") -> Self:
+        """Read the fields; StoreError names a field that is missing or has a wrong type."""
+        try:
+            return read_fields(cls, content)
+        except KeyError as error:
+            raise StoreError(
+                f"{place} lacks {error.args[0]!r}, or its value is invalid: the record was damaged "
+                "or changed; run the fit again with --overwrite (overwrite=True), or use another "
+                "output"
+            ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +119,7 @@ class RequestRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRecord:
+class RunRecord(StoredRecord):
     """Record of a run at its start: the fields that are known before the first row is read.
 
     They identify the run on resume.
@@ -119,29 +150,9 @@ class RunRecord:
             del content["attempts"], content["attempt"]
         return content
 
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> RunRecord:
-        """Read the fields of a stored record; a missing field raises KeyError with its name."""
-        return read_fields(cls, content)
-
-
-class _StoredRecord:
-    """Base class of records that commands and reports read from `run.json`."""
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any], place: object = "the record of the run") -> Self:
-        """Read the fields; StoreError names a field that is missing or has a wrong type."""
-        try:
-            return read_fields(cls, content)
-        except KeyError as error:
-            raise StoreError(
-                f"{place} lacks {error.args[0]!r}, or its value has the wrong type: the record was "
-                "changed after the run; run the fit again with --overwrite"
-            ) from error
-
 
 @dataclass(frozen=True, kw_only=True)
-class ScanRecord(_StoredRecord):
+class ScanRecord(StoredRecord):
     """Record of the choice of rho on a sample of rows."""
 
     sampled_rows: int
@@ -183,13 +194,13 @@ class KMeansRecord:
 
 
 @dataclass(frozen=True)
-class ResultRecord(_StoredRecord):
+class ResultRecord(StoredRecord):
     """Record of a complete run, with only the fields that commands and reports read."""
 
     method: Literal["scrlm", "k-means"]
     config: dict[str, Any]  # with every "auto" resolved
     features: FeaturesRecord
-    phases: list[PhaseFinished]
+    phases: list[PhaseFinished] = field(metadata={"not_empty": True})
     seconds: float
     outlier_share: float
     radius: float | None  # None: infinite

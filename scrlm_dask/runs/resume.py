@@ -26,7 +26,7 @@ from scrlm_dask.errors import (
 )
 from scrlm_dask.events import Note
 from scrlm_dask.passes.digests import verify_digests
-from scrlm_dask.runs.record import RunRecord
+from scrlm_dask.runs.record import RunRecord, StoredRecord
 from scrlm_dask.storage.checkpoints import CHECKPOINT, Checkpoint
 from scrlm_dask.storage.locations import Location, Options, Place, locate, origin_of, trust
 from scrlm_dask.storage.outputs import (
@@ -72,6 +72,16 @@ class OpenRun:
     directory: RunDirectory | None = None
     checkpoint: Checkpoint | None = None
     state: RunState = RunState.NEW
+
+
+@dataclass(frozen=True)
+class _LastAttempt(StoredRecord):
+    """Fields of the record of an unfinished run that describe its last attempt."""
+
+    attempts: int = 1
+    process: dict[str, Any] | None = None
+    features_written: str | None = None
+    features_left: str | None = None
 
 
 @contextmanager
@@ -157,8 +167,10 @@ def find_unfinished(run: RunDirectory, record: RunRecord, overwrite: bool) -> di
         return None  # not a run, or damaged: the check of the output reports this
     _reject_if_alive(run, before)
     unfinished = before.get("status") in (RUNNING, INTERRUPTED)
-    if overwrite or not unfinished or "asked" not in before:
+    if overwrite or not unfinished:
         return None
+    for kind in (RunRecord, _LastAttempt):
+        kind.from_json(before, run.record)  # raises if the record is damaged
     differences = list(list_differences(run_identity(before), run_identity(record.to_json())))
     if differences:
         raise StoreError(
@@ -208,13 +220,7 @@ def read_unfinished(
         raise StoreError(f"the run {path} was written by {other}, not by this command")
     if record.get("status") == COMPLETE:
         return None
-    try:
-        return RunRecord.from_json(record)
-    except (KeyError, TypeError) as error:
-        raise StoreError(
-            f"the record of the run {path} does not contain its settings ({error!r}); run the "
-            "complete command with --overwrite"
-        ) from error
+    return RunRecord.from_json(record, run.record)
 
 
 def check_unchanged(
@@ -347,8 +353,8 @@ def _rejects_input(error: BaseException, checkpoint: Checkpoint, resumed: bool) 
 
 def _reject_if_alive(run: RunDirectory, record: dict[str, Any]) -> None:
     """Raise if another process is writing the run: both would remove each other's files."""
-    process = record.get("process") or {}
-    pid = process.get("pid")
+    process = record.get("process")
+    pid = process.get("pid") if isinstance(process, dict) else None
     if record.get("status") != RUNNING or not isinstance(pid, int) or pid == os.getpid():
         return
     if describe_process(pid) == process:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,14 +83,50 @@ def test_cut_excludes_outliers(drawn: Any) -> None:
 def test_tree_that_does_not_fit_into_memory_is_rejected(
     merged: SCRLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # 10 clusters of 64 features: 8 bytes per pair, and 16 bytes per feature of a cluster
-    need = 8 * 10**2 + 16 * 10 * 64
+    # 10 clusters of 64 features, as means and centers of 8 bytes, in model units of 4 and 8 bytes,
+    # and squared; this exceeds 8 bytes per pair of clusters
+    need = (8 + 8 + 4 + 8 + 8) * 10 * 64
     monkeypatch.setattr("scrlm_dask.pipeline.cut.machine_memory", lambda: 2 * need - 1)
     cut_model(merged.model_, 3)
     with pytest.raises(InputError, match=expecting(10, "0.00 GB")):
         cut_model(replace(merged.model_, tree=None), 3)
     monkeypatch.setattr("scrlm_dask.pipeline.cut.machine_memory", lambda: 2 * need)
     cut_model(replace(merged.model_, tree=None), 3)
+
+
+def wide_model(model: Model, n: int, p: int) -> Model:
+    """Return a model of n random clusters with p features."""
+    rows, ones = np.random.default_rng(0).normal(size=(n, p)), np.ones(n)
+    return replace(
+        model,
+        centers=rows,
+        means=rows.copy(),
+        counts=np.ones(n, np.int64),
+        weights=ones / n,
+        sigmas=ones,
+        affine=replace(model.affine, shift=np.zeros(p), scale=np.ones(p)),
+        tree=None,
+    )
+
+
+@pytest.mark.parametrize("most_with_matrix", [0, 5000])
+@pytest.mark.parametrize(("n", "p"), [(400, 1500), (1500, 20)])
+def test_predicted_memory_includes_the_model(
+    merged: SCRLM, monkeypatch: pytest.MonkeyPatch, most_with_matrix: int, n: int, p: int
+) -> None:
+    monkeypatch.setattr("scrlm_dask.kernels.scrlm.ward._MATRIX_LEAVES", most_with_matrix)
+    cut_model(wide_model(merged.model_, 9, 2), 3)  # compiles or loads the kernels
+    tracemalloc.start()
+    try:
+        cut_model(wide_model(merged.model_, n, p), 10, lambda event: None)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    model = wide_model(merged.model_, n, p)
+    for memory, is_enough in ((2.1 * peak, True), (1.9 * peak, False)):  # half of it may be used
+        monkeypatch.setattr("scrlm_dask.pipeline.cut.machine_memory", lambda m=memory: m)
+        with nullcontext() if is_enough else pytest.raises(InputError):
+            cut_model(model, 10, lambda event: None)
 
 
 def test_long_time_for_a_tree_is_reported(merged: SCRLM, monkeypatch: pytest.MonkeyPatch) -> None:

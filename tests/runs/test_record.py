@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from backends import backend
+from messages import expecting
 
 from scrlm_dask.config import FitConfig, KMeansConfig
 from scrlm_dask.engine.features import as_features
+from scrlm_dask.errors import StoreError
 from scrlm_dask.pipeline.fit import fit
 from scrlm_dask.pipeline.kmeans import kmeans
 from scrlm_dask.pipeline.stores import write_features
@@ -69,10 +71,10 @@ def test_json_round_trip() -> None:
 def test_record_with_a_missing_field(name: str) -> None:
     content = record_of(X).to_json()
     del content[name]
-    with pytest.raises(KeyError, match=name):
-        RunRecord.from_json(content)
-    with pytest.raises((KeyError, TypeError)):
-        RunRecord.from_json({**content, name: {"other": 1}, "features": {"other": 1}})
+    with pytest.raises(StoreError, match=expecting("some/run.json", repr(name), "--overwrite")):
+        RunRecord.from_json(content, "some/run.json")
+    with pytest.raises(StoreError, match=expecting("some/run.json")):
+        RunRecord.from_json({**content, "features": {"other": 1}}, "some/run.json")
 
 
 def test_result_of_a_fit() -> None:

@@ -374,6 +374,33 @@ def test_checkpoint_of_changed_rows_is_not_used(
     assert bits(out) == uninterrupted["kmeans"][0]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("process", value) for value in ("x", [1], 1, True)),
+        *(("attempts", value) for value in (None, "x", True)),
+        *(("asked", value) for value in (None, {}, {"config": 1})),
+        *(("versions", []), ("features", None), ("features_left", [])),
+    ],
+)
+def test_damaged_record_of_a_killed_run_is_rejected(
+    store: Path, tmp_path: Path, name: str, value: Any
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(StoppedError):
+        run("fit", store, out, StopAt(3))
+    record = json.loads((out / "run.json").read_text())
+    process = {"host": socket.gethostname(), "pid": 2**22 + 1, "began": "x 1"}
+    killed = record | {"status": "running", "process": process}
+    (out / "run.json").write_text(json.dumps(killed | {name: value}))
+    with pytest.raises(StoreError, match=expecting(out / "run.json", "--overwrite")):
+        run("fit", store, out)
+    assert json.loads((out / "run.json").read_text())[name] == value
+    command, config = CASES["fit"]
+    command(store, config, out=out, overwrite=True, block_rows=BLOCK_ROWS, listener=StopAt())
+    assert status(out) == "complete"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("touched", [False, True])
 def test_killed_run_did_not_record_the_state_of_its_features(

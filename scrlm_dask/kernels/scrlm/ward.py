@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from scrlm_dask.kernels.jit import jit
 
 _MATRIX_LEAVES = 5000  # more leaves are joined without the matrix of all costs
 _SEGMENT = 16  # features between two comparisons of a partial distance with the least cost
+_PAIR_MULTIPLICATIONS = 4  # a pair takes as long as these, in addition to its features
+_CALL_MULTIPLICATIONS = 4e7  # per call of a kernel, about 0.1 s
 _MAX_SHARE_BYTES = 2**27  # a larger matrix of shares is not built
 
 
@@ -59,7 +62,7 @@ def tree_of_distances(
     """Return the tree of leaves (L, p) of weight 1, from their squared distances (L, L)."""
     costs, weights = sq_distances.astype(np.float64), np.ones(len(leaves))
     _halve(costs)
-    joined, costs = _ordered(*_chains(costs, weights.copy()))
+    joined, costs = _ordered(*_merge_by_matrix(costs, weights.copy()))
     return MergeTree(leaves.astype(np.float64), weights, _number_nodes(joined, len(leaves)), costs)
 
 
@@ -75,6 +78,7 @@ def nested_tree(
     first, then the groups. In both parts the cheapest merges come first.
     """
     points, n_groups = mapped.astype(np.float64), int(parents.max()) + 1
+    means = weighted_means(points, weights, parents)  # first, because merging overwrites the points
     firsts = np.searchsorted(parents, np.arange(n_groups + 1))
     inner, inner_costs = [np.empty((0, 2), np.int64)], [np.empty(0)]
     for first, end in pairwise(firsts):
@@ -84,7 +88,7 @@ def nested_tree(
             inner_costs.append(costs)
     lower, lower_costs = np.concatenate(inner), np.concatenate(inner_costs)
     sums = np.bincount(parents, weights).astype(np.float64)
-    joined, costs = _merge_order(weighted_means(points, weights, parents), sums)
+    joined, costs = _merge_order(means, sums)
     order = np.argsort(lower_costs, kind="stable")
     merges = _number_nodes(np.concatenate([lower[order], firsts[joined]]), len(leaves))
     return MergeTree(leaves, weights, merges, np.concatenate([lower_costs[order], costs]))
@@ -93,11 +97,56 @@ def nested_tree(
 def _merge_order(
     points: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Merge the points; return a point of each of the two joined groups, and the costs."""
+    """Merge the points; return a point of each of the two joined groups, and the costs.
+
+    The points may be overwritten.
+    """
     masses = weights.astype(np.float64)  # a copy, because chains overwrite them
     if len(points) <= _MATRIX_LEAVES:
-        return _ordered(*_chains(_costs(points, weights), masses))
-    return _ordered(*_chains_of_points(points.copy(), masses))
+        return _ordered(*_merge_by_matrix(_costs(points, weights), masses))
+    return _ordered(*_merge_by_points(points, masses))
+
+
+def _merge_by_matrix(
+    costs: NDArray[np.float64], weights: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the merges as `_chains` finds them; `costs` and `weights` are overwritten."""
+    joined, merge_costs = _empty_merges(len(weights))
+    _chains(costs, weights, joined, merge_costs)
+    return joined, merge_costs
+
+
+def _merge_by_points(
+    points: NDArray[np.float64], weights: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the merges of `_merge_by_matrix`; `points` and `weights` are overwritten.
+
+    The kernel is called many times, because Python handles signals only between the calls.
+    """
+    n = len(weights)
+    joined, merge_costs = _empty_merges(n)
+    chains = _Chains(
+        groups=np.arange(n),
+        chain=np.empty(n, np.int64),
+        in_chain=np.zeros(n, np.bool_),
+        floors=np.zeros(n),
+        progress=np.zeros(2, np.int64),
+    )
+    scan = n * (points.shape[1] + _PAIR_MULTIPLICATIONS)
+    n_scans = max(1, int(_CALL_MULTIPLICATIONS / scan))
+    while chains.progress[0] < n - 1:
+        _extend_chains(points, weights, chains, n_scans, joined, merge_costs)
+    return joined, merge_costs
+
+
+def _empty_merges(n: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return arrays for the merges of n leaves: (n - 1, 2), and their costs (n - 1,).
+
+    Kernels fill them and return no array. While Numba converts an array that a kernel returns,
+    Python may handle a signal, and an error of its handler then ends the process.
+    """
+    n_merges = max(n - 1, 0)
+    return np.empty((n_merges, 2), np.int64), np.empty(n_merges)
 
 
 def _ordered(
@@ -109,10 +158,11 @@ def _ordered(
 
 
 def tree_bytes(n_leaves: int, n_features: int) -> int:
-    """Return the peak memory of a tree and its points in model coordinates, in bytes."""
-    points = 2 * 8 * n_leaves * n_features  # the points, and a copy in float64
+    """Return the peak memory of `ward_tree` in bytes, with `mapped`, but without the leaves."""
+    size = n_leaves * n_features
+    points = (4 + 8) * size  # `mapped`, and a copy in float64
     if n_leaves <= _MATRIX_LEAVES:
-        return points + 8 * n_leaves**2  # the costs of all pairs
+        return points + max(8 * n_leaves**2, 8 * size)  # costs of all pairs, or squares
     return points + 8 * 16 * n_leaves  # weights, chain, merges and their order
 
 
@@ -127,8 +177,8 @@ def means_bytes(n_points: int, n_features: int, n_groups: int) -> int:
 def tree_multiplications(n_leaves: int, n_features: int) -> float:
     """Return the work of `ward_tree`, at most: three scans per leaf, in multiplications."""
     n_pairs = 1.5 * float(n_leaves) ** 2
-    # a pair of points takes as long as 4 multiplications before its features are compared
-    return n_pairs * (1 if n_leaves <= _MATRIX_LEAVES else n_features + 4)
+    with_points = n_features + _PAIR_MULTIPLICATIONS
+    return n_pairs * (1 if n_leaves <= _MATRIX_LEAVES else with_points)
 
 
 def cut_tree(tree: MergeTree, n_groups: int) -> NDArray[np.int64]:
@@ -247,8 +297,8 @@ def _find(parents, leaf):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def _chains(costs, weights):  # type: ignore[no-untyped-def]
-    """Return merges (L - 1, 2), as a leaf of each of the two groups, and their costs (L - 1,).
+def _chains(costs, weights, joined, merge_costs):  # type: ignore[no-untyped-def]
+    """Fill the merges (L - 1, 2), as a leaf of each of the two groups, and their costs (L - 1,).
 
     Merges are in the order in which chains find them. A chain never visits a leaf twice: costs are
     symmetric and decrease from step to step, and joining a group never costs less than joining the
@@ -256,7 +306,6 @@ def _chains(costs, weights):  # type: ignore[no-untyped-def]
     """
     n = len(weights)
     alive = np.ones(n, np.bool_)
-    joined, merge_costs = np.empty((max(n - 1, 0), 2), np.int64), np.empty(max(n - 1, 0))
     chain = np.empty(n, np.int64)
     length = 0
     for t in range(n - 1):
@@ -292,7 +341,6 @@ def _chains(costs, weights):  # type: ignore[no-untyped-def]
                 least = min(costs[a, k], costs[b, k])
                 costs[a, k] = costs[k, a] = max(least, cost / (w + v + u))
         weights[a] = w + v
-    return joined, merge_costs
 
 
 @jit()
@@ -303,31 +351,38 @@ def _other(alive, current):  # type: ignore[no-untyped-def]
     return current
 
 
-@jit()
-def _chains_of_points(points, weights):  # type: ignore[no-untyped-def]
-    """Return the merges of `_chains`, and their costs; `points` and `weights` are overwritten.
+class _Chains(NamedTuple):
+    """State of the search for merges, between two calls of the kernel."""
 
-    A group is its mean and weight. Rounding could make a group in the chain cheaper than the
-    previous one, so only the previous one is compared. A merge never costs less than the merges of
-    its parts.
+    groups: NDArray[np.int64]  # the first leaf of each group, ascending; then unused places
+    chain: NDArray[np.int64]
+    in_chain: NDArray[np.bool_]  # for each leaf
+    floors: NDArray[np.float64]  # cost of the last merge of each group
+    progress: NDArray[np.int64]  # (2,) number of merges, length of the chain
+
+
+@jit()
+def _extend_chains(points, weights, chains, n_scans, joined, merge_costs):  # type: ignore[no-untyped-def]
+    """Continue to fill the merges of `_chains`, and their costs, for `n_scans` steps of a chain.
+
+    A group is its mean and weight, in `points` and `weights`. Rounding could make a group in the
+    chain cheaper than the previous one, so only the previous one is compared. A merge never costs
+    less than the merges of its parts.
     """
-    n = len(weights)
-    groups = np.arange(n)  # the first leaf of each group, ascending
-    in_chain, floors = np.zeros(n, np.bool_), np.zeros(n)
-    joined, merge_costs = np.empty((max(n - 1, 0), 2), np.int64), np.empty(max(n - 1, 0))
-    chain = np.empty(n, np.int64)
-    length = 0
-    for t in range(n - 1):
+    n, (groups, chain, in_chain, floors, progress) = len(weights), chains
+    t, length = progress[0], progress[1]
+    for _ in range(n_scans):
+        if t == n - 1:
+            break
         if length == 0:
             chain[0], length = groups[0], 1
             in_chain[groups[0]] = True
-        while True:
-            current, previous = chain[length - 1], chain[length - 2] if length > 1 else -1
-            near, least = _nearest(points, weights, groups[: n - t], in_chain, current, previous)
-            if near == previous:
-                break
+        current, previous = chain[length - 1], chain[length - 2] if length > 1 else -1
+        near, least = _nearest(points, weights, groups[: n - t], in_chain, current, previous)
+        if near != previous:
             chain[length], in_chain[near] = near, True
             length += 1
+            continue
         length -= 2
         in_chain[current] = in_chain[near] = False
         a, b = min(current, near), max(current, near)
@@ -339,7 +394,8 @@ def _chains_of_points(points, weights):  # type: ignore[no-untyped-def]
         weights[a] += weights[b]
         place = np.searchsorted(groups[: n - t], b)
         groups[place : n - t - 1] = groups[place + 1 : n - t].copy()
-    return joined, merge_costs
+        t += 1
+    progress[0], progress[1] = t, length
 
 
 @jit()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -232,6 +235,60 @@ def test_extreme_costs_without_matrix(value: float) -> None:
     assert sorted(tree.merges.ravel().tolist()) == list(range(6))
 
 
+def test_kernel_without_matrix_is_called_for_a_bounded_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    points, weights = rng.normal(size=(300, 6)), rng.integers(1, 9, 300)
+    expected, works = tree_without_matrix(points, weights), []
+    extend = ward._extend_chains
+
+    def count(points: np.ndarray, weights: object, chains: object, n_scans: int, *out: Any) -> None:
+        works.append(n_scans * len(points) * points.shape[1])
+        extend(points, weights, chains, n_scans, *out)
+
+    monkeypatch.setattr(ward, "_extend_chains", count)
+    for limit in (1.0, 20_000.0):
+        works.clear()
+        monkeypatch.setattr(ward, "_CALL_MULTIPLICATIONS", limit)
+        tree = tree_without_matrix(points, weights)
+        assert np.array_equal(tree.merges, expected.merges)
+        assert np.array_equal(tree.costs, expected.costs)
+        assert len(works) > 100
+        assert max(works) <= max(limit, 300 * 6)
+
+
+class _SignalError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("most_with_matrix", [0, 5000])
+def test_signal_during_a_kernel_raises_the_error_of_its_handler(
+    monkeypatch: pytest.MonkeyPatch, most_with_matrix: int
+) -> None:
+    monkeypatch.setattr(ward, "_MATRIX_LEAVES", most_with_matrix)
+    points = np.random.default_rng(0).normal(size=(1500, 8))
+    tree_of(points[:4], np.ones(4))  # compiles or loads the kernels
+    raised = 0
+
+    def stop(*_: object) -> None:
+        nonlocal raised
+        raised += 1
+        raise _SignalError
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    try:
+        for _ in range(30):
+            with suppress(_SignalError):  # Numba would replace this error by a SystemError
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.005)
+                tree_of(points, np.ones(len(points)))
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
+    assert raised > 10
+
+
 def peak_of(function: Callable[[], object]) -> int:
     tracemalloc.start()
     try:
@@ -248,12 +305,24 @@ def test_memory_of_a_large_tree(n_groups: int | None) -> None:
     tree_without_matrix(points[:4], np.ones(4))  # compiles or loads the kernels
     nested_tree(points[:4], np.ones(4), points[:4], np.arange(4) // 2)
     if n_groups is None:
-        peak = peak_of(lambda: tree_of(points, np.ones(n)))
+        peak = peak_of(lambda: ward_tree(points, np.ones(n), points.astype(np.float32)))
     else:
         parents = np.arange(n) * n_groups // n
-        peak = peak_of(lambda: nested_tree(points, np.ones(n), points, parents))
+        peak = peak_of(lambda: nested_tree(points, np.ones(n), points.astype(np.float32), parents))
     assert peak < 1.5 * tree_bytes(n, p) < 0.1 * (8 * n**2)
     assert tree_bytes(20_000, 64) < 500e6
+
+
+@pytest.mark.parametrize("most_with_matrix", [0, 5000])
+@pytest.mark.parametrize(("n", "p"), [(200, 1000), (1000, 10)])
+def test_memory_of_a_tree(
+    monkeypatch: pytest.MonkeyPatch, most_with_matrix: int, n: int, p: int
+) -> None:
+    monkeypatch.setattr(ward, "_MATRIX_LEAVES", most_with_matrix)
+    leaves = np.random.default_rng(0).normal(size=(n, p))
+    ward_tree(leaves[:4], np.ones(4), leaves[:4])  # compiles or loads the kernels
+    peak = peak_of(lambda: ward_tree(leaves, np.ones(n), leaves.astype(np.float32)))
+    assert 0.7 * tree_bytes(n, p) < peak < 1.05 * tree_bytes(n, p)
 
 
 @pytest.mark.parametrize("n_groups", [100, 2900])
