@@ -4,14 +4,18 @@
 
 Every run must end with the same bits as an undisturbed run, either directly, or after the fault was
 removed and the run was resumed. No unfinished run may look finished. The exit code is 1 if a run
-violates this or hangs. Faults: kill -9 of workers, nannies, clients and schedulers; signals; a
-worker that hangs; deleted, truncated and flipped chunks; changed rows behind symbolic links and
-changed weights; features on an S3 server that becomes slow, drops connections, truncates responses
-and answers with errors (requires SeaweedFS, which the tests use); a mount point as output, also
-with a run that is replaced, and a full disk (require permission to mount a tmpfs); a broken network
-link (requires permission to create network namespaces).
+violates this or hangs. Every attempt, also one that resumes a run, is a process with a time limit.
+A run with changed inputs may only be rejected by a message that names the changed input.
 
-A fault can come too late, after the end of the fit. Such runs are counted. If inputs are changed in
+Faults: kill -9 of workers, nannies, clients and schedulers; signals, also while rho is chosen and
+during a cut of many clusters; a worker that hangs; deleted, truncated and flipped chunks; changed
+rows behind symbolic links and changed weights; features on an S3 server that becomes slow, drops
+connections, truncates responses and answers with errors (requires SeaweedFS, which the tests use);
+a mount point as output, also with a run that is replaced, and a full disk (require permission to
+mount a tmpfs); a broken network link (requires permission to create network namespaces).
+
+A fault can come too late: the command has ended, or it ends without an effect of the signal. Such
+runs are counted, in total and per fault. If inputs are changed in
 at least five runs and no run is rejected, the exit code is also 1.
 """
 
@@ -26,7 +30,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,9 +72,16 @@ MOMENTS = (
 )
 KMEANS_MOMENTS = ("**/kmeans-step-",)
 LONGEST_DELAY = 0.3  # between this moment and the fault, in seconds
+# A fit without rho, whose scan begins after its first pass.
+SCAN = ("--candidates", 512, "--block-rows", 128, "--kmeans-iter", 2, "--persist", "no")
+SCAN_MOMENTS, SCAN_SECONDS = ("centers-steps/survey-",), 4.0
+# A cut of so many clusters builds its tree in many calls; it begins when the model is loaded.
+CUT_ROWS, CUT_CLUSTERS, CUT_SECONDS = 8000, 7000, 8.0
+CUT = ("--clusters", 10)
 _HANG_SECONDS = 300
 _REJECTED = 3  # exit code
 _TMPFS_MEGABYTES = 16
+_HUNG = "hung"
 _LOOKS_FINISHED = "unfinished run looks finished"
 _MOST_UNDETECTED = 4  # runs with changed inputs of which none is rejected
 
@@ -84,19 +95,39 @@ class Outcome:
     changes: bool  # inputs, so that most runs must be rejected
     resumed: bool
     rejected: bool  # because inputs were changed
-    late: bool  # the fault came after the end of the fit
+    late: bool  # the fault came after the end of the command, or had no effect
     seconds: float
     wrong: str = ""
 
 
-def attempt(*args: Any) -> Any:
-    """Run a scrlm command in this process and return its result."""
-    return CliRunner().invoke(scrlm, [*map(str, args), "--nworkers", "0"])
+@dataclass(frozen=True)
+class Ended:
+    """Exit code and messages of a command; the code is None if it hung."""
+
+    code: int | None
+    stderr: str
+
+    @property
+    def failure(self) -> str:
+        """What is wrong if the command had to succeed; empty if nothing is."""
+        if self.code is None:
+            return _HUNG
+        return f"exit code {self.code}: {self.stderr[-500:]}" if self.code != 0 else ""
+
+
+def attempt(words: Sequence[Any]) -> Ended:
+    """Run a scrlm command in a process of its own, with the time limit of all commands."""
+    texts = [str(BIN / "scrlm"), *map(str, words)]
+    try:
+        done = subprocess.run(texts, capture_output=True, text=True, timeout=_HANG_SECONDS)
+    except subprocess.TimeoutExpired:
+        return Ended(None, "")
+    return Ended(done.returncode, done.stderr)
 
 
 def command(*args: Any) -> None:
     """Run a scrlm command in this process; raise `AssertionError` if it fails."""
-    result = attempt(*args)
+    result = CliRunner().invoke(scrlm, [*map(str, args), "--nworkers", "0"])
     if result.exit_code != 0:
         raise AssertionError(
             f"{args[:2]} failed with exit code {result.exit_code}: {result.output[-500:]}"
@@ -121,10 +152,17 @@ class Inputs:
     weights: Path | None
     replaces: bool = False
     store: FlakyStore | None = None
+    scans: bool = False
+    cut_of: Path | None = None  # the run of a cut
 
     @property
     def verb(self) -> str:
         return "fit" if self.weights is None else "kmeans"
+
+    @property
+    def changed(self) -> Path:
+        """The input that faults change."""
+        return self.features if self.weights is None else self.weights
 
     @property
     def access(self) -> tuple[str, ...]:
@@ -135,19 +173,26 @@ class Inputs:
         return ("--allow-origin", self.store.origin) if self.store is not None else ()
 
     def command(self, out: Path) -> tuple[Any, ...]:
-        """Return the command that starts the run."""
+        """Return the command that starts the run, without the options of its cluster."""
+        if self.cut_of is not None:
+            return ("cut", self.cut_of, *CUT, "--out", out / "labels.zarr")
         place = self.store.url if self.store is not None else self.features
         words = (self.verb, place, "--out", out, *self.access)
         if self.weights is not None:
             return (*words, "--sample-weight", self.weights, *KMEANS)
-        return (*words, *FIT, *(("--overwrite",) if self.replaces else ()))
+        options = SCAN if self.scans else FIT
+        return (*words, *options, *(("--overwrite",) if self.replaces else ()))
+
+    def in_threads(self, words: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the command, computed in threads of its own process; a cut has no cluster."""
+        return words if self.cut_of is not None else (*words, "--nworkers", 0)
 
     def again(self, out: Path) -> tuple[Any, ...]:
         """Return the command that resumes the run, or repeats it if it has written no record."""
         begun = find_aside(out) is not None if self.replaces else (out / "run.json").exists()
         if begun:
-            return (self.verb, "--resume", out, *self.access, *self._allowed)
-        return self.command(out)
+            return self.in_threads((self.verb, "--resume", out, *self.access, *self._allowed))
+        return self.in_threads(self.command(out))
 
 
 class Chaos:
@@ -163,6 +208,9 @@ class Chaos:
         self.expected_weighted: dict[str, bytes] = {}
         self.replaced: dict[str, bytes] = {}  # of runs that are replaced
         self.store: FlakyStore | None = None
+        self.expected_scanned: dict[str, bytes] = {}
+        self.many_clusters = place / "many-clusters"
+        self.expected_cut: dict[str, bytes] = {}
 
     def prepare(self) -> None:
         self.has_disk = mount_tmpfs(self.disk, _TMPFS_MEGABYTES)
@@ -194,19 +242,41 @@ class Chaos:
             command("synth", self.store.url, *SYNTH, *self.store.options)
         return self.store
 
-    def _wait(self, fit: subprocess.Popen[bytes], out: Path, weighted: bool) -> None:
+    def _expected(self, fault: Fault) -> dict[str, bytes]:
+        """Return the bits of an undisturbed run; run it when a fault needs it first."""
+        if fault.scans and not self.expected_scanned:
+            out = self.place / "undisturbed-scanned"
+            command("fit", self.features, "--out", out, *SCAN)
+            self.expected_scanned = bits(out)
+        if fault.cuts and not self.expected_cut:
+            features, out = self.place / "many-rows.zarr", self.place / "undisturbed-cut"
+            command("synth", features, "--rows", CUT_ROWS, "--features", 64, "--clusters", 5)
+            options = ("--clusters", CUT_CLUSTERS, "--init", "random", "--max-iter", 1)
+            command("kmeans", features, "--out", self.many_clusters, *options)
+            ended = attempt(("cut", self.many_clusters, *CUT, "--out", out / "labels.zarr"))
+            assert not ended.failure, ended.failure
+            self.expected_cut = bits(out)
+        if fault.scans or fault.cuts:
+            return self.expected_scanned if fault.scans else self.expected_cut
+        return self.expected_weighted if fault.weighted else self.expected
+
+    def _wait(self, fit: subprocess.Popen[bytes], out: Path, fault: Fault) -> None:
         """Wait for a random moment: before the run starts, or during one of its passes."""
-        folder = self.rng.choice(KMEANS_MOMENTS if weighted else MOMENTS)
+        if fault.cuts:
+            time.sleep(self.rng.uniform(0.0, CUT_SECONDS))
+            return
+        moments = SCAN_MOMENTS if fault.scans else KMEANS_MOMENTS if fault.weighted else MOMENTS
+        folder, longest = self.rng.choice(moments), SCAN_SECONDS if fault.scans else LONGEST_DELAY
         deadline = time.monotonic() + _HANG_SECONDS
         while folder and fit.poll() is None and time.monotonic() < deadline:
             place = Path(str(find_aside(out) or out))
             if any(place.glob(f"checkpoint/{folder}*/group.*")):
                 break
             time.sleep(0.002)
-        time.sleep(self.rng.uniform(0.0, LONGEST_DELAY if folder else 1.0))
+        time.sleep(self.rng.uniform(0.0, longest if folder else 1.0))
 
     def _start(self, out: Path, fault: Fault, inputs: Inputs) -> subprocess.Popen[bytes]:
-        where: tuple[Any, ...] = ("--nworkers", 0)
+        words = inputs.in_threads(inputs.command(out))
         if fault.on_cluster:
             self.cluster.repair()
             deadline = time.monotonic() + 60
@@ -214,11 +284,10 @@ class Chaos:
                 time.sleep(0.05)
             where = ("--scheduler-file", self.cluster.file, "--stall-timeout", "40s")
             where += ("--wait-workers", "120s")  # a slow start on a busy machine is not a failure
-        words = [BIN / "scrlm", *inputs.command(out), *where]
+            words = (*inputs.command(out), *where)
         with (out.parent / f"{out.name}.err").open("wb") as err:
-            return subprocess.Popen(
-                [str(word) for word in words], stdout=subprocess.DEVNULL, stderr=err
-            )
+            texts = [str(BIN / "scrlm"), *map(str, words)]
+            return subprocess.Popen(texts, stdout=subprocess.DEVNULL, stderr=err)
 
     def run(self, number: int, fault: Fault) -> Outcome:
         """Start a fit, inject the fault, resume if necessary, and check the result."""
@@ -229,7 +298,9 @@ class Chaos:
             mount_tmpfs(out, _TMPFS_MEGABYTES)
         if fault.replaces:
             self._write_old(out)
-        inputs = self._inputs(number, fault)
+        inputs, expected = self._inputs(number, fault), self._expected(fault)
+        if fault.cuts:
+            out.mkdir()  # contains the labels store of the cut
         fit = self._start(out, fault, inputs)
         weights = inputs.weights or self.weights
         scene = Scene(fit, self.cluster, inputs.features, weights, out, self.rng, inputs.store)
@@ -240,8 +311,8 @@ class Chaos:
         except subprocess.TimeoutExpired:
             fit.kill()
             fit.wait()
-            wrong = "hung"
-        expected = self.expected_weighted if fault.weighted else self.expected
+            wrong = _HUNG
+        ended = Ended(code, (folder / f"{out.name}.err").read_text(errors="replace"))
         # A run that was stopped before it wrote its record has read no rows yet.
         if fault.between is not None and code != 0 and not wrong and (out / "run.json").exists():
             fault.between(scene)
@@ -249,9 +320,10 @@ class Chaos:
             rejected = not wrong
         for undo in scene.undo:
             undo()
-        rejected = rejected or (fault.changes and code == _REJECTED)
-        stderr = (folder / f"{out.name}.err").read_text()
-        wrong = wrong or self._judge(fault, code, out, stderr, expected)
+        if fault.changes and code == _REJECTED:
+            wrong = _other_reason(ended, inputs)
+            rejected = not wrong
+        wrong = wrong or self._judge(fault, ended, out, expected)
         resumed = code != 0
         if resumed and not wrong:
             wrong = self._resume(inputs, out)
@@ -267,7 +339,8 @@ class Chaos:
             shutil.rmtree(out)
         seconds = time.monotonic() - begin
         changes = fault.changes or fault.between is not None
-        return Outcome(fault.name, code, changes, resumed, rejected, late(), seconds, wrong)
+        missed = late() or (fault.is_signal and code == 0)
+        return Outcome(fault.name, code, changes, resumed, rejected, missed, seconds, wrong)
 
     def _inject(self, fault: Fault, scene: Scene) -> Callable[[], bool]:
         """Wait for a random moment and inject the fault.
@@ -275,14 +348,15 @@ class Chaos:
         Return a function that returns whether the fault came too late.
         """
         fit, store = scene.fit, scene.store
-        self._wait(fit, scene.out, fault.weighted)
+        self._wait(fit, scene.out, fault)
         if fault.changes:
             fit.send_signal(signal.SIGSTOP)
         ended, before = fit.poll() is not None, store.faults if store is not None else 0
         fault.do(scene)
         if fault.changes:
             fit.send_signal(signal.SIGCONT)
-        return lambda: ended or (store is not None and store.faults == before)
+        missed = ended or scene.missed
+        return lambda: missed or (store is not None and store.faults == before)
 
     def _inputs(self, number: int, fault: Fault) -> Inputs:
         """Copy the inputs for a run that may change them."""
@@ -292,19 +366,21 @@ class Chaos:
             fault.arrange(features)
         store = self._flaky_store() if fault.flaky else None
         if not fault.weighted:
-            return Inputs(features, None, fault.replaces, store)
+            cut_of = self.many_clusters if fault.cuts else None
+            return Inputs(features, None, fault.replaces, store, fault.scans, cut_of)
         weights = self.place / f"weights-{number}.npy"
         shutil.copy2(self.weights, weights)
         return Inputs(features, weights, store=store)
 
     def _expect_rejection(self, inputs: Inputs, out: Path) -> str:
         """Resume the run with changed inputs; return the failure unless they are rejected."""
-        code = attempt(*inputs.again(out)).exit_code
-        return "" if code == _REJECTED else f"exit code {code} of an attempt with changed inputs"
+        ended = attempt(inputs.again(out))
+        if ended.code != _REJECTED:
+            return f"exit code {ended.code} of an attempt with changed inputs"
+        return _other_reason(ended, inputs)
 
-    def _judge(
-        self, fault: Fault, code: int, out: Path, stderr: str, expected: dict[str, bytes]
-    ) -> str:
+    def _judge(self, fault: Fault, ended: Ended, out: Path, expected: dict[str, bytes]) -> str:
+        code, stderr = ended.code, ended.stderr
         if code not in fault.codes:
             return f"unexpected exit code {code}: {stderr[-300:]}"
         if "Traceback" in stderr:
@@ -318,11 +394,10 @@ class Chaos:
 
     def _resume(self, inputs: Inputs, out: Path) -> str:
         """Resume or repeat the run; return the failure, or ""."""
-        try:
-            command(*inputs.again(out))
-        except AssertionError as error:
-            return f"could not be resumed: {error}"
-        return ""
+        failure = attempt(inputs.again(out)).failure
+        if failure == _HUNG:
+            return failure
+        return f"could not be resumed: {failure}" if failure else ""
 
     def close(self) -> None:
         if self.store is not None:
@@ -331,6 +406,13 @@ class Chaos:
         self.cluster.link.remove()
         if self.has_disk:
             unmount(self.disk)
+
+
+def _other_reason(ended: Ended, inputs: Inputs) -> str:
+    """Return the failure if a run was rejected, but not because of its changed input."""
+    if str(inputs.changed) in ended.stderr:
+        return ""
+    return f"{inputs.changed} was changed, but the message does not name it: {ended.stderr[-300:]}"
 
 
 def play(place: Path, runs: int, seed: int, seconds: float, only: str | None) -> list[Outcome]:
@@ -398,7 +480,8 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
         "runs": len(outcomes),
         "equal_at_once": sum(not o.resumed and not o.wrong for o in outcomes),
         "equal_when_resumed": sum(o.resumed and not o.wrong for o in outcomes),
-        "hung": sum(o.wrong == "hung" for o in outcomes),
+        "hung": sum(o.wrong == _HUNG for o in outcomes),
+        "too_late": sum(o.late for o in outcomes),
         "looked_finished": sum(o.wrong == _LOOKS_FINISHED for o in outcomes),
         "changed": sum(o.changes for o in outcomes),
         "changed_rejected": sum(o.rejected for o in outcomes),

@@ -25,6 +25,7 @@ from tests.flaky_proxy import FlakyProxy
 from tests.s3server import BUCKET, KEY, SECRET, WEED, S3Server
 
 BIN = Path(sys.executable).parent
+_WORKER_SECONDS = 60.0  # time limit for the start of a worker
 # The smallest timeouts that Dask accepts, so that a hanging worker is removed during a run.
 _QUICK = {
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "10s",
@@ -193,6 +194,7 @@ class Scene:
     rng: random.Random
     store: FlakyStore | None  # contains the features
     undo: list[Callable[[], Any]] = field(default_factory=list)  # called before the run is resumed
+    missed: bool = False  # the fault had nothing to act on
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,8 @@ class Fault:
     mounted: bool = False  # the output is a mount point; requires a tmpfs
     replaces: bool = False  # the output is a complete run, replaced with --overwrite
     weighted: bool = False  # the command is k-means with weights of the rows
+    scans: bool = False  # the command is a fit that chooses rho; otherwise, rho is given
+    cuts: bool = False  # the command is a cut of many clusters
     flaky: bool = False  # the features are in a `FlakyStore`
     # `do` changes inputs, which the run must detect. The process of the fit is stopped meanwhile.
     changes: bool = False
@@ -215,15 +219,32 @@ class Fault:
     # Called after the fit ended early. The next attempt must then be rejected until it is undone.
     between: Callable[[Scene], None] | None = None
 
+    @property
+    def is_signal(self) -> bool:
+        """Whether the fault ends every process that it does not come too late for."""
+        return any(code < 0 for code in self.codes)
+
 
 def _signal(number: int) -> Callable[[Scene], None]:
     return lambda scene: scene.fit.send_signal(number)
 
 
+def _choose_worker(scene: Scene) -> psutil.Process | None:
+    """Return a worker process; wait for it while the nannies start it. None if the fit ends."""
+    deadline = time.monotonic() + _WORKER_SECONDS
+    while scene.fit.poll() is None and time.monotonic() < deadline:
+        workers = scene.cluster.workers()
+        if workers:
+            return scene.rng.choice(workers)
+        time.sleep(0.02)
+    scene.missed = True
+    return None
+
+
 def _kill_worker(scene: Scene) -> None:
-    workers = scene.cluster.workers()
-    if workers:
-        scene.rng.choice(workers).kill()
+    worker = _choose_worker(scene)
+    if worker is not None:
+        worker.kill()
 
 
 def _kill_nanny(scene: Scene) -> None:
@@ -236,16 +257,16 @@ def _kill_scheduler(scene: Scene) -> None:
 
 
 def _freeze_worker(scene: Scene) -> None:
-    workers = scene.cluster.workers()
-    if workers:
-        frozen = scene.rng.choice(workers)
-        frozen.suspend()
+    frozen = _choose_worker(scene)
+    if frozen is None:
+        return
+    frozen.suspend()
 
-        def kill() -> None:
-            with suppress(psutil.Error):
-                frozen.kill()
+    def kill() -> None:
+        with suppress(psutil.Error):
+            frozen.kill()
 
-        scene.undo.append(kill)
+    scene.undo.append(kill)
 
 
 def _cut_link(scene: Scene) -> None:
@@ -357,6 +378,8 @@ FAULTS = (
     Fault("SIGTERM", _signal(signal.SIGTERM), (0, 143, -15)),
     Fault("SIGUSR1", _signal(signal.SIGUSR1), (0, 143, -10)),
     Fault("SIGINT", _signal(signal.SIGINT), (0, 130, -2)),
+    Fault("SIGTERM during the choice of rho", _signal(signal.SIGTERM), (0, 143, -15), scans=True),
+    Fault("SIGTERM during a cut", _signal(signal.SIGTERM), (0, 143, -15), cuts=True),
     Fault("chunk deleted", _damage(Path.unlink), (0, 3), changes=True),
     Fault("chunk truncated", _damage(_cut), (0, 3), changes=True),
     Fault("chunk flipped", _damage(_flip), (0, 3), changes=True),

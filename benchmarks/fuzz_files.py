@@ -13,15 +13,16 @@ import csv
 import gc
 import json
 import multiprocessing
+import os
 import resource
 import shutil
+import signal
 import struct
 import time
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -42,22 +43,27 @@ from scrlm_cli.main import main as scrlm
 
 from scrlm_dask.config import FitConfig, LloydConfig
 from scrlm_dask.events import Event, PhaseFinished
+from scrlm_dask.pipeline.cut import cut_run
 from scrlm_dask.pipeline.fit import fit
 
 from .mutations import Change, byte_changes, change_bytes, change_json, json_changes
 
 Rows = NDArray[Any]
 SHAPE = (24, 4)
-_FORK = multiprocessing.get_context("fork")
+_FORK, _SPAWN = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
 _REJECTED = (2, 3, 4)
 _GOOD = ("rejected", "unchanged", "changed")
 _PER_ROW = ("labels", "distances", "margins")  # arrays of a labels store
+# Columns that an export omits if damage hides their array; of source rows, with a note.
+_OPTIONAL = ("margin", "source_row")
 _MOST_FAILURES = 5  # of a target
 _CASES_PER_PROCESS = 200
 _SECONDS_PER_CASE = 30.0
 # Address space above that of the process at its start: stacks and heaps of threads reserve most.
 _ADDRESSES = 4 * 2**30
 _PEAK_BYTES = 2**30  # a case that uses more memory fails
+_CUT_CLUSTERS = 2
+_SCANNED = FitConfig(n_clusters=3, preprocess="standardize")
 _FIT = FitConfig(rho=0.5, n_clusters=5, n_candidates=10, refine=LloydConfig(2))
 
 
@@ -197,21 +203,36 @@ def _run_of(path: Path) -> None:
     fit(path.parent / "features.zarr", _FIT, out=path)
 
 
-class _StopError(Exception):
-    pass
+def _run_with_truth(path: Path) -> None:
+    """Write a complete run, and its labels as true labels."""
+    _run_of(path)
+    np.save(path.parent / "truth.npy", _array(path / "labels.zarr" / "labels"))
+
+
+def _scanned_run(path: Path) -> None:
+    """Write a complete run that chose rho, so that its record contains the trials."""
+    _store(path.parent / "features.zarr")
+    fit(path.parent / "features.zarr", _SCANNED, out=path)
+    assert json.loads((path / "run.json").read_text())["scan"]["rungs"]
 
 
 def _unfinished_run(path: Path) -> None:
-    """Write a run that ended before its last pass, and the same run without interruption."""
-
-    def stop(event: Event) -> None:
-        if isinstance(event, PhaseFinished) and event.name == "kmeans-step":
-            raise _StopError
-
+    """Write a run that was killed before its last pass, and the same run without interruption."""
     _run_of(path.parent / "undisturbed")
-    with suppress(_StopError):
-        fit(path.parent / "features.zarr", _FIT, out=path, listener=stop)
-    assert json.loads((path / "run.json").read_text())["status"] != "complete"
+    # a new process, because this one has threads; the record names the killed process
+    killed = _SPAWN.Process(target=_fit_until_killed, args=(path.parent / "features.zarr", path))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
+    assert json.loads((path / "run.json").read_text())["process"]["pid"] == killed.pid
+
+
+def _fit_until_killed(features: Path, out: Path) -> None:
+    def kill(event: Event) -> None:
+        if isinstance(event, PhaseFinished) and event.name == "kmeans-step":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    fit(features, _FIT, out=out, listener=kill)
 
 
 def _read_npy(path: Path) -> Rows:
@@ -322,11 +343,20 @@ TARGETS: dict[str, Target] = {
     "run record": Target(_run_of, "run", "run.json", command="export"),
     "model": Target(_run_of, "run", f"model.zarr/{_ANY_JSON}", command="predict"),
     "labels": Target(_run_of, "run", f"labels.zarr/{_ANY_JSON}", command="export"),
+    "record for an evaluation": Target(_run_with_truth, "run", "run.json", command="evaluate"),
+    "record for a verification": Target(_run_of, "run", "run.json", command="verify"),
+    "record for a cut": Target(_run_of, "run", "run.json", command="cut"),
+    "record for a report": Target(_scanned_run, "run", "run.json", command="report"),
+    "events": Target(_run_of, "run", "events.jsonl", command="report"),
+    "labels of a cut": Target(_run_of, "run", f"labels.zarr/{_ANY_JSON}", command="cut"),
     "record of an unfinished run": Target(_unfinished_run, "run", "run.json", command="resume"),
     "checkpoint": Target(_unfinished_run, "run", "checkpoint/**/*", command="resume"),
 }
 # Commands on runs take longer than commands on files, so they are a smaller share of the cases.
-_SLOW = ("export", "export of the run", "predict", "resume")
+_SLOW = (
+    *("export", "export of the run", "predict", "resume"),
+    *("cut", "evaluate", "report", "verify"),
+)
 
 
 def _run(*words: Any) -> Any:
@@ -343,6 +373,14 @@ def execute(target: Target, folder: Path) -> Any:
         return _run("predict", path, folder / "features.zarr", "--out", out, *threads)
     if target.command == "export":
         return _run("export", path, "--out", out, "--format", "csv")
+    if target.command == "cut":
+        return _run("cut", path, "--clusters", _CUT_CLUSTERS, "--out", out)
+    if target.command == "evaluate":
+        return _run("evaluate", path, "--truth", folder / "truth.npy", "--json", *threads)
+    if target.command == "verify":
+        return _run("verify", path, "--json", *threads)
+    if target.command == "report":
+        return _run("report", path, "--out", folder / "report.html", "--rows-each", 1)
     if target.command == "export of the run":
         record = folder / "run" / "run.json"  # names the undamaged store that the run read
         content = json.loads(record.read_text())
@@ -372,30 +410,45 @@ def complaint(result: Any) -> str:
     return ""
 
 
-def _is_unchanged(target: Target, folder: Path, pristine: Path) -> bool:
+def _is_unchanged(target: Target, folder: Path, pristine: Path, result: Any) -> bool:
     """Return whether the command gave the result of undamaged files."""
     out = folder / "out.zarr"
+    if target.command in ("evaluate", "verify"):
+        printed = json.loads(result.stdout)  # the truth is the labels of the undamaged run
+        return printed["accuracy"] == 1.0 if target.command == "evaluate" else printed["ok"]
+    if target.command == "report":  # most fields of the record are only shown
+        page = (folder / "report.html").read_text()
+        return page.rstrip().endswith("</html>") and any((folder / "report").glob("*.png"))
+    if target.command == "cut":
+        groups = cut_run(pristine / "run", _CUT_CLUSTERS).groups
+        labels = _array(pristine / "run" / "labels.zarr" / "labels")
+        joined = np.where(labels < 0, labels, groups[labels])
+        return bool(np.array_equal(_array(out / "labels"), joined))
     if target.command == "resume":
         return _results(folder / target.name) == _results(pristine / "undisturbed")
     labels = pristine / "run" / "labels.zarr"
     if target.command == "predict":
         return all(np.array_equal(_array(out / n), _array(labels / n)) for n in _PER_ROW)
+    columns = {name[:-1]: _array(labels / name) for name in _PER_ROW}
     if target.command == "export":
-        return _has_columns(out, {name[:-1]: _array(labels / name) for name in _PER_ROW})
+        return _has_columns(out, columns)
     if target.command == "export of the run":
-        return _has_columns(out, {"source_row": _array(pristine / target.name / "source_row")})
+        return _has_columns(
+            out, columns | {"source_row": _array(pristine / target.name / "source_row")}
+        )
     stored = _array(out / "features")
     return bool(np.array_equal(stored, rows()))
 
 
 def _has_columns(out: Path, columns: dict[str, Rows]) -> bool:
-    """Return whether the exported columns are right; a column may be missing."""
+    """Return whether the exported columns are right; only an optional column may be missing."""
     with (out / "labels.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
-    return all(
-        np.array_equal(np.array([line[name] for line in lines], column.dtype), column)
+    return len(lines) == SHAPE[0] and all(
+        name in lines[0]
+        and np.array_equal(np.array([line[name] for line in lines], column.dtype), column)
         for name, column in columns.items()
-        if name in lines[0]
+        if name in lines[0] or name not in _OPTIONAL
     )
 
 
@@ -416,7 +469,7 @@ def judge(target: Target, folder: Path, pristine: Path, result: Any) -> str:
         return f"wrong: {wrong}"
     if result.exit_code != 0:
         return "rejected"
-    if _is_unchanged(target, folder, pristine):
+    if _is_unchanged(target, folder, pristine, result):
         return "unchanged"
     if target.read is None:
         return "wrong: exit code 0 with a different result"

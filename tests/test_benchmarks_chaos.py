@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,9 @@ import pytest
 from hypothesis import strategies as st
 from messages import expecting
 
-from benchmarks import chaos
-from benchmarks.chaos import Outcome, play, summary, table
-from benchmarks.faults import FAULTS, FlakyStore
+from benchmarks import chaos, faults
+from benchmarks.chaos import Ended, Inputs, Outcome, _other_reason, attempt, play, summary, table
+from benchmarks.faults import FAULTS, Cluster, FlakyStore, Scene
 from benchmarks.fuzz import fuzz_fits
 from benchmarks.fuzz_files import fuzz_target
 from benchmarks.mutations import byte_changes, change_bytes, change_json
@@ -32,7 +33,7 @@ ROOT = Path(__file__).parents[1]
     [
         *("chunk flipped", "disk full", "kill -9 of a worker", "linked chunks", "between attempts"),
         *("weights changed", "SIGTERM with a mount point", "a mount point is replaced"),
-        *("store slow and flaky", "store of a cluster"),
+        *("store slow and flaky", "store of a cluster", "choice of rho", "during a cut"),
     ],
 )
 def test_fault_at_a_random_moment(
@@ -65,6 +66,46 @@ def test_changes_that_no_run_rejects_are_violations() -> None:
     assert report["wrong"] == []
     assert (report["changed"], report["changed_rejected"]) == (6, 1)
     assert "0 (5), 3 (1)" in table(report["faults"])
+
+
+def test_faults_that_came_too_late_are_counted() -> None:
+    late = Outcome("SIGTERM", 0, False, False, False, True, 1.0)
+    report = summary([late, late, Outcome("SIGTERM", 143, False, True, False, False, 1.0)])
+    assert (report["too_late"], report["faults"]["SIGTERM"]["too_late"]) == (2, 2)
+    assert report["wrong"] == []
+
+
+def test_rejection_must_name_the_changed_input(tmp_path: Path) -> None:
+    features, weights = tmp_path / "features-1.zarr", tmp_path / "weights-1.npy"
+    for inputs, name in (
+        (Inputs(features, None), features),
+        (Inputs(features, weights), weights),
+    ):
+        assert _other_reason(Ended(3, f"Error: {name} has changed"), inputs) == ""
+        assert str(name) in _other_reason(Ended(3, "Error: the disk is full"), inputs)
+
+
+def test_attempt_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert attempt(["--version"]).failure == ""
+    assert "exit code 2" in attempt(["no-command"]).failure
+    monkeypatch.setattr(chaos, "_HANG_SECONDS", 0.01)
+    assert attempt(["--version"]) == Ended(None, "")
+    assert attempt(["--version"]).failure == "hung"
+
+
+def test_fault_without_a_worker_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "_WORKER_SECONDS", 0.1)
+    cluster = Cluster(tmp_path)  # is not started
+    try:
+        with subprocess.Popen(["sleep", "60"]) as fit:
+            place, rng = tmp_path / "none", random.Random(0)
+            scene = Scene(fit, cluster, place, place, place, rng, None)
+            (fault,) = (fault for fault in FAULTS if fault.name == "kill -9 of a worker")
+            fault.do(scene)
+            fit.kill()
+    finally:
+        cluster.link.remove()
+    assert scene.missed
 
 
 def test_odd_options_and_odd_stores(tmp_path: Path) -> None:

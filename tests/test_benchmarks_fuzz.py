@@ -20,6 +20,7 @@ from benchmarks import fuzz_files
 from benchmarks.fuzz_files import TARGETS, Report, Workers
 from benchmarks.mutations import Change, _entries
 from scrlm_dask.pipeline import export
+from scrlm_dask.runs import record, resume
 from scrlm_dask.sources import vector_files
 from scrlm_dask.storage import arrays, checkpoints
 
@@ -85,6 +86,30 @@ def _in_export(name: str) -> Callable[[], None]:
     return insert
 
 
+def _omit_labels() -> None:
+    to_arrow = export._to_arrow
+    export._to_arrow = lambda rows, files: to_arrow(rows, files).drop_columns(["label"])
+
+
+def _accept_records_without_phases() -> None:
+    (phases,) = (f for f in dataclasses.fields(record.ResultRecord) if f.name == "phases")
+    phases.metadata = {}  # type: ignore[assignment]
+
+
+def _drop_phases(path: Path) -> list[Change]:
+    entries = _entries(json.loads(path.read_bytes()))
+    return [("set", [key for _, key in entries].index("phases"), [])]
+
+
+def _trust_any_process() -> None:
+    resume._reject_if_alive = lambda run, record: record["process"].get("pid")
+
+
+def _name_process(path: Path) -> list[Change]:
+    entries = _entries(json.loads(path.read_bytes()))
+    return [("set", [key for _, key in entries].index("process"), "x")]
+
+
 def _hang() -> None:
     fuzz_files._SECONDS_PER_CASE = 5.0
     _in_reader(lambda: time.sleep(60))()
@@ -123,6 +148,17 @@ DEFECTS = {
     "wrong distances": Defect(
         *("labels", "run/labels.zarr/zarr.json", _keep, _in_export("distances")),
         "wrong: exit code 0",
+    ),
+    "export without labels": Defect(
+        *("labels", "run/labels.zarr/zarr.json", _keep, _omit_labels), "wrong: exit code 0"
+    ),
+    "record without phases": Defect(
+        *("record for a report", "run/run.json", _drop_phases, _accept_records_without_phases),
+        "wrong: ValueError at",
+    ),
+    "record with a damaged process": Defect(
+        *("record of an unfinished run", "run/run.json", _name_process, _trust_any_process),
+        "wrong: AttributeError at",
     ),
     "wrong source rows": Defect(
         *("source rows", "x.zarr/source_row/zarr.json", _keep, _in_export("source_rows")),
