@@ -75,7 +75,7 @@ LONGEST_DELAY = 0.3  # between this moment and the fault, in seconds
 # A fit without rho, whose scan begins after its first pass.
 SCAN = ("--candidates", 512, "--block-rows", 128, "--kmeans-iter", 2, "--persist", "no")
 SCAN_MOMENTS, SCAN_SECONDS = ("centers-steps/survey-",), 4.0
-# A cut of so many clusters builds its tree in many calls; it begins when the model is loaded.
+# A cut of this many clusters builds its tree in many calls; it begins when the model is loaded.
 CUT_ROWS, CUT_CLUSTERS, CUT_SECONDS = 8000, 7000, 8.0
 CUT = ("--clusters", 10)
 _HANG_SECONDS = 300
@@ -109,7 +109,7 @@ class Ended:
 
     @property
     def failure(self) -> str:
-        """What is wrong if the command had to succeed; empty if nothing is."""
+        """Description of the failure of a command that had to succeed; empty without a failure."""
         if self.code is None:
             return _HUNG
         return f"exit code {self.code}: {self.stderr[-500:]}" if self.code != 0 else ""

@@ -221,7 +221,7 @@ class Fault:
 
     @property
     def is_signal(self) -> bool:
-        """Whether the fault ends every process that it does not come too late for."""
+        """True if the fault ends the process, unless it comes too late."""
         return any(code < 0 for code in self.codes)
 
 
@@ -378,7 +378,7 @@ FAULTS = (
     Fault("SIGTERM", _signal(signal.SIGTERM), (0, 143, -15)),
     Fault("SIGUSR1", _signal(signal.SIGUSR1), (0, 143, -10)),
     Fault("SIGINT", _signal(signal.SIGINT), (0, 130, -2)),
-    Fault("SIGTERM during the choice of rho", _signal(signal.SIGTERM), (0, 143, -15), scans=True),
+    Fault("SIGTERM during the scan", _signal(signal.SIGTERM), (0, 143, -15), scans=True),
     Fault("SIGTERM during a cut", _signal(signal.SIGTERM), (0, 143, -15), cuts=True),
     Fault("chunk deleted", _damage(Path.unlink), (0, 3), changes=True),
     Fault("chunk truncated", _damage(_cut), (0, 3), changes=True),

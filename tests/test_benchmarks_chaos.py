@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
     [
         *("chunk flipped", "disk full", "kill -9 of a worker", "linked chunks", "between attempts"),
         *("weights changed", "SIGTERM with a mount point", "a mount point is replaced"),
-        *("store slow and flaky", "store of a cluster", "choice of rho", "during a cut"),
+        *("store slow and flaky", "store of a cluster", "during the scan", "during a cut"),
     ],
 )
 def test_fault_at_a_random_moment(
