@@ -121,22 +121,23 @@ def _write_state(out: str, client: Any | None) -> str:
 def _dump(client: Any, out: str, written: list[Path]) -> None:
     """Write the cluster state to a file, then append the file to `written`."""
     from scrlm_dask.engine.failures import cluster_state
-    from scrlm_dask.storage.locations import locate
 
     with suppress(Exception):  # a failing cluster may raise any exception
         text = json.dumps(cluster_state(client), indent=2, default=str)
-        file = _state_file(out)
-        locate(file).write_text(text)  # does not write through a symbolic link in the run
-        written.append(file)
+        written.append(_save_state(out, text))
 
 
-def _state_file(out: str) -> Path:
-    """Return the path of a file in the run directory; of a temporary file if the run is remote."""
+def _save_state(out: str, text: str) -> Path:
+    """Write a file in the run directory, or a private temporary file if the run is remote."""
+    from scrlm_dask.storage.locations import locate
     from scrlm_dask.storage.outputs import find_aside
 
     if Path(out).is_dir():
         aside = find_aside(out)  # an earlier run in the directory is not changed
-        return Path(out if aside is None else aside.url) / "cluster-state.json"
+        file = Path(out if aside is None else aside.url) / "cluster-state.json"
+        locate(file).write_text(text)  # a symbolic link in the run is replaced, not followed
+        return file
     handle, name = tempfile.mkstemp(prefix="scrlm-cluster-state-", suffix=".json")
-    os.close(handle)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.write(text)
     return Path(name)

@@ -636,7 +636,7 @@ def check_reserved_links(out: Path, precious: Path, command: Callable[[], Any]) 
     for name in RESERVED:
         link = Path(name.format(out))
         link.symlink_to(precious)
-        with pytest.raises(StoreError, match=f"{re.escape(str(link))} is a symbolic link"):
+        with pytest.raises(StoreError, match=f"{re.escape(str(link))} is"):
             command()
         assert (precious / "file").read_text() == "1"
         link.unlink()

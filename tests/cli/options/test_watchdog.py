@@ -47,9 +47,13 @@ def test_state_of_a_cluster_is_written_to_a_private_file(
     assert file.stat().st_mode & 0o777 == 0o600
     assert json.loads(file.read_text()) == {"a": 1}
     assert (tmp_path / "victim").read_text() == "precious"
-    (tmp_path / "run").mkdir()
-    watchdog._dump(object(), str(tmp_path / "run"), written)
-    assert written[1] == tmp_path / "run" / "cluster-state.json"
+    in_run = tmp_path / "run" / "cluster-state.json"
+    in_run.parent.mkdir()
+    in_run.symlink_to(tmp_path / "victim")
+    watchdog._dump(object(), str(in_run.parent), written)
+    assert written[1] == in_run
+    assert json.loads(in_run.read_text()) == {"a": 1}
+    assert (tmp_path / "victim").read_text() == "precious"
 
 
 def test_unresponsive_cluster_writes_no_file(tmp_path: Path) -> None:
