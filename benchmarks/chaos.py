@@ -14,9 +14,9 @@ connections, truncates responses and answers with errors (requires SeaweedFS, wh
 a mount point as output, also with a run that is replaced, and a full disk (require permission to
 mount a tmpfs); a broken network link (requires permission to create network namespaces).
 
-A fault can come too late: the command has ended, or it ends without an effect of the signal. Such
-runs are counted, in total and per fault. If inputs are changed in
-at least five runs and no run is rejected, the exit code is also 1.
+A fault is too late if the command has already ended, or if a signal has no effect on it. Such runs
+are counted, in total and per fault. If inputs are changed in at least five runs and no run is
+rejected, the exit code is also 1.
 """
 
 from __future__ import annotations

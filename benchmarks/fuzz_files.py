@@ -429,13 +429,11 @@ def _is_unchanged(target: Target, folder: Path, pristine: Path, result: Any) -> 
     labels = pristine / "run" / "labels.zarr"
     if target.command == "predict":
         return all(np.array_equal(_array(out / n), _array(labels / n)) for n in _PER_ROW)
-    columns = {name[:-1]: _array(labels / name) for name in _PER_ROW}
-    if target.command == "export":
+    if target.command.startswith("export"):
+        columns = {name[:-1]: _array(labels / name) for name in _PER_ROW}
+        if target.command == "export of the run":
+            columns["source_row"] = _array(pristine / target.name / "source_row")
         return _has_columns(out, columns)
-    if target.command == "export of the run":
-        return _has_columns(
-            out, columns | {"source_row": _array(pristine / target.name / "source_row")}
-        )
     stored = _array(out / "features")
     return bool(np.array_equal(stored, rows()))
 

@@ -139,6 +139,8 @@ def test_secrets_are_never_written_or_shown(remote: str, tmp_path: Path) -> None
 class Rejecting(ThreadingHTTPServer):
     """A server of the files in a folder; it rejects every request after the first `n_accepted`."""
 
+    request_queue_size = 128  # with the default of 5, connections of a busy machine are dropped
+
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), partial(Quoting, directory=str(folder)))
         self.n_accepted, self.status = 10**9, 403
@@ -346,7 +348,8 @@ def test_pipes_are_rejected(run_by_hand: Path, tmp_path: Path, name: str, comman
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 3, result.output
     assert "Traceback" not in result.output
-    assert Path(name).name in result.output
+    path = name.removeprefix("run/").partition("/c/")[0]  # of a chunk, the array is named
+    assert (path if "/c/" in name else Path(name).name) in result.output
 
 
 def test_records_have_a_maximum_size(run_by_hand: Path, tmp_path: Path) -> None:

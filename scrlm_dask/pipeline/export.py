@@ -42,6 +42,8 @@ _SIGN = "[=+\\-@\uff1d\uff0b\uff0d\uff20]"
 _AT_START = rf"(\A)('*(?:[\t\r\n]|[\t\r\n{_IGNORED}]*{_SIGN}))"
 _AFTER_SEPARATOR = rf"""([;\t\r\n])(['"]*[{_IGNORED}]*['"]*{_SIGN})"""
 
+_CENTER_FILES = ("centers.npy", "centers.fbin", "centers.faiss")
+
 
 @dataclass(frozen=True)
 class ExportResult:
@@ -99,14 +101,20 @@ def export(
     with outputs.replacing(target, overwrite, outputs.EXPORT_KIND) as at:
         if not at.is_remote:
             Path(at.url).mkdir(parents=True, exist_ok=True)
-        record = {outputs.KIND: outputs.EXPORT_KIND, "run": source.url, "status": "running"}
+        record: dict[str, Any] = {
+            outputs.KIND: outputs.EXPORT_KIND,
+            "run": source.url,
+            "status": "running",
+            outputs.FILES: [f"labels.{table}", *_CENTER_FILES],
+        }
         write_json(at / outputs.EXPORT_RECORD, record | outputs.describe_owner(at))
         _write_table(store, at / f"labels.{table}", table)
         outputs.check_owner(at)
         files = [f"labels.{table}", *_write_centers(model, at)]
         traced.check()
         outputs.check_owner(at)
-        write_json(at / outputs.EXPORT_RECORD, {**record, "status": "complete", "files": files})
+        record |= {"status": "complete", outputs.FILES: files}
+        write_json(at / outputs.EXPORT_RECORD, record)
     return ExportResult(tuple(files), store.n_rows, model.n_clusters, store.ids is not None)
 
 
@@ -175,7 +183,7 @@ def _without_formulas(rows: Any) -> Any:
 
 def _write_centers(model: Model, target: Location) -> list[str]:
     """Write the centers (k, p) as .npy, .fbin and, if FAISS is installed, as an index."""
-    written = ["centers.npy", "centers.fbin"]
+    written = list(_CENTER_FILES[:2])
     with (target / written[0]).writing() as file:
         np.save(file, model.centers, allow_pickle=False)
     with (target / written[1]).writing() as file:
@@ -183,7 +191,7 @@ def _write_centers(model: Model, target: Location) -> list[str]:
         file.write(model.centers.astype("<f4").tobytes())
     index = _build_faiss_index(model)
     if index is not None:
-        written.append("centers.faiss")
+        written.append(_CENTER_FILES[2])
         with (target / written[2]).writing() as file:
             file.write(index)
     return written

@@ -16,6 +16,7 @@ from scrlm_dask.sources.base import Source, native
 from scrlm_dask.sources.registry import SourceOptions, is_column, open_source
 from scrlm_dask.sources.sharded import describe_order
 from scrlm_dask.sources.tables import PlainTable
+from scrlm_dask.storage.feature_store import describe_left
 from scrlm_dask.storage.locations import Options, Place, locate
 
 
@@ -121,12 +122,7 @@ def _describe_left(features: Source, config: ingest_job.IngestConfig) -> Iterato
     given = {"labels": config.labels, "ids": config.ids}
     left = [name for name in features.value_names if given[name] is None]
     if left:
-        options = " ".join(f"--{name} {name}" for name in left)
-        fields = ", ".join(f'{name}="{name}"' for name in left)
-        yield (
-            f"{features.what}: the {' and the '.join(left)} of the features store are not copied; "
-            f"use {options} (IngestConfig({fields})) to copy them"
-        )
+        yield describe_left(features.what, left)
 
 
 def _to_json(options: SourceOptions) -> dict[str, Any]:

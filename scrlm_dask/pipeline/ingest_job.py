@@ -40,7 +40,7 @@ _NO_FEATURES = frozenset(
 )
 _MAX_REREADS = 2
 _MAX_NAMED = 5
-_BLOCK_SECONDS = 0.005  # CPU time to write a block, in addition to its rows
+_WRITE_SECONDS = 0.005  # CPU time to write a chunk, in addition to its rows
 
 
 @dataclass(frozen=True)
@@ -356,7 +356,8 @@ def _find_unfinished(location: Location, requested: Manifest) -> Manifest | None
     unfinished = feature_store.unfinished_manifest(location)
     if unfinished is None:
         return None
-    if not all(source.digest for source in unfinished.sources):
+    with_digests = {file.path for file in requested.sources if file.digest}
+    if not all(file.digest for file in unfinished.sources if file.path in with_digests):
         raise StoreError(
             f"the output {location} was started by an earlier version, which does not store "
             "digests of the source files; use --overwrite to start again"
@@ -455,7 +456,7 @@ def _warn_about_small_chunks(execution: Execution, manifest: Manifest) -> None:
     execution.emit(
         Note(
             f"{manifest.n_blocks} chunks of {n_bytes / 1e3:g} kB are written, which adds about "
-            f"{manifest.n_blocks * _BLOCK_SECONDS:.0f} s of CPU time, and more to each later run; "
+            f"{manifest.n_blocks * _WRITE_SECONDS:.0f} s of CPU time, and more to each later run; "
             "omit --chunk-size (chunk_bytes), or use a larger one",
             warning=True,
         )
@@ -557,7 +558,7 @@ def _check_same_rows(job: IngestJob, manifest: Manifest, unfinished: Manifest) -
 def _check_kept_blocks(
     execution: Execution, location: Location, manifest: Manifest, missing: list[int]
 ) -> copy_rows.Kept:
-    """Verify the blocks of an earlier attempt; the completed store vouches for all its blocks."""
+    """Verify the blocks of an earlier attempt, so that all blocks of the store are verified."""
     blocks = sorted(set(range(manifest.n_blocks)) - set(missing))
     execution.emit(Note(f"resuming: {len(blocks)} of {manifest.n_blocks} blocks are done"))
     kept = copy_rows.check_kept_pass(execution, location, manifest, blocks)

@@ -298,7 +298,8 @@ def write_features(
     block_rows = feature_store.block_rows_for(shape, np.dtype(dtype), None, chunk_bytes)
     location = locate(path, storage_options)
     outputs.check_not_inside(location, whole.location, "the source")
-    origins = None if whole.location is None else feature_store.open_origins(whole.location)
+    copied = None if whole.location is None else feature_store.store_of(whole.location)
+    origins = None if copied is None else feature_store.open_origins(copied)
     files = () if origins is None else origins.sources
     manifest = Manifest(*shape, dtype, block_rows, files, {"source": whole.label})
     with (
@@ -311,10 +312,10 @@ def write_features(
             manifest,
             labels=labels is not None,
             origins=moved,
-            attributes=_inherited(whole.location, origins),
+            attributes=_inherited(copied, origins),
         )
         check_paths_visible(at)
-        for note in _describe_left(whole.location, labels is not None):
+        for note in _describe_left(copied, labels is not None):
             execution.emit(Note(note))
         blocks = as_features(source, block_rows, storage_options)
         write_pass(execution, blocks, labels, at, dtype, origins if moved else None)
@@ -340,11 +341,7 @@ def _describe_left(source: Location | None, with_labels: bool) -> Iterator[str]:
     names = () if source is None else feature_store.value_names(source)
     left = [name for name in names if not (with_labels and name == feature_store.LABELS)]
     if left:
-        fields = ", ".join(f'{name}="{name}"' for name in left)
-        yield (
-            f"the {' and the '.join(left)} of the features store {source} are not copied; use "
-            f"scrlm_dask.ingest with IngestConfig({fields}) to copy them"
-        )
+        yield feature_store.describe_left(f"the features store {source}", left)
 
 
 def _check_labels(labels: da.Array | NDArray[Any], n_rows: int) -> None:

@@ -389,9 +389,10 @@ class ShuffledTable:
                 # the bounds of a damaged index may be anything
                 if index_bytes <= start <= stop <= os.fstat(file.fileno()).st_size:
                     file.seek(start)
-                    section = file.read(stop - start)
-                    if _checksum(section, (part, block, start, stop, rows)) == checksum:
-                        texts = section[rows * record.itemsize :]
+                    # a raw file reads at most 2 GiB per call
+                    section = np.fromfile(file, np.uint8, stop - start)
+                    if _checksum(section.data, (part, block, start, stop, rows)) == checksum:
+                        texts = section[rows * record.itemsize :].tobytes()
                         return np.frombuffer(section, record, rows), texts
         raise StoreError(
             f"{path} is damaged: rows of block {block} do not match their checksum; run the "
@@ -407,7 +408,7 @@ class ShuffledTable:
         return np.dtype(fields + ([("ids", "<i8")] if self.ids else []))
 
 
-def _checksum(section: bytes, where: tuple[int, ...]) -> int:
+def _checksum(section: bytes | memoryview, where: tuple[int, ...]) -> int:
     """Return the checksum of a section and of its position, so that an empty section has one."""
     return crc32(section, crc32(np.array(where, "<i8").tobytes()))
 

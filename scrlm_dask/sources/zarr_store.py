@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from scrlm_dask.storage.feature_store import (
     StoredOrigins,
     is_shuffled,
     open_origins,
+    store_of,
     value_names,
 )
 from scrlm_dask.storage.locations import Location
@@ -111,7 +112,7 @@ def open_zarr(url: Location, name: str | None = None) -> ZarrSource:
         chosen = name or _table_in(node, url)
         array = child(node, url, chosen)
         if not isinstance(array, zarr.Array):
-            listed = choices(chosen, member_names(node))
+            listed = choices(chosen, member_names(node, url))
             raise InputError(
                 f"{_WHAT} {url} contains no array {chosen!r} (it contains {listed}); give one of "
                 "these"
@@ -120,6 +121,8 @@ def open_zarr(url: Location, name: str | None = None) -> ZarrSource:
         node, url = array, url / chosen
     elif name is not None:
         raise InputError(f"array {name!r} not found: {_WHAT} {url} is an array, not a group")
+    elif (store := store_of(url)) != url:
+        copied = replace(_describe_copied(store), value_names=())  # the array alone was given
     stored = describe(node, url)
     files = check_complete(stored, node, _WHAT)
     file = SourceFile(url.url, files.n_bytes, files.digest)
@@ -142,7 +145,7 @@ def open_zarr_values(url: Location, name: str) -> ZarrSource:
 
 
 def _table_in(group: zarr.Group, url: Location) -> str:
-    nodes = {name: child(group, url, name) for name in member_names(group)}
+    nodes = {name: child(group, url, name) for name in member_names(group, url)}
     arrays = {name: node for name, node in nodes.items() if isinstance(node, zarr.Array)}
     if FEATURES in arrays:
         return FEATURES

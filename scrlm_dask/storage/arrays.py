@@ -162,7 +162,7 @@ def node_digest(location: Location) -> str:
         if isinstance(node, zarr.Array):
             return trace_chunks(location, node).digest
         digest = hashlib.sha256(json.dumps(node.metadata.to_dict(), default=str).encode())
-        for name in member_names(node):
+        for name in member_names(node, location):
             array = child(node, location, name)
             if isinstance(array, zarr.Array):
                 digest.update(f"{name} {trace_chunks(location / name, array).digest}\n".encode())
@@ -397,9 +397,35 @@ def local_path(node: zarr.Array[Any] | zarr.Group) -> str:
 def child(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any] | zarr.Group | None:
     """Return the array or group called `name` in the group at `location`; None if it is missing."""
     _check_metadata(location / name)
+    with _reading_metadata(location, name):
+        node = group.get(name)
+    check_layout(node, f"{name} in {location}")
+    return node
+
+
+def has_member(group: zarr.Group, location: Location, name: str) -> bool:
+    """Return whether the group at `location` contains an array or group called `name`."""
+    _check_metadata(location / name)
+    with _reading_metadata(location, name):
+        return name in group
+
+
+def member_names(group: zarr.Group, location: Location) -> list[str]:
+    """Return the sorted names of the arrays and groups in the group at `location`."""
+    if not location.is_remote:
+        for name in location.entry_names():
+            _check_metadata(location / name)
+    # Zarr warns about other files in the group
+    with _reading_metadata(location, "an array"), warnings.catch_warnings(action="ignore"):
+        return sorted(group)
+
+
+@contextmanager
+def _reading_metadata(location: Location, name: str) -> Iterator[None]:
+    """Convert errors of a read of the metadata of `name` in the group at `location`."""
     with reaching(location):
         try:
-            node = group.get(name)
+            yield
         except (OSError, ScrlmError):
             raise
         except Exception as error:  # damaged metadata makes Zarr raise errors of many types
@@ -407,39 +433,6 @@ def child(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any] |
                 f"{name} in {location} cannot be opened: its metadata is damaged "
                 f"({location.without_options(error)}); restore it, or write the store again"
             ) from (None if location.is_remote else error)
-    check_layout(node, f"{name} in {location}")
-    return node
-
-
-def has_member(group: zarr.Group, name: str) -> bool:
-    """Return whether the group contains an array or group called `name`."""
-    _check_metadata(locate(local_path(group)) / name)
-    with _reading_metadata(group, name):
-        return name in group
-
-
-def member_names(group: zarr.Group) -> list[str]:
-    """Return the sorted names of the arrays and groups in the group."""
-    location = locate(local_path(group))
-    if not location.is_remote:
-        for name in location.entry_names():
-            _check_metadata(location / name)
-    # Zarr warns about other files in the group
-    with _reading_metadata(group, "an array"), warnings.catch_warnings(action="ignore"):
-        return sorted(group)
-
-
-@contextmanager
-def _reading_metadata(group: zarr.Group, name: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ScrlmError):
-        raise
-    except Exception as error:  # damaged metadata makes Zarr raise errors of many types
-        raise StoreError(
-            f"{name} in {group.store_path} cannot be opened: its metadata is damaged "
-            f"({type(error).__name__}); restore it, or write the store again"
-        ) from None
 
 
 def member(group: zarr.Group, location: Location, name: str) -> zarr.Array[Any]:

@@ -75,12 +75,12 @@ def open_store(path: Place) -> OpenedStore:
         return OpenedStore(location, None, node, arrays.describe(node, location), None)
     array = arrays.child(node, location, FEATURES)
     if not isinstance(array, zarr.Array):
-        names = ", ".join(arrays.member_names(node)) or "nothing"
+        names = ", ".join(arrays.member_names(node, location)) or "nothing"
         raise StoreError(
             f"{location} is not a features store: it contains no array called {FEATURES!r} "
             f"(it contains {names}); give the path of the array itself"
         )
-    features, manifest = arrays.describe(array, location / FEATURES), manifest_in(node)
+    features, manifest = arrays.describe(array, location / FEATURES), manifest_in(node, location)
     if manifest is not None and features.shape != (manifest.n_rows, manifest.n_features):
         raise StoreError(
             f"the features store {location} does not match its manifest: its features have shape "
@@ -96,13 +96,14 @@ def store_of(path: Place) -> Location:
     inside = location.url.endswith(f"/{FEATURES}")
     if not inside or isinstance(arrays.open_node(location, _STORE), zarr.Group):
         return location
-    parent = location.parents()[0]
-    try:
-        return parent if isinstance(arrays.open_node(parent, _STORE), zarr.Group) else location
-    except UnreachableError:
-        raise
-    except StoreError:  # the array is in a plain folder
-        return location
+    for parent in location.parents()[:1]:  # a bucket has no parent
+        try:
+            return parent if isinstance(arrays.open_node(parent, _STORE), zarr.Group) else location
+        except UnreachableError:
+            raise
+        except StoreError:  # the array is in a plain folder
+            return location
+    return location
 
 
 def open_features_store(path: Place) -> arrays.StoredArray:
@@ -147,15 +148,16 @@ def _check_finished(store: OpenedStore) -> None:
 
 def has_truth(path: Place) -> bool:
     """Return whether the store contains true labels of its rows."""
-    node = arrays.open_node(path, _STORE)
-    return isinstance(node, zarr.Group) and arrays.has_member(node, LABELS)
+    location = locate(path)
+    node = arrays.open_node(location, _STORE)
+    return isinstance(node, zarr.Group) and arrays.has_member(node, location, LABELS)
 
 
 def open_ids(path: Place) -> arrays.StoredArray | None:
     """Open the ids of the rows of a store; None if the store has no ids."""
     location = locate(path)
     node = arrays.open_node(location, _STORE)
-    if not isinstance(node, zarr.Group) or not arrays.has_member(node, IDS):
+    if not isinstance(node, zarr.Group) or not arrays.has_member(node, location, IDS):
         return None
     array, n_rows = arrays.member(node, location, IDS), open_store(location).features.shape[0]
     ids = arrays.describe(array, location / IDS)
@@ -208,10 +210,10 @@ def open_origins(path: Place) -> StoredOrigins | None:
     """
     location = locate(path)
     node = arrays.open_node(location, _STORE)
-    manifest = manifest_in(node) if isinstance(node, zarr.Group) else None
+    manifest = manifest_in(node, location) if isinstance(node, zarr.Group) else None
     if not isinstance(node, zarr.Group) or manifest is None or not manifest.sources:
         return None
-    if all(arrays.has_member(node, name) for name in _ORIGINS):
+    if all(arrays.has_member(node, location, name) for name in _ORIGINS):
         rows, numbers = (
             _open_numbers(node, location, name, dtype, manifest.n_rows)
             for name, dtype in _ORIGINS.items()
@@ -249,10 +251,21 @@ def read_encoded(path: Place) -> dict[str, Any] | None:
 
 def value_names(path: Place) -> tuple[str, ...]:
     """Return which arrays of values per row, labels and ids, a store contains."""
-    node = arrays.open_node(path, _STORE)
+    location = locate(path)
+    node = arrays.open_node(location, _STORE)
     if not isinstance(node, zarr.Group):
         return ()
-    return tuple(name for name in (LABELS, IDS) if arrays.has_member(node, name))
+    return tuple(name for name in (LABELS, IDS) if arrays.has_member(node, location, name))
+
+
+def describe_left(what: str, names: Sequence[str]) -> str:
+    """Return a note about the arrays of `value_names` that a copy of a store does not contain."""
+    options = " ".join(f"--{name} {name}" for name in names)
+    fields = ", ".join(f'{name}="{name}"' for name in names)
+    return (
+        f"the {' and the '.join(names)} of {what} are not copied; `scrlm ingest` copies them with "
+        f"{options} (IngestConfig({fields}))"
+    )
 
 
 def is_shuffled(path: Place) -> bool | None:
@@ -262,8 +275,9 @@ def is_shuffled(path: Place) -> bool | None:
     it was removed.
     """
     try:
-        node = arrays.open_node(store_of(path), _STORE)
-        manifest = manifest_in(node) if isinstance(node, zarr.Group) else None
+        location = store_of(path)
+        node = arrays.open_node(location, _STORE)
+        manifest = manifest_in(node, location) if isinstance(node, zarr.Group) else None
     except StoreError:
         return None
     if manifest is not None and node.attrs.get(SHUFFLED) is True:
@@ -425,7 +439,7 @@ def read_true_sigmas(path: Place) -> NDArray[np.float64] | None:
     """Read the sigmas of the mixture that the rows were drawn from; None if they are unknown."""
     location = locate(path)
     node = arrays.open_node(location, _STORE)
-    if not isinstance(node, zarr.Group) or not arrays.has_member(node, f"{TRUE}sigmas"):
+    if not isinstance(node, zarr.Group) or not arrays.has_member(node, location, f"{TRUE}sigmas"):
         return None
     return arrays.read_member(node, location, f"{TRUE}sigmas", _STORE)
 
@@ -489,7 +503,7 @@ def read_dropped(location: Location) -> NDArray[np.int64] | None:
     group = _open_group(location)
     if group.attrs.get(DROPPED) == 0:
         return np.empty(0, np.int64)
-    if not arrays.has_member(group, DROPPED):
+    if not arrays.has_member(group, location, DROPPED):
         return None
     rows = arrays.read_member(group, location, DROPPED, _STORE)
     return rows.astype(np.int64, copy=False) if len(rows) == group.attrs.get(DROPPED) else None

@@ -75,10 +75,10 @@ def find_links(store: Path) -> Iterator[Path]:
             return
         chunks_follow = (store / ".zarray").is_file()  # this folder may have a folder per chunk
         for folder in filter(os.DirEntry.is_dir, os.scandir(store)):
-            below = () if chunks_follow else os.scandir(folder)
-            for entry in (folder, *filter(os.DirEntry.is_symlink, below)):
-                if entry.is_symlink() and entry.is_dir():
-                    yield Path(entry)
+            entries = [folder]
+            with suppress(PermissionError):
+                entries += [] if chunks_follow else os.scandir(folder)
+            yield from (Path(each) for each in entries if each.is_symlink() and each.is_dir())
 
 
 def remove_entries(folder: Path, names: Sequence[str]) -> None:

@@ -142,7 +142,7 @@ def labels_complete(path: Place, start: int, stop: int) -> bool:
     location = locate(path)
     try:
         group = _open_group(location)
-        for name in _arrays_in(group):
+        for name in _arrays_in(group, location):
             arrays.read_member(group, location, name, _STORE, slice(start, stop))
     except UnreachableError:
         raise
@@ -158,7 +158,7 @@ def ensure_labels_store(
     location = locate(path)
     try:
         group = _open_group(location)
-        names = _arrays_in(group)
+        names = _arrays_in(group, location)
         members = [arrays.member(group, location, name) for name in names]
         fits = all(a.shape == (n_rows,) and a.chunks == (block_rows,) for a in members)
         if fits and (MARGINS in names) == margins and (FINE in names) == fine:
@@ -186,12 +186,12 @@ def _open_group(location: Location) -> zarr.Group:
     return group
 
 
-def _arrays_in(group: zarr.Group) -> list[str]:
-    """Return the names of the arrays of a labels store."""
+def _arrays_in(group: zarr.Group, location: Location) -> list[str]:
+    """Return the names of the arrays of the labels store at `location`."""
     return [
         LABELS,
         DISTANCES,
-        *(name for name in (MARGINS, FINE) if arrays.has_member(group, name)),
+        *(name for name in (MARGINS, FINE) if arrays.has_member(group, location, name)),
     ]
 
 
@@ -215,7 +215,7 @@ def open_column(path: Place, name: str) -> arrays.StoredArray | None:
     """Open distances or margins of a labels store; None if they were not stored."""
     location = locate(path)
     node = arrays.open_node(location, _STORE)
-    if not isinstance(node, zarr.Group) or not arrays.has_member(node, name):
+    if not isinstance(node, zarr.Group) or not arrays.has_member(node, location, name):
         return None
     array = arrays.member(node, location, name)
     stored = arrays.describe(array, location / name)
@@ -261,9 +261,10 @@ def features_of_labels(labels: arrays.StoredArray) -> RecordedFeatures | None:
 
     Return None if they are not known. The digest is only computed if the rows were shuffled.
     """
-    if not labels.location.url.endswith(f"/{LABELS}"):
+    parents = labels.location.parents()
+    if not parents or not labels.location.url.endswith(f"/{LABELS}"):
         return None
-    store = labels.location.parents()[0]
+    store = parents[0]
     try:
         if is_labels_store(store):
             return labelled_features(store)

@@ -72,13 +72,13 @@ def create_manifest(place: Place, manifest: Manifest) -> None:
 def read_manifest(place: Place) -> Manifest | None:
     """Read the manifest of a features store; None for stores of other software."""
     node = arrays.open_node(place, "the features store")
-    return None if isinstance(node, zarr.Array) else manifest_in(node)
+    return None if isinstance(node, zarr.Array) else manifest_in(node, locate(place))
 
 
-def manifest_in(group: zarr.Group) -> Manifest | None:
-    """Return the manifest of an open group; None if the group has no manifest."""
+def manifest_in(group: zarr.Group, location: Location) -> Manifest | None:
+    """Return the manifest of the group at `location`; None if the group has no manifest."""
     content: Any = group.attrs.get(MANIFEST)
-    if not isinstance(content, dict) or not arrays.has_member(group, DIGESTS):
+    if not isinstance(content, dict) or not arrays.has_member(group, location, DIGESTS):
         return None
     fields = {name: value for name, value in content.items() if name != "format"}
     try:
@@ -88,7 +88,7 @@ def manifest_in(group: zarr.Group) -> Manifest | None:
         return _checked(Manifest(**fields, sources=sources))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(
-            f"the manifest of the features store {group.store_path} was written by another version "
+            f"the manifest of the features store {location} was written by another version "
             f"or changed by hand ({error}); write the store again with this version"
         ) from error
 
@@ -160,7 +160,7 @@ def read_digests(group: zarr.Group, location: Location, blocks: slice) -> NDArra
 
 def _open_digests(group: zarr.Group, location: Location) -> zarr.Array[Any]:
     """Open the digests; raise unless there is one chunk with one digest per block."""
-    digests, manifest = arrays.member(group, location, DIGESTS), manifest_in(group)
+    digests, manifest = arrays.member(group, location, DIGESTS), manifest_in(group, location)
     n_blocks = digests.shape[0] if manifest is None else manifest.n_blocks
     layout = digests.shape, digests.shards or digests.chunks, digests.dtype
     if layout != ((n_blocks, _DIGEST_BYTES), (1, _DIGEST_BYTES), np.dtype(np.uint8)):

@@ -170,7 +170,7 @@ def _check_arrays(arrays: dict[str, Any], tree: MergeTree | None) -> None:
 
 
 def _tree_in(group: zarr.Group, location: Location) -> MergeTree | None:
-    if not has_member(group, "tree_leaves"):
+    if not has_member(group, location, "tree_leaves"):
         return None
     parts: Any = {n: read_member(group, location, f"tree_{n}", "the model") for n in _TREE}
     return MergeTree(**parts)

@@ -47,18 +47,11 @@ _ENTRIES = {
         *("dropped", "true_weights", "true_means", "true_sigmas", ".shuffle"),
     ),
     LABELS_KIND: ("zarr.json", "labels", "distances", "margins", "fine", "coarse"),
-    RUN_KIND: (*("run.json", "events.jsonl", "cluster-state.json", "checkpoint", "report.html"),),
+    RUN_KIND: ("run.json", "events.jsonl", "cluster-state.json", "checkpoint", "report.html"),
     MODEL_KIND: (
-        *("centers", "center_rows", "losses", "neighbors", "means", "counts", "weights", "sigmas"),
-        *(
-            "shift",
-            "scale",
-            "tree_leaves",
-            "tree_weights",
-            "tree_merges",
-            "tree_costs",
-            "zarr.json",
-        ),
+        *("zarr.json", "centers", "center_rows", "losses", "neighbors", "means", "counts"),
+        *("weights", "sigmas", "shift", "scale"),
+        *("tree_leaves", "tree_weights", "tree_merges", "tree_costs"),
     ),
     EXPORT_KIND: (
         *(EXPORT_RECORD, "labels.parquet", "labels.csv"),
@@ -71,7 +64,8 @@ _PARTS = {
     "model.zarr": MODEL_KIND,
     "labels.zarr": LABELS_KIND,
     "report": REPORT_KIND,
-    "report.scrlm-*": REPORT_KIND,
+    f"report{folders.NEW}": REPORT_KIND,
+    f"report{folders.OLD}": REPORT_KIND,
 }
 # temporary files of this package and of Zarr, and files of file systems and file managers
 _OTHERS = (folders.PARTIAL, ".nfs*", ".DS_Store")
@@ -86,12 +80,8 @@ _COMMANDS = {
 # Files that show that this package wrote an output: the JSON record of a run, an export or the
 # figures of a report, or the Zarr metadata of a store, which contain the attribute KIND.
 _STORE_MARK = "zarr.json"
-_MARKS = (
-    _STORE_MARK,
-    "run.json",
-    EXPORT_RECORD,
-    REPORT_RECORD,
-)  # most often, the mark of a store is read
+# Most often, the mark of a store is read.
+_MARKS = (_STORE_MARK, "run.json", EXPORT_RECORD, REPORT_RECORD)
 _DIGESTS = "digests"  # array: a store of features is resumed with the blocks that have a digest
 _active: set[str] = set()  # tokens of the outputs that threads of this process are writing
 
@@ -332,15 +322,16 @@ def _sort_entries(target: Location, kind: str) -> tuple[list[str], list[str]]:
     known = (*_names_written(target, kind), *_OTHERS)
     own, foreign = list[str](), list[str]()
     for name in sorted(target.entry_names()):
-        part = _kind_of_part(name) if kind == RUN_KIND else None
-        if part is not None and not _is_link(target / name):
-            inner, others = _sort_entries(target / name, part)
+        place, part = target / name, _PARTS.get(name) if kind == RUN_KIND else None
+        if part is None or _is_link(place):
+            is_own = part is not None or any(fnmatchcase(name, pattern) for pattern in known)
+            (own if is_own else foreign).append(name)
+        elif place.is_file():  # each part is a folder
+            foreign.append(name)
+        else:
+            inner, others = _sort_entries(place, part)
             own += [f"{name}/{each}" for each in inner] if others else [name]
             foreign += [f"{name}/{each}" for each in others]
-        elif part is not None or any(fnmatchcase(name, pattern) for pattern in known):
-            own.append(name)
-        else:
-            foreign.append(name)
     return own, foreign
 
 
@@ -350,11 +341,9 @@ def _names_written(target: Location, kind: str) -> tuple[str, ...]:
         mark = _read_mark(target)
         if mark is not None and mark.kind == kind and mark.files:
             return (mark.name, *map(escape, mark.files))
+        if mark is not None and mark.kind == REPORT_KIND and FILES not in mark.content:
+            return (REPORT_RECORD, "*.png")  # earlier versions did not record the names
     return _ENTRIES.get(kind, ())
-
-
-def _kind_of_part(name: str) -> str | None:
-    return next((kind for pattern, kind in _PARTS.items() if fnmatchcase(name, pattern)), None)
 
 
 def _is_link(place: Location) -> bool:

@@ -110,7 +110,7 @@ def wide_model(model: Model, n: int, p: int) -> Model:
 
 
 @pytest.mark.parametrize("most_with_matrix", [0, 5000])
-@pytest.mark.parametrize(("n", "p"), [(400, 1500), (1500, 20)])
+@pytest.mark.parametrize(("n", "p"), [(400, 1500), (1500, 200)])
 def test_predicted_memory_includes_the_model(
     merged: SCRLM, monkeypatch: pytest.MonkeyPatch, most_with_matrix: int, n: int, p: int
 ) -> None:
@@ -123,7 +123,7 @@ def test_predicted_memory_includes_the_model(
     finally:
         tracemalloc.stop()
     model = wide_model(merged.model_, n, p)
-    for memory, is_enough in ((2.1 * peak, True), (1.9 * peak, False)):  # half of it may be used
+    for memory, is_enough in ((2.3 * peak, True), (1.7 * peak, False)):  # half of it may be used
         monkeypatch.setattr("scrlm_dask.pipeline.cut.machine_memory", lambda m=memory: m)
         with nullcontext() if is_enough else pytest.raises(InputError):
             cut_model(model, 10, lambda event: None)

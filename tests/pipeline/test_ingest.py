@@ -870,9 +870,10 @@ class TestCopiedStores:
         run(store, tmp_path / "b", **config)
         TestSourceRows().check(tmp_path / "b", parts)
         assert is_shuffled(tmp_path / "b") == (shuffle or "shuffle" in config)
-        run(tmp_path / "b", tmp_path / "c")  # a copy of the copy
-        TestSourceRows().check(tmp_path / "c", parts)
-        assert is_shuffled(tmp_path / "c") == is_shuffled(tmp_path / "b")
+        for number, copied in enumerate((tmp_path / "b", tmp_path / "b/features")):
+            run(copied, tmp_path / f"c{number}")  # a copy of the copy
+            TestSourceRows().check(tmp_path / f"c{number}", parts)
+            assert is_shuffled(tmp_path / f"c{number}") == is_shuffled(tmp_path / "b")
 
     def test_with_other_sources(self, tmp_path: Path) -> None:
         store, parts = self.write(tmp_path, shuffle=True)

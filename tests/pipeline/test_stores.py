@@ -279,9 +279,10 @@ def ingest_shuffled(folder: Path, **config: Any) -> tuple[Path, Path]:
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_copy_has_the_source_rows_of_the_store(tmp_path: Path, shuffle: bool) -> None:
+@pytest.mark.parametrize("part", ["", "features"])
+def test_copy_has_the_source_rows_of_the_store(tmp_path: Path, shuffle: bool, part: str) -> None:
     source, store = ingest_shuffled(tmp_path, shuffle=shuffle)
-    write_features(store, tmp_path / "c", chunk_bytes=BLOCK_BYTES // 2)
+    write_features(store / part, tmp_path / "c", chunk_bytes=BLOCK_BYTES // 2)
     origins = open_origins(tmp_path / "c")
     assert origins is not None
     rows, files = origins.read(0, 1000)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -135,11 +136,11 @@ def test_member_with_damaged_metadata_is_named(tmp_path: Path, change: dict[str,
     add_array(tmp_path / "x.zarr" / "a", np.arange(5))
     metadata = tmp_path / "x.zarr" / "a" / "zarr.json"
     group = zarr.open_group(tmp_path / "x.zarr", mode="r")
-    assert has_member(group, "a")
-    assert not has_member(group, "b")
+    assert has_member(group, locate(tmp_path / "x.zarr"), "a")
+    assert not has_member(group, locate(tmp_path / "x.zarr"), "b")
     metadata.write_text(json.dumps({**json.loads(metadata.read_text()), **change}))
     with pytest.raises(StoreError, match=r"a in .*x\.zarr"):
-        has_member(group, "a")
+        has_member(group, locate(tmp_path / "x.zarr"), "a")
 
 
 @pytest.mark.parametrize("name", ["open", "member", "read"])
@@ -525,13 +526,19 @@ def test_metadata_that_claim_impossible_chunks(
         child(group, locate(tmp_path / "g"), "features")
 
 
-def test_chunk_that_does_not_fit_in_memory_is_not_reported_as_damage(tmp_path: Path) -> None:
+def test_chunk_that_does_not_fit_in_memory_is_not_reported_as_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
     write_foreign(tmp_path / "a")
-    shape = [2**36, 4]
-    claim(tmp_path / "a", shape, shape)
     stored = describe(array_at(tmp_path / "a"))
-    with pytest.raises(StoreError, match=rf"{tmp_path}/a.*{re.escape(str(tuple(shape)))}.*{2**40}"):
-        arrays.read_rows(stored, 0, 2**36, WHAT)
+    # some systems grant any amount of memory, so a large chunk would not fail everywhere
+    monkeypatch.setattr(zarr.Array, "__getitem__", fail)
+    chunk, size = re.escape(str(stored.chunks)), prod(stored.chunks) * stored.dtype.itemsize
+    with pytest.raises(StoreError, match=rf"{tmp_path}/a.*{chunk}.*\b{size}\b"):
+        arrays.read_rows(stored, 0, 3, WHAT)
 
 
 def test_lookup_ends_after_many_missing_chunks(
@@ -560,10 +567,7 @@ def test_memory_of_a_lookup_does_not_depend_on_the_number_of_chunks(
 def test_memory_of_a_lookup_does_not_depend_on_the_number_of_files(tmp_path: Path) -> None:
     write_foreign(tmp_path / "a", chunks=(3, 1))
     peaks, n_written = [], ROWS.shape[1]
-    for n_chunks in (
-        10_000,
-        25_000,
-    ):  # several times the number of files that are looked up at once
+    for n_chunks in (10_000, 25_000):  # several times the files that are looked up at once
         for i in range(n_written, n_chunks):
             os.mknod(tmp_path / f"a/c/0/{i}")
         n_written = n_chunks

@@ -263,7 +263,7 @@ def test_interrupted_replacement_in_an_object_store_is_finished(memory: str, kin
 def complete_run(place: Location, number: int = 0) -> RunDirectory:
     run = RunDirectory(place)
     run.create({})
-    (place / "labels.zarr").write_text("labels")
+    (place / "events.jsonl").write_text("events")
     run.write_record({"number": number}, COMPLETE)
     return run
 
@@ -318,7 +318,7 @@ def test_users_files_are_not_replaced_by_a_new_output(
     complete_run(out)
     place = open_output(out, True, RUN_KIND)
     complete_run(place)
-    out.remove(["labels.zarr", "run.json"])
+    out.remove(["events.jsonl", "run.json"])
     if not root.is_remote and name != "out":
         Path(out.url).mkdir()
     (root / name).write_text("mine")
@@ -337,7 +337,7 @@ def test_interrupted_copy_of_objects_is_finished(
     complete_run(place, number=2)
 
     def copy_one_file(_place: Location, target: Location, last: object) -> None:
-        (target / "labels.zarr").write_text("labels")
+        (target / "events.jsonl").write_text("events")
         raise UnreachableError("timeout")
 
     monkeypatch.setattr(Location, "copy_to", copy_one_file)

@@ -272,12 +272,14 @@ def test_interrupted_import_is_not_owned_by_its_process(inputs: Path) -> None:
     [
         *("report/notes.txt", "report/mine.png", "labels.zarr/mine.npy", "model.zarr/mine.npy"),
         *("checkpoints.txt", "mine.partial", "mine.scrlm-old", "report.html.partial"),
+        *("report", "report.scrlm-notes"),
     ],
 )
 def test_files_of_the_user_in_a_run_are_not_removed(inputs: Path, name: str) -> None:
     """Names that are similar to those of this package, and files in its folders."""
     run = RunDirectory(inputs / "a-run")
-    write_report([run.path])
+    if name != "report":  # a file in the place of the folder
+        write_report([run.path])
     mine = inputs / "a-run" / name
     mine.write_text("precious")
     with pytest.raises(StoreError, match=re.escape(name)):
@@ -286,6 +288,33 @@ def test_files_of_the_user_in_a_run_are_not_removed(inputs: Path, name: str) -> 
     discard(run.path, RUN_KIND)
     left = {name for name, text in tree(inputs / "a-run").items() if text is not None}
     assert left == {name}
+
+
+def test_report_of_an_earlier_version_is_replaced(inputs: Path) -> None:
+    """Its record does not name the figures."""
+    run = inputs / "a-run"
+    write_report([run])
+    record = json.loads((run / "report/report.json").read_text())
+    del record["files"]
+    (run / "report/report.json").write_text(json.dumps(record))
+    write_report([run])
+    assert json.loads((run / "report/report.json").read_text())["files"]
+
+
+def test_failed_export_keeps_a_table_of_the_user(
+    inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table in the other format is not written by this export."""
+    out = inputs / "out"
+
+    def add_table(*_: object) -> None:
+        (out / "labels.csv").write_text("precious")
+        raise StoreError("damaged")
+
+    monkeypatch.setattr("scrlm_dask.pipeline.export._write_table", add_table)
+    with pytest.raises(StoreError, match="damaged"):
+        export(inputs / "a-run", out, table="parquet")
+    assert (out / "labels.csv").read_text() == "precious"
 
 
 def test_links_to_parts_of_a_run_are_not_followed(inputs: Path) -> None:

@@ -19,7 +19,7 @@ import zarr
 
 from scrlm_dask.errors import StoreError, UnusableRowsError
 from scrlm_dask.storage.arrays import node_digest
-from scrlm_dask.storage.feature_store import WEIGHTS
+from scrlm_dask.storage.feature_store import WEIGHTS, value_names
 from scrlm_dask.storage.locations import locate
 from scrlm_dask.storage.store_info import describe_store, files_of_features
 from scrlm_dask.storage.traces import InputTrace, files_digest, trace_array, trace_input
@@ -202,6 +202,14 @@ def test_files_of_a_web_server(served: str, tmp_path: Path, name: str) -> None:
     np.save(tmp_path / "a.npy", np.zeros(3))
     os.utime(tmp_path / "a.npy", (10**9, 10**9))
     assert files_digest(f"{served}/{name}") != before
+
+
+def test_store_at_the_root_of_a_web_server(served: str, tmp_path: Path) -> None:
+    """The URL has a port, but no path."""
+    group = zarr.create_group(tmp_path)
+    for name in ("features", "labels"):
+        group.create_array(name, shape=(4, 1), dtype="f4")
+    assert value_names(served) == ("labels",)
 
 
 def test_features_of_a_web_server(served: str, tmp_path: Path) -> None:
