@@ -481,7 +481,7 @@ class ResolvedConfig:
         return self.loss_rows == self.n_rows
 
 
-_Config = TypeVar("_Config", "FitConfig", "KMeansConfig")
+_Config = TypeVar("_Config")
 
 
 def as_config(value: Any, kind: type[_Config]) -> _Config:

@@ -70,8 +70,8 @@ class NonFiniteRowError(InputError):
         return UnusableRowsError(
             f"{where} contains NaN, infinity or a value whose square is too large for float32; "
             "drop the row (scrlm ingest --nan drop writes a store without NaN and infinity), or, "
-            "if the number is correct, divide all features by a large number or fit with "
-            "--preprocess standardize (preprocess='standardize')"
+            "if all its values are finite, divide all features by a large number or, unless you do "
+            "so already, fit with --preprocess standardize (preprocess='standardize')"
         )
 
 

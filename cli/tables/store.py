@@ -180,7 +180,8 @@ def _rows_facts(content: dict[str, Any]) -> dict[str, Any]:
         "rows too large for float32": content["too_large_rows"],
     }
     if content["first_unusable_rows"]:
-        shown["first unusable"] = f"rows {first_few(content['first_unusable_rows'])}"
+        listed = first_few(content["first_unusable_rows"], total=False)  # at most the first ten
+        shown["first unusable"] = f"rows {listed}"
     shown["rows of zeros"] = content["zero_rows"]
     shown["duplicates"] = _duplicates(content)
     constant = content["constant_features"]

@@ -6,7 +6,8 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,9 +87,25 @@ def local_cluster(workers: LocalWorkers, options: ClusterOptions) -> Iterator[Co
 
 
 def _start_cluster(workers: LocalWorkers, number: int) -> LocalCluster:
+    """Start a cluster; if a signal interrupts this, close the cluster when it has started.
+
+    The cluster starts in another thread, because Dask cannot close a cluster whose start was
+    interrupted: at the end of the process, it would print a traceback.
+    """
+    _check_home()
+    with ThreadPoolExecutor(1) as starter:
+        start = starter.submit(_create_cluster, workers, number)
+        try:
+            return start.result()
+        except BaseException:
+            with suppress(Exception):  # the start failed, or the workers have ended
+                start.result().close()
+            raise
+
+
+def _create_cluster(workers: LocalWorkers, number: int) -> LocalCluster:
     from distributed import LocalCluster
 
-    _check_home()
     try:
         return LocalCluster(
             n_workers=number,

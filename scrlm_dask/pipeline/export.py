@@ -108,13 +108,20 @@ def export(
             outputs.FILES: [f"labels.{table}", *_CENTER_FILES],
         }
         write_json(at / outputs.EXPORT_RECORD, record | outputs.describe_owner(at))
-        _write_table(store, at / f"labels.{table}", table)
+        quoted = _write_table(store, at / f"labels.{table}", table)
         outputs.check_owner(at)
         files = [f"labels.{table}", *_write_centers(model, at)]
         traced.check()
         outputs.check_owner(at)
         record |= {"status": "complete", outputs.FILES: files}
         write_json(at / outputs.EXPORT_RECORD, record)
+    if quoted:
+        text = (
+            f"{quoted} texts in labels.csv, such as ids, have an additional single quote, because "
+            "spreadsheet programs would run them as formulas; use --format parquet "
+            "(table='parquet') to export them unchanged"
+        )
+        listener(Note(text, warning=True))
     return ExportResult(tuple(files), store.n_rows, model.n_clusters, store.ids is not None)
 
 
@@ -125,19 +132,23 @@ def _locate_features(recorded: RecordedFeatures | None, trusted: TrustedOrigins)
     return None
 
 
-def _write_table(store: LabelTable, location: Location, table: TableFormat) -> None:
-    """Write the table piece by piece, because it may not fit in memory as a whole."""
+def _write_table(store: LabelTable, location: Location, table: TableFormat) -> int:
+    """Write the table in pieces, because it may not fit in memory; return the number of quotes."""
     writer: Any = None
+    quoted = 0
     paths = () if store.origins is None else store.origins.files
     # names of files may be invalid UTF-8, which neither format can contain
     files = tuple(path.encode(errors="backslashreplace").decode() for path in paths)
     with location.writing() as file:
         for piece in store.pieces():
             rows = _to_arrow(piece, files)
-            rows = rows if table == "parquet" else _without_formulas(rows)
+            if table == "csv":
+                rows, n_changed = _without_formulas(rows)
+                quoted += n_changed
             writer = writer or _open_writer(file, rows.schema, table)
             writer.write_table(rows)
         writer.close()
+    return quoted
 
 
 def _open_writer(file: Any, schema: Any, table: TableFormat) -> Any:
@@ -165,20 +176,23 @@ def _to_arrow(rows: LabelledRows, files: tuple[str, ...]) -> Any:
     return pyarrow.table(columns)
 
 
-def _without_formulas(rows: Any) -> Any:
+def _without_formulas(rows: Any) -> tuple[Any, int]:
     """Put a single quote before texts that a spreadsheet program would read as a formula.
 
-    Texts that already start with quotes and such a character get one more quote, so that the
-    original text can be recovered. The same applies after separators.
+    Return the rows and the number of changed texts. Texts that already start with quotes and such a
+    character get one more quote, so that the original text can be recovered. The same applies
+    after separators.
     """
+    n_changed = 0
     arrow, compute = (import_optional(name, "CSV") for name in ("pyarrow", "pyarrow.compute"))
     for i, field in enumerate(rows.schema):
         if arrow.types.is_string(field.type) or arrow.types.is_large_string(field.type):
             texts = rows[i]
             for pattern in (_AT_START, _AFTER_SEPARATOR):
                 texts = compute.replace_substring_regex(texts, pattern, r"\1'\2")
+            n_changed += compute.sum(compute.not_equal(rows[i], texts)).as_py() or 0
             rows = rows.set_column(i, field, texts)
-    return rows
+    return rows, n_changed
 
 
 def _write_centers(model: Model, target: Location) -> list[str]:

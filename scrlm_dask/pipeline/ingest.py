@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from scrlm_dask.config import as_config
 from scrlm_dask.errors import InputError
-from scrlm_dask.events import Listener, warn
+from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.pipeline import ingest_job
 from scrlm_dask.sources.base import Source, native
 from scrlm_dask.sources.registry import SourceOptions, is_column, open_source
@@ -88,9 +89,8 @@ def prepare_ingest(
     storage_options: Options | None = None,
 ) -> ingest_job.IngestJob:
     """Open the sources of `ingest` and check its output; write nothing."""
-    config, options = config or ingest_job.IngestConfig(), options or SourceOptions()
-    if isinstance(sources, str | Path):
-        sources = [sources]
+    config, options = as_config(config, ingest_job.IngestConfig), options or SourceOptions()
+    sources = [sources] if isinstance(sources, str | Path) else _check_paths(sources)
     columns = [name for name in (config.labels, config.ids) if name is not None and is_column(name)]
     nulls_as_nan = config.nan != "error"
     features = open_source(sources, options, columns, storage_options, nulls_as_nan)
@@ -113,16 +113,37 @@ def prepare_ingest(
     request = {"ingest": asdict(config), "source": _to_json(options)}
     return ingest_job.prepare_job(
         *(table, opened, location, config, request, overwrite, checked),
-        notes=(*describe_order([str(path) for path in sources]), *_describe_left(features, config)),
+        notes=(*_order_notes(sources, config), *_left_notes(features, config)),
     )
 
 
-def _describe_left(features: Source, config: ingest_job.IngestConfig) -> Iterator[str]:
+def _check_paths(sources: Any) -> Sequence[str | Path]:
+    """Return the sources; raise if they are not paths, but for example an array."""
+    listed = sources if isinstance(sources, Sequence) else [sources]
+    wrong = [type(each).__name__ for each in listed if not isinstance(each, str | Path)]
+    if wrong:
+        raise InputError(
+            f"sources must be paths of files or folders, got {wrong[0]}; to write an array, use "
+            "FeatureStore.write"
+        )
+    return listed
+
+
+def _order_notes(sources: Sequence[str | Path], config: ingest_job.IngestConfig) -> Iterator[Note]:
+    """Yield a note on the order of the files; a warning if labels or ids must have this order."""
+    values = (config.labels, config.ids)
+    in_files = any(name is not None and not is_column(name) for name in values)
+    for text in describe_order([str(path) for path in sources]):
+        ordered = "; the files of labels and ids must have the same order" if in_files else ""
+        yield Note(text + ordered, warning=in_files)
+
+
+def _left_notes(features: Source, config: ingest_job.IngestConfig) -> Iterator[Note]:
     """Yield a note if the labels or the ids of a features store are not copied."""
     given = {"labels": config.labels, "ids": config.ids}
     left = [name for name in features.value_names if given[name] is None]
     if left:
-        yield describe_left(features.what, left)
+        yield Note(describe_left(features.what, left))
 
 
 def _to_json(options: SourceOptions) -> dict[str, Any]:

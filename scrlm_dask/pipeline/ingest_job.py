@@ -93,6 +93,12 @@ class IngestConfig:
         if self.dtype not in (None, *feature_store.STORED_DTYPES):
             known = " or ".join(feature_store.STORED_DTYPES)
             raise InputError(f"dtype must be {known}, got {self.dtype}")
+        for name, given in (("labels", self.labels), ("ids", self.ids)):
+            if not isinstance(given, str | None):
+                raise InputError(
+                    f"{name} must be the path of a file or the name of a column, got "
+                    f"{type(given).__name__}; save an array with np.save, and give its path"
+                )
         if self.limit is not None and self.limit < 1:
             raise InputError(f"limit must be at least 1 row, got {self.limit}")
         if self.nan not in NAN_ROWS:
@@ -157,7 +163,7 @@ class IngestJob:
     unfinished: Manifest | None = None  # manifest of the store to resume, if any
     checked: tables.PlainTable | None = None  # its unusable rows and rows of zeros are dropped
     attributes: dict[str, Any] = field(default_factory=dict)  # additional attributes of the store
-    notes: tuple[str, ...] = ()  # additional notes for the user
+    notes: tuple[Note, ...] = ()  # additional notes for the user
 
     def run(self, listener: Listener = warn) -> IngestResult:
         """Create or resume the store and write the missing blocks."""
@@ -175,7 +181,7 @@ class IngestJob:
         ):
             job = replace(self, unfinished=unfinished, location=owned)
             for note in self._notes():
-                execution.emit(Note(note))
+                execution.emit(note)
             _warn_about_small_chunks(execution, self.manifest)
             try:
                 result = job._ingest(execution, undo)
@@ -187,13 +193,13 @@ class IngestJob:
         outputs.move_into_place(Location(result.path, self.location.options), self.location)
         return replace(result, path=self.location.url)
 
-    def _notes(self) -> list[str]:
+    def _notes(self) -> list[Note]:
         """Return notes for the user; labels and ids of the same file do not repeat a note."""
         notes = [f"{source.what}: {note}" for source in self.sources for note in source.notes()]
         rows = self.manifest.block_rows
         notes += [note for source in self.sources for note in _reread_notes(source, rows)]
         notes += _column_notes(self.table.features.columns)
-        return list(dict.fromkeys((*self.notes, *notes)))
+        return list(dict.fromkeys((*self.notes, *map(Note, notes))))
 
     def _encode_labels(self, names: tuple[str, ...] | None) -> IngestJob:
         if names is None or self.table.labels is None:
@@ -280,7 +286,7 @@ def prepare_job(
     overwrite: bool,
     checked: tables.PlainTable | None = None,
     attributes: dict[str, Any] | None = None,
-    notes: tuple[str, ...] = (),
+    notes: tuple[Note, ...] = (),
 ) -> IngestJob:
     """Check that the output can be created or resumed, and return the job."""
     files = source_files(sources)
@@ -483,8 +489,9 @@ def _describe_dropped(number: int, job: IngestJob) -> str:
     rows = "item(s) that cannot be encoded" if is_encoded else f"row(s) with {named}"
     return (
         f"{number} {rows} are dropped, and later rows get smaller row numbers; the array "
-        f"{feature_store.DROPPED!r} of the store contains the dropped row numbers, and the "
-        f"array {feature_store.SOURCE_ROW!r} the source row of each row"
+        f"{feature_store.DROPPED!r} of the store contains the dropped row numbers; the arrays "
+        f"{feature_store.SOURCE_ROW!r} and {feature_store.SOURCE_FILE!r} contain the source row of "
+        "each row, and the number of its file"
     )
 
 

@@ -102,8 +102,8 @@ def warn_about_order(execution: Execution, shuffled: str, what: str) -> None:
         Note(
             f"the rows of {shuffled} were shuffled during ingest, so check the order of {what}: "
             "value i must belong to row i of the features store that was clustered or labelled, "
-            "not of its source; the array 'source_row' of the shuffled store contains the source "
-            "row of each row",
+            "not of its source; the arrays 'source_row' and 'source_file' of the shuffled store "
+            "contain the source row of each row, and the number of its file",
             warning=True,
         )
     )

@@ -43,15 +43,18 @@ def natural_order(paths: Sequence[str]) -> list[str]:
 
 
 def describe_order(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return a note if files are given in another order than that of the numbers in their names."""
+    """Return a note if files are given in alphabetical order, but not in that of their numbers.
+
+    Any other order is the choice of the caller.
+    """
     given = list(paths)
     moved = first_moved(given, numeric_order(given))
-    if moved is None or not _are_files(given):
+    if moved is None or given != sorted(given) or not _are_files(given):
         return ()
     return (
-        f"the {len(given)} files are read in the given order, which is not the order of their "
-        f"numbers: {moved} is file {given.index(moved) + 1}; for numeric order, give the folder, "
-        "or a pattern as one string",
+        f"the {len(given)} files are read in the given order, which is alphabetical and not the "
+        f"order of their numbers: {moved} is file {given.index(moved) + 1}; for numeric order, "
+        "give the folder, or a pattern as one string",
     )
 
 

@@ -226,7 +226,9 @@ def test_ids_in_csv_are_not_formulas(tmp_path: Path) -> None:
     config = scrlm_dask.IngestConfig(ids=str(tmp_path / "ids.npy"))
     scrlm_dask.ingest([tmp_path / "x.npy"], tmp_path / "x.zarr", config)
     scrlm_dask.fit(tmp_path / "x.zarr", scrlm_dask.FitConfig(rho=5.0), out=tmp_path / "run")
-    export(tmp_path / "run", tmp_path / "csv", table="csv")
+    notes: list[Any] = []
+    export(tmp_path / "run", tmp_path / "csv", table="csv", listener=notes.append)
+    assert [re.findall(r"^\d+", note.text) for note in notes if note.warning] == [["13"]]
     with (tmp_path / "csv" / "labels.csv").open(newline="") as file:
         ids = [row["id"] for row in csv.DictReader(file)]
     quoted = [f"'{name}" for name in FORMULAS[:13]]
@@ -252,7 +254,7 @@ def test_ids_in_csv_are_not_formulas(tmp_path: Path) -> None:
     ],
 )
 def test_cells_after_separators_are_not_formulas(text: str, expected: str) -> None:
-    rows = _without_formulas(pyarrow.table({"id": [text]}))
+    rows, _ = _without_formulas(pyarrow.table({"id": [text]}))
     assert rows["id"].to_pylist() == [expected]
     restored = re.sub("""([;\t\r\n])'(['"]*\\s*['"]*[=+@-])""", r"\1\2", expected)
     assert re.sub(r"\A'(\s*=)", r"\1", restored) == text

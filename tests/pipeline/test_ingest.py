@@ -447,7 +447,7 @@ class TestOrder:
             np.save(path, np.full((2, P), i + 1, np.float32))
         return paths
 
-    def ingest(self, sources: Any, labels: list[str], out: Path) -> list[str]:
+    def ingest(self, sources: Any, labels: list[str], out: Path) -> list[Note]:
         """Ingest with labels in the order of `labels`; check the rows, and return the notes."""
         folder = out.parent
         given = [np.load(path)[:, 0].astype(int) for path in labels]
@@ -456,12 +456,16 @@ class TestOrder:
         config = IngestConfig(labels=str(folder / "y.npy"))
         ingest(sources, out, config, overwrite=True, listener=events.append)
         np.testing.assert_array_equal(stored(out, "labels"), stored(out)[:, 0])
-        return [event.text for event in events if isinstance(event, Note)]
+        return [event for event in events if isinstance(event, Note)]
 
     def test_alphabetical_list_is_kept(self, tmp_path: Path) -> None:
         paths = self.write(tmp_path)
         (note,) = self.ingest(sorted(paths), sorted(paths), tmp_path / "out")
-        assert re.search(expecting(paths[10], 3), note)
+        assert re.search(expecting(paths[10], 3, "labels"), note.text)
+        assert note.warning
+        events: list[Any] = []
+        ingest(sorted(paths), tmp_path / "without-labels", listener=events.append)
+        assert [each.warning for each in events if isinstance(each, Note)] == [False]
 
     def test_numeric_order(self, tmp_path: Path) -> None:
         paths = self.write(tmp_path)
@@ -476,6 +480,28 @@ class TestOrder:
         with pytest.raises(StoreError, match=expecting(out, "order", "--overwrite")):
             ingest(sorted(paths), out, config)
         assert ingest(paths, out, config).kept_blocks == 4
+
+
+@pytest.mark.parametrize(
+    ("sources", "config", "facts"),
+    [
+        (np.ones((3, 2)), None, ("ndarray", "FeatureStore.write")),
+        ([np.ones((3, 2))], None, ("ndarray", "FeatureStore.write")),
+        (None, None, ("NoneType",)),
+        ("x.npy", {"nan": "drop"}, ("IngestConfig", "dict")),
+    ],
+)
+def test_arguments_of_other_types(
+    tmp_path: Path, sources: Any, config: Any, facts: tuple[str, ...]
+) -> None:
+    with pytest.raises(InputError, match=expecting(*facts)):
+        ingest(sources, tmp_path / "out", config)
+
+
+@pytest.mark.parametrize("name", ["labels", "ids"])
+def test_array_in_the_place_of_a_path(name: str) -> None:
+    with pytest.raises(InputError, match=expecting(name, "ndarray")):
+        IngestConfig(**{name: np.arange(3)})  # type: ignore[arg-type]
 
 
 class StoppedError(Exception):

@@ -101,6 +101,7 @@ def test_given_order_is_described(tmp_path: Path) -> None:
     (note,) = describe_order(sorted(paths))
     assert re.search(expecting(12, paths[10], 3), note)
     assert describe_order(paths) == ()
+    assert describe_order(paths[::-1]) == ()  # the choice of the caller
     assert describe_order([str(tmp_path), paths[0]]) == ()
 
 

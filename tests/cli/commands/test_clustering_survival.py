@@ -104,6 +104,22 @@ def test_signal_before_preemption(
     assert invoke("fit", "--resume", out, "--json").ok().json()["run"] == str(out)
 
 
+@pytest.mark.parametrize("processes", [1, 2, 3])  # Python's resource tracker, and workers
+def test_interrupt_while_workers_start(start, features, tmp_path, processes):
+    out = tmp_path / "run"
+    fit = start("fit", features, "--out", out, *FIT, "--nworkers", 2)
+    process = psutil.Process(fit.process.pid)
+    fit.until(lambda: len(process.children()) >= processes)
+    family = process.children(recursive=True)
+    fit.process.send_signal(signal.SIGINT)
+    done = fit.outcome()
+    assert done.code == INTERRUPTED
+    assert done.stderr.splitlines()[-1].startswith("Error: ")
+    assert "Traceback" not in done.stderr
+    assert not psutil.wait_procs(family, timeout=60)[1]
+    assert not out.exists()
+
+
 def test_second_interrupt_exits_immediately(start, hold, features, tmp_path):
     out = tmp_path / "run"
     fit = start("fit", features, "--out", out, *FIT, "--nworkers", 1, **hold.environment)

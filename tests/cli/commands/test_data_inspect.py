@@ -80,6 +80,14 @@ def test_nonfinite_rows_are_counted_and_excluded(invoke, store, rows, tmp_path):
     assert "3, 77, 2000" in invoke("inspect", path, "--stats").ok().stdout
 
 
+def test_number_of_rows_is_not_that_of_the_listed_rows(invoke, store, rows, tmp_path):
+    bad = rows.copy()
+    bad[:12] = np.nan
+    shown = invoke("inspect", store(tmp_path / "bad.zarr", bad), "--stats").ok().stdout
+    (line,) = (line for line in shown.splitlines() if "0, 1, 2, 3, 4" in line)
+    assert re.findall(r"\d+", line) == ["0", "1", "2", "3", "4"]
+
+
 def test_rows_of_zeros_are_counted_with_a_remedy(invoke, store, rows, tmp_path):
     zeros = rows.copy()
     zeros[[3, 2000]] = 0.0
