@@ -314,7 +314,7 @@ class TestShards:
         # numeric or another order is not changed
         other = invoke("ingest", *shell[::-1], out, *CHUNKS, "--overwrite").ok()
         assert not np.array_equal(stored(out), X)
-        assert re.search(rf"{shell[-1]}\b.*\b1\b", other.stderr)
+        assert shell[-1].name not in other.stderr
         in_order = sorted(shell, key=lambda path: int(path.stem[4:]))
         assert "numeric" not in invoke("ingest", *in_order, out, "--overwrite").ok().stderr
         # the error is about the column, not about the order
