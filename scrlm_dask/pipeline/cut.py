@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scrlm_dask.choices import LEVELS, Level
 from scrlm_dask.engine.workers import machine_memory
-from scrlm_dask.errors import InputError
+from scrlm_dask.errors import InputError, StoreError
 from scrlm_dask.events import Listener, Note, warn
 from scrlm_dask.kernels.bandwidth.modularity import Levels
 from scrlm_dask.kernels.distances.points import prepare_points
@@ -130,7 +130,8 @@ def cut_run(
         check_output_free(target, overwrite, LABELS_KIND)
     traced = trace_node("the model", directory.model)
     model = load_model(location)
-    scan = read_result(directory).read_scan()  # of the run whose model was traced
+    record = read_result(directory)  # of the run whose model was traced
+    scan = record.read_scan()
     levels = None if scan is None else scan.levels
     cut = cut_model(model, clusters_at(n_clusters, level, levels, model), listener)
     if target is None:
@@ -140,6 +141,11 @@ def cut_run(
     stored = open_labels(directory.labels, "the labels store", FINE if finer else LABELS)
     inputs = InputTrace((*traced, *trace_node("the labels store", stored.location)))
     n_rows, block_rows = stored.shape[0], stored.chunks[0]
+    if n_rows != record.features.rows:
+        raise StoreError(
+            f"the labels store {stored.location} has {n_rows} rows, but the run has "
+            f"{record.features.rows}; restore its metadata, or run the fit again"
+        )
     with replacing(target, overwrite, LABELS_KIND) as at:
         features = features_in(directory.check_complete())
         create_labels_store(at, n_rows, block_rows, False, features, distances=False)

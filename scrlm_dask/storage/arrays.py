@@ -95,7 +95,7 @@ def _positions(axes: Sequence[range]) -> Iterator[tuple[int, ...]]:
 
 
 def _chunk_at(array: zarr.Array[Any], index: tuple[int, ...]) -> Chunk:
-    row = index[0] * (array.shards or array.chunks)[0]
+    row = index[0] * (array.shards or array.chunks)[0] if index else 0
     return Chunk(index, array.metadata.encode_chunk_key(index), row)
 
 
@@ -103,7 +103,9 @@ def _lookups(
     trace: Traces, array: zarr.Array[Any]
 ) -> Iterator[tuple[list[tuple[int, ...]], list[FileTrace | None]]]:
     """Yield positions and traces of all chunks in order, a few thousand at a time."""
-    key, grid = array.metadata.encode_chunk_key, _grid(array, 0, array.shape[0])
+    key = array.metadata.encode_chunk_key
+    # an array without dimensions has one chunk
+    grid = _grid(array, 0, array.shape[0]) if array.shape else iter([()])
     while some := list(itertools.islice(grid, _TRACED_AT_ONCE)):
         yield some, trace([key(index) for index in some])
 

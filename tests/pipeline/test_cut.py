@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tracemalloc
 from contextlib import nullcontext
@@ -139,6 +140,16 @@ def test_long_time_for_a_tree_is_reported(merged: SCRLM, monkeypatch: pytest.Mon
     (note,) = reported
     assert note.warning
     assert "2 minute(s)" in note.text  # 1.5 * 10^2 multiplications
+
+
+def test_labels_with_another_number_of_rows_are_rejected(drawn: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    scrlm_dask.fit(drawn.features, FitConfig(rho=0.4), out=run)
+    metadata = run / "labels.zarr/labels/zarr.json"
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"shape": [0]}))
+    with pytest.raises(StoreError, match=r"labels\.zarr.*\b0\b"):
+        cut_run(run, 2, out=tmp_path / "labels.zarr")
+    assert not (tmp_path / "labels.zarr").exists()
 
 
 def test_cut_of_a_run_without_a_tree(drawn: Any, tmp_path: Path) -> None:

@@ -541,6 +541,17 @@ def test_chunk_that_does_not_fit_in_memory_is_not_reported_as_damage(
         arrays.read_rows(stored, 0, 3, WHAT)
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_array_without_dimensions_has_one_chunk(tmp_path: Path, zarr_format: Any) -> None:
+    array = zarr.create_array(tmp_path / "a", shape=(), dtype="f4", zarr_format=zarr_format)
+    location = locate(tmp_path / "a")
+    assert arrays.trace_chunks(location, array).n_missing == 1
+    assert list(arrays.missing_rows(location, array)) == [0]
+    array[...] = 1.0
+    found = arrays.trace_chunks(location, array)
+    assert (found.n_chunks, found.n_missing) == (1, 0)
+
+
 def test_lookup_ends_after_many_missing_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
